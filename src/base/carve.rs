@@ -1,0 +1,187 @@
+//! One block of the caller's memory, cut into typed slices.
+//!
+//! The size is a sum of [`bytes_for`] terms, so it is known before anything is opened, and the
+//! same sum stands in the C header as a macro. Every slice starts and ends on a cache line, so
+//! that the order of the cuts does not change the sum.
+
+use core::marker::PhantomData;
+use core::mem::{align_of, size_of};
+use core::slice;
+
+/// Alignment of a block and of every slice in it: one cache line.
+pub const BLOCK_ALIGN: usize = 64;
+
+/// Types for which zeroed memory is a value and which need no drop.
+///
+/// # Safety
+/// - all-zero bytes must be a valid value;
+/// - the type must own nothing, so that forgetting it leaks nothing.
+pub unsafe trait Zeroable {}
+
+macro_rules! zeroable {
+    ($($t:ty),* $(,)?) => {
+        // SAFETY: integers and atomics of integers: zero is a value and nothing is owned.
+        $(unsafe impl Zeroable for $t {})*
+    };
+}
+
+zeroable!(u8, u16, u32, u64, i32, crate::base::seq::Seq, crate::base::seq::SeqWindow);
+#[cfg(not(loom))]
+zeroable!(
+    crate::base::sync::AtomicU8,
+    crate::base::sync::AtomicU32,
+    crate::base::sync::AtomicU64,
+    crate::base::regions::RegionSlot,
+    crate::base::ring::Indices,
+);
+
+// SAFETY: a cell adds nothing to what it holds.
+#[cfg(not(loom))]
+unsafe impl<T: Zeroable> Zeroable for crate::base::sync::Cell<T> {}
+
+// SAFETY: an array of zeroable values is zeroable.
+unsafe impl<T: Zeroable, const N: usize> Zeroable for [T; N] {}
+
+// SAFETY: a wrapper that only adds alignment.
+unsafe impl<T: Zeroable> Zeroable for crate::base::sync::CachePadded<T> {}
+
+/// `n` rounded up to whole cache lines.
+pub const fn lines(n: usize) -> usize {
+    n.div_ceil(BLOCK_ALIGN) * BLOCK_ALIGN
+}
+
+/// What a slice of `count` values of `T` takes out of a block.
+pub const fn bytes_for<T>(count: usize) -> usize {
+    lines(size_of::<T>() * count)
+}
+
+/// The block was smaller than the sum of what was cut from it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct BlockTooSmall;
+
+/// Memory of a block that is reached through raw pointers only, because a device or another
+/// process may write it.
+#[derive(Copy, Clone, Debug)]
+pub struct RawSlice {
+    /// First byte; aligned to [`BLOCK_ALIGN`].
+    pub start: *mut u8,
+    /// Length in bytes.
+    pub length: usize,
+}
+
+/// Cuts a block from front to back.
+#[derive(Debug)]
+pub struct Carver<'m> {
+    next: *mut u8,
+    left: usize,
+    block: PhantomData<&'m mut [u8]>,
+}
+
+impl<'m> Carver<'m> {
+    /// Takes a block and zeroes it.
+    ///
+    /// # Safety
+    /// - `start` is aligned to [`BLOCK_ALIGN`] and valid for reads and writes of `length` bytes
+    ///   for all of `'m`;
+    /// - nobody else touches the block during `'m`.
+    pub unsafe fn new(start: *mut u8, length: usize) -> Carver<'m> {
+        debug_assert_eq!(start as usize % BLOCK_ALIGN, 0);
+        // SAFETY: valid for writes of `length` bytes by this function's contract.
+        unsafe { start.write_bytes(0, length) };
+        Carver { next: start, left: length, block: PhantomData }
+    }
+
+    /// Cuts `count` zeroed values.
+    pub fn slice<T: Zeroable>(&mut self, count: usize) -> Result<&'m mut [T], BlockTooSmall> {
+        const { assert!(align_of::<T>() <= BLOCK_ALIGN || align_of::<T>() == 128) };
+        let raw = self.take(size_of::<T>() * count)?;
+        // SAFETY: `take` handed out this part of the block once; it is zeroed (`new`), aligned to
+        // a line, and zero is a value of `T` (Zeroable). `'m` is the life of the block.
+        Ok(unsafe { slice::from_raw_parts_mut(raw.start.cast(), count) })
+    }
+
+    /// Cuts one zeroed value.
+    pub fn value<T: Zeroable>(&mut self) -> Result<&'m mut T, BlockTooSmall> {
+        Ok(&mut self.slice(1)?[0])
+    }
+
+    /// Cuts `length` bytes that will be reached through raw pointers only.
+    pub fn raw(&mut self, length: usize) -> Result<RawSlice, BlockTooSmall> {
+        self.take(length)
+    }
+
+    /// Bytes not cut yet.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    fn take(&mut self, length: usize) -> Result<RawSlice, BlockTooSmall> {
+        let whole = lines(length);
+        if whole > self.left {
+            return Err(BlockTooSmall);
+        }
+        let start = self.next;
+        // SAFETY: `whole` bytes are left in the block, so the sum stays inside or one past it.
+        self.next = unsafe { start.add(whole) };
+        self.left -= whole;
+        Ok(RawSlice { start, length })
+    }
+}
+
+/// A block for tests and tools: aligned, on the heap, freed at the end.
+#[cfg(any(test, feature = "std"))]
+pub mod heap {
+    use super::{BLOCK_ALIGN, Carver};
+    extern crate std;
+    use std::vec::Vec;
+
+    #[derive(Copy, Clone)]
+    #[repr(align(64))]
+    struct Line(#[allow(dead_code)] [u8; BLOCK_ALIGN]);
+
+    /// Heap memory with the alignment of a block.
+    pub struct HeapBlock(Vec<Line>);
+
+    impl HeapBlock {
+        /// At least `length` bytes, zeroed.
+        pub fn new(length: usize) -> HeapBlock {
+            HeapBlock(std::vec![Line([0; BLOCK_ALIGN]); length.div_ceil(BLOCK_ALIGN)])
+        }
+
+        /// First byte.
+        pub fn start(&mut self) -> *mut u8 {
+            self.0.as_mut_ptr().cast()
+        }
+
+        /// Length in bytes, whole lines.
+        pub fn length(&self) -> usize {
+            self.0.len() * BLOCK_ALIGN
+        }
+
+        /// Cuts from all of it.
+        pub fn carver(&mut self) -> Carver<'_> {
+            // SAFETY: the vector's memory is aligned to `Line`, as long as `length` says, and
+            // borrowed mutably for as long as the carver's slices live.
+            unsafe { Carver::new(self.start(), self.length()) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::heap::HeapBlock;
+    use super::*;
+
+    #[test]
+    fn slices_start_on_lines_are_zeroed_and_do_not_overlap() {
+        let mut block = HeapBlock::new(bytes_for::<u64>(3) + bytes_for::<u8>(65));
+        let mut carver = block.carver();
+        let words = carver.slice::<u64>(3).unwrap();
+        let bytes = carver.slice::<u8>(65).unwrap();
+        words.fill(u64::MAX);
+        assert!(bytes.iter().all(|b| *b == 0));
+        assert_eq!(bytes.as_ptr() as usize % BLOCK_ALIGN, 0);
+        assert_eq!(carver.left(), 0);
+        assert_eq!(carver.slice::<u8>(1).unwrap_err(), BlockTooSmall);
+    }
+}

@@ -1,0 +1,13 @@
+//! Building blocks that know nothing of messages: units, numbers that wrap, and containers whose
+//! storage the caller owns. Nothing here allocates, blocks or reads a clock.
+
+pub mod bitset;
+pub mod carve;
+pub mod ids;
+pub mod pool;
+pub mod regions;
+pub mod ring;
+pub mod seq;
+pub mod slab;
+pub mod sync;
+pub mod units;

@@ -1,0 +1,163 @@
+//! Registered address ranges: written from any thread, looked up on the data path without a lock.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::slab::Handle;
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// One registered range. Zeroed storage is a free slot.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct RegionSlot {
+    /// Even: free. Odd: in use; the handle carries it.
+    generation: AtomicU32,
+    /// Outstanding operations that use the range; written by the data thread alone.
+    pins: AtomicU32,
+    start: AtomicU64,
+    length: AtomicU64,
+    tag: AtomicU64,
+}
+
+/// What a slot says of its range.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Range {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// A word of the owner's, such as the kind of memory.
+    pub tag: u64,
+}
+
+impl Range {
+    /// Whether `length` bytes at `start` lie inside; a range that wraps lies nowhere.
+    pub const fn contains(&self, start: u64, length: u64) -> bool {
+        match start.checked_add(length) {
+            Some(end) => start >= self.start && end <= self.start + self.length,
+            None => false,
+        }
+    }
+}
+
+/// Why a range could not be taken out.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum RemoveError {
+    /// The handle names no range that is in.
+    Stale,
+    /// Operations that use the range are outstanding; nothing was changed.
+    Busy,
+}
+
+/// A table of ranges over borrowed slots.
+#[derive(Copy, Clone, Debug)]
+pub struct RegionTable<'m> {
+    slots: &'m [RegionSlot],
+    free: Pool<'m>,
+}
+
+impl<'m> RegionTable<'m> {
+    /// An empty table; `free` is a fresh pool of as many indices.
+    pub fn new(slots: &'m [RegionSlot], free: Pool<'m>) -> RegionTable<'m> {
+        RegionTable { slots, free }
+    }
+
+    /// Puts a range in, from any thread. `None` when the table is full.
+    pub fn insert(&self, range: Range) -> Option<Handle> {
+        let index = self.free.acquire()?;
+        let slot = &self.slots[index as usize];
+        slot.start.store(range.start, Ordering::Relaxed);
+        slot.length.store(range.length, Ordering::Relaxed);
+        slot.tag.store(range.tag, Ordering::Relaxed);
+        slot.pins.store(0, Ordering::Relaxed);
+        let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
+        // release: [region], the fields above belong to this generation
+        slot.generation.store(generation, Ordering::Release);
+        Some(Handle { index, generation })
+    }
+
+    /// The range that `handle` names, if it is still in. *Cost*: four loads.
+    #[inline]
+    pub fn get(&self, handle: Handle) -> Option<Range> {
+        let slot = self.slots.get(handle.index as usize)?;
+        // acquire: pairs with [region]
+        if slot.generation.load(Ordering::Acquire) != handle.generation || !live(handle) {
+            return None;
+        }
+        Some(Range {
+            start: slot.start.load(Ordering::Relaxed),
+            length: slot.length.load(Ordering::Relaxed),
+            tag: slot.tag.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Counts one more (`+1`) or one fewer (`-1`) operation on a range. Data thread only: the
+    /// count has one writer, and whoever removes a range has ordered itself after the last use.
+    #[inline]
+    pub fn pin(&self, index: u32, change: i32) {
+        let pins = &self.slots[index as usize].pins;
+        pins.store(pins.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Release);
+    }
+
+    /// Takes a range out, from any thread.
+    pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
+        let slot = self.slots.get(handle.index as usize).ok_or(RemoveError::Stale)?;
+        if !live(handle) {
+            return Err(RemoveError::Stale);
+        }
+        if slot.generation.load(Ordering::Acquire) == handle.generation
+            && slot.pins.load(Ordering::Acquire) != 0
+        {
+            return Err(RemoveError::Busy);
+        }
+        let after = handle.generation.wrapping_add(1);
+        slot.generation
+            .compare_exchange(handle.generation, after, Ordering::AcqRel, Ordering::Relaxed)
+            .map_err(|_| RemoveError::Stale)?;
+        self.free.release(handle.index);
+        Ok(())
+    }
+
+    /// How many ranges fit.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+const fn live(handle: Handle) -> bool {
+    handle.generation & 1 == 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handle_is_stale_after_removal_and_busy_while_pinned() {
+        let head = AtomicU64::new(0);
+        let next = [const { AtomicU32::new(0) }; 2];
+        let slots: [RegionSlot; 2] = Default::default();
+        let table = RegionTable::new(&slots, Pool::new(&head, &next));
+        let range = Range { start: 4096, length: 100, tag: 1 };
+        let handle = table.insert(range).unwrap();
+        assert_eq!(table.get(handle), Some(range));
+        table.pin(handle.index, 1);
+        assert_eq!(table.remove(handle), Err(RemoveError::Busy));
+        table.pin(handle.index, -1);
+        assert_eq!(table.remove(handle), Ok(()));
+        assert_eq!(table.remove(handle), Err(RemoveError::Stale));
+        assert_eq!(table.get(handle), None);
+        let again = table.insert(range).unwrap();
+        assert_ne!(again, handle);
+        assert_eq!(table.get(Handle::default()), None);
+    }
+
+    #[test]
+    fn range_ends_are_exact_and_wrapping_is_outside() {
+        let range = Range { start: 100, length: 50, tag: 0 };
+        assert!(range.contains(100, 50));
+        assert!(range.contains(150, 0));
+        assert!(!range.contains(99, 1));
+        assert!(!range.contains(100, 51));
+        assert!(!range.contains(u64::MAX, 2));
+    }
+}

@@ -1,0 +1,81 @@
+//! The one place that names atomics, so that loom can stand in for them.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(not(loom))]
+pub use core::cell::UnsafeCell;
+
+#[cfg(loom)]
+pub use loom::cell::UnsafeCell;
+
+/// One cache line of its own, so that what two cores write does not share one.
+///
+/// *Shape*: aligned to 128 bytes, since x86 fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct CachePadded<T>(pub T);
+
+/// A place that two threads take turns to touch; whose turn it is, an index beside it says.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Cell<T>(UnsafeCell<T>);
+
+// SAFETY: a `Cell` only offers unsafe access; each caller states whose turn it is.
+unsafe impl<T: Send> Sync for Cell<T> {}
+
+#[cfg(not(loom))]
+impl<T: Copy> Cell<T> {
+    /// A cell that holds `item`.
+    pub const fn new(item: T) -> Cell<T> {
+        Cell(UnsafeCell::new(item))
+    }
+
+    /// Replaces the item.
+    ///
+    /// # Safety
+    /// - no other thread touches the cell until this one hands it over through an atomic.
+    #[inline]
+    pub unsafe fn write(&self, item: T) {
+        // SAFETY: the caller has the turn.
+        unsafe { *self.0.get() = item };
+    }
+
+    /// Copies the item out.
+    ///
+    /// # Safety
+    /// - no other thread writes the cell until this one hands it over through an atomic.
+    #[inline]
+    pub unsafe fn read(&self) -> T {
+        // SAFETY: the caller has the turn.
+        unsafe { *self.0.get() }
+    }
+}
+
+#[cfg(loom)]
+impl<T: Copy> Cell<T> {
+    /// A cell that holds `item`.
+    pub fn new(item: T) -> Cell<T> {
+        Cell(UnsafeCell::new(item))
+    }
+
+    /// Replaces the item.
+    ///
+    /// # Safety
+    /// - no other thread touches the cell until this one hands it over through an atomic.
+    pub unsafe fn write(&self, item: T) {
+        // SAFETY: the caller has the turn; loom checks it.
+        self.0.with_mut(|place| unsafe { *place = item });
+    }
+
+    /// Copies the item out.
+    ///
+    /// # Safety
+    /// - no other thread writes the cell until this one hands it over through an atomic.
+    pub unsafe fn read(&self) -> T {
+        // SAFETY: the caller has the turn; loom checks it.
+        self.0.with(|place| unsafe { *place })
+    }
+}

@@ -1,0 +1,2 @@
+//! The `crosstie` tool.
+fn main() {}

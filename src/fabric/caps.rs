@@ -1,0 +1,56 @@
+//! What a provider promises beyond the contract.
+#![forbid(unsafe_code)]
+
+use crate::base::units::Bytes;
+
+/// Promises of one provider, fixed while it is open.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Caps {
+    /// Longest payload of one send, beside its head.
+    pub send_payload_max: Bytes,
+    /// Messages from one peer that may have been received and not yet released.
+    pub recv_slots: u32,
+    /// Longest write or read in one op.
+    pub transfer_max: Bytes,
+    /// Reads work, so that a receiver can pull; otherwise the transport pushes.
+    pub pull: bool,
+    /// A write may carry an immediate that the target's poll reports.
+    pub immediate: bool,
+    /// Ops to one peer take effect at the target in the order in which they were posted.
+    pub ordered: bool,
+    /// A send or a write from a line has read its source when `post` returns, whatever its
+    /// completion says later about delivery.
+    pub copies_at_post: bool,
+    /// Width of atomic adds in bytes: 8, or 0 for none.
+    pub atomic_bytes: u8,
+    /// Largest copy that cannot be divided, the slack of P3.
+    pub copy_granule: Bytes,
+    /// What a fence takes.
+    pub fence: FenceKind,
+    /// System calls on the data path.
+    pub syscalls: Syscalls,
+}
+
+/// How strong a fence a rail has (P10).
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum FenceKind {
+    /// Our own act suffices.
+    Local,
+    /// The peer must attest that each of its ops has retired.
+    WriterDrained,
+    /// Only by closing the whole endpoint.
+    Endpoint,
+    /// None: such a rail may fill bounce buffers only.
+    None,
+}
+
+/// System calls that `post` and `poll` make.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Syscalls {
+    /// None at all.
+    None,
+    /// One per large copy, none for small messages.
+    PerCopy,
+    /// Per batch of messages, as sockets must.
+    PerBatch,
+}

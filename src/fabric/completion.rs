@@ -1,0 +1,87 @@
+//! What comes up out of a rail.
+#![forbid(unsafe_code)]
+
+use super::op::{Head, OpId};
+use super::provider::RecvSlot;
+use crate::base::ids::{PeerIndex, RailGeneration};
+
+/// One event of a poll.
+#[derive(Copy, Clone, Debug)]
+pub enum Completion {
+    /// An accepted op ended.
+    Done {
+        /// Whose peer.
+        peer: PeerIndex,
+        /// The op's id.
+        id: OpId,
+        /// How.
+        result: Result<(), OpError>,
+    },
+    /// A peer's send arrived. Its payload stays in `slot` until it is released.
+    Received {
+        /// From whom.
+        peer: PeerIndex,
+        /// For [`super::Provider::received_copy`] and [`super::Provider::received_release`].
+        slot: RecvSlot,
+        /// The sender's head.
+        head: Head,
+        /// Length of the payload in bytes.
+        length: u32,
+    },
+    /// A peer's write with immediate arrived; its data is visible.
+    Immediate {
+        /// From whom.
+        peer: PeerIndex,
+        /// The writer's word.
+        immediate: u32,
+    },
+    /// A fence holds.
+    Fenced {
+        /// Towards whom.
+        peer: PeerIndex,
+        /// The fence's id.
+        id: OpId,
+        /// Up to which generation.
+        generation: RailGeneration,
+    },
+    /// Nothing more will come from this peer; what had come was reported before.
+    PeerDown {
+        /// Who.
+        peer: PeerIndex,
+        /// Why.
+        cause: DownCause,
+    },
+}
+
+/// Why a peer is gone.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum DownCause {
+    /// It closed the connection.
+    Closed,
+    /// Its process ended, or its side band broke.
+    Died,
+    /// It broke the wire format, or the rail failed.
+    Failed,
+}
+
+/// Why an op failed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct OpError {
+    /// The kind, on which the transport acts.
+    pub kind: OpErrorKind,
+    /// The provider's own code, for people: an errno, a work-completion status; 0 if none.
+    pub code: i32,
+}
+
+/// Kinds of failed ops.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum OpErrorKind {
+    /// The peer is gone (a `PeerDown` is or will be reported).
+    PeerDown,
+    /// A key names no registered region, or the range lies outside of it.
+    Key,
+    /// Our side closed the peer or fenced the op.
+    Canceled,
+    /// The rail failed otherwise.
+    Fabric,
+}

@@ -1,0 +1,147 @@
+//! The provider trait, and spans of local memory that only a registration can make.
+
+use super::caps::Caps;
+use super::completion::{Completion, DownCause};
+use super::op::Op;
+use super::region::{DeregisterError, RailKey, Region, RegisterError};
+use crate::base::carve::Zeroable;
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Bytes, Instant};
+
+/// Memory of this process that an op may read or write. Whoever makes one vouches for the memory;
+/// from then on parts of it can be cut safely.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+#[repr(C)]
+pub struct LocalSpan {
+    address: u64,
+    length: u64,
+    key: RailKey,
+}
+
+// SAFETY: three integers; zero is the empty span.
+unsafe impl Zeroable for LocalSpan {}
+
+impl LocalSpan {
+    /// The span of no bytes.
+    pub const EMPTY: LocalSpan = LocalSpan { address: 0, length: 0, key: RailKey(0) };
+
+    /// Vouches for memory.
+    ///
+    /// # Safety
+    /// - `address..address + length` lies in the region that `key` names, and stays valid for reads
+    ///   and writes until every op that was given the span, or a part of it, has completed;
+    /// - until then nobody reads what such an op writes, nor writes what it reads.
+    pub const unsafe fn new(address: u64, length: Bytes, key: RailKey) -> LocalSpan {
+        LocalSpan { address, length: length.0, key }
+    }
+
+    /// Address of the first byte.
+    pub const fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Its length.
+    pub const fn length(self) -> Bytes {
+        Bytes(self.length)
+    }
+
+    /// What the rail calls the region it lies in.
+    pub const fn key(self) -> RailKey {
+        self.key
+    }
+
+    /// `length` bytes at `offset`. *Panics* when they do not lie inside.
+    #[inline]
+    pub const fn part(self, offset: u64, length: u64) -> LocalSpan {
+        assert!(offset <= self.length && length <= self.length - offset);
+        LocalSpan { address: self.address + offset, length, key: self.key }
+    }
+}
+
+/// Names a received message until it is released.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(transparent)]
+pub struct RecvSlot(pub u64);
+
+// SAFETY: an integer.
+unsafe impl Zeroable for RecvSlot {}
+
+/// How an op was accepted (P2).
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Posted {
+    /// Its completion will come from `poll`.
+    Pending,
+    /// It has completed with success; `poll` will not report it.
+    Done,
+}
+
+/// Why an op was not accepted. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PostError {
+    /// No room now: poll, then post again.
+    Again,
+    /// The peer is down or was never opened; the op could not succeed later either.
+    PeerDown,
+    /// The op is beyond [`Caps`]: too long, or of a kind that the rail lacks.
+    Unsupported,
+}
+
+/// Why a peer could not be closed. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum CloseError {
+    /// Ops are in flight: fence first, or poll until they have ended.
+    Busy,
+    /// No such peer is open.
+    Stale,
+}
+
+/// Registration, from any thread, beside a provider that one thread owns.
+pub trait Domain: Sync {
+    /// Makes a region known to the rail and its peers.
+    ///
+    /// # Safety
+    /// - the range stays valid for reads and writes until [`Domain::deregister`] has returned
+    ///   success for the key, or the provider is closed.
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError>;
+
+    /// Forgets a region. After success no peer can touch it any more (P7).
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError>;
+}
+
+/// One rail, driven by one thread. See the contract in [`super`].
+pub trait Provider {
+    /// The registration side.
+    type Domain: Domain + Clone;
+
+    /// A handle to the registration side that outlives borrows of the provider.
+    fn domain(&self) -> Self::Domain;
+
+    /// The promises.
+    fn caps(&self) -> Caps;
+
+    /// Accepts or refuses an op (P1, P2).
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
+
+    /// Fills `out` from the front and says how many; copies about `budget` bytes at most (P3).
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize;
+
+    /// Copies `to.length()` bytes of a received payload, from `offset` on, to `to`.
+    ///
+    /// *Panics* when the payload is shorter, or the slot is not held.
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan);
+
+    /// Copies the first bytes of a received payload, as many as `to` is long.
+    ///
+    /// *Panics* when the payload is shorter, or the slot is not held.
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]);
+
+    /// Gives a receive slot back. Slots may be given back in any order.
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot);
+
+    /// Says from outside (the side band) that a peer is gone. The next polls report what had come,
+    /// then [`Completion::PeerDown`], and complete what was accepted (P6).
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause);
+
+    /// Forgets a peer (P9). Receive slots still held are given back with it.
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError>;
+}

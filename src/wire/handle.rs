@@ -1,0 +1,152 @@
+//! W7: the 128-byte handle that a listener hands out.
+#![forbid(unsafe_code)]
+
+use super::{DecodeError, WIRE_MAJOR};
+
+/// Length of a handle in bytes, the same as NCCL's.
+pub const HANDLE_BYTES: usize = 128;
+/// Most addresses in a handle.
+pub const ADDRESSES_MAX: usize = 3;
+const MAGIC: [u8; 8] = *b"crosstie";
+const CHECKED_BYTES: usize = 120;
+
+/// How an address is to be read.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub enum Family {
+    /// No address.
+    #[default]
+    None,
+    /// The side band of a process on the same host; its name follows from the endpoint id.
+    Local,
+    /// IPv4, in the first four bytes.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// One address at which a listener's side band answers.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Address {
+    /// How to read it.
+    pub family: Family,
+    /// Port, where there is one.
+    pub port: u16,
+    /// The address.
+    pub ip: [u8; 16],
+}
+
+/// W7. Who listens, and where.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct ListenHandle {
+    /// Of the listener's wire format.
+    pub minor: u16,
+    /// The listener's host.
+    pub node_id: u64,
+    /// The listener's endpoint: a random number, also the nonce that a connector must show.
+    pub endpoint_id: u128,
+    /// The listener within its endpoint.
+    pub listener: u64,
+    /// Up to three addresses.
+    pub addresses: [Address; ADDRESSES_MAX],
+}
+
+impl ListenHandle {
+    /// The 128 bytes.
+    pub fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut bytes = [0u8; HANDLE_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.minor.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.node_id.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.endpoint_id.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.listener.to_le_bytes());
+        for (address, at) in self.addresses.iter().zip(bytes[48..].chunks_exact_mut(20)) {
+            at[0] = match address.family {
+                Family::None => 0,
+                Family::Local => 1,
+                Family::Ipv4 => 4,
+                Family::Ipv6 => 6,
+            };
+            at[2..4].copy_from_slice(&address.port.to_le_bytes());
+            at[4..20].copy_from_slice(&address.ip);
+        }
+        let sum = checksum(&bytes[..CHECKED_BYTES]);
+        bytes[CHECKED_BYTES..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Checks and reads a handle.
+    pub fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<ListenHandle, DecodeError> {
+        if bytes[..8] != MAGIC {
+            return Err(DecodeError::Magic);
+        }
+        if checksum(&bytes[..CHECKED_BYTES]) != u64::from_le_bytes(part(bytes, CHECKED_BYTES)) {
+            return Err(DecodeError::Checksum);
+        }
+        let major = u16::from_le_bytes(part(bytes, 8));
+        if major != WIRE_MAJOR {
+            return Err(DecodeError::Version(major));
+        }
+        let mut addresses = [Address::default(); ADDRESSES_MAX];
+        for (address, at) in addresses.iter_mut().zip(bytes[48..].chunks_exact(20)) {
+            let family = match at[0] {
+                0 => Family::None,
+                1 => Family::Local,
+                4 => Family::Ipv4,
+                6 => Family::Ipv6,
+                _ => return Err(DecodeError::Field),
+            };
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&at[4..20]);
+            *address = Address { family, port: u16::from_le_bytes([at[2], at[3]]), ip };
+        }
+        Ok(ListenHandle {
+            minor: u16::from_le_bytes(part(bytes, 10)),
+            node_id: u64::from_le_bytes(part(bytes, 16)),
+            endpoint_id: u128::from_le_bytes(part(bytes, 24)),
+            listener: u64::from_le_bytes(part(bytes, 40)),
+            addresses,
+        })
+    }
+}
+
+fn part<const N: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+/// FNV-1a, which is enough to tell a damaged handle from a whole one.
+const fn checksum(bytes: &[u8]) -> u64 {
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    let mut i = 0;
+    while i < bytes.len() {
+        sum = (sum ^ bytes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WIRE_MINOR;
+    use super::*;
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let handle = ListenHandle {
+            minor: WIRE_MINOR,
+            node_id: 1,
+            endpoint_id: 2,
+            listener: 3,
+            addresses: [Address { family: Family::Local, port: 0, ip: [0; 16] }; ADDRESSES_MAX],
+        };
+        let bytes = handle.encode();
+        assert_eq!(ListenHandle::decode(&bytes), Ok(handle));
+        for at in 0..HANDLE_BYTES {
+            let mut damaged = bytes;
+            damaged[at] ^= 1;
+            assert!(ListenHandle::decode(&damaged).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! W1: the head of every send.
+#![forbid(unsafe_code)]
+
+use super::{DecodeError, wire_struct};
+
+/// The payload is the message.
+pub const KIND_EAGER: u8 = 1;
+/// The payload is a [`super::descriptor::Descriptor`]: the receiver pulls the message.
+pub const KIND_DESCRIPTOR: u8 = 2;
+/// The message was bound to a slot; its stripes come by write with immediate. The payload is its
+/// length (8 bytes).
+pub const KIND_START: u8 = 3;
+
+wire_struct! {
+    /// W1. What every send says before its payload.
+    SendHead [32] {
+        /// One of the `KIND_` constants.
+        kind: u8 = 0,
+        /// Stripes of the message, 1 to 64; for `KIND_START`, else 0.
+        stripes: u8 = 1,
+        /// The sender's data epoch.
+        epoch: u32 = 4,
+        /// The user's tag; for `KIND_START` the token of the slot it was bound to.
+        tag: i32 = 8,
+        /// Number of the message among the sender's messages of this connection.
+        send_number: u32 = 12,
+        /// Number of the send among the sends, which a receiver puts in order by.
+        eager_number: u32 = 16,
+        /// Every group below this is bound as far as the sender has seen.
+        group_base: u32 = 20,
+        /// The peer may consume receives up to this count (absolute).
+        credits_through: u32 = 24,
+        /// The peer's messages below this number are delivered.
+        delivered_through: u32 = 28,
+    }
+}
+
+impl SendHead {
+    /// Decodes and checks the kind and the stripe count.
+    #[inline]
+    pub fn decode(bytes: &[u8; 32]) -> Result<SendHead, DecodeError> {
+        let head = SendHead::from_bytes(bytes);
+        match head.kind {
+            KIND_EAGER | KIND_DESCRIPTOR if head.stripes == 0 => Ok(head),
+            KIND_START if (1..=super::STRIPES_MAX as u8).contains(&head.stripes) => Ok(head),
+            _ => Err(DecodeError::Field),
+        }
+    }
+}
