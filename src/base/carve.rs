@@ -100,6 +100,23 @@ impl<'m> Carver<'m> {
         Ok(unsafe { slice::from_raw_parts_mut(raw.start.cast(), count) })
     }
 
+    /// Cuts `count` copies of `value`.
+    pub fn filled<T: Copy>(
+        &mut self,
+        count: usize,
+        value: T,
+    ) -> Result<&'m mut [T], BlockTooSmall> {
+        const { assert!(align_of::<T>() <= BLOCK_ALIGN) };
+        let raw = self.take(size_of::<T>() * count)?;
+        let start: *mut T = raw.start.cast();
+        for index in 0..count {
+            // SAFETY: `take` handed out room for `count` values once, aligned to a line.
+            unsafe { start.add(index).write(value) };
+        }
+        // SAFETY: as above, and every value has just been written. `'m` is the life of the block.
+        Ok(unsafe { slice::from_raw_parts_mut(start, count) })
+    }
+
     /// Cuts one zeroed value.
     pub fn value<T: Zeroable>(&mut self) -> Result<&'m mut T, BlockTooSmall> {
         Ok(&mut self.slice(1)?[0])

@@ -50,6 +50,7 @@ macro_rules! wire_struct {
         #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
         pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
 
+        #[allow(clippy::absurd_extreme_comparisons)] // a field may fill the whole structure
         impl $name {
             /// Length on the wire in bytes.
             pub const SIZE: usize = $size;

@@ -3,15 +3,12 @@
 
 use super::{DecodeError, wire_struct};
 
-/// No verdict on a cancellation yet.
-pub const VERDICT_NONE: u32 = 0;
-/// The group was withdrawn; nothing will be written into it.
-pub const VERDICT_CANCELED: u32 = 1;
-/// A message was bound to it already and will arrive.
-pub const VERDICT_REFUSED: u32 = 2;
-
 /// The writer has given the connection up; nothing more will come.
 pub const STATE_FAILED: u32 = 1;
+/// `canceled_group` answers a `SLOT_CANCEL`: nothing will be written into that group.
+pub const STATE_CANCELED: u32 = 2;
+/// Every flag that this version knows.
+pub const STATE_FLAGS: u32 = STATE_FAILED | STATE_CANCELED;
 
 wire_struct! {
     /// W5. Everything is absolute or cumulative, so that only the newest line matters.
@@ -24,12 +21,11 @@ wire_struct! {
         delivered_mask: u64 = 8,
         /// The reader's messages below this number are delivered.
         delivered_through: u32 = 16,
-        /// The reader will see no slots for groups below this one: they are bound.
+        /// The writer has bound messages to every receive of the reader's groups below this one
+        /// (or withdrawn them), so that their slots may be used again.
         groups_through: u32 = 20,
-        /// The group that `cancel_verdict` is about.
-        cancel_group: u32 = 24,
-        /// A `VERDICT_` constant, in answer to the reader's `SLOT_CANCEL`.
-        cancel_verdict: u32 = 28,
+        /// With `STATE_CANCELED`, the group of the reader that was withdrawn last.
+        canceled_group: u32 = 24,
         /// The reader's sends below this eager number have been taken in.
         eager_through: u32 = 32,
         /// `STATE_` flags.
@@ -42,10 +38,10 @@ wire_struct! {
 }
 
 impl StateLine {
-    /// Decodes; a line that is half written, or has an unknown verdict, is refused.
+    /// Decodes; a line that is half written, or has unknown flags, is refused.
     pub fn decode(bytes: &[u8; 64]) -> Result<StateLine, DecodeError> {
         let line = StateLine::from_bytes(bytes);
-        let known = line.cancel_verdict <= VERDICT_REFUSED && line.flags & !STATE_FAILED == 0;
+        let known = line.flags & !STATE_FLAGS == 0;
         if line.sequence_first == line.sequence && known {
             Ok(line)
         } else {
