@@ -90,6 +90,12 @@ impl<'m> RegionTable<'m> {
         })
     }
 
+    /// The handle to the range that is in slot `index` now.
+    pub fn current(&self, index: u32) -> Handle {
+        let generation = self.slots[index as usize].generation.load(Ordering::Acquire);
+        Handle { index, generation }
+    }
+
     /// Counts one more (`+1`) or one fewer (`-1`) operation on a range. Data thread only: the
     /// count has one writer, and whoever removes a range has ordered itself after the last use.
     #[inline]

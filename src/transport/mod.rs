@@ -1,1 +1,47 @@
-//! (placeholder)
+//! The protocol machine: one owner, no clock, no allocation. Events and time go in, operations and
+//! outcomes come out.
+//!
+//! # How a message travels
+//!
+//! Sends of a connection form one ordered stream, numbered by `eager_number`. A short message
+//! travels in the stream itself (*eager*). A long one does, depending on the rail, either of:
+//!
+//! - **pull**: the stream carries a descriptor, the receiver reads the message out of the sender's
+//!   memory, and its state line says that it has;
+//! - **push**: the receiver has offered its buffer in a control slot; the sender binds the message
+//!   to the slot, says so in the stream (*start*), and writes the stripes with immediates.
+//!
+//! # Matching
+//!
+//! A message is matched inside the oldest group that is not fully bound, to the first free receive
+//! with its tag. The receiver decides this for what arrives unasked, in stream order; the sender
+//! decides it for what it binds to slots, after replaying, in the same order and by the same
+//! function ([`matching::find`]), what it sent unasked before it saw the slots. Both see the same
+//! sequence of groups and the same sequence of sends, so both reach the same pairing
+//! (`doc/wire.md`, safety argument).
+//!
+//! # Transitions
+//!
+//! The tables of states and what moves them stand with the states in `records`.
+#![deny(unsafe_code)]
+
+mod acknowledge;
+mod eager;
+pub mod endpoint;
+mod failure;
+pub mod limits;
+pub mod matching;
+#[allow(unsafe_code)]
+pub mod mr;
+mod pull;
+mod push;
+mod records;
+pub mod request;
+pub mod schedule;
+pub mod stats;
+
+pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
+pub use limits::{Config, Limits};
+pub use mr::DataMrs;
+pub use request::{Outcome, RequestError, RequestId, SubmitError};
+pub use stats::Stats;

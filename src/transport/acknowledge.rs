@@ -1,0 +1,212 @@
+//! Credits, deliveries and verdicts: what both sides tell each other in heads and state lines.
+#![forbid(unsafe_code)]
+
+use super::eager::{OP_CONTROL, op_id};
+use super::endpoint::Endpoint;
+use super::limits::{CREDITS, UNDELIVERED_MAX};
+use super::matching;
+use super::records::{Connection, GroupRecord, SendState};
+use super::request::RequestError;
+use crate::base::seq::Seq;
+use crate::fabric::{Line, OpKind, Provider, RemoteSpan, Source};
+use crate::wire::GROUP_MAX;
+use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
+
+/// Credits that are owed before a state line is written for them alone.
+const CREDITS_OWED: i32 = CREDITS as i32 / 4;
+
+/// Groups of the peer that are bound before a state line is written for them alone.
+const GROUPS_OWED: i32 = 8;
+
+impl Connection {
+    /// The count of receives that the peer may consume, as of now.
+    #[inline]
+    pub(super) fn credits_now(&self) -> Seq {
+        self.released.plus(CREDITS)
+    }
+
+    /// A head has just carried everything that it can.
+    #[inline]
+    pub(super) fn told_by_head(&mut self) {
+        self.credits_told = self.credits_now();
+        self.delivered_told = self.arrived.through();
+        self.groups_told = self.group_next;
+        // a head has no room for the mask: news of a delivery out of order is still due
+        self.delivery_news &= self.arrived.mask() != 0;
+    }
+
+    /// Whether one more receive of the peer may be consumed, leaving `reserve`, and one more
+    /// message be undelivered.
+    #[inline]
+    pub(super) fn may_consume(&self, reserve: u32) -> bool {
+        self.credits_through.ahead_of(self.consumed) > reserve as i32
+            && self.send_number.ahead_of(self.delivered_through) < UNDELIVERED_MAX as i32
+    }
+
+    /// Whether the peer waits for something that only a state line can tell.
+    #[inline]
+    pub(super) fn state_due(&self) -> bool {
+        self.delivery_news
+            || self.canceled.is_some()
+            || self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
+            || (!self.pull && self.group_next.ahead_of(self.groups_told) >= GROUPS_OWED)
+    }
+
+    /// Takes in how far the peer, as sender, has bound our groups.
+    #[inline]
+    pub(super) fn groups_take(&mut self, through: Seq) {
+        if through.ahead_of(self.peer_groups_through) > 0 {
+            self.peer_groups_through = through;
+        }
+    }
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// A receive of ours that the peer had consumed is free again.
+    #[inline]
+    pub(super) fn credit_return(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        c.released = c.released.next();
+        if c.state_due() {
+            self.work.insert(index);
+        }
+    }
+
+    /// Takes in the cumulative fields that heads, slots and state lines share.
+    #[inline]
+    pub(super) fn acks_take(&mut self, index: usize, credits: Seq, delivered: Seq) {
+        let c = &mut self.connections[index];
+        if credits.ahead_of(c.credits_through) > 0 {
+            c.credits_through = credits;
+        }
+        if delivered.ahead_of(c.delivered_through) > 0 {
+            c.delivered_through = delivered;
+            if c.waiting != 0 {
+                self.deliveries_apply(index, 0);
+            }
+        }
+    }
+
+    /// Ends the sends that the peer has.
+    fn deliveries_apply(&mut self, index: usize, mask: u64) {
+        let through = self.connections[index].delivered_through;
+        let records = self.limits.requests_max;
+        let mut used = !self.connections[index].sends_free;
+        while used.trailing_zeros() < records {
+            let record = used.trailing_zeros() as u8;
+            used &= used - 1;
+            let at = self.send_at(index, record);
+            let send = &mut self.sends[at];
+            if !matches!(send.state, SendState::Waiting | SendState::Writing) {
+                continue;
+            }
+            let ahead = send.number.ahead_of(through);
+            if ahead < 0 || (ahead < 64 && mask >> ahead & 1 == 1) {
+                send.delivered = true;
+                self.send_settle(index, record);
+            }
+        }
+    }
+
+    /// Looks at the peer's state line. *Cost*: one load when nothing is new.
+    #[inline]
+    pub(super) fn state_look(&mut self, index: usize) {
+        let last = self.mailboxes.last_word(index, 0);
+        let c = &self.connections[index];
+        if last as u32 == c.state_seen || (last >> 32) as u32 != c.epoch {
+            return;
+        }
+        self.state_take(index);
+    }
+
+    fn state_take(&mut self, index: usize) {
+        let Ok(line) = StateLine::decode(&self.mailboxes.line(index, 0)) else {
+            return; // half written: the whole line will be there at the next look
+        };
+        self.connections[index].state_seen = line.sequence;
+        self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
+        self.connections[index].groups_take(Seq(line.groups_through));
+        if self.connections[index].waiting != 0 && line.delivered_mask != 0 {
+            self.deliveries_apply(index, line.delivered_mask);
+        }
+        if line.flags & STATE_CANCELED != 0 {
+            self.canceled_take(index, Seq(line.canceled_group));
+        }
+        if line.flags & STATE_FAILED != 0 {
+            self.connection_fail(index, RequestError::Protocol);
+        }
+        if !self.connections[index].pull {
+            self.work.insert(index); // slots may have become writable
+        }
+    }
+
+    /// The peer will not write into a group that we asked back.
+    fn canceled_take(&mut self, index: usize, group: Seq) {
+        if self.connections[index].canceling != Some(group) {
+            return;
+        }
+        self.connections[index].canceling = None;
+        self.group_withdraw(index, group);
+        self.work.insert(index); // the next withdrawal may be asked for
+    }
+
+    /// Ends a group that nothing was, or will be, bound to.
+    pub(super) fn group_withdraw(&mut self, index: usize, number: Seq) {
+        let at = self.group_at(index, number);
+        let GroupRecord { count, .. } = self.groups[at];
+        self.groups[at].bound = matching::full(count);
+        self.groups[at].done = matching::full(count);
+        self.groups[at].error = Some(RequestError::Canceled);
+        for receive in 0..usize::from(count) {
+            let cell = at * GROUP_MAX + receive;
+            self.receives[cell].length = 0;
+            self.regions.unpin(self.receives[cell].region);
+            self.cell_leave(index, cell);
+        }
+        self.oldest_advance(index);
+        self.unexpected_match(index);
+    }
+
+    /// Writes our state line if it is due; says whether it could not be written.
+    pub(super) fn state_step(&mut self, index: usize) -> bool {
+        if !self.connections[index].state_due() {
+            return false;
+        }
+        !self.state_write(index, 0)
+    }
+
+    /// Writes our state line; `false` when the rail has no room.
+    pub(super) fn state_write(&mut self, index: usize, flags: u32) -> bool {
+        let c = &self.connections[index];
+        let sequence = c.state_sequence.wrapping_add(1);
+        let line = StateLine {
+            sequence_first: sequence,
+            credits_through: c.credits_now().0,
+            delivered_mask: c.arrived.mask(),
+            delivered_through: c.arrived.through().0,
+            groups_through: c.group_next.0,
+            canceled_group: c.canceled.map_or(0, |group| group.0),
+            eager_through: c.eager_expected.0,
+            flags: flags | if c.canceled.is_some() { STATE_CANCELED } else { 0 },
+            sequence,
+            epoch: c.epoch,
+        };
+        let target = c.mailbox;
+        if !self.line_write(index, target, line.encode()) {
+            return false;
+        }
+        let c = &mut self.connections[index];
+        c.state_sequence = sequence;
+        c.told_by_head();
+        c.delivery_news = false;
+        c.canceled = None;
+        self.stats.state_lines += 1;
+        true
+    }
+
+    /// Writes a line of the peer's control memory; `false` when the rail has no room.
+    pub(super) fn line_write(&mut self, index: usize, target: RemoteSpan, line: Line) -> bool {
+        let write = OpKind::Write { source: Source::Line(line), target, immediate: None };
+        self.post(index, op_id(OP_CONTROL, 0, 0), write).is_ok()
+    }
+}

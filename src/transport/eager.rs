@@ -1,0 +1,462 @@
+//! The stream of sends: short messages in it, and what arrives from the peer's.
+#![forbid(unsafe_code)]
+
+use super::endpoint::{Endpoint, Outgoing};
+use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX, UNDELIVERED_MAX};
+use super::matching;
+use super::push::Offer;
+use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, SendState};
+use super::request::{RequestError, RequestId, RequestKind, SubmitError};
+use crate::base::ids::ConnectionIndex;
+use crate::base::seq::Seq;
+use crate::fabric::{Head, LocalSpan, OpId, OpKind, Provider, RecvSlot};
+use crate::wire::GROUP_MAX;
+use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
+
+/// What an op id says: kind high, then record, then stripe or receive.
+pub(super) const OP_CONTROL: u64 = 0;
+pub(super) const OP_STREAM: u64 = 1;
+pub(super) const OP_STRIPE: u64 = 2;
+pub(super) const OP_READ: u64 = 3;
+pub(super) const OP_FENCE: u64 = 4;
+
+pub(super) const fn op_id(kind: u64, record: u8, part: u8) -> OpId {
+    OpId(kind << 32 | (record as u64) << 8 | part as u64)
+}
+
+/// No credit or no room: the send stays where it is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct Blocked;
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// Sends a short message within the call, if nothing stands before it.
+    #[inline]
+    pub(super) fn eager_at_once(
+        &mut self,
+        index: usize,
+        region: u16,
+        message: &Outgoing,
+    ) -> Option<RequestId> {
+        let c = &self.connections[index];
+        if message.length > c.eager_bytes_max || !c.queue.is_empty() {
+            return None;
+        }
+        if !c.pull && !self.early_allowed(index, message.tag) {
+            return None;
+        }
+        let span = self.regions.span(region, message.address, message.length, 0);
+        self.stream_post(index, KIND_EAGER, message.tag, 0, span).ok()?;
+        self.eager_left(index, message.tag);
+        Some(RequestId::pack(RequestKind::Complete(message.length)))
+    }
+
+    /// Whether a message with `tag` may go early: either the visible oldest group takes it, or no
+    /// group is visible and there is room to remember it.
+    pub(super) fn early_allowed(&mut self, index: usize, tag: i32) -> bool {
+        match self.offer(index, tag) {
+            Offer::Receive(_) => true,
+            Offer::NoMatch => false,
+            Offer::NotYet => u32::from(self.connections[index].early) < EARLY_MAX,
+        }
+    }
+
+    /// Accounts for a message that has left in the stream.
+    #[inline]
+    pub(super) fn eager_left(&mut self, index: usize, tag: i32) {
+        self.stats.eager += 1;
+        if self.connections[index].pull {
+            return;
+        }
+        match self.offer(index, tag) {
+            Offer::Receive(receive) => self.offer_take(index, receive),
+            Offer::NoMatch | Offer::NotYet => {
+                let c = &mut self.connections[index];
+                let number = Seq(c.send_number.0.wrapping_sub(1));
+                let at = index * EARLY_MAX as usize + usize::from(c.early);
+                self.early[at] = EarlySend { tag, number };
+                c.early += 1;
+            }
+        }
+    }
+
+    /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
+    #[inline]
+    pub(super) fn stream_post(
+        &mut self,
+        index: usize,
+        kind: u8,
+        tag: i32,
+        stripes: u8,
+        payload: LocalSpan,
+    ) -> Result<(), Blocked> {
+        let reserve = if kind == KIND_START { 0 } else { CREDITS_FOR_STARTS };
+        if !self.may_consume(index, reserve) {
+            return Err(Blocked);
+        }
+        let c = &self.connections[index];
+        let head = SendHead {
+            kind,
+            stripes,
+            epoch: c.epoch,
+            tag,
+            send_number: c.send_number.0,
+            eager_number: c.eager_number.0,
+            group_base: c.group_next.0,
+            credits_through: c.credits_now().0,
+            delivered_through: c.arrived.through().0,
+        };
+        let send = OpKind::Send { head: head.encode(), payload };
+        self.post(index, op_id(OP_STREAM, 0, 0), send).map_err(|_| Blocked)?;
+        let c = &mut self.connections[index];
+        c.told_by_head();
+        c.consumed = c.consumed.next();
+        c.send_number = c.send_number.next();
+        c.eager_number = c.eager_number.next();
+        Ok(())
+    }
+
+    /// Whether one more receive of the peer may be consumed, leaving `reserve`; looks at the
+    /// peer's state line before it says no.
+    #[inline]
+    pub(super) fn may_consume(&mut self, index: usize, reserve: u32) -> bool {
+        if self.connections[index].may_consume(reserve) {
+            return true;
+        }
+        self.state_look(index);
+        self.connections[index].may_consume(reserve)
+    }
+
+    /// Keeps a send for later, and tries at once.
+    pub(super) fn send_queue(
+        &mut self,
+        index: usize,
+        region: u16,
+        message: &Outgoing,
+    ) -> Result<RequestId, SubmitError> {
+        let c = &mut self.connections[index];
+        if c.sends_free == 0 {
+            return Err(SubmitError::Again);
+        }
+        let record = c.sends_free.trailing_zeros() as u8;
+        c.sends_free &= c.sends_free - 1;
+        let at = self.send_at(index, record);
+        let generation = self.sends[at].generation;
+        self.sends[at] = SendRecord {
+            address: message.address,
+            length: message.length,
+            tag: message.tag,
+            region,
+            generation,
+            state: SendState::Queued,
+            ..SendRecord::FREE
+        };
+        self.regions.pin(region);
+        self.queue_append(index, record);
+        if self.sends_step(index) {
+            self.stats.queued += 1;
+            self.watch.insert(index);
+            self.work.insert(index);
+        }
+        let connection = ConnectionIndex(index as u32);
+        Ok(RequestId::pack(RequestKind::Send { connection, record, generation }))
+    }
+
+    fn queue_append(&mut self, index: usize, record: u8) {
+        let tail = self.connections[index].queue.tail;
+        let c = &mut self.connections[index];
+        c.queue.tail = record;
+        if tail == NIL {
+            c.queue.head = record;
+        } else {
+            let at = self.send_at(index, tail);
+            self.sends[at].next = record;
+        }
+    }
+
+    /// Takes `record`, which follows `previous`, out of the queue; returns what followed it.
+    pub(super) fn queue_remove(&mut self, index: usize, previous: u8, record: u8) -> u8 {
+        let at = self.send_at(index, record);
+        let next = self.sends[at].next;
+        self.sends[at].next = NIL;
+        if previous == NIL {
+            self.connections[index].queue.head = next;
+        } else {
+            let before = self.send_at(index, previous);
+            self.sends[before].next = next;
+        }
+        if self.connections[index].queue.tail == record {
+            self.connections[index].queue.tail = previous;
+        }
+        next
+    }
+
+    /// Moves queued sends on; says whether some remain.
+    pub(super) fn sends_step(&mut self, index: usize) -> bool {
+        if self.connections[index].pull {
+            self.descriptors_step(index)
+        } else {
+            self.bind_step(index) | self.stripes_step(index)
+        }
+    }
+
+    /// Sends a queued short message; `false` when it is blocked.
+    pub(super) fn eager_queued(&mut self, index: usize, previous: u8, record: u8) -> bool {
+        let send = self.sends[self.send_at(index, record)];
+        let span = self.regions.span(send.region, send.address, send.length, 0);
+        if self.stream_post(index, KIND_EAGER, send.tag, 0, span).is_err() {
+            return false;
+        }
+        self.queue_remove(index, previous, record);
+        self.eager_left(index, send.tag);
+        self.send_end(index, record, None);
+        true
+    }
+
+    /// A send of the peer's stream has come.
+    #[inline]
+    pub(super) fn send_arrived(&mut self, index: usize, slot: RecvSlot, head: &Head, length: u32) {
+        if self.connections[index].state != ConnectionState::Open {
+            self.rail.received_release(self.connections[index].peer, slot);
+            return;
+        }
+        let Ok(head) = SendHead::decode(head) else {
+            return self.connection_fail(index, RequestError::Protocol);
+        };
+        self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
+        let c = &mut self.connections[index];
+        c.groups_take(Seq(head.group_base));
+        let message = HeldMessage {
+            slot,
+            tag: head.tag,
+            number: Seq(head.send_number),
+            eager_number: Seq(head.eager_number),
+            length,
+            kind: head.kind,
+            stripes: head.stripes,
+            next: NIL,
+        };
+        if message.eager_number != c.eager_expected {
+            return self.hold_ahead(index, message);
+        }
+        self.in_turn(index, message);
+        if !self.connections[index].ahead.is_empty() {
+            self.ahead_step(index);
+        }
+        if !self.connections[index].unexpected.is_empty() {
+            self.unexpected_match(index); // the oldest group may be another one now
+        }
+    }
+
+    /// Takes in the next send of the stream.
+    #[inline]
+    fn in_turn(&mut self, index: usize, message: HeldMessage) {
+        let c = &mut self.connections[index];
+        c.eager_expected = c.eager_expected.next();
+        if message.kind == KIND_START {
+            return self.start_arrived(index, message);
+        }
+        match self.match_oldest(index, message.tag) {
+            Some(receive) => self.bind(index, receive, message),
+            None => {
+                self.stats.unexpected += 1;
+                self.hold_unexpected(index, message);
+            }
+        }
+    }
+
+    /// The receive of the oldest group that takes `tag`.
+    #[inline]
+    fn match_oldest(&self, index: usize, tag: i32) -> Option<u8> {
+        let c = &self.connections[index];
+        if c.group_oldest == c.group_post {
+            return None;
+        }
+        let at = self.group_at(index, c.group_oldest);
+        let group = &self.groups[at];
+        let first = at * GROUP_MAX;
+        let receives = &self.receives[first..first + usize::from(group.count)];
+        matching::find(receives.iter().map(|r| r.label as i32), group.bound, tag)
+    }
+
+    /// Gives a message to a receive of the oldest group.
+    fn bind(&mut self, index: usize, receive: u8, message: HeldMessage) {
+        let number = self.connections[index].group_oldest;
+        let at = self.group_at(index, number);
+        let cell = at * GROUP_MAX + usize::from(receive);
+        self.groups[at].bound |= 1 << receive;
+        let record = &mut self.receives[cell];
+        let room = record.length;
+        record.label = message.number.0;
+        if self.groups[at].bound == matching::full(self.groups[at].count) {
+            self.oldest_advance(index);
+        }
+        match message.kind {
+            KIND_DESCRIPTOR => self.pull_begin(index, number, receive, message),
+            _ => self.eager_deliver(index, number, receive, room, message),
+        }
+    }
+
+    /// Steps over the groups that are fully bound.
+    pub(super) fn oldest_advance(&mut self, index: usize) {
+        loop {
+            let c = &self.connections[index];
+            if c.group_oldest == c.group_post {
+                return;
+            }
+            let group = self.groups[self.group_at(index, c.group_oldest)];
+            let open = group.number == c.group_oldest
+                && group.count != 0
+                && group.bound != matching::full(group.count);
+            if open {
+                return;
+            }
+            self.connections[index].group_oldest = c.group_oldest.next();
+        }
+    }
+
+    #[inline]
+    fn eager_deliver(
+        &mut self,
+        index: usize,
+        group: Seq,
+        receive: u8,
+        room: u64,
+        message: HeldMessage,
+    ) {
+        let length = u64::from(message.length);
+        let at = self.group_at(index, group) * GROUP_MAX + usize::from(receive);
+        let record = &mut self.receives[at];
+        record.length = length;
+        let error = if length > room {
+            self.stats.truncated += 1;
+            Some(RequestError::Truncated)
+        } else {
+            let span = self.regions.span(record.region, record.address, length, 0);
+            if length != 0 {
+                self.rail.received_copy(self.connections[index].peer, message.slot, 0, span);
+            }
+            None
+        };
+        self.release(index, message.slot);
+        self.receive_end(index, group, receive, error);
+    }
+
+    /// Gives a receive slot back to the rail, and with it a credit to the peer.
+    #[inline]
+    pub(super) fn release(&mut self, index: usize, slot: RecvSlot) {
+        self.rail.received_release(self.connections[index].peer, slot);
+        self.credit_return(index);
+    }
+
+    /// Tries the unexpected messages against the oldest group, in order, until none fits.
+    pub(super) fn unexpected_match(&mut self, index: usize) {
+        let mut previous = NIL;
+        let mut record = self.connections[index].unexpected.head;
+        while record != NIL {
+            let message = self.held[self.held_at(index, record)];
+            match self.match_oldest(index, message.tag) {
+                Some(receive) => {
+                    let oldest = self.connections[index].group_oldest;
+                    let next = self.held_remove(index, previous, record);
+                    self.bind(index, receive, message);
+                    let same = self.connections[index].group_oldest == oldest;
+                    // a new oldest group may take what the last one did not
+                    (previous, record) = if same {
+                        (previous, next)
+                    } else {
+                        (NIL, self.connections[index].unexpected.head)
+                    };
+                }
+                None => (previous, record) = (record, message.next),
+            }
+        }
+    }
+
+    fn hold_unexpected(&mut self, index: usize, message: HeldMessage) {
+        let Some(record) = self.held_acquire(index, message) else {
+            return self.connection_fail(index, RequestError::Protocol);
+        };
+        let tail = self.connections[index].unexpected.tail;
+        if tail == NIL {
+            self.connections[index].unexpected.head = record;
+        } else {
+            let at = self.held_at(index, tail);
+            self.held[at].next = record;
+        }
+        self.connections[index].unexpected.tail = record;
+    }
+
+    fn held_remove(&mut self, index: usize, previous: u8, record: u8) -> u8 {
+        let at = self.held_at(index, record);
+        let next = self.held[at].next;
+        if previous == NIL {
+            self.connections[index].unexpected.head = next;
+        } else {
+            let before = self.held_at(index, previous);
+            self.held[before].next = next;
+        }
+        if self.connections[index].unexpected.tail == record {
+            self.connections[index].unexpected.tail = previous;
+        }
+        self.held_release(index, record);
+        next
+    }
+
+    /// A record for a message that stays in its slot; `None` when the peer overran its credits.
+    pub(super) fn held_acquire(&mut self, index: usize, message: HeldMessage) -> Option<u8> {
+        let record = self.connections[index].held_free;
+        if record == NIL {
+            return None;
+        }
+        let at = self.held_at(index, record);
+        self.connections[index].held_free = self.held[at].next;
+        self.held[at] = HeldMessage { next: NIL, ..message };
+        Some(record)
+    }
+
+    pub(super) fn held_release(&mut self, index: usize, record: u8) {
+        let free = self.connections[index].held_free;
+        let at = self.held_at(index, record);
+        self.held[at].next = free;
+        self.connections[index].held_free = record;
+    }
+
+    /// Keeps a send that came before its turn; one from the past breaks the protocol.
+    fn hold_ahead(&mut self, index: usize, message: HeldMessage) {
+        let c = &self.connections[index];
+        let ahead = message.eager_number.ahead_of(c.eager_expected);
+        if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || self.caps.ordered {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
+        let head = c.ahead.head;
+        match self.held_acquire(index, message) {
+            Some(record) => {
+                let at = self.held_at(index, record);
+                self.held[at].next = head;
+                self.connections[index].ahead.head = record;
+            }
+            None => self.connection_fail(index, RequestError::Protocol),
+        }
+    }
+
+    /// Takes in those whose turn has come.
+    fn ahead_step(&mut self, index: usize) {
+        let (mut previous, mut record) = (NIL, self.connections[index].ahead.head);
+        while record != NIL {
+            let message = self.held[self.held_at(index, record)];
+            if message.eager_number != self.connections[index].eager_expected {
+                (previous, record) = (record, message.next);
+                continue;
+            }
+            if previous == NIL {
+                self.connections[index].ahead.head = message.next;
+            } else {
+                let before = self.held_at(index, previous);
+                self.held[before].next = message.next;
+            }
+            self.held_release(index, record);
+            self.in_turn(index, HeldMessage { next: NIL, ..message });
+            (previous, record) = (NIL, self.connections[index].ahead.head);
+        }
+    }
+}

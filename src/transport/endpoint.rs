@@ -1,0 +1,532 @@
+//! The endpoint: owns the parts, takes requests, makes progress, tells outcomes.
+#![forbid(unsafe_code)]
+
+use super::limits::{CREDITS, Config, EARLY_MAX, Limits, POLL_BATCH};
+use super::mr::{CtrlMr, DataMrs, Scratch, SpanError};
+use super::records::{
+    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, NIL, ReceiveRecord,
+    SendRecord, SendState,
+};
+use super::request::{Outcome, RequestError, RequestId, RequestIdError, RequestKind, SubmitError};
+use super::stats::Stats;
+use crate::base::bitset::{self, BitSet};
+use crate::base::carve::{BlockTooSmall, Carver};
+use crate::base::ids::{ConnectionIndex, PeerIndex};
+use crate::base::seq::Seq;
+use crate::base::slab::Handle;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, Op, OpId, OpKind, PostError, Posted, Provider,
+    RemoteSpan,
+};
+use crate::wire::GROUP_MAX;
+
+/// Longest message. NCCL's steps are at most 1 GiB; 64 stripes of the largest transfer hold more.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
+
+/// A message to send.
+#[derive(Copy, Clone, Debug)]
+pub struct Outgoing {
+    /// Region that the message lies in; not looked at when `length` is zero.
+    pub region: Handle,
+    /// Address of its first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Matched against the tags of the oldest group.
+    pub tag: i32,
+}
+
+/// Room for a message to receive.
+#[derive(Copy, Clone, Debug)]
+pub struct Incoming {
+    /// Region that the room lies in; not looked at when `length` is zero.
+    pub region: Handle,
+    /// Address of its first byte.
+    pub address: u64,
+    /// Room in bytes.
+    pub length: u64,
+    /// Takes messages with this tag.
+    pub tag: i32,
+}
+
+/// What the hello of both sides agreed on for one connection.
+#[derive(Copy, Clone, Debug)]
+pub struct ConnectionSetup {
+    /// The rail pulls, in both directions.
+    pub pull: bool,
+    /// The peer's mailbox for this connection.
+    pub mailbox: RemoteSpan,
+    /// Longest eager payload that the peer takes.
+    pub eager_bytes_max: Bytes,
+    /// Receives that the peer keeps for us.
+    pub credits: u32,
+    /// Groups that may be outstanding at the peer; must equal ours on rails that push.
+    pub groups_max: u32,
+}
+
+/// What a call of [`Endpoint::progress`] did.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Progress {
+    /// Events that the rail reported. Zero does not mean that nothing is outstanding.
+    pub events: usize,
+}
+
+/// Why a connection could not be closed yet, or at all.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectionCloseError {
+    /// Operations are being fenced: make progress, then call again.
+    Again,
+    /// No such connection.
+    Stale,
+}
+
+/// The machine of one endpoint over one rail. `&mut`: one owner at a time.
+#[derive(Debug)]
+pub struct Endpoint<'m, P: Provider> {
+    pub(super) rail: P,
+    pub(super) caps: Caps,
+    pub(super) limits: Limits,
+    pub(super) config: Config,
+    pub(super) regions: DataMrs<'m>,
+    pub(super) mailboxes: CtrlMr,
+    pub(super) scratch: Scratch,
+    pub(super) connections: &'m mut [Connection],
+    pub(super) sends: &'m mut [SendRecord],
+    pub(super) groups: &'m mut [GroupRecord],
+    pub(super) receives: &'m mut [ReceiveRecord],
+    pub(super) early: &'m mut [EarlySend],
+    pub(super) held: &'m mut [HeldMessage],
+    /// Connections with something to post.
+    pub(super) work: BitSet<'m>,
+    /// Connections whose mailbox will change.
+    pub(super) watch: BitSet<'m>,
+    pub(super) stats: Stats,
+    pub(super) now: Instant,
+    batch: [Completion; POLL_BATCH],
+}
+
+impl<'m, P: Provider> Endpoint<'m, P> {
+    /// Cuts an endpoint out of a block, as [`Limits::machine_bytes`] counts. `limits` have passed
+    /// [`Limits::check`].
+    ///
+    /// *Panics* when the rail does not copy sends at post ([`Caps::copies_at_post`]).
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: Limits,
+        config: Config,
+        regions: DataMrs<'m>,
+        rail: P,
+    ) -> Result<Endpoint<'m, P>, BlockTooSmall> {
+        let connections = limits.connections_max as usize;
+        let requests = connections * limits.requests_max as usize;
+        let early = EarlySend { tag: 0, number: Seq(0) };
+        assert!(rail.caps().copies_at_post);
+        let nothing = Completion::PeerDown { peer: PeerIndex(0), cause: DownCause::Closed };
+        Ok(Endpoint {
+            caps: rail.caps(),
+            rail,
+            limits,
+            config,
+            regions,
+            scratch: Scratch::carve(block)?,
+            mailboxes: CtrlMr::carve(block, limits.connections_max, limits.mailbox_bytes())?,
+            connections: block.filled(connections, Connection::FREE)?,
+            sends: block.filled(requests, SendRecord::FREE)?,
+            groups: block.filled(requests, GroupRecord::FREE)?,
+            receives: block.filled(requests * GROUP_MAX, ReceiveRecord::FREE)?,
+            early: block.filled(connections * EARLY_MAX as usize, early)?,
+            held: block.filled(connections * CREDITS as usize, HeldMessage::FREE)?,
+            work: BitSet::new(block.slice(bitset::words(connections))?),
+            watch: BitSet::new(block.slice(bitset::words(connections))?),
+            stats: Stats::default(),
+            now: Instant::default(),
+            batch: [nothing; POLL_BATCH],
+        })
+    }
+
+    /// The control memory, to be registered on the rail before any connection is opened.
+    pub fn mailboxes(&self) -> CtrlMr {
+        self.mailboxes
+    }
+
+    /// The rail, for set-up of its peers.
+    pub fn rail_mut(&mut self) -> &mut P {
+        &mut self.rail
+    }
+
+    /// The rail.
+    pub fn rail(&self) -> &P {
+        &self.rail
+    }
+
+    /// Counts since open.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The limits it was opened with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether a connection is open.
+    pub fn is_open(&self, connection: ConnectionIndex) -> bool {
+        self.connections
+            .get(connection.as_usize())
+            .is_some_and(|c| c.state == ConnectionState::Open)
+    }
+
+    /// Takes a connection that the side band has set up into use. The rail's peer of the same
+    /// number is open.
+    ///
+    /// *Panics* when the connection is in use, or on a pushing rail the peers' `groups_max` differ.
+    pub fn connection_open(&mut self, connection: ConnectionIndex, setup: &ConnectionSetup) {
+        let index = connection.as_usize();
+        assert_eq!(self.connections[index].state, ConnectionState::Free);
+        assert!(setup.pull || setup.groups_max == self.limits.requests_max);
+        let eager = setup.eager_bytes_max.min(self.config.eager_bytes_max);
+        let records = self.limits.requests_max;
+        self.mailboxes.clear(index);
+        self.records_clear(index);
+        self.connections[index] = Connection {
+            state: ConnectionState::Open,
+            pull: setup.pull,
+            peer: PeerIndex(connection.0),
+            eager_bytes_max: eager.min(self.caps.send_payload_max).0,
+            sends_free: if records == 64 { u64::MAX } else { (1 << records) - 1 },
+            credits_through: Seq(setup.credits),
+            credits_told: Seq(CREDITS),
+            mailbox: setup.mailbox,
+            held_free: 0,
+            ..Connection::FREE
+        };
+    }
+
+    /// Makes every record of a connection free; requests of its earlier use are stale from now on.
+    fn records_clear(&mut self, index: usize) {
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            let generation = self.sends[at].generation.wrapping_add(1);
+            self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+            let generation = self.groups[at].generation;
+            self.groups[at] = GroupRecord { generation, ..GroupRecord::FREE };
+        }
+        for record in 0..CREDITS as u8 {
+            let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
+            let at = self.held_at(index, record);
+            self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
+        }
+    }
+
+    /// Accepts a message. The buffer belongs to the library until the request has ended.
+    ///
+    /// *Cost*: a short message is copied and posted at once; a long one is described.
+    #[inline]
+    pub fn isend(
+        &mut self,
+        connection: ConnectionIndex,
+        message: Outgoing,
+    ) -> Result<RequestId, SubmitError> {
+        let index = self.open_index(connection)?;
+        let region = self.check(message.region, message.address, message.length)?;
+        let request = match self.eager_at_once(index, region, &message) {
+            Some(request) => request,
+            None => self.send_queue(index, region, &message)?,
+        };
+        self.stats.sends += 1;
+        self.stats.send_bytes += message.length;
+        Ok(request)
+    }
+
+    /// Accepts a group of 1 to 8 receives. The buffers belong to the library until the request has
+    /// ended.
+    pub fn irecv(
+        &mut self,
+        connection: ConnectionIndex,
+        buffers: &[Incoming],
+    ) -> Result<RequestId, SubmitError> {
+        let index = self.open_index(connection)?;
+        if buffers.is_empty() || buffers.len() > GROUP_MAX {
+            return Err(SubmitError::Group);
+        }
+        let number = self.connections[index].group_post;
+        let group = self.group_at(index, number);
+        if self.groups[group].count != 0 {
+            return Err(SubmitError::Again);
+        }
+        let mut regions = [0u16; GROUP_MAX];
+        for (buffer, region) in buffers.iter().zip(&mut regions) {
+            *region = self.check(buffer.region, buffer.address, buffer.length)?;
+        }
+        self.group_fill(group, number, buffers, &regions);
+        let c = &mut self.connections[index];
+        c.group_post = number.next();
+        if !c.pull {
+            self.work.insert(index);
+        }
+        if !c.unexpected.is_empty() && c.group_oldest == number {
+            self.unexpected_match(index);
+        }
+        let record = number.cell(self.limits.requests_max) as u8;
+        let generation = self.groups[group].generation;
+        Ok(RequestId::pack(RequestKind::Receive { connection, record, generation }))
+    }
+
+    fn group_fill(&mut self, group: usize, number: Seq, buffers: &[Incoming], regions: &[u16]) {
+        let count = buffers.len() as u8;
+        let generation = self.groups[group].generation.wrapping_add(1);
+        self.groups[group] = GroupRecord { number, generation, count, ..GroupRecord::FREE };
+        for (at, (buffer, region)) in buffers.iter().zip(regions).enumerate() {
+            self.regions.pin(*region);
+            self.receives[group * GROUP_MAX + at] = ReceiveRecord {
+                address: buffer.address,
+                length: buffer.length,
+                label: buffer.tag as u32,
+                region: *region,
+                ..ReceiveRecord::FREE
+            };
+        }
+    }
+
+    /// Moves everything on that can move now; copies about `budget` bytes at most.
+    #[inline]
+    pub fn progress(&mut self, now: Instant, budget: Bytes) -> Progress {
+        self.now = now;
+        let events = self.rail.poll(&mut self.batch, budget, now);
+        for at in 0..events {
+            let completion = self.batch[at];
+            self.completion(&completion);
+        }
+        if !self.watch.is_empty() {
+            self.watch_step();
+        }
+        if !self.work.is_empty() {
+            self.work_step();
+        }
+        Progress { events }
+    }
+
+    #[inline]
+    fn completion(&mut self, completion: &Completion) {
+        match *completion {
+            Completion::Received { peer, slot, ref head, length } => {
+                self.send_arrived(peer.as_usize(), slot, head, length);
+            }
+            Completion::Done { peer, id, result } => self.op_done(peer.as_usize(), id, result),
+            Completion::Immediate { peer, immediate } => {
+                self.stripe_arrived(peer.as_usize(), immediate);
+            }
+            Completion::Fenced { peer, .. } => self.fenced(peer.as_usize()),
+            Completion::PeerDown { peer, cause } => self.peer_went_down(peer.as_usize(), cause),
+        }
+    }
+
+    fn watch_step(&mut self) {
+        let mut from = 0;
+        while let Some(index) = self.watch.next_from(from) {
+            from = index + 1;
+            self.state_look(index);
+            let c = &self.connections[index];
+            if !c.queue.is_empty() {
+                self.work.insert(index);
+            } else if !c.is_watching() {
+                self.watch.remove(index);
+            }
+        }
+    }
+
+    fn work_step(&mut self) {
+        let mut from = 0;
+        while let Some(index) = self.work.next_from(from) {
+            from = index + 1;
+            self.work.remove(index);
+            if self.connection_work(index) {
+                self.work.insert(index);
+            }
+        }
+    }
+
+    /// Posts what is due on one connection; says whether something is still due.
+    fn connection_work(&mut self, index: usize) -> bool {
+        match self.connections[index].state {
+            ConnectionState::Free | ConnectionState::Failed => false,
+            ConnectionState::Failing | ConnectionState::Closing => self.fence_step(index),
+            ConnectionState::Open => {
+                let pulls = self.pulls_step(index);
+                let slots = self.slots_step(index);
+                let sends = self.sends_step(index);
+                let state = self.state_step(index);
+                pulls | slots | sends | state
+            }
+        }
+    }
+
+    /// Asks how a request stands. `None`: it is outstanding. An outcome is told once; after that
+    /// the number is stale.
+    #[inline]
+    pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
+        match request.unpack().ok_or(RequestIdError::Stale)? {
+            RequestKind::Complete(length) => Ok(Some(send_outcome(Ok(()), length))),
+            RequestKind::Send { connection, record, generation } => {
+                self.send_test(connection, record, generation)
+            }
+            RequestKind::Receive { connection, record, generation } => {
+                self.receive_test(connection, record, generation)
+            }
+        }
+    }
+
+    fn send_test(
+        &mut self,
+        connection: ConnectionIndex,
+        record: u8,
+        generation: u32,
+    ) -> Result<Option<Outcome>, RequestIdError> {
+        let index = self.request_index(connection, record)?;
+        let at = self.send_at(index, record);
+        let send = self.sends[at];
+        if send.generation != generation || send.state == SendState::Free {
+            return Err(RequestIdError::Stale);
+        }
+        if send.state != SendState::Done {
+            return Ok(None);
+        }
+        let generation = send.generation.wrapping_add(1);
+        self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+        self.connections[index].sends_free |= 1 << record;
+        Ok(Some(send_outcome(send.error.map_or(Ok(()), Err), send.length)))
+    }
+
+    #[inline]
+    fn receive_test(
+        &mut self,
+        connection: ConnectionIndex,
+        record: u8,
+        generation: u32,
+    ) -> Result<Option<Outcome>, RequestIdError> {
+        let index = self.request_index(connection, record)?;
+        let at = self.send_at(index, record);
+        let group = self.groups[at];
+        if group.count == 0 || group.generation != generation {
+            return Err(RequestIdError::Stale);
+        }
+        if group.done != super::matching::full(group.count) {
+            return Ok(None);
+        }
+        let mut lengths = [0; GROUP_MAX];
+        let first = at * GROUP_MAX;
+        for (length, receive) in lengths.iter_mut().zip(&self.receives[first..]) {
+            *length = receive.length;
+        }
+        lengths[usize::from(group.count)..].fill(0);
+        self.groups[at].count = 0;
+        let result = group.error.map_or(Ok(()), Err);
+        Ok(Some(Outcome { result, count: group.count, lengths }))
+    }
+
+    fn request_index(
+        &self,
+        connection: ConnectionIndex,
+        record: u8,
+    ) -> Result<usize, RequestIdError> {
+        let known = connection.0 < self.limits.connections_max
+            && u32::from(record) < self.limits.requests_max;
+        if known { Ok(connection.as_usize()) } else { Err(RequestIdError::Stale) }
+    }
+
+    /// Gives up a connection: its outstanding requests end with [`RequestError::Closed`] and can
+    /// still be tested until the connection's number is used again.
+    pub fn connection_close(
+        &mut self,
+        connection: ConnectionIndex,
+    ) -> Result<(), ConnectionCloseError> {
+        let index = connection.as_usize();
+        let c = self.connections.get_mut(index).ok_or(ConnectionCloseError::Stale)?;
+        match c.state {
+            ConnectionState::Free => return Err(ConnectionCloseError::Stale),
+            ConnectionState::Open => {
+                c.state = ConnectionState::Closing;
+                c.failure.0 = RequestError::Closed;
+            }
+            ConnectionState::Failing | ConnectionState::Failed | ConnectionState::Closing => {}
+        }
+        self.fence_step(index);
+        if !self.connections[index].is_quiet() {
+            self.work.insert(index);
+            return Err(ConnectionCloseError::Again);
+        }
+        match self.rail.peer_close(self.connections[index].peer) {
+            Ok(()) | Err(CloseError::Stale) => {}
+            Err(CloseError::Busy) => return Err(ConnectionCloseError::Again),
+        }
+        self.requests_end(index);
+        self.connections[index].state = ConnectionState::Free;
+        self.work.remove(index);
+        self.watch.remove(index);
+        Ok(())
+    }
+
+    /// Posts an op and keeps count of what is in flight.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        index: usize,
+        id: OpId,
+        kind: OpKind,
+    ) -> Result<Posted, PostError> {
+        let c = &mut self.connections[index];
+        let result = self.rail.post(&Op { id, peer: c.peer, kind }, self.now);
+        match result {
+            Ok(Posted::Pending) => c.ops_in_flight += 1,
+            Ok(Posted::Done) => {}
+            Err(PostError::Again) => self.stats.again += 1,
+            Err(PostError::PeerDown | PostError::Unsupported) => {}
+        }
+        result
+    }
+
+    #[inline]
+    fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
+        let index = connection.as_usize();
+        match self.connections.get(index).map(|c| (c.state, c.failure.0)) {
+            Some((ConnectionState::Open, _)) => Ok(index),
+            Some((ConnectionState::Failing | ConnectionState::Failed, error)) => {
+                Err(SubmitError::Failed(error))
+            }
+            Some((ConnectionState::Free | ConnectionState::Closing, _)) | None => {
+                Err(SubmitError::Connection)
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&self, region: Handle, address: u64, length: u64) -> Result<u16, SubmitError> {
+        if length > MESSAGE_BYTES_MAX {
+            return Err(SubmitError::TooLong);
+        }
+        self.regions.check(region, address, length).map_err(|error| match error {
+            SpanError::Region => SubmitError::Region,
+            SpanError::Range => SubmitError::Range,
+        })
+    }
+
+    #[inline]
+    pub(super) fn send_at(&self, index: usize, record: u8) -> usize {
+        index * self.limits.requests_max as usize + usize::from(record)
+    }
+
+    #[inline]
+    pub(super) fn group_at(&self, index: usize, number: Seq) -> usize {
+        index * self.limits.requests_max as usize + number.cell(self.limits.requests_max)
+    }
+
+    #[inline]
+    pub(super) fn held_at(&self, index: usize, record: u8) -> usize {
+        index * CREDITS as usize + usize::from(record)
+    }
+}
+
+pub(super) const fn send_outcome(result: Result<(), RequestError>, length: u64) -> Outcome {
+    Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
+}

@@ -1,0 +1,167 @@
+//! Every capacity of an endpoint, each a sum of its users, and what they add up to in bytes.
+#![forbid(unsafe_code)]
+
+use super::mr::SCRATCH_BYTES;
+use super::records::{Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord};
+use crate::base::bitset;
+use crate::base::carve::{bytes_for, lines};
+use crate::base::regions::RegionSlot;
+use crate::base::units::Bytes;
+use crate::wire::{GROUP_MAX, RAILS_MAX};
+
+/// Most outstanding sends, and most outstanding receives, of one connection: the free records of
+/// either are one 64-bit word.
+pub const REQUESTS_MAX: u32 = 64;
+
+/// Most connections of one endpoint: a request handle has 20 bits for it.
+pub const CONNECTIONS_MAX: u32 = 1 << 16;
+
+/// Most regions of one endpoint: a record has 16 bits for it, less the value for none.
+pub const REGIONS_MAX: u32 = (1 << 16) - 1;
+
+/// Receives that one side keeps for the other's sends and immediates, its credits. At 32 a stream
+/// of short messages needs a state line per 8 messages to flow on, and what is held unexpected
+/// stays within 1 KiB of records.
+pub const CREDITS: u32 = 32;
+
+/// Credits that only starts of bound messages may use, so that early messages which nobody
+/// receives cannot keep a bound message from starting.
+pub const CREDITS_FOR_STARTS: u32 = 8;
+
+/// Messages that may be sent and not yet known to be delivered: what a delivery mask can say.
+pub const UNDELIVERED_MAX: u32 = 64;
+
+/// Early sends that may be unbound: never more than there are control slots, or slots would be
+/// written over before the sender has replayed them.
+pub const EARLY_MAX: u32 = CREDITS - CREDITS_FOR_STARTS;
+
+/// Regions whose keys a peer remembers at a time: a group can name eight.
+pub const CELLS: usize = GROUP_MAX;
+
+/// Completions taken from the rail per poll.
+pub const POLL_BATCH: usize = 16;
+
+const _: () = assert!(CREDITS_FOR_STARTS < CREDITS && CREDITS <= UNDELIVERED_MAX);
+const _: () = assert!(UNDELIVERED_MAX <= 64, "the delivery mask is one word");
+const _: () = assert!(CREDITS <= u8::MAX as u32 && REQUESTS_MAX <= 64);
+
+/// What an endpoint is opened for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Limits {
+    /// Connections open or being set up at a time, 1 to [`CONNECTIONS_MAX`].
+    pub connections_max: u32,
+    /// Outstanding sends, and outstanding (grouped) receives, of each connection: a power of two,
+    /// up to [`REQUESTS_MAX`]; at least [`EARLY_MAX`] rounded up.
+    pub requests_max: u32,
+    /// Regions registered at a time, 1 to [`REGIONS_MAX`].
+    pub regions_max: u32,
+}
+
+/// Why limits were refused.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LimitsError {
+    /// `connections_max` is zero or too large.
+    Connections,
+    /// `requests_max` is not a power of two from 32 to 64.
+    Requests,
+    /// `regions_max` is zero or too large.
+    Regions,
+}
+
+/// Fewest `requests_max`: a slot per early send.
+pub const REQUESTS_MIN: u32 = EARLY_MAX.next_power_of_two();
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections_max: 64, requests_max: 32, regions_max: 256 }
+    }
+}
+
+impl Limits {
+    /// Checks each limit.
+    pub const fn check(&self) -> Result<(), LimitsError> {
+        if self.connections_max == 0 || self.connections_max > CONNECTIONS_MAX {
+            return Err(LimitsError::Connections);
+        }
+        let power = self.requests_max.is_power_of_two();
+        if !power || self.requests_max < REQUESTS_MIN || self.requests_max > REQUESTS_MAX {
+            return Err(LimitsError::Requests);
+        }
+        if self.regions_max == 0 || self.regions_max > REGIONS_MAX {
+            return Err(LimitsError::Regions);
+        }
+        Ok(())
+    }
+
+    /// Bytes of one connection's mailbox: state line, region cells, control slots.
+    pub const fn mailbox_bytes(&self) -> usize {
+        lines(1) + CELLS * 2 * lines(1) + self.requests_max as usize * GROUP_MAX * lines(1)
+    }
+
+    /// Bytes that one connection adds to the block: the published state of one side.
+    pub const fn connection_bytes(&self) -> usize {
+        let requests = self.requests_max as usize;
+        lines(core::mem::size_of::<Connection>())
+            + bytes_for::<SendRecord>(requests)
+            + bytes_for::<GroupRecord>(requests)
+            + bytes_for::<ReceiveRecord>(requests * GROUP_MAX)
+            + bytes_for::<EarlySend>(EARLY_MAX as usize)
+            + bytes_for::<HeldMessage>(CREDITS as usize)
+            + self.mailbox_bytes()
+    }
+
+    /// Bytes of the region table.
+    pub const fn regions_bytes(&self) -> usize {
+        let regions = self.regions_max as usize;
+        bytes_for::<u64>(1)
+            + bytes_for::<u32>(regions)
+            + bytes_for::<RegionSlot>(regions)
+            + bytes_for::<[u64; RAILS_MAX]>(regions)
+    }
+
+    /// Bytes of everything that the machine carves.
+    pub const fn machine_bytes(&self) -> usize {
+        let connections = self.connections_max as usize;
+        connections * self.connection_bytes()
+            + 2 * bytes_for::<u64>(bitset::words(connections))
+            + lines(SCRATCH_BYTES)
+    }
+}
+
+/// How an endpoint behaves.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Config {
+    /// Longest message that travels in the stream of sends; shorter of this and what rail and peer
+    /// take.
+    pub eager_bytes_max: Bytes,
+    /// Shortest stripe that a pushed message is cut into.
+    pub stripe_bytes_min: Bytes,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { eager_bytes_max: Bytes::kib(8), stripe_bytes_min: Bytes::kib(128) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_pair_fits_in_64_kib() {
+        let limits = Limits { connections_max: 1, requests_max: 32, regions_max: 1 };
+        let pair = 2 * limits.connection_bytes();
+        std::println!(
+            "pair {pair}: connection {} send {} group {} receive {} held {} early {} mailbox {}",
+            size_of::<Connection>(),
+            size_of::<SendRecord>(),
+            size_of::<GroupRecord>(),
+            size_of::<ReceiveRecord>(),
+            size_of::<HeldMessage>(),
+            size_of::<EarlySend>(),
+            limits.mailbox_bytes(),
+        );
+        assert!(pair <= 64 << 10, "{pair}");
+    }
+}

@@ -1,0 +1,238 @@
+//! Memory: the user's regions ([`DataMrs`]) and the mailboxes that peers write ([`CtrlMr`]).
+//!
+//! They are different types on purpose: a control rail cannot be given user data, nor a data rail
+//! a mailbox.
+
+use crate::base::carve::{BlockTooSmall, Carver, RawSlice, lines};
+use crate::base::pool::Pool;
+use crate::base::regions::{Range, RegionTable, RemoveError};
+use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::base::units::Bytes;
+use crate::fabric::{Line, LocalSpan, RailKey, Region};
+use crate::wire::RAILS_MAX;
+
+/// A record's region number when it has none: a message of no bytes.
+pub const NO_REGION: u16 = u16::MAX;
+
+/// The user's registered memory: one key per data rail for each region.
+///
+/// Copies of the handle may be used from any thread; only pins belong to the data thread.
+#[derive(Copy, Clone, Debug)]
+pub struct DataMrs<'m> {
+    table: RegionTable<'m>,
+    keys: &'m [[AtomicU64; RAILS_MAX]],
+}
+
+/// Why a buffer is not one that may be sent or received into.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum SpanError {
+    /// The handle names no registered region.
+    Region,
+    /// The buffer does not lie inside the region.
+    Range,
+}
+
+impl<'m> DataMrs<'m> {
+    /// Cuts a table for `regions_max` regions, as `Limits::regions_bytes` counts.
+    pub fn carve(block: &mut Carver<'m>, regions_max: u32) -> Result<DataMrs<'m>, BlockTooSmall> {
+        let count = regions_max as usize;
+        let head: &AtomicU64 = block.value()?;
+        let next: &[AtomicU32] = block.slice(count)?;
+        let slots = block.slice(count)?;
+        let keys = block.slice(count)?;
+        Ok(DataMrs { table: RegionTable::new(slots, Pool::new(head, next)), keys })
+    }
+
+    /// Enters a region whose rails gave `keys`. `None` when the table is full.
+    ///
+    /// # Safety
+    /// - the range stays valid for reads and writes until [`DataMrs::remove`] succeeded, and until
+    ///   then nobody else touches parts that an outstanding request was given, as the request's
+    ///   direction demands.
+    pub unsafe fn insert(&self, region: Region, keys: &[RailKey; RAILS_MAX]) -> Option<Handle> {
+        let range = Range { start: region.address, length: region.length.0, tag: 0 };
+        let handle = self.table.insert(range)?;
+        for (key, cell) in keys.iter().zip(&self.keys[handle.index as usize]) {
+            // release: the handle goes to the data thread by the user's own ordering
+            cell.store(key.0, Ordering::Release);
+        }
+        Some(handle)
+    }
+
+    /// Takes a region out; its keys come back for the rails to deregister.
+    pub fn remove(&self, handle: Handle) -> Result<[RailKey; RAILS_MAX], RemoveError> {
+        let keys = self.keys.get(handle.index as usize).ok_or(RemoveError::Stale)?;
+        let keys = keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire)));
+        self.table.remove(handle).map(|()| keys)
+    }
+
+    /// Checks that a buffer lies in a region, and returns the region's number for the records.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        region: Handle,
+        address: u64,
+        length: u64,
+    ) -> Result<u16, SpanError> {
+        if length == 0 {
+            return Ok(NO_REGION);
+        }
+        let range = self.table.get(region).ok_or(SpanError::Region)?;
+        if !range.contains(address, length) {
+            return Err(SpanError::Range);
+        }
+        Ok(region.index as u16)
+    }
+
+    /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
+    #[inline]
+    pub(super) fn span(&self, region: u16, address: u64, length: u64, rail: usize) -> LocalSpan {
+        if region == NO_REGION {
+            return LocalSpan::EMPTY;
+        }
+        let key = RailKey(self.keys[usize::from(region)][rail].load(Ordering::Relaxed));
+        // SAFETY: `check` found the buffer inside a region whose registrant vouched for it
+        // (`insert`), and the record that holds its number has it pinned against removal.
+        unsafe { LocalSpan::new(address, Bytes(length), key) }
+    }
+
+    /// The key of a region on one rail.
+    pub(super) fn key(&self, region: u16, rail: usize) -> u64 {
+        match region {
+            NO_REGION => 0,
+            _ => self.keys[usize::from(region)][rail].load(Ordering::Relaxed),
+        }
+    }
+
+    /// The handle of a region that is in use.
+    pub(super) fn handle(&self, region: u16) -> Handle {
+        self.table.current(u32::from(region))
+    }
+
+    /// Counts an outstanding use of a region. Data thread only.
+    #[inline]
+    pub(super) fn pin(&self, region: u16) {
+        if region != NO_REGION {
+            self.table.pin(u32::from(region), 1);
+        }
+    }
+
+    /// Ends a use.
+    #[inline]
+    pub(super) fn unpin(&self, region: u16) {
+        if region != NO_REGION {
+            self.table.pin(u32::from(region), -1);
+        }
+    }
+}
+
+/// Control memory: the mailboxes of all connections, written by peers and read here line by line.
+#[derive(Copy, Clone, Debug)]
+pub struct CtrlMr {
+    memory: RawSlice,
+    stride: usize,
+}
+
+impl CtrlMr {
+    /// Cuts mailboxes of `stride` bytes for `connections`.
+    pub fn carve(
+        block: &mut Carver<'_>,
+        connections: u32,
+        stride: usize,
+    ) -> Result<CtrlMr, BlockTooSmall> {
+        let memory = block.raw(connections as usize * stride)?;
+        memory.start.expose_provenance(); // peers reach it by address
+        Ok(CtrlMr { memory, stride })
+    }
+
+    /// All of it, for registration on control rails.
+    pub fn region(&self) -> Region {
+        Region {
+            address: self.memory.start as u64,
+            length: Bytes::of(self.memory.length),
+            kind: crate::fabric::MemoryKind::Host,
+        }
+    }
+
+    /// Distance from one connection's mailbox to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Address of one connection's mailbox, for the hello.
+    pub fn address(&self, connection: u32) -> u64 {
+        self.memory.start as u64 + (connection as usize * self.stride) as u64
+    }
+
+    /// The last word of a line: sequence and epoch. *Cost*: one load.
+    #[inline]
+    pub(super) fn last_word(&self, connection: usize, line: usize) -> u64 {
+        // acquire: pairs with the peer's write, whose last word is written last (doc/wire.md W3)
+        self.word(connection, line, 7).load(Ordering::Acquire)
+    }
+
+    /// A whole line, its last word read first.
+    pub(super) fn line(&self, connection: usize, line: usize) -> Line {
+        let mut bytes = [0u8; 64];
+        for index in (0..8).rev() {
+            let word = self.word(connection, line, index).load(Ordering::Acquire);
+            bytes[index * 8..index * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Forgets what an earlier connection left.
+    pub(super) fn clear(&self, connection: usize) {
+        for line in 0..self.stride / lines(1) {
+            for index in 0..8 {
+                self.word(connection, line, index).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn word(&self, connection: usize, line: usize, index: usize) -> &AtomicU64 {
+        let offset = connection * self.stride + line * lines(1) + index * 8;
+        assert!(line * lines(1) < self.stride && offset < self.memory.length);
+        // SAFETY: inside the raw slice (assert), which the block keeps alive for the endpoint and
+        // which starts on a line; everyone touches it by atomics or as the provider's own thread.
+        unsafe { &*self.memory.start.add(offset).cast::<AtomicU64>() }
+    }
+}
+
+// SAFETY: the pointer is into memory that is reached by atomics only.
+unsafe impl Send for CtrlMr {}
+
+/// A little memory of the library's own, from which sends are filled that no user memory holds.
+/// Rails copy a send at post, so one is enough.
+#[derive(Debug)]
+pub struct Scratch {
+    memory: RawSlice,
+}
+
+/// Bytes of a scratch: the longest descriptor.
+pub const SCRATCH_BYTES: usize = 128;
+
+impl Scratch {
+    /// Cuts one.
+    pub fn carve(block: &mut Carver<'_>) -> Result<Scratch, BlockTooSmall> {
+        let memory = block.raw(SCRATCH_BYTES)?;
+        memory.start.expose_provenance();
+        Ok(Scratch { memory })
+    }
+
+    /// Puts `bytes` there; the span is good until the next call.
+    pub(super) fn fill(&mut self, bytes: &[u8]) -> LocalSpan {
+        assert!(bytes.len() <= self.memory.length);
+        // SAFETY: inside the raw slice (assert), which only this object touches.
+        unsafe { self.memory.start.copy_from(bytes.as_ptr(), bytes.len()) };
+        // SAFETY: the memory lives as long as the endpoint; rails copy a send at post
+        // (`Caps::copies_at_post`, asserted at open), so nothing reads it after the next call.
+        unsafe {
+            LocalSpan::new(self.memory.start as u64, Bytes::of(bytes.len()), RailKey::default())
+        }
+    }
+}
+
+// SAFETY: the pointer is into memory that only this object touches.
+unsafe impl Send for Scratch {}

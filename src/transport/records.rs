@@ -1,0 +1,383 @@
+//! What the machine remembers: plain values in the caller's block, no pointers.
+//!
+//! ```text
+//! connection   Free ─open─► Open ─close──────────► Closing ─fenced─► Free
+//!                            └─peer down, failure─► Failing ─fenced─► Failed ─close─► Closing
+//! send         Free ─isend─► Queued ─eager, room────────────────────────────────► Done
+//!                            Queued ─descriptor sent──► Waiting ─acknowledged───► Done
+//!                            Queued ─bound to a slot──► Writing ─stripes posted─► Waiting
+//!              Done ─test─► Free; an accepted send leaves any state for Done when it fails
+//! receive      Free ─irecv─► Open ─bound to an eager message─► Done
+//!                            Open ─bound to a descriptor─► Pulling ─read─► Done
+//!                            Open ─bound by a start──────► Filling ─all stripes─► Done
+//! ```
+#![forbid(unsafe_code)]
+
+use super::limits::CELLS;
+use super::mr::NO_REGION;
+use super::request::RequestError;
+use crate::base::ids::PeerIndex;
+use crate::base::seq::{Seq, SeqWindow};
+use crate::base::slab::Handle;
+use crate::fabric::{RecvSlot, RemoteSpan};
+
+/// End of a list of records.
+pub const NIL: u8 = u8::MAX;
+
+/// Where a connection is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectionState {
+    /// Not in use.
+    Free,
+    /// In use.
+    Open,
+    /// Lost; outstanding operations are being fenced.
+    Failing,
+    /// Lost; every request has ended.
+    Failed,
+    /// The user closes it; outstanding operations are being fenced.
+    Closing,
+}
+
+/// Whether the peer can still touch our memory, or we the peer's, once a connection is given up.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Fence {
+    /// It can.
+    Needed,
+    /// The fence was posted.
+    Posted,
+    /// It cannot.
+    Holds,
+}
+
+/// Why a connection is no longer open, with its request error.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Failure(pub RequestError);
+
+/// A first-in first-out list through the `next` fields of records.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Queue {
+    pub head: u8,
+    pub tail: u8,
+}
+
+impl Queue {
+    /// Nothing in it.
+    pub const EMPTY: Queue = Queue { head: NIL, tail: NIL };
+
+    /// Whether nothing is in it.
+    pub const fn is_empty(self) -> bool {
+        self.head == NIL
+    }
+}
+
+/// A region whose keys the peer knows, or is being told.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct KnownRegion {
+    /// Which; the default handle for none.
+    pub region: Handle,
+    /// Times that the cell was written.
+    pub sequence: u32,
+    /// Outstanding receives whose slots name the cell.
+    pub users: u32,
+}
+
+/// One connection, both directions of it.
+#[derive(Copy, Clone, Debug)]
+pub struct Connection {
+    pub state: ConnectionState,
+    /// The rail pulls: long messages go by descriptor, and no slots are written.
+    pub pull: bool,
+    /// The peer went down by the provider's word.
+    pub peer_down: bool,
+    pub fence: Fence,
+    pub peer: PeerIndex,
+    pub failure: Failure,
+    /// Operations accepted as pending and not completed.
+    pub ops_in_flight: u32,
+    pub epoch: u32,
+
+    // as sender
+    pub eager_bytes_max: u64,
+    pub sends_free: u64,
+    /// Sends that are not bound, or not told to the peer, in order.
+    pub queue: Queue,
+    /// Number of the next message that leaves.
+    pub send_number: Seq,
+    /// Number of the next send of the stream.
+    pub eager_number: Seq,
+    /// Receives of the peer that our sends and immediates have consumed.
+    pub consumed: Seq,
+    /// How many we may consume.
+    pub credits_through: Seq,
+    /// The peer has all messages below this.
+    pub delivered_through: Seq,
+    /// Sends in state `Waiting`.
+    pub waiting: u32,
+    /// The oldest group of the peer that is not fully bound.
+    pub group_next: Seq,
+    /// Its receives; 0 until its slots have been seen.
+    pub group_count: u8,
+    /// Which of them are bound.
+    pub group_bound: u8,
+    /// Early sends that no visible slot accounts for yet.
+    pub early: u8,
+    /// Groups of the peer that we have bound, as we last told.
+    pub groups_told: Seq,
+    /// A group of the peer's that was withdrawn, to be told.
+    pub canceled: Option<Seq>,
+    pub mailbox: RemoteSpan,
+    /// Sequence of the last state line that we took in.
+    pub state_seen: u32,
+
+    // as receiver
+    /// The oldest group that is not fully bound.
+    pub group_oldest: Seq,
+    /// Number of the next group.
+    pub group_post: Seq,
+    /// The next group whose slots are to be written.
+    pub slots_next: Seq,
+    /// The peer, as sender, has bound all groups below this.
+    pub peer_groups_through: Seq,
+    /// The group whose withdrawal the peer has been asked for.
+    pub canceling: Option<Seq>,
+    pub eager_expected: Seq,
+    pub held_free: u8,
+    /// Messages that no receive matches yet, in order.
+    pub unexpected: Queue,
+    /// Sends that came before their turn.
+    pub ahead: Queue,
+    /// Descriptors that are bound, and wait for room to be read.
+    pub pulls: Queue,
+    /// Receives given back to the rail.
+    pub released: Seq,
+    /// Credits as we last told them.
+    pub credits_told: Seq,
+    pub arrived: SeqWindow,
+    pub delivered_told: Seq,
+    /// The peer waits for news of a delivery.
+    pub delivery_news: bool,
+    pub state_sequence: u32,
+    pub cells: [KnownRegion; CELLS],
+}
+
+impl Connection {
+    /// Whether nothing is in flight any more, in either direction.
+    pub const fn is_quiet(&self) -> bool {
+        self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
+    }
+
+    /// Whether the peer's state line or slots are waited for.
+    pub const fn is_watching(&self) -> bool {
+        self.waiting != 0
+            || !self.queue.is_empty()
+            || self.canceling.is_some()
+            || (!self.pull && self.slots_next.0 != self.group_post.0)
+    }
+
+    /// Not in use.
+    pub const FREE: Connection = Connection {
+        state: ConnectionState::Free,
+        pull: false,
+        peer_down: false,
+        fence: Fence::Needed,
+        peer: PeerIndex(0),
+        failure: Failure(RequestError::Closed),
+        ops_in_flight: 0,
+        epoch: 1,
+        eager_bytes_max: 0,
+        sends_free: 0,
+        queue: Queue::EMPTY,
+        send_number: Seq(0),
+        eager_number: Seq(0),
+        consumed: Seq(0),
+        credits_through: Seq(0),
+        delivered_through: Seq(0),
+        waiting: 0,
+        group_next: Seq(0),
+        group_count: 0,
+        group_bound: 0,
+        early: 0,
+        groups_told: Seq(0),
+        canceled: None,
+        mailbox: RemoteSpan { key: crate::fabric::RailKey(0), address: 0 },
+        state_seen: 0,
+        group_oldest: Seq(0),
+        group_post: Seq(0),
+        slots_next: Seq(0),
+        peer_groups_through: Seq(0),
+        canceling: None,
+        eager_expected: Seq(0),
+        held_free: NIL,
+        unexpected: Queue::EMPTY,
+        ahead: Queue::EMPTY,
+        pulls: Queue::EMPTY,
+        released: Seq(0),
+        credits_told: Seq(0),
+        arrived: SeqWindow::new(Seq(0)),
+        delivered_told: Seq(0),
+        delivery_news: false,
+        state_sequence: 0,
+        cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
+            CELLS],
+    };
+}
+
+/// Where a send is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum SendState {
+    /// Not in use.
+    Free,
+    /// Not bound, or not told to the peer.
+    Queued,
+    /// Bound to a slot; stripes are being written.
+    Writing,
+    /// Everything is posted; the peer has not said that it is delivered, or the source is in use.
+    Waiting,
+    /// Ended; the user has not asked.
+    Done,
+}
+
+/// One outstanding send.
+#[derive(Copy, Clone, Debug)]
+pub struct SendRecord {
+    pub address: u64,
+    pub length: u64,
+    /// Where the bound slot lies at the peer.
+    pub target: RemoteSpan,
+    /// Stripes posted (of those in `stripes`).
+    pub posted: u64,
+    /// Stripes whose source is free again.
+    pub written: u64,
+    pub stripe_bytes: u64,
+    pub tag: i32,
+    pub number: Seq,
+    /// Of the bound slot.
+    pub token: u32,
+    pub generation: u32,
+    pub region: u16,
+    pub state: SendState,
+    pub next: u8,
+    /// Stripes that the message was cut into.
+    pub stripes: u8,
+    /// The peer says that it has the message.
+    pub delivered: bool,
+    pub error: Option<RequestError>,
+}
+
+impl SendRecord {
+    /// Not in use.
+    pub const FREE: SendRecord = SendRecord {
+        address: 0,
+        length: 0,
+        target: RemoteSpan { key: crate::fabric::RailKey(0), address: 0 },
+        posted: 0,
+        written: 0,
+        stripe_bytes: 0,
+        tag: 0,
+        number: Seq(0),
+        token: 0,
+        generation: 0,
+        region: NO_REGION,
+        state: SendState::Free,
+        next: NIL,
+        stripes: 0,
+        delivered: false,
+        error: None,
+    };
+}
+
+/// One outstanding group of receives; its record is its number modulo the table.
+#[derive(Copy, Clone, Debug)]
+pub struct GroupRecord {
+    pub number: Seq,
+    /// Which use of the record; request numbers carry it.
+    pub generation: u32,
+    /// Receives in the group; 0 when the record is free.
+    pub count: u8,
+    /// Receives that have their message.
+    pub bound: u8,
+    /// Receives that have ended.
+    pub done: u8,
+    /// The user wants it back.
+    pub cancel: bool,
+    pub error: Option<RequestError>,
+}
+
+impl GroupRecord {
+    /// Not in use.
+    pub const FREE: GroupRecord = GroupRecord {
+        number: Seq(0),
+        generation: 0,
+        count: 0,
+        bound: 0,
+        done: 0,
+        cancel: false,
+        error: None,
+    };
+}
+
+/// One receive of a group.
+#[derive(Copy, Clone, Debug)]
+pub struct ReceiveRecord {
+    pub address: u64,
+    /// Room; once the receive is bound, the message's length.
+    pub length: u64,
+    /// Stripes that have arrived.
+    pub stripes: u64,
+    /// The tag; once the receive is bound, the message's send number.
+    pub label: u32,
+    pub region: u16,
+    /// Stripes of the message; 0 until its start came.
+    pub total: u8,
+    /// The region cell that its slot names.
+    pub cell: u8,
+}
+
+impl ReceiveRecord {
+    /// Not in use.
+    pub const FREE: ReceiveRecord = ReceiveRecord {
+        address: 0,
+        length: 0,
+        stripes: 0,
+        label: 0,
+        region: NO_REGION,
+        total: 0,
+        cell: NIL,
+    };
+}
+
+/// A message that was sent before its slot was seen: what replaying the match takes.
+#[derive(Copy, Clone, Debug)]
+pub struct EarlySend {
+    pub tag: i32,
+    pub number: Seq,
+}
+
+/// A send of the peer's that stays in its receive slot for now.
+#[derive(Copy, Clone, Debug)]
+pub struct HeldMessage {
+    pub slot: RecvSlot,
+    /// The sender's tag; for a waiting pull, the receive that it is bound to.
+    pub tag: i32,
+    pub number: Seq,
+    pub eager_number: Seq,
+    pub length: u32,
+    pub kind: u8,
+    pub stripes: u8,
+    pub next: u8,
+}
+
+impl HeldMessage {
+    /// Nothing held.
+    pub const FREE: HeldMessage = HeldMessage {
+        slot: RecvSlot(0),
+        tag: 0,
+        number: Seq(0),
+        eager_number: Seq(0),
+        length: 0,
+        kind: 0,
+        stripes: 0,
+        next: NIL,
+    };
+}

@@ -1,0 +1,155 @@
+//! Requests as the user sees them: a number to ask by, and how it ended.
+#![forbid(unsafe_code)]
+
+use crate::base::ids::ConnectionIndex;
+use crate::wire::GROUP_MAX;
+
+/// Names an outstanding request. Zero is none; a number kept too long names nothing.
+///
+/// *Shape*: generation in bits 32 to 63, kind in 30 and 31, connection in 8 to 27, record in 0 to
+/// 7; an eager send that was complete when it was accepted has its length in the low 30 bits.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct RequestId(pub u64);
+
+/// What a number names.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum RequestKind {
+    /// A send that was complete when it was accepted; its length in bytes.
+    Complete(u64),
+    /// A send record.
+    Send {
+        /// Whose.
+        connection: ConnectionIndex,
+        /// Which record.
+        record: u8,
+        /// Which use of it.
+        generation: u32,
+    },
+    /// A group of receives.
+    Receive {
+        /// Whose.
+        connection: ConnectionIndex,
+        /// Which record.
+        record: u8,
+        /// Which use of it.
+        generation: u32,
+    },
+}
+
+const KIND_COMPLETE: u64 = 1;
+const KIND_SEND: u64 = 2;
+const KIND_RECEIVE: u64 = 3;
+
+impl RequestId {
+    /// The number for `kind`.
+    #[inline]
+    pub const fn pack(kind: RequestKind) -> RequestId {
+        RequestId(match kind {
+            RequestKind::Complete(length) => KIND_COMPLETE << 30 | length,
+            RequestKind::Send { connection, record, generation } => {
+                number(KIND_SEND, connection, record, generation)
+            }
+            RequestKind::Receive { connection, record, generation } => {
+                number(KIND_RECEIVE, connection, record, generation)
+            }
+        })
+    }
+
+    /// What the number names, if it names anything.
+    #[inline]
+    pub const fn unpack(self) -> Option<RequestKind> {
+        let generation = (self.0 >> 32) as u32;
+        let connection = ConnectionIndex((self.0 >> 8) as u32 & 0xf_ffff);
+        let record = self.0 as u8;
+        match self.0 >> 30 & 3 {
+            KIND_COMPLETE if generation == 0 => Some(RequestKind::Complete(self.0 & 0x3fff_ffff)),
+            KIND_SEND => Some(RequestKind::Send { connection, record, generation }),
+            KIND_RECEIVE => Some(RequestKind::Receive { connection, record, generation }),
+            _ => None,
+        }
+    }
+}
+
+const fn number(kind: u64, connection: ConnectionIndex, record: u8, generation: u32) -> u64 {
+    (generation as u64) << 32 | kind << 30 | (connection.0 as u64) << 8 | record as u64
+}
+
+/// Why a request was not accepted. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum SubmitError {
+    /// No record is free now: test outstanding requests, then call again.
+    Again,
+    /// No such connection, or it is closed.
+    Connection,
+    /// The connection has failed; the cause.
+    Failed(RequestError),
+    /// The region handle names no registered region.
+    Region,
+    /// The buffer does not lie inside its region.
+    Range,
+    /// A group has 1 to 8 receives.
+    Group,
+    /// The message is longer than any message may be.
+    TooLong,
+}
+
+/// Why a request did not end well.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum RequestError {
+    /// The message was longer than the receive; nothing was written to the buffer.
+    Truncated,
+    /// The peer closed the connection.
+    PeerClosed,
+    /// The peer's process ended, or its side band broke.
+    PeerDied,
+    /// This side closed the connection.
+    Closed,
+    /// The request was canceled.
+    Canceled,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The rail failed, with the provider's code.
+    Fabric(i32),
+}
+
+/// How a request ended.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Outcome {
+    /// Success, or the first error of the group.
+    pub result: Result<(), RequestError>,
+    /// How many of `lengths` count: 1 for a send, the group's size for a receive.
+    pub count: u8,
+    /// Bytes sent, or received in each buffer of the group.
+    pub lengths: [u64; GROUP_MAX],
+}
+
+/// Why a request could not be asked or canceled. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum RequestIdError {
+    /// The number names no outstanding request: it was tested to its end, or never existed.
+    Stale,
+    /// The request is under way and will end by itself.
+    Busy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_name_what_they_were_made_of() {
+        let connection = ConnectionIndex(0xffff);
+        for kind in [
+            RequestKind::Complete(0),
+            RequestKind::Complete(1 << 20),
+            RequestKind::Send { connection, record: 63, generation: u32::MAX },
+            RequestKind::Receive { connection, record: 0, generation: 0 },
+        ] {
+            assert_eq!(RequestId::pack(kind).unpack(), Some(kind));
+            assert_ne!(RequestId::pack(kind).0, 0);
+        }
+        assert_eq!(RequestId(0).unpack(), None);
+        assert_eq!(RequestId(0x1234_5678).unpack(), None);
+    }
+}
