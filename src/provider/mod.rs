@@ -1,5 +1,10 @@
 //! Who answers [`crate::fabric::Provider`]. Every provider passes [`conformance`].
 
+mod fifo;
+pub mod host_domain;
+pub mod random;
+mod touch;
+
 pub mod conformance;
 pub mod fault;
 pub mod loopback;

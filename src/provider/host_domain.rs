@@ -1,0 +1,67 @@
+//! Registration for rails that reach host memory with the CPU.
+
+use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::pool::Pool;
+use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, AtomicU64};
+use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
+
+/// A table of regions, shared by copy with every thread that registers.
+///
+/// A key is the region's handle as one number, so that a key kept too long names nothing.
+#[derive(Copy, Clone, Debug)]
+pub struct HostDomain<'m> {
+    table: RegionTable<'m>,
+}
+
+impl<'m> HostDomain<'m> {
+    /// What [`HostDomain::carve`] cuts.
+    pub const fn bytes(regions_max: u32) -> usize {
+        bytes_for::<RegionSlot>(regions_max as usize)
+            + bytes_for::<AtomicU32>(regions_max as usize)
+            + bytes_for::<AtomicU64>(1)
+    }
+
+    /// A domain without regions.
+    pub fn carve(carver: &mut Carver<'m>, max: u32) -> Result<HostDomain<'m>, BlockTooSmall> {
+        let slots = carver.slice::<RegionSlot>(max as usize)?;
+        let next = carver.slice::<AtomicU32>(max as usize)?;
+        let head = carver.value::<AtomicU64>()?;
+        Ok(HostDomain { table: RegionTable::new(slots, Pool::new(head, next)) })
+    }
+
+    /// The table index of the region that holds the range, if `key` names one that does.
+    #[inline]
+    pub fn find(&self, key: RailKey, address: u64, length: u64) -> Option<u32> {
+        let handle = Handle::unpack(key.0);
+        self.table.get(handle)?.contains(address, length).then_some(handle.index)
+    }
+
+    /// Counts an op that uses the region in (`+1`) or out (`-1`); see [`RegionTable::pin`].
+    pub fn pin(&self, index: u32, change: i32) {
+        self.table.pin(index, change);
+    }
+}
+
+impl Domain for HostDomain<'_> {
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        if region.kind != MemoryKind::Host {
+            return Err(RegisterError::Kind);
+        }
+        let end = region.address.checked_add(region.length.0);
+        if region.length.0 == 0 || end.is_none() {
+            return Err(RegisterError::Range);
+        }
+        let range = Range { start: region.address, length: region.length.0, tag: 0 };
+        let handle = self.table.insert(range).ok_or(RegisterError::Full)?;
+        Ok(RailKey(handle.pack()))
+    }
+
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
+        self.table.remove(Handle::unpack(key.0)).map_err(|error| match error {
+            RemoveError::Stale => DeregisterError::Stale,
+            RemoveError::Busy => DeregisterError::Busy,
+        })
+    }
+}
