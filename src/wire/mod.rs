@@ -59,7 +59,7 @@ macro_rules! wire_struct {
             pub fn encode(&self) -> [u8; $size] {
                 let mut bytes = [0u8; $size];
                 $(
-                    const { assert!($at <= $size - core::mem::size_of::<$ty>()) };
+                    const { assert!($at + core::mem::size_of::<$ty>() <= $size) };
                     bytes[$at..$at + core::mem::size_of::<$ty>()]
                         .copy_from_slice(&self.$field.to_le_bytes());
                 )*
