@@ -101,6 +101,8 @@ fn pool_survives_an_index_that_comes_back() {
 macro_rules! planted {
     ($name:ident, release = $release:ident, acquire = $acquire:ident) => {
         #[allow(dead_code, unused_imports)]
+        // Paths of files below are relative to this folder, not to one named like the module.
+        #[path = "."]
         mod $name {
             pub mod sync {
                 pub use crosstie::base::sync::{AtomicU32, AtomicU64, CachePadded, Cell};
@@ -113,9 +115,9 @@ macro_rules! planted {
                     pub const Acquire: Ordering = Ordering::$acquire;
                 }
             }
-            #[path = "../../src/base/pool.rs"]
+            #[path = "../src/base/pool.rs"]
             pub mod pool;
-            #[path = "../../src/base/ring.rs"]
+            #[path = "../src/base/ring.rs"]
             pub mod ring;
         }
     };
