@@ -6,18 +6,18 @@
 use std::path::Path;
 
 use crosstie::base::seq::Seq;
+use crosstie::wire::DecodeError;
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
 use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, ListenHandle};
 use crosstie::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 use crosstie::wire::hello::{
-    ConnectHello, FRAME_BYTES_MAX, FRAME_MAGIC, FrameHeader, FrameKind, LinkHello, RefuseReason,
-    RefusedHello,
+    ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
+    RefuseReason, RefusedHello,
 };
 use crosstie::wire::immediate;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_FAILED, StateLine, VERDICT_CANCELED};
-use crosstie::wire::{DecodeError, WIRE_MAJOR, WIRE_MINOR};
 
 #[path = "fuzz/checks.rs"]
 mod checks;
@@ -167,15 +167,10 @@ fn refused_hello() -> RefusedHello {
     RefusedHello { target: n64(0x10), reason: RefuseReason::Full as u32, major: n16(0x20) }
 }
 
-fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    let header = FrameHeader {
-        magic: FRAME_MAGIC,
-        major: WIRE_MAJOR,
-        minor: WIRE_MINOR,
-        kind: kind as u16,
-        length: body.len() as u16,
-    };
-    [header.encode().as_slice(), body].concat()
+fn frame(frame: Frame) -> Vec<u8> {
+    let mut bytes = [0; FRAME_BYTES_WRITTEN];
+    let length = frame.encode(&mut bytes);
+    bytes[..length].to_vec()
 }
 
 #[test]
@@ -277,7 +272,7 @@ fn w6_immediate() {
     // 23 bits of the group number, 3 of the position, 6 of the stripe, from the top.
     let token = immediate::token(Seq(0x8000_0005), 6);
     assert_eq!(token, 0b101_110);
-    assert_eq!(immediate::encode(token, 33), 0b101_110_100001);
+    assert_eq!(immediate::encode(token, 33), 0b101_110_100_001);
     assert_eq!(immediate::token(Seq(u32::MAX), 7), (1 << 26) - 1);
     assert_eq!(immediate::encode((1 << 26) - 1, 63), u32::MAX);
     assert_eq!(immediate::resolve(token, Seq(0x8000_0000), 8), Some((Seq(0x8000_0005), 6)));
@@ -310,16 +305,11 @@ fn w7_listen_handle() {
 
 #[test]
 fn w8_frame_header() {
-    let bytes = frame(FrameKind::Closed, &[0xaa; 32]);
-    let mut expected = vec![0xaa; 48];
-    expected[..16].copy_from_slice(&laid_out::<16>(&[
-        (0, b"XTIE"),
-        (4, &[1, 0]),
-        (8, &[7, 0]),
-        (10, &[32, 0]),
-    ]));
-    assert_eq!(bytes, expected);
-    assert_eq!(FrameHeader::decode(&bytes), Ok((FrameKind::Closed, 0, &[0xaa; 32][..])));
+    let bytes = frame(Frame::Closed(refused_hello()));
+    let expected: [u8; 16] = laid_out(&[(0, b"XTIE"), (4, &[1, 0]), (8, &[7, 0]), (10, &[32, 0])]);
+    assert_eq!(bytes[..16], expected);
+    assert_eq!(bytes[16..], refused_hello().encode());
+    assert_eq!(FrameHeader::decode(&bytes), Ok((FrameKind::Closed, 0, &bytes[16..])));
     assert_eq!(FrameHeader::decode(&bytes[..15]), Err(DecodeError::Short));
     assert_eq!(FrameHeader::decode(&bytes[..47]), Err(DecodeError::Short));
     for (at, wrong) in
@@ -329,7 +319,7 @@ fn w8_frame_header() {
         damaged[at] += if at == 8 { 9 } else { 1 };
         assert_eq!(FrameHeader::decode(&damaged), Err(wrong));
     }
-    assert_eq!(FRAME_BYTES_MAX, 176);
+    assert_eq!((FRAME_BYTES_WRITTEN, FRAME_BYTES_MAX), (176, 1024));
 }
 
 #[test]
@@ -357,9 +347,9 @@ fn w8_bodies() {
         laid_out(&[(0, &run::<8>(0x10)), (8, &[2, 0, 0, 0]), (12, &run::<2>(0x20))]);
     assert_eq!(refused_hello().encode(), refused);
     assert_eq!(RefusedHello::from_bytes(&refused), refused_hello());
-    for number in 0..8 {
+    for number in 0..10 {
         let reason = RefuseReason::from_wire(number) as u32;
-        let known = (1..=6).contains(&number);
+        let known = (1..=8).contains(&number);
         assert_eq!(reason, if known { number } else { RefuseReason::Protocol as u32 });
     }
 }
@@ -385,13 +375,13 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("immediate", "across_the_wrap", words([near, u32::MAX - 3, 512])),
         ("handle", "three_addresses", listen_handle().encode().to_vec()),
         ("handle", "no_address", bare.encode().to_vec()),
-        ("frame", "link_hello", frame(FrameKind::LinkHello, &link_hello().encode())),
-        ("frame", "link_reply", frame(FrameKind::LinkReply, &link_hello().encode())),
-        ("frame", "link_ready", frame(FrameKind::LinkReady, &link_hello().encode())),
-        ("frame", "connect", frame(FrameKind::Connect, &connect_hello().encode())),
-        ("frame", "accepted", frame(FrameKind::Accepted, &connect_hello().encode())),
-        ("frame", "refused", frame(FrameKind::Refused, &refused_hello().encode())),
-        ("frame", "closed", frame(FrameKind::Closed, &refused_hello().encode())),
+        ("frame", "link_hello", frame(Frame::LinkHello(link_hello()))),
+        ("frame", "link_reply", frame(Frame::LinkReply(link_hello()))),
+        ("frame", "link_ready", frame(Frame::LinkReady(link_hello()))),
+        ("frame", "connect", frame(Frame::Connect(connect_hello()))),
+        ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
+        ("frame", "refused", frame(Frame::Refused(refused_hello()))),
+        ("frame", "closed", frame(Frame::Closed(refused_hello()))),
     ]
 }
 

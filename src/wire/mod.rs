@@ -59,7 +59,10 @@ macro_rules! wire_struct {
             pub fn encode(&self) -> [u8; $size] {
                 let mut bytes = [0u8; $size];
                 $(
-                    const { assert!($at + core::mem::size_of::<$ty>() <= $size) };
+                    const {
+                        let end = $at + core::mem::size_of::<$ty>();
+                        assert!(end <= $size);
+                    };
                     bytes[$at..$at + core::mem::size_of::<$ty>()]
                         .copy_from_slice(&self.$field.to_le_bytes());
                 )*
