@@ -26,8 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["base"]),
     ("transport", &["fabric", "wire", "base"]),
     ("memory", &["fabric", "base"]),
-    ("provider", &["memory", "fabric", "wire", "base"]),
-    ("connect", &["memory", "wire", "fabric", "base"]),
+    ("provider", &["memory", "fabric", "base"]),
+    ("connect", &["wire", "fabric", "base"]),
     ("diagnose", &["transport", "wire", "base"]),
     ("host", &["connect", "provider", "memory", "transport", "diagnose", "fabric", "wire", "base"]),
     (
