@@ -10,12 +10,19 @@
 //! - [`transport`]: the protocol machine
 //! - [`provider`]: who answers the seam: loopback, simulator, fault injector, tracer, shared memory
 //! - `memory`, `connect`, `host`: what needs an operating system (feature `std`)
+//!
+//! Under `cfg(loom)` only [`base`] exists: it holds everything that two threads share, and loom's
+//! atomics cannot be zeroed memory, which the rooms above are made of.
 #![no_std]
 
 pub mod base;
+#[cfg(not(loom))]
 pub mod fabric;
+#[cfg(not(loom))]
 pub mod provider;
+#[cfg(not(loom))]
 pub mod transport;
+#[cfg(not(loom))]
 pub mod wire;
 
 #[cfg(feature = "std")]

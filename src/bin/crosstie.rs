@@ -1,2 +1,4 @@
 //! The `crosstie` tool.
+#![forbid(unsafe_code)]
+
 fn main() {}

@@ -5,16 +5,20 @@
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
 #![forbid(unsafe_code)]
 
-use super::{DecodeError, WIRE_MAJOR, wire_struct};
+use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 
 /// First four bytes of every frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"XTIE");
-/// The longest frame in bytes.
-pub const FRAME_BYTES_MAX: usize = FrameHeader::SIZE + LinkHello::SIZE;
+/// The longest frame that this version writes, in bytes.
+pub const FRAME_BYTES_WRITTEN: usize = FrameHeader::SIZE + LinkHello::SIZE;
+/// The longest frame that a reader takes, in bytes: later minor versions may write longer bodies,
+/// of which the known prefix is read.
+pub const FRAME_BYTES_MAX: usize = 1024;
 
-/// The writer can sleep, and wants its doorbell rung (W8.1).
+/// The writer can sleep, and wants its doorbell rung (W8.1): the frame carries its descriptor.
 pub const FEATURE_DOORBELL: u64 = 0x1;
-/// The writer can read the reader's memory through the kernel (W8.1).
+/// The writer has read the reader's `probe_word` through the kernel (W8.1), so it can read the
+/// reader's memory. Never set in `LinkHello`, whose writer does not know its reader yet.
 pub const FEATURE_KERNEL_COPY: u64 = 0x2;
 /// Both sides order doorbells with a process-wide barrier (W8.1).
 pub const FEATURE_MEMBARRIER: u64 = 0x4;
@@ -23,9 +27,10 @@ pub const FEATURE_MEMBARRIER: u64 = 0x4;
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// Connector to listener, first on a link; carries descriptors.
+    /// Connector to listener, first on a link. Carries descriptors, in this order: the arena, the
+    /// writer's heap (when `heap_bytes` is not 0), its doorbell (with [`FEATURE_DOORBELL`]).
     LinkHello = 1,
-    /// Listener to connector; carries descriptors.
+    /// Listener to connector. Carries its heap and its doorbell, likewise.
     LinkReply = 2,
     /// Connector to listener: the link stands.
     LinkReady = 3,
@@ -93,7 +98,7 @@ wire_struct! {
         endpoint_id: u128 = 8,
         /// The endpoint that the writer means to talk to: its nonce.
         peer_endpoint_id: u128 = 24,
-        /// `FEATURE_` bits that the writer offers (`LinkReady`: that both have).
+        /// `FEATURE_` bits of the writer; what both must offer is the intersection.
         features: u64 = 40,
         /// Process id, as the writer sees it; for messages to people only.
         pid: u32 = 48,
@@ -174,6 +179,10 @@ pub enum RefuseReason {
     Memory = 5,
     /// The peer closed the connection.
     Closed = 6,
+    /// The peer gave up before anybody used the connection.
+    Abandoned = 7,
+    /// The writer has no file descriptor left.
+    Descriptors = 8,
 }
 
 impl RefuseReason {
@@ -185,7 +194,184 @@ impl RefuseReason {
             3 => RefuseReason::Version,
             5 => RefuseReason::Memory,
             6 => RefuseReason::Closed,
+            7 => RefuseReason::Abandoned,
+            8 => RefuseReason::Descriptors,
             _ => RefuseReason::Protocol,
+        }
+    }
+}
+
+/// One frame as a value.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Frame {
+    /// First on a link.
+    LinkHello(LinkHello),
+    /// Its answer.
+    LinkReply(LinkHello),
+    /// The link stands.
+    LinkReady(LinkHello),
+    /// Make a connection.
+    Connect(ConnectHello),
+    /// Made.
+    Accepted(ConnectHello),
+    /// Not made.
+    Refused(RefusedHello),
+    /// Closed.
+    Closed(RefusedHello),
+}
+
+impl Frame {
+    /// Reads one record.
+    ///
+    /// *Errors*: [`DecodeError::Short`] also when the record is longer than [`FRAME_BYTES_MAX`] and
+    /// was cut by its reader.
+    pub fn decode(record: &[u8]) -> Result<Frame, DecodeError> {
+        let (kind, _minor, body) = FrameHeader::decode(record)?;
+        Ok(match kind {
+            FrameKind::LinkHello => Frame::LinkHello(LinkHello::from_bytes(prefix(body)?)),
+            FrameKind::LinkReply => Frame::LinkReply(LinkHello::from_bytes(prefix(body)?)),
+            FrameKind::LinkReady => Frame::LinkReady(LinkHello::from_bytes(prefix(body)?)),
+            FrameKind::Connect => Frame::Connect(ConnectHello::from_bytes(prefix(body)?)),
+            FrameKind::Accepted => Frame::Accepted(ConnectHello::from_bytes(prefix(body)?)),
+            FrameKind::Refused => Frame::Refused(RefusedHello::from_bytes(prefix(body)?)),
+            FrameKind::Closed => Frame::Closed(RefusedHello::from_bytes(prefix(body)?)),
+        })
+    }
+
+    /// Writes the record to the front of `out` and says how long it is.
+    pub fn encode(&self, out: &mut [u8; FRAME_BYTES_WRITTEN]) -> usize {
+        match self {
+            Frame::LinkHello(body) => record(FrameKind::LinkHello, &body.encode(), out),
+            Frame::LinkReply(body) => record(FrameKind::LinkReply, &body.encode(), out),
+            Frame::LinkReady(body) => record(FrameKind::LinkReady, &body.encode(), out),
+            Frame::Connect(body) => record(FrameKind::Connect, &body.encode(), out),
+            Frame::Accepted(body) => record(FrameKind::Accepted, &body.encode(), out),
+            Frame::Refused(body) => record(FrameKind::Refused, &body.encode(), out),
+            Frame::Closed(body) => record(FrameKind::Closed, &body.encode(), out),
+        }
+    }
+}
+
+/// The part of a body that this version knows. Bodies only grow from one minor version to the next,
+/// and none was ever shorter than minor 0's, so that a shorter one is damaged.
+fn prefix<const N: usize>(body: &[u8]) -> Result<&[u8; N], DecodeError> {
+    body.first_chunk().ok_or(DecodeError::Short)
+}
+
+fn record(kind: FrameKind, body: &[u8], out: &mut [u8; FRAME_BYTES_WRITTEN]) -> usize {
+    let header = FrameHeader {
+        magic: FRAME_MAGIC,
+        major: WIRE_MAJOR,
+        minor: WIRE_MINOR,
+        kind: kind as u16,
+        length: body.len() as u16,
+    };
+    out[..FrameHeader::SIZE].copy_from_slice(&header.encode());
+    out[FrameHeader::SIZE..FrameHeader::SIZE + body.len()].copy_from_slice(body);
+    FrameHeader::SIZE + body.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: LinkHello = LinkHello {
+        node_id: 1,
+        endpoint_id: 2,
+        peer_endpoint_id: 3,
+        features: FEATURE_DOORBELL,
+        pid: 4,
+        page_bytes: 4096,
+        probe_address: 5,
+        probe_word: 6,
+        arena_bytes: 7,
+        heap_bytes: 8,
+        name_low: 9,
+        name_high: 10,
+    };
+
+    fn frames() -> [Frame; 7] {
+        let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
+        let refused = RefusedHello { target: 13, reason: 2, major: 1 };
+        [
+            Frame::LinkHello(LINK),
+            Frame::LinkReply(LINK),
+            Frame::LinkReady(LINK),
+            Frame::Connect(connect),
+            Frame::Accepted(connect),
+            Frame::Refused(refused),
+            Frame::Closed(refused),
+        ]
+    }
+
+    #[test]
+    fn every_frame_comes_back_as_it_was_written() {
+        for frame in frames() {
+            let mut out = [0; FRAME_BYTES_WRITTEN];
+            let length = frame.encode(&mut out);
+            assert_eq!(Frame::decode(&out[..length]), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn every_truncated_frame_is_refused() {
+        for frame in frames() {
+            let mut out = [0; FRAME_BYTES_WRITTEN];
+            let length = frame.encode(&mut out);
+            for cut in 0..length {
+                assert_eq!(Frame::decode(&out[..cut]), Err(DecodeError::Short), "{frame:?} {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_longer_body_of_a_later_minor_version_is_read_by_its_prefix() {
+        let mut bytes = [0xaa; FRAME_BYTES_MAX];
+        let mut out = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::LinkHello(LINK).encode(&mut out);
+        bytes[..length].copy_from_slice(&out[..length]);
+        bytes[6..8].copy_from_slice(&(WIRE_MINOR + 1).to_le_bytes());
+        let body = (FRAME_BYTES_MAX - FrameHeader::SIZE) as u16;
+        bytes[10..12].copy_from_slice(&body.to_le_bytes());
+        assert_eq!(Frame::decode(&bytes), Ok(Frame::LinkHello(LINK)));
+    }
+
+    #[test]
+    fn an_oversized_length_is_refused() {
+        let mut out = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::LinkHello(LINK).encode(&mut out);
+        out[10..12].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert_eq!(Frame::decode(&out[..length]), Err(DecodeError::Short));
+    }
+
+    #[test]
+    fn another_major_version_is_named() {
+        let mut out = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::LinkHello(LINK).encode(&mut out);
+        out[4..6].copy_from_slice(&(WIRE_MAJOR + 1).to_le_bytes());
+        assert_eq!(Frame::decode(&out[..length]), Err(DecodeError::Version(WIRE_MAJOR + 1)));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic() {
+        const SEED: u64 = 0x5eed_0008;
+        let mut state = SEED;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state >> 33
+        };
+        for _ in 0..100_000 {
+            let mut bytes = [0u8; FRAME_BYTES_WRITTEN + 8];
+            bytes.fill_with(|| next() as u8);
+            if next() & 3 != 0 {
+                // half-way plausible, so that the decoder gets past its first checks
+                bytes[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+                bytes[4..6].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
+                bytes[8..10].copy_from_slice(&((next() % 10) as u16).to_le_bytes());
+                bytes[10..12].copy_from_slice(&((next() % 256) as u16).to_le_bytes());
+            }
+            let length = next() as usize % (bytes.len() + 1);
+            let _ = Frame::decode(&bytes[..length]);
         }
     }
 }

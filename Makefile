@@ -1,0 +1,40 @@
+# `make help` lists what there is. Each recipe is one script in scripts/.
+MAKEFLAGS += --no-print-directory
+PREFIX ?= /usr/local
+DESTDIR ?=
+DEPTH ?= default
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: all install header demo test bench clean help
+
+## make                    fill dist/: libraries, headers, pkg-config and CMake files, the tool
+all:
+	@scripts/dist
+
+## make install            copy dist/ to PREFIX (/usr/local), under DESTDIR when that is given
+install: all
+	@mkdir -p "$(DESTDIR)$(PREFIX)"
+	@cp -R dist/. "$(DESTDIR)$(PREFIX)"
+
+## make demo               two processes exchange verified data; prints a table
+demo:
+	@scripts/demo
+
+## make test [DEPTH=ci]    the tests; `ci` adds loom, miri, sanitizers, fuzzing, deep simulation
+test:
+	@scripts/test --depth "$(DEPTH)"
+
+## make bench              measure against other libraries, as doc/benchmarks.md describes
+bench:
+	@scripts/bench
+
+## make header             write c-api/include/crosstie.h from the Rust sources
+header:
+	@scripts/header
+
+## make clean              remove everything that was built
+clean:
+	@rm -rf dist "$(TARGET)"
+
+help:
+	@sed -n 's/^## //p' Makefile

@@ -1,0 +1,151 @@
+//! Every interleaving of the two containers that threads share, under loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release --no-default-features --test loom`
+//!
+//! The planted modules compile the same source files against weaker orderings: if loom did not
+//! find those, its silence about the shipped ones would mean nothing.
+#![cfg(loom)]
+
+use crosstie::base::pool::Pool;
+use crosstie::base::ring::{Indices, split};
+use crosstie::base::sync::{AtomicU32, AtomicU64, Cell};
+use loom::thread;
+
+/// Items through the ring; with two slots the indices lap it.
+const ITEMS: u32 = 3;
+
+/// Loom's threads are `'static`, and a model is run some thousand times: leaking is simplest.
+fn leak<T>(item: T) -> &'static T {
+    Box::leak(Box::new(item))
+}
+
+macro_rules! ring_hands_over_in_order {
+    ($split:path, $indices:ty) => {
+        loom::model(|| {
+            let indices = leak(<$indices>::default());
+            let slots = leak([Cell::new(0u32), Cell::new(0u32)]);
+            let (mut producer, mut consumer) = $split(indices, slots);
+            let writer = thread::spawn(move || {
+                for item in 1..=ITEMS {
+                    while producer.push(item).is_err() {
+                        thread::yield_now();
+                    }
+                }
+            });
+            for expected in 1..=ITEMS {
+                let item = loop {
+                    match consumer.pop() {
+                        Some(item) => break item,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(item, expected);
+            }
+            assert_eq!(consumer.pop(), None);
+            writer.join().unwrap();
+        })
+    };
+}
+
+macro_rules! pool_hands_each_index_to_one_thread {
+    ($pool:path, $threads:expr, $rounds:expr) => {
+        loom::model(|| {
+            let head = leak(AtomicU64::new(0));
+            let next = leak([AtomicU32::new(0), AtomicU32::new(0)]);
+            let pool = <$pool>::new(head, next);
+            // What an index stands for: loom reports two threads in one cell at a time.
+            let owned = leak([Cell::new(0u32), Cell::new(0u32)]);
+            let work = move |mark: u32| {
+                for _ in 0..$rounds {
+                    if let Some(index) = pool.acquire() {
+                        let cell = &owned[index as usize];
+                        // SAFETY: the pool gave this index to this thread alone; that it did is
+                        // the claim of the test, and loom checks each access.
+                        unsafe { cell.write(mark) };
+                        // SAFETY: as above.
+                        assert_eq!(unsafe { cell.read() }, mark);
+                        pool.release(index);
+                    }
+                }
+            };
+            let threads: Vec<_> =
+                (1..$threads).map(|mark| thread::spawn(move || work(mark))).collect();
+            work(0);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let mut back = [pool.acquire(), pool.acquire()];
+            back.sort();
+            assert_eq!(back, [Some(0), Some(1)], "an index was lost or doubled");
+            assert_eq!(pool.acquire(), None);
+        })
+    };
+}
+
+#[test]
+fn ring_hands_over_in_order() {
+    ring_hands_over_in_order!(split, Indices);
+}
+
+#[test]
+fn pool_hands_each_index_to_one_of_three_threads() {
+    pool_hands_each_index_to_one_thread!(Pool<'_>, 3, 1);
+}
+
+#[test]
+fn pool_survives_an_index_that_comes_back() {
+    pool_hands_each_index_to_one_thread!(Pool<'_>, 2, 2);
+}
+
+/// The shipped files against `$release` and `$acquire` in the places of those orderings.
+macro_rules! planted {
+    ($name:ident, release = $release:ident, acquire = $acquire:ident) => {
+        #[allow(dead_code, unused_imports)]
+        // Paths of files below are relative to this folder, not to one named like the module.
+        #[path = "."]
+        mod $name {
+            pub mod sync {
+                pub use crosstie::base::sync::{AtomicU32, AtomicU64, CachePadded, Cell};
+
+                #[allow(non_snake_case, non_upper_case_globals)]
+                pub mod Ordering {
+                    use loom::sync::atomic::Ordering;
+                    pub const Relaxed: Ordering = Ordering::Relaxed;
+                    pub const Release: Ordering = Ordering::$release;
+                    pub const Acquire: Ordering = Ordering::$acquire;
+                }
+            }
+            #[path = "../src/base/pool.rs"]
+            pub mod pool;
+            #[path = "../src/base/ring.rs"]
+            pub mod ring;
+        }
+    };
+}
+
+planted!(no_release, release = Relaxed, acquire = Acquire);
+planted!(no_acquire, release = Release, acquire = Relaxed);
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn ring_without_release_is_found() {
+    ring_hands_over_in_order!(no_release::ring::split, no_release::ring::Indices);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn ring_without_acquire_is_found() {
+    ring_hands_over_in_order!(no_acquire::ring::split, no_acquire::ring::Indices);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn pool_without_release_is_found() {
+    pool_hands_each_index_to_one_thread!(no_release::pool::Pool<'_>, 2, 2);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn pool_without_acquire_is_found() {
+    pool_hands_each_index_to_one_thread!(no_acquire::pool::Pool<'_>, 2, 2);
+}

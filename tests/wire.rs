@@ -1,0 +1,426 @@
+//! The wire format, byte for byte. The tables here are those of `doc/wire.md`, written down a
+//! second time and not by the code's own macro, so that a field cannot move unnoticed.
+//!
+//! `XTIE_BLESS=1 cargo test --test wire` writes the fuzz corpora anew.
+
+use std::path::Path;
+
+use crosstie::base::seq::Seq;
+use crosstie::wire::DecodeError;
+use crosstie::wire::cell;
+use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
+use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, ListenHandle};
+use crosstie::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
+use crosstie::wire::hello::{
+    ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
+    RefuseReason, RefusedHello,
+};
+use crosstie::wire::immediate;
+use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
+use crosstie::wire::state::{STATE_FAILED, StateLine, VERDICT_CANCELED};
+
+#[path = "fuzz/checks.rs"]
+mod checks;
+
+/// `N` zero bytes with each row's bytes at its offset.
+fn laid_out<const N: usize>(rows: &[(usize, &[u8])]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (at, row) in rows {
+        assert!(bytes[*at..*at + row.len()].iter().all(|b| *b == 0), "rows overlap at {at}");
+        bytes[*at..*at + row.len()].copy_from_slice(row);
+    }
+    bytes
+}
+
+/// `first`, `first + 1`, …: recognisable where it lands. Little-endian, so that lowest is first.
+const fn run<const N: usize>(first: u8) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut i = 0;
+    while i < N {
+        bytes[i] = first + i as u8;
+        i += 1;
+    }
+    bytes
+}
+
+const fn n16(first: u8) -> u16 {
+    u16::from_le_bytes(run(first))
+}
+
+const fn n32(first: u8) -> u32 {
+    u32::from_le_bytes(run(first))
+}
+
+const fn n64(first: u8) -> u64 {
+    u64::from_le_bytes(run(first))
+}
+
+const fn n128(first: u8) -> u128 {
+    u128::from_le_bytes(run(first))
+}
+
+fn head(kind: u8, stripes: u8) -> SendHead {
+    SendHead {
+        kind,
+        stripes,
+        epoch: n32(0x10),
+        tag: -2,
+        send_number: n32(0x20),
+        eager_number: n32(0x30),
+        group_base: n32(0x40),
+        credits_through: n32(0x50),
+        delivered_through: n32(0x60),
+    }
+}
+
+fn descriptor(rails: usize) -> Descriptor {
+    let mut keys = [0; 8];
+    for (rail, key) in keys[..rails].iter_mut().enumerate() {
+        *key = n64(0x20 + 8 * rail as u8);
+    }
+    Descriptor { address: n64(0x10), length: n64(0x18), keys, rails }
+}
+
+fn slot(index: u8, count: u8, flags: u16) -> ControlSlot {
+    ControlSlot {
+        address: n64(0x10),
+        length: n64(0x18),
+        cell: n32(0x20),
+        cell_sequence: n32(0x24),
+        tag: i32::MIN,
+        token: n32(0x28),
+        index,
+        count,
+        flags,
+        credits_through: n32(0x30),
+        delivered_through: n32(0x34),
+        sequence: n32(0x38),
+        epoch: n32(0x3c),
+    }
+}
+
+fn state(cancel_verdict: u32, flags: u32) -> StateLine {
+    StateLine {
+        sequence_first: n32(0x10),
+        credits_through: n32(0x20),
+        delivered_mask: n64(0x30),
+        delivered_through: n32(0x40),
+        groups_through: n32(0x50),
+        cancel_group: n32(0x60),
+        cancel_verdict,
+        eager_through: n32(0x70),
+        flags,
+        sequence: n32(0x10),
+        epoch: n32(0x80),
+    }
+}
+
+fn listen_handle() -> ListenHandle {
+    let v4 = Address { family: Family::Ipv4, port: 0x1234, ip: laid_out(&[(0, &[10, 0, 0, 1])]) };
+    let v6 = Address { family: Family::Ipv6, port: 0x5678, ip: run(0x60) };
+    let local = Address { family: Family::Local, port: 0, ip: [0; 16] };
+    ListenHandle {
+        minor: 7,
+        node_id: n64(0x10),
+        endpoint_id: n128(0x20),
+        listener: n64(0x40),
+        addresses: [local, v4, v6],
+    }
+}
+
+fn link_hello() -> LinkHello {
+    LinkHello {
+        node_id: n64(0x10),
+        endpoint_id: n128(0x20),
+        peer_endpoint_id: n128(0x30),
+        features: n64(0x40),
+        pid: n32(0x48),
+        page_bytes: n32(0x4c),
+        probe_address: n64(0x50),
+        probe_word: n64(0x58),
+        arena_bytes: n64(0x60),
+        heap_bytes: n64(0x68),
+        name_low: n128(0x70),
+        name_high: n128(0x80),
+    }
+}
+
+fn connect_hello() -> ConnectHello {
+    ConnectHello {
+        connection: n64(0x10),
+        target: n64(0x18),
+        rings_offset: n64(0x20),
+        send_ring_bytes: n32(0x28),
+        write_ring_bytes: n32(0x2c),
+        mailbox_key: n64(0x30),
+        mailbox_address: n64(0x38),
+        groups_max: n32(0x40),
+        credits: n32(0x44),
+        eager_bytes_max: n32(0x48),
+        data_rails: n32(0x4c),
+        control_rails: n32(0x50),
+        features: n64(0x58),
+    }
+}
+
+fn refused_hello() -> RefusedHello {
+    RefusedHello { target: n64(0x10), reason: RefuseReason::Full as u32, major: n16(0x20) }
+}
+
+fn frame(frame: Frame) -> Vec<u8> {
+    let mut bytes = [0; FRAME_BYTES_WRITTEN];
+    let length = frame.encode(&mut bytes);
+    bytes[..length].to_vec()
+}
+
+#[test]
+fn w1_send_head() {
+    let expected: [u8; 32] = laid_out(&[
+        (0, &[3, 64]),
+        (4, &run::<4>(0x10)),
+        (8, &[0xfe, 0xff, 0xff, 0xff]),
+        (12, &run::<4>(0x20)),
+        (16, &run::<4>(0x30)),
+        (20, &run::<4>(0x40)),
+        (24, &run::<4>(0x50)),
+        (28, &run::<4>(0x60)),
+    ]);
+    assert_eq!(head(KIND_START, 64).encode(), expected);
+    assert_eq!(SendHead::decode(&expected), Ok(head(KIND_START, 64)));
+    let refused = [(0, 0), (4, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
+    for (kind, stripes) in refused.into_iter().chain([(KIND_START, 65)]) {
+        let decoded = SendHead::decode(&head(kind, stripes).encode());
+        assert_eq!(decoded, Err(DecodeError::Field), "kind {kind}, {stripes} stripes");
+    }
+}
+
+#[test]
+fn w2_descriptor() {
+    let expected: [u8; DESCRIPTOR_BYTES_MAX] = laid_out(&[(0, &run::<32>(0x10))]);
+    assert_eq!(descriptor(2).encode(), expected);
+    assert_eq!(Descriptor::bytes(2), 32);
+    for rails in 1..=8 {
+        let bytes = descriptor(rails).encode();
+        let said = Descriptor::decode(&bytes[..Descriptor::bytes(rails)]);
+        assert_eq!(said, Ok(descriptor(rails)));
+    }
+    let bytes = [0; 96];
+    assert_eq!(Descriptor::decode(&bytes[..15]), Err(DecodeError::Short));
+    assert_eq!(Descriptor::decode(&bytes[..16]), Err(DecodeError::Short));
+    assert_eq!(Descriptor::decode(&bytes[..25]), Err(DecodeError::Field));
+    assert_eq!(Descriptor::decode(&bytes[..88]), Err(DecodeError::Field));
+}
+
+#[test]
+fn w3_control_slot() {
+    let flags = SLOT_CANCEL | SLOT_TAKEN;
+    let expected: [u8; 64] = laid_out(&[
+        (0, &run::<16>(0x10)),
+        (16, &run::<8>(0x20)),
+        (24, &[0, 0, 0, 0x80]),
+        (28, &run::<4>(0x28)),
+        (32, &[7, 8, 3, 0]),
+        (40, &run::<8>(0x30)),
+        (56, &run::<8>(0x38)),
+    ]);
+    assert_eq!(slot(7, 8, flags).encode(), expected);
+    assert_eq!(ControlSlot::decode(&expected), Ok(slot(7, 8, flags)));
+    for (index, count, flags) in [(0, 0, 0), (0, 9, 0), (1, 1, 0), (0, 1, 4), (0, 1, 0x8000)] {
+        let decoded = ControlSlot::decode(&slot(index, count, flags).encode());
+        assert_eq!(decoded, Err(DecodeError::Field), "{index} of {count}, flags {flags:#x}");
+    }
+}
+
+#[test]
+fn w4_region_cell() {
+    let keys = [0x10, 0x18, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48].map(n64);
+    let (first, second) = cell::encode(&keys, n32(0x60), n32(0x70));
+    let last = (56, run::<4>(0x60), 60, run::<4>(0x70));
+    assert_eq!(first, laid_out(&[(0, &run::<56>(0x10)), (last.0, &last.1), (last.2, &last.3)]));
+    assert_eq!(second, laid_out(&[(0, &run::<8>(0x48)), (last.0, &last.1), (last.2, &last.3)]));
+    assert_eq!(cell::decode(&first, &second, n32(0x60), n32(0x70)), Some(keys));
+    let (_, later) = cell::encode(&keys, n32(0x61), n32(0x70));
+    assert_eq!(cell::decode(&first, &later, n32(0x60), n32(0x70)), None, "half written");
+}
+
+#[test]
+fn w5_state_line() {
+    let expected: [u8; 64] = laid_out(&[
+        (0, &run::<4>(0x10)),
+        (4, &run::<4>(0x20)),
+        (8, &run::<8>(0x30)),
+        (16, &run::<4>(0x40)),
+        (20, &run::<4>(0x50)),
+        (24, &run::<4>(0x60)),
+        (28, &[1, 0, 0, 0]),
+        (32, &run::<4>(0x70)),
+        (36, &[1, 0, 0, 0]),
+        (56, &run::<4>(0x10)),
+        (60, &run::<4>(0x80)),
+    ]);
+    let line = state(VERDICT_CANCELED, STATE_FAILED);
+    assert_eq!(line.encode(), expected);
+    assert_eq!(StateLine::decode(&expected), Ok(line));
+    assert_eq!(StateLine::decode(&state(3, 0).encode()), Err(DecodeError::Field));
+    assert_eq!(StateLine::decode(&state(0, 2).encode()), Err(DecodeError::Field));
+    let half = StateLine { sequence_first: 1, ..line };
+    assert_eq!(StateLine::decode(&half.encode()), Err(DecodeError::Field));
+}
+
+#[test]
+fn w6_immediate() {
+    // 23 bits of the group number, 3 of the position, 6 of the stripe, from the top.
+    let token = immediate::token(Seq(0x8000_0005), 6);
+    assert_eq!(token, 0b101_110);
+    assert_eq!(immediate::encode(token, 33), 0b101_110_100_001);
+    assert_eq!(immediate::token(Seq(u32::MAX), 7), (1 << 26) - 1);
+    assert_eq!(immediate::encode((1 << 26) - 1, 63), u32::MAX);
+    assert_eq!(immediate::resolve(token, Seq(0x8000_0000), 8), Some((Seq(0x8000_0005), 6)));
+}
+
+#[test]
+fn w7_listen_handle() {
+    let mut expected: [u8; HANDLE_BYTES] = laid_out(&[
+        (0, b"crosstie"),
+        (8, &[1, 0, 7, 0]),
+        (16, &run::<8>(0x10)),
+        (24, &run::<16>(0x20)),
+        (40, &run::<8>(0x40)),
+        (48, &[1]),
+        (68, &[4, 0, 0x34, 0x12, 10, 0, 0, 1]),
+        (88, &[6, 0, 0x78, 0x56]),
+        (92, &run::<16>(0x60)),
+    ]);
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    for byte in &expected[..120] {
+        sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    expected[120..].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(listen_handle().encode(), expected);
+    assert_eq!(ListenHandle::decode(&expected), Ok(listen_handle()));
+    assert_eq!(ListenHandle::decode(&[0; HANDLE_BYTES]), Err(DecodeError::Magic));
+    expected[100] ^= 1;
+    assert_eq!(ListenHandle::decode(&expected), Err(DecodeError::Checksum));
+}
+
+#[test]
+fn w8_frame_header() {
+    let bytes = frame(Frame::Closed(refused_hello()));
+    let expected: [u8; 16] = laid_out(&[(0, b"XTIE"), (4, &[1, 0]), (8, &[7, 0]), (10, &[32, 0])]);
+    assert_eq!(bytes[..16], expected);
+    assert_eq!(bytes[16..], refused_hello().encode());
+    assert_eq!(FrameHeader::decode(&bytes), Ok((FrameKind::Closed, 0, &bytes[16..])));
+    assert_eq!(FrameHeader::decode(&bytes[..15]), Err(DecodeError::Short));
+    assert_eq!(FrameHeader::decode(&bytes[..47]), Err(DecodeError::Short));
+    for (at, wrong) in
+        [(0, DecodeError::Magic), (4, DecodeError::Version(2)), (8, DecodeError::Field)]
+    {
+        let mut damaged = bytes.clone();
+        damaged[at] += if at == 8 { 9 } else { 1 };
+        assert_eq!(FrameHeader::decode(&damaged), Err(wrong));
+    }
+    assert_eq!((FRAME_BYTES_WRITTEN, FRAME_BYTES_MAX), (176, 1024));
+}
+
+#[test]
+fn w8_bodies() {
+    let link: [u8; 160] = laid_out(&[
+        (0, &run::<8>(0x10)),
+        (8, &run::<16>(0x20)),
+        (24, &run::<16>(0x30)),
+        (40, &run::<16>(0x40)),
+        (56, &run::<8>(0x50)),
+        (64, &run::<8>(0x58)),
+        (72, &run::<8>(0x60)),
+        (80, &run::<8>(0x68)),
+        (96, &run::<16>(0x70)),
+        (112, &run::<16>(0x80)),
+    ]);
+    assert_eq!(link_hello().encode(), link);
+    assert_eq!(LinkHello::from_bytes(&link), link_hello());
+
+    let connect: [u8; 128] = laid_out(&[(0, &run::<68>(0x10)), (72, &run::<8>(0x58))]);
+    assert_eq!(connect_hello().encode(), connect);
+    assert_eq!(ConnectHello::from_bytes(&connect), connect_hello());
+
+    let refused: [u8; 32] =
+        laid_out(&[(0, &run::<8>(0x10)), (8, &[2, 0, 0, 0]), (12, &run::<2>(0x20))]);
+    assert_eq!(refused_hello().encode(), refused);
+    assert_eq!(RefusedHello::from_bytes(&refused), refused_hello());
+    for number in 0..10 {
+        let reason = RefuseReason::from_wire(number) as u32;
+        let known = (1..=8).contains(&number);
+        assert_eq!(reason, if known { number } else { RefuseReason::Protocol as u32 });
+    }
+}
+
+/// Valid encodings, from which the fuzzer starts: corpus, file name, bytes.
+fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let (first, second) = cell::encode(&[0x10, 0, 1, 2, 3, 4, 5, u64::MAX], 9, 3);
+    let bare = ListenHandle { addresses: [Address::default(); 3], ..listen_handle() };
+    let near = immediate::encode(immediate::token(Seq(5), 3), 63);
+    let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+    vec![
+        ("head", "eager", head(KIND_EAGER, 0).encode().to_vec()),
+        ("head", "descriptor", head(KIND_DESCRIPTOR, 0).encode().to_vec()),
+        ("head", "start", head(KIND_START, 64).encode().to_vec()),
+        ("descriptor", "one_rail", descriptor(1).encode()[..Descriptor::bytes(1)].to_vec()),
+        ("descriptor", "eight_rails", descriptor(8).encode().to_vec()),
+        ("slot", "alone", slot(0, 1, 0).encode().to_vec()),
+        ("slot", "last_of_eight_canceled", slot(7, 8, SLOT_CANCEL).encode().to_vec()),
+        ("cell", "whole", [first, second].concat()),
+        ("state", "plain", state(0, 0).encode().to_vec()),
+        ("state", "canceled_and_failed", state(1, STATE_FAILED).encode().to_vec()),
+        ("immediate", "near", words([near, 4, 32])),
+        ("immediate", "across_the_wrap", words([near, u32::MAX - 3, 512])),
+        ("handle", "three_addresses", listen_handle().encode().to_vec()),
+        ("handle", "no_address", bare.encode().to_vec()),
+        ("frame", "link_hello", frame(Frame::LinkHello(link_hello()))),
+        ("frame", "link_reply", frame(Frame::LinkReply(link_hello()))),
+        ("frame", "link_ready", frame(Frame::LinkReady(link_hello()))),
+        ("frame", "connect", frame(Frame::Connect(connect_hello()))),
+        ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
+        ("frame", "refused", frame(Frame::Refused(refused_hello()))),
+        ("frame", "closed", frame(Frame::Closed(refused_hello()))),
+    ]
+}
+
+#[test]
+fn fuzz_corpora_are_todays_valid_encodings() {
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    let bless = std::env::var_os("XTIE_BLESS").is_some();
+    for (corpus, name, bytes) in seeds() {
+        let path = corpora.join(corpus).join(name);
+        if bless {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let committed = std::fs::read(&path).unwrap_or_default();
+        assert_eq!(committed, bytes, "{} is stale: see XTIE_BLESS above", path.display());
+    }
+}
+
+#[test]
+fn decoders_take_any_damage_to_valid_bytes() {
+    const SEED: u64 = 7;
+    const DAMAGES: usize = 20_000;
+    let mut state = SEED;
+    let mut random = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let seeds = seeds();
+    for (name, check) in checks::ALL {
+        let of_name: Vec<_> = seeds.iter().filter(|(corpus, ..)| *corpus == name).collect();
+        assert!(!of_name.is_empty(), "no seed for {name}");
+        for _ in 0..DAMAGES {
+            let mut bytes = of_name[random() % of_name.len()].2.clone();
+            for _ in 0..random() % 4 {
+                let at = random() % bytes.len();
+                bytes[at] = random() as u8;
+            }
+            bytes.truncate(bytes.len() - random() % 8 / 7 * (random() % bytes.len()));
+            check(&bytes);
+        }
+    }
+}
