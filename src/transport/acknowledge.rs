@@ -150,6 +150,18 @@ impl<P: Provider> Endpoint<'_, P> {
         self.work.insert(index); // the next withdrawal may be asked for
     }
 
+    /// The peer has passed all groups below `base` when it sent what is in turn now: a group that
+    /// we asked back, and that nothing was bound to until now, it has given up.
+    pub(super) fn passed_take(&mut self, index: usize, base: Seq) {
+        let Some(group) = self.connections[index].canceling else {
+            return;
+        };
+        let record = self.groups[self.group_at(index, group)];
+        if group.before(base) && record.number == group && record.bound == 0 {
+            self.canceled_take(index, group);
+        }
+    }
+
     /// Ends a group that nothing was, or will be, bound to.
     pub(super) fn group_withdraw(&mut self, index: usize, number: Seq) {
         let at = self.group_at(index, number);

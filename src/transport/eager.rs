@@ -226,6 +226,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &mut self.connections[index];
         c.groups_take(Seq(head.group_base));
         let message = HeldMessage {
+            group_base: Seq(head.group_base),
             slot,
             tag: head.tag,
             number: Seq(head.send_number),
@@ -252,6 +253,9 @@ impl<P: Provider> Endpoint<'_, P> {
     fn in_turn(&mut self, index: usize, message: HeldMessage) {
         let c = &mut self.connections[index];
         c.eager_expected = c.eager_expected.next();
+        if c.canceling.is_some() {
+            self.passed_take(index, message.group_base);
+        }
         if message.kind == KIND_START {
             return self.start_arrived(index, message);
         }

@@ -45,3 +45,6 @@ pub use limits::{Config, Limits};
 pub use mr::DataMrs;
 pub use request::{Outcome, RequestError, RequestId, SubmitError};
 pub use stats::Stats;
+
+#[cfg(test)]
+mod tests;

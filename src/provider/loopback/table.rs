@@ -296,7 +296,7 @@ impl<'m> Tables<'m> {
         if self.peers[peer].state == State::Open {
             self.cancel(peer, OpErrorKind::Canceled);
             self.peers[peer].state = State::Fenced;
-            self.go_down(self.partner(peer), DownCause::Failed);
+            self.go_down(self.partner(peer), DownCause::Closed);
         }
     }
 

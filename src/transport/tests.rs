@@ -1,0 +1,282 @@
+//! The machine over the loopback rail: both ends in one endpoint.
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::ConnectionIndex;
+use crate::base::slab::Handle;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{Domain, MemoryKind, Provider, RailKey, Region, RemoteSpan};
+use crate::provider::loopback::{self, Loopback};
+use crate::transport::limits::CREDITS;
+use std::vec;
+use std::vec::Vec;
+
+const A: ConnectionIndex = ConnectionIndex(0);
+const B: ConnectionIndex = ConnectionIndex(1);
+const BUDGET: Bytes = Bytes::kib(256);
+const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 16 };
+const RAIL: loopback::Limits = loopback::Limits {
+    peers_max: 2,
+    slots: 64,
+    payload_max: Bytes::kib(8),
+    regions_max: 17,
+    jobs: 64,
+};
+
+struct Pair<'m> {
+    endpoint: Endpoint<'m, Loopback<'m>>,
+    regions: DataMrs<'m>,
+}
+
+impl<'m> Pair<'m> {
+    fn open(block: &'m mut HeapBlock, pull: bool) -> Pair<'m> {
+        let mut carver = block.carver();
+        let regions = DataMrs::carve(&mut carver, LIMITS.regions_max).unwrap();
+        let mut rail = Loopback::open(RAIL, &mut carver).unwrap();
+        rail.peer_open_at(crate::base::ids::PeerIndex(0), crate::base::ids::PeerIndex(1)).unwrap();
+        let config = Config { stripe_bytes_min: Bytes::kib(4), ..Config::default() };
+        let mut endpoint = Endpoint::open(&mut carver, LIMITS, config, regions, rail).unwrap();
+        let mailboxes = endpoint.mailboxes();
+        // SAFETY: the block outlives the endpoint.
+        let key = unsafe { endpoint.rail().domain().register(mailboxes.region()) }.unwrap();
+        for (own, peer) in [(A, B), (B, A)] {
+            let mailbox = RemoteSpan { key, address: mailboxes.address(peer.0) };
+            let setup = ConnectionSetup {
+                pull,
+                mailbox,
+                eager_bytes_max: Bytes::kib(8),
+                credits: CREDITS,
+                groups_max: LIMITS.requests_max,
+            };
+            endpoint.connection_open(own, &setup);
+        }
+        Pair { endpoint, regions }
+    }
+
+    fn register(&self, memory: &mut [u8]) -> Handle {
+        let region = Region {
+            address: memory.as_mut_ptr().expose_provenance() as u64,
+            length: Bytes::of(memory.len()),
+            kind: MemoryKind::Host,
+        };
+        // SAFETY: tests keep their memory alive and do not touch it while requests stand.
+        let key = unsafe { self.endpoint.rail().domain().register(region) }.unwrap();
+        let mut keys = [RailKey(0); 8];
+        keys[0] = key;
+        // SAFETY: as above.
+        unsafe { self.regions.insert(region, &keys) }.unwrap()
+    }
+
+    fn finish(&mut self, request: RequestId) -> Outcome {
+        for _ in 0..100_000 {
+            if let Some(outcome) = self.endpoint.test(request).unwrap() {
+                return outcome;
+            }
+            self.endpoint.progress(Instant(0), BUDGET);
+        }
+        panic!("request never ended");
+    }
+}
+
+fn outgoing(region: Handle, memory: &[u8], tag: i32) -> Outgoing {
+    Outgoing { region, address: memory.as_ptr() as u64, length: memory.len() as u64, tag }
+}
+
+fn incoming(region: Handle, memory: &[u8], tag: i32) -> Incoming {
+    Incoming { region, address: memory.as_ptr() as u64, length: memory.len() as u64, tag }
+}
+
+fn block() -> HeapBlock {
+    HeapBlock::new(LIMITS.machine_bytes() + LIMITS.regions_bytes() + Loopback::bytes(RAIL))
+}
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn messages_of_every_size_cross_in_both_modes_and_orders() {
+    for pull in [true, false] {
+        for send_first in [true, false] {
+            let mut block = block();
+            let mut pair = Pair::open(&mut block, pull);
+            for length in [0, 1, 8, 4096, 8192, 8193, 65_536, 1_000_001] {
+                let mut source = pattern(length, 3);
+                let mut target = vec![0u8; length + 5];
+                let from = if length == 0 { Handle::default() } else { pair.register(&mut source) };
+                let to = pair.register(&mut target);
+                let (out, room) = (outgoing(from, &source, 7), incoming(to, &target, 7));
+                let (send, receive) = if send_first {
+                    let send = pair.endpoint.isend(A, out).unwrap();
+                    pair.endpoint.progress(Instant(0), BUDGET);
+                    (send, pair.endpoint.irecv(B, &[room]).unwrap())
+                } else {
+                    let receive = pair.endpoint.irecv(B, &[room]).unwrap();
+                    pair.endpoint.progress(Instant(0), BUDGET);
+                    (pair.endpoint.isend(A, out).unwrap(), receive)
+                };
+                let outcome = pair.finish(receive);
+                assert_eq!(outcome.result, Ok(()));
+                assert_eq!(outcome.lengths[0], length as u64);
+                assert_eq!(pair.finish(send).result, Ok(()));
+                assert_eq!(target[..length], source[..]);
+                assert!(target[length..].iter().all(|b| *b == 0));
+                pair.regions.remove(to).unwrap();
+                if length != 0 {
+                    pair.regions.remove(from).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tags_match_inside_the_oldest_group_in_order() {
+    for pull in [true, false] {
+        let mut block = block();
+        let mut pair = Pair::open(&mut block, pull);
+        let mut source = pattern(64, 9);
+        let from = pair.register(&mut source);
+        let mut target = [0u8; 64];
+        let to = pair.register(&mut target);
+        // second group's tag is sent first: it waits until the first group is bound
+        let sends: Vec<_> = [(5, 0), (1, 8), (2, 16)]
+            .iter()
+            .map(|(tag, at)| {
+                pair.endpoint.isend(A, outgoing(from, &source[*at..*at + 8], *tag)).unwrap()
+            })
+            .collect();
+        pair.endpoint.progress(Instant(0), BUDGET);
+        let rooms = [incoming(to, &target[8..16], 2), incoming(to, &target[16..24], 1)];
+        let first = pair.endpoint.irecv(B, &rooms).unwrap();
+        let second = pair.endpoint.irecv(B, &[incoming(to, &target[24..40], 5)]).unwrap();
+        assert_eq!(pair.finish(first).lengths[..2], [8, 8]);
+        assert_eq!(pair.finish(second).lengths[0], 8);
+        for send in sends {
+            assert_eq!(pair.finish(send).result, Ok(()));
+        }
+        assert_eq!(target[8..16], source[16..24]);
+        assert_eq!(target[16..24], source[8..16]);
+        assert_eq!(target[24..32], source[0..8]);
+    }
+}
+
+#[test]
+fn message_longer_than_the_receive_is_an_error_and_the_next_one_arrives() {
+    for pull in [true, false] {
+        for length in [100, 100_000] {
+            let mut block = block();
+            let mut pair = Pair::open(&mut block, pull);
+            let mut source = pattern(length, 1);
+            let from = pair.register(&mut source);
+            let mut target = vec![0u8; length];
+            let to = pair.register(&mut target);
+            let short = pair.endpoint.irecv(B, &[incoming(to, &target[..50], 0)]).unwrap();
+            let whole = pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap();
+            let sends = [0, 1].map(|_| pair.endpoint.isend(A, outgoing(from, &source, 0)).unwrap());
+            assert_eq!(pair.finish(short).result, Err(RequestError::Truncated));
+            assert_eq!(pair.finish(whole).result, Ok(()));
+            for send in sends {
+                assert_eq!(pair.finish(send).result, Ok(()));
+            }
+            assert_eq!(target, source);
+        }
+    }
+}
+
+#[test]
+fn canceled_receive_ends_and_later_messages_find_their_receives() {
+    for pull in [true, false] {
+        let mut block = block();
+        let mut pair = Pair::open(&mut block, pull);
+        let mut source = pattern(16, 1);
+        let from = pair.register(&mut source);
+        let mut target = [0u8; 32];
+        let to = pair.register(&mut target);
+        let canceled = pair.endpoint.irecv(B, &[incoming(to, &target[..16], 3)]).unwrap();
+        let kept = pair.endpoint.irecv(B, &[incoming(to, &target[16..], 3)]).unwrap();
+        pair.endpoint.progress(Instant(0), BUDGET);
+        pair.endpoint.cancel(canceled).unwrap();
+        if !pull {
+            // the sender gives the verdict when it looks at the slots
+            pair.endpoint.progress(Instant(0), BUDGET);
+        }
+        let send = pair.endpoint.isend(A, outgoing(from, &source, 3)).unwrap();
+        assert_eq!(pair.finish(canceled).result, Err(RequestError::Canceled));
+        assert_eq!(pair.finish(kept).result, Ok(()));
+        assert_eq!(pair.finish(send).result, Ok(()));
+        assert_eq!(target[16..], source[..]);
+        assert!(target[..16].iter().all(|b| *b == 0));
+        assert_eq!(pair.endpoint.test(kept), Err(request::RequestIdError::Stale));
+    }
+}
+
+#[test]
+fn thousands_of_messages_keep_order_with_few_records() {
+    for pull in [true, false] {
+        let mut block = block();
+        let mut pair = Pair::open(&mut block, pull);
+        let mut source = pattern(1 << 16, 1);
+        let from = pair.register(&mut source);
+        let mut target = vec![0u8; 1 << 16];
+        let to = pair.register(&mut target);
+        let lengths = [8usize, 9000, 0, 8192, 1, 20_000];
+        let (mut sent, mut posted, mut done) = (0usize, 0usize, 0usize);
+        let mut receives = std::collections::VecDeque::new();
+        let mut sends = std::collections::VecDeque::new();
+        while done < 5000 {
+            let length = lengths[sent % lengths.len()];
+            if sent < 5000 {
+                match pair.endpoint.isend(A, outgoing(from, &source[..length], 0)) {
+                    Ok(send) => {
+                        sends.push_back(send);
+                        sent += 1;
+                    }
+                    Err(error) => assert_eq!(error, SubmitError::Again),
+                }
+            }
+            if posted < 5000 && posted % 7 != 3 || receives.is_empty() {
+                match pair.endpoint.irecv(B, &[incoming(to, &target[..20_000], 0)]) {
+                    Ok(receive) => {
+                        receives.push_back(receive);
+                        posted += 1;
+                    }
+                    Err(error) => assert_eq!(error, SubmitError::Again),
+                }
+            }
+            pair.endpoint.progress(Instant(0), BUDGET);
+            while let Some(send) = sends.front() {
+                match pair.endpoint.test(*send).unwrap() {
+                    Some(outcome) => assert_eq!(outcome.result, Ok(())),
+                    None => break,
+                }
+                sends.pop_front();
+            }
+            if let Some(outcome) = receives.front().and_then(|r| pair.endpoint.test(*r).unwrap()) {
+                assert_eq!(outcome.result, Ok(()));
+                assert_eq!(outcome.lengths[0], lengths[done % lengths.len()] as u64);
+                receives.pop_front();
+                done += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn closing_ends_requests_on_both_sides_and_the_number_can_be_used_again() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, true);
+    let mut target = [0u8; 32];
+    let to = pair.register(&mut target);
+    let own = pair.endpoint.irecv(A, &[incoming(to, &target[..16], 3)]).unwrap();
+    let peers = pair.endpoint.irecv(B, &[incoming(to, &target[16..], 3)]).unwrap();
+    assert_eq!(pair.regions.remove(to), Err(crate::base::regions::RemoveError::Busy));
+    while pair.endpoint.connection_close(A) == Err(endpoint::ConnectionCloseError::Again) {
+        pair.endpoint.progress(Instant(0), BUDGET);
+    }
+    assert_eq!(pair.finish(own).result, Err(RequestError::Closed));
+    assert_eq!(pair.finish(peers).result, Err(RequestError::PeerClosed));
+    assert!(pair.endpoint.irecv(A, &[incoming(to, &target, 0)]).is_err());
+    pair.regions.remove(to).unwrap();
+}
