@@ -1,1 +1,24 @@
-//! (placeholder)
+//! An endpoint on a host: transport, rail, side band and memory put together. The C API and the
+//! tool both stand on this room, so that they cannot differ.
+//!
+//! [`Endpoint`] has two halves. [`Shared`] may be used from any thread: registration, listening,
+//! connecting, accepting. The rest belongs to one thread at a time: requests, progress, closing.
+
+pub mod device;
+pub mod endpoint;
+pub mod error;
+mod link_memory;
+pub mod log;
+mod machine;
+pub mod options;
+mod own;
+pub mod settings;
+pub mod shared;
+
+pub use device::{DeviceKind, DeviceProperties};
+pub use endpoint::Endpoint;
+pub use error::{
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
+};
+pub use options::Options;
+pub use shared::{Attempt, Shared};

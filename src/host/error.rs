@@ -1,0 +1,48 @@
+//! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
+#![forbid(unsafe_code)]
+
+pub use crate::connect::{AcceptError, ConnectError, ListenError};
+pub use crate::fabric::{DeregisterError, RegisterError};
+use crate::transport::limits::LimitsError;
+use core::fmt;
+
+/// Why an endpoint could not be opened. Nothing is left behind.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum OpenError {
+    /// A limit is zero, too large, or of a wrong shape.
+    Limits(LimitsError),
+    /// A ring's size, or the eager size, is of a wrong shape.
+    Rings,
+    /// The block is smaller than [`super::Options::bytes`].
+    Storage,
+    /// The device cannot be used on this host.
+    Device,
+    /// The side band could not be opened.
+    Band(crate::connect::OpenError),
+    /// The kernel refused, with its code.
+    System(i32),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Limits(LimitsError::Connections) => {
+                f.write_str("connections_max must be from 1 to 65536")
+            }
+            OpenError::Limits(LimitsError::Requests) => {
+                f.write_str("requests_max must be 32 or 64")
+            }
+            OpenError::Limits(LimitsError::Regions) => {
+                f.write_str("regions_max must be from 1 to 65534")
+            }
+            OpenError::Rings => f.write_str(
+                "ring sizes must be powers of two from 4096, and the eager size at most a quarter \
+                 of the send ring",
+            ),
+            OpenError::Storage => f.write_str("the storage is smaller than the endpoint's size"),
+            OpenError::Device => f.write_str("the device cannot be used on this host"),
+            OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
+            OpenError::System(code) => write!(f, "the kernel refused (errno {code})"),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What an endpoint is opened with, and how large its block is.
+#![forbid(unsafe_code)]
+
+use super::device::DeviceKind;
+use crate::base::carve::{bytes_for, lines};
+use crate::base::ring::Indices;
+use crate::base::sync::{AtomicU32, AtomicU64, Cell};
+use crate::base::units::{Bytes, Span};
+use crate::connect::BandEvent;
+use crate::provider::{loopback, shm};
+use crate::transport::Limits;
+
+/// How an endpoint is opened.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Options {
+    /// On which device.
+    pub device: DeviceKind,
+    /// Capacities; they alone decide the size of the block.
+    pub limits: Limits,
+    /// Longest message that is copied instead of read in place; up to a quarter of the send ring.
+    pub eager_bytes_max: Bytes,
+    /// Shared memory of each direction of a connection, for messages: a power of two.
+    pub send_ring_bytes: u32,
+    /// Shared memory of each direction of a connection, for control and two-copy transfers: a
+    /// power of two.
+    pub write_ring_bytes: u32,
+    /// Address space that shared memory for the user is cut from; zero for none.
+    pub heap_bytes: Bytes,
+    /// How long a peer may take to answer a connect.
+    pub handshake_deadline: Span,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            device: DeviceKind::SharedMemory,
+            limits: Limits::default(),
+            eager_bytes_max: Bytes::kib(8),
+            send_ring_bytes: 64 << 10,
+            write_ring_bytes: 64 << 10,
+            heap_bytes: Bytes(64 << 30),
+            handshake_deadline: Span::millis(10_000),
+        }
+    }
+}
+
+/// Receive slots of one loopback connection: the credits, rounded up.
+const LOOPBACK_SLOTS: u32 = 64;
+/// Longest eager payload of the loopback device.
+const LOOPBACK_PAYLOAD: Bytes = Bytes::kib(1);
+
+/// Events that the side band may be ahead of the data thread.
+pub(super) const fn events(limits: &Limits) -> usize {
+    (2 * limits.connections_max as usize).next_power_of_two()
+}
+
+/// Ops that a rail may have outstanding.
+const fn ops(limits: &Limits) -> u32 {
+    let each = limits.connections_max * limits.requests_max;
+    if each < 64 { 64 } else if each > 4096 { 4096 } else { each }
+}
+
+pub(super) const fn shm_limits(limits: &Limits) -> shm::Limits {
+    shm::Limits {
+        peers_max: limits.connections_max,
+        regions_max: limits.regions_max + 1,
+        ops_max: ops(limits),
+    }
+}
+
+pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
+    loopback::Limits {
+        peers_max: limits.connections_max,
+        slots: LOOPBACK_SLOTS,
+        payload_max: LOOPBACK_PAYLOAD,
+        regions_max: limits.regions_max + 1,
+        jobs: ops(limits),
+    }
+}
+
+impl Options {
+    /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.
+    pub const fn bytes(&self) -> usize {
+        let connections = self.limits.connections_max as usize;
+        let band = bytes_for::<AtomicU64>(1)
+            + 2 * bytes_for::<AtomicU32>(connections)
+            + lines(core::mem::size_of::<Indices>())
+            + bytes_for::<Cell<BandEvent>>(events(&self.limits));
+        let rail = match self.device {
+            DeviceKind::SharedMemory => shm::Shm::bytes(&shm_limits(&self.limits)),
+            DeviceKind::Loopback => loopback::Loopback::bytes(loopback_limits(&self.limits)),
+        };
+        band + rail + self.limits.regions_bytes() + self.limits.machine_bytes()
+    }
+}
