@@ -1,1 +1,22 @@
-//! (placeholder)
+//! Memory that processes share, and the two system services beside it: copies through the kernel,
+//! and waking a sleeper.
+//!
+//! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
+//! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
+//! - [`kernel_copy`]: reading another process's memory
+//! - [`wake`]: eventfd, and the process-wide barrier that makes a doorbell cheap
+//!
+//! Everything here is control path, except [`kernel_copy::read`] and [`wake::ring`], which do one
+//! system call each and nothing else. Space is allocated for real when it is handed out, so that a
+//! full `/dev/shm` is an error of the call and never a SIGBUS later.
+
+pub mod errno;
+pub mod heap;
+pub mod kernel_copy;
+pub mod shared;
+pub mod wake;
+
+pub use errno::Errno;
+pub use heap::{HeapError, SharedHeap};
+pub use shared::SharedMapping;
+pub use wake::WakeFd;

@@ -1,1 +1,37 @@
-//! (being built)
+//! The shared-memory rail: peers on one host.
+//!
+//! Each connection has four rings in memory that both processes map: a send ring and a write ring
+//! each way ([`ring`], [`record`], [`layout`]). Messages lie in the send ring until their receiver
+//! has released them, in any order ([`held`]). Writes and adds go through the write ring and are
+//! carried out by their target, which checks each key in its own table ([`mod@push`]). Reads are
+//! copies of the reader's own ([`pull`]), so that its own act is the fence (P10), or, where the
+//! kernel forbids that, two pipelined copies through the write ring ([`serve`]).
+//!
+//! Nobody waits for anybody: what finds no room stays queued and moves on with the next poll, and
+//! everything in a ring can be consumed without room in another, so two full rings do not block
+//! each other. Acknowledgements are a counter beside the rings for that reason.
+//!
+//! What stands in shared memory is not believed: lengths, kinds, serials and positions are checked,
+//! and a peer that breaks them is down with [`crate::fabric::DownCause::Failed`].
+
+pub mod board;
+pub mod domain;
+pub mod held;
+pub mod layout;
+pub mod ops;
+pub mod pair;
+mod peer;
+pub mod provider;
+mod pull;
+mod push;
+pub mod record;
+pub mod ring;
+pub mod rota;
+mod serve;
+pub mod word;
+
+pub use board::{HeapSpan, board_bytes};
+pub use domain::ShmDomain;
+pub use layout::{RingSizes, rings_bytes};
+pub use peer::PeerSetup;
+pub use provider::{Limits, OpenError, Shm, bytes};

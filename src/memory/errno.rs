@@ -1,0 +1,21 @@
+//! The number that the system gives a failure.
+
+/// A system call's error number.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Not enough memory or space.
+    pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
+
+    /// What the last failed call of this thread left.
+    pub fn last() -> Errno {
+        // SAFETY: the location of this thread's errno is always valid.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+
+    /// `Err` with the thread's errno when a call returned a negative number.
+    pub(crate) fn check(result: i64) -> Result<u64, Errno> {
+        u64::try_from(result).map_err(|_| Errno::last())
+    }
+}

@@ -1,0 +1,212 @@
+//! Memory for user buffers that peers on the same host can reach with plain loads.
+
+extern crate std;
+
+use super::errno::Errno;
+use super::shared::SharedMapping;
+use core::ffi::CStr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+use std::vec::Vec;
+
+/// Address space that [`SharedHeap::create`] asks for unless told otherwise. Only address space:
+/// pages are allocated with each [`SharedHeap::allocate`].
+pub const RESERVE_BYTES_DEFAULT: usize = 64 << 30;
+/// Allocations that may live at a time unless told otherwise.
+pub const ALLOCATIONS_MAX_DEFAULT: usize = 1024;
+/// Less than this is not worth having; [`SharedHeap::create`] gives up below.
+const RESERVE_BYTES_MIN: usize = 1 << 20;
+/// Allocations this large start on a boundary of this size, so that huge pages fit.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Why nothing was allocated, or nothing freed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum HeapError {
+    /// Zero bytes were asked for, or no allocation starts at the address.
+    Argument,
+    /// The table of allocations is full: free one first.
+    Full,
+    /// No gap in the reserved address space is long enough.
+    Space,
+    /// The system has no memory for it (ENOSPC, ENOMEM), or refused otherwise.
+    System(Errno),
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Extent {
+    offset: usize,
+    length: usize,
+}
+
+impl Extent {
+    const fn end(self) -> usize {
+        self.offset + self.length
+    }
+}
+
+/// Page-aligned allocations in one mapping that peers map too.
+///
+/// A peer that maps [`SharedHeap::fd`] finds the byte that stands at `start() + offset` here at
+/// `its start + offset`. The first `head_bytes` belong to the creator.
+#[derive(Debug)]
+pub struct SharedHeap {
+    mapping: SharedMapping,
+    head_bytes: usize,
+    page_bytes: usize,
+    /// Sorted by offset; never longer than the capacity that it was made with.
+    live: Mutex<Vec<Extent>>,
+}
+
+impl SharedHeap {
+    /// Reserves `reserve_bytes`, or as much of that as the address space allows, allocates
+    /// `head_bytes` at the start, and makes room to account for `allocations_max` allocations.
+    pub fn create(
+        name: &CStr,
+        reserve_bytes: usize,
+        head_bytes: usize,
+        allocations_max: usize,
+    ) -> Result<SharedHeap, Errno> {
+        let page_bytes = page_bytes();
+        let head_bytes = head_bytes.next_multiple_of(page_bytes);
+        let mapping = reserve(name, reserve_bytes.next_multiple_of(page_bytes), head_bytes)?;
+        if head_bytes != 0 {
+            mapping.populate(0, head_bytes)?;
+        }
+        let live = Mutex::new(Vec::with_capacity(allocations_max));
+        Ok(SharedHeap { mapping, head_bytes, page_bytes, live })
+    }
+
+    /// Allocates `bytes`, rounded up to whole pages; the pages are there when this returns.
+    ///
+    /// *Shape*: address and length in bytes; the address is a multiple of the page size.
+    /// *Cost*: a system call and a walk over the live allocations; never calls malloc.
+    pub fn allocate(&self, bytes: usize) -> Result<(*mut u8, usize), HeapError> {
+        let length = bytes.checked_next_multiple_of(self.page_bytes).ok_or(HeapError::Argument)?;
+        if length == 0 {
+            return Err(HeapError::Argument);
+        }
+        let align = if length >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { self.page_bytes };
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.len() == live.capacity() {
+            return Err(HeapError::Full);
+        }
+        let (position, offset) = self.gap(&live, length, align).ok_or(HeapError::Space)?;
+        if let Err(errno) = self.mapping.populate(offset, length) {
+            let _ = self.mapping.release(offset, length);
+            return Err(HeapError::System(errno));
+        }
+        live.insert(position, Extent { offset, length });
+        // SAFETY: `gap` found the range inside the mapping.
+        Ok((unsafe { self.mapping.start().add(offset) }, length))
+    }
+
+    /// Gives an allocation's pages back to the system.
+    ///
+    /// # Safety
+    /// - nobody uses the allocation any more; a region registered in it has been deregistered.
+    pub unsafe fn free(&self, address: *mut u8) -> Result<(), HeapError> {
+        let offset = (address as usize).wrapping_sub(self.mapping.start() as usize);
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = live.binary_search_by_key(&offset, |extent| extent.offset);
+        let position = found.map_err(|_| HeapError::Argument)?;
+        let extent = live[position];
+        self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
+        live.remove(position);
+        Ok(())
+    }
+
+    /// Whether `length` bytes at `address` lie in the heap.
+    pub fn contains(&self, address: u64, length: u64) -> bool {
+        let offset = address.wrapping_sub(self.start() as u64);
+        let whole = self.length() as u64;
+        offset <= whole && length <= whole - offset
+    }
+
+    /// First byte: the head.
+    pub fn start(&self) -> *mut u8 {
+        self.mapping.start()
+    }
+
+    /// Length of the reserved range in bytes, the head included.
+    pub fn length(&self) -> usize {
+        self.mapping.length()
+    }
+
+    /// The file, to be handed to a peer, which maps it with [`SharedMapping::from_fd`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.fd()
+    }
+
+    /// The first gap that holds `length`: its place in the table, and the offset.
+    fn gap(&self, live: &[Extent], length: usize, align: usize) -> Option<(usize, usize)> {
+        let base = self.mapping.start() as usize;
+        let mut from = self.head_bytes;
+        for position in 0..=live.len() {
+            let until = live.get(position).map_or(self.mapping.length(), |extent| extent.offset);
+            let offset = (base + from).next_multiple_of(align) - base;
+            if offset <= until && length <= until - offset {
+                return Some((position, offset));
+            }
+            from = live.get(position).map_or(until, |extent| extent.end());
+        }
+        None
+    }
+}
+
+/// Reserves address space, and less of it where a limit forbids so much.
+fn reserve(name: &CStr, bytes: usize, head_bytes: usize) -> Result<SharedMapping, Errno> {
+    let mut bytes = bytes;
+    loop {
+        match SharedMapping::create(name, bytes) {
+            Err(Errno(libc::ENOMEM | libc::EFBIG | libc::EINVAL))
+                if bytes / 2 >= RESERVE_BYTES_MIN.max(head_bytes) =>
+            {
+                bytes = (bytes / 2).next_multiple_of(page_bytes());
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The system's page size in bytes.
+pub fn page_bytes() -> usize {
+    // SAFETY: a query without arguments in memory.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESERVE: usize = 64 << 20;
+
+    #[test]
+    fn allocations_do_not_overlap_and_gaps_are_used_again() {
+        let heap = SharedHeap::create(c"test", RESERVE, 100, 8).unwrap();
+        let (a, a_length) = heap.allocate(5000).unwrap();
+        let (b, _) = heap.allocate(1).unwrap();
+        assert_eq!(a_length, 8192);
+        assert!(b as usize >= a as usize + a_length);
+        assert!(a as usize > heap.start() as usize, "the head is not handed out");
+        // SAFETY: nobody uses it.
+        unsafe { heap.free(a) }.unwrap();
+        // SAFETY: refused, as nothing starts there any more.
+        assert_eq!(unsafe { heap.free(a) }, Err(HeapError::Argument));
+        let (c, _) = heap.allocate(8192).unwrap();
+        assert_eq!(c, a);
+        let (d, _) = heap.allocate(3 << 20).unwrap();
+        assert_eq!(d as usize % HUGE_PAGE_BYTES, 0);
+    }
+
+    #[test]
+    fn full_table_and_full_space_are_answers() {
+        let heap = SharedHeap::create(c"test", RESERVE, 0, 2).unwrap();
+        assert_eq!(heap.allocate(2 * RESERVE), Err(HeapError::Space));
+        assert_eq!(heap.allocate(0), Err(HeapError::Argument));
+        assert_eq!(heap.allocate(usize::MAX), Err(HeapError::Argument));
+        heap.allocate(1).unwrap();
+        heap.allocate(1).unwrap();
+        assert_eq!(heap.allocate(1), Err(HeapError::Full));
+    }
+}

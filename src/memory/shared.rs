@@ -1,0 +1,168 @@
+//! One mapping shared between processes, backed by an anonymous file.
+
+extern crate std;
+
+use super::errno::Errno;
+use core::ffi::CStr;
+use core::ptr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A mapping of an anonymous file; unmapped, and the descriptor closed, on drop.
+///
+/// The file is sealed against shrinking, so that no holder of the descriptor can make the pages
+/// disappear under another one.
+#[derive(Debug)]
+pub struct SharedMapping {
+    start: *mut u8,
+    length: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping is plain memory reached through raw pointers; the type itself only calls
+// the kernel, which orders calls on one descriptor.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above; no method touches the bytes.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Reserves `reserve_bytes` of address space over a new file without allocating any of it.
+    ///
+    /// *Errors*: the errno of the step that failed; ENOMEM when the address space is limited.
+    pub fn create(name: &CStr, reserve_bytes: usize) -> Result<SharedMapping, Errno> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: `name` is a C string.
+        let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        Errno::check(raw.into())?;
+        // SAFETY: just made, and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: a call on a descriptor that we own.
+        Errno::check(unsafe { libc::ftruncate(raw, reserve_bytes as libc::off_t) }.into())?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: a call on a descriptor that we own.
+        Errno::check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) }.into())?;
+        map(fd, reserve_bytes)
+    }
+
+    /// Maps a file that another process made.
+    ///
+    /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
+    pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
+        // SAFETY: all-zero bytes are a value of this plain C struct.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: `stat` is valid for writes for the length of the call.
+        Errno::check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) }.into())?;
+        // SAFETY: a call on a descriptor that we own.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+        if !sealed || (stat.st_size as u64) < bytes as u64 {
+            return Err(Errno(libc::EINVAL));
+        }
+        map(fd, bytes)
+    }
+
+    /// Allocates the pages of a range for real.
+    ///
+    /// *Errors*: ENOSPC or ENOMEM when there is no room; parts may have been allocated then, which
+    /// [`SharedMapping::release`] gives back.
+    pub fn populate(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        self.fallocate(0, offset, length)?;
+        if let Some(at) = self.range(offset, length) {
+            // Page tables now rather than at first touch; a kernel without the call (before 5.14)
+            // faults later, so a refusal changes nothing but time.
+            // SAFETY: the range lies in our mapping (`range`).
+            unsafe { libc::madvise(at.cast(), length, libc::MADV_POPULATE_WRITE) };
+        }
+        Ok(())
+    }
+
+    /// Gives the pages of a range back to the system; they read as zero afterwards.
+    pub fn release(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, length)
+    }
+
+    /// First byte.
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The file, to be handed to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.fd.as_fd()
+    }
+
+    fn range(&self, offset: usize, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        // SAFETY: `offset <= end <= length`, so the sum stays inside the mapping.
+        (end <= self.length).then(|| unsafe { self.start.add(offset) })
+    }
+
+    fn fallocate(&self, mode: i32, offset: usize, length: usize) -> Result<(), Errno> {
+        self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        loop {
+            // SAFETY: a call on a descriptor that we own.
+            let result =
+                unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset as i64, length as i64) };
+            match Errno::check(result.into()) {
+                Ok(_) => return Ok(()),
+                Err(Errno(libc::EINTR)) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` mapped, once.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+fn map(fd: OwnedFd, length: usize) -> Result<SharedMapping, Errno> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let start =
+        unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), 0) };
+    if start == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    Ok(SharedMapping { start: start.cast(), length, fd })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 1 << 20;
+
+    #[test]
+    fn two_mappings_of_one_file_show_the_same_bytes() {
+        let ours = SharedMapping::create(c"test", BYTES).unwrap();
+        ours.populate(0, 8192).unwrap();
+        let theirs =
+            SharedMapping::from_fd(ours.fd().try_clone_to_owned().unwrap(), BYTES).unwrap();
+        // SAFETY: the first page of both mappings was just allocated.
+        unsafe {
+            ours.start().add(5000).write(42);
+            assert_eq!(theirs.start().add(5000).read(), 42);
+        }
+        ours.release(4096, 4096).unwrap();
+        // SAFETY: as above; a hole reads as zero.
+        assert_eq!(unsafe { theirs.start().add(5000).read() }, 0);
+    }
+
+    #[test]
+    fn ranges_outside_and_short_files_are_refused() {
+        let ours = SharedMapping::create(c"test", BYTES).unwrap();
+        assert_eq!(ours.populate(BYTES - 4096, 8192), Err(Errno(libc::EINVAL)));
+        let fd = ours.fd().try_clone_to_owned().unwrap();
+        assert_eq!(SharedMapping::from_fd(fd, 2 * BYTES).unwrap_err(), Errno(libc::EINVAL));
+    }
+}

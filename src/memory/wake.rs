@@ -1,0 +1,103 @@
+//! Waking a sleeper in another process, and the barrier that lets the waker skip a fence.
+//!
+//! A sleeper writes "armed", then looks at its rings once more; a sender writes its record, then
+//! looks at "armed". Each needs its store to be seen before its load. The process-wide barrier
+//! moves the whole cost to the sleeper: [`barrier`] makes every registered thread of every
+//! registered process pass a full fence.
+
+extern crate std;
+
+use super::errno::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A counter in the kernel that a file descriptor stands for; readable when it was rung.
+#[derive(Debug)]
+pub struct WakeFd(OwnedFd);
+
+impl WakeFd {
+    /// Makes one: nonblocking, closed on exec.
+    pub fn create() -> Result<WakeFd, Errno> {
+        // SAFETY: no pointers.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        Errno::check(raw.into())?;
+        // SAFETY: just made, and owned by nobody else.
+        Ok(WakeFd(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+
+    /// Takes a descriptor that a peer sent.
+    pub fn from_fd(fd: OwnedFd) -> WakeFd {
+        WakeFd(fd)
+    }
+
+    /// Makes the descriptor readable.
+    pub fn ring(&self) {
+        ring(self.0.as_raw_fd());
+    }
+
+    /// Makes it unreadable again; says whether it was rung.
+    pub fn drain(&self) -> bool {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        got == 8
+    }
+
+    /// For poll, epoll, and for sending to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+}
+
+/// Rings the eventfd behind `fd`. A full counter (EAGAIN) is as good as rung, and a closed one has
+/// nobody to wake, so there is no error to report. *Cost*: one system call.
+pub fn ring(fd: i32) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes; a wrong descriptor is an error of the call.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+// linux/membarrier.h; not in libc for every target.
+const QUERY: i32 = 0;
+const GLOBAL_EXPEDITED: i32 = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+
+fn membarrier(command: i32) -> Result<u64, Errno> {
+    // SAFETY: no pointers.
+    Errno::check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
+}
+
+/// Takes part in the barriers of other processes from now on. `false`: this kernel has none.
+pub fn barrier_register() -> bool {
+    let both = (GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED) as u64;
+    membarrier(QUERY).is_ok_and(|commands| commands & both == both)
+        && membarrier(REGISTER_GLOBAL_EXPEDITED).is_ok()
+}
+
+/// Makes every running thread of every registered process pass a full fence before it returns.
+/// *Cost*: one system call, and an interrupt on each core that runs such a thread.
+pub fn barrier() -> Result<(), Errno> {
+    membarrier(GLOBAL_EXPEDITED).map(|_| ())
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_says_whether_it_was_rung() {
+        let wake = WakeFd::create().unwrap();
+        assert!(!wake.drain());
+        wake.ring();
+        wake.ring();
+        assert!(wake.drain());
+        assert!(!wake.drain());
+    }
+
+    #[test]
+    fn barrier_works_where_registration_said_so() {
+        if barrier_register() {
+            assert_eq!(barrier(), Ok(()));
+        }
+    }
+}

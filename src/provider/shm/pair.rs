@@ -1,0 +1,111 @@
+//! Two connected providers in one process, for tests and tools.
+
+extern crate std;
+
+use super::board::{HeapSpan, board_bytes};
+use super::layout::{RingSizes, rings_bytes};
+use super::peer::PeerSetup;
+use super::provider::{Limits, Shm, bytes};
+use crate::base::carve::Carver;
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::PeerIndex;
+use crate::memory::{SharedHeap, WakeFd};
+use std::os::fd::AsRawFd;
+
+/// How the two reach each other's memory.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct PairConfig {
+    /// Capacities of each side.
+    pub limits: Limits,
+    /// Sizes of the rings.
+    pub sizes: RingSizes,
+    /// Whether each side has a shared heap, and with it a board.
+    pub heaps: bool,
+    /// Whether each side may read the other through the kernel.
+    pub kernel_copy: bool,
+    /// Whether doorbells are ordered by fences.
+    pub use_fence: bool,
+}
+
+impl Default for PairConfig {
+    fn default() -> PairConfig {
+        PairConfig {
+            limits: Limits {
+                peers_max: 2,
+                regions_max: 16,
+                ops_max: 64,
+                send_ring_bytes: 64 << 10,
+                send_payload_max: 4096,
+            },
+            sizes: RingSizes { send_bytes: 64 << 10, write_bytes: 64 << 10 },
+            heaps: true,
+            kernel_copy: true,
+            use_fence: false,
+        }
+    }
+}
+
+/// What two connected providers stand on. Outlives both.
+pub struct PairMemory {
+    config: PairConfig,
+    rings: HeapBlock,
+    blocks: [HeapBlock; 2],
+    /// Each side's heap, for buffers that the other reads directly.
+    pub heaps: [Option<SharedHeap>; 2],
+    /// Each side's doorbell.
+    pub bells: [WakeFd; 2],
+}
+
+impl PairMemory {
+    /// Makes the memory. *Panics* when the system has none.
+    pub fn new(config: PairConfig) -> PairMemory {
+        let heap = || {
+            let head = board_bytes(config.limits.regions_max);
+            config.heaps.then(|| SharedHeap::create(c"pair", 1 << 30, head, 64).expect("a heap"))
+        };
+        let block = || HeapBlock::new(bytes(&config.limits));
+        PairMemory {
+            config,
+            rings: HeapBlock::new(rings_bytes(config.sizes.send_bytes, config.sizes.write_bytes)),
+            blocks: [block(), block()],
+            heaps: [heap(), heap()],
+            bells: [(); 2].map(|()| WakeFd::create().expect("an eventfd")),
+        }
+    }
+
+    /// First byte of the rings, for tests that break them.
+    pub fn rings(&mut self) -> *mut u8 {
+        self.rings.start()
+    }
+
+    /// Opens both providers and connects them as peer 0 of each other. Call it once.
+    pub fn open(&mut self) -> [Shm<'_>; 2] {
+        let spans = self.heaps.each_ref().map(|heap| {
+            heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() })
+        });
+        let bells = self.bells.each_ref().map(|bell| bell.fd().as_raw_fd());
+        let (config, rings) = (self.config, self.rings.start());
+        let mut side = 0;
+        self.blocks.each_mut().map(|block| {
+            let ours = side as usize;
+            let mut carver: Carver = block.carver();
+            // SAFETY: the heap's head was made for the board, and the heap outlives the borrow.
+            let shm = unsafe { Shm::open(&mut carver, &config.limits, spans[ours]) };
+            let mut shm = shm.expect("the block is as long as `bytes` says");
+            assert_eq!(carver.left(), 0, "`bytes` says what is carved");
+            let setup = PeerSetup {
+                rings,
+                sizes: config.sizes,
+                side,
+                kernel_copy_pid: config.kernel_copy.then(|| std::process::id() as i32),
+                heap: spans[1 - ours],
+                doorbell: Some(bells[1 - ours]),
+                use_fence_for_doorbell: config.use_fence,
+            };
+            // SAFETY: fresh zeroed rings, one side each; everything outlives the borrow.
+            unsafe { shm.peer_open(PeerIndex(0), &setup) }.expect("a fresh peer");
+            side += 1;
+            shm
+        })
+    }
+}

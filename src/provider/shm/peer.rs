@@ -1,0 +1,566 @@
+//! One connection: its four ring ends, what is outstanding on it, and how it goes down.
+//!
+//! ```text
+//! Closed ──open──► Open ──peer left, failed, or said so from outside──► Draining
+//!   ▲                │                                                     │ rings empty
+//!   └──── close ─────┴──────────────────── close ──────────────────────── Down (reported once)
+//! ```
+
+use super::board::{HeapSpan, PeerBoard};
+use super::held::Held;
+use super::layout::{
+    ACKED_AT, ARMED_AT, LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, REFUSED_AT, RingSizes,
+    SEND_READ_AT, WRITE_READ_AT, flags_at, places_at, send_ring_at, write_ring_at,
+};
+use super::ops::{List, Ops, Outcome};
+use super::record::{Kind, LINE};
+use super::ring::{Corrupt, RingReader, RingWriter};
+use super::serve::Serves;
+use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, compiler_fence, fence, u32_at, u64_at};
+use crate::base::carve::Zeroable;
+use crate::base::ids::PeerIndex;
+use crate::base::regions::RegionTable;
+use crate::base::slab::Handle;
+use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, RecvSlot};
+use crate::memory::wake;
+use core::sync::atomic::Ordering;
+
+/// How to reach one peer.
+#[derive(Copy, Clone, Debug)]
+pub struct PeerSetup {
+    /// The connection's rings, zeroed before either side opened them;
+    /// [`super::layout::rings_bytes`] long.
+    pub rings: *mut u8,
+    /// Their sizes, the same on both sides.
+    pub sizes: RingSizes,
+    /// Which side of the rings we are: 0 or 1, and the peer the other.
+    pub side: u8,
+    /// The peer's process, when the kernel lets us read it.
+    pub kernel_copy_pid: Option<i32>,
+    /// The peer's shared heap as mapped here.
+    pub heap: Option<HeapSpan>,
+    /// The eventfd that wakes the peer.
+    pub doorbell: Option<i32>,
+    /// Order doorbells with a fence at each post, because one side has no process-wide barrier.
+    pub use_fence_for_doorbell: bool,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u8)]
+pub(super) enum State {
+    Closed = 0,
+    Open = 1,
+    Draining = 2,
+    Down = 3,
+}
+
+/// Where completions of one poll go.
+pub(super) struct Out<'o> {
+    pub(super) slots: &'o mut [Completion],
+    pub(super) used: usize,
+}
+
+impl Out<'_> {
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.used < self.slots.len()
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, completion: Completion) {
+        self.slots[self.used] = completion;
+        self.used += 1;
+    }
+}
+
+/// What a peer works with and does not own.
+pub(super) struct Work<'a, 'm, 'o> {
+    pub(super) ops: &'a mut Ops<'m>,
+    pub(super) regions: RegionTable<'m>,
+    pub(super) out: Out<'o>,
+    /// Bytes that may still be copied.
+    pub(super) budget: u64,
+}
+
+impl Work<'_, '_, '_> {
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.budget = self.budget.saturating_sub(bytes.max(LINE as u64));
+    }
+
+    /// Ends an op that is in no list.
+    pub(super) fn finish(&mut self, index: u32, outcome: Outcome, code: i32) {
+        finish(self.ops, self.regions, index, outcome, code);
+    }
+
+    fn finish_all(&mut self, list: &mut List, outcome: Outcome) {
+        while let Some(index) = self.ops.take_first(list) {
+            self.finish(index, outcome, 0);
+        }
+    }
+}
+
+/// Ends an op that is in no list, and unpins its memory.
+pub(super) fn finish(ops: &mut Ops, regions: RegionTable, index: u32, how: Outcome, code: i32) {
+    let entry = ops.get(index);
+    if entry.pinned {
+        entry.pinned = false;
+        regions.pin(Handle::unpack(entry.local.key().0).index, -1);
+    }
+    ops.finish(index, how, code);
+}
+
+/// One connection. Zeroed: closed.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) state: State,
+    /// Nothing of this peer is looked at any more (P10).
+    pub(super) fenced: bool,
+    reported: bool,
+    use_fence: bool,
+    cause: u8,
+    /// An earlier part of the incoming write was refused.
+    pub(super) part_refused: bool,
+    acks_unpublished: bool,
+    bell_due: bool,
+    /// The oldest read waits for the peer.
+    pub(super) pull_waits: bool,
+    pub(super) index: PeerIndex,
+    our_flags: *mut u8,
+    their_flags: *mut u8,
+    pub(super) send_out: RingWriter,
+    send_in: RingReader,
+    pub(super) write_in: RingReader,
+    held: Held,
+    pub(super) write_out: RingWriter,
+    our_places: *mut u8,
+    their_places: *mut u8,
+    doorbell: i32,
+    /// 0 where the kernel does not let us.
+    pub(super) kernel_pid: i32,
+    pub(super) board: PeerBoard,
+    /// Accepted and not yet reported.
+    pub(super) in_flight: u32,
+    /// Longest body of one write or data record.
+    pub(super) chunk_bytes: u32,
+    /// Not wholly in the ring yet.
+    pub(super) writes: List,
+    /// In the ring, not acknowledged yet.
+    pub(super) acks: List,
+    pub(super) reads: List,
+    pub(super) acks_posted: u32,
+    acks_seen: u32,
+    acks_given: u32,
+    refused_bits: u64,
+    pub(super) serial_next: u32,
+    pub(super) serves: Serves,
+}
+
+// SAFETY: integers, raw pointers, and enums and structs of those in which zero is a value (state
+// `Closed`, which nothing looks behind); nothing is owned.
+unsafe impl Zeroable for Peer {}
+
+/// Acknowledged ops that may be outstanding: one bit each in the word of refusals.
+const ACKS_MAX: u32 = 64;
+/// A part of a transfer: 4 KiB to 16 KiB stream alike through a shared second-level cache; this
+/// one keeps a poll's indivisible part near a microsecond.
+pub(super) const CHUNK_BYTES_MAX: u32 = 8192;
+
+impl Peer {
+    /// A peer that is not open.
+    pub(super) const fn closed() -> Peer {
+        // SAFETY: zero is a value (`Zeroable` above).
+        unsafe { core::mem::zeroed() }
+    }
+
+    /// Opens the connection.
+    ///
+    /// # Safety
+    /// - as [`super::Shm::peer_open`] says.
+    pub(super) unsafe fn open(&mut self, index: PeerIndex, setup: &PeerSetup) {
+        let (ours, theirs, sizes) = (setup.side, setup.side ^ 1, setup.sizes);
+        // SAFETY: every part lies in the `rings_bytes` bytes that the caller vouches for.
+        let at = |offset: usize| unsafe { setup.rings.add(offset) };
+        let (send_lines, write_lines) =
+            (sizes.send_bytes / LINE as u32, sizes.write_bytes / LINE as u32);
+        let (our_places, their_places) = (at(places_at(ours)), at(places_at(theirs)));
+        // SAFETY: the parts of `layout` do not overlap, the rings are zeroed, and each side is the
+        // only writer of its two rings and the only reader of the others (`side`, caller).
+        unsafe {
+            let (sends, writes) = (at(send_ring_at(ours, sizes)), at(write_ring_at(ours, sizes)));
+            self.send_out = RingWriter::new(sends, send_lines, their_places.add(SEND_READ_AT));
+            self.write_out = RingWriter::new(writes, write_lines, their_places.add(WRITE_READ_AT));
+            let (sends, writes) =
+                (at(send_ring_at(theirs, sizes)), at(write_ring_at(theirs, sizes)));
+            self.send_in = RingReader::new(sends, send_lines, our_places.add(SEND_READ_AT));
+            self.write_in = RingReader::new(writes, write_lines, our_places.add(WRITE_READ_AT));
+            self.board = PeerBoard::attach(setup.heap);
+        }
+        let body_lines = self.write_out.lines_max() - 1;
+        self.chunk_bytes = CHUNK_BYTES_MAX.min(body_lines * LINE as u32);
+        (self.our_flags, self.their_flags) = (at(flags_at(ours)), at(flags_at(theirs)));
+        (self.our_places, self.their_places) = (our_places, their_places);
+        self.doorbell = setup.doorbell.unwrap_or(-1);
+        self.kernel_pid = setup.kernel_copy_pid.unwrap_or(0);
+        self.use_fence = setup.use_fence_for_doorbell;
+        (self.index, self.state) = (index, State::Open);
+    }
+
+    /// Whether ops of the given kind may be posted.
+    #[inline(always)]
+    pub(super) fn takes_ops(&self) -> bool {
+        self.state == State::Open && !self.fenced
+    }
+
+    /// Takes what came, and moves what is outstanding. Says whether anything was to do.
+    #[inline]
+    pub(super) fn poll(&mut self, work: &mut Work, held_bits: &mut [u64]) -> bool {
+        if self.state == State::Down || self.fenced {
+            return self.poll_down(work);
+        }
+        match self.poll_rings(work, held_bits) {
+            Ok(true) => true,
+            Ok(false) => self.idle(work),
+            Err(Corrupt) => {
+                self.cause = cause_number(DownCause::Failed);
+                self.go_down(work);
+                self.poll_down(work)
+            }
+        }
+    }
+
+    #[inline]
+    fn poll_rings(&mut self, work: &mut Work, held_bits: &mut [u64]) -> Result<bool, Corrupt> {
+        let mut active = false;
+        if !self.send_in.is_empty() {
+            self.take_sends(work, held_bits)?;
+            active = true;
+        }
+        if !self.write_in.is_empty() {
+            self.take_writes(work)?;
+            active = true;
+        }
+        if self.has_work() {
+            active |= self.move_work(work)?;
+        }
+        if self.bell_due {
+            self.bell_due = false;
+            self.ring_bell();
+        }
+        Ok(active)
+    }
+
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        !(self.acks.is_empty()
+            && self.writes.is_empty()
+            && self.reads.is_empty()
+            && self.serves.is_empty())
+    }
+
+    fn move_work(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
+        let mut active = self.take_acks(work)?;
+        active |= self.pull(work);
+        active |= self.serve(work);
+        active |= self.push_writes(work);
+        if self.write_out.is_broken() || self.send_out.is_broken() {
+            return Err(Corrupt);
+        }
+        Ok(active)
+    }
+
+    #[inline]
+    fn take_sends(&mut self, work: &mut Work, held_bits: &mut [u64]) -> Result<(), Corrupt> {
+        while work.out.has_room() {
+            let Some(record) = self.send_in.peek()? else { break };
+            let end = record.position.wrapping_add(record.lines);
+            if end.wrapping_sub(self.held.base()) > self.send_in.lines() {
+                return Err(Corrupt);
+            }
+            match record.kind {
+                Kind::Send => {
+                    // SAFETY: the record's first line lies in the ring (`peek`).
+                    let head = unsafe { record.at.add(8).cast::<Head>().read() };
+                    const { assert!(8 + HEAD_BYTES == super::record::INLINE_AT) };
+                    let slot = slot_of(record.position, record.length);
+                    let (peer, length) = (self.index, record.length);
+                    self.send_in.pass(&record);
+                    work.out.push(Completion::Received { peer, slot, head, length });
+                }
+                Kind::Pad => {
+                    self.send_in.pass(&record);
+                    self.held.release(held_bits, record.position, record.lines);
+                }
+                Kind::Write | Kind::Add | Kind::Read | Kind::Data | Kind::Refuse => {
+                    return Err(Corrupt);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a held message's body stands. *Panics* when the slot is not held.
+    #[inline]
+    pub(super) fn body(&self, slot: RecvSlot, held_bits: &[u64]) -> (*const u8, usize) {
+        let (position, length) = slot_parts(slot);
+        let lines = super::record::lines_for(length);
+        let read = self.send_in.position();
+        assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
+        // SAFETY: the record was checked to lie in the ring when it was taken, and is held since.
+        let body = unsafe { self.send_in.line(position).add(super::record::body_at(length)) };
+        (body, length)
+    }
+
+    /// Gives a held message's space back.
+    #[inline]
+    pub(super) fn release(&mut self, slot: RecvSlot, held_bits: &mut [u64]) {
+        let (position, length) = slot_parts(slot);
+        let lines = super::record::lines_for(length);
+        let read = self.send_in.position();
+        assert!(self.held.holds(held_bits, position, lines, read), "slot {slot:?} is not held");
+        self.held.release(held_bits, position, lines);
+        if self.send_in.retire(self.held.base()) {
+            self.ring_bell();
+        }
+    }
+
+    /// Counts one more of the peer's acknowledged ops as carried out; told by [`Peer::tell_acks`].
+    pub(super) fn acknowledge(&mut self, refused: bool) {
+        let bit = 1u64 << (self.acks_given % ACKS_MAX);
+        let bits = if refused { self.refused_bits | bit } else { self.refused_bits & !bit };
+        if bits != self.refused_bits {
+            self.refused_bits = bits;
+            // SAFETY: a word of our places (`open`).
+            unsafe { u64_at(self.our_places.add(REFUSED_AT)) }.store(bits, RELAXED);
+        }
+        self.acks_given = self.acks_given.wrapping_add(1);
+        self.acks_unpublished = true;
+    }
+
+    /// Publishes what [`Peer::acknowledge`] counted, and that the ring was read.
+    pub(super) fn tell_acks(&mut self, told_position: bool) {
+        if self.acks_unpublished {
+            self.acks_unpublished = false;
+            // SAFETY: a word of our places (`open`).
+            // release: [acked], the ops took effect and their refusals are written
+            unsafe { u32_at(self.our_places.add(ACKED_AT)) }.store(self.acks_given, RELEASE);
+            self.bell_due = true;
+        }
+        self.bell_due |= told_position;
+    }
+
+    /// Whether one more acknowledged op may go out.
+    pub(super) fn may_await_ack(&self) -> bool {
+        self.acks_posted.wrapping_sub(self.acks_seen) < ACKS_MAX
+    }
+
+    fn take_acks(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
+        if self.acks.is_empty() {
+            return Ok(false);
+        }
+        // SAFETY: words of their places (`open`).
+        let (acked, refused) = unsafe {
+            (u32_at(self.their_places.add(ACKED_AT)), u64_at(self.their_places.add(REFUSED_AT)))
+        };
+        // acquire: pairs with [acked]
+        let acked = acked.load(ACQUIRE);
+        let news = acked.wrapping_sub(self.acks_seen);
+        if news > self.acks_posted.wrapping_sub(self.acks_seen) {
+            return Err(Corrupt);
+        }
+        let refused = if news == 0 { 0 } else { refused.load(RELAXED) };
+        while self.acks_seen != acked {
+            let index = work.ops.take_first(&mut self.acks).ok_or(Corrupt)?;
+            let bit = refused >> (self.acks_seen % ACKS_MAX) & 1;
+            work.finish(index, if bit == 1 { Outcome::Key } else { Outcome::Success }, 0);
+            self.acks_seen = self.acks_seen.wrapping_add(1);
+        }
+        Ok(news != 0)
+    }
+
+    /// Nothing came and nothing moved: returns space, and sees whether the peer has left.
+    #[inline]
+    fn idle(&mut self, work: &mut Work) -> bool {
+        if self.send_in.retire_idle(self.held.base())
+            | self.write_in.retire_idle(self.write_in.position())
+        {
+            self.ring_bell();
+        }
+        if self.state == State::Draining {
+            self.go_down(work);
+            return self.poll_down(work);
+        }
+        match self.their_left() {
+            LEFT_NOT => false,
+            LEFT_CLOSED => self.begin_down(DownCause::Closed),
+            _ => self.begin_down(DownCause::Failed),
+        }
+    }
+
+    /// What the peer says of its leaving. After it says so, nothing more comes from it.
+    #[inline(always)]
+    pub(super) fn their_left(&self) -> u32 {
+        // SAFETY: a word of their flags (`open`).
+        // acquire: pairs with [left]
+        unsafe { u32_at(self.their_flags.add(LEFT_AT)) }.load(ACQUIRE)
+    }
+
+    /// Starts to take what had come, after which the peer is down.
+    #[cold]
+    pub(super) fn begin_down(&mut self, cause: DownCause) -> bool {
+        if self.state == State::Open {
+            self.state = State::Draining;
+            self.cause = cause_number(cause);
+        }
+        true
+    }
+
+    #[cold]
+    fn go_down(&mut self, work: &mut Work) {
+        let _ = self.take_acks(work);
+        self.cancel(work, Outcome::PeerDown);
+        self.state = State::Down;
+        self.leave(LEFT_FAILED);
+    }
+
+    /// Lets go of what the peer had asked for.
+    pub(super) fn close(&mut self, regions: RegionTable) {
+        self.serves.clear(regions);
+    }
+
+    /// Ends everything outstanding.
+    fn cancel(&mut self, work: &mut Work, outcome: Outcome) {
+        let mut lists = [self.acks, self.writes, self.reads];
+        (self.acks, self.writes, self.reads) = (List::default(), List::default(), List::default());
+        for list in &mut lists {
+            work.finish_all(list, outcome);
+        }
+        self.serves.clear(work.regions);
+    }
+
+    /// From now on nothing of the peer takes effect here (P10): its rings are not read any more,
+    /// our own reads have ended, and it finds out that we left.
+    pub(super) fn fence(&mut self, work: &mut Work) {
+        self.cancel(work, Outcome::Canceled);
+        self.fenced = true;
+        self.leave(LEFT_FAILED);
+    }
+
+    /// Reports once that the peer is down, when it is.
+    fn poll_down(&mut self, work: &mut Work) -> bool {
+        if self.state == State::Draining {
+            self.state = State::Down;
+        }
+        if self.state == State::Open && self.their_left() != LEFT_NOT {
+            self.begin_down(DownCause::Failed);
+            return true;
+        }
+        if self.state != State::Down || self.reported || !work.out.has_room() {
+            return false;
+        }
+        self.reported = true;
+        let cause = match self.cause {
+            0 => DownCause::Closed,
+            1 => DownCause::Died,
+            _ => DownCause::Failed,
+        };
+        work.out.push(Completion::PeerDown { peer: self.index, cause });
+        true
+    }
+
+    /// Tells the peer that we are gone. Stays what it first was.
+    pub(super) fn leave(&mut self, how: u32) {
+        // SAFETY: a word of our flags, which only we write (`open`).
+        let left = unsafe { u32_at(self.our_flags.add(LEFT_AT)) };
+        if left.load(RELAXED) == LEFT_NOT {
+            // release: [left], everything that we ever wrote to the rings comes before
+            left.store(how, RELEASE);
+            // [left-gone]: what we do with our memory next comes after
+            fence(FULL);
+            self.ring_bell();
+        }
+    }
+
+    /// Wakes the peer if it sleeps. Called after every store that it might wait for.
+    #[inline(always)]
+    pub(super) fn ring_bell(&mut self) {
+        if self.use_fence {
+            // [armed]: our store before our look at the flag
+            fence(FULL);
+        } else {
+            // [armed]: the sleeper's process-wide barrier does the rest
+            compiler_fence(FULL);
+        }
+        // SAFETY: a word of their flags (`open`).
+        let armed = unsafe { u32_at(self.their_flags.add(ARMED_AT)) };
+        if armed.load(RELAXED) != 0 {
+            wake_up(armed, self.doorbell);
+        }
+    }
+
+    /// Asks to be woken, or not to be.
+    pub(super) fn set_armed(&mut self, armed: bool) {
+        // SAFETY: a word of our flags (`open`).
+        // [armed]: the caller's barrier follows
+        unsafe { u32_at(self.our_flags.add(ARMED_AT)) }.store(u32::from(armed), RELAXED);
+    }
+
+    /// Tells the peer everything that it might wait for while we sleep.
+    pub(super) fn before_sleep(&mut self) {
+        if self.send_in.retire_all(self.held.base())
+            | self.write_in.retire_all(self.write_in.position())
+        {
+            self.ring_bell();
+        }
+    }
+
+    /// Whether a poll would find something to do without the peer's doing anything first.
+    pub(super) fn must_stay_awake(&self) -> bool {
+        if self.state == State::Draining || (self.state == State::Down && !self.reported) {
+            return true;
+        }
+        if self.state != State::Open {
+            return false;
+        }
+        if self.fenced {
+            return self.their_left() != LEFT_NOT;
+        }
+        // SAFETY: a word of their places (`open`).
+        let acked = unsafe { u32_at(self.their_places.add(ACKED_AT)) }.load(RELAXED);
+        !self.send_in.is_empty()
+            || !self.write_in.is_empty()
+            || self.their_left() != LEFT_NOT
+            || !self.writes.is_empty()
+            || !self.serves.is_empty()
+            || (!self.acks.is_empty() && acked != self.acks_seen)
+            || self.must_pull()
+    }
+
+    /// Whether arming needs a fence here rather than the process-wide barrier.
+    pub(super) fn uses_fence(&self) -> bool {
+        self.use_fence
+    }
+}
+
+#[cold]
+fn wake_up(armed: &core::sync::atomic::AtomicU32, doorbell: i32) {
+    // Of several that find it armed one rings.
+    if armed.swap(0, Ordering::AcqRel) != 0 && doorbell >= 0 {
+        wake::ring(doorbell);
+    }
+}
+
+const fn cause_number(cause: DownCause) -> u8 {
+    match cause {
+        DownCause::Closed => 0,
+        DownCause::Died => 1,
+        DownCause::Failed => 2,
+    }
+}
+
+const fn slot_of(position: u32, length: u32) -> RecvSlot {
+    RecvSlot((position as u64) << 32 | length as u64)
+}
+
+const fn slot_parts(slot: RecvSlot) -> (u32, usize) {
+    ((slot.0 >> 32) as u32, slot.0 as u32 as usize)
+}

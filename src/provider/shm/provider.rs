@@ -1,0 +1,426 @@
+//! The provider: its storage, its peers, and [`Provider`] on top of them.
+
+use super::board::{Board, HeapSpan};
+use super::domain::ShmDomain;
+use super::held::words_for;
+use super::layout::LEFT_CLOSED;
+use super::ops::{Entry, Kind, Ops, Outcome};
+use super::peer::{CHUNK_BYTES_MAX, Out, Peer, PeerSetup, State, Work, finish};
+use super::record::{LINE, lines_for};
+use super::ring::RingWriter;
+use super::rota::Rota;
+use super::word::{FULL, fence};
+use crate::base::carve::{BlockTooSmall, Carver, Zeroable, bytes_for};
+use crate::base::ids::PeerIndex;
+use crate::base::pool::Pool;
+use crate::base::regions::{RegionSlot, RegionTable};
+use crate::base::sync::{AtomicU32, AtomicU64};
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, FenceKind, LINE_BYTES, LocalSpan, Op, OpKind,
+    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
+};
+use crate::memory::wake;
+
+/// Capacities of one [`Shm`].
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Limits {
+    /// Peers open at a time.
+    pub peers_max: u32,
+    /// Regions registered at a time.
+    pub regions_max: u32,
+    /// Ops accepted and not reported at a time, all peers together. Sends and writes of lines are
+    /// done when they are posted and count only when they failed.
+    pub ops_max: u32,
+    /// The longest send ring that a peer may be opened with; a power of two.
+    pub send_ring_bytes: u32,
+    /// Longest payload of a send; a message takes at most a quarter of the ring.
+    pub send_payload_max: u32,
+}
+
+impl Limits {
+    /// Messages of the longest kind from one peer that may be held at a time: the ring without
+    /// the lines that stay clear and those that padding may waste.
+    pub const fn recv_slots(&self) -> u32 {
+        let lines = self.send_ring_bytes / LINE as u32;
+        let each = lines_for(self.send_payload_max as usize);
+        (lines - 2 - (each - 1)) / each
+    }
+
+    const fn held_words(&self) -> usize {
+        words_for(self.send_ring_bytes / LINE as u32)
+    }
+}
+
+/// What [`Shm::open`] carves out of its block.
+pub const fn bytes(limits: &Limits) -> usize {
+    bytes_for::<Peer>(limits.peers_max as usize)
+        + bytes_for::<u32>(limits.peers_max as usize)
+        + bytes_for::<u64>(limits.peers_max as usize * limits.held_words())
+        + bytes_for::<Entry>(limits.ops_max as usize)
+        + bytes_for::<RegionSlot>(limits.regions_max as usize)
+        + bytes_for::<AtomicU32>(limits.regions_max as usize)
+        + bytes_for::<AtomicU64>(1)
+}
+
+// SAFETY: integers and enums in which zero is a value; nothing is owned.
+unsafe impl Zeroable for Entry {}
+
+/// Why a peer could not be opened. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum OpenError {
+    /// The index is beyond the limits, or open.
+    Index,
+    /// The rings' sizes are no powers of two, or beyond the limits.
+    Sizes,
+}
+
+/// The shared-memory rail of one endpoint.
+#[derive(Debug)]
+pub struct Shm<'m> {
+    peers: &'m mut [Peer],
+    rota: Rota<'m>,
+    held: &'m mut [u64],
+    ops: Ops<'m>,
+    domain: ShmDomain<'m>,
+    limits: Limits,
+}
+
+// SAFETY: the raw pointers of its peers lead to shared memory that one side's one owner may touch
+// (`peer_open`); which thread that is may change as it does for the rest of the object.
+unsafe impl Send for Shm<'_> {}
+
+impl<'m> Shm<'m> {
+    /// Takes its storage: exactly [`bytes`] of the block. With `heap`, the board is laid at the
+    /// heap's start, and peers may pull without our help.
+    ///
+    /// *Panics* when the limits contradict each other.
+    ///
+    /// # Safety
+    /// - the first [`super::board_bytes`] bytes of `heap` are allocated, zeroed or not, and used
+    ///   for nothing else; the heap stays mapped for as long as the provider or a copy of its
+    ///   domain is used.
+    pub unsafe fn open(
+        carver: &mut Carver<'m>,
+        limits: &Limits,
+        heap: Option<HeapSpan>,
+    ) -> Result<Shm<'m>, BlockTooSmall> {
+        let ring_lines = limits.send_ring_bytes / LINE as u32;
+        assert!(limits.send_ring_bytes.is_power_of_two());
+        let lines = lines_for(limits.send_payload_max as usize);
+        assert!(lines <= RingWriter::record_lines_max(ring_lines));
+        let peers_max = limits.peers_max as usize;
+        let peers = carver.slice::<Peer>(peers_max)?;
+        let rota = Rota::new(carver.slice::<u32>(peers_max)?);
+        let held = carver.slice::<u64>(peers_max * limits.held_words())?;
+        let ops = Ops::new(carver.slice::<Entry>(limits.ops_max as usize)?);
+        let slots = carver.slice::<RegionSlot>(limits.regions_max as usize)?;
+        let next = carver.slice::<AtomicU32>(limits.regions_max as usize)?;
+        let regions = RegionTable::new(slots, Pool::new(carver.value::<AtomicU64>()?, next));
+        // SAFETY: the heap's head is ours by this function's contract.
+        let board = unsafe { Board::create(heap, limits.regions_max) };
+        let domain = ShmDomain { regions, board };
+        Ok(Shm { peers, rota, held, ops, domain, limits: *limits })
+    }
+
+    /// Opens a connection. Neither side waits for the other.
+    ///
+    /// # Safety
+    /// - `setup.rings` is aligned to a line and valid for reads and writes of
+    ///   [`super::rings_bytes`] bytes until the peer was closed; these were zeroed before either
+    ///   side opened them and are used by one pair of sides once;
+    /// - the other side is given the other number;
+    /// - `setup.heap` stays mapped until the peer was closed;
+    /// - `setup.kernel_copy_pid` is the peer's process, and `setup.doorbell` an eventfd, until then.
+    pub unsafe fn peer_open(
+        &mut self,
+        peer: PeerIndex,
+        setup: &PeerSetup,
+    ) -> Result<(), OpenError> {
+        let sizes = setup.sizes;
+        let lines = RingWriter::record_lines_max(sizes.send_bytes / LINE as u32);
+        let fits = sizes.is_valid()
+            && sizes.send_bytes <= self.limits.send_ring_bytes
+            && lines_for(self.limits.send_payload_max as usize) <= lines;
+        if !fits || setup.side > 1 {
+            return Err(OpenError::Sizes);
+        }
+        let words = self.limits.held_words();
+        let slot = self.peers.get_mut(peer.as_usize()).ok_or(OpenError::Index)?;
+        if slot.state != State::Closed {
+            return Err(OpenError::Index);
+        }
+        *slot = Peer::closed();
+        self.held[peer.as_usize() * words..][..words].fill(0);
+        // SAFETY: as this function's contract says.
+        unsafe { slot.open(peer, setup) };
+        self.rota.insert(peer.0);
+        Ok(())
+    }
+
+    /// Prepares to sleep until the doorbell rings. `false`: something came meanwhile, or is left to
+    /// do; poll instead. After sleeping, call [`Shm::disarm`].
+    ///
+    /// *Cost*: a walk over all open peers, and a process-wide barrier.
+    pub fn arm(&mut self) -> bool {
+        let (mut barrier, mut full) = (false, false);
+        for index in self.rota.all() {
+            let peer = &mut self.peers[*index as usize];
+            peer.before_sleep();
+            peer.set_armed(true);
+            full |= peer.uses_fence();
+            barrier |= !peer.uses_fence();
+        }
+        if full {
+            // [armed]: our flags before our look at the rings
+            fence(FULL);
+        }
+        let ordered = !barrier || wake::barrier().is_ok();
+        let mut open = self.rota.all().iter().map(|index| &self.peers[*index as usize]);
+        if ordered && self.ops.none_done() && !open.any(|peer| peer.must_stay_awake()) {
+            return true;
+        }
+        self.disarm();
+        false
+    }
+
+    /// Says that nobody need ring any more.
+    pub fn disarm(&mut self) {
+        for index in self.rota.all() {
+            self.peers[*index as usize].set_armed(false);
+        }
+    }
+
+    /// Accepts an op that ends later, with `outcome` at once when there is one.
+    fn accept(&mut self, entry: Entry, outcome: Option<Outcome>) -> Result<Posted, PostError> {
+        let index = self.ops.acquire(entry).ok_or(PostError::Again)?;
+        let peer = &mut self.peers[entry.peer.as_usize()];
+        peer.in_flight += 1;
+        match (outcome, entry.kind) {
+            (Some(outcome), _) => finish(&mut self.ops, self.domain.regions, index, outcome, 0),
+            (None, Kind::Write | Kind::Add) => {
+                let first = peer.writes.is_empty();
+                self.ops.append(&mut peer.writes, index);
+                if first {
+                    let budget = u64::from(peer.chunk_bytes);
+                    let (ops, regions) = (&mut self.ops, self.domain.regions);
+                    let out = Out { slots: &mut [], used: 0 };
+                    peer.push_writes(&mut Work { ops, regions, out, budget });
+                }
+            }
+            (None, Kind::Read) => self.ops.append(&mut peer.reads, index),
+            (None, Kind::Fence) => unreachable!("a fence ends at once"),
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// Pins a span's region in `entry`. An op on a span outside of its region ends with `Key`.
+    fn pin(&self, entry: &mut Entry) -> Option<Outcome> {
+        entry.pinned = self.domain.pin(entry.local).is_some();
+        (!entry.pinned).then_some(Outcome::Key)
+    }
+
+    /// Accepts a transfer between our memory and the peer's.
+    fn accept_span(&mut self, mut entry: Entry, refused: bool) -> Result<Posted, PostError> {
+        if entry.local.length().0 > TRANSFER_MAX {
+            return Err(PostError::Unsupported);
+        }
+        if self.ops.is_full() {
+            return Err(PostError::Again);
+        }
+        let outcome = if refused { Some(Outcome::Key) } else { self.pin(&mut entry) };
+        self.accept(entry, outcome)
+    }
+
+    fn post_write(&mut self, op: &Op) -> Result<Posted, PostError> {
+        let OpKind::Write { source, target, immediate } = &op.kind else {
+            unreachable!("called for writes")
+        };
+        let peer = &mut self.peers[op.peer.as_usize()];
+        let span = match source {
+            Source::Line(line) if !peer.board_refuses(*target, LINE_BYTES as u64) => {
+                peer.write_line(line, *target, *immediate)?;
+                return Ok(Posted::Done);
+            }
+            Source::Line(_) => LocalSpan::EMPTY,
+            Source::Span(span) => *span,
+        };
+        let refused =
+            matches!(source, Source::Line(_)) || peer.board_refuses(*target, span.length().0);
+        let mut entry = Entry::new(Kind::Write, op.id, op.peer, span, *target);
+        entry.immediate = immediate.unwrap_or(0);
+        entry.has_immediate = immediate.is_some();
+        self.accept_span(entry, refused)
+    }
+
+    fn post_add(&mut self, op: &Op, at: RemoteSpan, value: u64) -> Result<Posted, PostError> {
+        if !at.address.is_multiple_of(8) {
+            return Err(PostError::Unsupported);
+        }
+        let refused = self.peers[op.peer.as_usize()].board_refuses(at, 8);
+        let mut entry = Entry::new(Kind::Add, op.id, op.peer, LocalSpan::EMPTY, at);
+        entry.value = value;
+        self.accept(entry, refused.then_some(Outcome::Key))
+    }
+
+    fn post_fence(&mut self, op: &Op, generation: u64) -> Result<Posted, PostError> {
+        if self.ops.is_full() {
+            return Err(PostError::Again);
+        }
+        let (ops, regions) = (&mut self.ops, self.domain.regions);
+        let out = Out { slots: &mut [], used: 0 };
+        let mut work = Work { ops, regions, out, budget: 0 };
+        self.peers[op.peer.as_usize()].fence(&mut work);
+        let nowhere = RemoteSpan { key: RailKey(0), address: 0 };
+        let mut entry = Entry::new(Kind::Fence, op.id, op.peer, LocalSpan::EMPTY, nowhere);
+        entry.value = generation;
+        self.accept(entry, Some(Outcome::Success))
+    }
+
+    #[cold]
+    fn report_done(&mut self, out: &mut Out) {
+        while out.has_room() {
+            let Some(entry) = self.ops.take_done() else { break };
+            self.peers[entry.peer.as_usize()].in_flight -= 1;
+            out.push(entry.completion());
+        }
+    }
+
+    fn opened(&self, peer: PeerIndex) -> Option<&Peer> {
+        self.peers.get(peer.as_usize()).filter(|peer| peer.state != State::Closed)
+    }
+
+    fn held_of(&self, peer: PeerIndex) -> &[u64] {
+        let words = self.limits.held_words();
+        &self.held[peer.as_usize() * words..][..words]
+    }
+}
+
+/// More than any buffer, and less than what offsets could wrap with.
+const TRANSFER_MAX: u64 = 1 << 46;
+
+impl<'m> Provider for Shm<'m> {
+    type Domain = ShmDomain<'m>;
+
+    fn domain(&self) -> ShmDomain<'m> {
+        self.domain
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            send_payload_max: Bytes(u64::from(self.limits.send_payload_max)),
+            recv_slots: self.limits.recv_slots(),
+            transfer_max: Bytes(TRANSFER_MAX),
+            pull: true,
+            immediate: true,
+            // Sends overtake writes and the other way round, lines overtake spans.
+            ordered: false,
+            copies_at_post: true,
+            atomic_bytes: 8,
+            copy_granule: Bytes(CHUNK_BYTES_MAX as u64),
+            fence: FenceKind::Local,
+            syscalls: Syscalls::PerCopy,
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, op: &Op, _now: Instant) -> Result<Posted, PostError> {
+        let peer = self.peers.get_mut(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
+        if !peer.takes_ops() {
+            return match op.kind {
+                OpKind::Fence { generation } if peer.state != State::Closed => {
+                    self.post_fence(op, generation.0.into())
+                }
+                _ => Err(PostError::PeerDown),
+            };
+        }
+        match &op.kind {
+            OpKind::Send { head, payload } => {
+                if payload.length().0 > u64::from(self.limits.send_payload_max) {
+                    return Err(PostError::Unsupported);
+                }
+                peer.send(head, *payload).map(|()| Posted::Done)
+            }
+            OpKind::Write { .. } => self.post_write(op),
+            OpKind::Read { target, source } => {
+                self.accept_span(Entry::new(Kind::Read, op.id, op.peer, *target, *source), false)
+            }
+            OpKind::Add { target, value } => self.post_add(op, *target, *value),
+            OpKind::Fence { generation } => self.post_fence(op, generation.0.into()),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, _now: Instant) -> usize {
+        let mut out = Out { slots: out, used: 0 };
+        if !self.ops.none_done() {
+            self.report_done(&mut out);
+        }
+        let words = self.limits.held_words();
+        let (ops, regions) = (&mut self.ops, self.domain.regions);
+        let mut work = Work { ops, regions, out, budget: budget.0 };
+        let turns = self.rota.turns();
+        let mut turn = 0;
+        while turn < turns && work.out.has_room() {
+            let (place, index) = self.rota.at(turn);
+            let peer = &mut self.peers[index as usize];
+            let held = &mut self.held[index as usize * words..][..words];
+            if peer.poll(&mut work, held) {
+                self.rota.busy(place);
+            }
+            turn += 1;
+        }
+        self.rota.end(turn);
+        let mut out = work.out;
+        if !self.ops.none_done() {
+            self.report_done(&mut out);
+        }
+        out.used
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        let (body, length) = self.peers[peer.as_usize()].body(slot, self.held_of(peer));
+        let wanted = to.length().0;
+        assert!(offset <= length as u64 && wanted <= length as u64 - offset);
+        // SAFETY: inside the held body (checked above); the target's maker vouches for it.
+        unsafe {
+            let from = body.add(offset as usize);
+            from.copy_to_nonoverlapping(to.address() as *mut u8, wanted as usize);
+        }
+    }
+
+    #[inline]
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        let (body, length) = self.peers[peer.as_usize()].body(slot, self.held_of(peer));
+        assert!(to.len() <= length);
+        // SAFETY: inside the held body (checked above).
+        unsafe { body.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    }
+
+    #[inline]
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        let words = self.limits.held_words();
+        let held = &mut self.held[peer.as_usize() * words..][..words];
+        self.peers[peer.as_usize()].release(slot, held);
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        if self.opened(peer).is_some() {
+            self.peers[peer.as_usize()].begin_down(cause);
+        }
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let open = self.opened(peer).ok_or(CloseError::Stale)?;
+        if open.in_flight != 0 {
+            return Err(CloseError::Busy);
+        }
+        let regions = self.domain.regions;
+        let slot = &mut self.peers[peer.as_usize()];
+        slot.close(regions);
+        slot.leave(LEFT_CLOSED);
+        *slot = Peer::closed();
+        self.rota.remove(peer.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Reads: our own copies out of the peer's memory, one of three ways.
+//!
+//! - *direct*: the memory lies in the peer's shared heap, which is mapped here: one copy.
+//! - *kernel*: it does not, but the kernel lets us read the process: one copy.
+//! - *ring*: it does neither: the peer copies parts into its write ring and we copy them out.
+//!
+//! The first two take place without the peer, so its word is asked for afterwards: if it left, or
+//! withdrew the key, while we copied, the read ends with an error whatever was copied.
+
+use super::ops::{Outcome, Way};
+use super::peer::{Peer, Work};
+use super::push::{Prefix, fill, prefix_of};
+use super::record::{Header, Kind, body_at};
+use super::ring::{Corrupt, Record};
+use super::serve::REQUESTS_MAX;
+use super::word::{ACQUIRE, fence};
+use crate::base::slab::Handle;
+use crate::fabric::DownCause;
+use crate::memory::{Errno, kernel_copy};
+
+/// What became of one step of a read.
+enum Step {
+    /// It goes on, or another has its turn.
+    Next,
+    /// It waits for the peer, or for the next poll.
+    Wait,
+}
+
+impl Peer {
+    /// Moves the oldest reads on. Says whether anything moved.
+    pub(super) fn pull(&mut self, work: &mut Work) -> bool {
+        let mut moved = false;
+        self.pull_waits = false;
+        while let Some(index) = self.reads.first() {
+            let step = match self.way(work, index) {
+                Some(Way::Direct | Way::Kernel) => self.pull_part(work, index),
+                Some(Way::Ring) => self.ask(work),
+                Some(Way::RingAsked) => {
+                    self.ask(work);
+                    Step::Wait
+                }
+                Some(Way::Undecided) | None => Step::Next,
+            };
+            match step {
+                Step::Next => moved = true,
+                Step::Wait => break,
+            }
+        }
+        moved
+    }
+
+    /// Whether a read can move on without the peer.
+    pub(super) fn must_pull(&self) -> bool {
+        !self.reads.is_empty() && !self.pull_waits
+    }
+
+    /// How a read is carried out, decided when its turn comes. `None`: refused, and ended.
+    fn way(&mut self, work: &mut Work, index: u32) -> Option<Way> {
+        let entry = work.ops.get(index);
+        if entry.way != Way::Undecided {
+            return Some(entry.way);
+        }
+        let length = entry.local.length().0;
+        entry.way = Way::Ring;
+        if self.board.is_some() {
+            if !self.board.allows(Handle::unpack(entry.key), entry.address, length) {
+                self.end_first(work, Outcome::Key, 0);
+                return None;
+            }
+            if self.board.here(entry.address, length).is_some() {
+                entry.way = Way::Direct;
+            } else if self.kernel_pid != 0 {
+                entry.way = Way::Kernel;
+            }
+        }
+        Some(entry.way)
+    }
+
+    /// Copies a part of the oldest read ourselves.
+    fn pull_part(&mut self, work: &mut Work, index: u32) -> Step {
+        let budget = work.budget;
+        let entry = work.ops.get(index);
+        let left = entry.local.length().0 - entry.progress;
+        if left != 0 && budget == 0 {
+            return Step::Wait;
+        }
+        let part = left.min(budget) as usize;
+        let remote = entry.address.wrapping_add(entry.progress);
+        let to = (entry.local.address() + entry.progress) as *mut u8;
+        let result = match (entry.way, self.board.here(remote, part as u64)) {
+            (Way::Direct, Some(from)) => {
+                // SAFETY: the source lies in the mapped heap (`here`), the target in the op's
+                // span. They overlap when a process pulls from itself, so this is a move.
+                unsafe { from.copy_to(to, part) };
+                Ok(part)
+            }
+            _ if part == 0 => Ok(0),
+            // SAFETY: the target lies in the op's span, valid until the op ends.
+            _ => unsafe { kernel_copy::read_some(self.kernel_pid, remote, to, part) },
+        };
+        match result {
+            Ok(copied) => {
+                entry.progress += copied as u64;
+                let ended = entry.progress == entry.local.length().0;
+                work.charge(copied as u64);
+                if ended {
+                    self.end_pull(work, index);
+                }
+                Step::Next
+            }
+            Err(errno) => self.kernel_refused(work, index, errno),
+        }
+    }
+
+    /// All is copied: was it the peer's, and registered, until now?
+    fn end_pull(&mut self, work: &mut Work, index: u32) {
+        // [left-gone], [board-gone]: our copying before our looks
+        fence(ACQUIRE);
+        let entry = work.ops.get(index);
+        let (handle, address) = (Handle::unpack(entry.key), entry.address);
+        let outcome = if self.their_left() != super::layout::LEFT_NOT {
+            Outcome::PeerDown
+        } else if !self.board.allows(handle, address, entry.local.length().0) {
+            Outcome::Key
+        } else {
+            Outcome::Success
+        };
+        self.end_first(work, outcome, 0);
+    }
+
+    #[cold]
+    fn kernel_refused(&mut self, work: &mut Work, index: u32, errno: Errno) -> Step {
+        match errno.0 {
+            libc::EPERM | libc::ENOSYS => {
+                self.kernel_pid = 0;
+                work.ops.get(index).way = Way::Ring;
+                Step::Next
+            }
+            libc::ESRCH => {
+                self.begin_down(DownCause::Died);
+                Step::Wait
+            }
+            libc::EINTR | libc::EAGAIN => Step::Wait,
+            code => {
+                self.end_first(work, Outcome::Fabric, code);
+                Step::Next
+            }
+        }
+    }
+
+    fn end_first(&mut self, work: &mut Work, outcome: Outcome, code: i32) {
+        if let Some(index) = work.ops.take_first(&mut self.reads) {
+            work.finish(index, outcome, code);
+        }
+    }
+
+    /// Asks the peer for the oldest reads, as many as it takes at a time.
+    fn ask(&mut self, work: &mut Work) -> Step {
+        let mut asked = false;
+        let mut at = self.reads.first();
+        for _ in 0..REQUESTS_MAX {
+            let Some(index) = at else { break };
+            at = work.ops.after(index);
+            match work.ops.get(index).way {
+                Way::RingAsked => continue,
+                Way::Ring => {}
+                Way::Undecided if !self.board.is_some() => {}
+                Way::Undecided | Way::Direct | Way::Kernel => break,
+            }
+            if !self.ask_for(work, index) {
+                break;
+            }
+            asked = true;
+        }
+        if asked {
+            self.ring_bell();
+        }
+        self.pull_waits = true;
+        Step::Wait
+    }
+
+    fn ask_for(&mut self, work: &mut Work, index: u32) -> bool {
+        let Some(at) = self.write_out.reserve(1) else { return false };
+        let entry = work.ops.get(index);
+        entry.way = Way::RingAsked;
+        entry.serial = self.serial_next;
+        self.serial_next = self.serial_next.wrapping_add(1);
+        let prefix = Prefix {
+            key: entry.key,
+            address: entry.address.wrapping_add(entry.progress),
+            amount: entry.local.length().0 - entry.progress,
+            word: entry.serial,
+            zero: 0,
+        };
+        // SAFETY: one line was reserved, and the body is empty.
+        unsafe { fill(at, prefix, at, 0) };
+        self.write_out.publish(1, Header::new(Kind::Read, 0, 0));
+        true
+    }
+
+    /// The oldest read, which `record` must be an answer to.
+    pub(super) fn asked_front(&mut self, work: &mut Work, record: &Record) -> Result<u32, Corrupt> {
+        let index = self.reads.first().ok_or(Corrupt)?;
+        let entry = work.ops.get(index);
+        let answers = entry.way == Way::RingAsked && entry.serial == prefix_of(record).word;
+        if answers { Ok(index) } else { Err(Corrupt) }
+    }
+
+    /// Takes a part that the peer put into its ring.
+    pub(super) fn take_data(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
+        let index = self.asked_front(work, record)?;
+        let entry = work.ops.get(index);
+        let length = u64::from(record.length);
+        let left = entry.local.length().0 - entry.progress;
+        if length > left {
+            return Err(Corrupt);
+        }
+        let to = (entry.local.address() + entry.progress) as *mut u8;
+        // SAFETY: the record lies in the ring (`peek`), the target in the op's span.
+        unsafe {
+            let from = record.at.add(body_at(record.length as usize));
+            from.copy_to_nonoverlapping(to, record.length as usize);
+        }
+        entry.progress += length;
+        if length == left {
+            self.end_first(work, Outcome::Success, 0);
+        }
+        Ok(())
+    }
+}

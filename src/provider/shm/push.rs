@@ -1,0 +1,227 @@
+//! Writes and adds: how they go into the ring, and how they take effect at their target.
+//!
+//! A write from memory goes out in parts, each of which says how much is still to come, so that
+//! the target checks the whole range before it stores the first byte. It ends when the target has
+//! counted it as carried out or refused. A write of a line is copied and done when it is posted;
+//! its key was looked up on the peer's board, and should the region vanish on the way, the
+//! connection is taken down: the writer holds no op any more that could say so.
+
+use super::ops::{Kind as OpKind, Outcome};
+use super::peer::{Peer, Work};
+use super::record::{FLAG_ACK, FLAG_IMMEDIATE, Header, Kind, PREFIX_AT, body_at, lines_for};
+use super::ring::{Corrupt, Record};
+use super::word::{RELEASE, u64_at};
+use crate::base::slab::Handle;
+use crate::fabric::{Head, LINE_BYTES, Line, LocalSpan, PostError, RemoteSpan};
+
+/// The four words before a body.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub(super) struct Prefix {
+    pub(super) key: u64,
+    pub(super) address: u64,
+    /// Bytes to the end of the op; an add's value; a request's length.
+    pub(super) amount: u64,
+    /// Immediate or serial.
+    pub(super) word: u32,
+    pub(super) zero: u32,
+}
+
+const _: () = assert!(PREFIX_AT + size_of::<Prefix>() == super::record::INLINE_AT);
+
+/// Writes prefix and body of a record.
+///
+/// # Safety
+/// - `at` is what `reserve(lines_for(length))` returned just now;
+/// - `from` is valid for reads of `length` bytes.
+#[inline]
+pub(super) unsafe fn fill(at: *mut u8, prefix: Prefix, from: *const u8, length: usize) {
+    // SAFETY: the first line is reserved, and aligned for the four words.
+    unsafe { at.add(PREFIX_AT).cast::<Prefix>().write(prefix) };
+    // SAFETY: the reserved lines hold `length` bytes from `body_at` on; the ring is not memory
+    // that a user names.
+    unsafe { from.copy_to_nonoverlapping(at.add(body_at(length)), length) };
+}
+
+/// Reads a record's prefix, once: the writer may be changing it.
+pub(super) fn prefix_of(record: &Record) -> Prefix {
+    // SAFETY: the record's first line lies in the ring (`peek`), aligned.
+    unsafe { record.at.add(PREFIX_AT).cast::<Prefix>().read_volatile() }
+}
+
+impl Peer {
+    /// Puts a message into the send ring.
+    #[inline]
+    pub(super) fn send(&mut self, head: &Head, payload: LocalSpan) -> Result<(), PostError> {
+        let length = payload.length().as_usize();
+        let lines = lines_for(length);
+        let at = self.send_out.reserve(lines).ok_or(PostError::Again)?;
+        let from = payload.address() as *const u8;
+        // SAFETY: `reserve` gave room for head and payload; the payload's maker vouches for it.
+        unsafe {
+            at.add(PREFIX_AT).cast::<Head>().write(*head);
+            if lines == 1 {
+                super::word::copy_tiny(from, at.add(super::record::INLINE_AT), length);
+            } else {
+                from.copy_to_nonoverlapping(at.add(body_at(length)), length);
+            }
+        }
+        self.send_out.publish(lines, Header::new(Kind::Send, 0, length as u32));
+        self.ring_bell();
+        Ok(())
+    }
+
+    /// Puts a line into the write ring; its key was looked up.
+    #[inline]
+    pub(super) fn write_line(
+        &mut self,
+        line: &Line,
+        target: RemoteSpan,
+        immediate: Option<u32>,
+    ) -> Result<(), PostError> {
+        let lines = lines_for(LINE_BYTES);
+        let at = self.write_out.reserve(lines).ok_or(PostError::Again)?;
+        let (key, address, word) = (target.key.0, target.address, immediate.unwrap_or(0));
+        let prefix = Prefix { key, address, amount: LINE_BYTES as u64, word, zero: 0 };
+        // SAFETY: just reserved for a body of this length.
+        unsafe { fill(at, prefix, line.as_ptr(), LINE_BYTES) };
+        let flags = if immediate.is_some() { FLAG_IMMEDIATE } else { 0 };
+        self.write_out.publish(lines, Header::new(Kind::Write, flags, LINE_BYTES as u32));
+        self.ring_bell();
+        Ok(())
+    }
+
+    /// Puts as much of the queued writes and adds into the ring as room, budget and outstanding
+    /// acknowledgements allow.
+    pub(super) fn push_writes(&mut self, work: &mut Work) -> bool {
+        let mut pushed = false;
+        while let Some(index) = self.writes.first() {
+            if work.budget == 0 || !self.may_await_ack() || !self.push_part(work, index) {
+                break;
+            }
+            pushed = true;
+        }
+        if pushed {
+            self.ring_bell();
+        }
+        pushed
+    }
+
+    /// One record of the oldest queued op.
+    fn push_part(&mut self, work: &mut Work, index: u32) -> bool {
+        let entry = work.ops.get(index);
+        let add = entry.kind == OpKind::Add;
+        let left = entry.local.length().0 - entry.progress;
+        let part = if add { 0 } else { left.min(u64::from(self.chunk_bytes)) };
+        let lines = lines_for(part as usize);
+        let Some(at) = self.write_out.reserve(lines) else { return false };
+        let prefix = Prefix {
+            key: entry.key,
+            address: entry.address.wrapping_add(entry.progress),
+            amount: if add { entry.value } else { left },
+            word: entry.immediate,
+            zero: 0,
+        };
+        let from = (entry.local.address() + entry.progress) as *const u8;
+        // SAFETY: just reserved for a body of `part` bytes, which lie in the op's source; that
+        // stays readable until the op ends (`LocalSpan::new`).
+        unsafe { fill(at, prefix, from, part as usize) };
+        entry.progress += part;
+        let last = part == left;
+        let immediate = if entry.has_immediate && last { FLAG_IMMEDIATE } else { 0 };
+        let flags = immediate | if last { FLAG_ACK } else { 0 };
+        let kind = if add { Kind::Add } else { Kind::Write };
+        self.write_out.publish(lines, Header::new(kind, flags, part as u32));
+        work.charge(part);
+        if last {
+            work.ops.take_first(&mut self.writes);
+            work.ops.append(&mut self.acks, index);
+            self.acks_posted = self.acks_posted.wrapping_add(1);
+        }
+        true
+    }
+
+    /// Carries out what came through the write ring.
+    pub(super) fn take_writes(&mut self, work: &mut Work) -> Result<(), Corrupt> {
+        let mut told = false;
+        while work.budget != 0 {
+            let Some(record) = self.write_in.peek()? else { break };
+            if record.flags & FLAG_IMMEDIATE != 0 && !work.out.has_room() {
+                break;
+            }
+            match record.kind {
+                Kind::Write => self.take_write(work, &record)?,
+                Kind::Add => self.take_add(work, &record),
+                Kind::Read => self.take_request(work, &record)?,
+                Kind::Data => self.take_data(work, &record)?,
+                Kind::Refuse => self.take_refusal(work, &record)?,
+                Kind::Pad => {}
+                Kind::Send => return Err(Corrupt),
+            }
+            work.charge(u64::from(record.length));
+            self.write_in.pass(&record);
+            told |= self.write_in.retire(self.write_in.position());
+        }
+        self.tell_acks(told);
+        Ok(())
+    }
+
+    fn take_write(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
+        let prefix = prefix_of(record);
+        let length = u64::from(record.length);
+        let (last, acked) = (length == prefix.amount, record.flags & FLAG_ACK != 0);
+        let range = work.regions.get(Handle::unpack(prefix.key));
+        let inside = range.is_some_and(|range| range.contains(prefix.address, prefix.amount));
+        if length > prefix.amount || (acked && !last) || (!inside && last && !acked) {
+            return Err(Corrupt);
+        }
+        self.part_refused |= !inside;
+        if !self.part_refused {
+            // SAFETY: the record lies in the ring (`peek`); the target lies in a registered
+            // region, which its owner keeps valid until it has deregistered it.
+            unsafe {
+                let from = record.at.add(body_at(record.length as usize));
+                from.copy_to(prefix.address as *mut u8, record.length as usize);
+            }
+        }
+        if last {
+            let refused = core::mem::take(&mut self.part_refused);
+            if acked {
+                self.acknowledge(refused);
+            }
+            if !refused && record.flags & FLAG_IMMEDIATE != 0 {
+                let (peer, immediate) = (self.index, prefix.word);
+                work.out.push(crate::fabric::Completion::Immediate { peer, immediate });
+            }
+        }
+        Ok(())
+    }
+
+    fn take_add(&mut self, work: &mut Work, record: &Record) {
+        let prefix = prefix_of(record);
+        let range = work.regions.get(Handle::unpack(prefix.key));
+        let inside = range.is_some_and(|range| range.contains(prefix.address, 8))
+            && prefix.address.is_multiple_of(8);
+        if inside {
+            // SAFETY: an aligned word of a registered region (checked above).
+            let word = unsafe { u64_at(prefix.address as *mut u8) };
+            // All adds through this rail are made by this thread, so a load and a store will do.
+            // release: [add], for a user thread that waits for the sum with acquire
+            word.store(word.load(super::word::RELAXED).wrapping_add(prefix.amount), RELEASE);
+        }
+        self.acknowledge(!inside);
+    }
+
+    /// Ends with [`Outcome::Key`] what the board says cannot succeed.
+    pub(super) fn board_refuses(&self, target: RemoteSpan, length: u64) -> bool {
+        let handle = Handle::unpack(target.key.0);
+        self.board.is_some() && !self.board.allows(handle, target.address, length)
+    }
+
+    fn take_refusal(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
+        let index = self.asked_front(work, record)?;
+        work.ops.take_first(&mut self.reads);
+        work.finish(index, Outcome::Key, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,424 @@
+//! A ring of records from one process to another.
+//!
+//! The header word of a record is stored last, with release; where no record stands yet the
+//! header word is zero. So the reader polls the line that the record itself will arrive in, and a
+//! small message moves one cache line and nothing else. The writer keeps the header words of the
+//! next two lines zero: that of the line after a record is zeroed before the record is published,
+//! one more after it, off the critical path. Positions count lines, run freely and wrap at 2^32.
+//!
+//! The reader publishes how far it has got only now and then ([`RingReader::retire`]), the writer
+//! looks at that only when its copy says that the ring is full. No read-modify-write anywhere.
+//!
+//! A reader believes nothing: a record must lie inside the ring, or it is [`Corrupt`].
+
+use super::record::{Header, Kind, LINE, lines_for};
+use super::word::{ACQUIRE, RELAXED, RELEASE, u32_at, u64_at};
+
+/// Lines past a record whose header words the writer clears.
+const SPARE: u32 = 2;
+/// The fewest lines that a ring works with: four of the largest records and the spare ones.
+pub const LINES_MIN: u32 = 16;
+
+/// The other side wrote what no writer of this protocol writes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Corrupt;
+
+/// The writing end. Zeroed: of no ring, and not to be used.
+#[derive(Debug)]
+pub struct RingWriter {
+    start: *mut u8,
+    consumed: *mut u8,
+    mask: u32,
+    tail: u32,
+    head: u32,
+    broken: bool,
+}
+
+impl RingWriter {
+    /// The writing end of a zeroed ring of `lines`, a power of two.
+    ///
+    /// # Safety
+    /// - `start` is aligned to a line and valid for reads and writes of `lines` lines, `consumed`
+    ///   is an aligned word, for as long as the end is used;
+    /// - it is the ring's only writer.
+    pub unsafe fn new(start: *mut u8, lines: u32, consumed: *mut u8) -> RingWriter {
+        assert!(lines.is_power_of_two() && lines >= LINES_MIN);
+        RingWriter { start, consumed, mask: lines - 1, tail: 0, head: 0, broken: false }
+    }
+
+    /// The most lines of one record: with padding, two of them always fit an empty ring.
+    pub const fn record_lines_max(lines: u32) -> u32 {
+        lines / 4
+    }
+
+    /// The most lines of one record in this ring.
+    pub fn lines_max(&self) -> u32 {
+        RingWriter::record_lines_max(self.mask + 1)
+    }
+
+    /// Where a record of `lines` may be written, or `None` when there is no room now. Nothing is
+    /// visible to the reader before [`RingWriter::publish`].
+    #[inline(always)]
+    pub fn reserve(&mut self, lines: u32) -> Option<*mut u8> {
+        debug_assert!(lines <= self.lines_max());
+        let to_end = self.mask + 1 - (self.tail & self.mask);
+        let needed = if lines > to_end { to_end + lines } else { lines } + SPARE;
+        if needed > self.free() && !self.refresh(needed) {
+            return None;
+        }
+        if lines > to_end {
+            self.pad(to_end);
+        }
+        Some(self.line(self.tail))
+    }
+
+    /// Makes the record visible that was written at the last [`RingWriter::reserve`].
+    #[inline(always)]
+    pub fn publish(&mut self, lines: u32, header: Header) {
+        let next = self.tail.wrapping_add(lines);
+        if lines > 1 {
+            self.header(next).store(0, RELAXED);
+        }
+        // release: [record], the record's bytes, and the zero after it, come before
+        self.header(self.tail).store(header.0, RELEASE);
+        self.tail = next;
+        self.header(next.wrapping_add(1)).store(0, RELAXED);
+    }
+
+    /// Whether the reader published a position that cannot be.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    #[inline(always)]
+    fn free(&self) -> u32 {
+        self.mask + 1 - self.tail.wrapping_sub(self.head)
+    }
+
+    #[cold]
+    fn refresh(&mut self, needed: u32) -> bool {
+        // SAFETY: an aligned word, valid as long as this end is used (`new`).
+        // acquire: pairs with [consumed], the reader is done with the lines before it
+        let head = unsafe { u32_at(self.consumed) }.load(ACQUIRE);
+        if head.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
+            self.broken = true;
+            return false;
+        }
+        self.head = head;
+        needed <= self.free()
+    }
+
+    #[cold]
+    fn pad(&mut self, lines: u32) {
+        self.publish(lines, Header::new(Kind::Pad, 0, lines));
+    }
+
+    #[inline(always)]
+    fn line(&self, position: u32) -> *mut u8 {
+        // SAFETY: the masked position is a line of the ring (`new`).
+        unsafe { self.start.add((position & self.mask) as usize * LINE) }
+    }
+
+    #[inline(always)]
+    fn header(&self, position: u32) -> &core::sync::atomic::AtomicU64 {
+        // SAFETY: a line's first word: aligned, valid as long as this end is used (`new`).
+        unsafe { u64_at(self.line(position)) }
+    }
+}
+
+/// A record that was found in a ring.
+#[derive(Copy, Clone, Debug)]
+pub struct Record {
+    /// What it is; its length was checked against the ring.
+    pub kind: Kind,
+    /// Its flags.
+    pub flags: u8,
+    /// Length of the body in bytes.
+    pub length: u32,
+    /// Its first line.
+    pub at: *mut u8,
+    /// Position of its first line.
+    pub position: u32,
+    /// How many lines it takes.
+    pub lines: u32,
+}
+
+/// The reading end. Zeroed: of no ring, and not to be used.
+#[derive(Debug)]
+pub struct RingReader {
+    start: *mut u8,
+    consumed: *mut u8,
+    mask: u32,
+    read: u32,
+    published: u32,
+}
+
+impl RingReader {
+    /// The reading end of a zeroed ring of `lines`, a power of two.
+    ///
+    /// # Safety
+    /// - `start` is aligned to a line and valid for reads and writes of `lines` lines, `consumed`
+    ///   is an aligned word, for as long as the end is used;
+    /// - it is the ring's only reader.
+    pub unsafe fn new(start: *mut u8, lines: u32, consumed: *mut u8) -> RingReader {
+        assert!(lines.is_power_of_two() && lines >= LINES_MIN);
+        RingReader { start, consumed, mask: lines - 1, read: 0, published: 0 }
+    }
+
+    /// Whether nothing has come. *Cost*: one load of a line that changes only when something does.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.header().load(RELAXED) == 0
+    }
+
+    /// The oldest record that was not passed yet.
+    #[inline(always)]
+    pub fn peek(&self) -> Result<Option<Record>, Corrupt> {
+        // acquire: pairs with [record]
+        let header = Header(self.header().load(ACQUIRE));
+        if header == Header::EMPTY {
+            return Ok(None);
+        }
+        let kind = header.kind().ok_or(Corrupt)?;
+        let to_end = self.mask + 1 - (self.read & self.mask);
+        let length = header.length();
+        let lines = match kind {
+            Kind::Pad => length,
+            _ if length as usize > self.mask as usize * LINE => return Err(Corrupt),
+            _ => lines_for(length as usize),
+        };
+        if lines == 0 || lines > to_end || (kind == Kind::Pad && lines != to_end) {
+            return Err(Corrupt);
+        }
+        let at = self.line(self.read);
+        Ok(Some(Record { kind, flags: header.flags(), length, at, position: self.read, lines }))
+    }
+
+    /// Steps past a record; its lines stay the reader's until [`RingReader::retire`].
+    #[inline(always)]
+    pub fn pass(&mut self, record: &Record) {
+        debug_assert_eq!(record.position, self.read);
+        self.read = self.read.wrapping_add(record.lines);
+    }
+
+    /// Position of the next record.
+    #[inline(always)]
+    pub fn position(&self) -> u32 {
+        self.read
+    }
+
+    /// Lines of the ring.
+    pub fn lines(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Gives all lines before `position` back to the writer; tells it when a quarter of the ring
+    /// has gathered. Says whether it told.
+    #[inline(always)]
+    pub fn retire(&mut self, position: u32) -> bool {
+        position.wrapping_sub(self.published) > self.mask / 4 && self.tell(position)
+    }
+
+    /// As [`RingReader::retire`], when there is time: tells when an eighth has gathered.
+    #[inline(always)]
+    pub fn retire_idle(&mut self, position: u32) -> bool {
+        position.wrapping_sub(self.published) > self.mask / 8 && self.tell(position)
+    }
+
+    /// As [`RingReader::retire`], before sleep: tells when there is anything to tell.
+    pub fn retire_all(&mut self, position: u32) -> bool {
+        position != self.published && self.tell(position)
+    }
+
+    /// The line at `position`.
+    #[inline(always)]
+    pub fn line(&self, position: u32) -> *mut u8 {
+        // SAFETY: the masked position is a line of the ring (`new`).
+        unsafe { self.start.add((position & self.mask) as usize * LINE) }
+    }
+
+    fn tell(&mut self, position: u32) -> bool {
+        self.published = position;
+        // SAFETY: an aligned word, valid as long as this end is used (`new`).
+        // release: [consumed], we have read everything before `position`
+        unsafe { u32_at(self.consumed) }.store(position, RELEASE);
+        true
+    }
+
+    #[inline(always)]
+    fn header(&self) -> &core::sync::atomic::AtomicU64 {
+        // SAFETY: a line's first word: aligned, valid as long as this end is used (`new`).
+        unsafe { u64_at(self.line(self.read)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{FLAG_ACK, body_at};
+    use super::*;
+    use crate::base::carve::heap::HeapBlock;
+    use std::collections::VecDeque;
+    use std::vec::Vec;
+
+    const LINES: u32 = 64;
+
+    struct Memory(HeapBlock);
+
+    impl Memory {
+        fn new() -> Memory {
+            Memory(HeapBlock::new((LINES as usize + 1) * LINE))
+        }
+
+        fn ends(&mut self) -> (RingWriter, RingReader) {
+            let start = self.0.start();
+            // SAFETY: the block holds `LINES` lines and one more for the word, and lives longer
+            // than the ends in every test.
+            unsafe {
+                let consumed = start.add(LINES as usize * LINE);
+                let writer = RingWriter::new(start, LINES, consumed);
+                (writer, RingReader::new(start, LINES, consumed))
+            }
+        }
+    }
+
+    fn push(writer: &mut RingWriter, number: u32, length: usize) -> bool {
+        let lines = lines_for(length);
+        let Some(at) = writer.reserve(lines) else { return false };
+        // SAFETY: `reserve` gave `lines` lines.
+        unsafe {
+            at.add(8).cast::<u32>().write(number);
+            at.add(body_at(length)).write_bytes(number as u8, length);
+        }
+        writer.publish(lines, Header::new(Kind::Send, FLAG_ACK, length as u32));
+        true
+    }
+
+    /// Number and length of the next record, whose bytes were checked.
+    fn pop(reader: &mut RingReader) -> Option<(u32, usize)> {
+        loop {
+            let record = reader.peek().unwrap()?;
+            reader.pass(&record);
+            if record.kind == Kind::Pad {
+                continue;
+            }
+            let length = record.length as usize;
+            // SAFETY: `peek` checked that the record lies in the ring.
+            let number = unsafe { record.at.add(8).cast::<u32>().read() };
+            for i in 0..length {
+                // SAFETY: as above.
+                let byte = unsafe { record.at.add(body_at(length) + i).read() };
+                assert_eq!(byte, number as u8);
+            }
+            reader.retire(reader.position());
+            return Some((number, length));
+        }
+    }
+
+    fn next(state: &mut u64) -> u32 {
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*state >> 33) as u32
+    }
+
+    #[test]
+    fn keeps_order_and_bytes_like_a_deque() {
+        let mut memory = Memory::new();
+        let (mut writer, mut reader) = memory.ends();
+        let mut oracle = VecDeque::new();
+        let mut state = 11;
+        let mut refused = 0;
+        for number in 0..if cfg!(miri) { 300 } else { 20_000 } {
+            if next(&mut state) % 9 < 5 {
+                let length = next(&mut state) as usize % (15 * LINE);
+                if push(&mut writer, number, length) {
+                    oracle.push_back((number, length));
+                } else {
+                    refused += 1;
+                }
+            } else {
+                assert_eq!(pop(&mut reader), oracle.pop_front());
+            }
+        }
+        assert!(refused > 0, "the ring was never full");
+        while let Some(expected) = oracle.pop_front() {
+            assert_eq!(pop(&mut reader), Some(expected));
+        }
+        assert_eq!(pop(&mut reader), None);
+    }
+
+    struct Moved<T>(T);
+    // SAFETY: each end is moved to one thread; the test joins before the memory goes.
+    unsafe impl<T> Send for Moved<T> {}
+
+    #[test]
+    fn two_threads_exchange_all_records() {
+        let count = if cfg!(miri) { 200 } else { 100_000 };
+        let mut memory = Memory::new();
+        let (writer, mut reader) = memory.ends();
+        let sent = Moved(writer);
+        let lengths = |number: u32| number as usize * 37 % 300;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let Moved(mut writer) = { sent };
+                for number in 0..count {
+                    while !push(&mut writer, number, lengths(number)) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for number in 0..count {
+                let got = loop {
+                    if let Some(got) = pop(&mut reader) {
+                        break got;
+                    }
+                    reader.retire_all(reader.position());
+                    std::thread::yield_now();
+                };
+                assert_eq!(got, (number, lengths(number)));
+            }
+        });
+    }
+
+    #[test]
+    fn full_ring_takes_nothing_until_the_reader_tells() {
+        let mut memory = Memory::new();
+        let (mut writer, mut reader) = memory.ends();
+        let mut pushed = 0;
+        while push(&mut writer, pushed, 8) {
+            pushed += 1;
+        }
+        assert_eq!(pushed, LINES - SPARE);
+        for number in 0..pushed {
+            assert_eq!(pop(&mut reader), Some((number, 8)));
+        }
+        reader.retire_all(reader.position());
+        assert!(push(&mut writer, 0, 8));
+    }
+
+    #[test]
+    fn corrupt_headers_and_positions_are_noticed() {
+        let mut memory = Memory::new();
+        let (mut writer, reader) = memory.ends();
+        let bad = [
+            Header(9 << 32),
+            Header(5),
+            Header::new(Kind::Send, 0, LINES * LINE as u32),
+            Header::new(Kind::Send, 0, u32::MAX),
+            Header::new(Kind::Pad, 0, 3),
+            Header::new(Kind::Pad, 0, 0),
+        ];
+        let seen: Vec<bool> = bad
+            .iter()
+            .map(|header| {
+                reader.header().store(header.0, RELAXED);
+                reader.peek().is_err()
+            })
+            .collect();
+        assert_eq!(seen, [true; 6]);
+        // SAFETY: the word of the block.
+        unsafe { u32_at(writer.consumed) }.store(1000, RELAXED);
+        while writer.reserve(1).is_some() {
+            writer.publish(1, Header::new(Kind::Send, 0, 0));
+        }
+        assert!(writer.is_broken());
+    }
+}
