@@ -17,7 +17,7 @@ use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// What a band is told at open.
@@ -98,10 +98,17 @@ impl<M: LinkMemory> Band<M> {
         poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
         let control = Control::new(config, tables, memory, Arc::clone(&poller))?;
         let shared = Arc::new(Shared { control: Mutex::new(control), poller, kick });
-        let of_thread = Arc::clone(&shared);
+        let of_thread = (Arc::clone(&shared), Arc::new(Barrier::new(2)));
+        let started = Arc::clone(&of_thread.1);
         let named = thread::Builder::new().name("crosstie-band".into());
-        let thread = os::with_signals_blocked(|| named.spawn(move || run(&of_thread)));
+        let body = move || {
+            of_thread.1.wait();
+            run(&of_thread.0);
+        };
+        let thread = os::with_signals_blocked(|| named.spawn(body));
         let thread = Some(thread.map_err(system)?);
+        // a thread allocates while it starts; afterwards ours does not
+        started.wait();
         Ok(Band { shared: Some(shared), thread, pid: std::process::id() })
     }
 
