@@ -1,0 +1,241 @@
+//! The side band of one endpoint, as its owner sees it.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::address;
+use super::control::{BandCounters, Control, Note, TOKEN_KICK};
+use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
+use super::event::{BandEvent, LocalTemplate, Wake};
+use super::listener::ListenerId;
+use super::memory::LinkMemory;
+use super::os::{self, Kick, Poller, Ready};
+use crate::base::pool::Pool;
+use crate::base::ring::Producer;
+use crate::base::slab::Handle;
+use crate::base::sync::AtomicU32;
+use crate::base::units::Span;
+use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// What a band is told at open.
+#[derive(Clone, Debug)]
+pub struct BandConfig {
+    /// Where the path socket lies: `/dev/shm`, unless the host has another place that containers
+    /// share.
+    pub shm_dir: PathBuf,
+    /// How long a handshake, or the answer to a connect, may take. 10 s is usual.
+    pub handshake_deadline: Span,
+    /// Peers at a time; two per endpoint that both connects to us and is connected to.
+    pub links_max: u32,
+    /// Listeners at a time.
+    pub listeners_max: u32,
+    /// Whether this process can order doorbells with `membarrier(2)`.
+    pub membarrier: bool,
+    /// Our numbers in every connection.
+    pub template: LocalTemplate,
+    /// How the data thread is woken after an event.
+    pub wake: Wake,
+    /// Told what people should know; from any thread, under the lock: it must not block, allocate
+    /// or call back.
+    pub note: fn(Note),
+}
+
+/// Tables that a band shares with its endpoint. They outlive it.
+#[derive(Debug)]
+pub struct BandTables {
+    /// Connection slots, as many as generations. The band alone takes from it.
+    pub pool: Pool<'static>,
+    /// Use of each slot: odd while its handle is live. Written by the band.
+    pub generations: &'static [AtomicU32],
+    /// News for the data thread.
+    pub events: Producer<'static, BandEvent>,
+}
+
+/// An attempt to connect. It has the number of the connection that may come of it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(transparent)]
+pub struct PendingId(pub Handle);
+
+struct Shared<M: LinkMemory> {
+    control: Mutex<Control<M>>,
+    poller: Arc<Poller>,
+    kick: Kick,
+}
+
+impl<M: LinkMemory> Shared<M> {
+    fn lock(&self) -> MutexGuard<'_, Control<M>> {
+        // a panic under the lock is a bug that has been reported; peers must still be told
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The side band of one endpoint. All functions may be called from any thread, and none waits for
+/// a peer. After `open` nothing allocates until `close`.
+pub struct Band<M: LinkMemory> {
+    shared: Option<Arc<Shared<M>>>,
+    thread: Option<JoinHandle<()>>,
+    pid: u32,
+}
+
+impl<M: LinkMemory> Band<M> {
+    /// Opens the side band and starts its thread.
+    ///
+    /// *Cost*: allocates all tables: about 300 bytes per connection, 600 per link, and one bit per
+    /// pair of both. Sweeps sockets of dead endpoints out of `shm_dir`.
+    pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
+        let system = |error: std::io::Error| {
+            if address::is_out_of_descriptors(&error) {
+                return OpenError::Descriptors(os::descriptor_limit());
+            }
+            OpenError::System(error.raw_os_error().unwrap_or(0))
+        };
+        address::sweep(&config.shm_dir);
+        let poller = Arc::new(Poller::new().map_err(system)?);
+        let kick = Kick::new().map_err(system)?;
+        poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
+        let control = Control::new(config, tables, memory, Arc::clone(&poller))?;
+        let shared = Arc::new(Shared { control: Mutex::new(control), poller, kick });
+        let of_thread = (Arc::clone(&shared), Arc::new(Barrier::new(2)));
+        let started = Arc::clone(&of_thread.1);
+        let named = thread::Builder::new().name("crosstie-band".into());
+        let body = move || {
+            of_thread.1.wait();
+            run(&of_thread.0);
+        };
+        let thread = os::with_signals_blocked(|| named.spawn(body));
+        let thread = Some(thread.map_err(system)?);
+        // a thread allocates while it starts; afterwards ours does not
+        started.wait();
+        Ok(Band { shared: Some(shared), thread, pid: std::process::id() })
+    }
+
+    /// Opens a listener, and says with which handle peers reach it.
+    pub fn listen(&self) -> Result<(ListenerId, ListenHandle), ListenError> {
+        self.with(ListenError::Forked, Control::listen)
+    }
+
+    /// Closes a listener, and the connections that nobody has accepted. Others stay.
+    pub fn listener_close(&self, id: ListenerId) -> Result<(), CloseError> {
+        self.with(CloseError::Forked, |control| control.listener_close(id))
+    }
+
+    /// Begins to connect. Follow with [`Band::connect_poll`] until it ends, or
+    /// [`Band::connect_abandon`].
+    ///
+    /// *Errors*: nothing was begun.
+    pub fn connect_begin(&self, handle: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
+        self.with(ConnectError::Forked, |control| control.connect_begin(handle))
+    }
+
+    /// How far an attempt is: `None` means call again. The id is spent once this gives a connection
+    /// or an error. The data thread's [`BandEvent::Established`] is in its queue before.
+    pub fn connect_poll(&self, id: PendingId) -> Result<Option<Handle>, ConnectError> {
+        self.with(ConnectError::Forked, |control| control.connect_poll(id))
+    }
+
+    /// Gives an attempt up. The peer is told; a connection that it has made is closed there, and
+    /// never handed out if nobody has accepted it yet.
+    pub fn connect_abandon(&self, id: PendingId) -> Result<(), CloseError> {
+        self.with(CloseError::Forked, |control| control.connect_abandon(id))
+    }
+
+    /// Connects by handle alone: call again with the same handle while it gives `None`. Attempts
+    /// to the same listener are told apart by nothing, so each result is one of theirs.
+    ///
+    /// *Cost*: as [`Band::connect_poll`], and a search through the slots.
+    pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
+        self.with(ConnectError::Forked, |control| control.connect(handle))
+    }
+
+    /// The next connection of a listener: `None` means call again.
+    pub fn accept(&self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
+        self.with(AcceptError::Forked, |control| control.accept(id))
+    }
+
+    /// Closes a connection and makes its handle stale. From now on the data thread does not touch
+    /// its rings. Its slot is used again when the peer has closed too, or died.
+    pub fn connection_close(&self, connection: Handle) -> Result<(), CloseError> {
+        self.with(CloseError::Forked, |control| control.connection_close(connection))
+    }
+
+    /// Writes who a connection's peer is, cut to fit, and says how many bytes that took; 0: the
+    /// handle is stale.
+    pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
+        self.with(0, |control| Ok::<usize, usize>(control.peer_text(connection, out)))
+            .unwrap_or_else(|none| none)
+    }
+
+    /// What was counted since open.
+    pub fn counters(&self) -> BandCounters {
+        let none = BandCounters::default();
+        self.with(none, |control| Ok::<_, BandCounters>(control.counters)).unwrap_or(none)
+    }
+
+    /// Closes connections and listeners, tells the peers, ends the thread and frees everything.
+    ///
+    /// In a forked child it only forgets: all is the parent's.
+    pub fn close(mut self) {
+        self.end();
+    }
+
+    fn with<R, E>(
+        &self,
+        forked: E,
+        act: impl FnOnce(&mut Control<M>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let Some(shared) = &self.shared else { return Err(forked) };
+        if std::process::id() != self.pid {
+            return Err(forked);
+        }
+        let mut control = shared.lock();
+        let result = act(&mut control);
+        if core::mem::take(&mut control.attention) {
+            shared.kick.ring();
+        }
+        result
+    }
+
+    fn end(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        let thread = self.thread.take();
+        if std::process::id() != self.pid {
+            // the lock may be held by a thread that does not exist here
+            core::mem::forget((shared, thread));
+            return;
+        }
+        shared.lock().shut_down();
+        shared.kick.ring();
+        if let Some(thread) = thread {
+            // it ends by itself; a panic there was reported when it happened
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<M: LinkMemory> Drop for Band<M> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The thread: sleeps until something is ready or due.
+fn run<M: LinkMemory>(shared: &Shared<M>) {
+    let mut ready = Ready::new();
+    let mut sleep_ms = -1;
+    loop {
+        shared.poller.wait(&mut ready, sleep_ms);
+        if ready.tokens().any(|token| token == TOKEN_KICK) {
+            shared.kick.silence();
+        }
+        let mut control = shared.lock();
+        if control.closed {
+            return;
+        }
+        control.drive(&ready);
+        control.attention = false;
+        sleep_ms = control.sleep_ms();
+    }
+}

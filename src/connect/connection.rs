@@ -1,0 +1,116 @@
+//! One connection as the side band sees it.
+#![forbid(unsafe_code)]
+
+use super::error::ConnectError;
+use super::event::Side;
+use crate::base::slab::Handle;
+use crate::base::units::Instant;
+use crate::fabric::completion::DownCause;
+use crate::wire::hello::ConnectHello;
+
+/// No link, no arena slot, no next connection.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// How far a connection is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Phase {
+    /// The slot is not in use.
+    Free,
+    /// We connect, and wait for the link or for `Accepted`.
+    Connecting,
+    /// The attempt ended with an error that its caller has not seen yet.
+    Failed(ConnectError),
+    /// Both sides have it.
+    Open,
+}
+
+/// An entry of the table of connections.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Connection {
+    pub phase: Phase,
+    pub side: Side,
+    /// The use of the slot that the peer knows.
+    pub generation: u32,
+    /// The link; [`NONE`] once failed.
+    pub link: u32,
+    /// Which part of the link's arena is ours; [`NONE`] on the listening side.
+    pub arena_slot: u32,
+    /// The next connection waiting at the listener.
+    pub next: u32,
+    /// The listener: the peer's number when we connect, else our own packed handle.
+    pub listener: u64,
+    /// Where the rings lie.
+    pub rings_offset: u64,
+    pub peer: ConnectHello,
+    pub deadline: Instant,
+    /// The endpoint and listener that its caller goes on asking for by handle.
+    pub keyed: Option<(u128, u64)>,
+    /// Nobody has accepted it yet.
+    pub queued: bool,
+    /// Our user is done with it; the handle is stale.
+    pub closed_here: bool,
+    /// Our user never had it.
+    pub abandoned: bool,
+    /// The peer has closed it; it will not touch the rings again.
+    pub peer_closed: bool,
+    /// `Connect` or `Accepted` is still to be sent.
+    pub owes_hello: bool,
+    /// `Connect` was sent.
+    pub asked: bool,
+    /// `Closed` is still to be sent.
+    pub owes_closed: bool,
+    /// The data thread has not been told that it stands.
+    pub owes_established: bool,
+    /// The data thread has not been told that it is gone, and why.
+    pub owes_gone: Option<DownCause>,
+}
+
+impl Connection {
+    /// A slot not in use.
+    pub const FREE: Connection = Connection {
+        phase: Phase::Free,
+        side: Side::Connector,
+        generation: 0,
+        link: NONE,
+        arena_slot: NONE,
+        next: NONE,
+        listener: 0,
+        rings_offset: 0,
+        peer: ConnectHello {
+            connection: 0,
+            target: 0,
+            rings_offset: 0,
+            send_ring_bytes: 0,
+            write_ring_bytes: 0,
+            mailbox_key: 0,
+            mailbox_address: 0,
+            groups_max: 0,
+            credits: 0,
+            eager_bytes_max: 0,
+            data_rails: 0,
+            control_rails: 0,
+            features: 0,
+        },
+        deadline: Instant(0),
+        keyed: None,
+        queued: false,
+        closed_here: false,
+        abandoned: false,
+        peer_closed: false,
+        owes_hello: false,
+        asked: false,
+        owes_closed: false,
+        owes_established: false,
+        owes_gone: None,
+    };
+
+    /// Its handle, given its slot.
+    pub fn handle(&self, index: u32) -> Handle {
+        Handle { index, generation: self.generation }
+    }
+
+    /// Whether the data thread is owed an event.
+    pub fn owes_event(&self) -> bool {
+        self.owes_established || self.owes_gone.is_some()
+    }
+}

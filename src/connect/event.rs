@@ -1,0 +1,125 @@
+//! What the side band tells the data thread, and what it is told at open.
+#![forbid(unsafe_code)]
+
+use crate::fabric::completion::DownCause;
+use crate::wire::hello::ConnectHello;
+
+/// News for the data thread. Whoever takes one checks its generation first: the connection may have
+/// been closed since, and its mappings with it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum BandEvent {
+    /// A connection stands.
+    Established {
+        /// Its slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// All that the data path needs.
+        params: LinkParams,
+    },
+    /// A connection's peer is gone. Always after its `Established`.
+    Gone {
+        /// Its slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// Why.
+        cause: DownCause,
+    },
+}
+
+/// Which side of a connection we are; the rings are laid out by it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Side {
+    /// We connected.
+    Connector = 0,
+    /// We listened.
+    Listener = 1,
+}
+
+/// What the data path needs of a connection. Addresses are of this process, and valid until
+/// `connection_close`.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct LinkParams {
+    /// The peer's numbers.
+    pub peer: ConnectHello,
+    /// Which side we are.
+    pub side: Side,
+    /// Address of the connection's rings.
+    pub rings_address: usize,
+    /// Length of one send ring in bytes, as the connector chose it.
+    pub send_ring_bytes: u32,
+    /// Length of one write ring in bytes, as the connector chose it.
+    pub write_ring_bytes: u32,
+    /// The peer's process, if the kernel lets us read its memory.
+    pub kernel_copy_pid: Option<i32>,
+    /// Whether the peer can read our memory.
+    pub peer_copies: bool,
+    /// Address and length of the peer's heap, if it has one.
+    pub heap: Option<(usize, u64)>,
+    /// The peer's doorbell; -1: it never sleeps.
+    pub doorbell_fd: i32,
+    /// Whether both sides order doorbells with a process-wide barrier.
+    pub membarrier: bool,
+}
+
+/// Our own numbers in every `Connect` and `Accepted`.
+#[derive(Copy, Clone, Debug)]
+pub struct LocalTemplate {
+    /// What our control rail calls the mailbox region.
+    pub mailbox_key: u64,
+    /// Where the mailbox of connection 0 lies.
+    pub mailbox_base: u64,
+    /// How far it is to the next connection's.
+    pub mailbox_stride: u64,
+    /// Groups that may be outstanding.
+    pub groups_max: u32,
+    /// Receives kept per connection.
+    pub credits: u32,
+    /// Longest eager payload that we take.
+    pub eager_bytes_max: u32,
+    /// Data rails.
+    pub data_rails: u32,
+    /// Control rails.
+    pub control_rails: u32,
+    /// Protocol features.
+    pub features: u64,
+    /// Length of one send ring in bytes, when we connect.
+    pub send_ring_bytes: u32,
+    /// Length of one write ring in bytes, when we connect.
+    pub write_ring_bytes: u32,
+    /// What rings of such lengths (send, write) take in an arena, both directions; `None`: no such
+    /// rings. Applied to what a peer claims, too.
+    pub rings_bytes: fn(u32, u32) -> Option<u64>,
+}
+
+impl LocalTemplate {
+    /// What we say of our connection `handle` to `target`, with rings at `rings_offset`.
+    pub fn hello(&self, index: u32, handle: u64, target: u64, rings_offset: u64) -> ConnectHello {
+        ConnectHello {
+            connection: handle,
+            target,
+            rings_offset,
+            send_ring_bytes: self.send_ring_bytes,
+            write_ring_bytes: self.write_ring_bytes,
+            mailbox_key: self.mailbox_key,
+            mailbox_address: self.mailbox_base + u64::from(index) * self.mailbox_stride,
+            groups_max: self.groups_max,
+            credits: self.credits,
+            eager_bytes_max: self.eager_bytes_max,
+            data_rails: self.data_rails,
+            control_rails: self.control_rails,
+            features: self.features,
+        }
+    }
+}
+
+/// How the data thread is woken after an event: called with `context`, from any thread, under the
+/// side band's lock; it must not block.
+#[derive(Copy, Clone, Debug)]
+pub struct Wake {
+    /// What to call.
+    pub call: fn(usize),
+    /// What with.
+    pub context: usize,
+}

@@ -1,0 +1,63 @@
+//! What the side band needs of shared memory. `memory` answers it; tests bring their own.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Why memory could not be had.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum MemoryError {
+    /// The host, or the limit that it sets us, has no room.
+    Exhausted,
+    /// The process may open no more descriptors.
+    Descriptors,
+    /// The kernel refused otherwise, with its code.
+    System(i32),
+}
+
+/// Shared memory for links: arenas that we make, arenas and heaps of peers that we map.
+///
+/// Nothing here may allocate from the heap: it is called after open.
+pub trait LinkMemory: Send + 'static {
+    /// A mapping of shared memory, which ends when it is dropped.
+    type Mapping: Send + 'static;
+
+    /// Makes an arena of `bytes` address space, of which nothing is populated yet.
+    fn create_arena(&mut self, bytes: u64) -> Result<Self::Mapping, MemoryError>;
+
+    /// The descriptor that a peer needs to map what [`LinkMemory::create_arena`] made.
+    fn arena_fd<'a>(&self, arena: &'a Self::Mapping) -> BorrowedFd<'a>;
+
+    /// Makes sure that a part of our arena has memory behind it, zeroed or not, so that no later
+    /// touch of it can fail. A part may be populated again.
+    fn populate(
+        &mut self,
+        arena: &Self::Mapping,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), MemoryError>;
+
+    /// Maps a peer's arena.
+    ///
+    /// *Errors*: also when the file behind `fd` is shorter than `bytes`, or can still shrink.
+    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
+
+    /// Maps a peer's heap.
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
+
+    /// Address of a mapping's first byte.
+    fn address(&self, mapping: &Self::Mapping) -> usize;
+
+    /// Our own heap and its size in bytes, if there is one.
+    fn heap(&self) -> Option<(BorrowedFd<'_>, u64)>;
+
+    /// Our own doorbell, which peers ring when we sleep, if we can sleep.
+    fn doorbell(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether the kernel lets us read `word` at `address` of process `pid`.
+    fn probe(&mut self, pid: i32, address: u64, word: u64) -> bool;
+
+    /// Lets peers read our memory where the host forbids it by default (Yama).
+    fn allow_tracer(&mut self);
+}

@@ -1,0 +1,177 @@
+//! What the side band asks of the kernel besides sockets: readiness, a wake-up, signals, limits,
+//! random numbers. The other file of this room that calls the C library.
+
+extern crate std;
+
+use core::mem::zeroed;
+use core::ptr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Events taken by one wait; more stay ready for the next.
+pub const EVENTS_MAX: usize = 64;
+
+/// What became ready.
+pub struct Ready {
+    events: [libc::epoll_event; EVENTS_MAX],
+    count: usize,
+}
+
+impl Ready {
+    /// Room for the answers of a wait.
+    pub const fn new() -> Ready {
+        Ready { events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX], count: 0 }
+    }
+
+    /// The tokens of what is ready.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.events[..self.count].iter().map(|event| event.u64)
+    }
+}
+
+/// A set of descriptors and a way to wait for one of them.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// An empty set.
+    pub fn new() -> io::Result<Poller> {
+        // SAFETY: a call without pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel has just given us this descriptor.
+        Ok(Poller(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Reports `token` while `fd` is readable.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
+    }
+
+    /// Says in what `fd` is interesting from now on.
+    pub fn change(&self, fd: BorrowedFd<'_>, token: u64, read: bool, write: bool) {
+        let read = if read { libc::EPOLLIN } else { 0 };
+        let write = if write { libc::EPOLLOUT } else { 0 };
+        // a descriptor that is in the set and open cannot be refused
+        let _ = self.control(libc::EPOLL_CTL_MOD, fd, read | write, token);
+    }
+
+    /// Forgets `fd`. Closing it would not: a forked child may hold a copy.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// A descriptor to fill places with that are never sent.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn control(&self, op: i32, fd: BorrowedFd<'_>, events: i32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        let set = self.0.as_raw_fd();
+        // SAFETY: `event` lives until the call returns.
+        check(unsafe { libc::epoll_ctl(set, op, fd.as_raw_fd(), &mut event) }).map(|_| ())
+    }
+
+    /// Waits until something is ready or `timeout_ms` is over; -1 is for ever, 0 not at all.
+    pub fn wait(&self, ready: &mut Ready, timeout_ms: i32) {
+        let set = self.0.as_raw_fd();
+        let events = ready.events.as_mut_ptr();
+        // SAFETY: `events` is valid for writes of EVENTS_MAX events.
+        let got = unsafe { libc::epoll_wait(set, events, EVENTS_MAX as i32, timeout_ms) };
+        // interrupted: nothing is ready
+        ready.count = got.max(0) as usize;
+    }
+}
+
+/// An event descriptor on which a thread is woken.
+#[derive(Debug)]
+pub struct Kick(OwnedFd);
+
+impl Kick {
+    /// One that was not rung.
+    pub fn new() -> io::Result<Kick> {
+        // SAFETY: a call without pointers.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: the kernel has just given us this descriptor.
+        Ok(Kick(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Wakes who waits.
+    pub fn ring(&self) {
+        let one = 1u64;
+        let one: *const u64 = &one;
+        // SAFETY: eight readable bytes. A full counter refuses, and is rung already.
+        let _ = unsafe { libc::write(self.0.as_raw_fd(), one.cast(), 8) };
+    }
+
+    /// Makes it silent again.
+    pub fn silence(&self) {
+        let mut count = 0u64;
+        let count: *mut u64 = &mut count;
+        // SAFETY: eight writable bytes.
+        let _ = unsafe { libc::read(self.0.as_raw_fd(), count.cast(), 8) };
+    }
+
+    /// For the poller.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether `fd` is readable now.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// Runs `f` with every signal of this thread blocked: a thread that it starts inherits that, so
+/// that the application's handlers never run on it.
+pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: plain sets of bits, for which zero is a value.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { zeroed() };
+    // SAFETY: valid for writes.
+    unsafe { libc::sigfillset(&mut all) };
+    // SAFETY: two whole sets.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
+    let result = f();
+    // SAFETY: the set that the kernel gave us.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+    result
+}
+
+/// How many descriptors this process may have open.
+pub fn descriptor_limit() -> u64 {
+    // SAFETY: two integers, for which zero is a value.
+    let mut limit: libc::rlimit = unsafe { zeroed() };
+    // SAFETY: valid for writes.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// A random number that nobody else has.
+pub fn random() -> io::Result<u128> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: sixteen writable bytes; so few come whole or not at all (getrandom(2)).
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != 16 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u128::from_le_bytes(bytes))
+}
+
+/// This process's user.
+pub fn user() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Page size in bytes.
+pub fn page_bytes() -> u64 {
+    // SAFETY: a call without pointers.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
+fn check(rc: i32) -> io::Result<i32> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}

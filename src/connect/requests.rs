@@ -1,0 +1,282 @@
+//! What callers ask of a band, under its lock.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::address;
+use super::band::PendingId;
+use super::connection::Phase;
+use super::control::Control;
+use super::error::{AcceptError, CloseError, ConnectError, ListenError};
+use super::event::Side;
+use super::link::LinkPhase;
+use super::listener::ListenerId;
+use super::memory::LinkMemory;
+use super::os;
+use super::peer::{Peer, TextBuffer};
+use crate::base::slab::Handle;
+use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES, ListenHandle};
+use crate::wire::{DecodeError, WIRE_MINOR};
+use core::fmt::Write;
+
+impl<M: LinkMemory> Control<M> {
+    /// Opens a listener; the first one opens the sockets.
+    pub fn listen(&mut self) -> Result<(ListenerId, ListenHandle), ListenError> {
+        let index = self.listeners.iter().position(|listener| !listener.generation.is_live());
+        let index = index.ok_or(ListenError::Full)?;
+        if self.listening.is_none() {
+            self.listen_sockets().map_err(|error| {
+                if address::is_out_of_descriptors(&error) {
+                    return ListenError::Descriptors(os::descriptor_limit());
+                }
+                ListenError::System(error.raw_os_error().unwrap_or(0))
+            })?;
+        }
+        let generation = self.listeners[index].generation.acquire();
+        self.listeners_live += 1;
+        let id = Handle { index: index as u32, generation };
+        let mut addresses = [Address::default(); ADDRESSES_MAX];
+        addresses[0].family = Family::Local;
+        let handle = ListenHandle {
+            minor: WIRE_MINOR,
+            node_id: self.node_id,
+            endpoint_id: self.endpoint_id,
+            listener: id.pack(),
+            addresses,
+        };
+        Ok((ListenerId(id), handle))
+    }
+
+    fn listen_sockets(&mut self) -> std::io::Result<()> {
+        let listening = self.address.listen()?;
+        let watched = self.watch_listening(&listening);
+        self.listening = Some(listening);
+        if watched.is_err() {
+            self.unlisten();
+        }
+        watched
+    }
+
+    /// Closes a listener, and the connections that nobody has accepted.
+    pub fn listener_close(&mut self, id: ListenerId) -> Result<(), CloseError> {
+        let ListenerId(Handle { index, generation }) = id;
+        let listener = self.listeners.get_mut(index as usize).ok_or(CloseError::Stale)?;
+        if !listener.generation.is(generation) {
+            return Err(CloseError::Stale);
+        }
+        while let Some(waiting) = self.listeners[index as usize].first() {
+            self.close(waiting);
+        }
+        self.listeners[index as usize].generation.release();
+        self.listeners_live -= 1;
+        if self.listeners_live == 0 {
+            self.unlisten();
+        }
+        Ok(())
+    }
+
+    /// The connection that has waited longest at a listener.
+    pub fn accept(&mut self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
+        let ListenerId(Handle { index, generation }) = id;
+        let known = self.listeners.get(index as usize).ok_or(AcceptError::Stale)?;
+        if !known.generation.is(generation) {
+            return Err(AcceptError::Stale);
+        }
+        self.help();
+        let listener = &mut self.listeners[index as usize];
+        let Some(first) = listener.first() else { return Ok(None) };
+        if self.connections[first as usize].owes_established {
+            // the data thread must hear of it before its user can
+            return Ok(None);
+        }
+        listener.remove(&mut self.connections, first);
+        Ok(Some(self.connections[first as usize].handle(first)))
+    }
+
+    /// Begins an attempt to connect.
+    pub fn connect_begin(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
+        let handle = self.handle_read(bytes)?;
+        let deadline = self.deadline();
+        let index = self.slot_acquire().ok_or(ConnectError::LocalFull)?;
+        let link = match self.link_to(&handle) {
+            Ok(link) => link,
+            Err(error) => {
+                self.slot_stale(index);
+                self.connections[index as usize].phase = Phase::Failed(error);
+                self.slot_release(index);
+                return Err(error);
+            }
+        };
+        let connection = &mut self.connections[index as usize];
+        connection.phase = Phase::Connecting;
+        connection.side = Side::Connector;
+        connection.link = link;
+        connection.listener = handle.listener;
+        connection.deadline = deadline;
+        let id = PendingId(connection.handle(index));
+        self.links[link as usize].connections += 1;
+        if self.links[link as usize].phase == LinkPhase::Ready {
+            self.ask(index);
+        }
+        Ok(id)
+    }
+
+    fn handle_read(&self, bytes: &[u8; HANDLE_BYTES]) -> Result<ListenHandle, ConnectError> {
+        let handle = ListenHandle::decode(bytes).map_err(|error| match error {
+            DecodeError::Magic => ConnectError::HandleForeign,
+            DecodeError::Version(major) => ConnectError::Version(major),
+            DecodeError::Short | DecodeError::Field | DecodeError::Checksum => {
+                ConnectError::HandleCorrupt
+            }
+        })?;
+        let local = handle.addresses.iter().any(|address| address.family == Family::Local);
+        if handle.node_id != self.node_id || !local {
+            return Err(ConnectError::OtherHost);
+        }
+        Ok(handle)
+    }
+
+    /// The link to a listener's endpoint: the one there is, or a new one.
+    fn link_to(&mut self, handle: &ListenHandle) -> Result<u32, ConnectError> {
+        let known = self.links.iter().position(|link| link.leads_to(handle.endpoint_id));
+        if let Some(link) = known {
+            return Ok(link as u32);
+        }
+        let peer =
+            Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
+        self.link_open(peer)
+    }
+
+    /// How far an attempt is.
+    pub fn connect_poll(&mut self, id: PendingId) -> Result<Option<Handle>, ConnectError> {
+        self.help();
+        let PendingId(handle) = id;
+        let index = self.live(handle).ok_or(ConnectError::Stale)?;
+        let connection = &self.connections[index as usize];
+        match connection.phase {
+            Phase::Open if connection.owes_established => Ok(None),
+            Phase::Open => Ok(Some(handle)),
+            Phase::Failed(error) => {
+                self.slot_stale(index);
+                self.slot_release(index);
+                Err(error)
+            }
+            Phase::Connecting if self.now() >= connection.deadline => {
+                let peer = self.links[connection.link as usize].peer;
+                self.give_up(index);
+                Err(ConnectError::Deadline(peer))
+            }
+            Phase::Connecting => Ok(None),
+            Phase::Free => Err(ConnectError::Stale),
+        }
+    }
+
+    /// Forgets an attempt, or closes what came of it.
+    pub fn connect_abandon(&mut self, id: PendingId) -> Result<(), CloseError> {
+        let PendingId(handle) = id;
+        let index = self.live(handle).ok_or(CloseError::Stale)?;
+        match self.connections[index as usize].phase {
+            Phase::Connecting => self.give_up(index),
+            Phase::Failed(_) => {
+                self.slot_stale(index);
+                self.slot_release(index);
+            }
+            Phase::Open => {
+                self.connections[index as usize].abandoned = true;
+                self.close(index);
+            }
+            Phase::Free => return Err(CloseError::Stale),
+        }
+        Ok(())
+    }
+
+    /// The attempt's slot stays until the peer, if it was asked, has answered and closed.
+    fn give_up(&mut self, index: u32) {
+        self.slot_stale(index);
+        let connection = &mut self.connections[index as usize];
+        connection.abandoned = true;
+        connection.closed_here = true;
+        if !connection.asked {
+            self.fail(index, ConnectError::Stale);
+        }
+    }
+
+    /// The attempt that the same caller began with the same handle, if one is under way.
+    pub fn pending_to(&self, bytes: &[u8; HANDLE_BYTES]) -> Option<PendingId> {
+        let handle = ListenHandle::decode(bytes).ok()?;
+        let of_caller = |connection: &super::connection::Connection| {
+            connection.keyed == Some((handle.endpoint_id, handle.listener))
+                && !connection.closed_here
+        };
+        let index = self.connections.iter().position(of_caller)? as u32;
+        Some(PendingId(self.connections[index as usize].handle(index)))
+    }
+
+    /// Connects by handle alone: begins, or goes on with, the attempt to that listener.
+    pub fn connect(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
+        let known = if self.keyed > 0 { self.pending_to(bytes) } else { None };
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let id = self.connect_begin(bytes)?;
+                let handle =
+                    ListenHandle::decode(bytes).map_err(|_| ConnectError::HandleCorrupt)?;
+                let key = (handle.endpoint_id, handle.listener);
+                self.connections[id.0.index as usize].keyed = Some(key);
+                self.keyed += 1;
+                id
+            }
+        };
+        let result = self.connect_poll(id);
+        if matches!(result, Ok(Some(_))) {
+            self.unkey(id.0.index);
+        }
+        result
+    }
+
+    /// The caller has what it asked for: its next connect to that listener is a new one.
+    fn unkey(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        self.keyed -= u32::from(connection.keyed.take().is_some());
+    }
+
+    /// Closes an established connection.
+    pub fn connection_close(&mut self, handle: Handle) -> Result<(), CloseError> {
+        let index = self.live(handle).ok_or(CloseError::Stale)?;
+        if self.connections[index as usize].phase != Phase::Open {
+            return Err(CloseError::Stale);
+        }
+        self.close(index);
+        Ok(())
+    }
+
+    /// Writes who the peer of a connection is.
+    pub fn peer_text(&self, handle: Handle, out: &mut [u8]) -> usize {
+        let link = self.live(handle).map(|index| self.connections[index as usize].link);
+        let Some(link) = link.and_then(|link| self.links.get(link as usize)) else { return 0 };
+        let mut text = TextBuffer::new(out);
+        let _ = write!(text, "{}", link.peer);
+        text.length()
+    }
+
+    /// The slot of a handle that is not stale.
+    fn live(&self, handle: Handle) -> Option<u32> {
+        let connection = self.connections.get(handle.index as usize)?;
+        let live = connection.phase != Phase::Free
+            && connection.generation == handle.generation
+            && !connection.closed_here;
+        live.then_some(handle.index)
+    }
+
+    /// Says goodbye to all peers, and closes the sockets.
+    pub fn shut_down(&mut self) {
+        self.closed = true;
+        for index in 0..self.connections.len() as u32 {
+            let connection = &self.connections[index as usize];
+            if connection.phase == Phase::Open && !connection.closed_here {
+                self.close(index);
+            }
+        }
+        self.unlisten();
+    }
+}

@@ -1,0 +1,289 @@
+//! What the side band's tests stand on: shared memory by memfd, an endpoint's tables, a watchdog.
+#![allow(dead_code)]
+
+use crosstie::base::pool::Pool;
+use crosstie::base::ring::{Consumer, Indices, split};
+use crosstie::base::slab::Handle;
+use crosstie::base::sync::{AtomicU32, AtomicU64, Cell, Ordering};
+use crosstie::base::units::Span;
+use crosstie::connect::*;
+use crosstie::fabric::completion::DownCause;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+/// Bytes of one connection's rings in these tests.
+pub const RINGS_BYTES: u64 = 4096;
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+/// Shared memory through memfd.
+pub struct TestMemory {
+    doorbell: OwnedFd,
+    heap: OwnedFd,
+    populate_bytes_left: u64,
+}
+
+pub struct Mapping {
+    fd: Option<OwnedFd>,
+    address: usize,
+    bytes: u64,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with these numbers, once.
+        unsafe { libc::munmap(self.address as *mut libc::c_void, self.bytes as usize) };
+    }
+}
+
+fn memfd(bytes: u64) -> Result<OwnedFd, MemoryError> {
+    // SAFETY: a terminated name; the result is checked.
+    let fd = unsafe { libc::memfd_create(c"crosstie-test".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(MemoryError::Descriptors);
+    }
+    // SAFETY: a descriptor of ours, just made.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: no pointers.
+    unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as i64) };
+    Ok(fd)
+}
+
+fn map(fd: OwnedFd, bytes: u64, keep: bool) -> Result<Mapping, MemoryError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place that the kernel chooses.
+    let at = unsafe {
+        let flags = libc::MAP_SHARED;
+        libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, fd.as_raw_fd(), 0)
+    };
+    if at == libc::MAP_FAILED {
+        return Err(MemoryError::Exhausted);
+    }
+    Ok(Mapping { fd: keep.then_some(fd), address: at as usize, bytes })
+}
+
+impl LinkMemory for TestMemory {
+    type Mapping = Mapping;
+
+    fn create_arena(&mut self, bytes: u64) -> Result<Mapping, MemoryError> {
+        map(memfd(bytes)?, bytes, true)
+    }
+
+    fn arena_fd<'a>(&self, arena: &'a Mapping) -> BorrowedFd<'a> {
+        arena.fd.as_ref().unwrap().as_fd()
+    }
+
+    fn populate(&mut self, arena: &Mapping, offset: u64, bytes: u64) -> Result<(), MemoryError> {
+        assert!(offset + bytes <= arena.bytes);
+        if self.populate_bytes_left < bytes {
+            return Err(MemoryError::Exhausted);
+        }
+        self.populate_bytes_left -= bytes;
+        let fd = arena.fd.as_ref().unwrap().as_raw_fd();
+        // SAFETY: no pointers.
+        let rc = unsafe { libc::fallocate(fd, 0, offset as i64, bytes as i64) };
+        if rc == 0 { Ok(()) } else { Err(MemoryError::Exhausted) }
+    }
+
+    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Mapping, MemoryError> {
+        map(fd, bytes, false)
+    }
+
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<Mapping, MemoryError> {
+        map(fd, bytes, false)
+    }
+
+    fn address(&self, mapping: &Mapping) -> usize {
+        mapping.address
+    }
+
+    fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        Some((self.heap.as_fd(), 4096))
+    }
+
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.doorbell.as_fd())
+    }
+
+    fn probe(&mut self, pid: i32, address: u64, word: u64) -> bool {
+        let mut got = 0u64;
+        let local = libc::iovec { iov_base: (&raw mut got).cast(), iov_len: 8 };
+        let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: 8 };
+        // SAFETY: eight writable bytes; a bad remote address is the kernel's to refuse.
+        let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+        read == 8 && got == word
+    }
+
+    fn allow_tracer(&mut self) {}
+}
+
+/// Limits of a test endpoint.
+#[derive(Clone)]
+pub struct Limits {
+    pub connections: usize,
+    pub links: u32,
+    pub events: usize,
+    pub deadline: Span,
+    pub populate_bytes: u64,
+    pub shm_dir: PathBuf,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 16,
+            links: 8,
+            events: 64,
+            deadline: Span::millis(10_000),
+            populate_bytes: u64::MAX,
+            shm_dir: "/dev/shm".into(),
+        }
+    }
+}
+
+/// An endpoint of which only the side band is there.
+pub struct Node {
+    pub band: Band<TestMemory>,
+    pub events: Consumer<'static, BandEvent>,
+    pub generations: &'static [AtomicU32],
+    pub pool: Pool<'static>,
+    pub seen: Vec<BandEvent>,
+}
+
+fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
+    Vec::leak((0..count).map(|_| make()).collect())
+}
+
+fn rings_bytes(send: u32, write: u32) -> Option<u64> {
+    (send == 1024 && write == 512).then_some(RINGS_BYTES)
+}
+
+pub static NOTES: AtomicUsize = AtomicUsize::new(0);
+
+fn wake(_context: usize) {}
+
+fn note(_note: Note) {
+    NOTES.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Node {
+    pub fn new(limits: &Limits) -> Node {
+        let head = Box::leak(Box::new(AtomicU64::new(0)));
+        let generations = leak(limits.connections, || AtomicU32::new(0));
+        let pool = Pool::new(head, leak(limits.connections, || AtomicU32::new(0)));
+        let unused = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
+        let slots = leak(limits.events, || Cell::new(unused));
+        let (producer, events) = split(Box::leak(Box::new(Indices::default())), slots);
+        let template = LocalTemplate {
+            mailbox_key: 77,
+            mailbox_base: 0x1000,
+            mailbox_stride: 0x100,
+            groups_max: 8,
+            credits: 9,
+            eager_bytes_max: 10,
+            data_rails: 1,
+            control_rails: 1,
+            features: 0,
+            send_ring_bytes: 1024,
+            write_ring_bytes: 512,
+            rings_bytes,
+        };
+        let config = BandConfig {
+            shm_dir: limits.shm_dir.clone(),
+            handshake_deadline: limits.deadline,
+            links_max: limits.links,
+            listeners_max: 4,
+            membarrier: true,
+            template,
+            wake: Wake { call: wake, context: 0 },
+            note,
+        };
+        // SAFETY: no pointers.
+        let doorbell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let heap = memfd(4096).unwrap();
+        let memory = TestMemory { doorbell, heap, populate_bytes_left: limits.populate_bytes };
+        let tables = BandTables { pool, generations, events: producer };
+        let band = Band::open(config, tables, memory).unwrap();
+        Node { band, events, generations, pool, seen: Vec::with_capacity(8192) }
+    }
+
+    /// Takes news out of the queue.
+    pub fn drain(&mut self) {
+        while let Some(event) = self.events.pop() {
+            if self.seen.len() < self.seen.capacity() {
+                self.seen.push(event);
+            }
+        }
+    }
+
+    pub fn established(&mut self, of: Handle) -> Option<LinkParams> {
+        self.drain();
+        self.seen.iter().find_map(|event| match event {
+            BandEvent::Established { index, generation, params }
+                if (*index, *generation) == (of.index, of.generation) =>
+            {
+                Some(*params)
+            }
+            _ => None,
+        })
+    }
+
+    pub fn gone(&mut self, of: Handle) -> Option<DownCause> {
+        self.drain();
+        self.seen.iter().find_map(|event| match event {
+            BandEvent::Gone { index, generation, cause }
+                if (*index, *generation) == (of.index, of.generation) =>
+            {
+                Some(*cause)
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether every slot is in the pool.
+    pub fn all_free(&self) -> Option<()> {
+        let mut taken = 0;
+        let mut held = [0; 4096];
+        while let Some(index) = self.pool.acquire() {
+            held[taken] = index;
+            taken += 1;
+        }
+        for index in &held[..taken] {
+            self.pool.release(*index);
+        }
+        (taken == self.generations.len()).then_some(())
+    }
+}
+
+/// Polls until there is an answer. Panics when the watchdog barks.
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = poll() {
+            return answer;
+        }
+        assert!(start.elapsed() < WATCHDOG, "no answer in {WATCHDOG:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Connects `from` to `to`, and accepts there.
+pub fn pair(from: &Node, to: &Node, listener: ListenerId, handle: &[u8; 128]) -> (Handle, Handle) {
+    let pending = from.band.connect_begin(handle).unwrap();
+    let connector = until("connect", || from.band.connect_poll(pending).unwrap());
+    let acceptor = until("accept", || to.band.accept(listener).unwrap());
+    (connector, acceptor)
+}
+
+/// Open descriptors of this process.
+pub fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A directory for one test's sockets.
+pub fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("xtie-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}

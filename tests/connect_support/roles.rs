@@ -1,0 +1,276 @@
+// Parts of tests that need a process of their own: the test binary starts itself again.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const ROLE: &str = "CONNECT_TEST_ROLE";
+const DIRECTORY: &str = "CONNECT_TEST_DIRECTORY";
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system's allocator, and counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's obligations are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's obligations are the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Does nothing unless this process was started for a role.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    match role.as_str() {
+        "listen" => role_listen(),
+        "cycles" => role_cycles(),
+        "no_alloc" => role_no_alloc(),
+        "descriptors" => role_descriptors(),
+        "times" => role_times(),
+        _ => panic!("unknown role {role}"),
+    }
+}
+
+fn command(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command
+}
+
+/// Runs a role in a process in which nothing else happens.
+fn run_alone(role: &str) {
+    let output = command(role).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Starts a process that listens, accepts for ever, and says its handle.
+fn start_child(role: &str, directory: &Path) -> (Child, [u8; 128]) {
+    let mut command = command(role);
+    command.env(DIRECTORY, directory).stdout(Stdio::piped()).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = lines.map(Result::unwrap).find_map(|line| {
+        line.split_once("handle=").map(|(_, handle)| handle.to_owned())
+    });
+    let line = line.expect("the child says its handle");
+    let mut handle = [0; 128];
+    for (byte, at) in handle.iter_mut().zip((0..256).step_by(2)) {
+        *byte = u8::from_str_radix(&line[at..at + 2], 16).unwrap();
+    }
+    (child, handle)
+}
+
+fn role_listen() {
+    let dir = std::env::var(DIRECTORY).unwrap();
+    let limits = Limits {
+        shm_dir: dir.into(),
+        connections: 1100,
+        events: 4096,
+        ..Limits::default()
+    };
+    let mut node = Node::new(&limits);
+    let (listener, handle) = node.band.listen().unwrap();
+    let text: String = handle.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("handle={text}");
+    let mut accepted = Vec::with_capacity(1100);
+    // until the parent kills us, or goes away
+    let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    while unsafe { libc::poll(&mut poll, 1, 5) } == 0 {
+        node.drain();
+        while let Some(connection) = node.band.accept(listener).unwrap() {
+            accepted.push(connection);
+        }
+        accepted.retain(|connection| {
+            let gone = node.gone(*connection).is_some();
+            if gone {
+                node.band.connection_close(*connection).unwrap();
+            }
+            !gone
+        });
+    }
+}
+
+fn role_cycles() {
+    let (mut a, mut b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let (listener, handle) = b.band.listen().unwrap();
+    let handle = handle.encode();
+    pair(&a, &b, listener, &handle);
+    let before = descriptors();
+    for cycle in 0..1000 {
+        let (here, there) = pair(&a, &b, listener, &handle);
+        // either side first
+        if cycle % 2 == 0 {
+            a.band.connection_close(here).unwrap();
+            b.band.connection_close(there).unwrap();
+        } else {
+            b.band.connection_close(there).unwrap();
+            a.band.connection_close(here).unwrap();
+        }
+        a.drain();
+        b.drain();
+    }
+    assert_eq!(descriptors(), before);
+}
+
+fn role_no_alloc() {
+    let limits = Limits { deadline: Span::millis(200), ..Limits::default() };
+    let (mut a, mut b) = (Node::new(&limits), Node::new(&limits));
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let (listener, handle) = b.band.listen().unwrap();
+    let handle_bytes = handle.encode();
+    for _ in 0..20 {
+        let (here, there) = pair(&a, &b, listener, &handle_bytes);
+        a.drain();
+        b.drain();
+        a.band.peer_text(here, &mut [0; 64]);
+        a.band.connection_close(here).unwrap();
+        b.band.connection_close(there).unwrap();
+    }
+    let (kept, _) = pair(&a, &b, listener, &handle_bytes);
+    let stranger = dial(&handle);
+    send(&stranger, b"garbage");
+    let silent = dial(&handle);
+    until("strangers", || (b.band.counters().strangers == 2).then_some(()));
+    drop(silent);
+    let pending = a.band.connect_begin(&handle_bytes).unwrap();
+    a.band.connect_abandon(pending).unwrap();
+    b.band.listener_close(listener).unwrap();
+    let (listener, handle) = b.band.listen().unwrap();
+    pair(&a, &b, listener, &handle.encode());
+    let during = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    drop(b);
+    until("gone", || a.gone(kept));
+    let after = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!((during, after), (0, 0));
+    std::hint::black_box(vec![1u8; 100]);
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) - before > after, "a planted one is seen");
+}
+
+fn role_descriptors() {
+    let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let (_, handle) = b.band.listen().unwrap();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: valid for writes.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur = descriptors() as u64 - 1;
+    // SAFETY: valid for reads.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    let error = a.band.connect_begin(&handle.encode()).unwrap_err();
+    assert_eq!(error, ConnectError::Descriptors(limit.rlim_cur));
+    let c_error = b.band.listen().map(|_| ());
+    assert_eq!(c_error, Ok(()), "the sockets are open already");
+    assert_eq!(a.band.listen().map(|_| ()), Err(ListenError::Descriptors(limit.rlim_cur)));
+    // room for the caller's socket and what goes with it, none for the callee's
+    let mut named = false;
+    for more in 1..12 {
+        limit.rlim_cur += 1;
+        // SAFETY: valid for reads.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        let Ok(pending) = a.band.connect_begin(&handle.encode()) else { continue };
+        let end = until("an answer", || a.band.connect_poll(pending).transpose());
+        match end {
+            Err(ConnectError::PeerDescriptors(_)) => named = true,
+            Err(ConnectError::Descriptors(_)) => {}
+            Err(error) => panic!("{more}: {error}"),
+            Ok(_) => break,
+        }
+    }
+    assert!(named);
+}
+
+/// First and further connections between two processes; printed, not judged.
+fn role_times() {
+    let dir = directory("times");
+    let limits = Limits { connections: 1100, events: 4096, ..Limits::default() };
+    let node = Node::new(&limits);
+    let (mut child, handle) = start_child("listen", &dir);
+    let mut times = Vec::new();
+    for _ in 0..1000 {
+        let start = std::time::Instant::now();
+        let pending = node.band.connect_begin(&handle).unwrap();
+        until("connect", || node.band.connect_poll(pending).unwrap());
+        times.push(start.elapsed());
+    }
+    let first = times.remove(0);
+    times.sort();
+    println!(
+        "first {first:?}; further p50 {:?} p99 {:?} max {:?}; sum {:?}",
+        times[499],
+        times[989],
+        times[998],
+        times.iter().sum::<std::time::Duration>()
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+fn name_of(handle: &ListenHandle) -> (libc::sockaddr_un, u32) {
+    // SAFETY: integers, for which zero is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let hex = b"0123456789abcdef";
+    let mut at = 1;
+    for byte in b"crosstie-" {
+        address.sun_path[at] = *byte as libc::c_char;
+        at += 1;
+    }
+    for nibble in (0..32).rev() {
+        let digit = hex[(handle.endpoint_id >> (4 * nibble)) as usize & 15];
+        address.sun_path[at] = digit as libc::c_char;
+        at += 1;
+    }
+    (address, (2 + at) as u32)
+}
+
+fn socket() -> OwnedFd {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers; a new descriptor.
+    unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0)) }
+}
+
+/// Dials an endpoint's side band as a stranger.
+fn dial(handle: &ListenHandle) -> OwnedFd {
+    let socket = socket();
+    let (address, length) = name_of(handle);
+    // SAFETY: a whole address.
+    let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    socket
+}
+
+/// Listens under an endpoint's name, and never answers.
+fn listen(handle: &ListenHandle) -> OwnedFd {
+    let socket = socket();
+    let (address, length) = name_of(handle);
+    // SAFETY: a whole address.
+    let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: no pointers.
+    unsafe { libc::listen(socket.as_raw_fd(), 8) };
+    socket
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8]) {
+    // SAFETY: readable bytes.
+    let sent = unsafe {
+        libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL)
+    };
+    assert_eq!(sent, bytes.len() as isize);
+}
