@@ -323,9 +323,13 @@ impl<'m> Provider for Loopback<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let known = matches!(self.tables.state(peer), Some(State::Open | State::Fenced));
         if known {
-            let partner = self.tables.partner(peer.as_usize());
-            self.tables.go_down(peer.as_usize(), cause);
-            self.tables.go_down(partner, cause);
+            let peer = peer.as_usize();
+            let partner = self.tables.partner(peer);
+            self.tables.go_down(peer, cause);
+            // Behind a fence the other end may have been closed and joined to a stranger since.
+            if self.tables.partner(partner) == peer {
+                self.tables.go_down(partner, cause);
+            }
         }
     }
 
