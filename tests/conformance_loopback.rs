@@ -4,5 +4,5 @@ mod common;
 
 #[test]
 fn loopback_keeps_every_promise() {
-    common::run_all(&|| common::over_loopback(|rail| rail), 0);
+    common::run_all(|| common::over_loopback(|rail| rail), 0);
 }

@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::rc::Rc;
 
 use crosstie::base::carve::{Carver, heap::HeapBlock};
 use crosstie::base::ids::PeerIndex;
@@ -43,16 +44,16 @@ pub struct Pair<P> {
 
 /// A rig over a pair that can be made again and again.
 pub struct PairRig<P: 'static> {
-    make: &'static dyn Fn() -> Pair<P>,
+    make: Rc<dyn Fn() -> Pair<P>>,
     pair: Pair<P>,
     arenas: [*mut u8; 2],
     now: Instant,
 }
 
 impl<P> PairRig<P> {
-    pub fn new(make: &'static dyn Fn() -> Pair<P>) -> PairRig<P> {
+    pub fn new(make: Rc<dyn Fn() -> Pair<P>>) -> PairRig<P> {
         let arenas = [(); 2].map(|()| HeapBlock::leaked(ARENA_BYTES));
-        PairRig { make, pair: make(), arenas, now: Instant(0) }
+        PairRig { pair: make(), make, arenas, now: Instant(0) }
     }
 }
 
@@ -111,10 +112,11 @@ pub fn carver(length: usize) -> Carver<'static> {
 }
 
 /// Runs every entry on a fresh rig. `skips` says how many the provider's caps exclude.
-pub fn run_all<P: Provider>(make: &'static dyn Fn() -> Pair<P>, skips: usize) {
+pub fn run_all<P: Provider + 'static>(make: impl Fn() -> Pair<P> + 'static, skips: usize) {
+    let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
     let mut skipped = 0;
     for index in 0..ENTRY_COUNT {
-        let mut rig = PairRig::new(make);
+        let mut rig = PairRig::new(make.clone());
         let entry = &entries::<PairRig<P>>()[index];
         match (entry.run)(&mut rig) {
             Ok(Outcome::Passed) => {}

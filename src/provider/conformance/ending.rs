@@ -53,7 +53,7 @@ pub fn post_to_a_dead_peer_is_refused<R: Rig>(rig: &mut R) -> Verdict {
     bench.rig.sever();
     bench.rounds(QUIET)?;
     let kind = OpKind::Send { head: [1; 32], payload: LocalSpan::EMPTY };
-    let id = bench.post(Side::A, kind)?;
+    let id = bench.post_past_again(Side::A, kind)?;
     let refused = bench.fate(id) == Fate::Refused(PostError::PeerDown);
     ensure(refused, 6, "an op to a dead peer was not refused as such")?;
     PASSED
@@ -112,7 +112,8 @@ pub fn nothing_is_touched_after_the_fence<R: Rig>(rig: &mut R) -> Verdict {
 fn fence_of_a_dead_peer<R: Rig>(bench: &mut Bench<R>) -> Verdict {
     bench.rig.sever();
     bench.rounds(QUIET)?;
-    let id = bench.post(Side::A, OpKind::Fence { generation: RailGeneration(2) })?;
+    let generation = RailGeneration(2);
+    let id = bench.post_past_again(Side::A, OpKind::Fence { generation })?;
     if let Fate::Refused(_) = bench.fate(id) {
         return fail(10, "a dead peer could not be fenced");
     }
