@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crosstie::base::carve::{Carver, heap::HeapBlock};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::Provider;
+use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider};
 use crosstie::provider::conformance::{ARENA_BYTES, ENTRY_COUNT, Outcome, Rig, Side, entries};
 use crosstie::provider::loopback::{Limits, Loopback};
 
@@ -133,6 +133,17 @@ pub fn run_all<P: Provider + 'static>(make: impl Fn() -> Pair<P> + 'static, skip
 pub const LOOPBACK: Limits =
     Limits { peers_max: 2, slots: 8, payload_max: Bytes::kib(8), regions_max: 8, jobs: 16 };
 
+/// How the peers of [`loopback`] are called.
+pub const PEERS: [PeerIndex; 2] = [PeerIndex(0), PeerIndex(1)];
+
+/// Fills a slice before a poll.
+pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+
+pub fn empty_send(peer: PeerIndex, id: u64) -> Op {
+    let kind = OpKind::Send { head: [id as u8; 32], payload: LocalSpan::EMPTY };
+    Op { id: OpId(id), peer, kind }
+}
+
 pub fn loopback() -> Loopback<'static> {
     let mut rail = Loopback::open(LOOPBACK, &mut carver(Loopback::bytes(LOOPBACK))).unwrap();
     rail.peer_open_pair().unwrap();
@@ -141,5 +152,5 @@ pub fn loopback() -> Loopback<'static> {
 
 /// A pair inside one provider that wraps a loopback.
 pub fn over_loopback<P>(wrap: impl Fn(Loopback<'static>) -> P) -> Pair<P> {
-    Pair { providers: vec![wrap(loopback())], peers: [PeerIndex(0), PeerIndex(1)] }
+    Pair { providers: vec![wrap(loopback())], peers: PEERS }
 }
