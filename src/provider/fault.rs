@@ -193,15 +193,16 @@ impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
-        let mut count = self.release_due(out, now);
-        let end = count + self.inner.poll(&mut out[count..], budget, now);
-        for index in count..end {
+        let first = self.release_due(out, now);
+        let end = first + self.inner.poll(&mut out[first..], budget, now);
+        let mut kept = first;
+        for index in first..end {
             if let Some(completion) = self.pass(out[index], now) {
-                out[count] = completion;
-                count += 1;
+                out[kept] = completion;
+                kept += 1;
             }
         }
-        count
+        kept
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {

@@ -146,7 +146,7 @@ impl Broken {
     /// True every `n`-th time.
     fn every(&mut self, n: u64) -> bool {
         self.count += 1;
-        self.count % n == 0
+        self.count.is_multiple_of(n)
     }
 
     fn later(&mut self, op: Op, polls: u32) -> Result<Posted, PostError> {

@@ -15,6 +15,7 @@
 
 mod config;
 mod flight;
+mod landing;
 mod state;
 #[cfg(test)]
 mod tests;
