@@ -225,7 +225,8 @@ fn ops_on_bad_keys_end_with_key_and_move_nothing() {
     }
 }
 
-fn read_through(config: PairConfig, in_heap: bool) {
+/// Which of the three ways moved bytes.
+fn read_through(config: PairConfig, in_heap: bool) -> [bool; 3] {
     const BYTES: usize = 1_000_003;
     let mut memory = PairMemory::new(config);
     let mut private = vec![0u8; BYTES];
@@ -256,19 +257,23 @@ fn read_through(config: PairConfig, in_heap: bool) {
         assert_eq!(target[..BYTES - i * 7777], source[i * 7777..]);
     }
     assert_eq!(b.domain().deregister(key), Ok(()));
+    let pulled = a.pulled(PEER).unwrap();
     assert_eq!(a.peer_close(PEER), Ok(()));
+    [pulled.direct_bytes, pulled.kernel_bytes, pulled.ring_bytes].map(|bytes| bytes != 0)
 }
 
 #[test]
 fn reads_go_directly_through_the_kernel_and_through_the_ring() {
     let whole = PairConfig::default();
-    read_through(whole, true);
-    read_through(whole, false);
-    read_through(PairConfig { kernel_copy: false, ..whole }, false);
-    read_through(PairConfig { heaps: false, ..whole }, false);
-    let small = RingSizes { send_bytes: 4096, write_bytes: 1024 };
+    assert_eq!(read_through(whole, true), [true, false, false]);
+    assert_eq!(read_through(whole, false), [false, true, false]);
+    let ring = [false, false, true];
+    assert_eq!(read_through(PairConfig { kernel_copy: false, ..whole }, false), ring);
+    assert_eq!(read_through(PairConfig { heaps: false, ..whole }, false), ring);
+    let sizes = RingSizes { send_bytes: 4096, write_bytes: 1024 };
     let limits = Limits { send_ring_bytes: 4096, send_payload_max: 512, ..whole.limits };
-    read_through(PairConfig { heaps: false, sizes: small, limits, ..whole }, false);
+    let small = PairConfig { heaps: false, sizes, limits, ..whole };
+    assert_eq!(read_through(small, false), ring);
 }
 
 #[test]

@@ -35,3 +35,4 @@ pub use domain::ShmDomain;
 pub use layout::{RingSizes, rings_bytes};
 pub use peer::PeerSetup;
 pub use provider::{Limits, OpenError, Shm, bytes};
+pub use pull::Pulled;

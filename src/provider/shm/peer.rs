@@ -13,6 +13,7 @@ use super::layout::{
     SEND_READ_AT, WRITE_READ_AT, flags_at, places_at, send_ring_at, write_ring_at,
 };
 use super::ops::{List, Ops, Outcome};
+use super::pull::Pulled;
 use super::record::{Kind, LINE};
 use super::ring::{Corrupt, RingReader, RingWriter};
 use super::serve::Serves;
@@ -153,6 +154,7 @@ pub(super) struct Peer {
     refused_bits: u64,
     pub(super) serial_next: u32,
     pub(super) serves: Serves,
+    pub(super) pulled: Pulled,
 }
 
 // SAFETY: integers, raw pointers, and enums and structs of those in which zero is a value (state
@@ -259,9 +261,12 @@ impl Peer {
 
     fn move_work(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
         let mut active = self.take_acks(work)?;
-        active |= self.pull(work);
-        active |= self.serve(work);
-        active |= self.push_writes(work);
+        // What a peer on its way down has not finished will end with an error.
+        if self.state == State::Open {
+            active |= self.pull(work);
+            active |= self.serve(work);
+            active |= self.push_writes(work);
+        }
         if self.write_out.is_broken() || self.send_out.is_broken() {
             return Err(Corrupt);
         }
