@@ -21,7 +21,7 @@ use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello};
 use std::boxed::Box;
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time;
 use std::vec::Vec;
@@ -69,9 +69,11 @@ pub struct BandCounters {
 }
 
 /// A path that its dead owner left.
-#[derive(Copy, Clone)]
 struct Grave {
     address: Address,
+    /// Says for certain that it is dead: a child of its may still hold the listening sockets, so
+    /// that dialling would not tell.
+    pidfd: Option<OwnedFd>,
     looks: u8,
 }
 
@@ -154,7 +156,7 @@ impl<M: LinkMemory> Control<M> {
             events_owed: 0,
             next_look: Instant(u64::MAX),
             attention: false,
-            graves: [None; GRAVES_MAX],
+            graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
             deaf: false,
             start: time::Instant::now(),
@@ -195,14 +197,18 @@ impl<M: LinkMemory> Control<M> {
 
     /// What time brings. *Cost* when nothing is due: two compares.
     fn settle(&mut self) {
+        let now = self.now();
+        let due = now >= self.next_look;
+        if due {
+            // before anything that may ask for the next look
+            self.next_look = Instant(u64::MAX);
+        }
         if self.events_owed > 0 {
             self.announce_all();
         }
-        let now = self.now();
-        if now < self.next_look {
+        if !due {
             return;
         }
-        self.next_look = Instant(u64::MAX);
         self.bury(now);
         if core::mem::take(&mut self.deaf) {
             self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
@@ -259,7 +265,11 @@ impl<M: LinkMemory> Control<M> {
         for slot in &mut self.graves {
             if let Some(grave) = slot {
                 grave.looks += 1;
-                if grave.address.remove_if_stale() || grave.looks > GRAVE_LOOKS_MAX {
+                let dead = grave.pidfd.as_ref().is_some_and(|fd| os::is_readable(fd.as_fd()));
+                if dead {
+                    grave.address.remove();
+                }
+                if dead || grave.address.remove_if_stale() || grave.looks > GRAVE_LOOKS_MAX {
                     *slot = None;
                 }
             }
@@ -271,10 +281,10 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Remembers that a peer died, so that its path goes.
-    pub fn mourn(&mut self, endpoint_id: u128) {
+    pub fn mourn(&mut self, endpoint_id: u128, pidfd: Option<OwnedFd>) {
         let Some(address) = Address::new(&self.config.shm_dir, endpoint_id) else { return };
         if let Some(slot) = self.graves.iter_mut().find(|slot| slot.is_none()) {
-            *slot = Some(Grave { address, looks: 0 });
+            *slot = Some(Grave { address, pidfd, looks: 0 });
             self.look_by(self.now().after(RETRY));
         }
     }
@@ -431,10 +441,6 @@ impl<M: LinkMemory> Control<M> {
         if ended(link) {
             let peer = link.peer;
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
-            // a child of its may hold the listening sockets too, so that dialling would not tell
-            if let Some(address) = Address::new(&self.config.shm_dir, peer.endpoint_id) {
-                address.remove();
-            }
         }
     }
 

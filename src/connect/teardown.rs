@@ -23,7 +23,8 @@ impl<M: LinkMemory> Control<M> {
         if let Some(socket) = link.socket.take() {
             self.poller.remove(socket.as_fd());
         }
-        if let Some(pidfd) = link.pidfd.take() {
+        let pidfd = link.pidfd.take();
+        if let Some(pidfd) = &pidfd {
             self.poller.remove(pidfd.as_fd());
         }
         let endpoint_id = link.peer.endpoint_id;
@@ -35,7 +36,7 @@ impl<M: LinkMemory> Control<M> {
         }
         self.counters.links_lost += u64::from(stood);
         if cause == DownCause::Died && endpoint_id != 0 {
-            self.mourn(endpoint_id);
+            self.mourn(endpoint_id, pidfd);
         }
         self.link_unused(index);
     }

@@ -136,6 +136,13 @@ fn signal(child: &Child, signal: i32) {
     // SAFETY: our own child, not waited for yet.
     let rc = unsafe { libc::kill(child.id() as i32, signal) };
     assert_eq!(rc, 0);
+    if signal == libc::SIGSTOP {
+        // until every thread of it has stopped
+        let mut status = 0;
+        // SAFETY: valid for writes.
+        unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
+    }
 }
 
 fn role_cycles() {
