@@ -49,7 +49,14 @@ impl Connection {
         self.delivery_news
             || self.canceled.is_some()
             || self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
-            || (!self.pull && self.group_next.ahead_of(self.groups_told) >= GROUPS_OWED)
+            || self.groups_due()
+    }
+
+    /// Whether the peer may wait to hear how far we have bound its groups: its slots wait for room
+    /// when many are bound, and our own queue waits for its slots.
+    fn groups_due(&self) -> bool {
+        let owed = self.group_next.ahead_of(self.groups_told);
+        !self.pull && (owed >= GROUPS_OWED || (owed > 0 && !self.queue.is_empty()))
     }
 
     /// Takes in how far the peer, as sender, has bound our groups.

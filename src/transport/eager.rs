@@ -310,7 +310,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let group = self.groups[self.group_at(index, c.group_oldest)];
             let open = group.number == c.group_oldest
-                && group.count != 0
+                && !group.free
                 && group.bound != matching::full(group.count);
             if open {
                 return;

@@ -61,7 +61,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn read_done(&mut self, index: usize, cell: u8, receive: u8, ok: bool) {
         let at = index * self.limits.requests_max as usize + usize::from(cell);
         let group = self.groups[at];
-        if ok && group.count != 0 && self.connections[index].state == ConnectionState::Open {
+        if ok && !group.free && self.connections[index].state == ConnectionState::Open {
             self.receive_end(index, group.number, receive, None);
         }
     }
@@ -179,7 +179,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let at = self.send_at(index, record);
         let group = &mut self.groups[at];
-        if group.count == 0 || group.generation != generation {
+        if group.free || group.generation != generation {
             return Err(RequestIdError::Stale);
         }
         let number = group.number;
@@ -278,8 +278,8 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn group_end(&mut self, index: usize, at: usize, error: RequestError) {
-        let GroupRecord { count, done, .. } = self.groups[at];
-        if count == 0 || done == matching::full(count) {
+        let GroupRecord { count, done, free, .. } = self.groups[at];
+        if free || done == matching::full(count) {
             return;
         }
         for receive in 0..count {

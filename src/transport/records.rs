@@ -299,7 +299,9 @@ pub struct GroupRecord {
     pub number: Seq,
     /// Which use of the record; request numbers carry it.
     pub generation: u32,
-    /// Receives in the group; 0 when the record is free.
+    /// The user has been told its outcome, or it was never used.
+    pub free: bool,
+    /// Receives in the group; kept when it is free, for the slots that are still to be written.
     pub count: u8,
     /// Receives that have their message.
     pub bound: u8,
@@ -315,6 +317,7 @@ impl GroupRecord {
     pub const FREE: GroupRecord = GroupRecord {
         number: Seq(0),
         generation: 0,
+        free: true,
         count: 0,
         bound: 0,
         done: 0,
