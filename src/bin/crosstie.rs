@@ -1,4 +1,6 @@
-//! The `crosstie` tool.
+//! The command `crosstie`. What it does stands in [`crosstie::tool`].
 #![forbid(unsafe_code)]
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    crosstie::tool::main()
+}
