@@ -45,6 +45,9 @@ pub struct PeerSetup {
     pub use_fence_for_doorbell: bool,
 }
 
+/// Bytes of a send's record beside its payload: the record's word and the head.
+const SEND_OVERHEAD_BYTES: u32 = 8 + HEAD_BYTES as u32;
+
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u8)]
 pub(super) enum State {
@@ -203,6 +206,12 @@ impl Peer {
         self.kernel_pid = setup.kernel_copy_pid.unwrap_or(0);
         self.use_fence = setup.use_fence_for_doorbell;
         (self.index, self.state) = (index, State::Open);
+    }
+
+    /// Longest payload of a send that the ring takes.
+    #[inline(always)]
+    pub(super) fn payload_max(&self) -> u32 {
+        self.send_out.lines_max() * LINE as u32 - SEND_OVERHEAD_BYTES
     }
 
     /// Whether ops of the given kind may be posted.

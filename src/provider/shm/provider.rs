@@ -34,7 +34,7 @@ pub struct Limits {
     pub ops_max: u32,
     /// The longest send ring that a peer may be opened with; a power of two.
     pub send_ring_bytes: u32,
-    /// Longest payload of a send; a message takes at most a quarter of the ring.
+    /// Longest payload of a send; a message also takes at most a quarter of the peer's ring.
     pub send_payload_max: u32,
 }
 
@@ -138,10 +138,7 @@ impl<'m> Shm<'m> {
         setup: &PeerSetup,
     ) -> Result<(), OpenError> {
         let sizes = setup.sizes;
-        let lines = RingWriter::record_lines_max(sizes.send_bytes / LINE as u32);
-        let fits = sizes.is_valid()
-            && sizes.send_bytes <= self.limits.send_ring_bytes
-            && lines_for(self.limits.send_payload_max as usize) <= lines;
+        let fits = sizes.is_valid() && sizes.send_bytes <= self.limits.send_ring_bytes;
         if !fits || setup.side > 1 {
             return Err(OpenError::Sizes);
         }
@@ -336,7 +333,8 @@ impl<'m> Provider for Shm<'m> {
         }
         match &op.kind {
             OpKind::Send { head, payload } => {
-                if payload.length().0 > u64::from(self.limits.send_payload_max) {
+                let limit = self.limits.send_payload_max.min(peer.payload_max());
+                if payload.length().0 > u64::from(limit) {
                     return Err(PostError::Unsupported);
                 }
                 peer.send(head, *payload).map(|()| Posted::Done)
