@@ -70,8 +70,7 @@ impl Owned {
                 let address = start.expose_provenance() as u64;
                 let shared = &self.endpoint().shared;
                 // SAFETY: the block was pushed to `_heap`, which outlives the endpoint.
-                let region =
-                    unsafe { shared.register(address, Bytes(length), MemoryKind::Host) }?;
+                let region = unsafe { shared.register(address, Bytes(length), MemoryKind::Host) }?;
                 (start, region)
             }
         };

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::Failure;
+use crate::host::settings::distance;
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -159,22 +160,6 @@ pub fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// Insertions, deletions and replacements from one word to another.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, a) in from.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = at + 1;
-        for (column, b) in to.iter().enumerate() {
-            let replaced = corner + usize::from(a != *b);
-            corner = row[column + 1];
-            row[column + 1] = replaced.min(corner + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,9 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn distance_counts_steps() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
+    fn only_near_names_are_hinted_at() {
         assert_eq!(hint("nothing", ["perf", "info"].into_iter()), "");
+        assert_eq!(hint("prf", ["perf", "info"].into_iter()), ", did you mean `perf`?");
     }
 }

@@ -74,6 +74,9 @@ mod tests {
     #[test]
     fn members_are_separated_and_texts_escaped() {
         let object = Object::new().text("a\"", "x\n\\").count("b", 2).number("c", f64::NAN);
-        assert_eq!(object.flag("d", true).finish(), r#"{"a\"":"x\u000a\\","b":2,"c":null,"d":true}"#);
+        assert_eq!(
+            object.flag("d", true).finish(),
+            r#"{"a\"":"x\u000a\\","b":2,"c":null,"d":true}"#
+        );
     }
 }

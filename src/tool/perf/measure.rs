@@ -83,7 +83,10 @@ impl Plan<'_> {
         row.verified = after.0 - before.0;
         if after.1 != before.1 {
             let wrong = after.1 - before.1;
-            return Err(format!("{wrong} messages of {} bytes arrived with wrong bytes", self.bytes));
+            return Err(format!(
+                "{wrong} messages of {} bytes arrived with wrong bytes",
+                self.bytes
+            ));
         }
         Ok(row)
     }

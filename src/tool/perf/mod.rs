@@ -134,7 +134,10 @@ fn setup(options: &Options) -> Result<Row, Failure> {
         }
         DeviceKind::SharedMemory => {
             let setting = setting(options, connections);
-            (Pair::open(&Setting { buffers: [].into(), ..setting.clone() })?.setup.clone(), setting.shape)
+            (
+                Pair::open(&Setting { buffers: [].into(), ..setting.clone() })?.setup.clone(),
+                setting.shape,
+            )
         }
     };
     Ok(measure::setup_row(options, &setup, &shape))

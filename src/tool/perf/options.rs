@@ -70,16 +70,8 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
                    fi_pingpong do; by default each has its own",
         },
         Flag { name: "--device", value: "NAME", help: "shm0 (default) or loopback0" },
-        Flag {
-            name: "--seconds",
-            value: "S",
-            help: "time for each measurement (default 0.4)",
-        },
-        Flag {
-            name: "--iterations",
-            value: "N",
-            help: "receives per window, instead of a time",
-        },
+        Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
+        Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
             name: "--verify",
             value: "",

@@ -96,12 +96,7 @@ fn connection(side: &Side, round: u64) -> Handle {
 }
 
 #[inline]
-fn send(
-    side: &mut Side,
-    connection: Handle,
-    window: &Window,
-    round: u64,
-) -> Result<Sent, Failure> {
+fn send(side: &mut Side, connection: Handle, window: &Window, round: u64) -> Result<Sent, Failure> {
     let mut sent = Sent::none();
     while sent.count < window.group as usize {
         if let Some(request) = side.send(connection, window, round, sent.count as u64)? {

@@ -65,7 +65,14 @@ impl Side {
     /// Opens an endpoint.
     pub fn open(shape: &Shape) -> Result<Side, Failure> {
         let owned = Owned::open(&shape.options()).map_err(|error| format!("open: {error}"))?;
-        Ok(Side { owned, connections: [].into(), buffers: [].into(), polls: 0, verified: 0, wrong: 0 })
+        Ok(Side {
+            owned,
+            connections: [].into(),
+            buffers: [].into(),
+            polls: 0,
+            verified: 0,
+            wrong: 0,
+        })
     }
 
     /// Allocates buffers to send from and to receive into.
@@ -94,9 +101,7 @@ impl Side {
         let wrong = |error| format!("connect: {error}");
         let attempt = self.owned.endpoint().shared.connect(handle).map_err(wrong)?;
         loop {
-            if let Some(made) =
-                self.owned.endpoint().shared.connect_poll(attempt).map_err(wrong)?
-            {
+            if let Some(made) = self.owned.endpoint().shared.connect_poll(attempt).map_err(wrong)? {
                 self.connections.push(made);
                 return Ok(());
             }
@@ -147,8 +152,9 @@ impl Side {
         round: u64,
     ) -> Result<Option<RequestId>, Failure> {
         let buffer = self.buffers(window.backing).receive;
-        let incoming =
-            |part| self.owned.incoming(buffer, window.offset(round, part), window.bytes, part as i32);
+        let incoming = |part| {
+            self.owned.incoming(buffer, window.offset(round, part), window.bytes, part as i32)
+        };
         let first = incoming(0);
         if window.group == 1 {
             return accepted(self.owned.endpoint().irecv(connection, &[first]));
@@ -230,9 +236,7 @@ impl Side {
 }
 
 #[inline]
-fn accepted(
-    result: Result<RequestId, SubmitError>,
-) -> Result<Option<RequestId>, Failure> {
+fn accepted(result: Result<RequestId, SubmitError>) -> Result<Option<RequestId>, Failure> {
     match result {
         Ok(request) => Ok(Some(request)),
         Err(SubmitError::Again) => Ok(None),
