@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_writes_is_read() {
-        let limits = "Limit        Soft Limit  Hard Limit  Units\nMax open files   1024   unlimited   files\n";
+        let limits =
+            "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  unlimited  files\n";
         let wanted = ResourceLimit { soft: Some(1024), hard: None };
         assert_eq!(resource_limit_in(limits, "Max open files"), Some(wanted));
         assert_eq!(resource_limit_in(limits, "Max locked memory"), None);

@@ -137,7 +137,8 @@ fn grid(sizes: &Axis, values: &Axis) -> String {
         ));
     }
     svg.push_str(&format!(
-        "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#444\"/>\n\
+        "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{}\" height=\"{}\" fill=\"none\" \
+         stroke=\"#444\"/>\n\
          <text x=\"{}\" y=\"{}\" text-anchor=\"middle\">message size, bytes</text>\n",
         right - LEFT,
         bottom - TOP,

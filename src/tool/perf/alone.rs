@@ -75,11 +75,12 @@ impl Alone {
             for (from, to) in [(self.near[at], self.far[at]), (self.far[at], self.near[at])] {
                 let receive = pingpong::receive(side, to, window, round)?;
                 let mut sends = [RequestId(0); GROUP_MAX];
-                for part in 0..window.group as usize {
-                    sends[part] = send(side, from, window, round, part as u64)?;
+                let sends = &mut sends[..window.group as usize];
+                for (part, request) in sends.iter_mut().enumerate() {
+                    *request = send(side, from, window, round, part as u64)?;
                 }
                 side.wait(receive)?;
-                for send in &sends[..window.group as usize] {
+                for send in sends {
                     side.wait(*send)?;
                 }
                 side.received(window, round);
