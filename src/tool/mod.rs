@@ -25,6 +25,9 @@ use std::vec::Vec;
 /// Why a command ended early: a sentence for the user.
 pub type Failure = String;
 
+/// Exit status when a command cannot be carried out.
+const STATUS_USAGE: u8 = 2;
+
 const USAGE: &str = "\
 usage: crosstie COMMAND [OPTION...]
 
@@ -41,15 +44,16 @@ pub fn main() -> ExitCode {
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
         Err(failure) => {
             std::eprintln!("crosstie: {failure}");
-            ExitCode::from(2)
+            ExitCode::from(STATUS_USAGE)
         }
     }
 }
 
-fn run(args: &[String]) -> Result<(), Failure> {
+/// Runs a command; the result is the process's exit status.
+fn run(args: &[String]) -> Result<i32, Failure> {
     let Some((command, rest)) = args.split_first() else {
         return Err(std::format!("a command is missing\n\n{USAGE}"));
     };
@@ -58,14 +62,15 @@ fn run(args: &[String]) -> Result<(), Failure> {
         perf::PEER_COMMAND => perf::run_peer(rest),
         "info" => info::run(rest),
         info::READER_COMMAND => info::run_reader(rest),
-        "sim" => sim::run(rest),
+        "sim" => return Ok(sim::run(rest)),
         "--version" | "-V" => write_out(concat!("crosstie ", env!("CARGO_PKG_VERSION"), "\n")),
         "--help" | "-h" | "help" => write_out(USAGE),
         other => {
             let hint = arguments::hint(other, ["perf", "info", "sim"].into_iter());
             Err(std::format!("unknown command `{other}`{hint}; `crosstie --help` lists them"))
         }
-    }
+    }?;
+    Ok(0)
 }
 
 /// Writes results. A reader that has seen enough, such as `head`, is no failure.

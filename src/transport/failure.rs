@@ -1,7 +1,7 @@
 //! How requests end: well, or because an operation, a peer or the user ended them.
 #![forbid(unsafe_code)]
 
-use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STREAM, OP_STRIPE, op_id};
+use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STATE, OP_STREAM, OP_STRIPE, op_id};
 use super::endpoint::Endpoint;
 use super::limits::UNDELIVERED_MAX;
 use super::matching;
@@ -29,7 +29,9 @@ impl<P: Provider> Endpoint<'_, P> {
         match id.0 >> 32 {
             OP_STRIPE => self.stripe_written(index, record, part, result.is_ok()),
             OP_READ => self.read_done(index, record, part, result.is_ok()),
-            OP_CONTROL | OP_STREAM | OP_FENCE => {}
+            OP_STATE => self.connections[index].state_flying = false,
+            OP_CONTROL => self.connections[index].lines_flying -= 1,
+            OP_STREAM | OP_FENCE => {}
             _ => debug_assert!(false, "completion of an op that was never posted"),
         }
         if self.connections[index].state != ConnectionState::Open {

@@ -179,6 +179,9 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connections[index].canceling = None; // a message came first
         }
         let c = &self.connections[index];
+        if c.lines_flying != 0 && !self.caps.ordered {
+            return true; // what is written anew must not land before what it replaces
+        }
         let mut number = c.group_oldest;
         while number != c.slots_next && number.before(c.slots_next) {
             let group = self.groups[self.group_at(index, number)];

@@ -157,6 +157,10 @@ pub struct Connection {
     pub delivered_told: Seq,
     /// The peer waits for news of a delivery.
     pub delivery_news: bool,
+    /// Our last state line has not landed.
+    pub state_flying: bool,
+    /// Slots and cells of ours that have not landed.
+    pub lines_flying: u32,
     pub state_sequence: u32,
     pub cells: [KnownRegion; CELLS],
 }
@@ -217,6 +221,8 @@ impl Connection {
         arrived: SeqWindow::new(Seq(0)),
         delivered_told: Seq(0),
         delivery_news: false,
+        state_flying: false,
+        lines_flying: 0,
         state_sequence: 0,
         cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
             CELLS],

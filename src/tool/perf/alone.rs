@@ -12,7 +12,8 @@ use crate::base::slab::Handle;
 use crate::host::DeviceKind;
 use crate::host::owned::Backing;
 use crate::tool::Failure;
-use crate::transport::RequestId;
+use crate::transport::request::RequestIdError;
+use crate::transport::{RequestId, SubmitError};
 use crate::wire::GROUP_MAX;
 use std::format;
 use std::time::{Duration, Instant};
@@ -49,18 +50,25 @@ impl Alone {
         Ok(alone)
     }
 
-    /// One receive, one send, and tests until both have ended, so many times.
-    pub fn pairs(&mut self, window: &Window) -> Result<Duration, Failure> {
+    /// One receive, one send, and tests until both have ended, so many times. Also says how many
+    /// tests that took.
+    pub fn pairs(&mut self, window: &Window) -> Result<(Duration, u64), Failure> {
         let (near, far) = (self.near[0], self.far[0]);
-        let side = &mut self.side;
+        let (message, room) = self.side.message(window);
+        let endpoint = self.side.owned.endpoint();
+        let mut tests = 0;
         let began = Instant::now();
         for _ in 0..window.rounds {
-            let receive = pingpong::receive(side, far, window, 0)?;
-            let send = send(side, near, window, 0, 0)?;
-            side.wait(receive)?;
-            side.wait(send)?;
+            let receive = endpoint.irecv(far, &[room]).map_err(refused)?;
+            let send = endpoint.isend(near, message).map_err(refused)?;
+            for request in [receive, send] {
+                tests += 1;
+                while endpoint.test(request).map_err(stale)?.is_none() {
+                    tests += 1;
+                }
+            }
         }
-        Ok(began.elapsed())
+        Ok((began.elapsed(), tests))
     }
 
     fn pingpong(
@@ -93,6 +101,14 @@ impl Alone {
         }
         Ok(())
     }
+}
+
+fn refused(error: SubmitError) -> Failure {
+    format!("a message was refused: {error:?}")
+}
+
+fn stale(error: RequestIdError) -> Failure {
+    format!("test: {error:?}")
 }
 
 fn send(

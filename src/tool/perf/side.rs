@@ -125,6 +125,13 @@ impl Side {
         Ok(())
     }
 
+    /// The first message of a window, and room for it.
+    pub fn message(&self, window: &Window) -> (Outgoing, Incoming) {
+        let buffers = self.buffers(window.backing);
+        let message = self.owned.outgoing(buffers.send, 0, window.bytes, 0);
+        (message, self.owned.incoming(buffers.receive, 0, window.bytes, 0))
+    }
+
     /// Sends one message of a window. `None`: no record is free now.
     #[inline]
     pub fn send(
