@@ -46,36 +46,42 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].pull {
             return false;
         }
+        let blocked = self.offers_step(index);
+        let canceling = self.cancel_step(index);
+        blocked | canceling
+    }
+
+    /// Offers the groups that have not been; says whether the rail or the cells have no room.
+    fn offers_step(&mut self, index: usize) -> bool {
         loop {
             let c = &self.connections[index];
-            let number = c.slots_next;
+            let (number, first) = (c.slots_next, c.slots_at);
             let room = number.ahead_of(c.peer_groups_through) < self.limits.requests_max as i32;
             if number == c.group_post {
-                break;
+                return false;
             }
             if !room {
                 self.watch.insert(index); // the peer's state line will make room
-                break;
+                return false;
             }
-            if !self.group_offer(index, number, 0) {
+            if !self.group_offer(index, number, first) {
                 return true;
             }
             self.connections[index].slots_next = number.next();
+            self.connections[index].slots_at = 0;
         }
-        self.cancel_step(index)
     }
 
-    /// Writes all slots of one group; `false` when the rail has no room or no cell is free.
-    fn group_offer(&mut self, index: usize, number: Seq, flags: u16) -> bool {
-        let at = self.group_at(index, number);
-        let group = self.groups[at];
-        if group.count == 0 || group.number != number {
-            return self.slot_write(index, number, 0, 1, flags); // ended and tested: say taken
-        }
-        for receive in 0..group.count {
-            if !self.slot_write(index, number, receive, group.count, flags) {
+    /// Writes the slots of the next group from `first` on; `false` when the rail has no room or no
+    /// cell is free, and then those written stay written.
+    fn group_offer(&mut self, index: usize, number: Seq, first: u8) -> bool {
+        let group = self.groups[self.group_at(index, number)];
+        debug_assert_eq!(group.number, number);
+        for receive in first..group.count {
+            if !self.slot_write(index, number, receive, group.count, 0) {
                 return false;
             }
+            self.connections[index].slots_at = receive + 1;
         }
         true
     }
@@ -146,16 +152,22 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn cell_write(&mut self, index: usize, at: usize, region: u16, handle: Handle) -> bool {
-        let c = &self.connections[index];
+        let c = &mut self.connections[index];
+        let used = c.cells[at].sequence != 0;
+        if used && c.lines_flying != 0 && !self.caps.ordered {
+            return false; // what is written anew must not land before what it replaces
+        }
+        // a number is never used for two contents, not even when the second line finds no room
         let sequence = c.cells[at].sequence.wrapping_add(1);
+        c.cells[at] = KnownRegion { region: Handle::default(), sequence, users: 0 };
+        let (epoch, target) = (c.epoch, c.mailbox.plus((cell_line(at) * 64) as u64));
         let mut keys = [0; 8];
         keys[0] = self.regions.key(region, 0);
-        let (first, second) = cell::encode(&keys, sequence, c.epoch);
-        let target = c.mailbox.plus((cell_line(at) * 64) as u64);
+        let (first, second) = cell::encode(&keys, sequence, epoch);
         let written = self.line_write(index, target, first)
             && self.line_write(index, target.plus(64), second);
         if written {
-            self.connections[index].cells[at] = KnownRegion { region: handle, sequence, users: 0 };
+            self.connections[index].cells[at].region = handle;
         }
         written
     }
@@ -173,7 +185,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn cancel_step(&mut self, index: usize) -> bool {
         if let Some(number) = self.connections[index].canceling {
             let group = self.groups[self.group_at(index, number)];
-            if group.number == number && group.count != 0 && group.bound == 0 {
+            if group.number == number && !group.free && group.bound == 0 {
                 return false; // the verdict is on its way
             }
             self.connections[index].canceling = None; // a message came first
@@ -185,8 +197,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let mut number = c.group_oldest;
         while number != c.slots_next && number.before(c.slots_next) {
             let group = self.groups[self.group_at(index, number)];
-            if group.number == number && group.count != 0 && group.cancel && group.bound == 0 {
-                if !self.group_offer(index, number, SLOT_CANCEL) {
+            if group.number == number && group.cancel && !group.free && group.bound == 0 {
+                // the first slot speaks for the group, so that asking is one write
+                if !self.slot_write(index, number, 0, group.count, SLOT_CANCEL) {
                     return true;
                 }
                 self.connections[index].canceling = Some(number);
@@ -261,7 +274,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let oldest = Seq(c.group_post.0.wrapping_sub(window));
         let (number, receive) = immediate::resolve(token, oldest, window)?;
         let group = self.groups[self.group_at(index, number)];
-        let open = group.number == number && receive < group.count;
+        let open = group.number == number && !group.free && receive < group.count;
         (open && group.done >> receive & 1 == 0).then_some((number, receive))
     }
 
@@ -385,21 +398,22 @@ impl<P: Provider> Endpoint<'_, P> {
         ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
     }
 
-    /// A slot that is there, valid, and whose region's keys are there too.
+    /// A slot that is there and valid.
     fn slot_whole(&self, index: usize, group: Seq, receive: u8) -> Option<ControlSlot> {
         let line = self.slot_line(group, receive);
         let expected = u64::from(self.connections[index].epoch) << 32 | u64::from(group.0);
         if self.mailboxes.last_word(index, line) != expected {
             return None;
         }
-        let slot = ControlSlot::decode(&self.mailboxes.line(index, line)).ok()?;
-        if slot.cell != NO_CELL {
-            self.cell_read(index, &slot)?;
-        }
-        Some(slot)
+        ControlSlot::decode(&self.mailboxes.line(index, line)).ok()
     }
 
+    /// The keys of a slot's region, once they are there. A receive that is open keeps its cell, so
+    /// they will be; one that an early message has filled may have lost it, and needs none.
     fn cell_read(&self, index: usize, slot: &ControlSlot) -> Option<[u64; 8]> {
+        if slot.cell == NO_CELL {
+            return Some([0; 8]);
+        }
         let at = slot.cell as usize;
         if at >= CELLS {
             return None;
@@ -450,7 +464,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let slot = self.slot_read(index, group, receive);
         let send = self.sends[self.send_at(index, record)];
         let fits = send.length <= slot.length;
-        let Some(cut) = self.cut(send.length) else {
+        let (Some(cut), Some(keys)) = (self.cut(send.length), self.cell_read(index, &slot)) else {
             return false;
         };
         let stripes = if fits { cut.count as u8 } else { 1 };
@@ -460,7 +474,6 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.stream_post(index, KIND_START, token, stripes, payload).is_err() {
             return false;
         }
-        let key = self.cell_read(index, &slot).map_or(0, |keys| keys[0]);
         self.queue_remove(index, previous, record);
         self.offer_take(index, receive);
         let at = self.send_at(index, record);
@@ -469,7 +482,7 @@ impl<P: Provider> Endpoint<'_, P> {
         send.token = slot.token;
         send.stripes = stripes;
         send.stripe_bytes = cut.stripe_bytes;
-        send.target = RemoteSpan { key: RailKey(key), address: slot.address };
+        send.target = RemoteSpan { key: RailKey(keys[0]), address: slot.address };
         send.state = SendState::Writing;
         if !fits {
             // the receive ends as truncated by the start alone
