@@ -17,7 +17,7 @@ const DEPTH: usize = 4;
 const SIZES: [usize; 8] = [0, 8, 24, 1000, 8192, 8193, 100_000, 1 << 20];
 const SIZE_MAX: usize = 1 << 20;
 /// Longest life of a child after it has connected, in calls of progress.
-const LIFE: u64 = 3000;
+const LIFE: u64 = 8000;
 
 #[test]
 fn role() {
@@ -67,6 +67,7 @@ struct Flow {
     sends: [Option<RequestId>; DEPTH],
     receives: [Option<RequestId>; DEPTH],
     sent: u64,
+    posted: u64,
     received: u64,
     refused: Option<SubmitError>,
     errors: Vec<RequestError>,
@@ -82,6 +83,7 @@ impl Flow {
             sends: [None; DEPTH],
             receives: [None; DEPTH],
             sent: 0,
+            posted: 0,
             received: 0,
             refused: None,
             errors: vec![],
@@ -106,10 +108,13 @@ impl Flow {
 
     fn post(&mut self, node: &mut Node) {
         for at in 0..DEPTH {
-            if self.receives[at].is_none() && self.received as usize % DEPTH == at {
+            if self.receives[at].is_none() && self.posted as usize % DEPTH == at {
                 let room = self.into[at].incoming(0, SIZE_MAX, 0);
                 match node.irecv(self.connection, &[room]) {
-                    Ok(request) => self.receives[at] = Some(request),
+                    Ok(request) => {
+                        self.receives[at] = Some(request);
+                        self.posted += 1;
+                    }
                     Err(error) => self.refused = Some(error),
                 }
             }
@@ -129,21 +134,26 @@ impl Flow {
 
     fn test(&mut self, node: &mut Node) {
         node.progress();
-        for at in 0..DEPTH {
-            if let Some(request) = self.receives[at]
-                && let Some(outcome) = node.test(request).expect("a live request")
-            {
-                self.receives[at] = None;
-                match outcome.result {
-                    Ok(()) => {
-                        let size = SIZES[self.received as usize % SIZES.len()];
-                        assert_eq!(outcome.lengths[0], size as u64);
-                        self.into[at].verify(0, size, self.received);
-                        self.received += 1;
-                    }
-                    Err(error) => self.errors.push(error),
+        // they end in their order, so the oldest is asked first
+        while let Some(request) = self.receives[self.received as usize % DEPTH]
+            && let Some(outcome) = node.test(request).expect("a live request")
+        {
+            let at = self.received as usize % DEPTH;
+            self.receives[at] = None;
+            match outcome.result {
+                Ok(()) => {
+                    let size = SIZES[self.received as usize % SIZES.len()];
+                    assert_eq!(outcome.lengths[0], size as u64);
+                    self.into[at].verify(0, size, self.received);
+                    self.received += 1;
                 }
+                Err(error) => self.errors.push(error),
             }
+        }
+        if self.failed() {
+            self.receives_after_failure(node);
+        }
+        for at in 0..DEPTH {
             if let Some(request) = self.sends[at]
                 && let Some(outcome) = node.test(request).expect("a live request")
             {
@@ -151,6 +161,17 @@ impl Flow {
                 if let Err(error) = outcome.result {
                     self.errors.push(error);
                 }
+            }
+        }
+    }
+
+    fn receives_after_failure(&mut self, node: &mut Node) {
+        for at in 0..DEPTH {
+            if let Some(request) = self.receives[at]
+                && let Some(outcome) = node.test(request).expect("a live request")
+            {
+                self.receives[at] = None;
+                self.errors.extend(outcome.result.err());
             }
         }
     }

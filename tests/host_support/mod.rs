@@ -76,6 +76,7 @@ impl Node {
                 return outcome;
             }
             watch.look("a request");
+            std::thread::yield_now();
         }
     }
 
