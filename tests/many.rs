@@ -262,3 +262,25 @@ fn forked_child_is_refused_by_name_and_the_parent_goes_on() {
     b.disconnect(to_a);
     assert_eq!(wait_both(&mut a, &mut b, receive).result, Err(RequestError::PeerClosed));
 }
+
+#[test]
+fn listening_again_works_while_a_forked_child_holds_what_listened_before() {
+    let node = Node::open(&small(2));
+    let (listener, _) = node.shared.listen().unwrap();
+    // SAFETY: the child does nothing but wait to be killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: no pointers.
+            unsafe { libc::pause() };
+        }
+    }
+    node.shared.listener_close(listener).unwrap();
+    let again = node.shared.listen().map(|_| ());
+    // SAFETY: our own child, collected once; no status is asked for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(again, Ok(()));
+}
