@@ -172,8 +172,7 @@ fn message_longer_than_its_receive_ends_with_truncated_and_the_next_arrives() {
         let next = two.b.irecv(two.to_a, &[two.into.incoming(BYTES / 2, long, 3)]).unwrap();
         two.into.fill(0, room, 77);
         two.from.fill(0, long, 5);
-        let sends =
-            [0, 1].map(|_| two.a.isend(two.to_b, two.from.outgoing(0, long, 3)).unwrap());
+        let sends = [0, 1].map(|_| two.a.isend(two.to_b, two.from.outgoing(0, long, 3)).unwrap());
         let outcome = wait_both(&mut two.b, &mut two.a, first);
         assert_eq!(outcome.result, Err(RequestError::Truncated), "{long} in {room}");
         two.into.verify(0, room, 77);

@@ -9,8 +9,7 @@ use host_support::{Memory, Node, Place, small};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-const SIZES: [usize; 9] =
-    [8, 24, 25, 8192, 8193, 1 << 16, 1_000_001, 16 << 20, (64 << 20) - 3];
+const SIZES: [usize; 9] = [8, 24, 25, 8192, 8193, 1 << 16, 1_000_001, 16 << 20, (64 << 20) - 3];
 const SIZE_MAX: usize = 64 << 20;
 /// Sizes from here on cross once for each way of pulling.
 const LARGE: usize = 16 << 20;

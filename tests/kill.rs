@@ -6,9 +6,7 @@ use crosstie::base::slab::Handle;
 use crosstie::host::ConnectError;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::roles::{self, Process};
-use host_support::{
-    Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small,
-};
+use host_support::{Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small};
 
 const ROUNDS: u64 = 50;
 const SEED: u64 = 0x5eed_0007;

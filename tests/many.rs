@@ -78,8 +78,7 @@ fn thousand_connections_between_two_processes_are_made_used_closed_and_made_agai
     let memory = Memory::new(&node, Place::Shared, 2 * LENGTH_MAX);
     let mut earlier: Vec<Handle> = vec![];
     for life in 0..LIVES {
-        let connections: Vec<Handle> =
-            (0..CONNECTIONS).map(|_| node.accepted(listener)).collect();
+        let connections: Vec<Handle> = (0..CONNECTIONS).map(|_| node.accepted(listener)).collect();
         for (number, connection) in connections.iter().enumerate() {
             for length in LENGTHS {
                 let key = number as u64 + life * 10_000;

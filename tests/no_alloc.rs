@@ -45,15 +45,17 @@ const ROUNDS: usize = 60;
 fn main() {
     roles::take(&[("peer", role_peer)]);
     let inside = std::env::var_os(INSIDE).is_some();
-    for (place, kernel_copy) in
-        [(Place::Private, "1"), (Place::Private, "0"), (Place::Shared, "1")]
+    for (place, kernel_copy) in [(Place::Private, "1"), (Place::Private, "0"), (Place::Shared, "1")]
     {
         // SAFETY: no other thread reads the environment now: no endpoint is open.
         unsafe { std::env::set_var("CROSSTIE_KERNEL_COPY", kernel_copy) };
         let counted = life(place);
         assert_eq!(counted, 0, "{place:?}, kernel copies {kernel_copy}: allocated after open");
     }
-    println!("no allocation between open and close{}", if inside { " in the C library" } else { "" });
+    println!(
+        "no allocation between open and close{}",
+        if inside { " in the C library" } else { "" }
+    );
     if !inside {
         preloaded();
     }

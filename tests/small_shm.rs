@@ -166,8 +166,7 @@ fn no_descriptors() {
     let (listener, handle) = b.shared.listen().unwrap();
     // with no room at all, and with room for a part of what a link needs
     for room in 0..4 {
-        let held: Vec<_> =
-            (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         let limit = descriptors_freeze();
         drop(held);
         let attempt = a.shared.connect(&handle);
@@ -223,8 +222,7 @@ fn peer_at_its_limit_of_descriptors_is_named() {
 fn open_without_descriptors() {
     let before = host_support::descriptors();
     for room in 0..6 {
-        let held: Vec<_> =
-            (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         let limit = descriptors_freeze();
         drop(held);
         let error = Node::try_open(&small(2)).err();

@@ -31,8 +31,8 @@ pub fn handle_error(error: DecodeError) -> ConnectError {
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// Opens a listener; the first one opens the sockets, which stay until the band closes: a forked
-    /// child may hold copies of them, and as long as it does their name cannot be bound again.
+    /// Opens a listener; the first one opens the sockets, which stay until the band closes: a
+    /// forked child may hold copies of them, and as long as it does nobody can bind their name.
     pub fn listen(&mut self) -> Result<(ListenerId, ListenHandle), ListenError> {
         let index = self.listeners.iter().position(|listener| !listener.generation.is_live());
         let index = index.ok_or(ListenError::Full)?;

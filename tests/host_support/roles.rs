@@ -1,7 +1,7 @@
 //! Processes of a test: its binary starts itself again, with a role. Both talk over a socket that
 //! is the child's standard input.
 //!
-//! A test binary that uses this has `#[test] fn role() { roles::take(&[("name", function), ...]) }`.
+//! A test binary that uses this has a test `role` that calls `take` with names and functions.
 
 use super::WATCHDOG;
 use std::io::{Read, Write};
