@@ -19,7 +19,11 @@ const LIFE: u64 = 8000;
 
 #[test]
 fn role() {
-    roles::take(&[("connect", role_connect), ("listen", role_listen)]);
+    roles::take(&[
+        ("connect", role_connect),
+        ("listen", role_listen),
+        ("listen_and_fork", role_listen_and_fork),
+    ]);
 }
 
 fn role_connect() {
@@ -295,4 +299,43 @@ fn connect_to_the_dead(node: &mut Node, dir: &str) -> ConnectError {
         Ok(attempt) => node.connected(attempt).unwrap_err(),
         Err(error) => error,
     }
+}
+
+/// Listens, leaves a forked child that holds the sockets, and waits to be killed.
+fn role_listen_and_fork() {
+    let mut line = roles::line();
+    let node = Node::open(&small(4));
+    let (_, handle) = node.shared.listen().unwrap();
+    // SAFETY: the child does nothing but wait to be killed, here or with its parent's session.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: no pointers.
+            unsafe { libc::pause() };
+        }
+    }
+    line.say_number(child as u64);
+    line.say(&handle);
+    let _ = line.try_hear::<8>();
+}
+
+#[test]
+fn dead_listener_whose_forked_child_lives_is_named() {
+    let mut child = roles::start("listen_and_fork", &[]);
+    let grandchild = child.line.hear_number() as i32;
+    let handle = child.line.hear::<128>();
+    let options = crosstie::host::Options {
+        handshake_deadline: crosstie::base::units::Span::millis(300),
+        ..small(4)
+    };
+    let mut node = Node::open(&options);
+    child.kill();
+    let error = match node.shared.connect(&handle) {
+        Ok(attempt) => node.connected(attempt).unwrap_err(),
+        Err(error) => error,
+    };
+    // SAFETY: a process that the role made, and told of.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+    let named = matches!(error, ConnectError::NoListener(_) | ConnectError::PeerDied(_));
+    assert!(named, "{error}");
 }
