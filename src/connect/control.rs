@@ -89,7 +89,6 @@ pub(super) struct Control<M: LinkMemory> {
     pub address: Address,
     pub listening: Option<Listening>,
     pub listeners: Vec<Listener>,
-    pub listeners_live: u32,
     pub links: Vec<Link<M::Mapping>>,
     pub connections: Vec<Connection>,
     /// Arena slots in use: a row of words per link.
@@ -145,7 +144,6 @@ impl<M: LinkMemory> Control<M> {
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
             listeners: std::vec![Listener::free(); config.listeners_max as usize],
-            listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             connections: std::vec![Connection::FREE; connections],
             arena_used: std::vec![0; links * connections.div_ceil(64)],

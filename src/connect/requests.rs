@@ -31,7 +31,8 @@ pub fn handle_error(error: DecodeError) -> ConnectError {
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// Opens a listener; the first one opens the sockets.
+    /// Opens a listener; the first one opens the sockets, which stay until the band closes: a
+    /// forked child may hold copies of them, and as long as it does nobody can bind their name.
     pub fn listen(&mut self) -> Result<(ListenerId, ListenHandle), ListenError> {
         let index = self.listeners.iter().position(|listener| !listener.generation.is_live());
         let index = index.ok_or(ListenError::Full)?;
@@ -44,7 +45,6 @@ impl<M: LinkMemory> Control<M> {
             })?;
         }
         let generation = self.listeners[index].generation.acquire();
-        self.listeners_live += 1;
         let id = Handle { index: index as u32, generation };
         let mut addresses = [Address::default(); ADDRESSES_MAX];
         addresses[0].family = Family::Local;
@@ -79,10 +79,6 @@ impl<M: LinkMemory> Control<M> {
             self.close(waiting);
         }
         self.listeners[index as usize].generation.release();
-        self.listeners_live -= 1;
-        if self.listeners_live == 0 {
-            self.unlisten();
-        }
         Ok(())
     }
 
@@ -108,7 +104,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn connect_begin(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
         let handle = self.handle_read(bytes)?;
         let deadline = self.deadline();
-        let index = self.slot_acquire().ok_or(ConnectError::LocalFull)?;
+        let index = self.slot_find().ok_or(ConnectError::LocalFull)?;
         let link = match self.link_to(&handle) {
             Ok(link) => link,
             Err(error) => {
@@ -130,6 +126,14 @@ impl<M: LinkMemory> Control<M> {
             self.ask(index);
         }
         Ok(id)
+    }
+
+    /// A slot; one whose peer has said that it closed, too, although nobody has listened yet.
+    fn slot_find(&mut self) -> Option<u32> {
+        self.slot_acquire().or_else(|| {
+            self.help();
+            self.slot_acquire()
+        })
     }
 
     fn handle_read(&self, bytes: &[u8; HANDLE_BYTES]) -> Result<ListenHandle, ConnectError> {

@@ -462,6 +462,7 @@ impl Parts {
         let domain = rail.domain();
         let config = self.config();
         let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
+        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
         // SAFETY: the mailboxes lie in the block, which outlives the machine.
         let key = unsafe { domain.register(machine.mailboxes().region()) }
             .map_err(|_| OpenError::Storage)?;
@@ -532,6 +533,7 @@ impl Parts {
         let domain = rail.domain();
         let config = self.config();
         let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
+        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
         // SAFETY: the mailboxes lie in the block, which outlives the machine.
         let mailbox_key = unsafe { domain.register(machine.mailboxes().region()) }
             .map_err(|_| OpenError::Storage)?;

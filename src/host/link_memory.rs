@@ -17,7 +17,7 @@ pub(super) struct HostMemory {
 
 fn memory_error(errno: Errno) -> MemoryError {
     match errno.0 {
-        libc::ENOSPC | libc::ENOMEM | libc::EDQUOT => MemoryError::Exhausted,
+        libc::ENOSPC | libc::ENOMEM | libc::EDQUOT | libc::EFBIG => MemoryError::Exhausted,
         libc::EMFILE | libc::ENFILE => MemoryError::Descriptors,
         code => MemoryError::System(code),
     }

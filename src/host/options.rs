@@ -69,9 +69,9 @@ pub(super) const fn events(limits: &Limits) -> usize {
     (2 * limits.connections_max as usize).next_power_of_two()
 }
 
-/// Ops that a rail may have outstanding.
+/// Ops that a rail may have outstanding: a power of two, as the loopback device's queue is.
 const fn ops(limits: &Limits) -> u32 {
-    let each = limits.connections_max * limits.requests_max;
+    let each = (limits.connections_max * limits.requests_max).next_power_of_two();
     if each < 64 {
         64
     } else if each > 4096 {
@@ -100,6 +100,13 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
         jobs: ops(limits),
     }
 }
+
+/// What the side band and the data thread keep of connections, and their sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 3] = [
+    ("Known", size_of::<Known>()),
+    ("BandEvent", size_of::<Cell<BandEvent>>()),
+    ("Indices", size_of::<Indices>()),
+];
 
 impl Options {
     /// Checks every value.

@@ -139,7 +139,7 @@ impl Shared {
     pub fn free(&self, region: Handle) -> Result<(), DeregisterError> {
         let heap = self.heap.as_ref().ok_or(DeregisterError::Stale)?;
         let range = self.regions.range(region).ok_or(DeregisterError::Stale)?;
-        if !heap.contains(range.start, range.length) {
+        if !heap.is_allocation(range.start) {
             return Err(DeregisterError::Stale);
         }
         self.deregister(region)?;

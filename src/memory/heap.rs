@@ -16,6 +16,9 @@ pub const RESERVE_BYTES_DEFAULT: usize = 64 << 30;
 pub const ALLOCATIONS_MAX_DEFAULT: usize = 1024;
 /// Less than this is not worth having; [`SharedHeap::create`] gives up below.
 const RESERVE_BYTES_MIN: usize = 1 << 20;
+/// More than any process can address (x86-64 with five levels has 2^56 bytes); what is asked for
+/// beyond shrinks.
+const RESERVE_BYTES_MAX: usize = 1 << 56;
 /// Allocations this large start on a boundary of this size, so that huge pages fit.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -68,7 +71,8 @@ impl SharedHeap {
     ) -> Result<SharedHeap, Errno> {
         let page_bytes = page_bytes();
         let head_bytes = head_bytes.next_multiple_of(page_bytes);
-        let mapping = reserve(name, reserve_bytes.next_multiple_of(page_bytes), head_bytes)?;
+        let reserve_bytes = reserve_bytes.min(RESERVE_BYTES_MAX).next_multiple_of(page_bytes);
+        let mapping = reserve(name, reserve_bytes, head_bytes)?;
         if head_bytes != 0 {
             mapping.populate(0, head_bytes)?;
         }
@@ -113,6 +117,13 @@ impl SharedHeap {
         self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
         live.remove(position);
         Ok(())
+    }
+
+    /// Whether an allocation starts at `address`.
+    pub fn is_allocation(&self, address: u64) -> bool {
+        let offset = (address as usize).wrapping_sub(self.mapping.start() as usize);
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.binary_search_by_key(&offset, |extent| extent.offset).is_ok()
     }
 
     /// Whether `length` bytes at `address` lie in the heap.

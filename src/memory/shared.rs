@@ -27,8 +27,13 @@ unsafe impl Sync for SharedMapping {}
 impl SharedMapping {
     /// Reserves `reserve_bytes` of address space over a new file without allocating any of it.
     ///
-    /// *Errors*: the errno of the step that failed; ENOMEM when the address space is limited.
+    /// *Errors*: the errno of the step that failed; ENOMEM when the address space is limited, EFBIG
+    /// when the size of files is.
     pub fn create(name: &CStr, reserve_bytes: usize) -> Result<SharedMapping, Errno> {
+        if reserve_bytes as u64 > file_bytes_max() {
+            // asking the kernel would end the process by SIGXFSZ (setrlimit(2), RLIMIT_FSIZE)
+            return Err(Errno(libc::EFBIG));
+        }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: `name` is a C string.
         let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
@@ -121,6 +126,16 @@ impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `map` mapped, once.
         unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// The longest file that this process may make.
+fn file_bytes_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writes for the length of the call.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => libc::RLIM_INFINITY,
     }
 }
 

@@ -128,6 +128,18 @@ impl Limits {
     }
 }
 
+/// The records that the terms of the formula count, and their sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 8] = [
+    ("Connection", size_of::<Connection>()),
+    ("SendRecord", size_of::<SendRecord>()),
+    ("GroupRecord", size_of::<GroupRecord>()),
+    ("ReceiveRecord", size_of::<ReceiveRecord>()),
+    ("EarlySend", size_of::<EarlySend>()),
+    ("HeldMessage", size_of::<HeldMessage>()),
+    ("RegionSlot", size_of::<RegionSlot>()),
+    ("region keys", size_of::<[u64; RAILS_MAX]>()),
+];
+
 /// How an endpoint behaves.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Config {

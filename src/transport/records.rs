@@ -83,6 +83,7 @@ pub struct KnownRegion {
 }
 
 /// One connection, both directions of it.
+#[repr(align(64))] // whole lines, as `Limits::connection_bytes` counts it
 #[derive(Copy, Clone, Debug)]
 pub struct Connection {
     pub state: ConnectionState,

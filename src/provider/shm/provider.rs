@@ -64,6 +64,10 @@ pub const fn bytes(limits: &Limits) -> usize {
         + bytes_for::<AtomicU64>(1)
 }
 
+/// What the rail keeps, and the sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 2] =
+    [("shm peer", size_of::<Peer>()), ("shm op", size_of::<Entry>())];
+
 // SAFETY: integers and enums in which zero is a value; nothing is owned.
 unsafe impl Zeroable for Entry {}
 

@@ -1,0 +1,125 @@
+//! Processes of a test: its binary starts itself again, with a role. Both talk over a socket that
+//! is the child's standard input.
+//!
+//! A test binary that uses this has a test `role` that calls `take` with names and functions.
+
+use super::WATCHDOG;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+const ROLE: &str = "HOST_TEST_ROLE";
+
+/// A process with a role, killed when it is dropped.
+pub struct Process {
+    child: Child,
+    pub line: Line,
+}
+
+/// One end of the socket between a test and its process.
+pub struct Line(UnixStream);
+
+impl Line {
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("the other process is there");
+    }
+
+    pub fn hear<const N: usize>(&mut self) -> [u8; N] {
+        self.try_hear().expect("the other process answers")
+    }
+
+    pub fn try_hear<const N: usize>(&mut self) -> std::io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes).map(|()| bytes)
+    }
+
+    pub fn say_number(&mut self, number: u64) {
+        self.say(&number.to_le_bytes());
+    }
+
+    pub fn hear_number(&mut self) -> u64 {
+        u64::from_le_bytes(self.hear())
+    }
+
+    /// Whether the other end has said something, or has ended. Does not wait.
+    pub fn is_ready(&self) -> bool {
+        use std::os::fd::AsRawFd;
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+}
+
+/// Starts this binary with a role, and with more environment.
+pub fn start(role: &str, environment: &[(&str, &str)]) -> Process {
+    let (ours, theirs) = UnixStream::pair().expect("a socket");
+    ours.set_read_timeout(Some(WATCHDOG)).expect("a timeout");
+    let mut command = command(role);
+    command.envs(environment.iter().copied()).stdin(Stdio::from(OwnedFd::from(theirs)));
+    // SAFETY: one system call, without memory.
+    unsafe {
+        command.pre_exec(|| {
+            // ends with the thread that started it
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            Ok(())
+        });
+    }
+    Process { child: command.spawn().expect("a process"), line: Line(ours) }
+}
+
+/// This binary with a role; what it says on standard output is of the test harness.
+pub fn command(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a name"));
+    command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.stdout(Stdio::null());
+    command
+}
+
+/// In the process: the way to whoever started it.
+pub fn line() -> Line {
+    // SAFETY: standard input is the socket that `start` made, and nobody else reads it.
+    let stream = unsafe { UnixStream::from_raw_fd(0) };
+    stream.set_read_timeout(Some(WATCHDOG)).expect("a timeout");
+    Line(stream)
+}
+
+/// Does nothing unless this process was started for a role; never returns then.
+pub fn take(known: &[(&str, fn())]) {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (_, act) = known.iter().find(|(name, _)| *name == role).expect("a known role");
+    act();
+    std::process::exit(0);
+}
+
+impl Process {
+    /// Ends it at once, and collects it.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a process that was not collected");
+        self.child.wait().expect("a child");
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn finished(mut self) -> ExitStatus {
+        let watch = super::Watch::start();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            watch.look("a process");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

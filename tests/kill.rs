@@ -1,0 +1,341 @@
+//! kill -9 of a peer at random moments leaves nothing behind, and ends every request by name.
+
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::host::ConnectError;
+use crosstie::transport::{RequestError, RequestId, SubmitError};
+use host_support::roles::{self, Process};
+use host_support::{Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small};
+
+const ROUNDS: u64 = 50;
+const SEED: u64 = 0x5eed_0007;
+/// Messages that may stand in each direction.
+const DEPTH: usize = 4;
+const SIZES: [usize; 8] = [0, 8, 24, 1000, 8192, 8193, 100_000, 1 << 20];
+const SIZE_MAX: usize = 1 << 20;
+/// Longest life of a child after it has connected, in calls of progress.
+const LIFE: u64 = 8000;
+
+#[test]
+fn role() {
+    roles::take(&[
+        ("connect", role_connect),
+        ("listen", role_listen),
+        ("listen_and_fork", role_listen_and_fork),
+    ]);
+}
+
+fn role_connect() {
+    let mut line = roles::line();
+    let handle = line.hear::<128>();
+    let mut node = Node::open(&small(4));
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    line.say_number(1);
+    flow_for_ever(node, connection);
+}
+
+fn role_listen() {
+    let mut line = roles::line();
+    let mut node = Node::open(&small(4));
+    let (listener, handle) = node.shared.listen().unwrap();
+    line.say(&handle);
+    let connection = node.accepted(listener);
+    line.say_number(1);
+    flow_for_ever(node, connection);
+}
+
+fn place() -> Place {
+    match std::env::var("TEST_PLACE").as_deref() {
+        Ok("shared") => Place::Shared,
+        _ => Place::Private,
+    }
+}
+
+fn flow_for_ever(mut node: Node, connection: Handle) {
+    let mut flow = Flow::new(&node, connection, place());
+    loop {
+        flow.step(&mut node);
+        assert!(!flow.failed(), "the parent lives");
+    }
+}
+
+/// Messages of mixed sizes, both ways, for as long as the peer lives.
+struct Flow {
+    connection: Handle,
+    out: Vec<Memory>,
+    into: Vec<Memory>,
+    sends: [Option<RequestId>; DEPTH],
+    receives: [Option<RequestId>; DEPTH],
+    sent: u64,
+    posted: u64,
+    received: u64,
+    refused: Option<SubmitError>,
+    errors: Vec<RequestError>,
+}
+
+impl Flow {
+    fn new(node: &Node, connection: Handle, place: Place) -> Flow {
+        let memory = || (0..DEPTH).map(|_| Memory::new(node, place, SIZE_MAX)).collect();
+        Flow {
+            connection,
+            out: memory(),
+            into: memory(),
+            sends: [None; DEPTH],
+            receives: [None; DEPTH],
+            sent: 0,
+            posted: 0,
+            received: 0,
+            refused: None,
+            errors: vec![],
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.refused.is_some() || !self.errors.is_empty()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.sends.iter().chain(&self.receives).flatten().count()
+    }
+
+    /// Posts what can be posted, tests what is due.
+    fn step(&mut self, node: &mut Node) {
+        if !self.failed() {
+            self.post(node);
+        }
+        self.test(node);
+    }
+
+    fn post(&mut self, node: &mut Node) {
+        for at in 0..DEPTH {
+            if self.receives[at].is_none() && self.posted as usize % DEPTH == at {
+                let room = self.into[at].incoming(0, SIZE_MAX, 0);
+                match node.irecv(self.connection, &[room]) {
+                    Ok(request) => {
+                        self.receives[at] = Some(request);
+                        self.posted += 1;
+                    }
+                    Err(error) => self.refused = Some(error),
+                }
+            }
+            if self.sends[at].is_none() && self.sent as usize % DEPTH == at {
+                let size = SIZES[self.sent as usize % SIZES.len()];
+                self.out[at].fill(0, size, self.sent);
+                match node.isend(self.connection, self.out[at].outgoing(0, size, 0)) {
+                    Ok(request) => {
+                        self.sends[at] = Some(request);
+                        self.sent += 1;
+                    }
+                    Err(error) => self.refused = Some(error),
+                }
+            }
+        }
+    }
+
+    fn test(&mut self, node: &mut Node) {
+        node.progress();
+        // they end in their order, so the oldest is asked first
+        while let Some(request) = self.receives[self.received as usize % DEPTH]
+            && let Some(outcome) = node.test(request).expect("a live request")
+        {
+            let at = self.received as usize % DEPTH;
+            self.receives[at] = None;
+            match outcome.result {
+                Ok(()) => {
+                    let size = SIZES[self.received as usize % SIZES.len()];
+                    assert_eq!(outcome.lengths[0], size as u64);
+                    self.into[at].verify(0, size, self.received);
+                    self.received += 1;
+                }
+                Err(error) => self.errors.push(error),
+            }
+        }
+        if self.failed() {
+            self.receives_after_failure(node);
+        }
+        for at in 0..DEPTH {
+            if let Some(request) = self.sends[at]
+                && let Some(outcome) = node.test(request).expect("a live request")
+            {
+                self.sends[at] = None;
+                if let Err(error) = outcome.result {
+                    self.errors.push(error);
+                }
+            }
+        }
+    }
+
+    fn receives_after_failure(&mut self, node: &mut Node) {
+        for at in 0..DEPTH {
+            if let Some(request) = self.receives[at]
+                && let Some(outcome) = node.test(request).expect("a live request")
+            {
+                self.receives[at] = None;
+                self.errors.extend(outcome.result.err());
+            }
+        }
+    }
+
+    fn release(self, node: &Node) {
+        for memory in self.out.into_iter().chain(self.into) {
+            memory.release(node);
+        }
+    }
+}
+
+struct Round {
+    child: Process,
+    connection: Handle,
+    place: Place,
+    life: u64,
+}
+
+fn round_start(node: &mut Node, round: u64, random: &mut Random, dir: &str) -> Round {
+    let place = if round & 2 == 0 { Place::Shared } else { Place::Private };
+    let name = if place == Place::Shared { "shared" } else { "private" };
+    let environment = [("TEST_PLACE", name), ("CROSSTIE_SHM_DIR", dir)];
+    let connection;
+    let mut child;
+    if round & 1 == 0 {
+        let (listener, handle) = node.shared.listen().unwrap();
+        child = roles::start("connect", &environment);
+        child.line.say(&handle);
+        connection = node.accepted(listener);
+        node.shared.listener_close(listener).unwrap();
+    } else {
+        child = roles::start("listen", &environment);
+        let handle = child.line.hear::<128>();
+        let attempt = node.shared.connect(&handle).unwrap();
+        connection = node.connected(attempt).unwrap();
+    }
+    // the first rounds kill while the connection is new
+    let life = if round < 8 { round / 4 } else { random.below(LIFE) };
+    if round >= 8 {
+        assert_eq!(child.line.hear_number(), 1);
+    }
+    Round { child, connection, place, life }
+}
+
+/// Lets messages flow, kills, and takes every request to its end.
+fn round_run(node: &mut Node, mut round: Round) -> (u64, usize) {
+    let mut flow = Flow::new(node, round.connection, round.place);
+    for _ in 0..round.life {
+        flow.step(node);
+    }
+    round.child.kill();
+    let at_kill = flow.outstanding();
+    let watch = Watch::start();
+    while !flow.failed() || flow.outstanding() > 0 {
+        flow.step(node);
+        watch.look("requests of a peer that was killed");
+    }
+    for error in &flow.errors {
+        assert_eq!(*error, RequestError::PeerDied);
+    }
+    if let Some(refused) = flow.refused {
+        assert_eq!(refused, SubmitError::Failed(RequestError::PeerDied));
+    }
+    let again = node.isend(flow.connection, flow.out[0].outgoing(0, 8, 0));
+    assert_eq!(again, Err(SubmitError::Failed(RequestError::PeerDied)));
+    node.disconnect(flow.connection);
+    let received = flow.received;
+    flow.release(node);
+    (received, at_kill)
+}
+
+#[test]
+fn kill_at_random_moments_ends_all_requests_by_name_and_leaves_nothing() {
+    let dir = directory("kill");
+    let dir_text = dir.to_str().unwrap().to_owned();
+    // SAFETY: no other thread of this process reads the environment now.
+    unsafe { std::env::set_var("CROSSTIE_SHM_DIR", &dir_text) };
+    let seed = std::env::var("TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED);
+    println!("TEST_SEED={seed}");
+    let mut random = Random(seed);
+    let mut node = Node::open(&small(4));
+    let (mut messages, mut standing) = (0, 0);
+    // the first listener opens sockets that stay
+    let (listener, _) = node.shared.listen().unwrap();
+    node.shared.listener_close(listener).unwrap();
+    let before = (descriptors(), mappings());
+    for number in 0..ROUNDS {
+        let round = round_start(&mut node, number, &mut random, &dir_text);
+        let (received, at_kill) = round_run(&mut node, round);
+        messages += received;
+        standing += at_kill;
+        // the side band lets go of a dead link when its socket says so
+        assert_eq!(settled(before), before, "round {number}, seed {seed}");
+    }
+    println!("{messages} messages arrived, {standing} requests stood when their peer was killed");
+    assert!(messages > 100 && standing > 50, "{messages} messages, {standing} standing");
+    let gone = connect_to_the_dead(&mut node, &dir_text);
+    assert!(matches!(gone, ConnectError::NoListener(_)), "{gone:?}");
+    node.close();
+    // a listener that was killed could not remove its socket: the next endpoint does
+    Node::open(&small(1)).close();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+/// Descriptors and mappings, once they are what they were or the watchdog barks.
+fn settled(before: (usize, usize)) -> (usize, usize) {
+    let start = std::time::Instant::now();
+    loop {
+        let now = (descriptors(), mappings());
+        if now == before || start.elapsed() > host_support::WATCHDOG {
+            return now;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn connect_to_the_dead(node: &mut Node, dir: &str) -> ConnectError {
+    let mut child = roles::start("listen", &[("CROSSTIE_SHM_DIR", dir)]);
+    let handle = child.line.hear::<128>();
+    child.kill();
+    match node.shared.connect(&handle) {
+        Ok(attempt) => node.connected(attempt).unwrap_err(),
+        Err(error) => error,
+    }
+}
+
+/// Listens, leaves a forked child that holds the sockets, and waits to be killed.
+fn role_listen_and_fork() {
+    let mut line = roles::line();
+    let node = Node::open(&small(4));
+    let (_, handle) = node.shared.listen().unwrap();
+    // SAFETY: the child does nothing but wait to be killed, here or with its parent's session.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: no pointers.
+            unsafe { libc::pause() };
+        }
+    }
+    line.say_number(child as u64);
+    line.say(&handle);
+    let _ = line.try_hear::<8>();
+}
+
+#[test]
+fn dead_listener_whose_forked_child_lives_is_named() {
+    let mut child = roles::start("listen_and_fork", &[]);
+    let grandchild = child.line.hear_number() as i32;
+    let handle = child.line.hear::<128>();
+    let options = crosstie::host::Options {
+        handshake_deadline: crosstie::base::units::Span::millis(300),
+        ..small(4)
+    };
+    let mut node = Node::open(&options);
+    child.kill();
+    let error = match node.shared.connect(&handle) {
+        Ok(attempt) => node.connected(attempt).unwrap_err(),
+        Err(error) => error,
+    };
+    // SAFETY: a process that the role made, and told of.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+    let named = matches!(error, ConnectError::NoListener(_) | ConnectError::PeerDied(_));
+    assert!(named, "{error}");
+}

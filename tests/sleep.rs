@@ -1,0 +1,184 @@
+//! Sleeping on the wait descriptor: no wake-up is lost, with the process-wide barrier and without
+//! it, and a peer that dies wakes the sleeper.
+
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::transport::{RequestError, RequestId};
+use host_support::roles::{self, Process};
+use host_support::{Memory, Node, Place, Random, Watch, small};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const ROUNDS: u64 = 2000;
+/// Longest pause between two messages, in turns of an empty loop: about 100 us.
+const PAUSE: u64 = 100_000;
+/// How long a sleeper waits before it calls the wake-up lost. Nothing is that late by chance.
+const LOST_MS: i32 = 20_000;
+
+#[test]
+fn role() {
+    roles::take(&[("sleep", role_sleep), ("die", role_die)]);
+}
+
+fn deny_barrier_if_asked(name: &str) {
+    if std::env::var(name).is_ok() {
+        assert!(host_support::deny::deny(libc::SYS_membarrier, libc::ENOSYS));
+    }
+}
+
+/// Sleeps until the descriptor is readable; says how often that was needed.
+fn sleep_until_done(node: &mut Node, request: RequestId) -> (Result<(), RequestError>, u64) {
+    let mut sleeps = 0;
+    loop {
+        if let Some(outcome) = node.test(request).unwrap() {
+            return (outcome.result, sleeps);
+        }
+        if !node.wait_arm() {
+            continue;
+        }
+        sleeps += 1;
+        let fd = node.shared.wait_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        let woken = unsafe { libc::poll(&mut poll, 1, LOST_MS) };
+        assert_eq!(woken, 1, "a wake-up was lost");
+    }
+}
+
+/// Answers every message, and sleeps in between.
+fn role_sleep() {
+    deny_barrier_if_asked("TEST_SLEEPER_WITHOUT_BARRIER");
+    let mut line = roles::line();
+    let handle = line.hear::<128>();
+    let mut node = Node::open(&small(2));
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    let memory = Memory::new(&node, Place::Shared, LENGTH_MAX);
+    let mut slept = 0;
+    for round in 0..ROUNDS {
+        let room = memory.incoming(0, LENGTH_MAX, 0);
+        let receive = node.irecv(connection, &[room]).unwrap();
+        let (result, sleeps) = sleep_until_done(&mut node, receive);
+        assert_eq!(result, Ok(()));
+        memory.verify(0, length(round), round);
+        slept += sleeps;
+        let send = node.isend(connection, memory.outgoing(0, 8, 0)).unwrap();
+        assert_eq!(node.wait(send).result, Ok(()));
+    }
+    line.say_number(slept);
+    line.hear_number();
+}
+
+const LENGTH_MAX: usize = 20_000;
+
+/// Short ones, and one in eight that is pulled.
+fn length(round: u64) -> usize {
+    if round % 8 == 7 { LENGTH_MAX } else { 8 }
+}
+
+fn connected(role: &str, environment: &[(&str, &str)], node: &mut Node) -> (Process, Handle) {
+    let (listener, handle) = node.shared.listen().unwrap();
+    let mut process = roles::start(role, environment);
+    process.line.say(&handle);
+    let connection = node.accepted(listener);
+    node.shared.listener_close(listener).unwrap();
+    (process, connection)
+}
+
+fn rounds(environment: &[(&str, &str)]) {
+    let mut node = Node::open(&small(2));
+    let (mut sleeper, connection) = connected("sleep", environment, &mut node);
+    let (from, into) =
+        (Memory::new(&node, Place::Shared, LENGTH_MAX), Memory::new(&node, Place::Shared, 8));
+    let seed = 0x5eed_0008;
+    let mut random = Random(seed);
+    for round in 0..ROUNDS {
+        for _ in 0..random.below(PAUSE) {
+            std::hint::spin_loop();
+        }
+        from.fill(0, length(round), round);
+        let receive = node.irecv(connection, &[into.incoming(0, 8, 0)]).unwrap();
+        let send = node.isend(connection, from.outgoing(0, length(round), 0)).unwrap();
+        for request in [send, receive] {
+            assert_eq!(node.wait(request).result, Ok(()), "round {round}, seed {seed}");
+        }
+        into.verify(0, 8, round);
+    }
+    let slept = sleeper.line.hear_number();
+    sleeper.line.say_number(0);
+    assert!(sleeper.finished().success());
+    println!("{slept} sleeps in {ROUNDS} rounds");
+    assert!(slept > ROUNDS / 4, "only {slept} sleeps: nothing was tried");
+}
+
+/// Each pair wants two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn sleeper_misses_no_message() {
+    let _alone = alone();
+    rounds(&[]);
+}
+
+#[test]
+fn sleeper_misses_no_message_without_the_barrier() {
+    let _alone = alone();
+    rounds(&[("TEST_SLEEPER_WITHOUT_BARRIER", "1")]);
+}
+
+/// Connects, says so, and waits to be killed.
+fn role_die() {
+    let mut line = roles::line();
+    let handle = line.hear::<128>();
+    let mut node = Node::open(&small(2));
+    let attempt = node.shared.connect(&handle).unwrap();
+    node.connected(attempt).unwrap();
+    line.say_number(1);
+    let _ = line.try_hear::<8>();
+}
+
+#[test]
+fn death_of_the_peer_wakes_the_sleeper() {
+    let _alone = alone();
+    let mut random = Random(3);
+    let mut node = Node::open(&small(2));
+    let into = Memory::new(&node, Place::Shared, 64);
+    for _ in 0..20 {
+        let (mut process, connection) = connected("die", &[], &mut node);
+        assert_eq!(process.line.hear_number(), 1);
+        let receive = node.irecv(connection, &[into.incoming(0, 64, 0)]).unwrap();
+        let pause = random.below(10 * PAUSE);
+        let killer = std::thread::spawn(move || {
+            for _ in 0..pause {
+                std::hint::spin_loop();
+            }
+            process.kill();
+        });
+        let (result, _) = sleep_until_done(&mut node, receive);
+        assert_eq!(result, Err(RequestError::PeerDied));
+        killer.join().unwrap();
+        node.disconnect(connection);
+    }
+}
+
+#[test]
+fn closing_peer_wakes_the_sleeper() {
+    let _alone = alone();
+    let (mut a, mut b) = (Node::open(&small(2)), Node::open(&small(2)));
+    let into = Memory::new(&a, Place::Shared, 64);
+    for _ in 0..20 {
+        let (to_b, to_a) = host_support::joined(&mut a, &mut b);
+        let receive = a.irecv(to_b, &[into.incoming(0, 64, 0)]).unwrap();
+        let watch = Watch::start();
+        std::thread::scope(|scope| {
+            scope.spawn(|| b.disconnect(to_a));
+            let (result, _) = sleep_until_done(&mut a, receive);
+            assert_eq!(result, Err(RequestError::PeerClosed));
+        });
+        a.disconnect(to_b);
+        watch.look("closing");
+    }
+}

@@ -1,0 +1,288 @@
+//! Too little of anything is an error with a name, never a signal, and nothing is lost by it.
+
+mod host_support;
+
+use crosstie::base::units::Bytes;
+use crosstie::host::{ConnectError, ListenError, OpenError, Options, RegisterError};
+use host_support::deny::deny;
+use host_support::roles;
+use host_support::{Memory, Node, Place, joined, small, wait_both};
+
+#[test]
+fn role() {
+    roles::take(&[
+        ("open_without_memory", open_without_memory),
+        ("connect_without_memory", connect_without_memory),
+        ("allocate_without_memory", allocate_without_memory),
+        ("little_address_space", little_address_space),
+        ("small_files", small_files),
+        ("descriptors", no_descriptors),
+        ("peer_descriptors", peer_without_descriptors),
+        ("open_without_descriptors", open_without_descriptors),
+        ("wrong_settings", wrong_settings),
+        ("read_only_directory", no_directory),
+        ("listen", listen),
+    ]);
+}
+
+/// Runs a role to its end. A signal is a failure, and so is a panic.
+fn alone(role: &str) {
+    let status = roles::start(role, &[]).finished();
+    assert!(status.success(), "{role}: {status}");
+}
+
+/// Both ends still move long and short messages.
+fn works(a: &mut Node, b: &mut Node) {
+    let (to_b, to_a) = joined(a, b);
+    let from = Memory::new(a, Place::Private, 100_000);
+    let into = Memory::new(b, Place::Private, 100_000);
+    for length in [8, 100_000] {
+        from.fill(0, length, 3);
+        let receive = b.irecv(to_a, &[into.incoming(0, length, 0)]).unwrap();
+        let send = a.isend(to_b, from.outgoing(0, length, 0)).unwrap();
+        assert_eq!(wait_both(b, a, receive).result, Ok(()));
+        assert_eq!(wait_both(a, b, send).result, Ok(()));
+        into.verify(0, length, 3);
+    }
+    a.disconnect(to_b);
+    b.disconnect(to_a);
+}
+
+fn open_without_memory() {
+    let before = host_support::descriptors();
+    assert!(deny(libc::SYS_fallocate, libc::ENOSPC));
+    let error = Node::try_open(&small(2)).err();
+    assert_eq!(error, Some(OpenError::System(libc::ENOSPC)));
+    assert_eq!((host_support::descriptors(), host_support::mappings()), (before, 0));
+}
+
+#[test]
+fn open_names_the_lack_of_memory() {
+    alone("open_without_memory");
+}
+
+fn connect_without_memory() {
+    let (mut a, b) = (Node::open(&small(2)), Node::open(&small(2)));
+    let (_, handle) = b.shared.listen().unwrap();
+    assert!(deny(libc::SYS_fallocate, libc::ENOSPC));
+    for _ in 0..10 {
+        let attempt = a.shared.connect(&handle);
+        let error = attempt.and_then(|attempt| a.connected(attempt)).unwrap_err();
+        assert_eq!(error, ConnectError::Memory);
+    }
+}
+
+#[test]
+fn connect_names_the_lack_of_memory() {
+    alone("connect_without_memory");
+}
+
+fn allocate_without_memory() {
+    let node = Node::open(&small(2));
+    let (_, kept) = node.shared.allocate(Bytes(4096)).unwrap();
+    assert!(deny(libc::SYS_fallocate, libc::ENOSPC));
+    for _ in 0..200 {
+        let error = node.shared.allocate(Bytes(1 << 20)).unwrap_err();
+        assert_eq!(error, RegisterError::Fabric(libc::ENOSPC));
+    }
+    assert!(node.shared.deregister(kept).is_ok());
+}
+
+#[test]
+fn allocate_names_the_lack_of_memory() {
+    alone("allocate_without_memory");
+}
+
+fn limit(which: libc::__rlimit_resource_t, to: u64) {
+    let limit = libc::rlimit { rlim_cur: to, rlim_max: to };
+    // SAFETY: one structure, valid for reads.
+    assert_eq!(unsafe { libc::setrlimit(which, &limit) }, 0);
+}
+
+/// The reserve of address space shrinks; when even that is too much, the error says so.
+fn little_address_space() {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+    limit(libc::RLIMIT_AS, pages * 4096 + (400 << 20));
+    let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
+    let mut a = Node::open(&options);
+    a.shared.allocate(Bytes(4096)).unwrap();
+    assert_eq!(a.shared.allocate(Bytes(32 << 30)).unwrap_err(), RegisterError::Full);
+    // what is left does for one without a heap, which cannot map the heap of the other
+    let mut b = Node::open(&Options { heap_bytes: Bytes::ZERO, ..small(2) });
+    let (_, handle) = b.shared.listen().unwrap();
+    if let Err(error) = a.shared.connect(&handle).and_then(|attempt| a.connected(attempt)) {
+        let named = matches!(error, ConnectError::Memory | ConnectError::PeerMemory(_));
+        assert!(named, "{error}");
+    }
+    b.progress();
+}
+
+#[test]
+fn little_address_space_shrinks_the_heap_or_is_named() {
+    alone("little_address_space");
+}
+
+/// A limit on the size of files would end the process by a signal if it were met.
+fn small_files() {
+    limit(libc::RLIMIT_FSIZE, 64 << 20);
+    let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
+    let (mut a, mut b) = (Node::open(&options), Node::open(&options));
+    a.shared.allocate(Bytes(4096)).unwrap();
+    assert_eq!(a.shared.allocate(Bytes(1 << 30)).unwrap_err(), RegisterError::Full);
+    works(&mut a, &mut b);
+}
+
+#[test]
+fn limit_on_files_shrinks_the_heap_and_kills_nobody() {
+    alone("small_files");
+}
+
+/// From now on this process can open no descriptor more. Says the limit.
+fn descriptors_freeze() -> u64 {
+    use std::os::fd::AsRawFd;
+    let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one structure, valid for writes.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut old) };
+    let new = libc::rlimit { rlim_cur: next_free, ..old };
+    // SAFETY: one structure, valid for reads.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &new) }, 0);
+    next_free
+}
+
+fn descriptors_give_back() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one structure, valid for writes, then for reads.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+}
+
+fn no_descriptors() {
+    let (mut a, mut b) = (Node::open(&small(2)), Node::open(&small(2)));
+    let (listener, handle) = b.shared.listen().unwrap();
+    // with no room at all, and with room for a part of what a link needs
+    for room in 0..4 {
+        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let limit = descriptors_freeze();
+        drop(held);
+        let attempt = a.shared.connect(&handle);
+        let error = attempt.and_then(|attempt| a.connected(attempt)).unwrap_err();
+        let named = match error {
+            ConnectError::Descriptors(told) => told == limit,
+            // both ends are this process
+            ConnectError::PeerDescriptors(_) => room > 0,
+            _ => false,
+        };
+        assert!(named, "with {room}: {error}");
+        if room == 0 {
+            let refused = a.shared.listen().map(|_| ());
+            assert_eq!(refused, Err(ListenError::Descriptors(limit)));
+        }
+        descriptors_give_back();
+    }
+    b.shared.listener_close(listener).unwrap();
+    works(&mut a, &mut b);
+}
+
+#[test]
+fn limit_of_descriptors_is_named_with_its_number_and_nothing_is_lost() {
+    alone("descriptors");
+}
+
+fn peer_without_descriptors() {
+    let mut peer = roles::start("listen", &[]);
+    let handle = peer.line.hear::<128>();
+    let mut node = Node::open(&small(2));
+    let attempt = node.shared.connect(&handle).unwrap();
+    let error = node.connected(attempt).unwrap_err();
+    assert!(matches!(error, ConnectError::PeerDescriptors(_)), "{error}");
+}
+
+fn listen() {
+    let mut line = roles::line();
+    let node = Node::open(&small(2));
+    let (listener, handle) = node.shared.listen().unwrap();
+    descriptors_freeze();
+    line.say(&handle);
+    while !line.is_ready() {
+        assert_eq!(node.shared.accept(listener), Ok(None));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn peer_at_its_limit_of_descriptors_is_named() {
+    alone("peer_descriptors");
+}
+
+fn open_without_descriptors() {
+    let before = host_support::descriptors();
+    for room in 0..6 {
+        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let limit = descriptors_freeze();
+        drop(held);
+        let error = Node::try_open(&small(2)).err();
+        descriptors_give_back();
+        match error {
+            Some(OpenError::System(libc::EMFILE)) => {}
+            Some(OpenError::Band(crosstie::connect::OpenError::Descriptors(told))) => {
+                assert_eq!(told, limit);
+            }
+            // enough for all that an endpoint opens
+            None => assert!(room >= 4, "{room}"),
+            Some(other) => panic!("with {room}: {other}"),
+        }
+        assert_eq!((host_support::descriptors(), host_support::mappings()), (before, 0));
+    }
+}
+
+#[test]
+fn open_names_the_limit_of_descriptors_and_leaves_nothing() {
+    alone("open_without_descriptors");
+}
+
+fn wrong_settings() {
+    for (name, value) in [
+        ("CROSSTIE_SEND_RING_BYTES", "12345"),
+        ("CROSSTIE_SEND_RING_BYTES", "18446744073709551615"),
+        ("CROSSTIE_WRITE_RING_BYTES", "4294967296"),
+        ("CROSSTIE_WRITE_RING_BYTES", "0"),
+        ("CROSSTIE_EAGER_BYTES", "1000000000"),
+    ] {
+        // SAFETY: no other thread of this process reads the environment now.
+        unsafe { std::env::set_var(name, value) };
+        let error = Node::try_open(&small(1)).err();
+        assert_eq!(error, Some(OpenError::Rings), "{name}={value}");
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(name) };
+    }
+    // SAFETY: as above.
+    unsafe { std::env::set_var("CROSSTIE_HEAP_BYTES", "18446744073709551615") };
+    let node = Node::try_open(&small(1));
+    assert!(node.is_ok(), "a heap beyond the address space shrinks: {:?}", node.err());
+}
+
+#[test]
+fn absurd_rings_are_refused_and_an_absurd_heap_shrinks() {
+    alone("wrong_settings");
+}
+
+/// Peers of the same network namespace do not need the directory.
+fn no_directory() {
+    // SAFETY: no other thread of this process reads the environment now.
+    unsafe { std::env::set_var("CROSSTIE_SHM_DIR", "/nowhere/at/all") };
+    works(&mut Node::open(&small(2)), &mut Node::open(&small(2)));
+    // SAFETY: as above.
+    unsafe { std::env::set_var("CROSSTIE_SHM_DIR", "x".repeat(200)) };
+    let error = Node::try_open(&small(1)).err();
+    assert_eq!(error, Some(OpenError::Band(crosstie::connect::OpenError::ShmDir)));
+}
+
+#[test]
+fn absent_directory_is_done_without_and_a_long_one_refused() {
+    alone("read_only_directory");
+}
