@@ -55,8 +55,10 @@ want() {
     done
     if [ ${#packages[@]} -gt 0 ] && may_install; then
         note "installing: ${packages[*]}"
-        # libclang-rt-dev has another name where clang brings the runtime itself.
-        apt_install "${packages[@]}" || apt_install "${packages[@]/libclang-rt-dev/}" || true
+        # One by one if not together: libclang-rt-dev is not a package everywhere.
+        apt_install "${packages[@]}" || for program in "${packages[@]}"; do
+            apt_install "$program" || true
+        done
         hash -r
     fi
     for program in "$@"; do

@@ -323,8 +323,24 @@ fn nothing_allocates_between_open_and_close() {
 }
 
 #[test]
-fn running_out_of_descriptors_is_named_on_both_sides() {
+fn running_out_of_descriptors_is_named_with_the_limit() {
     run_alone("descriptors");
+}
+
+#[test]
+fn a_peer_without_descriptors_says_so_again_and_again() {
+    let dir = directory("poor");
+    let a = Node::new(&Limits { shm_dir: dir.clone(), ..Limits::default() });
+    let (mut child, handle) = start_child("listen_poor", &dir);
+    for _ in 0..5 {
+        let pending = a.band.connect_begin(&handle).unwrap();
+        let error = until("refusal", || a.band.connect_poll(pending).err());
+        let ConnectError::PeerDescriptors(peer) = error else { panic!("{error}") };
+        assert_eq!(peer.pid, child.id());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 include!("connect_support/roles.rs");

@@ -106,12 +106,24 @@ impl<'m> Carver<'m> {
         count: usize,
         value: T,
     ) -> Result<&'m mut [T], BlockTooSmall> {
-        const { assert!(align_of::<T>() <= BLOCK_ALIGN) };
+        self.filled_with(count, || value)
+    }
+
+    /// Cuts `count` values, each of them made by `value`. They are never dropped.
+    pub fn filled_with<T>(
+        &mut self,
+        count: usize,
+        mut value: impl FnMut() -> T,
+    ) -> Result<&'m mut [T], BlockTooSmall> {
+        const {
+            assert!(align_of::<T>() <= BLOCK_ALIGN);
+            assert!(!core::mem::needs_drop::<T>());
+        }
         let raw = self.take(size_of::<T>() * count)?;
         let start: *mut T = raw.start.cast();
         for index in 0..count {
             // SAFETY: `take` handed out room for `count` values once, aligned to a line.
-            unsafe { start.add(index).write(value) };
+            unsafe { start.add(index).write(value()) };
         }
         // SAFETY: as above, and every value has just been written. `'m` is the life of the block.
         Ok(unsafe { slice::from_raw_parts_mut(start, count) })

@@ -104,17 +104,19 @@ impl<'m> RegionTable<'m> {
         pins.store(pins.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Release);
     }
 
+    /// Whether a range is in and no operation uses it.
+    pub fn idle(&self, handle: Handle) -> Result<(), RemoveError> {
+        self.get(handle).ok_or(RemoveError::Stale)?;
+        match self.slots[handle.index as usize].pins.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(RemoveError::Busy),
+        }
+    }
+
     /// Takes a range out, from any thread.
     pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
-        let slot = self.slots.get(handle.index as usize).ok_or(RemoveError::Stale)?;
-        if !live(handle) {
-            return Err(RemoveError::Stale);
-        }
-        if slot.generation.load(Ordering::Acquire) == handle.generation
-            && slot.pins.load(Ordering::Acquire) != 0
-        {
-            return Err(RemoveError::Busy);
-        }
+        self.idle(handle)?;
+        let slot = &self.slots[handle.index as usize];
         let after = handle.generation.wrapping_add(1);
         slot.generation
             .compare_exchange(handle.generation, after, Ordering::AcqRel, Ordering::Relaxed)

@@ -38,6 +38,8 @@ const TOKEN_PIDFD: u64 = 4 << 32;
 const ACCEPTS_MAX: usize = 64;
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
+/// How long nobody is answered after not even the spare descriptor could be used to say no.
+const DEAF: Span = Span::millis(10);
 /// How often, and how often at most, we look whether a dead peer's path can be removed. Its sockets
 /// close one by one while the process ends, so the first look may come too early.
 const GRAVE_RETRY: Span = Span::millis(10);
@@ -105,6 +107,8 @@ pub(super) struct Control<M: LinkMemory> {
     graves: [Option<Grave>; GRAVES_MAX],
     /// Given up for a moment when descriptors run out, to turn a peer away politely.
     spare: Option<File>,
+    /// The listening sockets are not watched for a moment.
+    deaf: bool,
     start: time::Instant,
     pub closed: bool,
 }
@@ -153,6 +157,7 @@ impl<M: LinkMemory> Control<M> {
             attention: false,
             graves: [None; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
+            deaf: false,
             start: time::Instant::now(),
             closed: false,
             config,
@@ -200,19 +205,25 @@ impl<M: LinkMemory> Control<M> {
         }
         self.next_look = Instant(u64::MAX);
         self.bury(now);
+        if core::mem::take(&mut self.deaf) {
+            self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
+            self.hearing(true);
+        }
         for index in 0..self.links.len() as u32 {
             let link = &self.links[index as usize];
             if !link.is_half_open() {
                 continue;
             }
-            let deadline = link.deadline;
+            let (deadline, dialing) = (link.deadline, link.phase == LinkPhase::Dialing);
             if now >= deadline {
                 self.overdue(index);
-            } else if link.phase == LinkPhase::Dialing {
+                continue;
+            }
+            self.look_by(deadline);
+            if dialing {
                 self.dial_again(index);
                 self.look_by(now.after(RETRY));
             }
-            self.look_by(deadline);
         }
     }
 
@@ -228,7 +239,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// Makes sure that somebody looks at what time has brought, at `at` or before.
     pub fn look_by(&mut self, at: Instant) {
-        if at > self.now() && at < self.next_look {
+        if at < self.next_look {
             self.next_look = at;
             self.attention = true;
         }
@@ -293,17 +304,35 @@ impl<M: LinkMemory> Control<M> {
     /// keep us awake: the spare one is given up to say no.
     fn turn_away(&mut self, by_path: bool) {
         self.spare = None;
+        let mut told = false;
         if let Some(listening) = &self.listening {
             let socket =
                 if by_path { listening.by_path.as_ref() } else { Some(&listening.by_name) };
             if let Some(Ok(caller)) = socket.map(Socket::accept) {
                 send_refusal(&caller, 0, RefuseReason::Descriptors);
+                told = true;
             }
         }
         self.spare = File::open("/dev/null").ok();
+        if !told {
+            // another thread was faster: look again later instead of at once and for ever
+            self.deaf = true;
+            self.hearing(false);
+            self.look_by(self.now().after(DEAF));
+            return;
+        }
         self.counters.descriptors_short += 1;
         if self.counters.descriptors_short == 1 {
             (self.config.note)(Note::Descriptors(os::descriptor_limit()));
+        }
+    }
+
+    /// Whether the listening sockets are watched.
+    fn hearing(&self, on: bool) {
+        let Some(listening) = &self.listening else { return };
+        self.poller.change(listening.by_name.as_fd(), TOKEN_BY_NAME, on, false);
+        if let Some(socket) = &listening.by_path {
+            self.poller.change(socket.as_fd(), TOKEN_BY_PATH, on, false);
         }
     }
 

@@ -69,7 +69,12 @@ impl<M: LinkMemory> Control<M> {
         link.pid = credentials.map_or(0, |peer| peer.pid);
         link.peer.pid = link.pid.max(0) as u32;
         link.socket = Some(socket);
-        self.say_hello(index).map_err(|error| self.dial_error(index, &error))?;
+        match self.say_hello(index) {
+            Ok(()) => {}
+            // turned away before we spoke: why, is there to be read
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(self.dial_error(index, &error)),
+        }
         self.links[index as usize].phase = LinkPhase::HelloSent;
         Ok(())
     }

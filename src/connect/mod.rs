@@ -43,4 +43,6 @@ pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 pub use event::{BandEvent, LinkParams, LocalTemplate, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
+pub use os::random;
 pub use peer::{NAME_BYTES, Peer};
+pub use requests::handle_error;

@@ -19,6 +19,17 @@ use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES, ListenHa
 use crate::wire::{DecodeError, WIRE_MINOR};
 use core::fmt::Write;
 
+/// Why a handle could not be read.
+pub fn handle_error(error: DecodeError) -> ConnectError {
+    match error {
+        DecodeError::Magic => ConnectError::HandleForeign,
+        DecodeError::Version(major) => ConnectError::Version(major),
+        DecodeError::Short | DecodeError::Field | DecodeError::Checksum => {
+            ConnectError::HandleCorrupt
+        }
+    }
+}
+
 impl<M: LinkMemory> Control<M> {
     /// Opens a listener; the first one opens the sockets.
     pub fn listen(&mut self) -> Result<(ListenerId, ListenHandle), ListenError> {
@@ -122,13 +133,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     fn handle_read(&self, bytes: &[u8; HANDLE_BYTES]) -> Result<ListenHandle, ConnectError> {
-        let handle = ListenHandle::decode(bytes).map_err(|error| match error {
-            DecodeError::Magic => ConnectError::HandleForeign,
-            DecodeError::Version(major) => ConnectError::Version(major),
-            DecodeError::Short | DecodeError::Field | DecodeError::Checksum => {
-                ConnectError::HandleCorrupt
-            }
-        })?;
+        let handle = ListenHandle::decode(bytes).map_err(handle_error)?;
         let local = handle.addresses.iter().any(|address| address.family == Family::Local);
         if handle.node_id != self.node_id || !local {
             return Err(ConnectError::OtherHost);

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::device::DeviceKind;
+use super::endpoint::Known;
+use super::error::OpenError;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
@@ -44,6 +46,14 @@ impl Default for Options {
     }
 }
 
+/// The longest send ring; the block has room to account for its lines.
+pub const SEND_RING_BYTES_MAX: u32 = 256 << 10;
+/// Shortest ring.
+pub const RING_BYTES_MIN: u32 = 4096;
+/// Longest write ring.
+pub const WRITE_RING_BYTES_MAX: u32 = 16 << 20;
+/// Longest payload in the send ring.
+const SHM_PAYLOAD_MAX: u32 = 16 << 10;
 /// Receive slots of one loopback connection: the credits, rounded up.
 const LOOPBACK_SLOTS: u32 = 64;
 /// Longest eager payload of the loopback device.
@@ -57,7 +67,13 @@ pub(super) const fn events(limits: &Limits) -> usize {
 /// Ops that a rail may have outstanding.
 const fn ops(limits: &Limits) -> u32 {
     let each = limits.connections_max * limits.requests_max;
-    if each < 64 { 64 } else if each > 4096 { 4096 } else { each }
+    if each < 64 {
+        64
+    } else if each > 4096 {
+        4096
+    } else {
+        each
+    }
 }
 
 pub(super) const fn shm_limits(limits: &Limits) -> shm::Limits {
@@ -65,6 +81,8 @@ pub(super) const fn shm_limits(limits: &Limits) -> shm::Limits {
         peers_max: limits.connections_max,
         regions_max: limits.regions_max + 1,
         ops_max: ops(limits),
+        send_ring_bytes: SEND_RING_BYTES_MAX,
+        send_payload_max: SHM_PAYLOAD_MAX,
     }
 }
 
@@ -79,15 +97,28 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
 }
 
 impl Options {
+    /// Checks every value.
+    pub fn check(&self) -> Result<(), OpenError> {
+        self.limits.check().map_err(OpenError::Limits)?;
+        let ring = |bytes: u32, max: u32| {
+            bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes)
+        };
+        let eager_max = u64::from(self.send_ring_bytes / 4 - 64).min(u64::from(SHM_PAYLOAD_MAX));
+        let rings = ring(self.send_ring_bytes, SEND_RING_BYTES_MAX)
+            && ring(self.write_ring_bytes, WRITE_RING_BYTES_MAX);
+        if rings && self.eager_bytes_max.0 <= eager_max { Ok(()) } else { Err(OpenError::Rings) }
+    }
+
     /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.
     pub const fn bytes(&self) -> usize {
         let connections = self.limits.connections_max as usize;
         let band = bytes_for::<AtomicU64>(1)
             + 2 * bytes_for::<AtomicU32>(connections)
             + lines(core::mem::size_of::<Indices>())
-            + bytes_for::<Cell<BandEvent>>(events(&self.limits));
+            + bytes_for::<Cell<BandEvent>>(events(&self.limits))
+            + bytes_for::<Known>(connections);
         let rail = match self.device {
-            DeviceKind::SharedMemory => shm::Shm::bytes(&shm_limits(&self.limits)),
+            DeviceKind::SharedMemory => shm::bytes(&shm_limits(&self.limits)),
             DeviceKind::Loopback => loopback::Loopback::bytes(loopback_limits(&self.limits)),
         };
         band + rail + self.limits.regions_bytes() + self.limits.machine_bytes()

@@ -1,18 +1,81 @@
 //! The half of an endpoint that any thread may use: registration and set-up.
 
+extern crate std;
+
 use super::error::{AcceptError, ConnectError, DeregisterError, ListenError, RegisterError};
+use super::link_memory::HostMemory;
+use super::own::Own;
+use crate::base::regions::RemoveError;
 use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::Bytes;
-use crate::connect::ListenerId;
-use crate::fabric::MemoryKind;
+use crate::connect::{Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side};
+use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::memory::heap::HeapError;
+use crate::memory::{SharedHeap, WakeFd};
+use crate::provider::host_domain::HostDomain;
+use crate::provider::shm::ShmDomain;
+use crate::transport::DataMrs;
+use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
+use crate::wire::hello::ConnectHello;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Attempt(pub Handle);
 
+/// Registration on the device's rail.
+pub(super) enum RailDomain {
+    Shm(ShmDomain<'static>),
+    Loopback(HostDomain<'static>),
+}
+
+impl RailDomain {
+    fn domain(&self) -> &dyn Domain {
+        match self {
+            RailDomain::Shm(domain) => domain,
+            RailDomain::Loopback(domain) => domain,
+        }
+    }
+}
+
+/// Who makes connections.
+#[allow(clippy::large_enum_variant)] // one per endpoint, in the caller's storage, never moved
+pub(super) enum SetUp {
+    Band(Band<HostMemory>),
+    Own(Mutex<Own>),
+}
+
 /// Registration and set-up. All functions may be called from any thread and never block.
-pub struct Shared {}
+pub struct Shared {
+    pub(super) regions: DataMrs<'static>,
+    pub(super) domain: RailDomain,
+    pub(super) heap: Option<Arc<SharedHeap>>,
+    pub(super) set_up: SetUp,
+    pub(super) wake: Arc<WakeFd>,
+    pub(super) generations: &'static [AtomicU32],
+}
+
+pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the side band has to say to people. Constant sentences: it must not allocate.
+pub(super) fn note(note: Note) {
+    use super::log::{Level, say};
+    match note {
+        Note::Stranger => say(
+            Level::Warning,
+            "something that is no crosstie peer talks to the side-band socket; it is ignored",
+        ),
+        Note::Descriptors(_) => say(
+            Level::Warning,
+            "a peer was turned away: this process may open no more file descriptors (ulimit -n)",
+        ),
+    }
+}
 
 impl Shared {
     /// Makes memory known to the rails. Its handle goes with every request that uses it.
@@ -26,71 +89,179 @@ impl Shared {
         length: Bytes,
         kind: MemoryKind,
     ) -> Result<Handle, RegisterError> {
-        let _ = (address, length, kind);
-        unreachable!()
+        let region = Region { address, length, kind };
+        // SAFETY: the caller's promise is the domain's.
+        let key = unsafe { self.domain.domain().register(region) }?;
+        let mut keys = [RailKey(0); RAILS_MAX];
+        keys[0] = key;
+        // SAFETY: the caller's promise is the table's.
+        match unsafe { self.regions.insert(region, &keys) } {
+            Some(handle) => Ok(handle),
+            None => {
+                // nobody has seen the key yet, so it cannot be busy
+                let _ = self.domain.domain().deregister(key);
+                Err(RegisterError::Full)
+            }
+        }
     }
 
     /// Forgets memory. `Busy` while requests that use it stand.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
-        let _ = region;
-        unreachable!()
+        let keys = self.regions.idle_keys(region).map_err(remove_error)?;
+        self.domain.domain().deregister(keys[0])?;
+        self.regions.remove(region).map_err(remove_error)
     }
 
     /// Allocates shared memory that peers reach without a system call, and registers it.
+    ///
+    /// *Errors*: `Kind` when the endpoint was opened without a heap, `Full` when its address space
+    /// or the table of regions is used up, `Fabric` with the code when the system has no memory.
     pub fn allocate(&self, length: Bytes) -> Result<(*mut u8, Handle), RegisterError> {
-        let _ = length;
-        unreachable!()
+        let heap = self.heap.as_ref().ok_or(RegisterError::Kind)?;
+        let (start, _) = heap.allocate(length.as_usize()).map_err(|error| match error {
+            HeapError::Argument => RegisterError::Range,
+            HeapError::Full | HeapError::Space => RegisterError::Full,
+            HeapError::System(errno) => RegisterError::Fabric(errno.0),
+        })?;
+        let address = start.expose_provenance() as u64;
+        // SAFETY: the allocation lives until `free`, which deregisters it first.
+        match unsafe { self.register(address, length, MemoryKind::Host) } {
+            Ok(handle) => Ok((start, handle)),
+            Err(error) => {
+                // SAFETY: nobody knows the allocation.
+                let _ = unsafe { heap.free(start) };
+                Err(error)
+            }
+        }
     }
 
     /// Deregisters and frees memory of [`Shared::allocate`].
     pub fn free(&self, region: Handle) -> Result<(), DeregisterError> {
-        let _ = region;
-        unreachable!()
+        let heap = self.heap.as_ref().ok_or(DeregisterError::Stale)?;
+        let range = self.regions.range(region).ok_or(DeregisterError::Stale)?;
+        if !heap.contains(range.start, range.length) {
+            return Err(DeregisterError::Stale);
+        }
+        self.deregister(region)?;
+        // SAFETY: deregistered: no request and no peer can reach it; the user gives it up.
+        unsafe { heap.free(range.start as usize as *mut u8) }.map_err(|_| DeregisterError::Stale)
     }
 
     /// Opens a listener; the bytes reach it from other endpoints.
     pub fn listen(&self) -> Result<(ListenerId, [u8; HANDLE_BYTES]), ListenError> {
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.listen().map(|(id, handle)| (id, handle.encode())),
+            SetUp::Own(own) => locked(own).listen(),
+        }
     }
 
     /// Closes a listener. Connections that nobody accepted are closed with it.
     pub fn listener_close(&self, listener: ListenerId) -> Result<(), AcceptError> {
-        let _ = listener;
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.listener_close(listener).map_err(|error| match error {
+                CloseError::Stale => AcceptError::Stale,
+                CloseError::Forked => AcceptError::Forked,
+            }),
+            SetUp::Own(own) => locked(own).listener_close(listener),
+        }
     }
 
     /// Starts to connect to the listener that made `handle`.
     pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Attempt, ConnectError> {
-        let _ = handle;
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.connect_begin(handle).map(|PendingId(id)| Attempt(id)),
+            SetUp::Own(own) => {
+                let mut own = locked(own);
+                let joined = own.connect(handle)?;
+                for (index, other) in
+                    [(joined.connecting, joined.listening), (joined.listening, joined.connecting)]
+                {
+                    let Handle { generation, .. } = own.handle(index);
+                    let side = if index < other { Side::Connector } else { Side::Listener };
+                    let event = established(index, generation, other, side);
+                    // the ring has two places for each connection
+                    let _ = own.events.push(event);
+                }
+                Ok(Attempt(own.handle(joined.connecting)))
+            }
+        }
     }
 
     /// Asks how an attempt stands: the connection's handle once it is made.
     pub fn connect_poll(&self, attempt: Attempt) -> Result<Option<Handle>, ConnectError> {
-        let _ = attempt;
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.connect_poll(PendingId(attempt.0)),
+            SetUp::Own(_) if self.is_live(attempt.0) => Ok(Some(attempt.0)),
+            SetUp::Own(_) => Err(ConnectError::Stale),
+        }
     }
 
     /// Gives an attempt up.
-    pub fn connect_abandon(&self, attempt: Attempt) {
-        let _ = attempt;
-        unreachable!()
+    pub fn connect_abandon(&self, attempt: Attempt) -> Result<(), CloseError> {
+        match &self.set_up {
+            SetUp::Band(band) => band.connect_abandon(PendingId(attempt.0)),
+            // on this device an attempt is a connection at once: the user closes it
+            SetUp::Own(_) => Err(CloseError::Stale),
+        }
     }
 
     /// Takes a connection that a peer has made to a listener.
     pub fn accept(&self, listener: ListenerId) -> Result<Option<Handle>, AcceptError> {
-        let _ = listener;
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.accept(listener),
+            SetUp::Own(own) => locked(own).accept(listener),
+        }
     }
 
     /// Writes the peer's name (program, process id, host) as UTF-8; returns its length in bytes.
     pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
-        let _ = (connection, out);
-        unreachable!()
+        match &self.set_up {
+            SetUp::Band(band) => band.peer_text(connection, out),
+            SetUp::Own(_) => {
+                let text = b"this endpoint itself";
+                let length = text.len().min(out.len());
+                out[..length].copy_from_slice(&text[..length]);
+                length
+            }
+        }
     }
 
     /// The descriptor that becomes readable after [`super::Endpoint::wait_arm`].
     pub fn wait_fd(&self) -> i32 {
-        unreachable!()
+        self.wake.fd().as_raw_fd()
     }
+
+    /// Whether a connection's handle is live. *Cost*: one load.
+    #[inline]
+    pub(super) fn is_live(&self, connection: Handle) -> bool {
+        self.generations.get(connection.index as usize).is_some_and(|generation| {
+            // acquire: pairs with [connection-generation] of the side band
+            generation.load(Ordering::Acquire) == connection.generation
+                && connection.generation & 1 == 1
+        })
+    }
+}
+
+fn remove_error(error: RemoveError) -> DeregisterError {
+    match error {
+        RemoveError::Stale => DeregisterError::Stale,
+        RemoveError::Busy => DeregisterError::Busy,
+    }
+}
+
+fn established(index: u32, generation: u32, other: u32, side: Side) -> BandEvent {
+    let peer = ConnectHello { connection: u64::from(other), ..ConnectHello::default() };
+    let params = LinkParams {
+        peer,
+        side,
+        rings_address: 0,
+        send_ring_bytes: 0,
+        write_ring_bytes: 0,
+        kernel_copy_pid: None,
+        peer_copies: false,
+        heap: None,
+        doorbell_fd: -1,
+        membarrier: false,
+    };
+    BandEvent::Established { index, generation, params }
 }

@@ -54,6 +54,20 @@ impl<'m, T: Copy> Fifo<'m, T> {
         Some(item)
     }
 
+    /// The oldest, to be looked at in place. What was just written field by field is read back
+    /// fastest field by field, so the data path does not [`Fifo::pop`] whole items.
+    #[inline]
+    pub fn front(&self) -> Option<&T> {
+        if self.is_empty() { None } else { Some(&self.cells[self.cell(self.head)]) }
+    }
+
+    /// Drops the oldest, which [`Fifo::front`] has shown.
+    #[inline]
+    pub fn skip(&mut self) {
+        debug_assert!(!self.is_empty());
+        self.head = self.head.wrapping_add(1);
+    }
+
     /// The oldest, to be worked on in place.
     #[inline]
     pub fn front_mut(&mut self) -> Option<&mut T> {

@@ -60,11 +60,21 @@ impl<'m> DataMrs<'m> {
         Some(handle)
     }
 
-    /// Takes a region out; its keys come back for the rails to deregister.
-    pub fn remove(&self, handle: Handle) -> Result<[RailKey; RAILS_MAX], RemoveError> {
-        let keys = self.keys.get(handle.index as usize).ok_or(RemoveError::Stale)?;
-        let keys = keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire)));
-        self.table.remove(handle).map(|()| keys)
+    /// The range of a region.
+    pub fn range(&self, handle: Handle) -> Option<Range> {
+        self.table.get(handle)
+    }
+
+    /// The keys of a region that no outstanding request uses.
+    pub fn idle_keys(&self, handle: Handle) -> Result<[RailKey; RAILS_MAX], RemoveError> {
+        self.table.idle(handle)?;
+        let keys = &self.keys[handle.index as usize];
+        Ok(keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))))
+    }
+
+    /// Takes a region out.
+    pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
+        self.table.remove(handle)
     }
 
     /// Checks that a buffer lies in a region, and returns the region's number for the records.

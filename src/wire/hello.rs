@@ -360,7 +360,7 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             state >> 33
         };
-        for _ in 0..100_000 {
+        for _ in 0..if cfg!(miri) { 300 } else { 100_000 } {
             let mut bytes = [0u8; FRAME_BYTES_WRITTEN + 8];
             bytes.fill_with(|| next() as u8);
             if next() & 3 != 0 {

@@ -20,8 +20,8 @@ use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpError,
-    OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op,
+    OpErrorKind, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use jobs::{Job, Work};
 use table::{Event, State, Tables};
@@ -293,12 +293,8 @@ impl<'m> Provider for Loopback<'m> {
             self.tables.work(budget.0);
         }
         let mut count = 0;
-        while count < out.len() {
-            let Some(event) = self.tables.events.pop() else { break };
-            if let Some(completion) = self.tables.report(event) {
-                out[count] = completion;
-                count += 1;
-            }
+        while count < out.len() && !self.tables.events.is_empty() {
+            count += usize::from(self.tables.report(&mut out[count]));
         }
         count
     }
@@ -323,9 +319,13 @@ impl<'m> Provider for Loopback<'m> {
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let known = matches!(self.tables.state(peer), Some(State::Open | State::Fenced));
         if known {
-            let partner = self.tables.partner(peer.as_usize());
-            self.tables.go_down(peer.as_usize(), cause);
-            self.tables.go_down(partner, cause);
+            let peer = peer.as_usize();
+            let partner = self.tables.partner(peer);
+            self.tables.go_down(peer, cause);
+            // Behind a fence the other end may have been closed and joined to a stranger since.
+            if self.tables.partner(partner) == peer {
+                self.tables.go_down(partner, cause);
+            }
         }
     }
 
@@ -340,12 +340,6 @@ impl<'m> Provider for Loopback<'m> {
         self.tables.close(peer.as_usize());
         Ok(())
     }
-}
-
-/// The completion of an op that failed for a reason of ours, which has no code.
-const fn failed(peer: u32, id: u64, kind: OpErrorKind) -> Completion {
-    let result = Err(OpError { kind, code: 0 });
-    Completion::Done { peer: PeerIndex(peer), id: OpId(id), result }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Peers, receive slots and events of a loopback.
 
 use super::jobs::Job;
-use super::{HostDomain, Limits, PostResult, Transfer, failed, touch};
+use super::{HostDomain, Limits, PostResult, Transfer, touch};
 use crate::base::carve::{BlockTooSmall, Carver, Zeroable, bytes_for, lines};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{
-    Completion, DownCause, HEAD_BYTES, Head, LocalSpan, OpErrorKind, OpId, Posted, RecvSlot,
+    Completion, DownCause, HEAD_BYTES, Head, LocalSpan, OpError, OpErrorKind, OpId, Posted,
+    RecvSlot,
 };
 use crate::provider::fifo::Fifo;
 
@@ -314,36 +315,44 @@ impl<'m> Tables<'m> {
         self.peers[peer].state = State::Closed;
     }
 
+    /// Takes the oldest event and writes what there is to report. Says whether there is something.
     #[inline]
-    pub(super) fn report(&mut self, event: Event) -> Option<Completion> {
-        Some(match event {
-            Event::Received { peer, slot } => self.received(peer, slot),
-            Event::Ended { peer, id } => {
-                self.peers[peer as usize].inflight -= 1;
-                Completion::Done { peer: PeerIndex(peer), id: OpId(id), result: Ok(()) }
+    pub(super) fn report(&mut self, out: &mut Completion) -> bool {
+        match self.events.front() {
+            Some(&Event::Received { peer, slot }) => {
+                let at = &self.slots[self.slot_index(peer as usize, slot)];
+                let (head, length) = (at.head, at.length);
+                let (peer, slot) = (PeerIndex(peer), RecvSlot(slot.into()));
+                *out = Completion::Received { peer, slot, head, length };
             }
-            Event::Failed { peer, id, kind } => {
-                self.peers[peer as usize].inflight -= 1;
-                failed(peer, id, kind)
+            Some(&Event::Immediate { peer, immediate }) => {
+                *out = Completion::Immediate { peer: PeerIndex(peer), immediate };
             }
-            Event::Immediate { peer, immediate } => {
-                Completion::Immediate { peer: PeerIndex(peer), immediate }
+            Some(&Event::Ended { peer, id }) => *out = self.ended(peer, id, Ok(())),
+            Some(&Event::Failed { peer, id, kind }) => {
+                *out = self.ended(peer, id, Err(OpError { kind, code: 0 }));
             }
-            Event::Fenced { peer, id, generation } => {
+            Some(&Event::Fenced { peer, id, generation }) => {
                 self.peers[peer as usize].inflight -= 1;
                 let generation = RailGeneration(generation);
-                Completion::Fenced { peer: PeerIndex(peer), id: OpId(id), generation }
+                *out = Completion::Fenced { peer: PeerIndex(peer), id: OpId(id), generation };
             }
-            Event::Down { peer, cause } => Completion::PeerDown { peer: PeerIndex(peer), cause },
-            Event::Void => return None,
-        })
+            Some(&Event::Down { peer, cause }) => {
+                *out = Completion::PeerDown { peer: PeerIndex(peer), cause };
+            }
+            Some(Event::Void) => {
+                self.events.skip();
+                return false;
+            }
+            None => return false,
+        }
+        self.events.skip();
+        true
     }
 
-    #[inline]
-    fn received(&self, peer: u32, slot: u32) -> Completion {
-        let at = &self.slots[self.slot_index(peer as usize, slot)];
-        let (peer, slot) = (PeerIndex(peer), RecvSlot(slot.into()));
-        Completion::Received { peer, slot, head: at.head, length: at.length }
+    fn ended(&mut self, peer: u32, id: u64, result: Result<(), OpError>) -> Completion {
+        self.peers[peer as usize].inflight -= 1;
+        Completion::Done { peer: PeerIndex(peer), id: OpId(id), result }
     }
 }
 

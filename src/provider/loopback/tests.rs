@@ -1,11 +1,13 @@
 use super::*;
 use crate::base::carve::heap::HeapBlock;
-use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::base::ids::RailGeneration;
+use crate::fabric::{Domain, MemoryKind, OpId, RailKey, Region};
 use std::vec;
 
 const LIMITS: Limits =
     Limits { peers_max: 3, slots: 4, payload_max: Bytes(100), regions_max: 5, jobs: 4 };
 const NOW: Instant = Instant(0);
+const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(9), immediate: 0 };
 
 fn send(peer: PeerIndex, id: u64) -> Op {
     Op {
@@ -52,7 +54,7 @@ fn small_ops_wait_behind_a_large_copy_to_the_same_peer() {
     rail.post(&Op { id: OpId(1), peer: a, kind: write }, NOW).unwrap();
     assert_eq!(rail.post(&send(a, 2), NOW), Ok(Posted::Pending));
     assert_eq!(rail.post(&send(b, 3), NOW), Ok(Posted::Done));
-    let mut out = [failed(0, 0, OpErrorKind::Key); 8];
+    let mut out = [NOTHING; 8];
     assert_eq!(rail.poll(&mut out, Bytes(5_000), NOW), 1);
     assert!(matches!(out[0], Completion::Received { peer, .. } if peer == a));
     assert_eq!(rail.poll(&mut out, Bytes(5_001), NOW), 3);
@@ -73,7 +75,7 @@ fn reopened_peer_sees_nothing_of_its_predecessor() {
     rail.peer_close(a).unwrap();
     rail.peer_close(b).unwrap();
     rail.peer_open_at(a, b).unwrap();
-    let mut out = [failed(0, 0, OpErrorKind::Key); 8];
+    let mut out = [NOTHING; 8];
     assert_eq!(rail.poll(&mut out, Bytes::ZERO, NOW), 0);
     for id in 0..4 {
         rail.post(&send(a, id), NOW).unwrap();
@@ -89,11 +91,25 @@ fn unknown_key_is_a_completion_and_blocks_the_close_until_reported() {
     let kind = OpKind::Add { target, value: 1 };
     assert_eq!(rail.post(&Op { id: OpId(9), peer: a, kind }, NOW), Ok(Posted::Pending));
     assert_eq!(rail.peer_close(a), Err(CloseError::Busy));
-    let mut out = [failed(0, 0, OpErrorKind::Fabric); 1];
+    let mut out = [NOTHING; 1];
     assert_eq!(rail.poll(&mut out, Bytes::ZERO, NOW), 1);
     let Completion::Done { id: OpId(9), result: Err(error), .. } = out[0] else {
         panic!("{:?}", out[0])
     };
     assert_eq!(error.kind, OpErrorKind::Key);
     assert_eq!(rail.peer_close(a), Ok(()));
+}
+
+#[test]
+fn failure_behind_a_fence_spares_the_next_connection_of_the_other_end() {
+    let mut block = HeapBlock::new(Loopback::bytes(LIMITS));
+    let mut rail = Loopback::open(LIMITS, &mut block.carver()).unwrap();
+    let (a, b) = rail.peer_open_pair().unwrap();
+    let stranger = PeerIndex(2);
+    let kind = OpKind::Fence { generation: RailGeneration(1) };
+    rail.post(&Op { id: OpId(1), peer: a, kind }, NOW).unwrap();
+    rail.peer_close(b).unwrap();
+    rail.peer_open_at(b, stranger).unwrap();
+    rail.peer_fail(a, DownCause::Died);
+    assert_eq!(rail.post(&send(b, 2), NOW), Ok(Posted::Done));
 }

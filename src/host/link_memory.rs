@@ -1,0 +1,79 @@
+//! What the side band asks of `memory`.
+
+extern crate std;
+
+use crate::connect::{LinkMemory, MemoryError};
+use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The endpoint's shared memory, as the side band uses it.
+pub(super) struct HostMemory {
+    pub(super) heap: Option<Arc<SharedHeap>>,
+    pub(super) wake: Arc<WakeFd>,
+    /// Whether peers' memory may be read through the kernel, by the user's setting.
+    pub(super) kernel_copy: bool,
+}
+
+fn memory_error(errno: Errno) -> MemoryError {
+    match errno.0 {
+        libc::ENOSPC | libc::ENOMEM | libc::EDQUOT => MemoryError::Exhausted,
+        libc::EMFILE | libc::ENFILE => MemoryError::Descriptors,
+        code => MemoryError::System(code),
+    }
+}
+
+impl LinkMemory for HostMemory {
+    type Mapping = SharedMapping;
+
+    fn create_arena(&mut self, bytes: u64) -> Result<SharedMapping, MemoryError> {
+        SharedMapping::create(c"crosstie-rings", bytes as usize).map_err(memory_error)
+    }
+
+    fn arena_fd<'a>(&self, arena: &'a SharedMapping) -> BorrowedFd<'a> {
+        arena.fd()
+    }
+
+    fn populate(
+        &mut self,
+        arena: &SharedMapping,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), MemoryError> {
+        // the rings' contract is zeroed memory: what an earlier connection left goes first
+        let (offset, bytes) = (offset as usize, bytes as usize);
+        arena.release(offset, bytes).map_err(memory_error)?;
+        arena.populate(offset, bytes).map_err(memory_error)
+    }
+
+    fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {
+        SharedMapping::from_fd(fd, bytes as usize).map_err(memory_error)
+    }
+
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {
+        SharedMapping::from_fd(fd, bytes as usize).map_err(memory_error)
+    }
+
+    fn address(&self, mapping: &SharedMapping) -> usize {
+        mapping.start().expose_provenance()
+    }
+
+    fn heap(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.heap.as_ref().map(|heap| (heap.fd(), heap.length() as u64))
+    }
+
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.fd())
+    }
+
+    fn probe(&mut self, pid: i32, address: u64, word: u64) -> bool {
+        self.kernel_copy && kernel_copy::probe(pid, address, word)
+    }
+
+    fn allow_tracer(&mut self) {
+        if self.kernel_copy {
+            // a host that forbids it has links without kernel copies: the probe finds out
+            let _ = kernel_copy::allow_tracer();
+        }
+    }
+}

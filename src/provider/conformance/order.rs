@@ -1,0 +1,66 @@
+//! P5: what comes after what.
+
+use super::bench::{Arrival, Bench, PASSED, ensure, skipped};
+use super::{Rig, Side, Verdict};
+use crate::fabric::{LocalSpan, OpKind, Source};
+
+const ROUNDS: u8 = 16;
+const LARGE: usize = 64 * 1024;
+
+pub fn sends_arrive_in_order<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    if !bench.caps.ordered {
+        return skipped("the rail does not keep order");
+    }
+    let burst = bench.caps.recv_slots.min(8) as u8;
+    for round in 0..ROUNDS {
+        for number in 0..burst {
+            bench.send(Side::A, round * burst + number, LocalSpan::EMPTY)?;
+        }
+        bench.await_arrivals(Side::B, (round as usize + 1) * burst as usize, 5)?;
+    }
+    let in_order = bench.arrivals(Side::B).enumerate().all(|(n, arrival)| match arrival {
+        Arrival::Message { head, .. } => head[0] == n as u8,
+        Arrival::Word(_) | Arrival::Down => false,
+    });
+    ensure(in_order, 5, "sends arrived out of order")?;
+    PASSED
+}
+
+pub fn write_is_visible_before_a_later_send<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    if !bench.caps.ordered {
+        return skipped("the rail does not keep order");
+    }
+    for round in 1..=ROUNDS {
+        bench.fill(Side::A, 0, LARGE, round);
+        bench.write(Side::A, 0, LARGE)?;
+        bench.send(Side::A, round, LocalSpan::EMPTY)?;
+        bench.await_arrivals(Side::B, round.into(), 5)?;
+        let why = "a send overtook an earlier write";
+        ensure(bench.holds(Side::B, 0, LARGE, round), 5, why)?;
+        bench.finish(2)?;
+    }
+    PASSED
+}
+
+pub fn immediate_comes_after_its_data<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    if !bench.caps.immediate {
+        return skipped("the rail has no immediates");
+    }
+    for round in 1..=ROUNDS {
+        bench.fill(Side::A, 0, LARGE, round);
+        let source = Source::Span(bench.local(Side::A, 0, LARGE));
+        let target = bench.remote(Side::B, 0);
+        let immediate = Some(u32::from(round) << 24 | 0xffff);
+        bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
+        bench.await_arrivals(Side::B, round.into(), 5)?;
+        let why = "an immediate came before its data";
+        ensure(bench.holds(Side::B, 0, LARGE, round), 5, why)?;
+        let last = bench.arrivals(Side::B).last();
+        ensure(last == immediate.map(Arrival::Word), 5, "another immediate came than was sent")?;
+        bench.finish(2)?;
+    }
+    PASSED
+}

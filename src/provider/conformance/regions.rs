@@ -1,0 +1,109 @@
+//! P6 and P7: keys, ranges, and errors that say whose they are.
+
+use super::bench::{Bench, Check, Fate, PASSED, QUIET, ensure, fail};
+use super::{Rig, Side, Verdict};
+use crate::fabric::{
+    DeregisterError, Domain, OpErrorKind, OpId, OpKind, Provider, RailKey, RemoteSpan, Source,
+};
+
+const AT: usize = 8192;
+const LENGTH: usize = 128 * 1024;
+
+fn deregister<R: Rig>(bench: &mut Bench<R>, key: RailKey) -> Result<(), DeregisterError> {
+    bench.rig.provider(Side::B).domain().deregister(key)
+}
+
+fn write_to<R: Rig>(bench: &mut Bench<R>, target: RemoteSpan, length: usize) -> Check<OpId> {
+    let source = Source::Span(bench.local(Side::A, AT, length));
+    bench.post_patiently(Side::A, OpKind::Write { source, target, immediate: None })
+}
+
+fn ended_by_key<R: Rig>(bench: &Bench<R>, id: OpId) -> bool {
+    matches!(bench.fate(id), Fate::Ended(Err(error)) if error.kind == OpErrorKind::Key)
+}
+
+/// A key that was good once.
+fn stale_key<R: Rig>(bench: &mut Bench<R>) -> Check<RailKey> {
+    let key = bench.register(Side::B, AT, LENGTH)?;
+    match deregister(bench, key) {
+        Ok(()) => Ok(key),
+        Err(_) => fail(7, "an unused region could not be deregistered"),
+    }
+}
+
+/// Tries every kind of access through a span that must be refused.
+fn all_refused<R: Rig>(bench: &mut Bench<R>, bad: RemoteSpan, length: usize) -> Check {
+    bench.fill(Side::A, AT, length, 0xa5);
+    let mut ids = [None; 3];
+    ids[0] = Some(write_to(bench, bad, length)?);
+    if bench.caps.pull {
+        let target = bench.local(Side::A, AT, length);
+        ids[1] = Some(bench.post_patiently(Side::A, OpKind::Read { target, source: bad })?);
+    }
+    if bench.caps.atomic_bytes == 8 && length >= 8 {
+        let kind = OpKind::Add { target: bad, value: 1 };
+        ids[2] = Some(bench.post_patiently(Side::A, kind)?);
+    }
+    bench.finish(7)?;
+    for id in ids.into_iter().flatten() {
+        ensure(ended_by_key(bench, id), 7, "an op on a bad key or range did not end with Key")?;
+    }
+    ensure(bench.holds(Side::A, AT, length, 0xa5), 7, "a refused read brought bytes")?;
+    ensure(bench.holds(Side::B, AT, LENGTH, 0), 7, "a refused op wrote bytes")
+}
+
+pub fn deregistered_key_is_refused<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let key = stale_key(&mut bench)?;
+    let again = deregister(&mut bench, key);
+    ensure(again == Err(DeregisterError::Stale), 7, "a key was deregistered twice")?;
+    let bad = RemoteSpan { key, ..bench.remote(Side::B, AT) };
+    all_refused(&mut bench, bad, 64)?;
+    PASSED
+}
+
+pub fn range_outside_of_region_is_refused<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let key = bench.register(Side::B, AT, 4096)?;
+    let behind = RemoteSpan { key, ..bench.remote(Side::B, AT + 4096) };
+    all_refused(&mut bench, behind, 64)?;
+    let across = RemoteSpan { key, ..bench.remote(Side::B, AT + 4096 - 64) };
+    let id = write_to(&mut bench, across, 65)?;
+    bench.finish(7)?;
+    ensure(ended_by_key(&bench, id), 7, "a write over a region's end did not end with Key")?;
+    ensure(bench.holds(Side::B, AT, LENGTH, 0), 7, "a refused op wrote bytes")?;
+    PASSED
+}
+
+pub fn error_names_its_op<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let key = stale_key(&mut bench)?;
+    let bad = RemoteSpan { key, ..bench.remote(Side::B, AT) };
+    let id = write_to(&mut bench, bad, 64)?;
+    bench.finish(6)?;
+    ensure(ended_by_key(&bench, id), 6, "an op on a bad key did not end with its error")?;
+    PASSED
+}
+
+pub fn region_stays_until_deregister_returns<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let key = bench.register(Side::B, AT, LENGTH)?;
+    bench.fill(Side::A, AT, LENGTH, 0xa5);
+    let target = RemoteSpan { key, ..bench.remote(Side::B, AT) };
+    let id = write_to(&mut bench, target, LENGTH)?;
+    let mut tries = 0;
+    while let Err(error) = deregister(&mut bench, key) {
+        ensure(error == DeregisterError::Busy, 7, "deregister refused a good key")?;
+        ensure(tries < 4096, 7, "a region stays busy for ever")?;
+        bench.round()?;
+        tries += 1;
+    }
+    bench.fill(Side::B, AT, LENGTH, 0xee);
+    bench.rounds(QUIET)?;
+    bench.finish(7)?;
+    let untouched = bench.holds(Side::B, AT, LENGTH, 0xee);
+    ensure(untouched, 7, "memory was touched after deregister had returned")?;
+    let told = bench.succeeded(id) || ended_by_key(&bench, id);
+    ensure(told, 7, "an op on a vanished region ended with neither success nor Key")?;
+    PASSED
+}

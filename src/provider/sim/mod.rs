@@ -1,0 +1,174 @@
+//! A network inside one thread that behaves as badly as it is told to, the same way each time.
+//!
+//! [`SimFabric`] is the network, [`SimPort`] one endpoint's rail into it. Ops become *flights*;
+//! each has a time at which it lands, drawn from a seed, and `poll` of any port lands what is due.
+//! Time is what the caller says it is. Memory is real memory of this process.
+//!
+//! The simulator breaks what a network may break, each fault with a chance of its own
+//! ([`Faults`]), and watches what its user must keep: a message or an immediate that finds no free
+//! receive slot is a violation of the credits ([`SimCounts::violations`]), and kills the
+//! connection as a receiver-not-ready error would.
+//!
+//! After a death nothing of a connection touches memory any more, unless [`Faults::ghost`] is set:
+//! then a write may land long after its error was reported, as a real rail's may, until a fence,
+//! a close or the end of the region's registration stops it.
+
+mod config;
+mod flight;
+mod landing;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use config::{CERTAIN, Faults, PORTS_MAX, SimConfig, SimCounts};
+
+use super::host_domain::HostDomain;
+use super::touch;
+use crate::base::carve::{BlockTooSmall, Carver};
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, PostError, Posted, Provider,
+    RecvSlot, Syscalls,
+};
+use core::cell::RefCell;
+use state::State;
+
+/// Longest write or read.
+pub const TRANSFER_MAX: Bytes = Bytes(1 << 40);
+
+/// Why two ports could not be connected. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectError {
+    /// A port has no free peer.
+    Full,
+    /// There is no such port, or both are the same.
+    Range,
+}
+
+/// The network. See the [module](self).
+#[derive(Debug)]
+pub struct SimFabric<'m> {
+    state: RefCell<State<'m>>,
+    domain: HostDomain<'m>,
+    config: SimConfig,
+}
+
+impl<'m> SimFabric<'m> {
+    /// What [`SimFabric::open`] cuts from its block.
+    pub const fn bytes(config: SimConfig) -> usize {
+        state::bytes(config) + HostDomain::bytes(config.regions_max)
+    }
+
+    /// A network without connections. *Panics* when there are more ports than [`PORTS_MAX`].
+    pub fn open(
+        config: SimConfig,
+        carver: &mut Carver<'m>,
+    ) -> Result<SimFabric<'m>, BlockTooSmall> {
+        let domain = HostDomain::carve(carver, config.regions_max)?;
+        let state = RefCell::new(State::carve(config, domain, carver)?);
+        Ok(SimFabric { state, domain, config })
+    }
+
+    /// Joins two ports once more; says how each of them calls the other.
+    pub fn connect(&self, a: u32, b: u32) -> Result<(PeerIndex, PeerIndex), ConnectError> {
+        if a == b || a.max(b) >= self.config.ports {
+            return Err(ConnectError::Range);
+        }
+        self.state.borrow_mut().connect(a, b).ok_or(ConnectError::Full)
+    }
+
+    /// One endpoint's rail. *Panics* when there is no such port.
+    pub fn port(&self, port: u32) -> SimPort<'_, 'm> {
+        assert!(port < self.config.ports);
+        SimPort { fabric: self, port }
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> SimCounts {
+        self.state.borrow().counts
+    }
+
+    /// Changes the faults from now on.
+    pub fn faults_set(&self, faults: Faults) {
+        self.state.borrow_mut().config.faults = faults;
+    }
+
+    /// Kills a connection under both of its ends.
+    pub fn sever(&self, port: u32, peer: PeerIndex, now: Instant) {
+        self.state.borrow_mut().peer_fail(port, peer, DownCause::Died, now);
+    }
+}
+
+/// One endpoint's rail into a [`SimFabric`].
+#[derive(Copy, Clone, Debug)]
+pub struct SimPort<'f, 'm> {
+    fabric: &'f SimFabric<'m>,
+    port: u32,
+}
+
+impl<'m> Provider for SimPort<'_, 'm> {
+    type Domain = HostDomain<'m>;
+
+    fn domain(&self) -> HostDomain<'m> {
+        self.fabric.domain
+    }
+
+    fn caps(&self) -> Caps {
+        let config = &self.fabric.config;
+        Caps {
+            send_payload_max: config.payload_max,
+            recv_slots: config.recv_slots,
+            transfer_max: TRANSFER_MAX,
+            pull: config.pull,
+            immediate: config.immediate,
+            ordered: config.ordered,
+            copies_at_post: config.copies_at_post,
+            atomic_bytes: 8,
+            // a message lands whole
+            copy_granule: Bytes(config.payload_max.0.max(64)),
+            fence: FenceKind::Local,
+            syscalls: Syscalls::None,
+        }
+    }
+
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        self.fabric.state.borrow_mut().post(self.port, op, now)
+    }
+
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let mut state = self.fabric.state.borrow_mut();
+        state.run(budget.0, now);
+        let mut count = 0;
+        while count < out.len() {
+            let Some(completion) = state.report(self.port) else { break };
+            out[count] = completion;
+            count += 1;
+        }
+        count
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        let state = self.fabric.state.borrow();
+        let from = state.payload(self.port, peer, slot, offset, to.length().0);
+        // SAFETY: the span's maker vouches for it; a payload is inside our block, not under it.
+        unsafe { touch::copy_out(from, to.address()) };
+    }
+
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        let state = self.fabric.state.borrow();
+        to.copy_from_slice(state.payload(self.port, peer, slot, 0, to.len() as u64));
+    }
+
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        self.fabric.state.borrow_mut().slot_release(self.port, peer, slot);
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        self.fabric.state.borrow_mut().peer_fail(self.port, peer, cause, Instant(0));
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.fabric.state.borrow_mut().peer_close(self.port, peer)
+    }
+}

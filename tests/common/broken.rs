@@ -1,0 +1,358 @@
+//! A loopback that breaks one promise, whichever is asked for.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, Op, OpId, OpKind,
+    PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan, Source,
+};
+use crosstie::provider::conformance::ARENA_BYTES;
+use crosstie::provider::host_domain::HostDomain;
+use crosstie::provider::loopback::Loopback;
+use crosstie::provider::random::{CERTAIN, Random};
+
+/// What is broken.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Vice {
+    /// The control: breaks nothing.
+    None,
+    HalfWrite,
+    RefusedButSent,
+    ForgetsCompletion,
+    RepeatsCompletion,
+    LosesBeyondSlice,
+    IgnoresBudget,
+    Allocates,
+    SwapsMessages,
+    SendOvertakes,
+    ImmediateFirst,
+    ReadsBeside,
+    AddsHalf,
+    DropsEmpty,
+    CutsLongest,
+    SendsLate,
+    BreaksLine,
+    BreaksHead,
+    ServesNewest,
+    LeaksSlot,
+    CutsToCaps,
+    SwallowsErrors,
+    SpeaksAfterDown,
+    AcceptsForTheDead,
+    WrongId,
+    MasterKey,
+    DeregistersEarly,
+    OwnDice,
+    ClosesAnyway,
+    FencesInNameOnly,
+}
+
+/// Registration that remembers the last whole arena, and may forget a region too early.
+#[derive(Copy, Clone)]
+pub struct BrokenDomain {
+    inner: HostDomain<'static>,
+    vice: Vice,
+    arena_key: &'static AtomicU64,
+}
+
+impl Domain for BrokenDomain {
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        // SAFETY: handed on as it came.
+        let key = unsafe { self.inner.register(region) }?;
+        if region.length == Bytes::of(ARENA_BYTES) {
+            self.arena_key.store(key.0, Ordering::Relaxed);
+        }
+        Ok(key)
+    }
+
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
+        match self.inner.deregister(key) {
+            Err(DeregisterError::Busy) if self.vice == Vice::DeregistersEarly => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// What one poll gathers, without allocating.
+struct Batch {
+    items: [Completion; 64],
+    count: usize,
+}
+
+impl Batch {
+    fn push(&mut self, completion: Completion) {
+        self.items[self.count] = completion;
+        self.count += 1;
+    }
+}
+
+pub struct Broken {
+    inner: Loopback<'static>,
+    vice: Vice,
+    arena_key: &'static AtomicU64,
+    /// Counts whatever the vice counts.
+    count: u64,
+    /// Ops kept back, with the polls that are left until they are posted.
+    late: VecDeque<(Op, u32)>,
+    /// Completions made up.
+    made_up: VecDeque<Completion>,
+    newest: RecvSlot,
+}
+
+/// Posts of all providers together: the dice of [`Vice::OwnDice`].
+static POSTS: AtomicU64 = AtomicU64::new(0);
+
+fn with_length(kind: OpKind, change: impl Fn(u64) -> u64) -> OpKind {
+    let cut = |span: LocalSpan| span.part(0, change(span.length().0));
+    match kind {
+        OpKind::Send { head, payload } => OpKind::Send { head, payload: cut(payload) },
+        OpKind::Write { source: Source::Span(span), target, immediate } => {
+            OpKind::Write { source: Source::Span(cut(span)), target, immediate }
+        }
+        other => other,
+    }
+}
+
+fn with_key(kind: OpKind, key: RailKey) -> OpKind {
+    let span = |span: RemoteSpan| RemoteSpan { key, ..span };
+    match kind {
+        OpKind::Write { source, target, immediate } => {
+            OpKind::Write { source, target: span(target), immediate }
+        }
+        OpKind::Read { target, source } => OpKind::Read { target, source: span(source) },
+        OpKind::Add { target, value } => OpKind::Add { target: span(target), value },
+        other => other,
+    }
+}
+
+fn length(kind: &OpKind) -> u64 {
+    match kind {
+        OpKind::Send { payload, .. } => payload.length().0,
+        OpKind::Write { source: Source::Span(span), .. } => span.length().0,
+        _ => 64,
+    }
+}
+
+impl Broken {
+    pub fn new(inner: Loopback<'static>, vice: Vice) -> Broken {
+        let arena_key = Box::leak(Box::new(AtomicU64::new(0)));
+        let (late, made_up) = (VecDeque::with_capacity(64), VecDeque::with_capacity(64));
+        Broken { inner, vice, arena_key, count: 0, late, made_up, newest: RecvSlot(0) }
+    }
+
+    /// True every `n`-th time.
+    fn every(&mut self, n: u64) -> bool {
+        self.count += 1;
+        self.count.is_multiple_of(n)
+    }
+
+    fn later(&mut self, op: Op, polls: u32) -> Result<Posted, PostError> {
+        self.late.push_back((op, polls));
+        Ok(Posted::Pending)
+    }
+
+    fn post_late(&mut self, now: Instant) {
+        for (_, polls) in &mut self.late {
+            *polls = polls.saturating_sub(1);
+        }
+        while let Some((op, 0)) = self.late.front().copied() {
+            match self.inner.post(&op, now) {
+                Ok(Posted::Pending) => {}
+                Ok(Posted::Done) => self.made_up.push_back(done(op.peer, op.id)),
+                Err(_) => return,
+            }
+            self.late.pop_front();
+        }
+    }
+
+    fn post_send(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
+        let longest = self.inner.caps().send_payload_max.0;
+        let vice = self.vice;
+        match vice {
+            Vice::RefusedButSent if self.every(3) => {
+                self.inner.post(&op, now)?;
+                Err(PostError::Again)
+            }
+            Vice::DropsEmpty if length(&op.kind) == 0 => Ok(Posted::Done),
+            Vice::SendsLate => self.later(op, 2),
+            Vice::CutsLongest if length(&op.kind) == longest => {
+                self.inner.post(&Op { kind: with_length(op.kind, |n| n - 1), ..op }, now)
+            }
+            Vice::CutsToCaps => {
+                self.inner.post(&Op { kind: with_length(op.kind, |n| n.min(longest)), ..op }, now)
+            }
+            Vice::BreaksHead => {
+                let OpKind::Send { mut head, payload } = op.kind else { unreachable!() };
+                head[31] ^= 1;
+                self.inner.post(&Op { kind: OpKind::Send { head, payload }, ..op }, now)
+            }
+            _ => self.inner.post(&op, now),
+        }
+    }
+
+    fn post_write(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
+        let OpKind::Write { source, target, immediate } = op.kind else { unreachable!() };
+        match (self.vice, source, immediate) {
+            (Vice::HalfWrite, Source::Span(_), _) if self.every(3) => {
+                self.inner.post(&Op { kind: with_length(op.kind, |n| n / 2), ..op }, now)?;
+                Err(PostError::Again)
+            }
+            (Vice::DropsEmpty, ..) if length(&op.kind) == 0 => Ok(Posted::Done),
+            (Vice::SendOvertakes, Source::Span(_), _) => self.later(op, 3),
+            (Vice::ImmediateFirst, _, Some(immediate)) => {
+                let peer = PeerIndex(1 - op.peer.0);
+                self.made_up.push_back(Completion::Immediate { peer, immediate });
+                let kind = OpKind::Write { source, target, immediate: None };
+                self.later(Op { kind, ..op }, 3)
+            }
+            (Vice::BreaksLine, Source::Line(mut line), _) => {
+                line[63] = 0;
+                let kind = OpKind::Write { source: Source::Line(line), target, immediate };
+                self.inner.post(&Op { kind, ..op }, now)
+            }
+            _ => self.inner.post(&op, now),
+        }
+    }
+
+    fn post_other(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
+        let kind = match (self.vice, op.kind) {
+            (Vice::ReadsBeside, OpKind::Read { target, source }) => {
+                OpKind::Read { target, source: source.plus(1) }
+            }
+            (Vice::AddsHalf, OpKind::Add { target, value }) => {
+                OpKind::Add { target, value: value & 0xffff_ffff }
+            }
+            (Vice::FencesInNameOnly, OpKind::Fence { generation }) => {
+                let fenced = Completion::Fenced { peer: op.peer, id: op.id, generation };
+                self.made_up.push_back(fenced);
+                return Ok(Posted::Pending);
+            }
+            (_, kind) => kind,
+        };
+        self.inner.post(&Op { kind, ..op }, now)
+    }
+
+    /// What becomes of a true completion.
+    fn pass(&mut self, completion: Completion, out: &mut Batch) {
+        match (self.vice, completion) {
+            (Vice::ForgetsCompletion, Completion::Done { .. }) if self.every(5) => {}
+            (Vice::RepeatsCompletion, Completion::Done { .. }) if self.every(5) => {
+                self.made_up.push_back(completion);
+                out.push(completion);
+            }
+            (Vice::SwallowsErrors, Completion::Done { result: Err(_), .. }) => {}
+            (Vice::SpeaksAfterDown, Completion::PeerDown { peer, .. }) => {
+                out.push(completion);
+                self.made_up.push_back(Completion::Immediate { peer, immediate: 5 });
+            }
+            (Vice::WrongId, Completion::Done { peer, id, result: result @ Err(_) }) => {
+                out.push(Completion::Done { peer, id: OpId(id.0 ^ 1 << 40), result });
+            }
+            (_, Completion::Received { slot, .. }) => {
+                self.newest = slot;
+                out.push(completion);
+            }
+            _ => out.push(completion),
+        }
+    }
+
+    fn swap_messages(&self, out: &mut [Completion]) {
+        let message = |c: &Completion| matches!(c, Completion::Received { .. });
+        if self.vice == Vice::SwapsMessages && out.len() > 1 && out[..2].iter().all(message) {
+            out.swap(0, 1);
+        }
+    }
+}
+
+fn done(peer: PeerIndex, id: OpId) -> Completion {
+    Completion::Done { peer, id, result: Ok(()) }
+}
+
+impl Provider for Broken {
+    type Domain = BrokenDomain;
+
+    fn domain(&self) -> BrokenDomain {
+        let (inner, vice, arena_key) = (self.inner.domain(), self.vice, self.arena_key);
+        BrokenDomain { inner, vice, arena_key }
+    }
+
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        let mut op = *op;
+        if self.vice == Vice::MasterKey {
+            op.kind = with_key(op.kind, RailKey(self.arena_key.load(Ordering::Relaxed)));
+        }
+        let dice = || Random::new(POSTS.fetch_add(1, Ordering::Relaxed)).chance(CERTAIN / 4);
+        if self.vice == Vice::OwnDice && dice() {
+            return Err(PostError::Again);
+        }
+        let posted = match op.kind {
+            OpKind::Send { .. } => self.post_send(op, now),
+            OpKind::Write { .. } => self.post_write(op, now),
+            OpKind::Read { .. } | OpKind::Add { .. } | OpKind::Fence { .. } => {
+                self.post_other(op, now)
+            }
+        };
+        match posted {
+            Err(PostError::PeerDown) if self.vice == Vice::AcceptsForTheDead => Ok(Posted::Done),
+            posted => posted,
+        }
+    }
+
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let room = match self.vice {
+            Vice::LosesBeyondSlice => 16,
+            _ => out.len().saturating_sub(self.made_up.len()),
+        };
+        let budget = if self.vice == Vice::IgnoresBudget { Bytes(u64::MAX) } else { budget };
+        let mut all = Batch { items: [crate::NOTHING; 64], count: 0 };
+        for completion in self.made_up.drain(..) {
+            all.push(completion);
+        }
+        if self.vice == Vice::Allocates {
+            drop(std::hint::black_box(Box::new(room)));
+        }
+        let mut raw = [crate::NOTHING; 16];
+        let count = self.inner.poll(&mut raw[..room.min(16)], budget, now);
+        for completion in &raw[..count] {
+            self.pass(*completion, &mut all);
+        }
+        self.post_late(now);
+        self.swap_messages(&mut all.items[..all.count]);
+        let count = all.count.min(out.len());
+        out[..count].copy_from_slice(&all.items[..count]);
+        count
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        let slot = if self.vice == Vice::ServesNewest { self.newest } else { slot };
+        self.inner.received_copy(peer, slot, offset, to);
+    }
+
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        self.inner.received_peek(peer, slot, to);
+    }
+
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        if self.vice != Vice::LeaksSlot || !self.every(3) {
+            self.inner.received_release(peer, slot);
+        }
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        self.inner.peer_fail(peer, cause);
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.inner.peer_close(peer) {
+            Err(CloseError::Busy) if self.vice == Vice::ClosesAnyway => Ok(()),
+            other => other,
+        }
+    }
+}

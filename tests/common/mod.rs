@@ -1,0 +1,156 @@
+//! A conformance rig over any provider, and the loop over all entries.
+#![allow(dead_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crosstie::base::carve::{Carver, heap::HeapBlock};
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider};
+use crosstie::provider::conformance::{ARENA_BYTES, ENTRY_COUNT, Outcome, Rig, Side, entries};
+use crosstie::provider::loopback::{Limits, Loopback};
+
+/// Counts allocations per thread, for P4.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system allocator's; counting touches no memory of its.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: handed on as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: handed on as it came.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Two joined peers: one provider that has both, or a provider each.
+pub struct Pair<P> {
+    pub providers: Vec<P>,
+    pub peers: [PeerIndex; 2],
+}
+
+/// A rig over a pair that can be made again and again.
+pub struct PairRig<P: 'static> {
+    make: Rc<dyn Fn() -> Pair<P>>,
+    pair: Pair<P>,
+    arenas: [*mut u8; 2],
+    now: Instant,
+}
+
+impl<P> PairRig<P> {
+    pub fn new(make: Rc<dyn Fn() -> Pair<P>>) -> PairRig<P> {
+        let arenas = [(); 2].map(|()| HeapBlock::leaked(ARENA_BYTES));
+        PairRig { pair: make(), make, arenas, now: Instant(0) }
+    }
+}
+
+impl<P: Provider> Rig for PairRig<P> {
+    type Provider = P;
+
+    fn provider(&mut self, side: Side) -> &mut P {
+        let last = self.pair.providers.len() - 1;
+        &mut self.pair.providers[last.min(side as usize)]
+    }
+
+    fn shared(&self) -> bool {
+        self.pair.providers.len() == 1
+    }
+
+    fn peer(&self, side: Side) -> PeerIndex {
+        self.pair.peers[side as usize]
+    }
+
+    fn arena(&mut self, side: Side) -> *mut u8 {
+        self.arenas[side as usize]
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn advance(&mut self) {
+        self.now = Instant(self.now.0 + 1_000);
+    }
+
+    fn renew(&mut self) -> bool {
+        self.pair = (self.make)();
+        self.now = Instant(0);
+        true
+    }
+
+    fn allocations(&self) -> Option<u64> {
+        Some(ALLOCATIONS.with(Cell::get))
+    }
+}
+
+/// Blocks that live as long as the test does.
+pub trait Leaked {
+    fn leaked(length: usize) -> *mut u8;
+}
+
+impl Leaked for HeapBlock {
+    fn leaked(length: usize) -> *mut u8 {
+        Box::leak(Box::new(HeapBlock::new(length))).start()
+    }
+}
+
+pub fn carver(length: usize) -> Carver<'static> {
+    Box::leak(Box::new(HeapBlock::new(length))).carver()
+}
+
+/// Runs every entry on a fresh rig. `skips` says how many the provider's caps exclude.
+pub fn run_all<P: Provider + 'static>(make: impl Fn() -> Pair<P> + 'static, skips: usize) {
+    let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
+    let mut skipped = 0;
+    for index in 0..ENTRY_COUNT {
+        let mut rig = PairRig::new(make.clone());
+        let entry = &entries::<PairRig<P>>()[index];
+        match (entry.run)(&mut rig) {
+            Ok(Outcome::Passed) => {}
+            Ok(Outcome::Skipped(why)) => {
+                println!("P{} {}: skipped, {why}", entry.promise, entry.name);
+                skipped += 1;
+            }
+            Err(failure) => panic!("P{} {}: {failure:?}", entry.promise, entry.name),
+        }
+    }
+    assert_eq!(skipped, skips, "entries skipped");
+}
+
+pub const LOOPBACK: Limits =
+    Limits { peers_max: 2, slots: 8, payload_max: Bytes::kib(8), regions_max: 8, jobs: 16 };
+
+/// How the peers of [`loopback`] are called.
+pub const PEERS: [PeerIndex; 2] = [PeerIndex(0), PeerIndex(1)];
+
+/// Fills a slice before a poll.
+pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+
+pub fn empty_send(peer: PeerIndex, id: u64) -> Op {
+    let kind = OpKind::Send { head: [id as u8; 32], payload: LocalSpan::EMPTY };
+    Op { id: OpId(id), peer, kind }
+}
+
+pub fn loopback() -> Loopback<'static> {
+    let mut rail = Loopback::open(LOOPBACK, &mut carver(Loopback::bytes(LOOPBACK))).unwrap();
+    rail.peer_open_pair().unwrap();
+    rail
+}
+
+/// A pair inside one provider that wraps a loopback.
+pub fn over_loopback<P>(wrap: impl Fn(Loopback<'static>) -> P) -> Pair<P> {
+    Pair { providers: vec![wrap(loopback())], peers: PEERS }
+}

@@ -1,0 +1,66 @@
+//! The suite notices: for each entry there is a provider that breaks just that promise, and fails.
+
+#[path = "common/broken.rs"]
+mod broken;
+mod common;
+
+use broken::{Broken, Vice};
+use common::{NOTHING, PairRig, over_loopback};
+use crosstie::provider::conformance::{ENTRY_COUNT, Failure, Verdict, entries};
+use std::rc::Rc;
+
+const VICES: [(&str, Vice); ENTRY_COUNT] = [
+    ("post_takes_whole_write_or_again_changes_nothing", Vice::HalfWrite),
+    ("post_takes_whole_send_or_again_changes_nothing", Vice::RefusedButSent),
+    ("accepted_op_completes", Vice::ForgetsCompletion),
+    ("accepted_op_completes_once", Vice::RepeatsCompletion),
+    ("poll_stays_inside_its_slice", Vice::LosesBeyondSlice),
+    ("poll_stays_inside_its_budget", Vice::IgnoresBudget),
+    ("post_and_poll_do_not_allocate", Vice::Allocates),
+    ("sends_arrive_in_order", Vice::SwapsMessages),
+    ("write_is_visible_before_a_later_send", Vice::SendOvertakes),
+    ("immediate_comes_after_its_data", Vice::ImmediateFirst),
+    ("read_brings_the_peers_bytes", Vice::ReadsBeside),
+    ("adds_sum_in_64_bits", Vice::AddsHalf),
+    ("ops_without_bytes_take_effect", Vice::DropsEmpty),
+    ("longest_payload_arrives_whole", Vice::CutsLongest),
+    ("send_source_is_free_after_post", Vice::SendsLate),
+    ("line_lands_whole_at_its_target", Vice::BreaksLine),
+    ("head_and_payload_arrive_unchanged", Vice::BreaksHead),
+    ("held_payload_stays_until_release", Vice::ServesNewest),
+    ("slots_come_back_in_any_order", Vice::LeaksSlot),
+    ("ops_beyond_caps_are_unsupported", Vice::CutsToCaps),
+    ("death_completes_everything", Vice::SwallowsErrors),
+    ("nothing_arrives_after_peer_down", Vice::SpeaksAfterDown),
+    ("post_to_a_dead_peer_is_refused", Vice::AcceptsForTheDead),
+    ("error_names_its_op", Vice::WrongId),
+    ("deregistered_key_is_refused", Vice::MasterKey),
+    ("range_outside_of_region_is_refused", Vice::MasterKey),
+    ("region_stays_until_deregister_returns", Vice::DeregistersEarly),
+    ("same_calls_give_same_answers", Vice::OwnDice),
+    ("close_is_busy_while_ops_are_in_flight", Vice::ClosesAnyway),
+    ("nothing_is_touched_after_the_fence", Vice::FencesInNameOnly),
+];
+
+fn verdict(index: usize, vice: Vice) -> Verdict {
+    let make = move || over_loopback(|rail| Broken::new(rail, vice));
+    let mut rig = PairRig::new(Rc::new(make));
+    (entries()[index].run)(&mut rig)
+}
+
+#[test]
+fn each_entry_has_a_provider_that_fails_it() {
+    for (index, entry) in entries::<PairRig<Broken>>().iter().enumerate() {
+        let (name, vice) = VICES[index];
+        assert_eq!(name, entry.name, "entries and vices are listed in one order");
+        match verdict(index, vice) {
+            Err(Failure { promise, .. }) if promise == entry.promise => {}
+            other => panic!("P{} {name} with {vice:?}: {other:?}", entry.promise),
+        }
+    }
+}
+
+#[test]
+fn wrapper_without_a_vice_fails_none() {
+    common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 0);
+}

@@ -1,0 +1,8 @@
+//! The loopback keeps the contract.
+
+mod common;
+
+#[test]
+fn loopback_keeps_every_promise() {
+    common::run_all(|| common::over_loopback(|rail| rail), 0);
+}
