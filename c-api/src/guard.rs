@@ -72,11 +72,6 @@ pub(crate) fn forks_watch() {
     });
 }
 
-/// Whether the storage holds an endpoint that is open in this process.
-pub(crate) fn occupied(storage: *const u8) -> bool {
-    room(storage.cast()).is_ok()
-}
-
 /// The room behind a pointer of the caller's, if it may be entered.
 #[inline(always)]
 fn room<'a>(endpoint: *const xtie_endpoint) -> Result<&'a Room, xtie_result> {

@@ -7,13 +7,12 @@ use crosstie::connect::ListenerId;
 use crosstie::host::Attempt;
 use crosstie::transport::RequestId;
 
-/// An endpoint: the pointer to the storage it was opened in. All else belongs to an endpoint.
+/// An endpoint: the address of the storage it was opened in. All other objects belong to one.
 pub struct xtie_endpoint {
     _opaque: [u8; 0],
 }
 
-/// Takes connections from other endpoints. Not a pointer to anything, as are all below: a number
-/// that goes stale when the object is closed, so that using it later is an error and no accident.
+/// Takes connections from other endpoints.
 pub struct xtie_listener {
     _opaque: [u8; 0],
 }
