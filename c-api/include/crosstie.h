@@ -11,7 +11,7 @@
 //
 // The whole of one side, errors left out (examples-c/ has complete programs):
 //
-//     static XTIE_ENDPOINT_STORAGE(storage, 4, 32, 16);  // connections, requests, memory
+//     XTIE_ENDPOINT_STORAGE(storage, 4, 32, 16);  // static; connections, requests, memory
 //
 //     xtie_endpoint_config config;
 //     xtie_endpoint_config_init(&config, sizeof config);
