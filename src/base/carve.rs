@@ -93,7 +93,7 @@ impl<'m> Carver<'m> {
 
     /// Cuts `count` zeroed values.
     pub fn slice<T: Zeroable>(&mut self, count: usize) -> Result<&'m mut [T], BlockTooSmall> {
-        const { assert!(align_of::<T>() <= BLOCK_ALIGN || align_of::<T>() == 128) };
+        const { assert!(align_of::<T>() <= BLOCK_ALIGN) };
         let raw = self.take(size_of::<T>() * count)?;
         // SAFETY: `take` handed out this part of the block once; it is zeroed (`new`), aligned to
         // a line, and zero is a value of `T` (Zeroable). `'m` is the life of the block.

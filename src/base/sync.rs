@@ -13,9 +13,9 @@ pub use loom::cell::UnsafeCell;
 
 /// One cache line of its own, so that what two cores write does not share one.
 ///
-/// *Shape*: aligned to 128 bytes, since x86 fetches lines in pairs.
+/// *Shape*: aligned to a line, as everything in a block is.
 #[derive(Debug, Default)]
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub struct CachePadded<T>(pub T);
 
 /// A place that two threads take turns to touch; whose turn it is, an index beside it says.

@@ -1,4 +1,5 @@
 //! The `crosstie` tool.
-#![forbid(unsafe_code)]
-
-fn main() {}
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    std::process::exit(crosstie::tool::sim::run(&arguments));
+}

@@ -403,7 +403,8 @@ fn shm_use(
     let setup = ConnectionSetup {
         pull: true,
         mailbox,
-        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
+        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
+            .min(options::eager_bytes_max(params.send_ring_bytes)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
     };

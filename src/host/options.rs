@@ -59,6 +59,11 @@ const LOOPBACK_SLOTS: u32 = 64;
 /// Longest eager payload of the loopback device.
 const LOOPBACK_PAYLOAD: Bytes = Bytes::kib(1);
 
+/// Longest message that one record of a send ring holds.
+pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
+    Bytes((send_ring_bytes / 4 - 64) as u64).min(Bytes(SHM_PAYLOAD_MAX as u64))
+}
+
 /// Events that the side band may be ahead of the data thread.
 pub(super) const fn events(limits: &Limits) -> usize {
     (2 * limits.connections_max as usize).next_power_of_two()
@@ -103,10 +108,10 @@ impl Options {
         let ring = |bytes: u32, max: u32| {
             bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes)
         };
-        let eager_max = u64::from(self.send_ring_bytes / 4 - 64).min(u64::from(SHM_PAYLOAD_MAX));
         let rings = ring(self.send_ring_bytes, SEND_RING_BYTES_MAX)
             && ring(self.write_ring_bytes, WRITE_RING_BYTES_MAX);
-        if rings && self.eager_bytes_max.0 <= eager_max { Ok(()) } else { Err(OpenError::Rings) }
+        let eager = rings && self.eager_bytes_max <= eager_bytes_max(self.send_ring_bytes);
+        if eager { Ok(()) } else { Err(OpenError::Rings) }
     }
 
     /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.

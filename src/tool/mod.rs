@@ -1,1 +1,3 @@
-//! (placeholder)
+//! The `crosstie` tool.
+
+pub mod sim;

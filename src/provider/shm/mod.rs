@@ -9,13 +9,15 @@
 //!
 //! Nobody waits for anybody: what finds no room stays queued and moves on with the next poll, and
 //! everything in a ring can be consumed without room in another, so two full rings do not block
-//! each other. Acknowledgements are a counter beside the rings for that reason.
+//! each other (`acks`). A sleeper is woken only when it said that it sleeps (`doorbell`).
 //!
 //! What stands in shared memory is not believed: lengths, kinds, serials and positions are checked,
 //! and a peer that breaks them is down with [`crate::fabric::DownCause::Failed`].
 
+mod acks;
 pub mod board;
 pub mod domain;
+mod doorbell;
 pub mod held;
 pub mod layout;
 pub mod ops;
@@ -35,3 +37,4 @@ pub use domain::ShmDomain;
 pub use layout::{RingSizes, rings_bytes};
 pub use peer::PeerSetup;
 pub use provider::{Limits, OpenError, Shm, bytes};
+pub use pull::Pulled;

@@ -85,18 +85,21 @@ impl PairMemory {
         });
         let bells = self.bells.each_ref().map(|bell| bell.fd().as_raw_fd());
         let (config, rings) = (self.config, self.rings.start());
-        let mut side = 0;
-        self.blocks.each_mut().map(|block| {
-            let ours = side as usize;
+        let mut ours = 0;
+        let mut pair = self.blocks.each_mut().map(|block| {
             let mut carver: Carver = block.carver();
             // SAFETY: the heap's head was made for the board, and the heap outlives the borrow.
             let shm = unsafe { Shm::open(&mut carver, &config.limits, spans[ours]) };
-            let mut shm = shm.expect("the block is as long as `bytes` says");
             assert_eq!(carver.left(), 0, "`bytes` says what is carved");
+            ours += 1;
+            shm.expect("the block is as long as `bytes` says")
+        });
+        // Both boards are laid now, so each finds the other's.
+        for (ours, shm) in pair.iter_mut().enumerate() {
             let setup = PeerSetup {
                 rings,
                 sizes: config.sizes,
-                side,
+                side: ours as u8,
                 kernel_copy_pid: config.kernel_copy.then(|| std::process::id() as i32),
                 heap: spans[1 - ours],
                 doorbell: Some(bells[1 - ours]),
@@ -104,8 +107,7 @@ impl PairMemory {
             };
             // SAFETY: fresh zeroed rings, one side each; everything outlives the borrow.
             unsafe { shm.peer_open(PeerIndex(0), &setup) }.expect("a fresh peer");
-            side += 1;
-            shm
-        })
+        }
+        pair
     }
 }

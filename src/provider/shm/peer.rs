@@ -9,21 +9,20 @@
 use super::board::{HeapSpan, PeerBoard};
 use super::held::Held;
 use super::layout::{
-    ACKED_AT, ARMED_AT, LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, REFUSED_AT, RingSizes,
-    SEND_READ_AT, WRITE_READ_AT, flags_at, places_at, send_ring_at, write_ring_at,
+    LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, WRITE_READ_AT, flags_at,
+    places_at, send_ring_at, write_ring_at,
 };
 use super::ops::{List, Ops, Outcome};
+use super::pull::Pulled;
 use super::record::{Kind, LINE};
 use super::ring::{Corrupt, RingReader, RingWriter};
 use super::serve::Serves;
-use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, compiler_fence, fence, u32_at, u64_at};
+use super::word::{ACQUIRE, FULL, RELAXED, RELEASE, fence, u32_at};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
 use crate::base::regions::RegionTable;
 use crate::base::slab::Handle;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, RecvSlot};
-use crate::memory::wake;
-use core::sync::atomic::Ordering;
 
 /// How to reach one peer.
 #[derive(Copy, Clone, Debug)]
@@ -44,6 +43,9 @@ pub struct PeerSetup {
     /// Order doorbells with a fence at each post, because one side has no process-wide barrier.
     pub use_fence_for_doorbell: bool,
 }
+
+/// Bytes of a send's record beside its payload: the record's word and the head.
+const SEND_OVERHEAD_BYTES: u32 = 8 + HEAD_BYTES as u32;
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u8)]
@@ -115,26 +117,26 @@ pub(super) struct Peer {
     pub(super) state: State,
     /// Nothing of this peer is looked at any more (P10).
     pub(super) fenced: bool,
-    reported: bool,
-    use_fence: bool,
+    pub(super) reported: bool,
+    pub(super) use_fence: bool,
     cause: u8,
     /// An earlier part of the incoming write was refused.
     pub(super) part_refused: bool,
-    acks_unpublished: bool,
-    bell_due: bool,
+    pub(super) acks_unpublished: bool,
+    pub(super) bell_due: bool,
     /// The oldest read waits for the peer.
     pub(super) pull_waits: bool,
     pub(super) index: PeerIndex,
-    our_flags: *mut u8,
-    their_flags: *mut u8,
+    pub(super) our_flags: *mut u8,
+    pub(super) their_flags: *mut u8,
     pub(super) send_out: RingWriter,
-    send_in: RingReader,
+    pub(super) send_in: RingReader,
     pub(super) write_in: RingReader,
-    held: Held,
+    pub(super) held: Held,
     pub(super) write_out: RingWriter,
-    our_places: *mut u8,
-    their_places: *mut u8,
-    doorbell: i32,
+    pub(super) our_places: *mut u8,
+    pub(super) their_places: *mut u8,
+    pub(super) doorbell: i32,
     /// 0 where the kernel does not let us.
     pub(super) kernel_pid: i32,
     pub(super) board: PeerBoard,
@@ -148,19 +150,18 @@ pub(super) struct Peer {
     pub(super) acks: List,
     pub(super) reads: List,
     pub(super) acks_posted: u32,
-    acks_seen: u32,
-    acks_given: u32,
-    refused_bits: u64,
+    pub(super) acks_seen: u32,
+    pub(super) acks_given: u32,
+    pub(super) refused_bits: u64,
     pub(super) serial_next: u32,
     pub(super) serves: Serves,
+    pub(super) pulled: Pulled,
 }
 
 // SAFETY: integers, raw pointers, and enums and structs of those in which zero is a value (state
 // `Closed`, which nothing looks behind); nothing is owned.
 unsafe impl Zeroable for Peer {}
 
-/// Acknowledged ops that may be outstanding: one bit each in the word of refusals.
-const ACKS_MAX: u32 = 64;
 /// A part of a transfer: 4 KiB to 16 KiB stream alike through a shared second-level cache; this
 /// one keeps a poll's indivisible part near a microsecond.
 pub(super) const CHUNK_BYTES_MAX: u32 = 8192;
@@ -203,6 +204,12 @@ impl Peer {
         self.kernel_pid = setup.kernel_copy_pid.unwrap_or(0);
         self.use_fence = setup.use_fence_for_doorbell;
         (self.index, self.state) = (index, State::Open);
+    }
+
+    /// Longest payload of a send that the ring takes.
+    #[inline(always)]
+    pub(super) fn payload_max(&self) -> u32 {
+        self.send_out.lines_max() * LINE as u32 - SEND_OVERHEAD_BYTES
     }
 
     /// Whether ops of the given kind may be posted.
@@ -259,9 +266,12 @@ impl Peer {
 
     fn move_work(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
         let mut active = self.take_acks(work)?;
-        active |= self.pull(work);
-        active |= self.serve(work);
-        active |= self.push_writes(work);
+        // What a peer on its way down has not finished will end with an error.
+        if self.state == State::Open {
+            active |= self.pull(work);
+            active |= self.serve(work);
+            active |= self.push_writes(work);
+        }
         if self.write_out.is_broken() || self.send_out.is_broken() {
             return Err(Corrupt);
         }
@@ -321,60 +331,6 @@ impl Peer {
         if self.send_in.retire(self.held.base()) {
             self.ring_bell();
         }
-    }
-
-    /// Counts one more of the peer's acknowledged ops as carried out; told by [`Peer::tell_acks`].
-    pub(super) fn acknowledge(&mut self, refused: bool) {
-        let bit = 1u64 << (self.acks_given % ACKS_MAX);
-        let bits = if refused { self.refused_bits | bit } else { self.refused_bits & !bit };
-        if bits != self.refused_bits {
-            self.refused_bits = bits;
-            // SAFETY: a word of our places (`open`).
-            unsafe { u64_at(self.our_places.add(REFUSED_AT)) }.store(bits, RELAXED);
-        }
-        self.acks_given = self.acks_given.wrapping_add(1);
-        self.acks_unpublished = true;
-    }
-
-    /// Publishes what [`Peer::acknowledge`] counted, and that the ring was read.
-    pub(super) fn tell_acks(&mut self, told_position: bool) {
-        if self.acks_unpublished {
-            self.acks_unpublished = false;
-            // SAFETY: a word of our places (`open`).
-            // release: [acked], the ops took effect and their refusals are written
-            unsafe { u32_at(self.our_places.add(ACKED_AT)) }.store(self.acks_given, RELEASE);
-            self.bell_due = true;
-        }
-        self.bell_due |= told_position;
-    }
-
-    /// Whether one more acknowledged op may go out.
-    pub(super) fn may_await_ack(&self) -> bool {
-        self.acks_posted.wrapping_sub(self.acks_seen) < ACKS_MAX
-    }
-
-    fn take_acks(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
-        if self.acks.is_empty() {
-            return Ok(false);
-        }
-        // SAFETY: words of their places (`open`).
-        let (acked, refused) = unsafe {
-            (u32_at(self.their_places.add(ACKED_AT)), u64_at(self.their_places.add(REFUSED_AT)))
-        };
-        // acquire: pairs with [acked]
-        let acked = acked.load(ACQUIRE);
-        let news = acked.wrapping_sub(self.acks_seen);
-        if news > self.acks_posted.wrapping_sub(self.acks_seen) {
-            return Err(Corrupt);
-        }
-        let refused = if news == 0 { 0 } else { refused.load(RELAXED) };
-        while self.acks_seen != acked {
-            let index = work.ops.take_first(&mut self.acks).ok_or(Corrupt)?;
-            let bit = refused >> (self.acks_seen % ACKS_MAX) & 1;
-            work.finish(index, if bit == 1 { Outcome::Key } else { Outcome::Success }, 0);
-            self.acks_seen = self.acks_seen.wrapping_add(1);
-        }
-        Ok(news != 0)
     }
 
     /// Nothing came and nothing moved: returns space, and sees whether the peer has left.
@@ -478,74 +434,6 @@ impl Peer {
             fence(FULL);
             self.ring_bell();
         }
-    }
-
-    /// Wakes the peer if it sleeps. Called after every store that it might wait for.
-    #[inline(always)]
-    pub(super) fn ring_bell(&mut self) {
-        if self.use_fence {
-            // [armed]: our store before our look at the flag
-            fence(FULL);
-        } else {
-            // [armed]: the sleeper's process-wide barrier does the rest
-            compiler_fence(FULL);
-        }
-        // SAFETY: a word of their flags (`open`).
-        let armed = unsafe { u32_at(self.their_flags.add(ARMED_AT)) };
-        if armed.load(RELAXED) != 0 {
-            wake_up(armed, self.doorbell);
-        }
-    }
-
-    /// Asks to be woken, or not to be.
-    pub(super) fn set_armed(&mut self, armed: bool) {
-        // SAFETY: a word of our flags (`open`).
-        // [armed]: the caller's barrier follows
-        unsafe { u32_at(self.our_flags.add(ARMED_AT)) }.store(u32::from(armed), RELAXED);
-    }
-
-    /// Tells the peer everything that it might wait for while we sleep.
-    pub(super) fn before_sleep(&mut self) {
-        if self.send_in.retire_all(self.held.base())
-            | self.write_in.retire_all(self.write_in.position())
-        {
-            self.ring_bell();
-        }
-    }
-
-    /// Whether a poll would find something to do without the peer's doing anything first.
-    pub(super) fn must_stay_awake(&self) -> bool {
-        if self.state == State::Draining || (self.state == State::Down && !self.reported) {
-            return true;
-        }
-        if self.state != State::Open {
-            return false;
-        }
-        if self.fenced {
-            return self.their_left() != LEFT_NOT;
-        }
-        // SAFETY: a word of their places (`open`).
-        let acked = unsafe { u32_at(self.their_places.add(ACKED_AT)) }.load(RELAXED);
-        !self.send_in.is_empty()
-            || !self.write_in.is_empty()
-            || self.their_left() != LEFT_NOT
-            || !self.writes.is_empty()
-            || !self.serves.is_empty()
-            || (!self.acks.is_empty() && acked != self.acks_seen)
-            || self.must_pull()
-    }
-
-    /// Whether arming needs a fence here rather than the process-wide barrier.
-    pub(super) fn uses_fence(&self) -> bool {
-        self.use_fence
-    }
-}
-
-#[cold]
-fn wake_up(armed: &core::sync::atomic::AtomicU32, doorbell: i32) {
-    // Of several that find it armed one rings.
-    if armed.swap(0, Ordering::AcqRel) != 0 && doorbell >= 0 {
-        wake::ring(doorbell);
     }
 }
 

@@ -6,6 +6,7 @@ use super::held::words_for;
 use super::layout::LEFT_CLOSED;
 use super::ops::{Entry, Kind, Ops, Outcome};
 use super::peer::{CHUNK_BYTES_MAX, Out, Peer, PeerSetup, State, Work, finish};
+use super::pull::Pulled;
 use super::record::{LINE, lines_for};
 use super::ring::RingWriter;
 use super::rota::Rota;
@@ -34,7 +35,7 @@ pub struct Limits {
     pub ops_max: u32,
     /// The longest send ring that a peer may be opened with; a power of two.
     pub send_ring_bytes: u32,
-    /// Longest payload of a send; a message takes at most a quarter of the ring.
+    /// Longest payload of a send; a message also takes at most a quarter of the peer's ring.
     pub send_payload_max: u32,
 }
 
@@ -81,6 +82,8 @@ pub struct Shm<'m> {
     peers: &'m mut [Peer],
     rota: Rota<'m>,
     held: &'m mut [u64],
+    /// Words of `held` that each peer has.
+    held_words: usize,
     ops: Ops<'m>,
     domain: ShmDomain<'m>,
     limits: Limits,
@@ -120,7 +123,8 @@ impl<'m> Shm<'m> {
         // SAFETY: the heap's head is ours by this function's contract.
         let board = unsafe { Board::create(heap, limits.regions_max) };
         let domain = ShmDomain { regions, board };
-        Ok(Shm { peers, rota, held, ops, domain, limits: *limits })
+        let held_words = limits.held_words();
+        Ok(Shm { peers, rota, held, held_words, ops, domain, limits: *limits })
     }
 
     /// Opens a connection. Neither side waits for the other.
@@ -130,7 +134,8 @@ impl<'m> Shm<'m> {
     ///   [`super::rings_bytes`] bytes until the peer was closed; these were zeroed before either
     ///   side opened them and are used by one pair of sides once;
     /// - the other side is given the other number;
-    /// - `setup.heap` stays mapped until the peer was closed;
+    /// - `setup.heap` stays mapped until the peer was closed; the peer's provider was opened on it
+    ///   before, or its board is not found and everything is pulled through the ring;
     /// - `setup.kernel_copy_pid` is the peer's process, and `setup.doorbell` an eventfd, until then.
     pub unsafe fn peer_open(
         &mut self,
@@ -138,14 +143,11 @@ impl<'m> Shm<'m> {
         setup: &PeerSetup,
     ) -> Result<(), OpenError> {
         let sizes = setup.sizes;
-        let lines = RingWriter::record_lines_max(sizes.send_bytes / LINE as u32);
-        let fits = sizes.is_valid()
-            && sizes.send_bytes <= self.limits.send_ring_bytes
-            && lines_for(self.limits.send_payload_max as usize) <= lines;
+        let fits = sizes.is_valid() && sizes.send_bytes <= self.limits.send_ring_bytes;
         if !fits || setup.side > 1 {
             return Err(OpenError::Sizes);
         }
-        let words = self.limits.held_words();
+        let words = self.held_words;
         let slot = self.peers.get_mut(peer.as_usize()).ok_or(OpenError::Index)?;
         if slot.state != State::Closed {
             return Err(OpenError::Index);
@@ -189,6 +191,11 @@ impl<'m> Shm<'m> {
         for index in self.rota.all() {
             self.peers[*index as usize].set_armed(false);
         }
+    }
+
+    /// How the reads from an open peer were carried out so far.
+    pub fn pulled(&self, peer: PeerIndex) -> Option<Pulled> {
+        self.opened(peer).map(|peer| peer.pulled)
     }
 
     /// Accepts an op that ends later, with `outcome` at once when there is one.
@@ -291,7 +298,7 @@ impl<'m> Shm<'m> {
     }
 
     fn held_of(&self, peer: PeerIndex) -> &[u64] {
-        let words = self.limits.held_words();
+        let words = self.held_words;
         &self.held[peer.as_usize() * words..][..words]
     }
 }
@@ -336,7 +343,8 @@ impl<'m> Provider for Shm<'m> {
         }
         match &op.kind {
             OpKind::Send { head, payload } => {
-                if payload.length().0 > u64::from(self.limits.send_payload_max) {
+                let limit = self.limits.send_payload_max.min(peer.payload_max());
+                if payload.length().0 > u64::from(limit) {
                     return Err(PostError::Unsupported);
                 }
                 peer.send(head, *payload).map(|()| Posted::Done)
@@ -356,7 +364,7 @@ impl<'m> Provider for Shm<'m> {
         if !self.ops.none_done() {
             self.report_done(&mut out);
         }
-        let words = self.limits.held_words();
+        let words = self.held_words;
         let (ops, regions) = (&mut self.ops, self.domain.regions);
         let mut work = Work { ops, regions, out, budget: budget.0 };
         let turns = self.rota.turns();
@@ -399,7 +407,7 @@ impl<'m> Provider for Shm<'m> {
 
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        let words = self.limits.held_words();
+        let words = self.held_words;
         let held = &mut self.held[peer.as_usize() * words..][..words];
         self.peers[peer.as_usize()].release(slot, held);
     }

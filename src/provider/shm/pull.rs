@@ -18,6 +18,18 @@ use crate::base::slab::Handle;
 use crate::fabric::DownCause;
 use crate::memory::{Errno, kernel_copy};
 
+/// Bytes that were pulled from one peer, by the way they came.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(C)]
+pub struct Pulled {
+    /// Copied out of the peer's shared heap.
+    pub direct_bytes: u64,
+    /// Copied by the kernel.
+    pub kernel_bytes: u64,
+    /// Copied by the peer and by us.
+    pub ring_bytes: u64,
+}
+
 /// What became of one step of a read.
 enum Step {
     /// It goes on, or another has its turn.
@@ -101,6 +113,10 @@ impl Peer {
         match result {
             Ok(copied) => {
                 entry.progress += copied as u64;
+                match entry.way {
+                    Way::Direct => self.pulled.direct_bytes += copied as u64,
+                    _ => self.pulled.kernel_bytes += copied as u64,
+                }
                 let ended = entry.progress == entry.local.length().0;
                 work.charge(copied as u64);
                 if ended {
@@ -222,6 +238,7 @@ impl Peer {
             from.copy_to_nonoverlapping(to, record.length as usize);
         }
         entry.progress += length;
+        self.pulled.ring_bytes += length;
         if length == left {
             self.end_first(work, Outcome::Success, 0);
         }

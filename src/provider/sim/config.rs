@@ -98,6 +98,28 @@ pub struct SimCounts {
     pub ghosts: u64,
 }
 
+impl SimCounts {
+    /// Adds the counts of another network.
+    pub const fn add(&mut self, other: &SimCounts) {
+        self.accepted += other.accepted;
+        self.sends += other.sends;
+        self.writes += other.writes;
+        self.reads += other.reads;
+        self.adds += other.adds;
+        self.fences += other.fences;
+        self.bytes += other.bytes;
+        self.key_errors += other.key_errors;
+        self.violations += other.violations;
+        self.delayed += other.delayed;
+        self.reordered += other.reordered;
+        self.agains += other.agains;
+        self.errors += other.errors;
+        self.deaths += other.deaths;
+        self.late_completions += other.late_completions;
+        self.ghosts += other.ghosts;
+    }
+}
+
 impl fmt::Display for SimCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -1,0 +1,126 @@
+//! The user's memory in a simulation: buffers with guards, and a watch over those given back.
+
+extern crate std;
+
+use crate::base::units::Bytes;
+use crate::fabric::{MemoryKind, Region};
+use crate::provider::random::Random;
+use std::vec::Vec;
+
+/// Longest message in bytes.
+pub const BUFFER_BYTES: usize = 2048;
+/// Bytes on both sides of a buffer that nobody may touch.
+const GUARD_BYTES: usize = 64;
+const STRIDE: usize = BUFFER_BYTES + 2 * GUARD_BYTES;
+/// Buffers of one region.
+const PER_REGION: usize = 16;
+/// What stands in guards and in buffers that were given back.
+const IDLE: u8 = 0xee;
+
+/// A buffer in use, by number.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Buffer(usize);
+
+/// What a receive left in its buffer.
+#[derive(Clone, Debug)]
+pub struct Held {
+    body: Vec<u8>,
+    guarded: bool,
+}
+
+impl Held {
+    /// Whether it is the message made of `seed`, and nothing else was touched.
+    pub fn check(&self, length: usize, seed: u64) -> Result<(), &'static str> {
+        if !self.guarded {
+            return Err("bytes beyond the message were touched");
+        }
+        let same = self.body.iter().enumerate().all(|(at, byte)| *byte == byte_of(seed, at));
+        if self.body.len() == length && same { Ok(()) } else { Err("it holds another message") }
+    }
+}
+
+/// All buffers of one endpoint.
+pub struct Memory {
+    bytes: Vec<u8>,
+    free: Vec<Buffer>,
+}
+
+impl Memory {
+    /// `regions` regions of buffers, all given back.
+    pub fn new(regions: usize) -> Memory {
+        let count = regions * PER_REGION;
+        let mut bytes = std::vec![IDLE; count * STRIDE];
+        bytes.as_mut_ptr().expose_provenance();
+        Memory { bytes, free: (0..count).map(Buffer).collect() }
+    }
+
+    /// The range of one region.
+    pub fn region(&mut self, index: usize) -> Region {
+        let length = PER_REGION * STRIDE;
+        let start = self.bytes.as_mut_ptr().expose_provenance() + index * length;
+        Region { address: start as u64, length: Bytes::of(length), kind: MemoryKind::Host }
+    }
+
+    /// The region that a buffer lies in.
+    pub fn region_of(&self, buffer: Buffer) -> usize {
+        buffer.0 / PER_REGION
+    }
+
+    /// Takes a buffer at random. *Panics* when none is left.
+    pub fn take(&mut self, random: &mut Random) -> Buffer {
+        let at = random.below(self.free.len() as u64) as usize;
+        self.free.swap_remove(at)
+    }
+
+    /// Address of a buffer.
+    pub fn address(&self, buffer: Buffer) -> u64 {
+        self.bytes.as_ptr() as u64 + (buffer.0 * STRIDE + GUARD_BYTES) as u64
+    }
+
+    /// Fills a buffer with the bytes of a message.
+    pub fn fill(&mut self, buffer: Buffer, length: usize, seed: u64) {
+        for (at, byte) in self.slot(buffer)[GUARD_BYTES..][..length].iter_mut().enumerate() {
+            *byte = byte_of(seed, at);
+        }
+    }
+
+    /// Whether a buffer holds exactly the bytes of a message, and idle ones behind it.
+    pub fn holds(&mut self, buffer: Buffer, length: usize, seed: u64) -> bool {
+        let slot = self.slot(buffer);
+        let (body, rest) = slot[GUARD_BYTES..].split_at(length);
+        let front = slot[..GUARD_BYTES].iter().all(|byte| *byte == IDLE);
+        front
+            && body.iter().enumerate().all(|(at, byte)| *byte == byte_of(seed, at))
+            && rest.iter().all(|byte| *byte == IDLE)
+    }
+
+    /// A copy of what a receive left in a buffer.
+    pub fn content(&mut self, buffer: Buffer, length: usize) -> Held {
+        let slot = self.slot(buffer);
+        let (body, rest) = slot[GUARD_BYTES..].split_at(length.min(BUFFER_BYTES));
+        let guards = slot[..GUARD_BYTES].iter().chain(rest);
+        Held { body: body.to_vec(), guarded: guards.into_iter().all(|byte| *byte == IDLE) }
+    }
+
+    /// Gives a buffer back. From now on nobody may touch it.
+    pub fn give_back(&mut self, buffer: Buffer) {
+        self.slot(buffer).fill(IDLE);
+        self.free.push(buffer);
+    }
+
+    /// Whether everything that was given back is untouched.
+    pub fn is_untouched(&mut self) -> bool {
+        let free = self.free.clone();
+        free.into_iter().all(|buffer| self.slot(buffer).iter().all(|byte| *byte == IDLE))
+    }
+
+    fn slot(&mut self, buffer: Buffer) -> &mut [u8] {
+        // the library writes through pointers made of addresses: nothing of the slice is cached
+        // across calls, since each call takes the vector anew
+        &mut self.bytes[buffer.0 * STRIDE..][..STRIDE]
+    }
+}
+
+fn byte_of(seed: u64, at: usize) -> u8 {
+    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64 * 0x0100_0193) >> 7) as u8
+}

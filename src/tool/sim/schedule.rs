@@ -1,0 +1,556 @@
+//! One schedule: two endpoints, one connection, random calls, random faults, and the oracle.
+
+extern crate std;
+
+use super::memory::{BUFFER_BYTES, Buffer, Held, Memory};
+use super::oracle::{self, Pairing, Posted, Sent};
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
+use crate::base::slab::Handle;
+use crate::base::units::{Bytes, Instant, Span};
+use crate::fabric::{Domain, Provider, RailKey, RemoteSpan};
+use crate::provider::random::Random;
+use crate::provider::sim::{CERTAIN, Faults, SimConfig, SimCounts, SimFabric, SimPort};
+use crate::transport::endpoint::ConnectionCloseError;
+use crate::transport::limits::CREDITS;
+use crate::transport::{
+    Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
+    RequestId, Stats, SubmitError,
+};
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+const CONNECTION: ConnectionIndex = ConnectionIndex(0);
+const LIMITS: Limits = Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32 };
+/// Regions of each endpoint: more than a peer remembers, so that cells are written anew.
+const REGIONS: usize = 12;
+const TAGS: u64 = 3;
+const EAGER_BYTES: Bytes = Bytes(256);
+const BUDGET: Bytes = Bytes::kib(256);
+/// Rounds of progress after which something that has not ended never will.
+const ROUNDS_MAX: usize = 200_000;
+
+/// How requests ended, and what the network did.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Tally {
+    /// The network's counts.
+    pub network: SimCounts,
+    /// Calls of the user.
+    pub calls: u64,
+    /// Messages that arrived whole.
+    pub delivered: u64,
+    /// Messages longer than their receive.
+    pub truncated: u64,
+    /// Receives that were withdrawn.
+    pub canceled: u64,
+    /// Requests that ended because the connection did.
+    pub failed: u64,
+    /// Messages sent unasked before their receive was posted.
+    pub unexpected: u64,
+    /// Messages pushed in stripes.
+    pub pushed: u64,
+    /// Messages pulled.
+    pub pulled: u64,
+}
+
+struct SendRecord {
+    sent: Sent,
+    buffer: Buffer,
+    request: RequestId,
+    ended: bool,
+}
+
+struct GroupRecord {
+    tags: Vec<i32>,
+    rooms: Vec<(Buffer, usize)>,
+    request: RequestId,
+    cancel_asked: bool,
+    outcome: Option<Outcome>,
+    /// What the buffers held when the request ended, kept for the oracle.
+    held: Vec<Held>,
+}
+
+/// One direction of the connection.
+#[derive(Default)]
+struct Direction {
+    sends: Vec<SendRecord>,
+    groups: Vec<GroupRecord>,
+}
+
+impl Direction {
+    fn posted(&self) -> (Vec<Posted>, Vec<usize>) {
+        let kept: Vec<usize> = (0..self.groups.len())
+            .filter(|at| {
+                let outcome = self.groups[*at].outcome;
+                outcome.is_none_or(|outcome| outcome.result != Err(RequestError::Canceled))
+            })
+            .collect();
+        let groups = kept.iter().map(|at| Posted { tags: self.groups[*at].tags.clone() }).collect();
+        (groups, kept)
+    }
+
+    fn pairing(&self) -> (Pairing, Vec<usize>) {
+        let sent: Vec<Sent> = self.sends.iter().map(|send| send.sent).collect();
+        let (posted, kept) = self.posted();
+        (oracle::pair(&sent, &posted), kept)
+    }
+
+    fn is_done(&self) -> bool {
+        self.sends.iter().all(|send| send.ended)
+            && self.groups.iter().all(|group| group.outcome.is_some())
+    }
+}
+
+struct World<'f, 'm> {
+    endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
+    tables: [DataMrs<'m>; 2],
+    regions: [[Handle; REGIONS]; 2],
+    memory: [Memory; 2],
+    directions: [Direction; 2],
+    random: Random,
+    now: Instant,
+    calls: u64,
+    failed: bool,
+}
+
+/// The network of a schedule: half of them pull, half of the others keep no order.
+fn config(seed: u64) -> SimConfig {
+    let mut random = Random::new(seed ^ 0x5eed);
+    let pull = random.below(2) == 0;
+    let often = |random: &mut Random, most: u32| random.below(u64::from(most)) as u32;
+    let lossy = random.below(4) == 0;
+    let faults = Faults {
+        delay: often(&mut random, CERTAIN / 2),
+        reorder: often(&mut random, CERTAIN / 2),
+        again: often(&mut random, CERTAIN / 3),
+        error: if lossy { often(&mut random, CERTAIN / 400) } else { 0 },
+        rail_death: if lossy { often(&mut random, CERTAIN / 400) } else { 0 },
+        late_completion: often(&mut random, CERTAIN / 4),
+        ghost: if lossy { CERTAIN / 2 } else { 0 },
+    };
+    SimConfig {
+        ports: 2,
+        peers_max: 1,
+        recv_slots: CREDITS,
+        payload_max: EAGER_BYTES,
+        regions_max: 2 * REGIONS as u32 + 2,
+        flights_max: 512,
+        pull,
+        ordered: random.below(2) == 0,
+        immediate: true,
+        copies_at_post: true,
+        latency: Span(100),
+        delay_max: Span(3000),
+        seed,
+        faults,
+    }
+}
+
+/// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
+pub fn run(seed: u64) -> Result<Tally, String> {
+    let config = config(seed);
+    let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
+    let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
+    let (a, b) = fabric.connect(0, 1).map_err(|error| format!("connect: {error:?}"))?;
+    assert_eq!((a, b), (PeerIndex(0), PeerIndex(0)));
+    let bytes = LIMITS.machine_bytes() + LIMITS.regions_bytes();
+    let mut blocks = [HeapBlock::new(bytes), HeapBlock::new(bytes)];
+    let mut world = World::open(&fabric, &mut blocks, config.pull, seed)?;
+    let steps = 60 + world.random.below(200);
+    for _ in 0..steps {
+        world.step()?;
+        if world.failed {
+            break;
+        }
+    }
+    world.settle()?;
+    world.check(&fabric)
+}
+
+impl<'f, 'm> World<'f, 'm> {
+    fn open(
+        fabric: &'f SimFabric<'m>,
+        blocks: &'m mut [HeapBlock; 2],
+        pull: bool,
+        seed: u64,
+    ) -> Result<World<'f, 'm>, String> {
+        let mut memory = [Memory::new(REGIONS), Memory::new(REGIONS)];
+        let mut regions = [[Handle::default(); REGIONS]; 2];
+        let mut port = 0;
+        let halves = blocks.each_mut().map(|block| {
+            let mut carver = block.carver();
+            let table = DataMrs::carve(&mut carver, LIMITS.regions_max).expect("sized");
+            let config = Config { eager_bytes_max: EAGER_BYTES, stripe_bytes_min: Bytes(128) };
+            let rail = fabric.port(port);
+            let endpoint = Endpoint::open(&mut carver, LIMITS, config, table, rail).expect("sized");
+            port += 1;
+            (endpoint, table)
+        });
+        let tables = halves.each_ref().map(|(_, table)| *table);
+        let mut endpoints = halves.map(|(endpoint, _)| endpoint);
+        let mailboxes = endpoints.each_ref().map(Endpoint::mailboxes);
+        // SAFETY: the blocks outlive the endpoints, and the memory the world.
+        let keys = [0, 1].map(|side: usize| unsafe {
+            endpoints[side].rail().domain().register(mailboxes[side].region()).expect("sized")
+        });
+        for side in 0..2 {
+            for (at, handle) in regions[side].iter_mut().enumerate() {
+                let region = memory[side].region(at);
+                let domain = endpoints[side].rail().domain();
+                // SAFETY: as above.
+                let key = unsafe { domain.register(region) }.map_err(|e| format!("{e:?}"))?;
+                let mut keys = [RailKey(0); 8];
+                keys[0] = key;
+                // SAFETY: as above.
+                *handle = unsafe { tables[side].insert(region, &keys) }.ok_or("regions")?;
+            }
+            let other = 1 - side;
+            let mailbox = RemoteSpan { key: keys[other], address: mailboxes[other].address(0) };
+            let setup = ConnectionSetup {
+                pull,
+                mailbox,
+                eager_bytes_max: EAGER_BYTES,
+                credits: CREDITS,
+                groups_max: LIMITS.requests_max,
+            };
+            endpoints[side].connection_open(CONNECTION, &setup);
+        }
+        Ok(World {
+            endpoints,
+            tables,
+            regions,
+            memory,
+            directions: Default::default(),
+            random: Random::new(seed),
+            now: Instant(0),
+            calls: 0,
+            failed: false,
+        })
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.calls += 1;
+        let side = self.random.below(2) as usize;
+        match self.random.below(100) {
+            0..35 => {
+                let tag = self.tag();
+                let length = self.length();
+                self.isend(side, tag, length)?;
+            }
+            35..65 => {
+                let count = if self.random.below(4) == 0 { 1 + self.random.below(8) } else { 1 };
+                let tags: Vec<i32> = (0..count).map(|_| self.tag()).collect();
+                self.irecv(side, &tags)?;
+            }
+            65..68 => self.cancel(side),
+            _ => self.progress(side)?,
+        }
+        Ok(())
+    }
+
+    fn tag(&mut self) -> i32 {
+        match self.random.below(4) {
+            0 => self.random.below(TAGS) as i32 - 1,
+            _ => 0,
+        }
+    }
+
+    fn length(&mut self) -> usize {
+        match self.random.below(4) {
+            0 => 0,
+            1 => self.random.below(EAGER_BYTES.0 + 2) as usize,
+            _ => self.random.below(BUFFER_BYTES as u64 + 1) as usize,
+        }
+    }
+
+    /// Sends from `side`. `Ok(false)`: full.
+    fn isend(&mut self, side: usize, tag: i32, length: usize) -> Result<bool, String> {
+        let buffer = self.memory[side].take(&mut self.random);
+        let seed = self.random.next();
+        self.memory[side].fill(buffer, length, seed);
+        let message = Outgoing {
+            region: self.regions[side][self.memory[side].region_of(buffer)],
+            address: self.memory[side].address(buffer),
+            length: length as u64,
+            tag,
+        };
+        match self.endpoints[side].isend(CONNECTION, message) {
+            Ok(request) => {
+                let sent = Sent { tag, length, seed };
+                let record = SendRecord { sent, buffer, request, ended: false };
+                self.directions[side].sends.push(record);
+                Ok(true)
+            }
+            Err(error) => {
+                self.memory[side].give_back(buffer);
+                self.refused(error)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Posts a group at `side`, for messages of the other.
+    fn irecv(&mut self, side: usize, tags: &[i32]) -> Result<bool, String> {
+        let rooms: Vec<(Buffer, usize)> = tags
+            .iter()
+            .map(|_| {
+                let short = self.random.below(12) == 0;
+                let room = if short { self.length() } else { BUFFER_BYTES };
+                (self.memory[side].take(&mut self.random), room)
+            })
+            .collect();
+        let buffers: Vec<Incoming> = rooms
+            .iter()
+            .zip(tags)
+            .map(|((buffer, room), tag)| Incoming {
+                region: self.regions[side][self.memory[side].region_of(*buffer)],
+                address: self.memory[side].address(*buffer),
+                length: *room as u64,
+                tag: *tag,
+            })
+            .collect();
+        match self.endpoints[side].irecv(CONNECTION, &buffers) {
+            Ok(request) => {
+                self.directions[1 - side].groups.push(GroupRecord {
+                    tags: tags.to_vec(),
+                    rooms,
+                    request,
+                    cancel_asked: false,
+                    outcome: None,
+                    held: Vec::new(),
+                });
+                Ok(true)
+            }
+            Err(error) => {
+                for (buffer, _) in rooms {
+                    self.memory[side].give_back(buffer);
+                }
+                self.refused(error)?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn refused(&mut self, error: SubmitError) -> Result<(), String> {
+        match error {
+            SubmitError::Again => Ok(()),
+            SubmitError::Failed(_) | SubmitError::Connection => {
+                self.failed = true;
+                Ok(())
+            }
+            other => Err(format!("a good request was refused: {other:?}")),
+        }
+    }
+
+    fn cancel(&mut self, side: usize) {
+        let open: Vec<usize> = (0..self.directions[1 - side].groups.len())
+            .filter(|at| self.directions[1 - side].groups[*at].outcome.is_none())
+            .collect();
+        if open.is_empty() {
+            return;
+        }
+        let at = open[self.random.below(open.len() as u64) as usize];
+        let request = self.directions[1 - side].groups[at].request;
+        if self.endpoints[side].cancel(request).is_ok() {
+            self.directions[1 - side].groups[at].cancel_asked = true;
+        }
+    }
+
+    /// Progress of one side, a little time, and every request asked.
+    fn progress(&mut self, side: usize) -> Result<(), String> {
+        self.now = self.now.after(Span(self.random.below(600)));
+        self.endpoints[side].progress(self.now, BUDGET);
+        self.ask_sends(side)?;
+        self.ask_receives(side)
+    }
+
+    fn ask_sends(&mut self, side: usize) -> Result<(), String> {
+        let World { endpoints, memory, directions, .. } = self;
+        for send in directions[side].sends.iter_mut().filter(|send| !send.ended) {
+            let asked = endpoints[side].test(send.request);
+            let Some(outcome) = asked.map_err(|error| format!("send: {error:?}"))? else {
+                continue;
+            };
+            send.ended = true;
+            if outcome.result.is_ok() && outcome.lengths[0] != send.sent.length as u64 {
+                return Err(format!("a send of {} said {:?}", send.sent.length, outcome));
+            }
+            self.failed |= outcome.result.is_err();
+            if !memory[side].holds(send.buffer, send.sent.length, send.sent.seed) {
+                return Err("a source was written".into());
+            }
+            memory[side].give_back(send.buffer);
+        }
+        Ok(())
+    }
+
+    fn ask_receives(&mut self, side: usize) -> Result<(), String> {
+        let World { endpoints, memory, directions, .. } = self;
+        let mut broken = false;
+        for group in directions[1 - side].groups.iter_mut().filter(|group| group.outcome.is_none())
+        {
+            let asked = endpoints[side].test(group.request);
+            let Some(outcome) = asked.map_err(|error| format!("receive: {error:?}"))? else {
+                continue;
+            };
+            group.outcome = Some(outcome);
+            broken |= ends_connection(&outcome);
+            for (at, (buffer, _)) in group.rooms.iter().enumerate() {
+                let length = outcome.lengths[at] as usize;
+                group.held.push(memory[side].content(*buffer, length));
+                memory[side].give_back(*buffer);
+            }
+        }
+        self.failed |= broken;
+        Ok(())
+    }
+
+    /// Completes what is open, or closes what is broken, until every request has ended.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            if !self.failed {
+                self.complete()?;
+            } else {
+                for side in 0..2 {
+                    self.close(side)?;
+                }
+            }
+            for side in 0..2 {
+                self.progress(side)?;
+            }
+            let done = self.directions.iter().all(Direction::is_done);
+            let paired =
+                self.failed || self.directions.iter().all(|d| d.pairing().0.left.is_empty());
+            if done && paired {
+                return self.close_both();
+            }
+        }
+        Err("requests never ended".into())
+    }
+
+    /// Sends or receives what the oracle says is missing.
+    fn complete(&mut self) -> Result<(), String> {
+        for side in 0..2 {
+            let (pairing, kept) = self.directions[side].pairing();
+            let open = pairing.messages.iter().position(|group| group.iter().any(Option::is_none));
+            if let Some(group) = open {
+                let receive = pairing.messages[group].iter().position(Option::is_none);
+                let record = &self.directions[side].groups[kept[group]];
+                let tag = record.tags[receive.unwrap_or(0)];
+                // a group that is being withdrawn may end either way: let it
+                if !record.cancel_asked || self.random.below(8) == 0 {
+                    self.isend(side, tag, 1)?;
+                }
+            } else if let Some(message) = pairing.left.first() {
+                let tag = self.directions[side].sends[*message].sent.tag;
+                self.irecv(1 - side, &[tag])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, side: usize) -> Result<(), String> {
+        match self.endpoints[side].connection_close(CONNECTION) {
+            Ok(()) | Err(ConnectionCloseError::Stale | ConnectionCloseError::Again) => Ok(()),
+        }
+    }
+
+    fn close_both(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            let mut closed = 0;
+            for side in 0..2 {
+                let result = self.endpoints[side].connection_close(CONNECTION);
+                closed += usize::from(result != Err(ConnectionCloseError::Again));
+                self.now = self.now.after(Span(500));
+                self.endpoints[side].progress(self.now, BUDGET);
+            }
+            if closed == 2 {
+                return Ok(());
+            }
+        }
+        Err("a connection never closed".into())
+    }
+
+    /// Compares what happened with what the oracle says.
+    fn check(mut self, fabric: &SimFabric<'_>) -> Result<Tally, String> {
+        let network = fabric.counts();
+        let mut tally = Tally { network, calls: self.calls, ..Tally::default() };
+        if network.violations != 0 {
+            return Err("a message found no receive slot: credits were overrun".into());
+        }
+        for direction in &self.directions {
+            check_direction(direction, &mut tally)?;
+        }
+        for side in 0..2 {
+            if !self.memory[side].is_untouched() {
+                return Err("memory that was given back was touched".into());
+            }
+            for region in self.regions[side] {
+                self.tables[side].remove(region).map_err(|e| format!("region: {e:?}"))?;
+            }
+            let stats: &Stats = self.endpoints[side].stats();
+            tally.unexpected += stats.unexpected;
+            tally.pushed += stats.pushed;
+            tally.pulled += stats.pulled;
+        }
+        Ok(tally)
+    }
+}
+
+fn ends_connection(outcome: &Outcome) -> bool {
+    matches!(
+        outcome.result,
+        Err(RequestError::PeerClosed
+            | RequestError::PeerDied
+            | RequestError::Protocol
+            | RequestError::Fabric(_))
+    )
+}
+
+fn check_direction(direction: &Direction, tally: &mut Tally) -> Result<(), String> {
+    let (pairing, kept) = direction.pairing();
+    tally.canceled += (direction.groups.len() - kept.len()) as u64;
+    for (messages, at) in pairing.messages.iter().zip(kept) {
+        let group = &direction.groups[at];
+        let outcome = group.outcome.ok_or("a group has no outcome")?;
+        match outcome.result {
+            Ok(()) | Err(RequestError::Truncated) => {
+                check_group(direction, group, &outcome, messages, tally)?;
+            }
+            Err(_) => tally.failed += 1,
+        }
+    }
+    Ok(())
+}
+
+fn check_group(
+    direction: &Direction,
+    group: &GroupRecord,
+    outcome: &Outcome,
+    messages: &[Option<usize>],
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let mut truncated = false;
+    for (receive, message) in messages.iter().enumerate() {
+        let message = message.ok_or("a receive ended well that nothing was sent to")?;
+        let sent = direction.sends[message].sent;
+        let room = group.rooms[receive].1;
+        if outcome.lengths[receive] != sent.length as u64 {
+            return Err(format!("receive {receive} has another length: {outcome:?}, {sent:?}"));
+        }
+        if sent.length > room {
+            truncated = true;
+            tally.truncated += 1;
+            continue;
+        }
+        group.held[receive]
+            .check(sent.length, sent.seed)
+            .map_err(|what| format!("receive {receive} of {message}, {sent:?}: {what}"))?;
+        tally.delivered += 1;
+    }
+    match (truncated, outcome.result) {
+        (true, Err(RequestError::Truncated)) | (false, Ok(())) => Ok(()),
+        _ => Err(format!("truncation was told wrongly: {outcome:?}")),
+    }
+}

@@ -1,0 +1,162 @@
+//! Endpoints on this host, put together for real: side band, rail, machine.
+
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::MemoryKind;
+use crosstie::host::endpoint::Closing;
+use crosstie::host::{DeviceKind, Endpoint, Options};
+use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId};
+use std::time::{Duration, Instant};
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+fn open(block: &mut HeapBlock, options: &Options) -> Endpoint {
+    // SAFETY: the block outlives the endpoint in every test.
+    unsafe { Endpoint::open(block.start(), block.length(), options) }.expect("an endpoint")
+}
+
+fn joined(a: &mut Endpoint, b: &mut Endpoint) -> (Handle, Handle) {
+    let (listener, bytes) = b.shared.listen().expect("a listener");
+    let attempt = a.shared.connect(&bytes).expect("an attempt");
+    let start = Instant::now();
+    let (mut connecting, mut accepted) = (None, None);
+    while connecting.is_none() || accepted.is_none() {
+        if connecting.is_none() {
+            connecting = a.shared.connect_poll(attempt).expect("a connection");
+        }
+        if accepted.is_none() {
+            accepted = b.shared.accept(listener).expect("a connection");
+        }
+        assert!(start.elapsed() < WATCHDOG);
+    }
+    b.shared.listener_close(listener).unwrap();
+    (connecting.unwrap(), accepted.unwrap())
+}
+
+fn wait(endpoints: &mut [&mut Endpoint], who: usize, request: RequestId) -> Outcome {
+    let start = Instant::now();
+    loop {
+        if let Some(outcome) = endpoints[who].test(request).expect("a live request") {
+            return outcome;
+        }
+        for endpoint in endpoints.iter_mut() {
+            endpoint.progress();
+        }
+        assert!(start.elapsed() < WATCHDOG);
+    }
+}
+
+fn close(endpoint: &mut Endpoint, connection: Handle) {
+    let start = Instant::now();
+    while endpoint.connection_close(connection) == Closing::Again {
+        endpoint.progress();
+        assert!(start.elapsed() < WATCHDOG);
+    }
+}
+
+#[test]
+fn messages_cross_between_two_endpoints_in_each_kind_of_memory() {
+    let options = Options::default();
+    let (mut block_a, mut block_b) =
+        (HeapBlock::new(options.bytes()), HeapBlock::new(options.bytes()));
+    let (mut a, mut b) = (open(&mut block_a, &options), open(&mut block_b, &options));
+    let (to_b, to_a) = joined(&mut a, &mut b);
+    for shared in [true, false] {
+        let length = 3_000_001usize;
+        let mut heap = (vec![0u8; length], vec![0u8; length]);
+        let memory = |endpoint: &Endpoint, vector: &mut Vec<u8>| match shared {
+            true => {
+                let (start, handle) = endpoint.shared.allocate(Bytes(length as u64)).unwrap();
+                (start, handle)
+            }
+            false => {
+                let start = vector.as_mut_ptr();
+                let (address, bytes) = (start.expose_provenance() as u64, Bytes(length as u64));
+                // SAFETY: the vectors outlive the endpoints' use of them.
+                let handle =
+                    unsafe { endpoint.shared.register(address, bytes, MemoryKind::Host) }.unwrap();
+                (start, handle)
+            }
+        };
+        let (source, from) = memory(&a, &mut heap.0);
+        let (target, into) = memory(&b, &mut heap.1);
+        for size in [0usize, 1, 8, 24, 25, 4096, 8192, 8193, 65_536, 1 << 20, length] {
+            for at in 0..size {
+                // SAFETY: no request stands.
+                unsafe { source.add(at).write((at * 7 + size) as u8) };
+            }
+            let room =
+                Incoming { region: into, address: target as u64, length: size as u64, tag: 5 };
+            let message =
+                Outgoing { region: from, address: source as u64, length: size as u64, tag: 5 };
+            let receive = b.irecv(to_a, &[room]).unwrap();
+            let send = a.isend(to_b, message).unwrap();
+            let outcome = wait(&mut [&mut a, &mut b], 1, receive);
+            assert_eq!((outcome.result, outcome.lengths[0]), (Ok(()), size as u64));
+            assert_eq!(wait(&mut [&mut a, &mut b], 0, send).result, Ok(()));
+            for at in 0..size {
+                // SAFETY: no request stands.
+                assert_eq!(unsafe { target.add(at).read() }, (at * 7 + size) as u8);
+            }
+        }
+        if shared {
+            a.shared.free(from).unwrap();
+            b.shared.free(into).unwrap();
+        } else {
+            a.shared.deregister(from).unwrap();
+            b.shared.deregister(into).unwrap();
+        }
+    }
+    close(&mut a, to_b);
+    close(&mut b, to_a);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn closing_one_side_ends_the_others_requests_and_connections_can_be_made_again() {
+    let options = Options::default();
+    let (mut block_a, mut block_b) =
+        (HeapBlock::new(options.bytes()), HeapBlock::new(options.bytes()));
+    let (mut a, mut b) = (open(&mut block_a, &options), open(&mut block_b, &options));
+    let (_, into) = b.shared.allocate(Bytes(4096)).unwrap();
+    for _ in 0..200 {
+        let (to_b, to_a) = joined(&mut a, &mut b);
+        let room = Incoming { region: into, address: 0, length: 0, tag: 0 };
+        let receive = b.irecv(to_a, &[room]).unwrap();
+        close(&mut a, to_b);
+        let outcome = wait(&mut [&mut a, &mut b], 1, receive);
+        assert_eq!(outcome.result, Err(RequestError::PeerClosed));
+        close(&mut b, to_a);
+        assert_eq!(b.connection_close(to_a), Closing::Stale);
+    }
+    a.close();
+    b.close();
+}
+
+#[test]
+fn loopback_endpoint_talks_to_itself() {
+    let options = Options { device: DeviceKind::Loopback, ..Options::default() };
+    let mut block = HeapBlock::new(options.bytes());
+    let mut endpoint = open(&mut block, &options);
+    for _ in 0..100 {
+        let (listener, bytes) = endpoint.shared.listen().unwrap();
+        let attempt = endpoint.shared.connect(&bytes).unwrap();
+        let to = endpoint.shared.connect_poll(attempt).unwrap().unwrap();
+        let from = endpoint.shared.accept(listener).unwrap().unwrap();
+        endpoint.shared.listener_close(listener).unwrap();
+        let (start, region) = endpoint.shared.allocate(Bytes(1 << 20)).unwrap();
+        let half = 1 << 19;
+        let message = Outgoing { region, address: start as u64, length: half, tag: 1 };
+        let room = Incoming { region, address: start as u64 + half, length: half, tag: 1 };
+        let receive = endpoint.irecv(from, &[room]).unwrap();
+        let send = endpoint.isend(to, message).unwrap();
+        assert_eq!(wait(&mut [&mut endpoint], 0, receive).lengths[0], half);
+        assert_eq!(wait(&mut [&mut endpoint], 0, send).result, Ok(()));
+        close(&mut endpoint, to);
+        close(&mut endpoint, from);
+        endpoint.shared.free(region).unwrap();
+    }
+    endpoint.close();
+}
