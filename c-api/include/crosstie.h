@@ -173,7 +173,7 @@
 #define XTIE_BYTES_OPERATION 112
 
 // Term of XTIE_ENDPOINT_BYTES: registered memory.
-#define XTIE_BYTES_REGION 160
+#define XTIE_BYTES_REGION 144
 
 // Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
 #define XTIE_BYTES_LOOPBACK 90112

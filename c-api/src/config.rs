@@ -28,7 +28,7 @@ pub const XTIE_BYTES_REQUEST: u32 = 880;
 /// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
 pub const XTIE_BYTES_OPERATION: u32 = 112;
 /// Term of XTIE_ENDPOINT_BYTES: registered memory.
-pub const XTIE_BYTES_REGION: u32 = 160;
+pub const XTIE_BYTES_REGION: u32 = 144;
 /// Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
 pub const XTIE_BYTES_LOOPBACK: u32 = 90112;
 /// Term of XTIE_LOOPBACK_BYTES: what a transfer takes more than elsewhere.
