@@ -123,8 +123,7 @@ fn ran(program: &str) -> String {
 /// The shared library that cargo built along with this test.
 fn shared_library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let place = test.parent().and_then(Path::parent).unwrap();
-    place.join("libcrosstie_c.so")
+    test.with_file_name("libcrosstie_c.so")
 }
 
 fn exported() -> BTreeSet<String> {
