@@ -247,7 +247,7 @@ fn missing_pointers_are_told() {
 fn messages_are_checked() {
     let it = Opened::new(&config(LOOPBACK));
     let pair = it.join(&it);
-    let mut bytes = vec![0u8; 64];
+    let mut bytes = [0u8; 64];
     let memory = it.register(&mut bytes[8..56]);
     expect(it.send(pair.0, &bytes[..16], memory).0, XTIE_ERR_RANGE);
     expect(it.send(pair.0, &bytes[48..], memory).0, XTIE_ERR_RANGE);
