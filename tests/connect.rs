@@ -284,6 +284,65 @@ fn a_killed_peer_is_noticed_and_leaves_no_file() {
 }
 
 #[test]
+fn a_killed_peer_is_noticed_although_its_child_holds_the_sockets() {
+    let dir = directory("orphan");
+    let mut a = Node::new(&Limits { shm_dir: dir.clone(), ..Limits::default() });
+    let (mut child, handle) = start_child("listen_forked", &dir);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    child.kill().unwrap();
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    until("file removed", || (std::fs::read_dir(&dir).unwrap().count() == 0).then_some(()));
+    let end = until("an end", || match a.band.connect_begin(&handle) {
+        Ok(pending) => Some(until("an end", || a.band.connect_poll(pending).err())),
+        Err(error) => Some(error),
+    });
+    let named = matches!(end, ConnectError::PeerDied(_) | ConnectError::NoListener(_));
+    assert!(named, "{end}");
+    child.wait().unwrap();
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn a_stopped_peer_is_named_at_the_deadline_and_the_slot_comes_back_when_it_goes_on() {
+    let dir = directory("stopped");
+    let limits = Limits {
+        connections: 2,
+        deadline: Span::millis(100),
+        shm_dir: dir.clone(),
+        ..Limits::default()
+    };
+    let a = Node::new(&limits);
+    let (mut child, handle) = start_child("listen", &dir);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    until("connect", || a.band.connect_poll(pending).unwrap());
+    signal(&child, libc::SIGSTOP);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    let error = until("deadline", || a.band.connect_poll(pending).err());
+    let ConnectError::Deadline(peer) = error else { panic!("{error}") };
+    assert_eq!(peer.pid, child.id());
+    assert_eq!(a.band.connect_begin(&handle), Err(ConnectError::LocalFull));
+    signal(&child, libc::SIGCONT);
+    let pending = until("slot", || a.band.connect_begin(&handle).ok());
+    a.band.connect_abandon(pending).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    a.band.close();
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_thousand_connections_between_two_processes() {
+    run_alone("times");
+}
+
+#[test]
+fn a_band_may_be_used_from_any_thread() {
+    const fn check<T: Send + Sync>() {}
+    check::<Band<TestMemory>>();
+}
+
+#[test]
 fn open_sweeps_what_killed_endpoints_left() {
     let dir = directory("sweep");
     let (mut child, _) = start_child("listen", &dir);

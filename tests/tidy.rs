@@ -115,7 +115,9 @@ impl Source {
     fn new(path: &str, text: &str) -> Source {
         let lines: Vec<String> = text.lines().map(String::from).collect();
         let code: Vec<String> = blanked(text).lines().map(String::from).collect();
-        let whole = path.starts_with("tests/") || path.contains("/tests/");
+        // `tests.rs` is what stands behind a `#[cfg(test)] mod tests;`.
+        let whole =
+            path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs");
         let test = if whole { vec![true; lines.len()] } else { test_lines(&code) };
         Source { path: path.into(), lines, code, test }
     }
@@ -633,6 +635,7 @@ fn arrow_against_the_direction_is_reported() {
 fn tests_may_cross_rooms() {
     let text = "use crate::base::seq;\n#[cfg(test)]\nmod tests {\n    use crate::tool::x;\n}\n";
     assert_eq!(lines_found("arrows", "src/wire/slot.rs", text), []);
+    assert_eq!(lines_found("arrows", "src/wire/tests.rs", "use crate::tool::x;"), []);
 }
 
 #[test]

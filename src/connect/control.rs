@@ -5,24 +5,23 @@ extern crate std;
 
 use super::address::{self, Address, Listening};
 use super::band::{BandConfig, BandTables};
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::error::{ConnectError, OpenError};
-use super::event::{BandEvent, LinkParams, Side};
+use super::event::Side;
 use super::link::{Link, LinkPhase};
 use super::listener::Listener;
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::NAME_BYTES;
 use super::socket::Socket;
-use crate::base::sync::{AtomicU64, Ordering};
+use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use crate::wire::WIRE_MAJOR;
-use crate::wire::hello::{FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello};
 use std::boxed::Box;
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time;
 use std::vec::Vec;
@@ -70,9 +69,11 @@ pub struct BandCounters {
 }
 
 /// A path that its dead owner left.
-#[derive(Copy, Clone)]
 struct Grave {
     address: Address,
+    /// Says for certain that it is dead: a child of its may still hold the listening sockets, so
+    /// that dialling would not tell.
+    pidfd: Option<OwnedFd>,
     looks: u8,
 }
 
@@ -155,7 +156,7 @@ impl<M: LinkMemory> Control<M> {
             events_owed: 0,
             next_look: Instant(u64::MAX),
             attention: false,
-            graves: [None; GRAVES_MAX],
+            graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
             deaf: false,
             start: time::Instant::now(),
@@ -196,14 +197,18 @@ impl<M: LinkMemory> Control<M> {
 
     /// What time brings. *Cost* when nothing is due: two compares.
     fn settle(&mut self) {
+        let now = self.now();
+        let due = now >= self.next_look;
+        if due {
+            // before anything that may ask for the next look
+            self.next_look = Instant(u64::MAX);
+        }
         if self.events_owed > 0 {
             self.announce_all();
         }
-        let now = self.now();
-        if now < self.next_look {
+        if !due {
             return;
         }
-        self.next_look = Instant(u64::MAX);
         self.bury(now);
         if core::mem::take(&mut self.deaf) {
             self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
@@ -260,7 +265,11 @@ impl<M: LinkMemory> Control<M> {
         for slot in &mut self.graves {
             if let Some(grave) = slot {
                 grave.looks += 1;
-                if grave.address.remove_if_stale() || grave.looks > GRAVE_LOOKS_MAX {
+                let dead = grave.pidfd.as_ref().is_some_and(|fd| os::is_readable(fd.as_fd()));
+                if dead {
+                    grave.address.remove();
+                }
+                if dead || grave.address.remove_if_stale() || grave.looks > GRAVE_LOOKS_MAX {
                     *slot = None;
                 }
             }
@@ -272,10 +281,10 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Remembers that a peer died, so that its path goes.
-    pub fn mourn(&mut self, endpoint_id: u128) {
+    pub fn mourn(&mut self, endpoint_id: u128, pidfd: Option<OwnedFd>) {
         let Some(address) = Address::new(&self.config.shm_dir, endpoint_id) else { return };
         if let Some(slot) = self.graves.iter_mut().find(|slot| slot.is_none()) {
-            *slot = Some(Grave { address, looks: 0 });
+            *slot = Some(Grave { address, pidfd, looks: 0 });
             self.look_by(self.now().after(RETRY));
         }
     }
@@ -433,117 +442,6 @@ impl<M: LinkMemory> Control<M> {
             let peer = link.peer;
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
-    }
-
-    /// Tries to tell the data thread all that it is owed.
-    fn announce_all(&mut self) {
-        for index in 0..self.connections.len() as u32 {
-            if self.connections[index as usize].owes_event() && !self.announce(index) {
-                self.look_by(self.now().after(RETRY));
-                return;
-            }
-        }
-    }
-
-    /// Marks events as owed, and tells what the queue has room for.
-    pub fn owe(&mut self, index: u32, established: bool, gone: Option<DownCause>) {
-        let connection = &mut self.connections[index as usize];
-        let before = connection.owes_event();
-        connection.owes_established |= established;
-        connection.owes_gone = connection.owes_gone.or(gone);
-        if !before && connection.owes_event() {
-            self.events_owed += 1;
-        }
-        if !self.announce(index) {
-            self.look_by(self.now().after(RETRY));
-        }
-    }
-
-    /// Forgets what the data thread is owed of a connection that our user has closed.
-    pub fn owe_nothing(&mut self, index: u32) {
-        let connection = &mut self.connections[index as usize];
-        if connection.owes_event() {
-            self.events_owed -= 1;
-        }
-        connection.owes_established = false;
-        connection.owes_gone = None;
-    }
-
-    /// Pushes the owed events of one connection; `false`: the queue is full.
-    fn announce(&mut self, index: u32) -> bool {
-        let connection = self.connections[index as usize];
-        if !connection.owes_event() {
-            return true;
-        }
-        let generation = connection.generation;
-        if connection.owes_established {
-            let params = self.params(&connection);
-            let event = BandEvent::Established { index, generation, params };
-            if self.tables.events.push(event).is_err() {
-                return false;
-            }
-            self.connections[index as usize].owes_established = false;
-        }
-        if let Some(cause) = connection.owes_gone {
-            let event = BandEvent::Gone { index, generation, cause };
-            if self.tables.events.push(event).is_err() {
-                return false;
-            }
-            self.connections[index as usize].owes_gone = None;
-        }
-        self.events_owed -= 1;
-        (self.config.wake.call)(self.config.wake.context);
-        true
-    }
-
-    /// What the data path needs of a connection.
-    fn params(&self, connection: &Connection) -> LinkParams {
-        let link = &self.links[connection.link as usize];
-        let arena = link.arena.as_ref().map_or(0, |arena| self.memory.address(arena));
-        let template = &self.config.template;
-        let (send_ring_bytes, write_ring_bytes) = match connection.side {
-            Side::Connector => (template.send_ring_bytes, template.write_ring_bytes),
-            Side::Listener => (connection.peer.send_ring_bytes, connection.peer.write_ring_bytes),
-        };
-        LinkParams {
-            peer: connection.peer,
-            side: connection.side,
-            rings_address: arena + connection.rings_offset as usize,
-            send_ring_bytes,
-            write_ring_bytes,
-            kernel_copy_pid: link.copies.then_some(link.pid),
-            peer_copies: link.features & FEATURE_KERNEL_COPY != 0,
-            heap: link.heap.as_ref().map(|(heap, bytes)| (self.memory.address(heap), *bytes)),
-            doorbell_fd: link.doorbell.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd),
-            membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,
-        }
-    }
-
-    /// Takes a connection slot, and steps its generation so that its new handle is live.
-    pub fn slot_acquire(&mut self) -> Option<u32> {
-        let index = self.tables.pool.acquire()?;
-        let cell = &self.tables.generations[index as usize];
-        let generation = cell.load(Ordering::Relaxed).wrapping_add(1);
-        // release: [connection-generation], pairs with who looks a handle up
-        cell.store(generation, Ordering::Release);
-        self.connections[index as usize] = Connection { generation, ..Connection::FREE };
-        Some(index)
-    }
-
-    /// Makes the handles of a connection stale; its slot stays taken.
-    pub fn slot_stale(&mut self, index: u32) {
-        let generation = self.connections[index as usize].generation.wrapping_add(1);
-        // release: [connection-generation]
-        self.tables.generations[index as usize].store(generation, Ordering::Release);
-    }
-
-    /// Gives a slot back whose handles are stale.
-    pub fn slot_release(&mut self, index: u32) {
-        debug_assert!(self.connections[index as usize].phase != Phase::Free);
-        self.owe_nothing(index);
-        self.keyed -= u32::from(self.connections[index as usize].keyed.is_some());
-        self.connections[index as usize] = Connection::FREE;
-        self.tables.pool.release(index);
     }
 
     /// Deadline of something that begins now.

@@ -21,6 +21,7 @@
 extern crate std;
 
 mod address;
+mod announce;
 mod band;
 mod connection;
 mod control;
@@ -35,6 +36,7 @@ mod os;
 mod peer;
 mod requests;
 mod socket;
+mod teardown;
 
 pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};

@@ -1,14 +1,14 @@
 //! Credits, deliveries and verdicts: what both sides tell each other in heads and state lines.
 #![forbid(unsafe_code)]
 
-use super::eager::{OP_CONTROL, op_id};
+use super::eager::{OP_CONTROL, OP_STATE, op_id};
 use super::endpoint::Endpoint;
 use super::limits::{CREDITS, UNDELIVERED_MAX};
 use super::matching;
 use super::records::{Connection, GroupRecord, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
-use crate::fabric::{Line, OpKind, Provider, RemoteSpan, Source};
+use crate::fabric::{Line, OpKind, Posted, Provider, RemoteSpan, Source};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
@@ -49,7 +49,14 @@ impl Connection {
         self.delivery_news
             || self.canceled.is_some()
             || self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
-            || (!self.pull && self.group_next.ahead_of(self.groups_told) >= GROUPS_OWED)
+            || self.groups_due()
+    }
+
+    /// Whether the peer may wait to hear how far we have bound its groups: its slots wait for room
+    /// when many are bound, and our own queue waits for its slots.
+    fn groups_due(&self) -> bool {
+        let owed = self.group_next.ahead_of(self.groups_told);
+        !self.pull && (owed >= GROUPS_OWED || (owed > 0 && !self.queue.is_empty()))
     }
 
     /// Takes in how far the peer, as sender, has bound our groups.
@@ -82,14 +89,14 @@ impl<P: Provider> Endpoint<'_, P> {
         if delivered.ahead_of(c.delivered_through) > 0 {
             c.delivered_through = delivered;
             if c.waiting != 0 {
-                self.deliveries_apply(index, 0);
+                self.deliveries_apply(index, delivered, 0);
             }
         }
     }
 
-    /// Ends the sends that the peer has.
-    fn deliveries_apply(&mut self, index: usize, mask: u64) {
-        let through = self.connections[index].delivered_through;
+    /// Ends the sends that the peer has: those below `through`, and those in `mask` from there on.
+    /// The mask counts from its own line's `through`, which a head may have overtaken.
+    fn deliveries_apply(&mut self, index: usize, through: Seq, mask: u64) {
         let records = self.limits.requests_max;
         let mut used = !self.connections[index].sends_free;
         while used.trailing_zeros() < records {
@@ -123,11 +130,14 @@ impl<P: Provider> Endpoint<'_, P> {
         let Ok(line) = StateLine::decode(&self.mailboxes.line(index, 0)) else {
             return; // half written: the whole line will be there at the next look
         };
+        if Seq(line.sequence).ahead_of(Seq(self.connections[index].state_seen)) <= 0 {
+            return;
+        }
         self.connections[index].state_seen = line.sequence;
         self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
         self.connections[index].groups_take(Seq(line.groups_through));
         if self.connections[index].waiting != 0 && line.delivered_mask != 0 {
-            self.deliveries_apply(index, line.delivered_mask);
+            self.deliveries_apply(index, Seq(line.delivered_through), line.delivered_mask);
         }
         if line.flags & STATE_CANCELED != 0 {
             self.canceled_take(index, Seq(line.canceled_group));
@@ -188,8 +198,14 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Writes our state line; `false` when the rail has no room.
+    ///
+    /// On a rail without order two lines on their way could land the wrong way round and hide the
+    /// newer one: the next is written when the last has landed.
     pub(super) fn state_write(&mut self, index: usize, flags: u32) -> bool {
         let c = &self.connections[index];
+        if c.state_flying {
+            return false;
+        }
         let sequence = c.state_sequence.wrapping_add(1);
         let line = StateLine {
             sequence_first: sequence,
@@ -203,11 +219,16 @@ impl<P: Provider> Endpoint<'_, P> {
             sequence,
             epoch: c.epoch,
         };
-        let target = c.mailbox;
-        if !self.line_write(index, target, line.encode()) {
+        let write = OpKind::Write {
+            source: Source::Line(line.encode()),
+            target: c.mailbox,
+            immediate: None,
+        };
+        let Ok(posted) = self.post(index, op_id(OP_STATE, 0, 0), write) else {
             return false;
-        }
+        };
         let c = &mut self.connections[index];
+        c.state_flying = posted == Posted::Pending && !self.caps.ordered;
         c.state_sequence = sequence;
         c.told_by_head();
         c.delivery_news = false;
@@ -219,6 +240,12 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Writes a line of the peer's control memory; `false` when the rail has no room.
     pub(super) fn line_write(&mut self, index: usize, target: RemoteSpan, line: Line) -> bool {
         let write = OpKind::Write { source: Source::Line(line), target, immediate: None };
-        self.post(index, op_id(OP_CONTROL, 0, 0), write).is_ok()
+        match self.post(index, op_id(OP_CONTROL, 0, 0), write) {
+            Ok(posted) => {
+                self.connections[index].lines_flying += u32::from(posted == Posted::Pending);
+                true
+            }
+            Err(_) => false,
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(super) const OP_STREAM: u64 = 1;
 pub(super) const OP_STRIPE: u64 = 2;
 pub(super) const OP_READ: u64 = 3;
 pub(super) const OP_FENCE: u64 = 4;
+pub(super) const OP_STATE: u64 = 5;
 
 pub(super) const fn op_id(kind: u64, record: u8, part: u8) -> OpId {
     OpId(kind << 32 | (record as u64) << 8 | part as u64)
@@ -243,9 +244,6 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.connections[index].ahead.is_empty() {
             self.ahead_step(index);
         }
-        if !self.connections[index].unexpected.is_empty() {
-            self.unexpected_match(index); // the oldest group may be another one now
-        }
     }
 
     /// Takes in the next send of the stream.
@@ -256,15 +254,18 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.canceling.is_some() {
             self.passed_take(index, message.group_base);
         }
+        let oldest = self.connections[index].group_oldest;
         if message.kind == KIND_START {
-            return self.start_arrived(index, message);
+            self.start_arrived(index, message);
+        } else if let Some(receive) = self.match_oldest(index, message.tag) {
+            self.bind(index, receive, message);
+        } else {
+            self.stats.unexpected += 1;
+            self.hold_unexpected(index, message);
         }
-        match self.match_oldest(index, message.tag) {
-            Some(receive) => self.bind(index, receive, message),
-            None => {
-                self.stats.unexpected += 1;
-                self.hold_unexpected(index, message);
-            }
+        let c = &self.connections[index];
+        if c.group_oldest != oldest && !c.unexpected.is_empty() {
+            self.unexpected_match(index); // the new oldest group may take what the last did not
         }
     }
 
@@ -309,7 +310,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let group = self.groups[self.group_at(index, c.group_oldest)];
             let open = group.number == c.group_oldest
-                && group.count != 0
+                && !group.free
                 && group.bound != matching::full(group.count);
             if open {
                 return;

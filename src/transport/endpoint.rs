@@ -160,6 +160,11 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         &self.rail
     }
 
+    /// DEBUG
+    pub fn debug_connection(&self) -> impl core::fmt::Debug + '_ {
+        (&self.connections[0], &self.sends[..3])
+    }
+
     /// Counts since open.
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -252,7 +257,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
         let number = self.connections[index].group_post;
         let group = self.group_at(index, number);
-        if self.groups[group].count != 0 {
+        let c = &self.connections[index];
+        let offered = c.pull || number.ahead_of(c.slots_next) < self.limits.requests_max as i32;
+        if !self.groups[group].free || !offered {
             return Err(SubmitError::Again);
         }
         let mut regions = [0u16; GROUP_MAX];
@@ -276,7 +283,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     fn group_fill(&mut self, group: usize, number: Seq, buffers: &[Incoming], regions: &[u16]) {
         let count = buffers.len() as u8;
         let generation = self.groups[group].generation.wrapping_add(1);
-        self.groups[group] = GroupRecord { number, generation, count, ..GroupRecord::FREE };
+        self.groups[group] =
+            GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
         for (at, (buffer, region)) in buffers.iter().zip(regions).enumerate() {
             self.regions.pin(*region);
             self.receives[group * GROUP_MAX + at] = ReceiveRecord {
@@ -408,7 +416,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let index = self.request_index(connection, record)?;
         let at = self.send_at(index, record);
         let group = self.groups[at];
-        if group.count == 0 || group.generation != generation {
+        if group.free || group.generation != generation {
             return Err(RequestIdError::Stale);
         }
         if group.done != super::matching::full(group.count) {
@@ -420,7 +428,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             *length = receive.length;
         }
         lengths[usize::from(group.count)..].fill(0);
-        self.groups[at].count = 0;
+        self.groups[at].free = true;
         let result = group.error.map_or(Ok(()), Err);
         Ok(Some(Outcome { result, count: group.count, lengths }))
     }

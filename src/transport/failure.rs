@@ -1,7 +1,7 @@
 //! How requests end: well, or because an operation, a peer or the user ended them.
 #![forbid(unsafe_code)]
 
-use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STREAM, OP_STRIPE, op_id};
+use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STATE, OP_STREAM, OP_STRIPE, op_id};
 use super::endpoint::Endpoint;
 use super::limits::UNDELIVERED_MAX;
 use super::matching;
@@ -29,7 +29,9 @@ impl<P: Provider> Endpoint<'_, P> {
         match id.0 >> 32 {
             OP_STRIPE => self.stripe_written(index, record, part, result.is_ok()),
             OP_READ => self.read_done(index, record, part, result.is_ok()),
-            OP_CONTROL | OP_STREAM | OP_FENCE => {}
+            OP_STATE => self.connections[index].state_flying = false,
+            OP_CONTROL => self.connections[index].lines_flying -= 1,
+            OP_STREAM | OP_FENCE => {}
             _ => debug_assert!(false, "completion of an op that was never posted"),
         }
         if self.connections[index].state != ConnectionState::Open {
@@ -59,7 +61,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn read_done(&mut self, index: usize, cell: u8, receive: u8, ok: bool) {
         let at = index * self.limits.requests_max as usize + usize::from(cell);
         let group = self.groups[at];
-        if ok && group.count != 0 && self.connections[index].state == ConnectionState::Open {
+        if ok && !group.free && self.connections[index].state == ConnectionState::Open {
             self.receive_end(index, group.number, receive, None);
         }
     }
@@ -177,7 +179,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let at = self.send_at(index, record);
         let group = &mut self.groups[at];
-        if group.count == 0 || group.generation != generation {
+        if group.free || group.generation != generation {
             return Err(RequestIdError::Stale);
         }
         let number = group.number;
@@ -276,8 +278,8 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn group_end(&mut self, index: usize, at: usize, error: RequestError) {
-        let GroupRecord { count, done, .. } = self.groups[at];
-        if count == 0 || done == matching::full(count) {
+        let GroupRecord { count, done, free, .. } = self.groups[at];
+        if free || done == matching::full(count) {
             return;
         }
         for receive in 0..count {

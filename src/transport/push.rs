@@ -69,9 +69,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_offer(&mut self, index: usize, number: Seq, flags: u16) -> bool {
         let at = self.group_at(index, number);
         let group = self.groups[at];
-        if group.count == 0 || group.number != number {
-            return self.slot_write(index, number, 0, 1, flags); // ended and tested: say taken
-        }
+        debug_assert_eq!(group.number, number);
         for receive in 0..group.count {
             if !self.slot_write(index, number, receive, group.count, flags) {
                 return false;
@@ -173,16 +171,19 @@ impl<P: Provider> Endpoint<'_, P> {
     fn cancel_step(&mut self, index: usize) -> bool {
         if let Some(number) = self.connections[index].canceling {
             let group = self.groups[self.group_at(index, number)];
-            if group.number == number && group.count != 0 && group.bound == 0 {
+            if group.number == number && !group.free && group.bound == 0 {
                 return false; // the verdict is on its way
             }
             self.connections[index].canceling = None; // a message came first
         }
         let c = &self.connections[index];
+        if c.lines_flying != 0 && !self.caps.ordered {
+            return true; // what is written anew must not land before what it replaces
+        }
         let mut number = c.group_oldest;
         while number != c.slots_next && number.before(c.slots_next) {
             let group = self.groups[self.group_at(index, number)];
-            if group.number == number && group.count != 0 && group.cancel && group.bound == 0 {
+            if group.number == number && group.cancel && !group.free && group.bound == 0 {
                 if !self.group_offer(index, number, SLOT_CANCEL) {
                     return true;
                 }
@@ -258,7 +259,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let oldest = Seq(c.group_post.0.wrapping_sub(window));
         let (number, receive) = immediate::resolve(token, oldest, window)?;
         let group = self.groups[self.group_at(index, number)];
-        let open = group.number == number && receive < group.count;
+        let open = group.number == number && !group.free && receive < group.count;
         (open && group.done >> receive & 1 == 0).then_some((number, receive))
     }
 
@@ -382,21 +383,22 @@ impl<P: Provider> Endpoint<'_, P> {
         ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
     }
 
-    /// A slot that is there, valid, and whose region's keys are there too.
+    /// A slot that is there and valid.
     fn slot_whole(&self, index: usize, group: Seq, receive: u8) -> Option<ControlSlot> {
         let line = self.slot_line(group, receive);
         let expected = u64::from(self.connections[index].epoch) << 32 | u64::from(group.0);
         if self.mailboxes.last_word(index, line) != expected {
             return None;
         }
-        let slot = ControlSlot::decode(&self.mailboxes.line(index, line)).ok()?;
-        if slot.cell != NO_CELL {
-            self.cell_read(index, &slot)?;
-        }
-        Some(slot)
+        ControlSlot::decode(&self.mailboxes.line(index, line)).ok()
     }
 
+    /// The keys of a slot's region, once they are there. A receive that is open keeps its cell, so
+    /// they will be; one that an early message has filled may have lost it, and needs none.
     fn cell_read(&self, index: usize, slot: &ControlSlot) -> Option<[u64; 8]> {
+        if slot.cell == NO_CELL {
+            return Some([0; 8]);
+        }
         let at = slot.cell as usize;
         if at >= CELLS {
             return None;
@@ -447,7 +449,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let slot = self.slot_read(index, group, receive);
         let send = self.sends[self.send_at(index, record)];
         let fits = send.length <= slot.length;
-        let Some(cut) = self.cut(send.length) else {
+        let (Some(cut), Some(keys)) = (self.cut(send.length), self.cell_read(index, &slot)) else {
             return false;
         };
         let stripes = if fits { cut.count as u8 } else { 1 };
@@ -457,7 +459,6 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.stream_post(index, KIND_START, token, stripes, payload).is_err() {
             return false;
         }
-        let key = self.cell_read(index, &slot).map_or(0, |keys| keys[0]);
         self.queue_remove(index, previous, record);
         self.offer_take(index, receive);
         let at = self.send_at(index, record);
@@ -466,7 +467,7 @@ impl<P: Provider> Endpoint<'_, P> {
         send.token = slot.token;
         send.stripes = stripes;
         send.stripe_bytes = cut.stripe_bytes;
-        send.target = RemoteSpan { key: RailKey(key), address: slot.address };
+        send.target = RemoteSpan { key: RailKey(keys[0]), address: slot.address };
         send.state = SendState::Writing;
         if !fits {
             // the receive ends as truncated by the start alone

@@ -157,6 +157,10 @@ pub struct Connection {
     pub delivered_told: Seq,
     /// The peer waits for news of a delivery.
     pub delivery_news: bool,
+    /// Our last state line has not landed.
+    pub state_flying: bool,
+    /// Slots and cells of ours that have not landed.
+    pub lines_flying: u32,
     pub state_sequence: u32,
     pub cells: [KnownRegion; CELLS],
 }
@@ -217,6 +221,8 @@ impl Connection {
         arrived: SeqWindow::new(Seq(0)),
         delivered_told: Seq(0),
         delivery_news: false,
+        state_flying: false,
+        lines_flying: 0,
         state_sequence: 0,
         cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
             CELLS],
@@ -293,7 +299,9 @@ pub struct GroupRecord {
     pub number: Seq,
     /// Which use of the record; request numbers carry it.
     pub generation: u32,
-    /// Receives in the group; 0 when the record is free.
+    /// The user has been told its outcome, or it was never used.
+    pub free: bool,
+    /// Receives in the group; kept when it is free, for the slots that are still to be written.
     pub count: u8,
     /// Receives that have their message.
     pub bound: u8,
@@ -309,6 +317,7 @@ impl GroupRecord {
     pub const FREE: GroupRecord = GroupRecord {
         number: Seq(0),
         generation: 0,
+        free: true,
         count: 0,
         bound: 0,
         done: 0,

@@ -41,7 +41,7 @@ static ALLOCATOR: Counting = Counting;
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
-        "listen" | "listen_poor" => role_listen(),
+        "listen" | "listen_poor" | "listen_forked" => role_listen(),
         "cycles" => role_cycles(),
         "no_alloc" => role_no_alloc(),
         "descriptors" => role_descriptors(),
@@ -96,6 +96,9 @@ fn role_listen() {
     if std::env::var(ROLE).as_deref() == Ok("listen_poor") {
         descriptors_freeze();
     }
+    if std::env::var(ROLE).as_deref() == Ok("listen_forked") {
+        hold_in_child();
+    }
     println!("handle={text}");
     let mut accepted = Vec::with_capacity(1100);
     // until the parent kills us, or goes away
@@ -113,6 +116,32 @@ fn role_listen() {
             }
             !gone
         });
+    }
+}
+
+/// Forks a child that holds copies of all descriptors until the test that started us ends.
+fn hold_in_child() {
+    // SAFETY: the child only polls, and ends.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let mut poll = libc::pollfd { fd: 0, events: 0, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    unsafe { libc::poll(&mut poll, 1, 60_000) };
+    // SAFETY: ends the child without running the parent's handlers.
+    unsafe { libc::_exit(0) };
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: our own child, not waited for yet.
+    let rc = unsafe { libc::kill(child.id() as i32, signal) };
+    assert_eq!(rc, 0);
+    if signal == libc::SIGSTOP {
+        // until every thread of it has stopped
+        let mut status = 0;
+        // SAFETY: valid for writes.
+        unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
     }
 }
 

@@ -28,6 +28,8 @@ const REGIONS: usize = 12;
 const TAGS: u64 = 3;
 const EAGER_BYTES: Bytes = Bytes(256);
 const BUDGET: Bytes = Bytes::kib(256);
+/// Messages of one direction that wait for a receive.
+const UNMATCHED_MAX: usize = 12;
 /// Rounds of progress after which something that has not ended never will.
 const ROUNDS_MAX: usize = 200_000;
 
@@ -150,6 +152,13 @@ fn config(seed: u64) -> SimConfig {
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
     let config = config(seed);
+    let way = if config.pull { "pull" } else { "push" };
+    let order = if config.ordered { "ordered" } else { "unordered" };
+    run_on(config).map_err(|sentence| format!("({way}, {order}) {sentence}"))
+}
+
+fn run_on(config: SimConfig) -> Result<Tally, String> {
+    let seed = config.seed;
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
     let (a, b) = fabric.connect(0, 1).map_err(|error| format!("connect: {error:?}"))?;
@@ -233,7 +242,8 @@ impl<'f, 'm> World<'f, 'm> {
         self.calls += 1;
         let side = self.random.below(2) as usize;
         match self.random.below(100) {
-            0..35 => {
+            // more unmatched messages than requests would be the user's own deadlock
+            0..35 if self.directions[side].pairing().0.left.len() < UNMATCHED_MAX => {
                 let tag = self.tag();
                 let length = self.length();
                 self.isend(side, tag, length)?;
@@ -426,6 +436,17 @@ impl<'f, 'm> World<'f, 'm> {
                 return self.close_both();
             }
         }
+        for side in 0..2 {
+            std::eprintln!("side {side}: {:?}", self.endpoints[side].debug_connection());
+            for g in self.directions[1 - side].groups.iter().filter(|g| g.outcome.is_none()) {
+                std::eprintln!("  open group tags {:?} cancel {}", g.tags, g.cancel_asked);
+            }
+            for s in self.directions[side].sends.iter().filter(|s| !s.ended) {
+                std::eprintln!("  open send {:?}", s.sent);
+            }
+            std::eprintln!("  left {:?}", self.directions[side].pairing().0.left);
+        }
+        std::eprintln!("failed {}", self.failed);
         Err("requests never ended".into())
     }
 
