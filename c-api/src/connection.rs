@@ -3,11 +3,12 @@
 use crate::errors::Ended;
 use crate::guard;
 use crate::handle::{tag, untag, xtie_connection, xtie_endpoint, xtie_memory, xtie_request};
-use crate::result::xtie_result;
 use crate::result::xtie_result::*;
 use crate::structs::give_text;
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
 use core::ptr::null_mut;
+use core::slice;
 use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::Closing;
 use crosstie::transport::{Incoming, Outgoing, SubmitError};
@@ -59,18 +60,18 @@ pub unsafe extern "C" fn xtie_connection_isend(
     if request_out.is_null() {
         return XTIE_ERR_NULL as c_int;
     }
-    guard::data(endpoint, |host| {
+    guard::data(endpoint, |mut entered| {
         let connection: Handle = untag(connection);
         let message =
             Outgoing { region: untag(memory), address: data as u64, length: bytes as u64, tag };
-        let request = match host.isend(connection, message) {
+        let request = match entered.host.isend(connection, message) {
             Ok(request) => self::tag(request),
             Err(SubmitError::Again) => null_mut(),
-            Err(error) => return refused(error, connection),
+            Err(error) => return entered.fail(&Ended::submit(error, connection)),
         };
         // SAFETY: not null, and the caller's to be written.
         unsafe { request_out.write(request) };
-        Ok(XTIE_OK)
+        XTIE_OK as c_int
     })
 }
 
@@ -97,40 +98,36 @@ pub unsafe extern "C" fn xtie_connection_irecv(
     if buffers.is_null() || request_out.is_null() {
         return XTIE_ERR_NULL as c_int;
     }
-    guard::data(endpoint, |host| {
+    guard::data(endpoint, |mut entered| {
         if count == 0 || count as usize > GROUP_MAX {
-            return Err(Ended::plain(XTIE_ERR_GROUP));
+            return entered.fail(&XTIE_ERR_GROUP);
         }
-        let nothing = Incoming { region: Handle::default(), address: 0, length: 0, tag: 0 };
-        let mut rooms = [nothing; GROUP_MAX];
+        let mut rooms = [const { MaybeUninit::<Incoming>::uninit() }; GROUP_MAX];
         for (at, room) in rooms.iter_mut().enumerate().take(count as usize) {
             // SAFETY: the caller has `count` buffers there (crosstie.h).
             let buffer = unsafe { &*buffers.add(at) };
             if buffer.reserved != 0 {
-                return Err(Ended::plain(XTIE_ERR_RESERVED));
+                return entered.fail(&XTIE_ERR_RESERVED);
             }
-            *room = Incoming {
+            room.write(Incoming {
                 region: untag(buffer.memory),
                 address: buffer.data as u64,
                 length: buffer.bytes as u64,
                 tag: buffer.tag,
-            };
+            });
         }
+        // SAFETY: the loop has written the first `count`, at most GROUP_MAX of them.
+        let rooms = unsafe { slice::from_raw_parts(rooms.as_ptr().cast(), count as usize) };
         let connection: Handle = untag(connection);
-        let request = match host.irecv(connection, &rooms[..count as usize]) {
+        let request = match entered.host.irecv(connection, rooms) {
             Ok(request) => tag(request),
             Err(SubmitError::Again) => null_mut(),
-            Err(error) => return refused(error, connection),
+            Err(error) => return entered.fail(&Ended::submit(error, connection)),
         };
         // SAFETY: not null, and the caller's to be written.
         unsafe { request_out.write(request) };
-        Ok(XTIE_OK)
+        XTIE_OK as c_int
     })
-}
-
-#[cold]
-fn refused(error: SubmitError, connection: Handle) -> Result<xtie_result, Ended> {
-    Ended::submit(error, connection).map_or(Ok(XTIE_AGAIN), Err)
 }
 
 /// The peer's program, process and host, as text for people.
@@ -172,9 +169,9 @@ pub unsafe extern "C" fn xtie_connection_close(
     endpoint: *mut xtie_endpoint,
     connection: *mut xtie_connection,
 ) -> c_int {
-    guard::data(endpoint, |host| match host.connection_close(untag(connection)) {
-        Closing::Closed => Ok(XTIE_OK),
-        Closing::Again => Ok(XTIE_AGAIN),
-        Closing::Stale => Err(XTIE_ERR_CONNECTION),
+    guard::data(endpoint, |mut entered| match entered.host.connection_close(untag(connection)) {
+        Closing::Closed => XTIE_OK as c_int,
+        Closing::Again => XTIE_AGAIN as c_int,
+        Closing::Stale => entered.fail(&XTIE_ERR_CONNECTION),
     })
 }

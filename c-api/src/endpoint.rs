@@ -90,11 +90,11 @@ pub unsafe extern "C" fn xtie_endpoint_progress(
     endpoint: *mut xtie_endpoint,
     events_out: *mut u32,
 ) -> c_int {
-    guard::data(endpoint, |host| -> Result<xtie_result, xtie_result> {
-        let events = host.progress().events as u32;
+    guard::data(endpoint, |entered| {
+        let events = entered.host.progress().events as u32;
         // SAFETY: null or the caller's to be written (crosstie.h).
         unsafe { give(events_out, events) };
-        Ok(XTIE_OK)
+        XTIE_OK as c_int
     })
 }
 
@@ -128,8 +128,9 @@ pub unsafe extern "C" fn xtie_endpoint_wait_fd(
 /// Threads: the endpoint's. Cost: two system calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_wait_arm(endpoint: *mut xtie_endpoint) -> c_int {
-    guard::data(endpoint, |host| -> Result<xtie_result, xtie_result> {
-        Ok(if host.wait_arm() { XTIE_OK } else { XTIE_AGAIN })
+    guard::data(endpoint, |entered| match entered.host.wait_arm() {
+        true => XTIE_OK as c_int,
+        false => XTIE_AGAIN as c_int,
     })
 }
 

@@ -162,24 +162,19 @@ impl Ended {
         Ended { result, code, connection }
     }
 
-    /// The error that a request was refused with. `None`: there is no room now.
+    /// The error that a request was refused with. No room is no error of the callers'.
     #[cold]
-    pub fn submit(error: SubmitError, connection: Handle) -> Option<Ended> {
+    pub fn submit(error: SubmitError, connection: Handle) -> Ended {
         let result = match error {
-            SubmitError::Again => return None,
-            SubmitError::Failed(error) => return Some(Ended::request(error, Some(connection))),
+            SubmitError::Again => XTIE_AGAIN,
+            SubmitError::Failed(error) => return Ended::request(error, Some(connection)),
             SubmitError::Connection => XTIE_ERR_CONNECTION,
             SubmitError::Region => XTIE_ERR_MEMORY,
             SubmitError::Range => XTIE_ERR_RANGE,
             SubmitError::Group => XTIE_ERR_GROUP,
             SubmitError::TooLong => XTIE_ERR_TOO_LONG,
         };
-        Some(Ended { result, code: 0, connection: Some(connection) })
-    }
-
-    /// An error without particulars.
-    pub const fn plain(result: xtie_result) -> Ended {
-        Ended { result, code: 0, connection: None }
+        Ended { result, code: 0, connection: Some(connection) }
     }
 }
 

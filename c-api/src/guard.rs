@@ -105,11 +105,27 @@ fn why_not(state: &AtomicU64) -> xtie_result {
     }
 }
 
-/// Runs a call that belongs to the endpoint's one thread.
+/// An endpoint inside a call of its one thread.
+pub(crate) struct Entered<'a> {
+    pub host: &'a mut host::Endpoint,
+    room: &'a Room,
+}
+
+impl Entered<'_> {
+    /// Keeps the sentence for an error, and gives its code.
+    #[cold]
+    #[inline(never)]
+    pub fn fail(&mut self, error: &dyn Explain) -> c_int {
+        failed(self.room, error)
+    }
+}
+
+/// Runs a call that belongs to the endpoint's one thread. The call gives its code and nothing
+/// else, because a larger answer would be carried through memory in every call that succeeds.
 #[inline(always)]
-pub(crate) fn data<E: Explain>(
+pub(crate) fn data(
     endpoint: *const xtie_endpoint,
-    call: impl FnOnce(&mut host::Endpoint) -> Result<xtie_result, E>,
+    call: impl FnOnce(Entered<'_>) -> c_int,
 ) -> c_int {
     let room = match room(endpoint) {
         Ok(room) => room,
@@ -118,7 +134,10 @@ pub(crate) fn data<E: Explain>(
     let host = room.host.get();
     // SAFETY: one thread at a time is in here (crosstie.h, "Threads"); other threads reach the
     // half `shared` only, which is made for that.
-    ended(room, catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *host }))))
+    match catch_unwind(AssertUnwindSafe(|| call(Entered { host: unsafe { &mut *host }, room }))) {
+        Ok(result) => result,
+        Err(payload) => poison(room, payload),
+    }
 }
 
 /// Runs a call that any thread may make.
@@ -131,7 +150,11 @@ pub(crate) fn shared<E: Explain>(
         Ok(room) => room,
         Err(result) => return result as c_int,
     };
-    ended(room, catch_unwind(AssertUnwindSafe(|| call(shared_half(room)))))
+    match catch_unwind(AssertUnwindSafe(|| call(shared_half(room)))) {
+        Ok(Ok(result)) => result as c_int,
+        Ok(Err(error)) => failed(room, &error),
+        Err(payload) => poison(room, payload),
+    }
 }
 
 /// The half that any thread may use, without touching the other.
@@ -139,15 +162,6 @@ fn shared_half(room: &Room) -> &Shared {
     let host: *const host::Endpoint = room.host.get().cast();
     // SAFETY: the endpoint stands until `take`; only the field is borrowed.
     unsafe { &(*host).shared }
-}
-
-#[inline(always)]
-fn ended<E: Explain>(room: &Room, result: std::thread::Result<Result<xtie_result, E>>) -> c_int {
-    match result {
-        Ok(Ok(result)) => result as c_int,
-        Ok(Err(error)) => failed(room, &error),
-        Err(payload) => poison(room, payload),
-    }
 }
 
 #[cold]
@@ -218,5 +232,5 @@ pub(crate) fn take(endpoint: *const xtie_endpoint) -> c_int {
 /// For tests: a call in which the library panics. Not exported to C.
 #[doc(hidden)]
 pub fn panic_for_tests(endpoint: *const xtie_endpoint) -> c_int {
-    data(endpoint, |_| -> Result<xtie_result, xtie_result> { panic!("asked for by a test") })
+    data(endpoint, |_| panic!("asked for by a test"))
 }

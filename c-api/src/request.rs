@@ -1,12 +1,10 @@
 //! Requests: what became of a message.
 
 use crate::errors::Ended;
-use crate::guard;
+use crate::guard::{self, Entered};
 use crate::handle::{untag, xtie_endpoint, xtie_request};
-use crate::result::xtie_result;
 use crate::result::xtie_result::*;
 use core::ffi::c_int;
-use crosstie::host::Endpoint;
 use crosstie::transport::request::{RequestIdError, RequestKind};
 use crosstie::transport::{RequestError, RequestId};
 
@@ -35,16 +33,21 @@ pub unsafe extern "C" fn xtie_request_test(
     if done_out.is_null() {
         return XTIE_ERR_NULL as c_int;
     }
-    guard::data(endpoint, |host| {
+    guard::data(endpoint, |mut entered| {
         let request: RequestId = untag(request);
-        let Ok(asked) = host.test(request) else {
-            return Err(Ended::plain(XTIE_ERR_STALE));
+        // By reference: an outcome is 80 bytes, and copying it would cost as much as the call.
+        let asked = entered.host.test(request);
+        let outcome = match &asked {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => {
+                // SAFETY: not null, and the caller's to be written.
+                unsafe { done_out.write(0) };
+                return XTIE_OK as c_int;
+            }
+            Err(_) => return entered.fail(&XTIE_ERR_STALE),
         };
-        // SAFETY: not null, and the caller's to be written.
-        unsafe { done_out.write(c_int::from(asked.is_some())) };
-        let Some(outcome) = asked else {
-            return Ok(XTIE_OK);
-        };
+        // SAFETY: as above.
+        unsafe { done_out.write(1) };
         if !sizes_out.is_null() {
             for (at, length) in outcome.lengths.iter().enumerate().take(outcome.count.into()) {
                 // SAFETY: the caller has an entry for each buffer (crosstie.h).
@@ -52,21 +55,21 @@ pub unsafe extern "C" fn xtie_request_test(
             }
         }
         match outcome.result {
-            Ok(()) => Ok(XTIE_OK),
-            Err(error) => ended(host, request, error),
+            Ok(()) => XTIE_OK as c_int,
+            Err(error) => ended(&mut entered, request, error),
         }
     })
 }
 
 #[cold]
-fn ended(host: &Endpoint, request: RequestId, error: RequestError) -> Result<xtie_result, Ended> {
+fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> c_int {
     let connection = match request.unpack() {
         Some(RequestKind::Send { connection, .. } | RequestKind::Receive { connection, .. }) => {
-            host.shared.connection_at(connection.0)
+            entered.host.shared.connection_at(connection.0)
         }
         Some(RequestKind::Complete(_)) | None => None,
     };
-    Err(Ended::request(error, connection))
+    entered.fail(&Ended::request(error, connection))
 }
 
 /// Asks for a request to end early, with XTIE_ERR_CANCELED. It must still be tested to its end,
@@ -80,9 +83,9 @@ pub unsafe extern "C" fn xtie_request_cancel(
     endpoint: *mut xtie_endpoint,
     request: *mut xtie_request,
 ) -> c_int {
-    guard::data(endpoint, |host| match host.cancel(untag(request)) {
-        Ok(()) => Ok(XTIE_OK),
-        Err(RequestIdError::Busy) => Err(XTIE_ERR_UNDER_WAY),
-        Err(RequestIdError::Stale) => Err(XTIE_ERR_STALE),
+    guard::data(endpoint, |mut entered| match entered.host.cancel(untag(request)) {
+        Ok(()) => XTIE_OK as c_int,
+        Err(RequestIdError::Busy) => entered.fail(&XTIE_ERR_UNDER_WAY),
+        Err(RequestIdError::Stale) => entered.fail(&XTIE_ERR_STALE),
     })
 }

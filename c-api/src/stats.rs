@@ -2,7 +2,6 @@
 
 use crate::guard;
 use crate::handle::xtie_endpoint;
-use crate::result::xtie_result;
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, write};
 use core::ffi::c_int;
@@ -60,8 +59,8 @@ pub unsafe extern "C" fn xtie_endpoint_stats(
     endpoint: *mut xtie_endpoint,
     stats_out: *mut xtie_stats,
 ) -> c_int {
-    guard::data(endpoint, |host| {
-        let stats = host.stats();
+    guard::data(endpoint, |mut entered| {
+        let stats = entered.host.stats();
         let value = xtie_stats {
             struct_size: 0,
             reserved: 0,
@@ -80,7 +79,9 @@ pub unsafe extern "C" fn xtie_endpoint_stats(
             failures: stats.failures,
         };
         // SAFETY: null, or a structure whose size its first word says (crosstie.h).
-        unsafe { write(stats_out, &value)? };
-        Ok::<_, xtie_result>(XTIE_OK)
+        match unsafe { write(stats_out, &value) } {
+            Ok(()) => XTIE_OK as c_int,
+            Err(result) => entered.fail(&result),
+        }
     })
 }
