@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REQUESTS = 64, WINDOW = 48, BATCH_MAX = 1024, ROUNDS_MAX = 20000 };
+enum { REQUESTS = 64, WINDOW = 48, BATCH_MAX = 1024, ROUNDS_MAX = 5000 };
 #define ARENA_BYTES ((size_t)16 << 20)
 
 // What both sides run, in this order.
@@ -24,8 +24,8 @@ static const struct {
     size_t bytes;
     int rounds, batches;
 } steps[] = {
-    {8, 20000, 100},     {64, 20000, 100},    {512, 10000, 100},     {4096, 10000, 40},
-    {16384, 5000, 20},   {65536, 2000, 12},   {(size_t)1 << 20, 200, 12}, {(size_t)4 << 20, 50, 12},
+    {8, 5000, 20},      {64, 5000, 20},     {512, 5000, 20},           {4096, 2000, 10},
+    {16384, 1000, 6},   {65536, 500, 4},    {(size_t)1 << 20, 60, 3},  {(size_t)4 << 20, 20, 3},
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
