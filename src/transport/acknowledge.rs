@@ -29,18 +29,20 @@ impl Connection {
     #[inline]
     pub(super) fn told_by_head(&mut self) {
         self.credits_told = self.credits_now();
-        self.delivered_told = self.arrived.through();
         self.groups_told = self.group_next;
         // a head has no room for the mask: news of a delivery out of order is still due
         self.delivery_news &= self.arrived.mask() != 0;
     }
 
-    /// Whether one more receive of the peer may be consumed, leaving `reserve`, and one more
-    /// message be undelivered.
+    /// Whether one more receive of the peer may be consumed, leaving `reserve`.
     #[inline]
     pub(super) fn may_consume(&self, reserve: u32) -> bool {
         self.credits_through.ahead_of(self.consumed) > reserve as i32
-            && self.send_number.ahead_of(self.delivered_through) < UNDELIVERED_MAX as i32
+    }
+
+    /// Whether one more long message may be on its way: the delivery mask can say so many.
+    pub(super) fn may_number(&self) -> bool {
+        self.send_number.ahead_of(self.delivered_through) < UNDELIVERED_MAX as i32
     }
 
     /// Whether the peer waits for something that only a state line can tell.

@@ -72,7 +72,7 @@ impl<P: Provider> Endpoint<'_, P> {
             Offer::Receive(receive) => self.offer_take(index, receive),
             Offer::NoMatch | Offer::NotYet => {
                 let c = &mut self.connections[index];
-                let number = Seq(c.send_number.0.wrapping_sub(1));
+                let number = Seq(c.eager_number.0.wrapping_sub(1));
                 let at = index * EARLY_MAX as usize + usize::from(c.early);
                 self.early[at] = EarlySend { tag, number };
                 c.early += 1;
@@ -91,7 +91,8 @@ impl<P: Provider> Endpoint<'_, P> {
         payload: LocalSpan,
     ) -> Result<(), Blocked> {
         let reserve = if kind == KIND_START { 0 } else { CREDITS_FOR_STARTS };
-        if !self.may_consume(index, reserve) {
+        let long = kind != KIND_EAGER;
+        if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
             return Err(Blocked);
         }
         let c = &self.connections[index];
@@ -111,7 +112,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &mut self.connections[index];
         c.told_by_head();
         c.consumed = c.consumed.next();
-        c.send_number = c.send_number.next();
+        c.send_number = c.send_number.plus(u32::from(long));
         c.eager_number = c.eager_number.next();
         Ok(())
     }
@@ -291,7 +292,8 @@ impl<P: Provider> Endpoint<'_, P> {
         self.groups[at].bound |= 1 << receive;
         let record = &mut self.receives[cell];
         let room = record.length;
-        record.label = message.number.0;
+        let long = message.kind == KIND_DESCRIPTOR;
+        record.label = if long { message.number.0 } else { message.eager_number.0 };
         if self.groups[at].bound == matching::full(self.groups[at].count) {
             self.oldest_advance(index);
         }

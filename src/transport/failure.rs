@@ -3,7 +3,6 @@
 
 use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STATE, OP_STREAM, OP_STRIPE, op_id};
 use super::endpoint::Endpoint;
-use super::limits::UNDELIVERED_MAX;
 use super::matching;
 use super::records::{ConnectionState, Fence, GroupRecord, NIL, Queue, SendState};
 use super::request::{RequestError, RequestId, RequestIdError, RequestKind};
@@ -12,10 +11,6 @@ use crate::base::seq::{Arrival, Seq};
 use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, OpKind, PostError, Posted, Provider};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::STATE_FAILED;
-
-/// Deliveries that the peer has not been told of before a state line is written for them alone:
-/// early enough that its window of undelivered messages never closes on a steady stream.
-const DELIVERIES_OWED: i32 = UNDELIVERED_MAX as i32 / 4;
 
 impl<P: Provider> Endpoint<'_, P> {
     /// An op that was pending has completed.
@@ -105,22 +100,21 @@ impl<P: Provider> Endpoint<'_, P> {
         self.cell_leave(index, record_at);
         self.stats.receives += 1;
         self.stats.receive_bytes += record.length;
-        self.delivered(index, Seq(record.label), record.total != 0);
+        if record.total != 0 {
+            self.delivered(index, Seq(record.label));
+        }
     }
 
-    /// The message is no longer the sender's business. `awaited`: the sender's request stands
-    /// until it hears of it; a short message's ended when it left.
+    /// A long message is no longer the sender's business, and the sender waits to hear of it. (A
+    /// short one's request ended when it left.)
     #[inline]
-    fn delivered(&mut self, index: usize, number: Seq, awaited: bool) {
+    fn delivered(&mut self, index: usize, number: Seq) {
         let c = &mut self.connections[index];
         if c.arrived.record(number) != Arrival::New {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        let behind = c.arrived.through().ahead_of(c.delivered_told);
-        if awaited || behind >= DELIVERIES_OWED {
-            c.delivery_news = true;
-            self.work.insert(index);
-        }
+        c.delivery_news = true;
+        self.work.insert(index);
     }
 
     /// Asks for a request to end early.

@@ -28,7 +28,7 @@ pub const CREDITS: u32 = 32;
 /// receives cannot keep a bound message from starting.
 pub const CREDITS_FOR_STARTS: u32 = 8;
 
-/// Messages that may be sent and not yet known to be delivered: what a delivery mask can say.
+/// Long messages that may be sent and not yet known to be delivered: what a delivery mask can say.
 pub const UNDELIVERED_MAX: u32 = 64;
 
 /// Early sends that may be unbound: never more than there are control slots, or slots would be

@@ -46,34 +46,42 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].pull {
             return false;
         }
+        let blocked = self.offers_step(index);
+        let canceling = self.cancel_step(index);
+        blocked | canceling
+    }
+
+    /// Offers the groups that have not been; says whether the rail or the cells have no room.
+    fn offers_step(&mut self, index: usize) -> bool {
         loop {
             let c = &self.connections[index];
-            let number = c.slots_next;
+            let (number, first) = (c.slots_next, c.slots_at);
             let room = number.ahead_of(c.peer_groups_through) < self.limits.requests_max as i32;
             if number == c.group_post {
-                break;
+                return false;
             }
             if !room {
                 self.watch.insert(index); // the peer's state line will make room
-                break;
+                return false;
             }
-            if !self.group_offer(index, number, 0) {
+            if !self.group_offer(index, number, first) {
                 return true;
             }
             self.connections[index].slots_next = number.next();
+            self.connections[index].slots_at = 0;
         }
-        self.cancel_step(index)
     }
 
-    /// Writes all slots of one group; `false` when the rail has no room or no cell is free.
-    fn group_offer(&mut self, index: usize, number: Seq, flags: u16) -> bool {
-        let at = self.group_at(index, number);
-        let group = self.groups[at];
+    /// Writes the slots of the next group from `first` on; `false` when the rail has no room or no
+    /// cell is free, and then those written stay written.
+    fn group_offer(&mut self, index: usize, number: Seq, first: u8) -> bool {
+        let group = self.groups[self.group_at(index, number)];
         debug_assert_eq!(group.number, number);
-        for receive in 0..group.count {
-            if !self.slot_write(index, number, receive, group.count, flags) {
+        for receive in first..group.count {
+            if !self.slot_write(index, number, receive, group.count, 0) {
                 return false;
             }
+            self.connections[index].slots_at = receive + 1;
         }
         true
     }
@@ -144,16 +152,22 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn cell_write(&mut self, index: usize, at: usize, region: u16, handle: Handle) -> bool {
-        let c = &self.connections[index];
+        let c = &mut self.connections[index];
+        let used = c.cells[at].sequence != 0;
+        if used && c.lines_flying != 0 && !self.caps.ordered {
+            return false; // what is written anew must not land before what it replaces
+        }
+        // a number is never used for two contents, not even when the second line finds no room
         let sequence = c.cells[at].sequence.wrapping_add(1);
+        c.cells[at] = KnownRegion { region: Handle::default(), sequence, users: 0 };
+        let (epoch, target) = (c.epoch, c.mailbox.plus((cell_line(at) * 64) as u64));
         let mut keys = [0; 8];
         keys[0] = self.regions.key(region, 0);
-        let (first, second) = cell::encode(&keys, sequence, c.epoch);
-        let target = c.mailbox.plus((cell_line(at) * 64) as u64);
+        let (first, second) = cell::encode(&keys, sequence, epoch);
         let written = self.line_write(index, target, first)
             && self.line_write(index, target.plus(64), second);
         if written {
-            self.connections[index].cells[at] = KnownRegion { region: handle, sequence, users: 0 };
+            self.connections[index].cells[at].region = handle;
         }
         written
     }
@@ -184,7 +198,8 @@ impl<P: Provider> Endpoint<'_, P> {
         while number != c.slots_next && number.before(c.slots_next) {
             let group = self.groups[self.group_at(index, number)];
             if group.number == number && group.cancel && !group.free && group.bound == 0 {
-                if !self.group_offer(index, number, SLOT_CANCEL) {
+                // the first slot speaks for the group, so that asking is one write
+                if !self.slot_write(index, number, 0, group.count, SLOT_CANCEL) {
                     return true;
                 }
                 self.connections[index].canceling = Some(number);

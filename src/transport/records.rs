@@ -102,7 +102,7 @@ pub struct Connection {
     pub sends_free: u64,
     /// Sends that are not bound, or not told to the peer, in order.
     pub queue: Queue,
-    /// Number of the next message that leaves.
+    /// Number of the next long message.
     pub send_number: Seq,
     /// Number of the next send of the stream.
     pub eager_number: Seq,
@@ -137,6 +137,8 @@ pub struct Connection {
     pub group_post: Seq,
     /// The next group whose slots are to be written.
     pub slots_next: Seq,
+    /// How many of that group's have been written.
+    pub slots_at: u8,
     /// The peer, as sender, has bound all groups below this.
     pub peer_groups_through: Seq,
     /// The group whose withdrawal the peer has been asked for.
@@ -154,7 +156,6 @@ pub struct Connection {
     /// Credits as we last told them.
     pub credits_told: Seq,
     pub arrived: SeqWindow,
-    pub delivered_told: Seq,
     /// The peer waits for news of a delivery.
     pub delivery_news: bool,
     /// Our last state line has not landed.
@@ -209,6 +210,7 @@ impl Connection {
         group_oldest: Seq(0),
         group_post: Seq(0),
         slots_next: Seq(0),
+        slots_at: 0,
         peer_groups_through: Seq(0),
         canceling: None,
         eager_expected: Seq(0),
@@ -219,7 +221,6 @@ impl Connection {
         released: Seq(0),
         credits_told: Seq(0),
         arrived: SeqWindow::new(Seq(0)),
-        delivered_told: Seq(0),
         delivery_news: false,
         state_flying: false,
         lines_flying: 0,
@@ -334,7 +335,8 @@ pub struct ReceiveRecord {
     pub length: u64,
     /// Stripes that have arrived.
     pub stripes: u64,
-    /// The tag; once the receive is bound, the message's send number.
+    /// The tag; once the receive is bound, the number of the message: of a long one among the long
+    /// ones, of a short one in the stream.
     pub label: u32,
     pub region: u16,
     /// Stripes of the message; 0 until its start came.
@@ -356,7 +358,8 @@ impl ReceiveRecord {
     };
 }
 
-/// A message that was sent before its slot was seen: what replaying the match takes.
+/// A message that was sent before its slot was seen: what replaying the match takes. Its number is
+/// that in the stream.
 #[derive(Copy, Clone, Debug)]
 pub struct EarlySend {
     pub tag: i32,

@@ -22,7 +22,8 @@ wire_struct! {
         epoch: u32 = 4,
         /// The user's tag; for `KIND_START` the token of the slot it was bound to.
         tag: i32 = 8,
-        /// Number of the message among the sender's messages of this connection.
+        /// Number of the next long message (descriptor or start) of the sender; this one's if it is
+        /// one.
         send_number: u32 = 12,
         /// Number of the send among the sends, which a receiver puts in order by.
         eager_number: u32 = 16,
@@ -30,7 +31,7 @@ wire_struct! {
         group_base: u32 = 20,
         /// The peer may consume receives up to this count (absolute).
         credits_through: u32 = 24,
-        /// The peer's messages below this number are delivered.
+        /// The peer's long messages below this number are delivered.
         delivered_through: u32 = 28,
     }
 }

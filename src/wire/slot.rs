@@ -5,7 +5,7 @@ use super::{DecodeError, GROUP_MAX, wire_struct};
 
 /// The receiver wants this group back; the sender answers in its state line.
 pub const SLOT_CANCEL: u16 = 1;
-/// An early message fills this receive already: `taken_by` is its send number.
+/// An early message fills this receive already: `taken_by` is its eager number.
 pub const SLOT_TAKEN: u16 = 2;
 /// Every flag that this version knows.
 pub const SLOT_FLAGS: u16 = SLOT_CANCEL | SLOT_TAKEN;
@@ -35,7 +35,7 @@ wire_struct! {
         credits_through: u32 = 40,
         /// As in the send head.
         delivered_through: u32 = 44,
-        /// With `SLOT_TAKEN`, the send number of the message that fills the receive.
+        /// With `SLOT_TAKEN`, the eager number of the message that fills the receive.
         taken_by: u32 = 48,
         /// The group's number; the slot is there when this and the epoch are the expected ones.
         sequence: u32 = 56,

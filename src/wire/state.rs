@@ -17,9 +17,9 @@ wire_struct! {
         sequence_first: u32 = 0,
         /// The reader may consume receives up to this count.
         credits_through: u32 = 4,
-        /// Bit `i`: the reader's message `delivered_through + i` is delivered.
+        /// Bit `i`: the reader's long message `delivered_through + i` is delivered.
         delivered_mask: u64 = 8,
-        /// The reader's messages below this number are delivered.
+        /// The reader's long messages below this number are delivered.
         delivered_through: u32 = 16,
         /// The writer has bound messages to every receive of the reader's groups below this one
         /// (or withdrawn them), so that their slots may be used again.
