@@ -73,7 +73,8 @@ macro_rules! tagged {
 tagged! {
     xtie_listener => ListenerId, |name: ListenerId| name.0.pack(),
         |number| ListenerId(Handle::unpack(number));
-    xtie_attempt => Attempt, |name: Attempt| name.0.pack(), |number| Attempt(Handle::unpack(number));
+    xtie_attempt => Attempt, |name: Attempt| name.0.pack(),
+        |number| Attempt(Handle::unpack(number));
     xtie_connection => Handle, Handle::pack, Handle::unpack;
     xtie_memory => Handle, Handle::pack, Handle::unpack;
     xtie_request => RequestId, |name: RequestId| name.0, RequestId;
