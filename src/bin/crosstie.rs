@@ -1,5 +1,6 @@
-//! The `crosstie` tool.
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(2).collect();
-    std::process::exit(crosstie::tool::sim::run(&arguments));
+//! The command `crosstie`. What it does stands in [`crosstie::tool`].
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    crosstie::tool::main()
 }

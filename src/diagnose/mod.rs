@@ -1,1 +1,4 @@
-//! (placeholder)
+//! What this process runs on, read from files that the kernel offers. Control path.
+#![forbid(unsafe_code)]
+
+pub mod kernel;

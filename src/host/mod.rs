@@ -12,6 +12,7 @@ pub mod log;
 mod machine;
 pub mod options;
 mod own;
+pub(crate) mod owned;
 pub mod settings;
 pub mod shared;
 

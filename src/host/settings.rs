@@ -151,7 +151,7 @@ pub fn unknown_sentence(name: &str) -> Option<String> {
 }
 
 /// Edits between two words (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b = b.as_bytes();
     let mut row: std::vec::Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.to_string().bytes().enumerate() {

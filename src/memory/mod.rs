@@ -4,6 +4,7 @@
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
+//! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`wake`]: eventfd, and the process-wide barrier that makes a doorbell cheap
 //!
 //! Everything here is control path, except [`kernel_copy::read`] and [`wake::ring`], which do one
@@ -13,6 +14,7 @@
 pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
+pub mod probe;
 pub mod shared;
 pub mod wake;
 

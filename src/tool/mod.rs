@@ -1,3 +1,86 @@
-//! The `crosstie` tool.
+//! The program `crosstie`: measures, tells what this host offers, runs simulated schedules.
+//!
+//! One subcommand is one file or folder. Each takes its arguments and returns what to tell the
+//! user when it fails; it writes results to standard output, everything else to standard error.
+#![deny(unsafe_code)]
 
+extern crate std;
+
+pub mod arguments;
+mod cpus;
+pub mod info;
+mod json;
+pub mod perf;
+pub mod plot;
+mod progress;
+#[allow(unsafe_code)] // the simulation vouches for the memory of both its endpoints
 pub mod sim;
+mod table;
+mod text;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+use std::string::String;
+use std::vec::Vec;
+
+/// Why a command ended early: a sentence for the user.
+pub type Failure = String;
+
+/// Exit status when a command cannot be carried out.
+const STATUS_USAGE: u8 = 2;
+
+const USAGE: &str = "\
+usage: crosstie COMMAND [OPTION...]
+
+  perf     measure latency, bandwidth, message rate and set-up between two processes
+  info     say which devices this host has, and what is unavailable and why
+  sim      run simulated schedules with faults against a plain model
+
+  crosstie COMMAND --help    options of one command
+  crosstie --version         version of the program
+";
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    match run(&args) {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
+        Err(failure) => {
+            std::eprintln!("crosstie: {failure}");
+            ExitCode::from(STATUS_USAGE)
+        }
+    }
+}
+
+/// Runs a command; the result is the process's exit status.
+fn run(args: &[String]) -> Result<i32, Failure> {
+    let Some((command, rest)) = args.split_first() else {
+        return Err(std::format!("a command is missing\n\n{USAGE}"));
+    };
+    match command.as_str() {
+        "perf" => perf::run(rest),
+        perf::PEER_COMMAND => perf::run_peer(rest),
+        "info" => info::run(rest),
+        info::READER_COMMAND => info::run_reader(rest),
+        "sim" => return Ok(sim::run(rest)),
+        "--version" | "-V" => write_out(concat!("crosstie ", env!("CARGO_PKG_VERSION"), "\n")),
+        "--help" | "-h" | "help" => write_out(USAGE),
+        other => {
+            let hint = arguments::hint(other, ["perf", "info", "sim"].into_iter());
+            Err(std::format!("unknown command `{other}`{hint}; `crosstie --help` lists them"))
+        }
+    }?;
+    Ok(0)
+}
+
+/// Writes results. A reader that has seen enough, such as `head`, is no failure.
+fn write_out(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(std::format!("standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

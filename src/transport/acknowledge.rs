@@ -49,7 +49,7 @@ impl Connection {
     #[inline]
     pub(super) fn state_due(&self) -> bool {
         self.delivery_news
-            || self.canceled.is_some()
+            || self.canceled_news
             || self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
             || self.groups_due()
     }
@@ -234,7 +234,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.state_sequence = sequence;
         c.told_by_head();
         c.delivery_news = false;
-        c.canceled = None;
+        c.canceled_news = false;
         self.stats.state_lines += 1;
         true
     }

@@ -160,11 +160,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         &self.rail
     }
 
-    /// DEBUG
-    pub fn debug_connection(&self) -> impl core::fmt::Debug + '_ {
-        (&self.connections[0], &self.sends[..3])
-    }
-
     /// Counts since open.
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -334,6 +329,10 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let mut from = 0;
         while let Some(index) = self.watch.next_from(from) {
             from = index + 1;
+            if self.connections[index].state != ConnectionState::Open {
+                self.watch.remove(index); // what the peer still says is not for us any more
+                continue;
+            }
             self.state_look(index);
             let c = &self.connections[index];
             if !c.queue.is_empty() {

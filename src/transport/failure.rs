@@ -208,7 +208,6 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The provider says that nothing more will come from a peer.
     pub(super) fn peer_went_down(&mut self, index: usize, cause: DownCause) {
         self.connections[index].peer_down = true;
-        self.connections[index].fence = Fence::Holds; // the provider has cut the peer off
         let error = match cause {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
@@ -229,7 +228,7 @@ impl<P: Provider> Endpoint<'_, P> {
                     c.ops_in_flight -= 1; // answered by `Fenced`, not counted as an op
                 }
                 Err(PostError::Again) => return true,
-                // a peer that is down completes what it accepted without being asked (P6)
+                // a rail that cannot even be asked has forgotten the peer
                 Ok(Posted::Done) | Err(PostError::PeerDown | PostError::Unsupported) => {
                     self.connections[index].fence = Fence::Holds;
                 }
@@ -269,6 +268,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.ahead = Queue::EMPTY;
         c.pulls = Queue::EMPTY;
         c.waiting = 0;
+        c.canceling = None;
     }
 
     fn group_end(&mut self, index: usize, at: usize, error: RequestError) {

@@ -324,7 +324,9 @@ impl<P: Provider> Endpoint<'_, P> {
             let c = &self.connections[index];
             let untouched = c.group_bound == 0 && c.group_count != 0;
             if untouched && self.slot_read(index, c.group_next, 0).flags & SLOT_CANCEL != 0 {
-                self.connections[index].canceled = Some(self.connections[index].group_next);
+                let c = &mut self.connections[index];
+                c.canceled = Some(c.group_next);
+                c.canceled_news = true;
                 self.group_pass(index);
                 self.work.insert(index);
                 continue;

@@ -125,8 +125,11 @@ pub struct Connection {
     pub early: u8,
     /// Groups of the peer that we have bound, as we last told.
     pub groups_told: Seq,
-    /// A group of the peer's that was withdrawn, to be told.
+    /// The group of the peer's that was withdrawn last; every state line says it, since only the
+    /// newest is read.
     pub canceled: Option<Seq>,
+    /// It has not been told yet.
+    pub canceled_news: bool,
     pub mailbox: RemoteSpan,
     /// Sequence of the last state line that we took in.
     pub state_seen: u32,
@@ -206,6 +209,7 @@ impl Connection {
         early: 0,
         groups_told: Seq(0),
         canceled: None,
+        canceled_news: false,
         mailbox: RemoteSpan { key: crate::fabric::RailKey(0), address: 0 },
         state_seen: 0,
         group_oldest: Seq(0),

@@ -398,7 +398,8 @@ impl Peer {
     pub(super) fn fence(&mut self, work: &mut Work) {
         self.cancel(work, Outcome::Canceled);
         self.fenced = true;
-        self.leave(LEFT_FAILED);
+        // closing a connection starts with a fence; who fences because of a failure says so first
+        self.leave(LEFT_CLOSED);
     }
 
     /// Reports once that the peer is down, when it is.

@@ -436,17 +436,6 @@ impl<'f, 'm> World<'f, 'm> {
                 return self.close_both();
             }
         }
-        for side in 0..2 {
-            std::eprintln!("side {side}: {:?}", self.endpoints[side].debug_connection());
-            for g in self.directions[1 - side].groups.iter().filter(|g| g.outcome.is_none()) {
-                std::eprintln!("  open group tags {:?} cancel {}", g.tags, g.cancel_asked);
-            }
-            for s in self.directions[side].sends.iter().filter(|s| !s.ended) {
-                std::eprintln!("  open send {:?}", s.sent);
-            }
-            std::eprintln!("  left {:?}", self.directions[side].pairing().0.left);
-        }
-        std::eprintln!("failed {}", self.failed);
         Err("requests never ended".into())
     }
 

@@ -1,0 +1,786 @@
+// crosstie.h: messages between processes, fast, without allocation after open. Made from c-api/src
+// by cbindgen; do not edit.
+//
+// OVERVIEW
+//
+// An *endpoint* is the library's state for one thread of the program, in storage that the program
+// gives. It opens *listeners*, whose 128-byte *handles* tell other endpoints where they are, and
+// *connections*, which carry *messages* in order. Messages lie in registered *memory*. Sending and
+// receiving give *requests*, which are tested until they have ended. Nothing blocks: a function that
+// cannot go on yet gives NULL or XTIE_AGAIN, and is called again.
+//
+// The whole of one side, errors left out (examples-c/ has complete programs):
+//
+//     XTIE_ENDPOINT_STORAGE(storage, 4, 32, 16);  // static; connections, requests, memory
+//
+//     xtie_endpoint_config config;
+//     xtie_endpoint_config_init(&config, sizeof config);
+//     config.connections_max = 4;
+//     config.requests_max = 32;
+//     config.regions_max = 16;
+//     xtie_endpoint *endpoint = NULL;
+//     xtie_endpoint_open(storage, sizeof storage, &config, &endpoint);
+//
+//     // The side that listens; the handle reaches the other side in a way of its own.
+//     xtie_handle handle;
+//     xtie_listener *listener = NULL;
+//     xtie_connection *connection = NULL;
+//     xtie_endpoint_listen(endpoint, &handle, &listener);
+//     while (connection == NULL)
+//         xtie_listener_accept(endpoint, listener, &connection);
+//
+//     // The side that connects.
+//     xtie_attempt *attempt = NULL;
+//     while (connection == NULL)
+//         xtie_endpoint_connect(endpoint, &handle, &attempt, &connection);
+//
+//     // Both sides: memory, a message there, a message back.
+//     void *data = NULL;
+//     xtie_memory *memory = NULL;
+//     xtie_memory_alloc(endpoint, 8192, &data, &memory);
+//     xtie_request *send = NULL, *receive = NULL;
+//     xtie_buffer buffer = {(char *)data + 4096, 4096, 7, 0, memory};  // 4096 bytes, tag 7
+//     while (receive == NULL)
+//         xtie_connection_irecv(endpoint, connection, &buffer, 1, &receive);
+//     while (send == NULL)
+//         xtie_connection_isend(endpoint, connection, data, 4096, 7, memory, &send);
+//     int sent = 0, received = 0;
+//     size_t bytes = 0;
+//     while (!sent || !received) {
+//         if (!sent) xtie_request_test(endpoint, send, &sent, NULL);
+//         if (!received) xtie_request_test(endpoint, receive, &received, &bytes);
+//     }
+//
+//     while (xtie_connection_close(endpoint, connection) == XTIE_AGAIN)
+//         xtie_endpoint_progress(endpoint, NULL);
+//     xtie_endpoint_close(endpoint);
+//
+// UNITS. Sizes are bytes; a name ends in its unit or bound: _bytes, _ms, _max. Text is UTF-8.
+//
+// THREADS. An endpoint has one thread at a time, which alone may call the functions whose comment
+// says "the endpoint's"; another thread may become that thread with the usual synchronisation.
+// Functions that say "any" may be called from any thread, also while the endpoint's thread is in a
+// call. Endpoints are independent of each other; give each busy thread its own.
+//
+// OWNERSHIP. The storage is the library's from open to close, and must not move. A buffer is the
+// library's from isend or irecv until its request has ended. Structures and handles are read during
+// the call. What open, listen, accept, connect, register and alloc give stands until the function
+// that ends it. xtie_endpoint * is a pointer; all other objects are numbers in a pointer's clothes,
+// never followed, and using one after its end is an error with a code of its own. Objects belong to
+// the endpoint that gave them. After fork(), endpoints belong to the parent; the child opens its own.
+//
+// ERRORS. Functions return an int: XTIE_OK, XTIE_AGAIN, or a negative XTIE_ERR_ code. A call that
+// failed has changed nothing and written no output (the exceptions are said: xtie_request_test and
+// xtie_endpoint_connect). xtie_result_str has a sentence for each code, xtie_endpoint_error the
+// particulars, with the peer's name. A bug of the library never unwinds into the program: the
+// endpoint is poisoned, and from then on answers XTIE_ERR_POISONED.
+//
+// STRUCTURES that the program fills begin with struct_size, which it sets to sizeof. Later versions
+// only lengthen them: shorter ones are taken as they are, longer ones if the rest is zero.
+
+
+#ifndef CROSSTIE_H
+#define CROSSTIE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__cplusplus)
+#define XTIE_ALIGNAS(bytes) alignas(bytes)
+#else
+#define XTIE_ALIGNAS(bytes) _Alignas(bytes)
+#endif
+
+// Version of this header, 0xMMmmpp: major, minor, patch. Compare with xtie_version().
+#define XTIE_VERSION                                                                               \
+    ((XTIE_VERSION_MAJOR << 16) | (XTIE_VERSION_MINOR << 8) | XTIE_VERSION_PATCH)
+
+// Outstanding transfers of an endpoint; a part of the macros below.
+#define XTIE_OPERATIONS(connections_max, requests_max)                                             \
+    ((size_t)(connections_max) * (size_t)(requests_max) < 64                                       \
+         ? (size_t)64                                                                              \
+         : (size_t)(connections_max) * (size_t)(requests_max) > 4096                               \
+               ? (size_t)4096                                                                      \
+               : (size_t)(connections_max) * (size_t)(requests_max))
+
+// Storage of an endpoint in bytes, as an integer constant expression: what xtie_endpoint_size says
+// for a configuration with these limits. For all devices but the loopback.
+#define XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max)                            \
+    ((size_t)XTIE_BYTES_FIXED + (size_t)(connections_max) * (size_t)XTIE_BYTES_CONNECTION +        \
+     (size_t)(connections_max) * (size_t)(requests_max) * (size_t)XTIE_BYTES_REQUEST +             \
+     XTIE_OPERATIONS(connections_max, requests_max) * (size_t)XTIE_BYTES_OPERATION +               \
+     (size_t)(regions_max) * (size_t)XTIE_BYTES_REGION)
+
+// The same for the loopback device.
+#define XTIE_LOOPBACK_BYTES(connections_max, requests_max, regions_max)                            \
+    (XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max) +                             \
+     (size_t)(connections_max) * (size_t)XTIE_BYTES_LOOPBACK +                                     \
+     XTIE_OPERATIONS(connections_max, requests_max) * (size_t)XTIE_BYTES_LOOPBACK_OPERATION)
+
+// Declares a static array that an endpoint can be opened in.
+#define XTIE_ENDPOINT_STORAGE(name, connections_max, requests_max, regions_max)                    \
+    XTIE_ALIGNAS(XTIE_STORAGE_ALIGN)                                                               \
+    static unsigned char name[XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max)]
+
+
+// Version of this header: major.
+#define XTIE_VERSION_MAJOR 0
+
+// Version of this header: minor.
+#define XTIE_VERSION_MINOR 1
+
+// Version of this header: patch.
+#define XTIE_VERSION_PATCH 0
+
+// Steps when a program built with an older header would break; the shared library's name carries
+// it. Compare with xtie_abi_version().
+#define XTIE_ABI_VERSION 0
+
+// Log level: something does not work.
+#define XTIE_LOG_ERROR 1
+
+// Log level: something works otherwise than was asked.
+#define XTIE_LOG_WARNING 2
+
+// Log level: what is going on, once per object.
+#define XTIE_LOG_INFO 3
+
+// Kind of device: processes of one host, through shared memory.
+#define XTIE_DEVICE_SHARED_MEMORY 1
+
+// Kind of device: an endpoint that reaches only itself, for tests and measurements.
+#define XTIE_DEVICE_LOOPBACK 2
+
+// Alignment of an endpoint's storage in bytes.
+#define XTIE_STORAGE_ALIGN 64
+
+// Most receives in one call of xtie_connection_irecv.
+#define XTIE_GROUP_MAX 8
+
+// Flag of xtie_endpoint_config: without xtie_memory_alloc, and the address space it reserves.
+#define XTIE_ENDPOINT_NO_HEAP 1
+
+// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
+#define XTIE_BYTES_FIXED 16384
+
+// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
+#define XTIE_BYTES_CONNECTION 4608
+
+// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
+#define XTIE_BYTES_REQUEST 880
+
+// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
+#define XTIE_BYTES_OPERATION 112
+
+// Term of XTIE_ENDPOINT_BYTES: registered memory.
+#define XTIE_BYTES_REGION 144
+
+// Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
+#define XTIE_BYTES_LOOPBACK 90112
+
+// Term of XTIE_LOOPBACK_BYTES: what a transfer takes more than elsewhere.
+#define XTIE_BYTES_LOOPBACK_OPERATION 512
+
+// Kind of memory: pages of this process.
+#define XTIE_MEMORY_HOST 1
+
+// What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
+// negative. A number is never given a second meaning.
+typedef enum xtie_result {
+    // Success.
+    XTIE_OK = 0,
+    // Not yet: call xtie_endpoint_progress, then call again.
+    XTIE_AGAIN = 1,
+    // A pointer that must be given is NULL.
+    XTIE_ERR_NULL = -1,
+    // struct_size is not the size of any version of the structure.
+    XTIE_ERR_STRUCT_SIZE = -2,
+    // The structure asks for something that this version of the library does not know.
+    XTIE_ERR_STRUCT = -3,
+    // A flag is unknown.
+    XTIE_ERR_FLAGS = -4,
+    // The kind of memory is unknown, or the device cannot reach it.
+    XTIE_ERR_MEMORY_KIND = -5,
+    // There is no device of that number.
+    XTIE_ERR_DEVICE = -6,
+    // The device cannot be used on this host.
+    XTIE_ERR_DEVICE_UNAVAILABLE = -7,
+    // The storage is not aligned to XTIE_STORAGE_ALIGN bytes.
+    XTIE_ERR_STORAGE_ALIGN = -8,
+    // The storage is smaller than xtie_endpoint_size asks for.
+    XTIE_ERR_STORAGE_SIZE = -9,
+    // connections_max is not from 1 to 65536.
+    XTIE_ERR_CONNECTIONS_MAX = -10,
+    // requests_max is neither 32 nor 64.
+    XTIE_ERR_REQUESTS_MAX = -11,
+    // regions_max is not from 1 to 65534.
+    XTIE_ERR_REGIONS_MAX = -12,
+    // A ring size is no power of two from 4096, or the eager size is over a quarter of it.
+    XTIE_ERR_RINGS = -13,
+    // A reserved field is not zero.
+    XTIE_ERR_RESERVED = -14,
+    // There is no room for text.
+    XTIE_ERR_TEXT = -15,
+    // The pointer is not one that xtie_endpoint_open gave.
+    XTIE_ERR_ENDPOINT = -20,
+    // The endpoint is closed.
+    XTIE_ERR_CLOSED = -21,
+    // A bug of the library showed in an earlier call; the endpoint can no longer be used.
+    XTIE_ERR_POISONED = -22,
+    // The endpoint was opened before a fork, and belongs to the parent process.
+    XTIE_ERR_FORKED = -23,
+    // The connection is closed, or never was one of this endpoint.
+    XTIE_ERR_CONNECTION = -24,
+    // The listener is closed, or never was one of this endpoint.
+    XTIE_ERR_LISTENER = -25,
+    // The attempt is over or abandoned, or never was one of this endpoint.
+    XTIE_ERR_ATTEMPT = -26,
+    // The memory is not registered with this endpoint.
+    XTIE_ERR_MEMORY = -27,
+    // The request was tested to its end, or never was one of this endpoint.
+    XTIE_ERR_STALE = -28,
+    // The buffer does not lie inside the memory that was named for it.
+    XTIE_ERR_RANGE = -30,
+    // The range to register is empty or wraps around the address space.
+    XTIE_ERR_REGISTER_RANGE = -31,
+    // Requests that use the memory are outstanding.
+    XTIE_ERR_MEMORY_BUSY = -32,
+    // A group has 1 to XTIE_GROUP_MAX receives.
+    XTIE_ERR_GROUP = -33,
+    // The message is longer than any message may be.
+    XTIE_ERR_TOO_LONG = -34,
+    // The request is under way already and will end by itself.
+    XTIE_ERR_UNDER_WAY = -35,
+    // As much memory is registered as regions_max allows.
+    XTIE_ERR_REGIONS_FULL = -40,
+    // All listeners are in use.
+    XTIE_ERR_LISTENERS_FULL = -41,
+    // As many connections are open as connections_max allows.
+    XTIE_ERR_CONNECTIONS_FULL = -42,
+    // The endpoint is connected to as many other endpoints as it can be.
+    XTIE_ERR_PEERS_FULL = -43,
+    // The process may open no more file descriptors (ulimit -n).
+    XTIE_ERR_DESCRIPTORS = -44,
+    // There is not enough (shared) memory.
+    XTIE_ERR_NO_MEMORY = -45,
+    // The operating system refused.
+    XTIE_ERR_SYSTEM = -46,
+    // The handle is damaged.
+    XTIE_ERR_HANDLE_CORRUPT = -50,
+    // The bytes are not a handle of this library.
+    XTIE_ERR_HANDLE_FOREIGN = -51,
+    // The peer speaks a newer wire version: upgrade this side.
+    XTIE_ERR_VERSION_HERE = -52,
+    // The peer speaks an older wire version: upgrade the peer.
+    XTIE_ERR_VERSION_PEER = -53,
+    // The listener is on another host, which this device does not reach.
+    XTIE_ERR_OTHER_HOST = -54,
+    // Nobody listens there any more.
+    XTIE_ERR_NO_LISTENER = -55,
+    // The peer has no connection left.
+    XTIE_ERR_PEER_FULL = -56,
+    // The peer has no memory for a connection.
+    XTIE_ERR_PEER_MEMORY = -57,
+    // The peer may open no more file descriptors.
+    XTIE_ERR_PEER_DESCRIPTORS = -58,
+    // The peer did not answer in time.
+    XTIE_ERR_DEADLINE = -59,
+    // The message was longer than the receive; nothing was written to the buffer.
+    XTIE_ERR_TRUNCATED = -60,
+    // The peer closed the connection.
+    XTIE_ERR_PEER_CLOSED = -61,
+    // The peer's process ended, or cannot be reached any more.
+    XTIE_ERR_PEER_DIED = -62,
+    // This side closed the connection before the request ended.
+    XTIE_ERR_CONNECTION_CLOSED = -63,
+    // The request was canceled.
+    XTIE_ERR_CANCELED = -64,
+    // The peer broke the protocol.
+    XTIE_ERR_PROTOCOL = -65,
+    // The rail failed.
+    XTIE_ERR_FABRIC = -66,
+} xtie_result;
+
+// An attempt to connect that is under way.
+typedef struct xtie_attempt xtie_attempt;
+
+// A connection to one peer: reliable, ordered, both ways.
+typedef struct xtie_connection xtie_connection;
+
+// An endpoint: the address of the storage it was opened in. All other objects belong to one.
+typedef struct xtie_endpoint xtie_endpoint;
+
+// Takes connections from other endpoints.
+typedef struct xtie_listener xtie_listener;
+
+// Registered memory.
+typedef struct xtie_memory xtie_memory;
+
+// An outstanding send, or group of receives.
+typedef struct xtie_request xtie_request;
+
+// Receives log messages: userdata as given to xtie_log_set, one of XTIE_LOG_, and a text that is
+// valid during the call. It may be called from any thread, and must not call the library.
+typedef void (*xtie_log_function)(void *userdata, uint32_t level, const char *text);
+
+// What is known of a device. Set struct_size before xtie_device_properties_get.
+typedef struct xtie_device_properties {
+    // sizeof(xtie_device_properties).
+    uint32_t struct_size;
+    // One of XTIE_DEVICE_.
+    uint32_t kind;
+    // 1: an endpoint can be opened on it here; 0: not, and the remark says why.
+    uint32_t available;
+    // A rough bandwidth in Mbit/s.
+    uint32_t speed_mbps;
+    // Most receives in one call of xtie_connection_irecv.
+    uint32_t group_max;
+    // Zero.
+    uint32_t reserved;
+    // Its name, such as "shm0".
+    char name[32];
+    // What it reaches.
+    char description[96];
+    // What is missing, or an empty string.
+    char remark[128];
+} xtie_device_properties;
+
+// What an endpoint is opened with. A field that is zero means the default, so that a zeroed
+// structure with struct_size set is complete; xtie_endpoint_config_init writes the defaults out.
+typedef struct xtie_endpoint_config {
+    // sizeof(xtie_endpoint_config).
+    uint32_t struct_size;
+    // The device's number; 0 reaches the processes of this host.
+    uint32_t device;
+    // Most connections at a time, 1 to 65536; default 64.
+    uint32_t connections_max;
+    // Most outstanding sends, and most outstanding groups of receives, of one connection: 32 or
+    // 64; default 32.
+    uint32_t requests_max;
+    // Most pieces of registered memory, 1 to 65534; default 256.
+    uint32_t regions_max;
+    // Longest message in bytes that is copied instead of read in place; default 8192.
+    uint32_t eager_bytes_max;
+    // Shared memory in bytes for messages, of each connection and direction: a power of two from
+    // 4096 to 262144; default 65536.
+    uint32_t send_ring_bytes;
+    // Shared memory in bytes for control and for transfers in two copies, of each connection and
+    // direction: a power of two from 4096 to 16777216; default 65536.
+    uint32_t write_ring_bytes;
+    // Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
+    // allocated. Default 64 GiB.
+    uint64_t heap_bytes;
+    // How long a peer may take to answer a connect, in milliseconds; default 10000.
+    uint32_t connect_timeout_ms;
+    // XTIE_ENDPOINT_ flags, or zero.
+    uint32_t flags;
+} xtie_endpoint_config;
+
+// Bytes that tell other endpoints where a listener is: send them there in any way, such as a
+// file, a socket or MPI. Plain data without pointers; valid as long as the listener.
+typedef struct xtie_handle {
+    // The bytes, not for reading.
+    uint8_t bytes[128];
+} xtie_handle;
+
+// Room for one message. Of fixed size: it will not grow.
+typedef struct xtie_buffer {
+    // First byte; may be NULL when bytes is zero.
+    void *data;
+    // Room in bytes.
+    size_t bytes;
+    // Takes a message that was sent with this tag.
+    int32_t tag;
+    // Zero.
+    uint32_t reserved;
+    // The memory that the room lies in; may be NULL when bytes is zero.
+    struct xtie_memory *memory;
+} xtie_buffer;
+
+// Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
+typedef struct xtie_stats {
+    // sizeof(xtie_stats).
+    uint32_t struct_size;
+    // Zero.
+    uint32_t reserved;
+    // Messages accepted by xtie_connection_isend.
+    uint64_t sends;
+    // Bytes of those messages.
+    uint64_t send_bytes;
+    // Messages that ended in a receive.
+    uint64_t receives;
+    // Bytes of those messages.
+    uint64_t receive_bytes;
+    // Messages that were copied through the stream of short messages.
+    uint64_t eager;
+    // Messages that the receiver read out of the sender's memory.
+    uint64_t pulled;
+    // Messages that the sender wrote into the receiver's memory.
+    uint64_t pushed;
+    // Messages that arrived before their receive was offered.
+    uint64_t unexpected;
+    // Messages longer than their receive.
+    uint64_t truncated;
+    // Sends that had to wait for room.
+    uint64_t queued;
+    // Times that a rail had no room.
+    uint64_t again;
+    // Control messages about what has arrived.
+    uint64_t state_lines;
+    // Connections that failed.
+    uint64_t failures;
+} xtie_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// ---- Library -----------------------------------------------------------------------------------
+//
+// The version of the library that the program runs with, as XTIE_VERSION.
+//
+// Threads: any. Cost: none.
+uint32_t xtie_version(void);
+
+// The version as text, such as "0.1.0". A static string.
+//
+// Threads: any. Cost: none.
+const char *xtie_version_str(void);
+
+// The library's XTIE_ABI_VERSION; a program must not go on when it differs from its header's.
+//
+// Threads: any. Cost: none.
+uint32_t xtie_abi_version(void);
+
+// Sends log messages of the whole process to a function of the caller's. Before that, warnings
+// and errors go to standard error (see CROSSTIE_LOG).
+//
+// userdata: handed to each call, otherwise not looked at; may be NULL.
+// function: NULL restores standard error. A call that is under way in another thread may still
+//     end after this function returned.
+// Results: XTIE_OK.
+// Threads: any. Cost: a lock. Nothing is logged while data moves.
+int xtie_log_set(void *userdata, xtie_log_function function);
+
+// One sentence for a result code. For the particulars (which peer, which error number) see
+// xtie_endpoint_error.
+//
+// result: any number; one that is no code has a sentence too.
+// Returns a static string in English, without a full stop.
+// Threads: any. Cost: a search of a short table.
+const char *xtie_result_str(int result);
+
+// ---- Device ------------------------------------------------------------------------------------
+//
+// How many devices there are. Their numbers, 0 to count - 1, are the same in every process of
+// this version; 0 is the device for processes of one host.
+//
+// Threads: any. Cost: none.
+uint32_t xtie_device_count(void);
+
+// What is known of a device.
+//
+// device: its number.
+// properties_out: with struct_size set; the rest is filled.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_DEVICE.
+// Threads: any. Cost: control path; may look at the system.
+int xtie_device_properties_get(uint32_t device, struct xtie_device_properties *properties_out);
+
+// ---- Endpoint ----------------------------------------------------------------------------------
+//
+// Writes the defaults.
+//
+// config_out: all of it is written, struct_size too.
+// struct_size: sizeof(xtie_endpoint_config) of the program, so that a library older than the
+//     program's header can tell when it is asked for something that it does not know.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE.
+// Threads: any. Cost: none.
+int xtie_endpoint_config_init(struct xtie_endpoint_config *config_out, size_t struct_size);
+
+// How much storage an endpoint takes; XTIE_ENDPOINT_BYTES and XTIE_LOOPBACK_BYTES say the same to
+// the compiler. Only the device's kind, connections_max, requests_max and regions_max matter.
+//
+// config: the caller's, read only during the call.
+// bytes_out: the size in bytes.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_FLAGS,
+//     XTIE_ERR_DEVICE, XTIE_ERR_CONNECTIONS_MAX, XTIE_ERR_REQUESTS_MAX, XTIE_ERR_REGIONS_MAX,
+//     XTIE_ERR_RINGS.
+// Threads: any. Cost: none.
+int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_out);
+
+// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread.
+//
+// storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_endpoint_close has
+//     succeeded. It must not be moved, copied or touched.
+// storage_bytes: at least what xtie_endpoint_size says; more is not used.
+// config: read only during the call. CROSSTIE_ variables of the environment override the fields
+//     that do not change the size.
+// endpoint_out: the endpoint, which is the storage's address.
+// Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
+//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. The log says more.
+// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
+int xtie_endpoint_open(void *storage,
+                       size_t storage_bytes,
+                       const struct xtie_endpoint_config *config,
+                       struct xtie_endpoint **endpoint_out);
+
+// Moves everything on that can move: requests, control messages, copies of up to about 256 KiB.
+// xtie_request_test does this too while its request is outstanding.
+//
+// endpoint: the caller's.
+// events_out: how many things happened, or NULL. Zero does not mean that nothing is outstanding.
+// Results: XTIE_OK, XTIE_ERR_NULL, and XTIE_ERR_ENDPOINT, XTIE_ERR_CLOSED, XTIE_ERR_POISONED or
+//     XTIE_ERR_FORKED, which every function that takes an endpoint can answer and which the
+//     comments below leave out.
+// Threads: the endpoint's. Cost: data path; no system call when nothing happened.
+int xtie_endpoint_progress(struct xtie_endpoint *endpoint, uint32_t *events_out);
+
+// The descriptor to sleep on: when xtie_endpoint_wait_arm has answered XTIE_OK, it becomes
+// readable as soon as there may be something to do. Only poll(2), select(2) or epoll(7) it; never
+// read or close it.
+//
+// fd_out: the same number until the endpoint is closed.
+// Results: XTIE_OK, XTIE_ERR_NULL.
+// Threads: any. Cost: none.
+int xtie_endpoint_wait_fd(const struct xtie_endpoint *endpoint, int *fd_out);
+
+// Asks to be woken by the descriptor of xtie_endpoint_wait_fd. Call it when there is nothing to
+// do, before each sleep.
+//
+// Results: XTIE_OK: sleep now. XTIE_AGAIN: something happened meanwhile; test your requests
+//     instead of sleeping. The loopback device never sleeps.
+// Threads: the endpoint's. Cost: two system calls.
+int xtie_endpoint_wait_arm(struct xtie_endpoint *endpoint);
+
+// Why the last call on this endpoint failed, with its particulars: the peer's program, process
+// and host, numbers of the system. Every failing call that found its endpoint replaces it.
+//
+// text_out: room for the sentence, in UTF-8; what does not fit is cut. 320 bytes hold any.
+// text_bytes: that room in bytes, with the zero at the end; not zero.
+// Results: XTIE_OK, also of a poisoned endpoint; XTIE_ERR_NULL, XTIE_ERR_TEXT.
+// Threads: any, but which call failed last is then a matter of luck. Cost: a lock, and a copy.
+int xtie_endpoint_error(const struct xtie_endpoint *endpoint, char *text_out, size_t text_bytes);
+
+// Ends everything that the endpoint has: connections, listeners, attempts, registrations,
+// allocated memory, its thread. Peers learn of it. The storage is the caller's again. Messages
+// whose requests have not been tested to their end may be lost.
+//
+// endpoint: not to be used afterwards; while the storage stands untouched, doing so is answered
+//     by XTIE_ERR_CLOSED.
+// Results: XTIE_OK. XTIE_ERR_POISONED: nothing was done, the storage must stay.
+// Threads: the endpoint's, with no other thread in a call. Cost: control path; may wait for the
+//     thread and for a copy of a peer's that is under way.
+int xtie_endpoint_close(struct xtie_endpoint *endpoint);
+
+// ---- Listener and connection -------------------------------------------------------------------
+//
+// Opens a listener: other endpoints connect to it with its handle.
+//
+// handle_out: the bytes for them.
+// listener_out: the listener, until xtie_listener_close or xtie_endpoint_close.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_LISTENERS_FULL, XTIE_ERR_DESCRIPTORS,
+//     XTIE_ERR_SYSTEM.
+// Threads: any. Cost: control path; never blocks.
+int xtie_endpoint_listen(struct xtie_endpoint *endpoint,
+                         struct xtie_handle *handle_out,
+                         struct xtie_listener **listener_out);
+
+// Takes a connection that a peer has made.
+//
+// connection_out: the connection, until xtie_connection_close; NULL: none is there now, call
+//     again.
+// Results: XTIE_OK in both cases, XTIE_ERR_NULL, XTIE_ERR_LISTENER.
+// Threads: any. Cost: control path; never blocks.
+int xtie_listener_accept(struct xtie_endpoint *endpoint,
+                         struct xtie_listener *listener,
+                         struct xtie_connection **connection_out);
+
+// Closes a listener. Its handle is void; connections that nobody accepted are closed with it,
+// accepted ones stay.
+//
+// Results: XTIE_OK, XTIE_ERR_LISTENER.
+// Threads: any. Cost: control path; never blocks.
+int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *listener);
+
+// Connects to a listener: call it again with the same arguments until *connection_out is not NULL
+// or an error comes. Nobody needs to accept for that.
+//
+// handle: the listener's, read during the first call only.
+// attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it
+//     there. When the connection is made, and also after an error, it is NULL again: the attempt
+//     is over.
+// connection_out: the connection, until xtie_connection_close; NULL: not yet.
+// Results: XTIE_OK; XTIE_ERR_NULL, XTIE_ERR_ATTEMPT; about the handle XTIE_ERR_HANDLE_CORRUPT,
+//     XTIE_ERR_HANDLE_FOREIGN, XTIE_ERR_VERSION_HERE, XTIE_ERR_VERSION_PEER, XTIE_ERR_OTHER_HOST;
+//     about the peer XTIE_ERR_NO_LISTENER, XTIE_ERR_PEER_FULL, XTIE_ERR_PEER_MEMORY,
+//     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL; about
+//     this side XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY,
+//     XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+// Threads: any. Cost: control path; never blocks.
+int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
+                          const struct xtie_handle *handle,
+                          struct xtie_attempt **attempt_inout,
+                          struct xtie_connection **connection_out);
+
+// Gives up an attempt to connect.
+//
+// attempt: over from now on.
+// Results: XTIE_OK, XTIE_ERR_ATTEMPT.
+// Threads: any. Cost: control path; never blocks.
+int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *attempt);
+
+// ---- Message -----------------------------------------------------------------------------------
+//
+// Starts to send a message. Messages of one connection arrive in the order of these calls; the
+// receiver needs a receive for each.
+//
+// connection: where to.
+// data: first byte of the message; the library's to read until the request has ended.
+// bytes: its length, from 0 to 2^40.
+// tag: matched against the tags of the receiver's oldest group of receives.
+// memory: registered memory that the message lies in; not looked at when bytes is zero.
+// request_out: to be tested to its end; NULL: no room now, nothing was sent: make progress, then
+//     call again.
+// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
+//     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
+//     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
+// Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
+int xtie_connection_isend(struct xtie_endpoint *endpoint,
+                          struct xtie_connection *connection,
+                          const void *data,
+                          size_t bytes,
+                          int32_t tag,
+                          struct xtie_memory *memory,
+                          struct xtie_request **request_out);
+
+// Offers room for 1 to XTIE_GROUP_MAX messages. The group takes messages whose tags are among its
+// own, each buffer one; messages wait until a group that takes them is the oldest.
+//
+// connection: where from.
+// buffers: the rooms, read only during the call; what they name is the library's to write until
+//     the request has ended.
+// count: how many.
+// request_out: to be tested to its end; NULL: no room now: make progress, then call again.
+// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
+//     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
+//     its cause.
+// Threads: the endpoint's. Cost: data path.
+int xtie_connection_irecv(struct xtie_endpoint *endpoint,
+                          struct xtie_connection *connection,
+                          const struct xtie_buffer *buffers,
+                          uint32_t count,
+                          struct xtie_request **request_out);
+
+// The peer's program, process and host, as text for people.
+//
+// connection: open.
+// text_out: room for it, in UTF-8; what does not fit is cut. 128 bytes hold any.
+// text_bytes: that room in bytes, with the zero at the end; not zero.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_TEXT, XTIE_ERR_CONNECTION.
+// Threads: any. Cost: control path.
+int xtie_connection_peer(const struct xtie_endpoint *endpoint,
+                         const struct xtie_connection *connection,
+                         char *text_out,
+                         size_t text_bytes);
+
+// Closes a connection: call it again while it answers XTIE_AGAIN. Requests that are outstanding
+// end with XTIE_ERR_CONNECTION_CLOSED, and the peer's with XTIE_ERR_PEER_CLOSED. A message that
+// must arrive is tested to its end first.
+//
+// connection: not to be used after XTIE_OK.
+// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, make progress first;
+//     XTIE_ERR_CONNECTION.
+// Threads: the endpoint's. Cost: control path; never blocks.
+int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection *connection);
+
+// ---- Memory ------------------------------------------------------------------------------------
+//
+// Makes memory of the caller's known, so that messages can lie in it. Peers cannot reach it but
+// through messages.
+//
+// data: first byte. The memory stays the caller's, who keeps it mapped until
+//     xtie_memory_deregister has succeeded.
+// bytes: its length, not zero.
+// kind: XTIE_MEMORY_HOST.
+// memory_out: to be given with each message that lies in it.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
+//     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
+// Threads: any. Cost: control path; no page is touched.
+int xtie_memory_register(struct xtie_endpoint *endpoint,
+                         void *data,
+                         size_t bytes,
+                         uint32_t kind,
+                         struct xtie_memory **memory_out);
+
+// Forgets memory; the caller may unmap it after XTIE_OK.
+//
+// memory: of xtie_memory_register; not to be used after XTIE_OK.
+// Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
+//     test them to their end first.
+// Threads: any. Cost: control path.
+int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
+
+// Allocates registered memory that peers on this host read without a system call: the fastest
+// place for messages.
+//
+// bytes: its length, not zero; rounded up to whole pages.
+// data_out: first byte, page-aligned; the memory is zero.
+// memory_out: to be given with each message that lies in it.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
+//     heap_bytes is used up), XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+// Threads: any. Cost: control path; the pages are really allocated.
+int xtie_memory_alloc(struct xtie_endpoint *endpoint,
+                      size_t bytes,
+                      void **data_out,
+                      struct xtie_memory **memory_out);
+
+// Gives memory of xtie_memory_alloc back; its bytes are gone.
+//
+// memory: not to be used after XTIE_OK.
+// Results: XTIE_OK; XTIE_ERR_MEMORY: it is not from xtie_memory_alloc, or gone;
+//     XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding.
+// Threads: any. Cost: control path.
+int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
+
+// Asks whether a request has ended, and how; makes progress while it has not. What it answers once
+// it is done it answers once: the request is gone then.
+//
+// The one function whose error may be the request's own: when *done_out was set to 1, the result
+// is how the request ended, else why the call failed. Set the variable to 0 before.
+//
+// request: of isend or irecv.
+// done_out: 1: it has ended; 0: call again.
+// sizes_out: NULL, or one entry for a send and as many as buffers for a receive, written when it
+//     has ended: bytes sent, or received in each buffer. Of a receive that failed, entries say
+//     nothing.
+// Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
+//     call XTIE_ERR_NULL, XTIE_ERR_STALE.
+// Threads: the endpoint's. Cost: data path.
+int xtie_request_test(struct xtie_endpoint *endpoint,
+                      struct xtie_request *request,
+                      int *done_out,
+                      size_t *sizes_out);
+
+// Asks for a request to end early, with XTIE_ERR_CANCELED. It must still be tested to its end,
+// and may have ended otherwise by then.
+//
+// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
+//     XTIE_ERR_STALE.
+// Threads: the endpoint's. Cost: data path.
+int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *request);
+
+// ---- Statistics --------------------------------------------------------------------------------
+//
+// Counts since the endpoint was opened.
+//
+// stats_out: with struct_size set; the rest is filled.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE.
+// Threads: the endpoint's. Cost: a copy; counting costs the data path nothing to speak of.
+int xtie_endpoint_stats(struct xtie_endpoint *endpoint, struct xtie_stats *stats_out);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* CROSSTIE_H */

@@ -1,0 +1,424 @@
+// crosstie.hpp: crosstie.h for C++17. Header-only; owners that close what they own, and one
+// exception that carries the code. Nothing here allocates, and the data path adds nothing but a
+// compare. crosstie.h says what each call does, costs, and which thread may make it.
+#ifndef CROSSTIE_HPP
+#define CROSSTIE_HPP
+
+#include "crosstie.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+namespace crosstie {
+
+// A call or a request failed: the result code, and the sentence with the peer's name.
+class error : public std::exception {
+public:
+    explicit error(int code, const xtie_endpoint *endpoint = nullptr) noexcept : code_(code)
+    {
+        if (endpoint == nullptr ||
+            xtie_endpoint_error(endpoint, text_.data(), text_.size()) != XTIE_OK)
+            text_[0] = '\0';
+    }
+    int code() const noexcept { return code_; }
+    const char *what() const noexcept override
+    {
+        return text_[0] != '\0' ? text_.data() : xtie_result_str(code_);
+    }
+
+private:
+    int code_;
+    std::array<char, 320> text_{};
+};
+
+namespace detail {
+inline void check(int code, const xtie_endpoint *endpoint = nullptr)
+{
+    if (code < 0)
+        throw error(code, endpoint);
+}
+
+// An object and the endpoint it belongs to; what it points to is given to one owner at a time.
+template <typename T>
+class owned {
+public:
+    owned() noexcept = default;
+    owned(xtie_endpoint *endpoint, T *object) noexcept : endpoint_(endpoint), object_(object) {}
+    owned(owned &&other) noexcept
+        : endpoint_(other.endpoint_), object_(std::exchange(other.object_, nullptr))
+    {
+    }
+    owned(const owned &) = delete;
+    owned &operator=(const owned &) = delete;
+
+    T *get() const noexcept { return object_; }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+    // Gives the object away: it is not closed here.
+    T *release() noexcept { return std::exchange(object_, nullptr); }
+
+protected:
+    ~owned() = default;
+    void take(owned &other) noexcept
+    {
+        endpoint_ = other.endpoint_;
+        object_ = std::exchange(other.object_, nullptr);
+    }
+    xtie_endpoint *endpoint_ = nullptr;
+    T *object_ = nullptr;
+};
+}  // namespace detail
+
+// How a configuration starts: with the defaults.
+inline xtie_endpoint_config config()
+{
+    xtie_endpoint_config config;
+    detail::check(xtie_endpoint_config_init(&config, sizeof config));
+    return config;
+}
+
+// Storage in bytes for a configuration.
+inline std::size_t storage_bytes(const xtie_endpoint_config &config)
+{
+    std::size_t bytes = 0;
+    detail::check(xtie_endpoint_size(&config, &bytes));
+    return bytes;
+}
+
+// Storage for an endpoint, as a member or a static variable.
+template <std::uint32_t Connections, std::uint32_t Requests, std::uint32_t Regions>
+struct storage {
+    alignas(XTIE_STORAGE_ALIGN) unsigned char bytes[XTIE_ENDPOINT_BYTES(Connections, Requests,
+                                                                        Regions)];
+
+    // The defaults, with these limits.
+    static xtie_endpoint_config config()
+    {
+        xtie_endpoint_config config = crosstie::config();
+        config.connections_max = Connections;
+        config.requests_max = Requests;
+        config.regions_max = Regions;
+        return config;
+    }
+};
+
+// A send or a group of receives that has not been tested to its end. Not an owner: dropping it
+// ends nothing.
+class request {
+public:
+    request() noexcept = default;
+    request(xtie_endpoint *endpoint, xtie_request *object) noexcept
+        : endpoint_(endpoint), object_(object)
+    {
+    }
+    request(request &&other) noexcept
+        : endpoint_(other.endpoint_), object_(std::exchange(other.object_, nullptr))
+    {
+    }
+    request &operator=(request &&other) noexcept
+    {
+        endpoint_ = other.endpoint_;
+        object_ = std::exchange(other.object_, nullptr);
+        return *this;
+    }
+
+    // False: there was no room, or it has ended.
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+
+    // True once it has ended; throws when it did not end well. sizes: an entry per buffer, or null.
+    bool test(std::size_t *sizes = nullptr)
+    {
+        int done = 0;
+        int code = xtie_request_test(endpoint_, object_, &done, sizes);
+        if (done != 0)
+            object_ = nullptr;
+        if (code != XTIE_OK)
+            throw error(code, endpoint_);
+        return done != 0;
+    }
+
+    // Tests until it has ended. Returns the size of a send, or of the first buffer of a receive.
+    std::size_t wait()
+    {
+        std::size_t sizes[XTIE_GROUP_MAX] = {};
+        while (!test(sizes)) {
+        }
+        return sizes[0];
+    }
+
+    // False: it is under way and will end by itself. It must be tested to its end either way.
+    bool cancel()
+    {
+        int code = xtie_request_cancel(endpoint_, object_);
+        if (code == XTIE_ERR_UNDER_WAY)
+            return false;
+        detail::check(code, endpoint_);
+        return true;
+    }
+
+private:
+    xtie_endpoint *endpoint_ = nullptr;
+    xtie_request *object_ = nullptr;
+};
+
+// Registered or allocated memory. Its requests have ended when it is destroyed.
+class memory : public detail::owned<xtie_memory> {
+public:
+    memory() noexcept = default;
+    memory(xtie_endpoint *endpoint, xtie_memory *object, void *data, std::size_t bytes,
+           bool allocated) noexcept
+        : owned(endpoint, object), data_(data), bytes_(bytes), allocated_(allocated)
+    {
+    }
+    memory(memory &&other) noexcept = default;
+    memory &operator=(memory &&other) noexcept
+    {
+        if (this != &other) {
+            reset();
+            take(other);
+            data_ = other.data_;
+            bytes_ = other.bytes_;
+            allocated_ = other.allocated_;
+        }
+        return *this;
+    }
+    ~memory() { reset(); }
+
+    unsigned char *data() const noexcept { return static_cast<unsigned char *>(data_); }
+    std::size_t size() const noexcept { return bytes_; }
+
+    // Room for a message of the given tag.
+    xtie_buffer buffer(std::size_t offset, std::size_t bytes, std::int32_t tag = 0) const noexcept
+    {
+        return xtie_buffer{data() + offset, bytes, tag, 0, object_};
+    }
+
+private:
+    void reset() noexcept
+    {
+        if (object_ != nullptr && allocated_)
+            xtie_memory_free(endpoint_, object_);
+        else if (object_ != nullptr)
+            xtie_memory_deregister(endpoint_, object_);
+        object_ = nullptr;
+    }
+    void *data_ = nullptr;
+    std::size_t bytes_ = 0;
+    bool allocated_ = false;
+};
+
+// A connection. Destroying it closes it, and waits until its memory is left alone.
+class connection : public detail::owned<xtie_connection> {
+public:
+    using owned::owned;
+    connection(connection &&other) noexcept = default;
+    connection &operator=(connection &&other) noexcept
+    {
+        if (this != &other) {
+            reset();
+            take(other);
+        }
+        return *this;
+    }
+    ~connection() { reset(); }
+
+    // Starts to send; an empty request when there is no room now.
+    request isend(const memory &from, std::size_t offset, std::size_t bytes, std::int32_t tag = 0)
+    {
+        xtie_request *started = nullptr;
+        int code = xtie_connection_isend(endpoint_, object_, from.data() + offset, bytes, tag,
+                                         from.get(), &started);
+        if (code != XTIE_OK)
+            throw error(code, endpoint_);
+        return request(endpoint_, started);
+    }
+
+    // Offers room; an empty request when there is no room for that now.
+    request irecv(const xtie_buffer *buffers, std::uint32_t count)
+    {
+        xtie_request *started = nullptr;
+        int code = xtie_connection_irecv(endpoint_, object_, buffers, count, &started);
+        if (code != XTIE_OK)
+            throw error(code, endpoint_);
+        return request(endpoint_, started);
+    }
+    request irecv(const memory &into, std::size_t offset, std::size_t bytes, std::int32_t tag = 0)
+    {
+        xtie_buffer buffer = into.buffer(offset, bytes, tag);
+        return irecv(&buffer, 1);
+    }
+
+    // As above, making progress until there is room.
+    request send(const memory &from, std::size_t offset, std::size_t bytes, std::int32_t tag = 0)
+    {
+        request started = isend(from, offset, bytes, tag);
+        while (!started) {
+            detail::check(xtie_endpoint_progress(endpoint_, nullptr), endpoint_);
+            started = isend(from, offset, bytes, tag);
+        }
+        return started;
+    }
+    request receive(const memory &into, std::size_t offset, std::size_t bytes,
+                    std::int32_t tag = 0)
+    {
+        request started = irecv(into, offset, bytes, tag);
+        while (!started) {
+            detail::check(xtie_endpoint_progress(endpoint_, nullptr), endpoint_);
+            started = irecv(into, offset, bytes, tag);
+        }
+        return started;
+    }
+
+    // The peer's program, process and host.
+    std::array<char, 128> peer() const
+    {
+        std::array<char, 128> text{};
+        detail::check(xtie_connection_peer(endpoint_, object_, text.data(), text.size()),
+                      endpoint_);
+        return text;
+    }
+
+private:
+    void reset() noexcept
+    {
+        while (object_ != nullptr && xtie_connection_close(endpoint_, object_) == XTIE_AGAIN)
+            xtie_endpoint_progress(endpoint_, nullptr);
+        object_ = nullptr;
+    }
+};
+
+// A listener, with the handle that others connect to.
+class listener : public detail::owned<xtie_listener> {
+public:
+    listener(xtie_endpoint *endpoint, xtie_listener *object, const xtie_handle &handle) noexcept
+        : owned(endpoint, object), handle_(handle)
+    {
+    }
+    listener(listener &&other) noexcept = default;
+    ~listener()
+    {
+        if (object_ != nullptr)
+            xtie_listener_close(endpoint_, object_);
+    }
+
+    const xtie_handle &handle() const noexcept { return handle_; }
+
+    // An empty connection when nobody has connected yet.
+    connection accept()
+    {
+        xtie_connection *accepted = nullptr;
+        detail::check(xtie_listener_accept(endpoint_, object_, &accepted), endpoint_);
+        return connection(endpoint_, accepted);
+    }
+
+private:
+    xtie_handle handle_{};
+};
+
+// An attempt to connect; destroying it abandons it.
+class attempt : public detail::owned<xtie_attempt> {
+public:
+    attempt(xtie_endpoint *endpoint, const xtie_handle &handle) noexcept
+        : owned(endpoint, nullptr), handle_(handle)
+    {
+    }
+    attempt(attempt &&other) noexcept = default;
+    ~attempt()
+    {
+        if (object_ != nullptr)
+            xtie_attempt_abandon(endpoint_, object_);
+    }
+
+    // An empty connection when it is not made yet; call again.
+    connection poll()
+    {
+        xtie_connection *made = nullptr;
+        detail::check(xtie_endpoint_connect(endpoint_, &handle_, &object_, &made), endpoint_);
+        return connection(endpoint_, made);
+    }
+
+private:
+    xtie_handle handle_{};
+};
+
+// An endpoint in the caller's storage, which outlives it; all that it gave is destroyed before it.
+class endpoint {
+public:
+    endpoint(void *storage, std::size_t storage_bytes, const xtie_endpoint_config &config)
+    {
+        detail::check(xtie_endpoint_open(storage, storage_bytes, &config, &object_));
+    }
+    template <std::uint32_t C, std::uint32_t R, std::uint32_t M>
+    explicit endpoint(storage<C, R, M> &place)
+        : endpoint(place.bytes, sizeof place.bytes, storage<C, R, M>::config())
+    {
+    }
+    endpoint(endpoint &&other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    ~endpoint()
+    {
+        if (object_ != nullptr)
+            xtie_endpoint_close(object_);
+    }
+
+    xtie_endpoint *get() const noexcept { return object_; }
+
+    std::uint32_t progress()
+    {
+        std::uint32_t events = 0;
+        detail::check(xtie_endpoint_progress(object_, &events), object_);
+        return events;
+    }
+    int wait_fd() const
+    {
+        int fd = -1;
+        detail::check(xtie_endpoint_wait_fd(object_, &fd), object_);
+        return fd;
+    }
+    // True: sleep on wait_fd() now. False: something happened, test the requests.
+    bool wait_arm()
+    {
+        int code = xtie_endpoint_wait_arm(object_);
+        detail::check(code, object_);
+        return code == XTIE_OK;
+    }
+    xtie_stats stats()
+    {
+        xtie_stats stats{};
+        stats.struct_size = sizeof stats;
+        detail::check(xtie_endpoint_stats(object_, &stats), object_);
+        return stats;
+    }
+
+    crosstie::listener listen()
+    {
+        xtie_handle handle;
+        xtie_listener *opened = nullptr;
+        detail::check(xtie_endpoint_listen(object_, &handle, &opened), object_);
+        return crosstie::listener(object_, opened, handle);
+    }
+    attempt connect(const xtie_handle &handle) { return attempt(object_, handle); }
+
+    crosstie::memory register_memory(void *data, std::size_t bytes,
+                                     std::uint32_t kind = XTIE_MEMORY_HOST)
+    {
+        xtie_memory *made = nullptr;
+        detail::check(xtie_memory_register(object_, data, bytes, kind, &made), object_);
+        return crosstie::memory(object_, made, data, bytes, false);
+    }
+    crosstie::memory alloc(std::size_t bytes)
+    {
+        void *data = nullptr;
+        xtie_memory *made = nullptr;
+        detail::check(xtie_memory_alloc(object_, bytes, &data, &made), object_);
+        return crosstie::memory(object_, made, data, bytes, true);
+    }
+
+private:
+    xtie_endpoint *object_ = nullptr;
+};
+
+}  // namespace crosstie
+
+#endif  // CROSSTIE_HPP

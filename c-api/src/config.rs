@@ -1,0 +1,219 @@
+//! What an endpoint is opened with, and how much storage that takes.
+
+use crate::device::kind_or_error;
+use crate::guard::{self, ROOM_BYTES};
+use crate::result::xtie_result;
+use crate::result::xtie_result::*;
+use crate::structs::{Sized32, read};
+use core::ffi::c_int;
+use crosstie::base::units::{Bytes, Span};
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::Limits;
+use crosstie::transport::limits::LimitsError;
+
+/// Alignment of an endpoint's storage in bytes.
+pub const XTIE_STORAGE_ALIGN: u32 = 64;
+/// Most receives in one call of xtie_connection_irecv.
+pub const XTIE_GROUP_MAX: u32 = 8;
+
+/// Flag of xtie_endpoint_config: without xtie_memory_alloc, and the address space it reserves.
+pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
+
+/// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
+pub const XTIE_BYTES_FIXED: u32 = 16384;
+/// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
+pub const XTIE_BYTES_CONNECTION: u32 = 4608;
+/// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
+pub const XTIE_BYTES_REQUEST: u32 = 880;
+/// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
+pub const XTIE_BYTES_OPERATION: u32 = 112;
+/// Term of XTIE_ENDPOINT_BYTES: registered memory.
+pub const XTIE_BYTES_REGION: u32 = 144;
+/// Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
+pub const XTIE_BYTES_LOOPBACK: u32 = 90112;
+/// Term of XTIE_LOOPBACK_BYTES: what a transfer takes more than elsewhere.
+pub const XTIE_BYTES_LOOPBACK_OPERATION: u32 = 512;
+
+/// What an endpoint is opened with. A field that is zero means the default, so that a zeroed
+/// structure with struct_size set is complete; xtie_endpoint_config_init writes the defaults out.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct xtie_endpoint_config {
+    /// sizeof(xtie_endpoint_config).
+    pub struct_size: u32,
+    /// The device's number; 0 reaches the processes of this host.
+    pub device: u32,
+    /// Most connections at a time, 1 to 65536; default 64.
+    pub connections_max: u32,
+    /// Most outstanding sends, and most outstanding groups of receives, of one connection: 32 or
+    /// 64; default 32.
+    pub requests_max: u32,
+    /// Most pieces of registered memory, 1 to 65534; default 256.
+    pub regions_max: u32,
+    /// Longest message in bytes that is copied instead of read in place; default 8192.
+    pub eager_bytes_max: u32,
+    /// Shared memory in bytes for messages, of each connection and direction: a power of two from
+    /// 4096 to 262144; default 65536.
+    pub send_ring_bytes: u32,
+    /// Shared memory in bytes for control and for transfers in two copies, of each connection and
+    /// direction: a power of two from 4096 to 16777216; default 65536.
+    pub write_ring_bytes: u32,
+    /// Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
+    /// allocated. Default 64 GiB.
+    pub heap_bytes: u64,
+    /// How long a peer may take to answer a connect, in milliseconds; default 10000.
+    pub connect_timeout_ms: u32,
+    /// XTIE_ENDPOINT_ flags, or zero.
+    pub flags: u32,
+}
+
+// SAFETY: integers without padding (8 of 4 bytes, one of 8, 2 of 4); the snapshot has the offsets.
+unsafe impl Sized32 for xtie_endpoint_config {
+    const FIRST_BYTES: usize = 48;
+}
+
+/// The larger of what was asked for and nothing, which means the default.
+fn or<T: PartialEq + Default>(value: T, default: T) -> T {
+    if value == T::default() { default } else { value }
+}
+
+/// The options for a configuration of the caller's.
+///
+/// # Safety
+/// - `config` is null, or valid for reads of the bytes that its first word says.
+pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Options, xtie_result> {
+    // SAFETY: by this function's contract.
+    let config = unsafe { read(config)? };
+    if config.flags & !XTIE_ENDPOINT_NO_HEAP != 0 {
+        return Err(XTIE_ERR_FLAGS);
+    }
+    let default = Options::default();
+    let options = Options {
+        device: kind_or_error(config.device)?,
+        limits: Limits {
+            connections_max: or(config.connections_max, default.limits.connections_max),
+            requests_max: or(config.requests_max, default.limits.requests_max),
+            regions_max: or(config.regions_max, default.limits.regions_max),
+        },
+        eager_bytes_max: or(Bytes(config.eager_bytes_max.into()), default.eager_bytes_max),
+        send_ring_bytes: or(config.send_ring_bytes, default.send_ring_bytes),
+        write_ring_bytes: or(config.write_ring_bytes, default.write_ring_bytes),
+        heap_bytes: match config.flags & XTIE_ENDPOINT_NO_HEAP {
+            0 => or(Bytes(config.heap_bytes), default.heap_bytes),
+            _ => Bytes::ZERO,
+        },
+        handshake_deadline: or(
+            Span::millis(config.connect_timeout_ms.into()),
+            default.handshake_deadline,
+        ),
+    };
+    options.limits.check().map_err(|error| match error {
+        LimitsError::Connections => XTIE_ERR_CONNECTIONS_MAX,
+        LimitsError::Requests => XTIE_ERR_REQUESTS_MAX,
+        LimitsError::Regions => XTIE_ERR_REGIONS_MAX,
+    })?;
+    if options.limits.regions_max > 65534 {
+        return Err(XTIE_ERR_REGIONS_MAX);
+    }
+    options.check().map_err(|error| crate::errors::open_result(&error))?;
+    Ok(options)
+}
+
+/// Bytes of storage for options: the sum that stands as a macro in the header. It has some room to
+/// spare, so that a later library of the same ABI still fits into a program's arrays.
+pub(crate) fn storage_bytes(options: &Options) -> usize {
+    let Limits { connections_max, requests_max, regions_max } = options.limits;
+    let requests = connections_max as usize * requests_max as usize;
+    let operations = requests.clamp(64, 4096);
+    let mut connection = XTIE_BYTES_CONNECTION;
+    let mut operation = XTIE_BYTES_OPERATION;
+    if options.device == DeviceKind::Loopback {
+        connection += XTIE_BYTES_LOOPBACK;
+        operation += XTIE_BYTES_LOOPBACK_OPERATION;
+    }
+    XTIE_BYTES_FIXED as usize
+        + connections_max as usize * connection as usize
+        + requests * XTIE_BYTES_REQUEST as usize
+        + operations * operation as usize
+        + regions_max as usize * XTIE_BYTES_REGION as usize
+}
+
+/// For tests: what the endpoint and the guard really take.
+#[doc(hidden)]
+pub fn exact_bytes_for_tests(options: &Options) -> usize {
+    ROOM_BYTES + options.bytes()
+}
+
+/// ---- Endpoint ----------------------------------------------------------------------------------
+///
+/// Writes the defaults.
+///
+/// config_out: all of it is written, struct_size too.
+/// struct_size: sizeof(xtie_endpoint_config) of the program, so that a library older than the
+///     program's header can tell when it is asked for something that it does not know.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE.
+/// Threads: any. Cost: none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_endpoint_config_init(
+    config_out: *mut xtie_endpoint_config,
+    struct_size: usize,
+) -> c_int {
+    guard::free(|| {
+        if config_out.is_null() {
+            return XTIE_ERR_NULL;
+        }
+        let Ok(size) = u32::try_from(struct_size) else { return XTIE_ERR_STRUCT_SIZE };
+        if struct_size < xtie_endpoint_config::FIRST_BYTES || size > 4096 {
+            return XTIE_ERR_STRUCT_SIZE;
+        }
+        let default = Options::default();
+        let config = xtie_endpoint_config {
+            struct_size: size,
+            device: 0,
+            connections_max: default.limits.connections_max,
+            requests_max: default.limits.requests_max,
+            regions_max: default.limits.regions_max,
+            eager_bytes_max: default.eager_bytes_max.0 as u32,
+            send_ring_bytes: default.send_ring_bytes,
+            write_ring_bytes: default.write_ring_bytes,
+            heap_bytes: default.heap_bytes.0,
+            connect_timeout_ms: (default.handshake_deadline.0 / 1_000_000) as u32,
+            flags: 0,
+        };
+        // SAFETY: not null, and the caller says that it has `struct_size` bytes.
+        unsafe { config_out.cast::<u8>().write_bytes(0, struct_size) };
+        // SAFETY: as above; the first version's size is ours.
+        unsafe { config_out.write_unaligned(config) };
+        XTIE_OK
+    })
+}
+
+/// How much storage an endpoint takes; XTIE_ENDPOINT_BYTES and XTIE_LOOPBACK_BYTES say the same to
+/// the compiler. Only the device's kind, connections_max, requests_max and regions_max matter.
+///
+/// config: the caller's, read only during the call.
+/// bytes_out: the size in bytes.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_FLAGS,
+///     XTIE_ERR_DEVICE, XTIE_ERR_CONNECTIONS_MAX, XTIE_ERR_REQUESTS_MAX, XTIE_ERR_REGIONS_MAX,
+///     XTIE_ERR_RINGS.
+/// Threads: any. Cost: none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_endpoint_size(
+    config: *const xtie_endpoint_config,
+    bytes_out: *mut usize,
+) -> c_int {
+    guard::free(|| {
+        if bytes_out.is_null() {
+            return XTIE_ERR_NULL;
+        }
+        // SAFETY: null, or a structure whose size its first word says (crosstie.h).
+        match unsafe { options(config) } {
+            Ok(options) => {
+                // SAFETY: not null, and the caller's to be written.
+                unsafe { bytes_out.write(storage_bytes(&options)) };
+                XTIE_OK
+            }
+            Err(result) => result,
+        }
+    })
+}

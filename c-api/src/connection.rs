@@ -1,0 +1,177 @@
+//! Connections: messages in and out, the peer's name, the end.
+
+use crate::errors::Ended;
+use crate::guard;
+use crate::handle::{tag, untag, xtie_connection, xtie_endpoint, xtie_memory, xtie_request};
+use crate::result::xtie_result::*;
+use crate::structs::give_text;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::slice;
+use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::Closing;
+use crosstie::transport::{Incoming, Outgoing, SubmitError};
+use crosstie::wire::GROUP_MAX;
+
+/// Room for one message. Of fixed size: it will not grow.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct xtie_buffer {
+    /// First byte; may be NULL when bytes is zero.
+    pub data: *mut c_void,
+    /// Room in bytes.
+    pub bytes: usize,
+    /// Takes a message that was sent with this tag.
+    pub tag: i32,
+    /// Zero.
+    pub reserved: u32,
+    /// The memory that the room lies in; may be NULL when bytes is zero.
+    pub memory: *mut xtie_memory,
+}
+
+/// ---- Message -----------------------------------------------------------------------------------
+///
+/// Starts to send a message. Messages of one connection arrive in the order of these calls; the
+/// receiver needs a receive for each.
+///
+/// connection: where to.
+/// data: first byte of the message; the library's to read until the request has ended.
+/// bytes: its length, from 0 to 2^40.
+/// tag: matched against the tags of the receiver's oldest group of receives.
+/// memory: registered memory that the message lies in; not looked at when bytes is zero.
+/// request_out: to be tested to its end; NULL: no room now, nothing was sent: make progress, then
+///     call again.
+/// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
+///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
+///     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
+/// Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // a structure would be filled and read again for each message
+pub unsafe extern "C" fn xtie_connection_isend(
+    endpoint: *mut xtie_endpoint,
+    connection: *mut xtie_connection,
+    data: *const c_void,
+    bytes: usize,
+    tag: i32,
+    memory: *mut xtie_memory,
+    request_out: *mut *mut xtie_request,
+) -> c_int {
+    if request_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::data(endpoint, |mut entered| {
+        let connection: Handle = untag(connection);
+        let message =
+            Outgoing { region: untag(memory), address: data as u64, length: bytes as u64, tag };
+        let request = match entered.host.isend(connection, message) {
+            Ok(request) => self::tag(request),
+            Err(SubmitError::Again) => null_mut(),
+            Err(error) => return entered.fail(&Ended::submit(error, connection)),
+        };
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { request_out.write(request) };
+        XTIE_OK as c_int
+    })
+}
+
+/// Offers room for 1 to XTIE_GROUP_MAX messages. The group takes messages whose tags are among its
+/// own, each buffer one; messages wait until a group that takes them is the oldest.
+///
+/// connection: where from.
+/// buffers: the rooms, read only during the call; what they name is the library's to write until
+///     the request has ended.
+/// count: how many.
+/// request_out: to be tested to its end; NULL: no room now: make progress, then call again.
+/// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
+///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
+///     its cause.
+/// Threads: the endpoint's. Cost: data path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_connection_irecv(
+    endpoint: *mut xtie_endpoint,
+    connection: *mut xtie_connection,
+    buffers: *const xtie_buffer,
+    count: u32,
+    request_out: *mut *mut xtie_request,
+) -> c_int {
+    if buffers.is_null() || request_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::data(endpoint, |mut entered| {
+        if count == 0 || count as usize > GROUP_MAX {
+            return entered.fail(&XTIE_ERR_GROUP);
+        }
+        let mut rooms = [const { MaybeUninit::<Incoming>::uninit() }; GROUP_MAX];
+        for (at, room) in rooms.iter_mut().enumerate().take(count as usize) {
+            // SAFETY: the caller has `count` buffers there (crosstie.h).
+            let buffer = unsafe { &*buffers.add(at) };
+            if buffer.reserved != 0 {
+                return entered.fail(&XTIE_ERR_RESERVED);
+            }
+            room.write(Incoming {
+                region: untag(buffer.memory),
+                address: buffer.data as u64,
+                length: buffer.bytes as u64,
+                tag: buffer.tag,
+            });
+        }
+        // SAFETY: the loop has written the first `count`, at most GROUP_MAX of them.
+        let rooms = unsafe { slice::from_raw_parts(rooms.as_ptr().cast(), count as usize) };
+        let connection: Handle = untag(connection);
+        let request = match entered.host.irecv(connection, rooms) {
+            Ok(request) => tag(request),
+            Err(SubmitError::Again) => null_mut(),
+            Err(error) => return entered.fail(&Ended::submit(error, connection)),
+        };
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { request_out.write(request) };
+        XTIE_OK as c_int
+    })
+}
+
+/// The peer's program, process and host, as text for people.
+///
+/// connection: open.
+/// text_out: room for it, in UTF-8; what does not fit is cut. 128 bytes hold any.
+/// text_bytes: that room in bytes, with the zero at the end; not zero.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_TEXT, XTIE_ERR_CONNECTION.
+/// Threads: any. Cost: control path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_connection_peer(
+    endpoint: *const xtie_endpoint,
+    connection: *const xtie_connection,
+    text_out: *mut c_char,
+    text_bytes: usize,
+) -> c_int {
+    guard::shared(endpoint, |shared| {
+        let mut text = [0u8; 128];
+        let connection: Handle = untag(connection);
+        if !shared.is_live(connection) {
+            return Err(XTIE_ERR_CONNECTION);
+        }
+        let length = shared.peer_text(connection, &mut text);
+        // SAFETY: null, or `text_bytes` of the caller's.
+        unsafe { give_text(text_out, text_bytes, &text[..length]) }
+    })
+}
+
+/// Closes a connection: call it again while it answers XTIE_AGAIN. Requests that are outstanding
+/// end with XTIE_ERR_CONNECTION_CLOSED, and the peer's with XTIE_ERR_PEER_CLOSED. A message that
+/// must arrive is tested to its end first.
+///
+/// connection: not to be used after XTIE_OK.
+/// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, make progress first;
+///     XTIE_ERR_CONNECTION.
+/// Threads: the endpoint's. Cost: control path; never blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_connection_close(
+    endpoint: *mut xtie_endpoint,
+    connection: *mut xtie_connection,
+) -> c_int {
+    guard::data(endpoint, |mut entered| match entered.host.connection_close(untag(connection)) {
+        Closing::Closed => XTIE_OK as c_int,
+        Closing::Again => XTIE_AGAIN as c_int,
+        Closing::Stale => entered.fail(&XTIE_ERR_CONNECTION),
+    })
+}

@@ -1,0 +1,206 @@
+//! From the library's errors to result codes and sentences.
+#![forbid(unsafe_code)]
+
+use crate::result::xtie_result;
+use crate::result::xtie_result::*;
+use crate::text::Text;
+use core::fmt::{self, Write};
+use crosstie::base::slab::Handle;
+use crosstie::connect::OpenError as BandError;
+use crosstie::host::{
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, Shared,
+};
+use crosstie::transport::limits::LimitsError;
+use crosstie::transport::{RequestError, SubmitError};
+use crosstie::wire::WIRE_MAJOR;
+
+/// An error that can say what it is.
+pub(crate) trait Explain {
+    /// The code.
+    fn result(&self) -> xtie_result;
+
+    /// The sentence; the code's own unless there is more to say.
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        let _ = shared;
+        text.write_str(self.result().sentence().to_str().unwrap_or(""))
+    }
+}
+
+impl Explain for xtie_result {
+    fn result(&self) -> xtie_result {
+        *self
+    }
+}
+
+impl Explain for ConnectError {
+    fn result(&self) -> xtie_result {
+        match self {
+            ConnectError::HandleCorrupt => XTIE_ERR_HANDLE_CORRUPT,
+            ConnectError::HandleForeign => XTIE_ERR_HANDLE_FOREIGN,
+            ConnectError::Version(theirs) if *theirs > WIRE_MAJOR => XTIE_ERR_VERSION_HERE,
+            ConnectError::Version(_) => XTIE_ERR_VERSION_PEER,
+            ConnectError::OtherHost => XTIE_ERR_OTHER_HOST,
+            ConnectError::NoListener(_) => XTIE_ERR_NO_LISTENER,
+            ConnectError::PeerFull(_) => XTIE_ERR_PEER_FULL,
+            ConnectError::PeerMemory(_) => XTIE_ERR_PEER_MEMORY,
+            ConnectError::PeerDescriptors(_) => XTIE_ERR_PEER_DESCRIPTORS,
+            ConnectError::LocalFull => XTIE_ERR_CONNECTIONS_FULL,
+            ConnectError::LinksFull => XTIE_ERR_PEERS_FULL,
+            ConnectError::Memory => XTIE_ERR_NO_MEMORY,
+            ConnectError::Descriptors(_) => XTIE_ERR_DESCRIPTORS,
+            ConnectError::Deadline(_) => XTIE_ERR_DEADLINE,
+            ConnectError::PeerDied(_) => XTIE_ERR_PEER_DIED,
+            ConnectError::Protocol(_) => XTIE_ERR_PROTOCOL,
+            ConnectError::Stale => XTIE_ERR_ATTEMPT,
+            ConnectError::Forked => XTIE_ERR_FORKED,
+            ConnectError::System(_) => XTIE_ERR_SYSTEM,
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        write!(text, "{self}")
+    }
+}
+
+impl Explain for ListenError {
+    fn result(&self) -> xtie_result {
+        match self {
+            ListenError::Full => XTIE_ERR_LISTENERS_FULL,
+            ListenError::Descriptors(_) => XTIE_ERR_DESCRIPTORS,
+            ListenError::System(_) => XTIE_ERR_SYSTEM,
+            ListenError::Forked => XTIE_ERR_FORKED,
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            ListenError::Descriptors(limit) => descriptors(*limit, text),
+            ListenError::System(code) => system("the kernel gave no listening socket", *code, text),
+            ListenError::Full | ListenError::Forked => {
+                text.write_str(self.result().sentence().to_str().unwrap_or(""))
+            }
+        }
+    }
+}
+
+impl Explain for AcceptError {
+    fn result(&self) -> xtie_result {
+        match self {
+            AcceptError::Stale => XTIE_ERR_LISTENER,
+            AcceptError::Forked => XTIE_ERR_FORKED,
+        }
+    }
+}
+
+impl Explain for RegisterError {
+    fn result(&self) -> xtie_result {
+        match self {
+            RegisterError::Full => XTIE_ERR_REGIONS_FULL,
+            RegisterError::Kind => XTIE_ERR_MEMORY_KIND,
+            RegisterError::Range => XTIE_ERR_REGISTER_RANGE,
+            RegisterError::Fabric(_) => XTIE_ERR_NO_MEMORY,
+        }
+    }
+
+    fn explain(&self, _shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            RegisterError::Fabric(code) => system("the memory was refused", *code, text),
+            RegisterError::Full | RegisterError::Kind | RegisterError::Range => {
+                text.write_str(self.result().sentence().to_str().unwrap_or(""))
+            }
+        }
+    }
+}
+
+impl Explain for DeregisterError {
+    fn result(&self) -> xtie_result {
+        match self {
+            DeregisterError::Busy => XTIE_ERR_MEMORY_BUSY,
+            DeregisterError::Stale => XTIE_ERR_MEMORY,
+            DeregisterError::Fabric(_) => XTIE_ERR_FABRIC,
+        }
+    }
+}
+
+/// The code for an endpoint that could not be opened; its sentence goes to the log.
+pub(crate) fn open_result(error: &OpenError) -> xtie_result {
+    match error {
+        OpenError::Limits(LimitsError::Connections) => XTIE_ERR_CONNECTIONS_MAX,
+        OpenError::Limits(LimitsError::Requests) => XTIE_ERR_REQUESTS_MAX,
+        OpenError::Limits(LimitsError::Regions) => XTIE_ERR_REGIONS_MAX,
+        OpenError::Rings => XTIE_ERR_RINGS,
+        OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
+        OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
+        OpenError::Band(BandError::Descriptors(_)) => XTIE_ERR_DESCRIPTORS,
+        OpenError::Band(BandError::ShmDir | BandError::Tables | BandError::System(_))
+        | OpenError::System(_) => XTIE_ERR_SYSTEM,
+    }
+}
+
+/// A request that was refused, or ended badly, and on which connection if that is known.
+#[derive(Copy, Clone)]
+pub(crate) struct Ended {
+    pub result: xtie_result,
+    /// The provider's code, where there is one.
+    pub code: i32,
+    pub connection: Option<Handle>,
+}
+
+impl Ended {
+    /// The error that a request ended with.
+    pub fn request(error: RequestError, connection: Option<Handle>) -> Ended {
+        let code = if let RequestError::Fabric(code) = error { code } else { 0 };
+        let result = match error {
+            RequestError::Truncated => XTIE_ERR_TRUNCATED,
+            RequestError::PeerClosed => XTIE_ERR_PEER_CLOSED,
+            RequestError::PeerDied => XTIE_ERR_PEER_DIED,
+            RequestError::Closed => XTIE_ERR_CONNECTION_CLOSED,
+            RequestError::Canceled => XTIE_ERR_CANCELED,
+            RequestError::Protocol => XTIE_ERR_PROTOCOL,
+            RequestError::Fabric(_) => XTIE_ERR_FABRIC,
+        };
+        Ended { result, code, connection }
+    }
+
+    /// The error that a request was refused with. No room is no error of the callers'.
+    #[cold]
+    pub fn submit(error: SubmitError, connection: Handle) -> Ended {
+        let result = match error {
+            SubmitError::Again => XTIE_AGAIN,
+            SubmitError::Failed(error) => return Ended::request(error, Some(connection)),
+            SubmitError::Connection => XTIE_ERR_CONNECTION,
+            SubmitError::Region => XTIE_ERR_MEMORY,
+            SubmitError::Range => XTIE_ERR_RANGE,
+            SubmitError::Group => XTIE_ERR_GROUP,
+            SubmitError::TooLong => XTIE_ERR_TOO_LONG,
+        };
+        Ended { result, code: 0, connection: Some(connection) }
+    }
+}
+
+impl Explain for Ended {
+    fn result(&self) -> xtie_result {
+        self.result
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        text.write_str(self.result.sentence().to_str().unwrap_or(""))?;
+        if self.code != 0 {
+            write!(text, " (code {})", self.code)?;
+        }
+        let mut peer = [0u8; 128];
+        let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));
+        match core::str::from_utf8(&peer[..length]) {
+            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}"),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+fn descriptors(limit: u64, text: &mut Text) -> fmt::Result {
+    write!(text, "this process may open no more than {limit} file descriptors (ulimit -n)")
+}
+
+fn system(what: &str, code: i32, text: &mut Text) -> fmt::Result {
+    write!(text, "{what} (errno {code})")
+}

@@ -1,0 +1,114 @@
+//! Memory that messages lie in.
+
+use crate::guard;
+use crate::handle::{tag, untag, xtie_endpoint, xtie_memory};
+use crate::result::xtie_result;
+use crate::result::xtie_result::*;
+use core::ffi::{c_int, c_void};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};
+
+/// Kind of memory: pages of this process.
+pub const XTIE_MEMORY_HOST: u32 = 0x1;
+
+/// ---- Memory ------------------------------------------------------------------------------------
+///
+/// Makes memory of the caller's known, so that messages can lie in it. Peers cannot reach it but
+/// through messages.
+///
+/// data: first byte. The memory stays the caller's, who keeps it mapped until
+///     xtie_memory_deregister has succeeded.
+/// bytes: its length, not zero.
+/// kind: XTIE_MEMORY_HOST.
+/// memory_out: to be given with each message that lies in it.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
+///     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
+/// Threads: any. Cost: control path; no page is touched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_memory_register(
+    endpoint: *mut xtie_endpoint,
+    data: *mut c_void,
+    bytes: usize,
+    kind: u32,
+    memory_out: *mut *mut xtie_memory,
+) -> c_int {
+    if data.is_null() || memory_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
+        let kind = match kind {
+            XTIE_MEMORY_HOST => MemoryKind::Host,
+            _ => return Err(RegisterError::Kind),
+        };
+        let address = data.expose_provenance() as u64;
+        // SAFETY: the caller keeps the memory mapped until it is deregistered, and leaves to the
+        // library what a request was given (this function's comment, and isend's and irecv's).
+        let memory = unsafe { shared.register(address, Bytes::of(bytes), kind)? };
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { memory_out.write(tag(memory)) };
+        Ok(XTIE_OK)
+    })
+}
+
+/// Forgets memory; the caller may unmap it after XTIE_OK.
+///
+/// memory: of xtie_memory_register; not to be used after XTIE_OK.
+/// Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
+///     test them to their end first.
+/// Threads: any. Cost: control path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_memory_deregister(
+    endpoint: *mut xtie_endpoint,
+    memory: *mut xtie_memory,
+) -> c_int {
+    guard::shared(endpoint, |shared| -> Result<xtie_result, DeregisterError> {
+        shared.deregister(untag(memory))?;
+        Ok(XTIE_OK)
+    })
+}
+
+/// Allocates registered memory that peers on this host read without a system call: the fastest
+/// place for messages.
+///
+/// bytes: its length, not zero; rounded up to whole pages.
+/// data_out: first byte, page-aligned; the memory is zero.
+/// memory_out: to be given with each message that lies in it.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
+///     heap_bytes is used up), XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+/// Threads: any. Cost: control path; the pages are really allocated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_memory_alloc(
+    endpoint: *mut xtie_endpoint,
+    bytes: usize,
+    data_out: *mut *mut c_void,
+    memory_out: *mut *mut xtie_memory,
+) -> c_int {
+    if data_out.is_null() || memory_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
+        let (data, memory) = shared.allocate(Bytes::of(bytes))?;
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { data_out.write(data.cast()) };
+        // SAFETY: as above.
+        unsafe { memory_out.write(tag(memory)) };
+        Ok(XTIE_OK)
+    })
+}
+
+/// Gives memory of xtie_memory_alloc back; its bytes are gone.
+///
+/// memory: not to be used after XTIE_OK.
+/// Results: XTIE_OK; XTIE_ERR_MEMORY: it is not from xtie_memory_alloc, or gone;
+///     XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding.
+/// Threads: any. Cost: control path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_memory_free(
+    endpoint: *mut xtie_endpoint,
+    memory: *mut xtie_memory,
+) -> c_int {
+    guard::shared(endpoint, |shared| -> Result<xtie_result, DeregisterError> {
+        shared.free(untag(memory))?;
+        Ok(XTIE_OK)
+    })
+}

@@ -1,0 +1,91 @@
+//! Requests: what became of a message.
+
+use crate::errors::Ended;
+use crate::guard::{self, Entered};
+use crate::handle::{untag, xtie_endpoint, xtie_request};
+use crate::result::xtie_result::*;
+use core::ffi::c_int;
+use crosstie::transport::request::{RequestIdError, RequestKind};
+use crosstie::transport::{RequestError, RequestId};
+
+/// Asks whether a request has ended, and how; makes progress while it has not. What it answers once
+/// it is done it answers once: the request is gone then.
+///
+/// The one function whose error may be the request's own: when *done_out was set to 1, the result
+/// is how the request ended, else why the call failed. Set the variable to 0 before.
+///
+/// request: of isend or irecv.
+/// done_out: 1: it has ended; 0: call again.
+/// sizes_out: NULL, or one entry for a send and as many as buffers for a receive, written when it
+///     has ended: bytes sent, or received in each buffer. Of a receive that failed, entries say
+///     nothing.
+/// Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
+///     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
+///     call XTIE_ERR_NULL, XTIE_ERR_STALE.
+/// Threads: the endpoint's. Cost: data path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_request_test(
+    endpoint: *mut xtie_endpoint,
+    request: *mut xtie_request,
+    done_out: *mut c_int,
+    sizes_out: *mut usize,
+) -> c_int {
+    if done_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::data(endpoint, |mut entered| {
+        let request: RequestId = untag(request);
+        // By reference: an outcome is 80 bytes, and copying it would cost as much as the call.
+        let asked = entered.host.test(request);
+        let outcome = match &asked {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => {
+                // SAFETY: not null, and the caller's to be written.
+                unsafe { done_out.write(0) };
+                return XTIE_OK as c_int;
+            }
+            Err(_) => return entered.fail(&XTIE_ERR_STALE),
+        };
+        // SAFETY: as above.
+        unsafe { done_out.write(1) };
+        if !sizes_out.is_null() {
+            for (at, length) in outcome.lengths.iter().enumerate().take(outcome.count.into()) {
+                // SAFETY: the caller has an entry for each buffer (crosstie.h).
+                unsafe { sizes_out.add(at).write(*length as usize) };
+            }
+        }
+        match outcome.result {
+            Ok(()) => XTIE_OK as c_int,
+            Err(error) => ended(&mut entered, request, error),
+        }
+    })
+}
+
+#[cold]
+fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> c_int {
+    let connection = match request.unpack() {
+        Some(RequestKind::Send { connection, .. } | RequestKind::Receive { connection, .. }) => {
+            entered.host.shared.connection_at(connection.0)
+        }
+        Some(RequestKind::Complete(_)) | None => None,
+    };
+    entered.fail(&Ended::request(error, connection))
+}
+
+/// Asks for a request to end early, with XTIE_ERR_CANCELED. It must still be tested to its end,
+/// and may have ended otherwise by then.
+///
+/// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
+///     XTIE_ERR_STALE.
+/// Threads: the endpoint's. Cost: data path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_request_cancel(
+    endpoint: *mut xtie_endpoint,
+    request: *mut xtie_request,
+) -> c_int {
+    guard::data(endpoint, |mut entered| match entered.host.cancel(untag(request)) {
+        Ok(()) => XTIE_OK as c_int,
+        Err(RequestIdError::Busy) => entered.fail(&XTIE_ERR_UNDER_WAY),
+        Err(RequestIdError::Stale) => entered.fail(&XTIE_ERR_STALE),
+    })
+}

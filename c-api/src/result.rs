@@ -1,0 +1,218 @@
+//! Result codes, each with its sentence.
+#![deny(unsafe_code)]
+
+use core::ffi::{CStr, c_char, c_int};
+
+/// What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
+/// negative. A number is never given a second meaning.
+#[repr(C)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum xtie_result {
+    /// Success.
+    XTIE_OK = 0,
+    /// Not yet: call xtie_endpoint_progress, then call again.
+    XTIE_AGAIN = 1,
+
+    /// A pointer that must be given is NULL.
+    XTIE_ERR_NULL = -1,
+    /// struct_size is not the size of any version of the structure.
+    XTIE_ERR_STRUCT_SIZE = -2,
+    /// The structure asks for something that this version of the library does not know.
+    XTIE_ERR_STRUCT = -3,
+    /// A flag is unknown.
+    XTIE_ERR_FLAGS = -4,
+    /// The kind of memory is unknown, or the device cannot reach it.
+    XTIE_ERR_MEMORY_KIND = -5,
+    /// There is no device of that number.
+    XTIE_ERR_DEVICE = -6,
+    /// The device cannot be used on this host.
+    XTIE_ERR_DEVICE_UNAVAILABLE = -7,
+    /// The storage is not aligned to XTIE_STORAGE_ALIGN bytes.
+    XTIE_ERR_STORAGE_ALIGN = -8,
+    /// The storage is smaller than xtie_endpoint_size asks for.
+    XTIE_ERR_STORAGE_SIZE = -9,
+    /// connections_max is not from 1 to 65536.
+    XTIE_ERR_CONNECTIONS_MAX = -10,
+    /// requests_max is neither 32 nor 64.
+    XTIE_ERR_REQUESTS_MAX = -11,
+    /// regions_max is not from 1 to 65534.
+    XTIE_ERR_REGIONS_MAX = -12,
+    /// A ring size is no power of two from 4096, or the eager size is over a quarter of it.
+    XTIE_ERR_RINGS = -13,
+    /// A reserved field is not zero.
+    XTIE_ERR_RESERVED = -14,
+    /// There is no room for text.
+    XTIE_ERR_TEXT = -15,
+
+    /// The pointer is not one that xtie_endpoint_open gave.
+    XTIE_ERR_ENDPOINT = -20,
+    /// The endpoint is closed.
+    XTIE_ERR_CLOSED = -21,
+    /// A bug of the library showed in an earlier call; the endpoint can no longer be used.
+    XTIE_ERR_POISONED = -22,
+    /// The endpoint was opened before a fork, and belongs to the parent process.
+    XTIE_ERR_FORKED = -23,
+    /// The connection is closed, or never was one of this endpoint.
+    XTIE_ERR_CONNECTION = -24,
+    /// The listener is closed, or never was one of this endpoint.
+    XTIE_ERR_LISTENER = -25,
+    /// The attempt is over or abandoned, or never was one of this endpoint.
+    XTIE_ERR_ATTEMPT = -26,
+    /// The memory is not registered with this endpoint.
+    XTIE_ERR_MEMORY = -27,
+    /// The request was tested to its end, or never was one of this endpoint.
+    XTIE_ERR_STALE = -28,
+
+    /// The buffer does not lie inside the memory that was named for it.
+    XTIE_ERR_RANGE = -30,
+    /// The range to register is empty or wraps around the address space.
+    XTIE_ERR_REGISTER_RANGE = -31,
+    /// Requests that use the memory are outstanding.
+    XTIE_ERR_MEMORY_BUSY = -32,
+    /// A group has 1 to XTIE_GROUP_MAX receives.
+    XTIE_ERR_GROUP = -33,
+    /// The message is longer than any message may be.
+    XTIE_ERR_TOO_LONG = -34,
+    /// The request is under way already and will end by itself.
+    XTIE_ERR_UNDER_WAY = -35,
+
+    /// As much memory is registered as regions_max allows.
+    XTIE_ERR_REGIONS_FULL = -40,
+    /// All listeners are in use.
+    XTIE_ERR_LISTENERS_FULL = -41,
+    /// As many connections are open as connections_max allows.
+    XTIE_ERR_CONNECTIONS_FULL = -42,
+    /// The endpoint is connected to as many other endpoints as it can be.
+    XTIE_ERR_PEERS_FULL = -43,
+    /// The process may open no more file descriptors (ulimit -n).
+    XTIE_ERR_DESCRIPTORS = -44,
+    /// There is not enough (shared) memory.
+    XTIE_ERR_NO_MEMORY = -45,
+    /// The operating system refused.
+    XTIE_ERR_SYSTEM = -46,
+
+    /// The handle is damaged.
+    XTIE_ERR_HANDLE_CORRUPT = -50,
+    /// The bytes are not a handle of this library.
+    XTIE_ERR_HANDLE_FOREIGN = -51,
+    /// The peer speaks a newer wire version: upgrade this side.
+    XTIE_ERR_VERSION_HERE = -52,
+    /// The peer speaks an older wire version: upgrade the peer.
+    XTIE_ERR_VERSION_PEER = -53,
+    /// The listener is on another host, which this device does not reach.
+    XTIE_ERR_OTHER_HOST = -54,
+    /// Nobody listens there any more.
+    XTIE_ERR_NO_LISTENER = -55,
+    /// The peer has no connection left.
+    XTIE_ERR_PEER_FULL = -56,
+    /// The peer has no memory for a connection.
+    XTIE_ERR_PEER_MEMORY = -57,
+    /// The peer may open no more file descriptors.
+    XTIE_ERR_PEER_DESCRIPTORS = -58,
+    /// The peer did not answer in time.
+    XTIE_ERR_DEADLINE = -59,
+
+    /// The message was longer than the receive; nothing was written to the buffer.
+    XTIE_ERR_TRUNCATED = -60,
+    /// The peer closed the connection.
+    XTIE_ERR_PEER_CLOSED = -61,
+    /// The peer's process ended, or cannot be reached any more.
+    XTIE_ERR_PEER_DIED = -62,
+    /// This side closed the connection before the request ended.
+    XTIE_ERR_CONNECTION_CLOSED = -63,
+    /// The request was canceled.
+    XTIE_ERR_CANCELED = -64,
+    /// The peer broke the protocol.
+    XTIE_ERR_PROTOCOL = -65,
+    /// The rail failed.
+    XTIE_ERR_FABRIC = -66,
+}
+
+use xtie_result::*;
+
+/// Every code with its sentence; a number that is missing here has no meaning.
+pub const RESULTS: &[(xtie_result, &CStr)] = &[
+    (XTIE_OK, c"success"),
+    (XTIE_AGAIN, c"not yet: make progress, then call again"),
+    (XTIE_ERR_NULL, c"a pointer that must be given is NULL"),
+    (XTIE_ERR_STRUCT_SIZE, c"struct_size is not the size of any version of the structure"),
+    (XTIE_ERR_STRUCT, c"the structure asks for what this version of the library does not know"),
+    (XTIE_ERR_FLAGS, c"a flag is unknown"),
+    (XTIE_ERR_MEMORY_KIND, c"the kind of memory is unknown, or the device cannot reach it"),
+    (XTIE_ERR_DEVICE, c"there is no device of that number"),
+    (XTIE_ERR_DEVICE_UNAVAILABLE, c"the device cannot be used on this host"),
+    (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),
+    (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
+    (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
+    (XTIE_ERR_REQUESTS_MAX, c"requests_max must be 32 or 64"),
+    (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
+    (
+        XTIE_ERR_RINGS,
+        c"ring sizes must be powers of two from 4096, the eager size at most a quarter of one",
+    ),
+    (XTIE_ERR_RESERVED, c"a reserved field is not zero"),
+    (XTIE_ERR_TEXT, c"there is no room for text"),
+    (XTIE_ERR_ENDPOINT, c"the pointer is not one that xtie_endpoint_open gave"),
+    (XTIE_ERR_CLOSED, c"the endpoint is closed"),
+    (XTIE_ERR_POISONED, c"a bug of the library showed in an earlier call: close the program"),
+    (XTIE_ERR_FORKED, c"the endpoint belongs to the parent process: open one after the fork"),
+    (XTIE_ERR_CONNECTION, c"the connection is closed, or not one of this endpoint"),
+    (XTIE_ERR_LISTENER, c"the listener is closed, or not one of this endpoint"),
+    (XTIE_ERR_ATTEMPT, c"the attempt to connect is over, or not one of this endpoint"),
+    (XTIE_ERR_MEMORY, c"the memory is not registered with this endpoint"),
+    (XTIE_ERR_STALE, c"the request was tested to its end, or is not one of this endpoint"),
+    (XTIE_ERR_RANGE, c"the buffer does not lie inside the memory that was named for it"),
+    (XTIE_ERR_REGISTER_RANGE, c"the range is empty or wraps around the address space"),
+    (XTIE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
+    (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
+    (XTIE_ERR_TOO_LONG, c"the message is longer than any message may be"),
+    (XTIE_ERR_UNDER_WAY, c"the request is under way and will end by itself"),
+    (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered: deregister one first"),
+    (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
+    (XTIE_ERR_CONNECTIONS_FULL, c"connections_max connections are open: close one first"),
+    (XTIE_ERR_PEERS_FULL, c"the endpoint is connected to as many peers as it can be"),
+    (XTIE_ERR_DESCRIPTORS, c"the process may open no more file descriptors (ulimit -n)"),
+    (XTIE_ERR_NO_MEMORY, c"there is not enough (shared) memory"),
+    (XTIE_ERR_SYSTEM, c"the operating system refused"),
+    (XTIE_ERR_HANDLE_CORRUPT, c"the handle is damaged"),
+    (XTIE_ERR_HANDLE_FOREIGN, c"the bytes are not a handle of crosstie"),
+    (XTIE_ERR_VERSION_HERE, c"the peer speaks a newer wire version: upgrade this side"),
+    (XTIE_ERR_VERSION_PEER, c"the peer speaks an older wire version: upgrade the peer"),
+    (XTIE_ERR_OTHER_HOST, c"the listener is on another host, which the device does not reach"),
+    (XTIE_ERR_NO_LISTENER, c"nobody listens there: closed, or the process has ended"),
+    (XTIE_ERR_PEER_FULL, c"the peer has no connection left"),
+    (XTIE_ERR_PEER_MEMORY, c"the peer has no memory for a connection"),
+    (XTIE_ERR_PEER_DESCRIPTORS, c"the peer may open no more file descriptors (ulimit -n)"),
+    (XTIE_ERR_DEADLINE, c"the peer did not answer in time"),
+    (XTIE_ERR_TRUNCATED, c"the message was longer than the receive"),
+    (XTIE_ERR_PEER_CLOSED, c"the peer closed the connection"),
+    (XTIE_ERR_PEER_DIED, c"the peer's process ended, or cannot be reached any more"),
+    (XTIE_ERR_CONNECTION_CLOSED, c"this side closed the connection before the request ended"),
+    (XTIE_ERR_CANCELED, c"the request was canceled"),
+    (XTIE_ERR_PROTOCOL, c"the peer broke the protocol"),
+    (XTIE_ERR_FABRIC, c"the rail failed"),
+];
+
+impl xtie_result {
+    /// The sentence.
+    pub fn sentence(self) -> &'static CStr {
+        sentence(self as c_int)
+    }
+}
+
+fn sentence(code: c_int) -> &'static CStr {
+    let known = RESULTS.iter().find(|(result, _)| *result as c_int == code);
+    known.map_or(c"not a result code of crosstie", |(_, sentence)| sentence)
+}
+
+/// One sentence for a result code. For the particulars (which peer, which error number) see
+/// xtie_endpoint_error.
+///
+/// result: any number; one that is no code has a sentence too.
+/// Returns a static string in English, without a full stop.
+/// Threads: any. Cost: a search of a short table.
+#[allow(unsafe_code)]
+#[unsafe(no_mangle)]
+pub extern "C" fn xtie_result_str(result: c_int) -> *const c_char {
+    sentence(result).as_ptr()
+}

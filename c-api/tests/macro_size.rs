@@ -1,0 +1,79 @@
+//! The size of an endpoint: what the function says is what the macros say in C, and it holds what
+//! an endpoint really takes.
+
+mod common;
+
+use common::{LOOPBACK, SHM, config, size};
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::Limits;
+use crosstie_c::exact_bytes_for_tests;
+use std::fmt::Write as _;
+use std::process::Command;
+
+const CONNECTIONS: [u32; 12] = [1, 2, 3, 4, 31, 64, 65, 127, 128, 1000, 1025, 65536];
+const REGIONS: [u32; 6] = [1, 2, 7, 256, 1000, 65534];
+
+fn all() -> impl Iterator<Item = (u32, u32, u32)> {
+    let pairs = CONNECTIONS.into_iter().flat_map(|c| [32, 64].map(|r| (c, r)));
+    pairs.flat_map(|(c, r)| REGIONS.map(|m| (c, r, m)))
+}
+
+fn said(device: u32, (connections, requests, regions): (u32, u32, u32)) -> usize {
+    let mut config = config(device);
+    config.connections_max = connections;
+    config.requests_max = requests;
+    config.regions_max = regions;
+    size(&config)
+}
+
+#[test]
+fn endpoint_fits_and_little_is_wasted() {
+    for (index, device) in [(SHM, DeviceKind::SharedMemory), (LOOPBACK, DeviceKind::Loopback)] {
+        for (connections_max, requests_max, regions_max) in all() {
+            let limits = Limits { connections_max, requests_max, regions_max };
+            let exact = exact_bytes_for_tests(&Options { device, limits, ..Options::default() });
+            let said = said(index, (connections_max, requests_max, regions_max));
+            assert!(exact <= said, "{device:?} {limits:?}: {exact} do not fit in {said}");
+            let most = match device {
+                DeviceKind::SharedMemory => exact + exact / 8 + (16 << 10),
+                // its queue of events is rounded up to a power of two
+                DeviceKind::Loopback => 2 * exact,
+            };
+            assert!(said <= most, "{device:?} {limits:?}: {said} for {exact}");
+        }
+    }
+}
+
+/// A pair of connections is what `doc/limits.md` says of one.
+#[test]
+fn pair_of_connections_takes_64_kib_at_most() {
+    let pair = said(SHM, (129, 32, 1)) - said(SHM, (128, 32, 1));
+    assert!(2 * pair <= 64 << 10, "{pair}");
+}
+
+#[test]
+fn macros_say_what_the_function_says() {
+    let mut program = String::from("#include <crosstie.h>\n");
+    for (at, (c, r, m)) in all().enumerate() {
+        for (name, device) in [("ENDPOINT", SHM), ("LOOPBACK", LOOPBACK)] {
+            let bytes = said(device, (c, r, m));
+            let expression = format!("XTIE_{name}_BYTES({c}, {r}, {m}) == {bytes}u");
+            writeln!(program, "_Static_assert({expression}, \"{at}\");").unwrap();
+        }
+    }
+    program += "XTIE_ENDPOINT_STORAGE(storage, 4, 32, 16);\n";
+    program += "int main(void) { return sizeof storage == XTIE_ENDPOINT_BYTES(4, 32, 16); }\n";
+    let folder = std::env::temp_dir().join(format!("crosstie-macro-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = folder.join("macro.c");
+    std::fs::write(&source, program).unwrap();
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+    let done = Command::new("cc")
+        .args(["-std=c11", "-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I"])
+        .arg(include)
+        .arg(&source)
+        .output()
+        .expect("a C compiler");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}

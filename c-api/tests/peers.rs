@@ -1,0 +1,200 @@
+//! Peers that are strange, closed, of another version, or dead, and children of a fork: each has
+//! its own code, and the sentence names the peer.
+
+mod common;
+
+use common::*;
+use crosstie_c::*;
+use std::ffi::c_int;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Connects until there is an answer other than "not yet".
+fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
+    let mut attempt: *mut xtie_attempt = null_mut();
+    let mut connection: *mut xtie_connection = null_mut();
+    let start = Instant::now();
+    loop {
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
+        if result != 0 || !connection.is_null() {
+            assert!(attempt.is_null());
+            return (result, connection);
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+}
+
+/// A handle whose bytes were changed by someone who knows the checksum.
+fn forged(handle: &xtie_handle, change: impl FnOnce(&mut [u8; 128])) -> xtie_handle {
+    let mut bytes = handle.bytes;
+    change(&mut bytes);
+    let sum = bytes[..120].iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    bytes[120..].copy_from_slice(&sum.to_le_bytes());
+    xtie_handle { bytes }
+}
+
+#[test]
+fn handles_are_checked() {
+    for device in [SHM, LOOPBACK] {
+        let (it, other) = (Opened::new(&config(device)), Opened::new(&config(device)));
+        let (listener, handle) = other.listen();
+        let mut corrupt = handle;
+        corrupt.bytes[60] ^= 4;
+        expect(connect(&it, &corrupt).0, XTIE_ERR_HANDLE_CORRUPT);
+        expect(connect(&it, &xtie_handle { bytes: [7; 128] }).0, XTIE_ERR_HANDLE_FOREIGN);
+        let newer = forged(&handle, |bytes| bytes[8..10].copy_from_slice(&9u16.to_le_bytes()));
+        expect(connect(&it, &newer).0, XTIE_ERR_VERSION_HERE);
+        let older = forged(&handle, |bytes| bytes[8..10].copy_from_slice(&0u16.to_le_bytes()));
+        expect(connect(&it, &older).0, XTIE_ERR_VERSION_PEER);
+        assert!(it.error().contains("upgrade the peer"), "{}", it.error());
+        // SAFETY: an open listener.
+        expect(unsafe { xtie_listener_close(other.endpoint, listener) }, XTIE_OK);
+        if device == SHM {
+            expect(connect(&it, &handle).0, XTIE_ERR_NO_LISTENER);
+            let (result, connection) = connect(&it, &other.listen().1);
+            expect(result, XTIE_OK);
+            it.close_connection(connection);
+        }
+        it.works_alone();
+        it.close();
+        other.close();
+    }
+}
+
+#[test]
+fn attempt_can_be_abandoned_and_is_stale_afterwards() {
+    let (it, other) = (Opened::new(&config(SHM)), Opened::new(&config(SHM)));
+    let (_, handle) = other.listen();
+    let mut attempt: *mut xtie_attempt = null_mut();
+    let mut connection: *mut xtie_connection = null_mut();
+    // SAFETY: outputs of ours.
+    let result =
+        unsafe { xtie_endpoint_connect(it.endpoint, &handle, &mut attempt, &mut connection) };
+    expect(result, XTIE_OK);
+    if connection.is_null() {
+        // SAFETY: one thread.
+        expect(unsafe { xtie_attempt_abandon(it.endpoint, attempt) }, XTIE_OK);
+        // SAFETY: as above.
+        expect(unsafe { xtie_attempt_abandon(it.endpoint, attempt) }, XTIE_ERR_ATTEMPT);
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_connect(it.endpoint, &handle, &mut attempt, &mut connection) };
+        expect(result, XTIE_ERR_ATTEMPT);
+        assert!(attempt.is_null());
+    }
+    expect(connect(&it, &handle).0, XTIE_OK);
+    it.close();
+    other.close();
+}
+
+#[test]
+fn requests_say_which_side_closed() {
+    let (it, other) = (Opened::new(&config(SHM)), Opened::new(&config(SHM)));
+    let (here, there) = it.join(&other);
+    let (mut ours, mut theirs) = ([0u8; 8], [0u8; 8]);
+    let (memory, their_memory) = (it.register(&mut ours), other.register(&mut theirs));
+    let (result, receive) = it.receive(here, &[room(&mut ours, memory)]);
+    expect(result, XTIE_OK);
+    let (result, their_receive) = other.receive(there, &[room(&mut theirs, their_memory)]);
+    expect(result, XTIE_OK);
+    other.close_connection(there);
+    let mut done = 0;
+    // SAFETY: outputs of ours.
+    let result = unsafe { xtie_request_test(other.endpoint, their_receive, &mut done, null_mut()) };
+    assert!(done == 0 && result == XTIE_ERR_STALE as c_int || result == CLOSED, "{result} {done}");
+    expect(it.finish(receive, &other).0, XTIE_ERR_PEER_CLOSED);
+    let said = it.error();
+    assert!(said.contains("peer") && said.contains(&std::process::id().to_string()), "{said}");
+    expect(it.send(here, &ours, memory).0, XTIE_ERR_PEER_CLOSED);
+    it.close_connection(here);
+    expect(it.send(here, &ours, memory).0, XTIE_ERR_CONNECTION);
+    it.close();
+    other.close();
+}
+
+const CLOSED: c_int = XTIE_ERR_CONNECTION_CLOSED as c_int;
+
+#[test]
+fn killed_peer_is_told_from_one_that_closed() {
+    let it = Opened::new(&config(SHM));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_listens_until_it_is_killed", "--nocapture"])
+        .env("CHILD_OF_PEERS", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut said = Vec::new();
+    let marker = b"handle:";
+    let at = loop {
+        let mut byte = [0];
+        output.read_exact(&mut byte).expect("a handle from the child");
+        said.push(byte[0]);
+        if said.ends_with(marker) {
+            break said.len();
+        }
+    };
+    assert!(at > 0);
+    let mut handle = xtie_handle { bytes: [0; 128] };
+    output.read_exact(&mut handle.bytes).unwrap();
+    let (result, connection) = connect(&it, &handle);
+    expect(result, XTIE_OK);
+    let mut bytes = [0u8; 8];
+    let memory = it.register(&mut bytes);
+    let (result, receive) = it.receive(connection, &[room(&mut bytes, memory)]);
+    expect(result, XTIE_OK);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    expect(it.finish(receive, &it).0, XTIE_ERR_PEER_DIED);
+    let said = it.error();
+    assert!(said.contains(&child.id().to_string()), "{said}");
+    it.close_connection(connection);
+    it.works_alone();
+    it.close();
+}
+
+/// A role of the test above; without its variable there is nothing to do.
+#[test]
+fn child_that_listens_until_it_is_killed() {
+    if std::env::var_os("CHILD_OF_PEERS").is_none() {
+        return;
+    }
+    let it = Opened::new(&config(SHM));
+    let (_, handle) = it.listen();
+    let mut out = std::io::stdout();
+    out.write_all(b"handle:").unwrap();
+    out.write_all(&handle.bytes).unwrap();
+    out.flush().unwrap();
+    for _ in 0..600 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn child_of_a_fork_cannot_use_the_parents_endpoint() {
+    let it = Opened::new(&config(SHM));
+    // SAFETY: the child makes calls that look at one word, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: refused before anything is touched.
+        let progress = unsafe { xtie_endpoint_progress(it.endpoint, null_mut()) };
+        // SAFETY: as above.
+        let close = unsafe { xtie_endpoint_close(it.endpoint) };
+        let right = [progress, close] == [XTIE_ERR_FORKED as c_int; 2];
+        // SAFETY: ends the child without running what the parent would.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: our child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    it.progress();
+    it.close();
+}

@@ -1,0 +1,264 @@
+//! `crosstie info`: which devices this host has, what they lack and why, and what an endpoint
+//! takes.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::arguments::{Command, Flag};
+use super::json::{Object, quoted};
+use super::text::bytes_long;
+use super::{Failure, write_out};
+use crate::diagnose::kernel::{self, ResourceLimit, Yama};
+use crate::fabric::Syscalls;
+use crate::host::device::{DEVICES, properties};
+use crate::host::settings::{SETTINGS, unknown_sentence};
+use crate::host::{DeviceKind, Options};
+use crate::memory::{heap, kernel_copy, probe, wake};
+use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
+use std::format;
+use std::process::Stdio;
+use std::string::{String, ToString};
+use std::vec;
+use std::vec::Vec;
+
+/// The hidden command of the process that tries to read this one's memory.
+pub const READER_COMMAND: &str = "info-reader";
+
+const COMMAND: Command = Command {
+    name: "crosstie info",
+    about: "\
+Says which devices this host has, what is unavailable and why, which limits hold, which CROSSTIE_
+variables are set, and how large an endpoint is.
+",
+    operands: "",
+    flags: &[Flag { name: "--json", value: "", help: "one JSON object" }],
+};
+
+/// One line: a name and what is to be said of it.
+struct Line {
+    name: String,
+    text: String,
+}
+
+struct Section {
+    name: &'static str,
+    lines: Vec<Line>,
+}
+
+fn line(name: &str, text: impl Into<String>) -> Line {
+    Line { name: name.to_string(), text: text.into() }
+}
+
+/// Prints everything.
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let given = COMMAND.parse(args)?;
+    if given.help {
+        return write_out(&COMMAND.usage());
+    }
+    let sections = [host(), devices(), kernel_offers(), limits(), endpoint(), variables()];
+    write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })
+}
+
+fn text(sections: &[Section]) -> String {
+    let names = sections.iter().flat_map(|section| section.lines.iter().map(|l| l.name.len()));
+    let width = names.max().unwrap_or(0);
+    let mut out = String::new();
+    for section in sections {
+        out.push_str(&format!("{}\n", section.name));
+        for line in &section.lines {
+            out.push_str(format!("  {:width$}  {}", line.name, line.text).trim_end());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn json(sections: &[Section]) -> String {
+    let mut object = Object::new();
+    for section in sections {
+        let mut members = Object::new();
+        for line in &section.lines {
+            members = members.raw(&line.name, &quoted(&line.text));
+        }
+        object = object.raw(section.name, &members.finish());
+    }
+    format!("{}\n", object.finish())
+}
+
+fn host() -> Section {
+    let version = env!("CARGO_PKG_VERSION");
+    let cpus = probe::cpus_allowed().len();
+    let processor = kernel::processor().unwrap_or_else(|| "processor unknown".into());
+    let pages = |word: Option<String>| word.unwrap_or_else(|| "not in this kernel".into());
+    Section {
+        name: "host",
+        lines: vec![
+            line("crosstie", format!("{version}, wire format {WIRE_MAJOR}.{WIRE_MINOR}")),
+            line("kernel", kernel::release()),
+            line("processor", format!("{processor}, {cpus} CPUs for this process")),
+            line("page", format!("{} bytes", heap::page_bytes())),
+            line("huge pages", pages(kernel::huge_pages())),
+            line("huge pages, shared memory", pages(kernel::huge_pages_shared())),
+        ],
+    }
+}
+
+fn devices() -> Section {
+    let lines = DEVICES.iter().map(|kind| {
+        let properties = properties(*kind);
+        let state = if properties.available { "available" } else { "unavailable" };
+        let mut text = format!("{state}; {}; {}", properties.description, rail(*kind));
+        if !properties.remark.is_empty() {
+            text.push_str(&format!("; {}", properties.remark));
+        }
+        line(properties.name, text)
+    });
+    Section { name: "devices", lines: lines.collect() }
+}
+
+/// The rails of a device, and what they cost.
+fn rail(kind: DeviceKind) -> String {
+    let (rail, syscalls) = match kind {
+        DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
+        DeviceKind::Loopback => ("loopback", Syscalls::None),
+    };
+    let syscalls = match syscalls {
+        Syscalls::None => "no system calls",
+        Syscalls::PerCopy => "system calls only for large messages in private memory",
+        Syscalls::PerBatch => "system calls per batch of messages",
+    };
+    format!("one rail ({rail}), {syscalls}")
+}
+
+fn kernel_offers() -> Section {
+    let memfd = match probe::memfd() {
+        Ok(()) => String::from("yes"),
+        Err(error) => format!("no (errno {}): shm0 cannot share memory", error.0),
+    };
+    let membarrier = match wake::barrier_register() {
+        true => "yes: waking a sleeper costs senders nothing",
+        false => "no: senders pay a fence to wake a sleeper",
+    };
+    let dir = std::env::var("CROSSTIE_SHM_DIR").unwrap_or_else(|_| "/dev/shm".into());
+    let room = match probe::file_system(&dir) {
+        Ok((size, free)) => format!("{}, {} free", bytes_long(size), bytes_long(free)),
+        Err(error) => format!("missing (errno {}): peers in other containers not found", error.0),
+    };
+    Section {
+        name: "kernel",
+        lines: vec![
+            line("kernel copy", kernel_copy_text()),
+            line("yama", Yama::read().text()),
+            line("membarrier", membarrier),
+            line("memfd", memfd),
+            line(&dir, room),
+        ],
+    }
+}
+
+/// What the reader must find; odd, so that it is not there by chance.
+const WORD: u64 = 0x6372_6f73_7374_6965;
+/// Where it must find it.
+static PLACE: u64 = WORD;
+
+fn kernel_copy_text() -> String {
+    if std::env::var("CROSSTIE_KERNEL_COPY").as_deref() == Ok("0") {
+        return "switched off by CROSSTIE_KERNEL_COPY: private memory takes two copies".into();
+    }
+    match kernel_copy_tried() {
+        Ok(true) => "yes: private memory is read in place (process_vm_readv)".into(),
+        Ok(false) => "no: private memory takes two copies; shared memory is not concerned".into(),
+        Err(failure) => format!("unknown: {failure}"),
+    }
+}
+
+/// Starts a process that is no ancestor of this one and lets it read [`PLACE`].
+fn kernel_copy_tried() -> Result<bool, Failure> {
+    // Where that fails, so will the reader.
+    let _ = kernel_copy::allow_tracer();
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let address = (&raw const PLACE).expose_provenance();
+    let status = std::process::Command::new(program)
+        .args([READER_COMMAND, &std::process::id().to_string(), &address.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    Ok(status.map_err(|error| format!("starting a reader: {error}"))?.success())
+}
+
+/// What the reader does: succeeds when it can read the word.
+pub fn run_reader(args: &[String]) -> Result<(), Failure> {
+    let mut numbers = args.iter().map(|arg| arg.parse::<u64>());
+    let (Some(Ok(pid)), Some(Ok(address))) = (numbers.next(), numbers.next()) else {
+        return Err("a process and an address are wanted".into());
+    };
+    match kernel_copy::probe(pid as i32, address, WORD) {
+        true => Ok(()),
+        false => Err("not readable".into()),
+    }
+}
+
+fn limits() -> Section {
+    let shown = |value: Option<u64>| value.map_or("unlimited".into(), |value| value.to_string());
+    let text = |limit: Option<ResourceLimit>| match limit {
+        Some(limit) => format!("{} (hard {})", shown(limit.soft), shown(limit.hard)),
+        None => "unknown".into(),
+    };
+    Section {
+        name: "limits",
+        lines: vec![
+            line("RLIMIT_NOFILE", text(kernel::resource_limit("Max open files"))),
+            line("RLIMIT_MEMLOCK", text(kernel::resource_limit("Max locked memory"))),
+        ],
+    }
+}
+
+fn endpoint() -> Section {
+    let options = Options::default();
+    let limits = options.limits;
+    let text = |kind| {
+        let bytes = Options { device: kind, ..options }.bytes();
+        format!("{bytes} bytes of storage")
+    };
+    let pair = 2 * limits.connection_bytes();
+    let rings = 2 * (u64::from(options.send_ring_bytes) + u64::from(options.write_ring_bytes));
+    Section {
+        name: "endpoint",
+        lines: vec![
+            line(
+                "default limits",
+                format!(
+                    "{} connections, {} requests each way, {} regions",
+                    limits.connections_max, limits.requests_max, limits.regions_max
+                ),
+            ),
+            line("on shm0", text(DeviceKind::SharedMemory)),
+            line("on loopback0", text(DeviceKind::Loopback)),
+            line("connection pair", format!("{pair} bytes of state in both endpoints")),
+            line("rings of a pair", format!("{rings} bytes of shared memory")),
+        ],
+    }
+}
+
+/// Set variables with their value, unknown ones with the nearest name, then those not set.
+fn variables() -> Section {
+    let mut lines = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if let Some(sentence) = unknown_sentence(&name) {
+            lines.push(line(&name, format!("unknown: {sentence}")));
+        } else if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
+            lines.push(line(&name, format!("set to {value}: {}", setting.effect)));
+        }
+    }
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    for setting in SETTINGS {
+        if !lines.iter().any(|line| line.name == setting.name) {
+            let text =
+                format!("default {} ({}): {}", setting.default, setting.unit, setting.effect);
+            lines.push(line(setting.name, text));
+        }
+    }
+    Section { name: "variables", lines }
+}

@@ -1,0 +1,143 @@
+//! Both ends of every connection in one process and one thread: the cost of the library itself.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::Bench;
+use super::flow::Flow;
+use super::pingpong;
+use super::side::{Shape, Side};
+use super::window::{Kind, Window};
+use crate::base::slab::Handle;
+use crate::host::DeviceKind;
+use crate::host::owned::Backing;
+use crate::tool::Failure;
+use crate::transport::request::RequestIdError;
+use crate::transport::{RequestId, SubmitError};
+use crate::wire::GROUP_MAX;
+use std::format;
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+/// An endpoint that is connected to itself.
+pub struct Alone {
+    side: Side,
+    near: Vec<Handle>,
+    far: Vec<Handle>,
+    /// How long each connection took, in order.
+    pub setup: Vec<Duration>,
+}
+
+impl Alone {
+    /// Opens the endpoint and makes so many connections, each of two ends.
+    pub fn open(connections: u32, buffers: &[(Backing, u64)]) -> Result<Alone, Failure> {
+        let shape = Shape { device: DeviceKind::Loopback, connections: 2 * connections };
+        let mut side = Side::open(&shape)?;
+        for (backing, bytes) in buffers {
+            side.buffers_make(*backing, *bytes)?;
+        }
+        let (listener, handle) = side.listen()?;
+        let mut alone = Alone { side, near: [].into(), far: [].into(), setup: [].into() };
+        for _ in 0..connections {
+            let began = Instant::now();
+            alone.side.connections.clear();
+            alone.side.connect(&handle)?;
+            alone.side.accept(listener, 2)?;
+            alone.setup.push(began.elapsed());
+            alone.near.push(alone.side.connections[0]);
+            alone.far.push(alone.side.connections[1]);
+        }
+        Ok(alone)
+    }
+
+    /// One receive, one send, and tests until both have ended, so many times. Also says how many
+    /// tests that took.
+    pub fn pairs(&mut self, window: &Window) -> Result<(Duration, u64), Failure> {
+        let (near, far) = (self.near[0], self.far[0]);
+        let (message, room) = self.side.message(window);
+        let endpoint = self.side.owned.endpoint();
+        let mut tests = 0;
+        let began = Instant::now();
+        for _ in 0..window.rounds {
+            let receive = endpoint.irecv(far, &[room]).map_err(refused)?;
+            let send = endpoint.isend(near, message).map_err(refused)?;
+            for request in [receive, send] {
+                tests += 1;
+                while endpoint.test(request).map_err(stale)?.is_none() {
+                    tests += 1;
+                }
+            }
+        }
+        Ok((began.elapsed(), tests))
+    }
+
+    fn pingpong(
+        &mut self,
+        window: &Window,
+        mut samples: Option<&mut Vec<u32>>,
+    ) -> Result<(), Failure> {
+        let side = &mut self.side;
+        let mut last = Instant::now();
+        for round in 0..window.rounds {
+            let at = round as usize % self.near.len();
+            for (from, to) in [(self.near[at], self.far[at]), (self.far[at], self.near[at])] {
+                let receive = pingpong::receive(side, to, window, round)?;
+                let mut sends = [RequestId(0); GROUP_MAX];
+                let sends = &mut sends[..window.group as usize];
+                for (part, request) in sends.iter_mut().enumerate() {
+                    *request = send(side, from, window, round, part as u64)?;
+                }
+                side.wait(receive)?;
+                for send in sends {
+                    side.wait(*send)?;
+                }
+                side.received(window, round);
+            }
+            if let Some(samples) = &mut samples {
+                let now = Instant::now();
+                samples.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
+                last = now;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refused(error: SubmitError) -> Failure {
+    format!("a message was refused: {error:?}")
+}
+
+fn stale(error: RequestIdError) -> Failure {
+    format!("test: {error:?}")
+}
+
+fn send(
+    side: &mut Side,
+    connection: Handle,
+    window: &Window,
+    round: u64,
+    part: u64,
+) -> Result<RequestId, Failure> {
+    let request = side.send(connection, window, round, part)?;
+    request.ok_or_else(|| format!("no record free for message {part}"))
+}
+
+impl Bench for Alone {
+    fn window(
+        &mut self,
+        window: &Window,
+        samples: Option<&mut Vec<u32>>,
+    ) -> Result<Duration, Failure> {
+        let began = Instant::now();
+        match window.kind {
+            Kind::PingPong => self.pingpong(window, samples)?,
+            Kind::Stream => Flow::new(window, &self.near, &self.far).run(&mut self.side)?,
+            Kind::Both => return Err("option --both: loopback0 has one direction".into()),
+        }
+        Ok(began.elapsed())
+    }
+
+    fn checked(&self) -> (u64, u64) {
+        (self.side.verified, self.side.wrong)
+    }
+}

@@ -1,0 +1,341 @@
+//! What `crosstie perf` was asked for.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::refused;
+use super::window::Window;
+use crate::host::DeviceKind;
+use crate::host::owned::Backing;
+use crate::tool::arguments::{Command, Flag, Given, hint};
+use crate::tool::text::sizes_parse;
+use crate::tool::{Failure, cpus};
+use std::format;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+/// Connections of the measurement of set-up, when none are asked for.
+pub const SETUP_CONNECTIONS: u32 = 100;
+/// Longest message, so that the buffers of both processes fit into small machines.
+const SIZE_MAX: u64 = 1 << 30;
+/// Most memory that buffers may take in one process, for the same reason.
+const BUFFERS_BYTES_MAX: u64 = 8 << 30;
+/// Outstanding messages that the rate is measured with.
+const RATE_OUTSTANDING: u64 = 32;
+/// Seconds of one measurement: the default set then ends within half a minute.
+const SECONDS: f64 = 0.4;
+
+/// The options of `crosstie perf`.
+pub const COMMAND: Command = Command {
+    name: "crosstie perf",
+    about: "\
+Measures between two processes of this host, each on a CPU of its own. WHAT is any of:
+  latency     half of a round trip, one message at a time
+  bandwidth   several messages outstanding
+  rate        short messages per second, 32 outstanding
+  setup       how long connections take
+  pair        loopback0 only: one receive, one send and their tests
+  all         latency, bandwidth, rate and setup; the default
+",
+    operands: "[WHAT...]",
+    flags: &[
+        Flag {
+            name: "--sizes",
+            value: "LIST",
+            help: "message sizes, such as 8,1K,64K or 8..1M (doublings)",
+        },
+        Flag {
+            name: "--outstanding",
+            value: "N",
+            help: "receives outstanding per direction (bandwidth 8, rate 32)",
+        },
+        Flag { name: "--both", value: "", help: "bandwidth and rate in both directions at once" },
+        Flag {
+            name: "--connections",
+            value: "N",
+            help: "connections, used in turn (default 1; setup: 100)",
+        },
+        Flag { name: "--group", value: "K", help: "messages per receive, 1 to 8 (default 1)" },
+        Flag {
+            name: "--memory",
+            value: "KIND",
+            help: "shared (the library's), private (the heap, registered) or both\n\
+                   (default both; rate: shared)",
+        },
+        Flag {
+            name: "--one-buffer",
+            value: "",
+            help: "all outstanding messages use one buffer, as ucx_perftest and\n\
+                   fi_pingpong do; by default each has its own",
+        },
+        Flag { name: "--device", value: "NAME", help: "shm0 (default) or loopback0" },
+        Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
+        Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
+        Flag {
+            name: "--verify",
+            value: "",
+            help: "check every byte of some messages, outside the timed part",
+        },
+        Flag {
+            name: "--verify-inside",
+            value: "",
+            help: "check every byte of every message, inside the timed part",
+        },
+        Flag { name: "--cpus", value: "A,B", help: "CPUs of the two processes" },
+        Flag { name: "--no-pin", value: "", help: "let the scheduler choose" },
+        Flag { name: "--json", value: "", help: "one JSON object per line" },
+        Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
+    ],
+};
+
+/// A question.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Measure {
+    /// Half of a round trip.
+    Latency,
+    /// Bytes per second.
+    Bandwidth,
+    /// Messages per second.
+    Rate,
+    /// Connections.
+    Setup,
+    /// The library's own cost.
+    Pair,
+}
+
+impl Measure {
+    const ALL: [Measure; 5] =
+        [Measure::Latency, Measure::Bandwidth, Measure::Rate, Measure::Setup, Measure::Pair];
+
+    /// As it is typed and printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Latency => "latency",
+            Measure::Bandwidth => "bandwidth",
+            Measure::Rate => "rate",
+            Measure::Setup => "setup",
+            Measure::Pair => "pair",
+        }
+    }
+}
+
+/// When bytes are checked.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Verify {
+    /// Never.
+    No,
+    /// In a window of their own.
+    Outside,
+    /// In every window.
+    Inside,
+}
+
+/// What was asked for, checked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The questions, in the order in which they are answered.
+    pub measures: Vec<Measure>,
+    sizes: Option<Vec<u64>>,
+    outstanding: Option<u64>,
+    /// Both directions at once.
+    pub both: bool,
+    /// Connections, when given.
+    pub connections: Option<u32>,
+    /// Messages per receive.
+    pub group: u64,
+    memory: Option<Vec<Backing>>,
+    /// All outstanding messages use one buffer.
+    pub one_buffer: bool,
+    /// On which device.
+    pub device: DeviceKind,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// Receives per window, instead of a time.
+    pub iterations: Option<u64>,
+    /// When bytes are checked.
+    pub verify: Verify,
+    /// CPUs of both processes; `None`: not pinned.
+    pub cpus: Option<(u32, u32)>,
+    /// JSON lines instead of tables.
+    pub json: bool,
+    /// Where the plot goes.
+    pub svg: Option<String>,
+}
+
+impl Options {
+    /// Checks what was given.
+    pub fn read(given: &Given) -> Result<Options, Failure> {
+        let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
+        let options = Options {
+            measures: measures(&given.operands)?,
+            sizes: sizes.transpose()?,
+            outstanding: given.number("--outstanding", 1, 1024)?,
+            both: given.has("--both"),
+            connections: given.number("--connections", 1, 1 << 15)?.map(|count| count as u32),
+            group: given.number("--group", 1, 8)?.unwrap_or(1),
+            memory: memory(given)?,
+            one_buffer: given.has("--one-buffer"),
+            device: device(given)?,
+            seconds: given.seconds("--seconds")?.unwrap_or(SECONDS),
+            iterations: given.number("--iterations", 1, 1 << 40)?,
+            verify: verify(given)?,
+            cpus: chosen_cpus(given)?,
+            json: given.has("--json"),
+            svg: given.text("--svg").map(String::from),
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let loopback = self.device == DeviceKind::Loopback;
+        if self.measures.contains(&Measure::Pair) && !(loopback && self.measures.len() == 1) {
+            return Err("`pair` stands alone, and wants --device loopback0".into());
+        }
+        if self.both && loopback {
+            return Err(refused("--both", "loopback0 is one process, which takes turns"));
+        }
+        if self.verify != Verify::No && self.one_buffer {
+            return Err(refused("--verify", "not with --one-buffer, whose bytes overlap"));
+        }
+        if self.memory.as_ref().is_some_and(|kinds| loopback && kinds.contains(&Backing::Shared)) {
+            return Err(refused("--memory", "loopback0 has private memory only"));
+        }
+        if self.buffers().iter().any(|(_, bytes)| *bytes > BUFFERS_BYTES_MAX) {
+            let why = "these messages outstanding take over 8 GiB; fewer --outstanding?";
+            return Err(refused("--sizes", why));
+        }
+        Ok(())
+    }
+
+    /// The sizes of a measurement.
+    pub fn sizes(&self, measure: Measure) -> Vec<u64> {
+        match (&self.sizes, measure) {
+            (_, Measure::Setup) => vec![],
+            (Some(sizes), _) => sizes.clone(),
+            (None, Measure::Rate | Measure::Pair) => vec![8],
+            (None, Measure::Latency | Measure::Bandwidth) => {
+                [3, 10, 12, 13, 14, 16, 18, 20, 22].iter().map(|shift| 1 << shift).collect()
+            }
+        }
+    }
+
+    /// The kinds of memory of a measurement.
+    pub fn backings(&self, measure: Measure) -> Vec<Backing> {
+        match (&self.memory, self.device, measure) {
+            (Some(kinds), _, _) => kinds.clone(),
+            (None, DeviceKind::Loopback, _) => vec![Backing::Private],
+            (None, DeviceKind::SharedMemory, Measure::Rate) => vec![Backing::Shared],
+            (None, DeviceKind::SharedMemory, _) => vec![Backing::Shared, Backing::Private],
+        }
+    }
+
+    /// Receives outstanding in a measurement.
+    pub fn outstanding(&self, measure: Measure) -> u64 {
+        match measure {
+            Measure::Latency | Measure::Pair => 1,
+            Measure::Rate => self.outstanding.unwrap_or(RATE_OUTSTANDING),
+            Measure::Bandwidth | Measure::Setup => self.outstanding.unwrap_or(8),
+        }
+    }
+
+    /// A window of a measurement, with one receive.
+    pub fn window(&self, measure: Measure, backing: Backing, bytes: u64) -> Window {
+        use super::window::Kind;
+        Window {
+            kind: match (measure, self.both) {
+                (Measure::Latency, _) => Kind::PingPong,
+                (_, false) => Kind::Stream,
+                (_, true) => Kind::Both,
+            },
+            backing,
+            bytes,
+            rounds: 1,
+            outstanding: self.outstanding(measure),
+            group: self.group,
+            one_buffer: self.one_buffer,
+            verify: self.verify == Verify::Inside,
+        }
+    }
+
+    /// Each kind of memory that is wanted, and the largest buffer in it.
+    pub fn buffers(&self) -> Vec<(Backing, u64)> {
+        let mut buffers: Vec<(Backing, u64)> = Vec::new();
+        for measure in &self.measures {
+            for backing in self.backings(*measure) {
+                for bytes in self.sizes(*measure) {
+                    let bytes = self.window(*measure, backing, bytes).buffer_bytes();
+                    match buffers.iter_mut().find(|(kind, _)| *kind == backing) {
+                        Some((_, most)) => *most = (*most).max(bytes),
+                        None => buffers.push((backing, bytes)),
+                    }
+                }
+            }
+        }
+        buffers
+    }
+}
+
+fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
+    let mut measures = Vec::new();
+    for operand in operands {
+        if operand == "all" {
+            measures.extend(&Measure::ALL[..4]);
+            continue;
+        }
+        let found = Measure::ALL.iter().find(|measure| measure.name() == operand);
+        let known = Measure::ALL.iter().map(|measure| measure.name());
+        measures.push(*found.ok_or_else(|| {
+            format!("nothing called `{operand}` is measured{}", hint(operand, known))
+        })?);
+    }
+    if measures.is_empty() {
+        measures.extend(&Measure::ALL[..4]);
+    }
+    Ok(measures)
+}
+
+fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
+    match given.text("--memory") {
+        None => Ok(None),
+        Some("shared") => Ok(Some(vec![Backing::Shared])),
+        Some("private") => Ok(Some(vec![Backing::Private])),
+        Some("both") => Ok(Some(vec![Backing::Shared, Backing::Private])),
+        Some(other) => {
+            Err(refused("--memory", &format!("`{other}` is not shared, private or both")))
+        }
+    }
+}
+
+fn device(given: &Given) -> Result<DeviceKind, Failure> {
+    match given.text("--device") {
+        None | Some("shm0") => Ok(DeviceKind::SharedMemory),
+        Some("loopback0") => Ok(DeviceKind::Loopback),
+        Some(other) => Err(refused("--device", &format!("`{other}` is not shm0 or loopback0"))),
+    }
+}
+
+fn verify(given: &Given) -> Result<Verify, Failure> {
+    match (given.has("--verify"), given.has("--verify-inside")) {
+        (false, false) => Ok(Verify::No),
+        (true, false) => Ok(Verify::Outside),
+        (false, true) => Ok(Verify::Inside),
+        (true, true) => Err(refused("--verify-inside", "not together with --verify")),
+    }
+}
+
+fn chosen_cpus(given: &Given) -> Result<Option<(u32, u32)>, Failure> {
+    match (given.text("--cpus"), given.has("--no-pin")) {
+        (Some(_), true) => Err(refused("--no-pin", "not together with --cpus")),
+        (None, true) => Ok(None),
+        (None, false) => Ok(cpus::two()),
+        (Some(text), false) => {
+            let pair = text.split_once(',').map(|(a, b)| (a.parse(), b.parse()));
+            match pair {
+                Some((Ok(a), Ok(b))) => Ok(Some((a, b))),
+                _ => Err(refused("--cpus", &format!("`{text}` is not two numbers such as 0,1"))),
+            }
+        }
+    }
+}

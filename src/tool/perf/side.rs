@@ -1,0 +1,252 @@
+//! One process of a measurement: its endpoint, its buffers, its connections.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::window::Window;
+use crate::base::slab::Handle;
+use crate::connect::ListenerId;
+use crate::host::owned::{Backing, Buffer, Owned};
+use crate::host::{DeviceKind, Options};
+use crate::tool::Failure;
+use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
+use crate::wire::GROUP_MAX;
+use crate::wire::handle::HANDLE_BYTES;
+use std::format;
+use std::vec::Vec;
+
+/// Fruitless polls after which the CPU is offered to others: a peer on the same CPU must run.
+const POLLS_BEFORE_YIELD: u32 = 1 << 14;
+/// Outstanding receives, and sends, of one connection.
+pub const REQUESTS_MAX: u32 = 64;
+
+/// How large an endpoint is to be.
+#[derive(Copy, Clone, Debug)]
+pub struct Shape {
+    /// On which device.
+    pub device: DeviceKind,
+    /// Connections that will be open at a time.
+    pub connections: u32,
+}
+
+impl Shape {
+    /// The options to open with.
+    pub fn options(&self) -> Options {
+        let mut options = Options { device: self.device, ..Options::default() };
+        options.limits.connections_max = self.connections.max(2);
+        options.limits.requests_max = REQUESTS_MAX;
+        options
+    }
+}
+
+/// Buffers of one backing.
+#[derive(Copy, Clone, Debug)]
+struct Buffers {
+    backing: Backing,
+    send: Buffer,
+    receive: Buffer,
+}
+
+/// One process of a measurement.
+pub struct Side {
+    /// The endpoint and its memory.
+    pub owned: Owned,
+    /// Connections in the order in which they were made.
+    pub connections: Vec<Handle>,
+    buffers: Vec<Buffers>,
+    polls: u32,
+    /// Bytes that were compared with what was sent.
+    pub verified: u64,
+    /// Messages whose bytes were wrong.
+    pub wrong: u64,
+}
+
+impl Side {
+    /// Opens an endpoint.
+    pub fn open(shape: &Shape) -> Result<Side, Failure> {
+        let owned = Owned::open(&shape.options()).map_err(|error| format!("open: {error}"))?;
+        Ok(Side {
+            owned,
+            connections: [].into(),
+            buffers: [].into(),
+            polls: 0,
+            verified: 0,
+            wrong: 0,
+        })
+    }
+
+    /// Allocates buffers to send from and to receive into.
+    pub fn buffers_make(&mut self, backing: Backing, bytes: u64) -> Result<(), Failure> {
+        let mut make = || self.owned.buffer(backing, bytes);
+        let pair = make().and_then(|send| Ok((send, make()?)));
+        let (send, receive) =
+            pair.map_err(|error| format!("{backing:?} memory of {bytes} bytes: {error:?}"))?;
+        self.buffers.push(Buffers { backing, send, receive });
+        Ok(())
+    }
+
+    fn buffers(&self, backing: Backing) -> &Buffers {
+        let found = self.buffers.iter().find(|buffers| buffers.backing == backing);
+        found.expect("made before the first window")
+    }
+
+    /// Opens a listener.
+    pub fn listen(&mut self) -> Result<(ListenerId, [u8; HANDLE_BYTES]), Failure> {
+        let shared = &self.owned.endpoint().shared;
+        shared.listen().map_err(|error| format!("listen: {error:?}"))
+    }
+
+    /// Makes one connection to a listener of another process.
+    pub fn connect(&mut self, handle: &[u8; HANDLE_BYTES]) -> Result<(), Failure> {
+        let wrong = |error| format!("connect: {error}");
+        let attempt = self.owned.endpoint().shared.connect(handle).map_err(wrong)?;
+        loop {
+            if let Some(made) = self.owned.endpoint().shared.connect_poll(attempt).map_err(wrong)? {
+                self.connections.push(made);
+                return Ok(());
+            }
+            self.owned.endpoint().progress();
+            self.idle();
+        }
+    }
+
+    /// Waits until `count` connections have been accepted in all.
+    pub fn accept(&mut self, listener: ListenerId, count: usize) -> Result<(), Failure> {
+        while self.connections.len() < count {
+            let accepted = self.owned.endpoint().shared.accept(listener);
+            match accepted.map_err(|error| format!("accept: {error:?}"))? {
+                Some(made) => self.connections.push(made),
+                None => {
+                    self.owned.endpoint().progress();
+                    self.idle();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first message of a window, and room for it.
+    pub fn message(&self, window: &Window) -> (Outgoing, Incoming) {
+        let buffers = self.buffers(window.backing);
+        let message = self.owned.outgoing(buffers.send, 0, window.bytes, 0);
+        (message, self.owned.incoming(buffers.receive, 0, window.bytes, 0))
+    }
+
+    /// Sends one message of a window. `None`: no record is free now.
+    #[inline]
+    pub fn send(
+        &mut self,
+        connection: Handle,
+        window: &Window,
+        round: u64,
+        part: u64,
+    ) -> Result<Option<RequestId>, Failure> {
+        let buffer = self.buffers(window.backing).send;
+        let offset = window.offset(round, part);
+        if window.verify {
+            self.owned.fill(buffer, offset, window.bytes, window.seed(round, part));
+        }
+        let message = self.owned.outgoing(buffer, offset, window.bytes, part as i32);
+        accepted(self.owned.endpoint().isend(connection, message))
+    }
+
+    /// Posts one grouped receive of a window. `None`: no record is free now.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        connection: Handle,
+        window: &Window,
+        round: u64,
+    ) -> Result<Option<RequestId>, Failure> {
+        let buffer = self.buffers(window.backing).receive;
+        let incoming = |part| {
+            self.owned.incoming(buffer, window.offset(round, part), window.bytes, part as i32)
+        };
+        let first = incoming(0);
+        if window.group == 1 {
+            return accepted(self.owned.endpoint().irecv(connection, &[first]));
+        }
+        let mut room = [first; GROUP_MAX];
+        for part in 1..window.group {
+            room[part as usize] = incoming(part);
+        }
+        let group = &room[..window.group as usize];
+        accepted(self.owned.endpoint().irecv(connection, group))
+    }
+
+    /// Looks at the bytes of a receive that has ended, when the window says so.
+    #[inline]
+    pub fn received(&mut self, window: &Window, round: u64) {
+        if window.verify {
+            self.verify(window, round);
+        }
+    }
+
+    fn verify(&mut self, window: &Window, round: u64) {
+        let buffer = self.buffers(window.backing).receive;
+        for part in 0..window.group {
+            let seed = window.seed(round, part);
+            let same = self.owned.check(buffer, window.offset(round, part), window.bytes, seed);
+            self.verified += window.bytes;
+            self.wrong += u64::from(!same);
+        }
+    }
+
+    /// Asks for a request, and makes progress. Its outcome must be a success.
+    #[inline]
+    pub fn ended(&mut self, request: RequestId) -> Result<bool, Failure> {
+        match self.owned.endpoint().test(request) {
+            Ok(None) => {
+                self.idle();
+                Ok(false)
+            }
+            Ok(Some(Outcome { result: Ok(()), .. })) => Ok(true),
+            Ok(Some(outcome)) => Err(format!("a message failed: {:?}", outcome.result)),
+            Err(error) => Err(format!("test: {error:?}")),
+        }
+    }
+
+    /// Waits for a request.
+    #[inline]
+    pub fn wait(&mut self, request: RequestId) -> Result<(), Failure> {
+        while !self.ended(request)? {}
+        Ok(())
+    }
+
+    /// Sends a message of no bytes, which starts or ends a window.
+    pub fn signal(&mut self) -> Result<(), Failure> {
+        let message = Outgoing { region: Handle::default(), address: 0, length: 0, tag: 0 };
+        let connection = self.connections[0];
+        loop {
+            if let Some(request) = accepted(self.owned.endpoint().isend(connection, message))? {
+                return self.wait(request);
+            }
+            self.owned.endpoint().progress();
+        }
+    }
+
+    /// Waits for the peer's signal.
+    pub fn signal_wait(&mut self) -> Result<(), Failure> {
+        let room = Incoming { region: Handle::default(), address: 0, length: 0, tag: 0 };
+        let request = accepted(self.owned.endpoint().irecv(self.connections[0], &[room]))?;
+        self.wait(request.ok_or("no record free for a signal")?)
+    }
+
+    #[inline]
+    fn idle(&mut self) {
+        self.polls += 1;
+        if self.polls == POLLS_BEFORE_YIELD {
+            self.polls = 0;
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[inline]
+fn accepted(result: Result<RequestId, SubmitError>) -> Result<Option<RequestId>, Failure> {
+    match result {
+        Ok(request) => Ok(Some(request)),
+        Err(SubmitError::Again) => Ok(None),
+        Err(error) => Err(format!("a message was refused: {error:?}")),
+    }
+}

@@ -1,0 +1,246 @@
+//! The program `crosstie`, from outside: its arguments, and that what it prints can be read. Times
+//! are never compared with anything.
+
+use std::process::{Command, Output};
+
+fn crosstie(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.args(args).env("CROSSTIE_EGER_BYTES", "1");
+    command.output().expect("the program runs")
+}
+
+/// Standard output of a run that must succeed.
+fn said(args: &[&str]) -> String {
+    let output = crosstie(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// A value of one level of a JSON line.
+fn member<'a>(line: &'a str, name: &str) -> &'a str {
+    let start = format!("\"{name}\":");
+    let at = line.find(&start).unwrap_or_else(|| panic!("no {name} in {line}")) + start.len();
+    let end = line[at..].find([',', '}']).expect("an end") + at;
+    line[at..end].trim_matches('"')
+}
+
+/// Reads a JSON value and returns what follows it.
+fn json_value(text: &str) -> Result<&str, String> {
+    let wrong = || Err(format!("no JSON value at: {text}"));
+    match text.as_bytes().first() {
+        Some(b'{') => json_members(&text[1..]),
+        Some(b'"') => json_string(text),
+        Some(b't') => text.strip_prefix("true").ok_or("true".into()),
+        Some(b'f') => text.strip_prefix("false").ok_or("false".into()),
+        Some(b'n') => text.strip_prefix("null").ok_or("null".into()),
+        Some(b'-' | b'0'..=b'9') => {
+            let end = text.find([',', '}']).unwrap_or(text.len());
+            text[..end].parse::<f64>().map_err(|error| format!("{error}: {text}"))?;
+            Ok(&text[end..])
+        }
+        _ => wrong(),
+    }
+}
+
+fn json_members(mut text: &str) -> Result<&str, String> {
+    loop {
+        text = json_string(text)?.strip_prefix(':').ok_or("a colon is missing")?;
+        text = json_value(text)?;
+        match text.as_bytes().first() {
+            Some(b',') => text = &text[1..],
+            Some(b'}') => return Ok(&text[1..]),
+            _ => return Err(format!("no end of an object at: {text}")),
+        }
+    }
+}
+
+fn json_string(text: &str) -> Result<&str, String> {
+    let body = text.strip_prefix('"').ok_or_else(|| format!("no string at: {text}"))?;
+    let mut escaped = false;
+    for (at, c) in body.char_indices() {
+        match c {
+            '"' if !escaped => return Ok(&body[at + 1..]),
+            c if (c as u32) < 0x20 => return Err("a control character in a string".into()),
+            c => escaped = c == '\\' && !escaped,
+        }
+    }
+    Err("a string without end".into())
+}
+
+fn assert_json(line: &str) {
+    assert_eq!(json_value(line), Ok(""), "{line}");
+}
+
+/// Checks that tags are closed in order and that attributes are quoted.
+fn assert_well_formed(svg: &str) {
+    let mut open: Vec<String> = Vec::new();
+    for part in svg.split('<').skip(1) {
+        let (tag, _) = part.split_once('>').expect("a tag ends");
+        let name: String = tag.trim_matches('/').split_whitespace().next().unwrap().into();
+        match (tag.starts_with('/'), tag.ends_with('/')) {
+            (true, _) => assert_eq!(open.pop(), Some(name)),
+            (false, true) => {}
+            (false, false) => open.push(name),
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+    }
+    assert!(open.is_empty(), "{open:?} left open");
+}
+
+#[test]
+fn every_argument_error_names_its_option() {
+    for (args, wanted) in [
+        (&["perf", "--sizs", "8"][..], "--sizs, did you mean `--sizes`"),
+        (&["perf", "--sizes", "8x"], "--sizes: `8x`"),
+        (&["perf", "--sizes"], "--sizes wants a value"),
+        (&["perf", "--sizes", "2G"], "--sizes: 2G is over 1G"),
+        (&["perf", "--outstanding", "0"], "--outstanding: `0`"),
+        (&["perf", "--group", "9"], "--group: `9`"),
+        (&["perf", "--memory", "gpu"], "--memory: `gpu`"),
+        (&["perf", "--device", "shm9"], "--device: `shm9`"),
+        (&["perf", "--cpus", "0"], "--cpus: `0`"),
+        (&["perf", "--cpus", "0,1", "--no-pin"], "--no-pin"),
+        (&["perf", "--seconds", "-1"], "--seconds: `-1`"),
+        (&["perf", "--iterations", "many"], "--iterations: `many`"),
+        (&["perf", "--json", "--json"], "--json is given twice"),
+        (&["perf", "--verify", "--one-buffer"], "--verify"),
+        (&["perf", "--device", "loopback0", "--both"], "--both"),
+        (&["perf", "--device", "loopback0", "--memory", "shared"], "--memory"),
+        (&["perf", "pair"], "--device loopback0"),
+        (&["perf", "latencies"], "`latencies`"),
+        (&["info", "--jsn"], "--jsn, did you mean `--json`"),
+        (&["prf"], "`prf`, did you mean `perf`"),
+        (&[], "a command is missing"),
+    ] {
+        let output = crosstie(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(wanted), "{args:?}: {errors}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn usage_texts_name_every_option() {
+    assert!(said(&["--help"]).contains("perf"));
+    assert!(said(&["--version"]).starts_with("crosstie "));
+    let usage = said(&["perf", "--help"]);
+    for option in ["--sizes", "--outstanding", "--both", "--connections", "--seconds", "--svg"] {
+        assert!(usage.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn perf_over_shm_verifies_its_bytes_and_writes_json_lines() {
+    let common = ["--sizes", "8,100K", "--iterations", "20", "--verify", "--json", "--no-pin"];
+    let text = said(&[&["perf"][..], &common, &["--connections", "3"]].concat());
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines {
+        assert_json(line);
+        assert_eq!(member(line, "device"), "shm0");
+        if member(line, "measure") != "setup" {
+            let verified: u64 = member(line, "verified_bytes").parse().unwrap();
+            assert!(verified > 0, "{line}");
+        }
+    }
+    // Two sizes in two kinds of memory for latency and bandwidth, two sizes for the rate.
+    assert_eq!(lines.len(), 4 + 4 + 2 + 1);
+}
+
+#[test]
+fn perf_over_shm_takes_groups_both_directions_and_checks_inside() {
+    let text = said(&[
+        "perf",
+        "latency",
+        "bandwidth",
+        "--sizes",
+        "0,1K,20K",
+        "--iterations",
+        "30",
+        "--group",
+        "5",
+        "--both",
+        "--verify-inside",
+        "--outstanding",
+        "4",
+        "--memory",
+        "private",
+        "--no-pin",
+    ]);
+    assert!(text.contains("bytes verified, none wrong"), "{text}");
+    assert!(text.contains("both directions added"), "{text}");
+}
+
+#[test]
+fn perf_over_loopback_verifies_its_bytes() {
+    let text = said(&[
+        "perf",
+        "--device",
+        "loopback0",
+        "--sizes",
+        "0,8,100K",
+        "--iterations",
+        "20",
+        "--group",
+        "3",
+        "--verify-inside",
+        "--json",
+    ]);
+    assert_eq!(text.lines().count(), 10);
+    text.lines().for_each(assert_json);
+    let pair = said(&["perf", "pair", "--device", "loopback0", "--iterations", "20", "--json"]);
+    assert_json(pair.trim_end());
+    assert_eq!(member(&pair, "measure"), "pair");
+}
+
+#[test]
+fn perf_draws_a_well_formed_plot() {
+    let file = std::env::temp_dir().join(format!("crosstie-plot-{}.svg", std::process::id()));
+    let path = file.to_str().unwrap();
+    said(&["perf", "latency", "bandwidth", "--iterations", "4", "--svg", path, "--no-pin"]);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_well_formed(&svg);
+    assert_eq!(svg.matches("<polyline").count(), 4);
+    assert!(svg.contains("shared memory") && svg.contains("private memory"));
+}
+
+#[test]
+fn perf_names_the_file_that_it_cannot_write() {
+    let output = crosstie(&[
+        "perf",
+        "pair",
+        "--device",
+        "loopback0",
+        "--iterations",
+        "1",
+        "--svg",
+        "/nowhere/plot.svg",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--svg: /nowhere/plot.svg"));
+}
+
+#[test]
+fn info_says_what_there_is_and_which_variable_is_unknown() {
+    let text = said(&["info"]);
+    for wanted in [
+        "shm0",
+        "loopback0",
+        "kernel copy",
+        "yama",
+        "membarrier",
+        "memfd",
+        "RLIMIT_NOFILE",
+        "RLIMIT_MEMLOCK",
+        "huge pages",
+        "bytes of storage",
+        "the nearest is CROSSTIE_EAGER_BYTES",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
+    }
+    let json = said(&["info", "--json"]);
+    assert_json(json.trim_end());
+    assert!(json.contains("\"devices\":{\"shm0\":"));
+}
