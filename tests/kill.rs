@@ -7,6 +7,7 @@ use crosstie::host::ConnectError;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ROUNDS: u64 = 50;
 const SEED: u64 = 0x5eed_0007;
@@ -245,8 +246,15 @@ fn round_run(node: &mut Node, mut round: Round) -> (u64, usize) {
     (received, at_kill)
 }
 
+/// One test counts this process's descriptors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn kill_at_random_moments_ends_all_requests_by_name_and_leaves_nothing() {
+    let _alone = alone();
     let dir = directory("kill");
     let dir_text = dir.to_str().unwrap().to_owned();
     // SAFETY: no other thread of this process reads the environment now.
@@ -321,6 +329,7 @@ fn role_listen_and_fork() {
 
 #[test]
 fn dead_listener_whose_forked_child_lives_is_named() {
+    let _alone = alone();
     let mut child = roles::start("listen_and_fork", &[]);
     let grandchild = child.line.hear_number() as i32;
     let handle = child.line.hear::<128>();
