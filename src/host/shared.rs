@@ -125,7 +125,7 @@ impl Shared {
         })?;
         let address = start.expose_provenance() as u64;
         // SAFETY: the allocation lives until `free`, which deregisters it first.
-        match unsafe { self.register(address, length, MemoryKind::Host) } {
+        match unsafe { self.register(address, length, MemoryKind::Mapped) } {
             Ok(handle) => Ok((start, handle)),
             Err(error) => {
                 // SAFETY: nobody knows the allocation.
