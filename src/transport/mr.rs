@@ -252,3 +252,29 @@ impl Scratch {
 
 // SAFETY: the pointer is into memory that only this object touches.
 unsafe impl Send for Scratch {}
+
+/// Registration for tests, which have no unsafe code of their own.
+#[cfg(test)]
+pub mod vouched {
+    use super::*;
+    use crate::fabric::{Domain, MemoryKind, RegisterError};
+
+    /// Makes a mailbox known to a rail. The block must outlive the rail.
+    pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
+        // SAFETY: tests drop a block after the endpoint that was cut from it.
+        unsafe { domain.register(region) }
+    }
+
+    /// Registers `memory`, which must stay untouched while requests stand on it.
+    pub fn insert(domain: &impl Domain, table: &DataMrs<'_>, memory: &mut [u8]) -> Handle {
+        let region = Region {
+            address: memory.as_mut_ptr().expose_provenance() as u64,
+            length: Bytes::of(memory.len()),
+            kind: MemoryKind::Host,
+        };
+        let mut keys = [RailKey(0); RAILS_MAX];
+        keys[0] = register(domain, region).expect("room for a region");
+        // SAFETY: tests drop their memory after the endpoint, and look at it when a request ended.
+        unsafe { table.insert(region, &keys) }.expect("room for a region")
+    }
+}
