@@ -252,7 +252,8 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + 2 * lines(4 * c)
             + size("Indices")
             + lines(events * size("BandEvent"))
-            + lines(c * size("Known"));
+            + lines(c * size("Known"))
+            + lines(size("Shared"));
         let ops = (c * r).next_power_of_two().clamp(64, 4096);
         let rail = lines(c * size("shm peer"))
             + lines(4 * c)
