@@ -9,7 +9,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, S
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, OpId, OpKind, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 
@@ -106,9 +106,16 @@ impl<P: Provider> Endpoint<'_, P> {
             credits_through: c.credits_now().0,
             delivered_through: c.arrived.through().0,
         };
-        let send = OpKind::Send { head: head.encode(), payload };
-        self.post(index, op_id(OP_STREAM, 0, 0), send).map_err(|_| Blocked)?;
+        let sent =
+            self.rail.send(c.peer, op_id(OP_STREAM, 0, 0), &head.encode(), payload, self.now);
         let c = &mut self.connections[index];
+        match sent {
+            Ok(posted) => c.ops_in_flight += u32::from(posted == Posted::Pending),
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                return Err(Blocked);
+            }
+        }
         c.told_by_head();
         c.consumed = c.consumed.next();
         c.send_number = c.send_number.plus(u32::from(long));

@@ -260,7 +260,14 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         // the record is free: what a refused group leaves in it does not count
         let first = group * GROUP_MAX;
         for (at, buffer) in buffers.iter().enumerate() {
-            let region = self.check(buffer.region, buffer.address, buffer.length)?;
+            let region = match self.check(buffer.region, buffer.address, buffer.length) {
+                Ok(region) => region,
+                Err(error) => {
+                    self.receives_unpin(first, at);
+                    return Err(error);
+                }
+            };
+            self.regions.pin(region);
             self.receives[first + at] = ReceiveRecord {
                 address: buffer.address,
                 length: buffer.length,
@@ -268,9 +275,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 region,
                 ..ReceiveRecord::FREE
             };
-        }
-        for at in 0..buffers.len() {
-            self.regions.pin(self.receives[first + at].region);
         }
         let record = &mut self.groups[group];
         let generation = record.generation.wrapping_add(1);
@@ -286,6 +290,13 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
         let record = number.cell(self.limits.requests_max) as u8;
         Ok(RequestId::pack(RequestKind::Receive { connection, record, generation }))
+    }
+
+    #[cold]
+    fn receives_unpin(&mut self, first: usize, count: usize) {
+        for receive in &self.receives[first..first + count] {
+            self.regions.unpin(receive.region);
+        }
     }
 
     /// Moves everything on that can move now; copies about `budget` bytes at most.
@@ -490,14 +501,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     #[inline]
     fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
         let index = connection.as_usize();
-        match self.connections.get(index).map(|c| (c.state, c.failure.0)) {
-            Some((ConnectionState::Open, _)) => Ok(index),
-            Some((ConnectionState::Failing | ConnectionState::Failed, error)) => {
-                Err(SubmitError::Failed(error))
-            }
-            Some((ConnectionState::Free | ConnectionState::Closing, _)) | None => {
-                Err(SubmitError::Connection)
-            }
+        match self.connections.get(index) {
+            Some(c) if c.state == ConnectionState::Open => Ok(index),
+            known => Err(not_open(known)),
         }
     }
 
@@ -528,6 +534,19 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     }
 }
 
+#[cold]
+fn not_open(connection: Option<&Connection>) -> SubmitError {
+    match connection.map(|c| c.state) {
+        Some(ConnectionState::Failing | ConnectionState::Failed) => {
+            SubmitError::Failed(connection.map_or(RequestError::Closed, |c| c.failure.0))
+        }
+        Some(ConnectionState::Open | ConnectionState::Free | ConnectionState::Closing) | None => {
+            SubmitError::Connection
+        }
+    }
+}
+
+#[inline]
 pub(super) const fn send_outcome(result: Result<(), RequestError>, length: u64) -> Outcome {
     Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
 }
