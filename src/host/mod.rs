@@ -13,6 +13,7 @@ pub mod log;
 mod machine;
 pub mod options;
 mod own;
+#[cfg(feature = "tool")]
 pub(crate) mod owned;
 pub mod settings;
 pub mod shared;
