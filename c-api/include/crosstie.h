@@ -95,13 +95,17 @@
 #define XTIE_VERSION                                                                               \
     ((XTIE_VERSION_MAJOR << 16) | (XTIE_VERSION_MINOR << 8) | XTIE_VERSION_PATCH)
 
-// Outstanding transfers of an endpoint; a part of the macros below.
+// Outstanding transfers of an endpoint, a power of two from 64 to 4096; a part of the macros below.
 #define XTIE_OPERATIONS(connections_max, requests_max)                                             \
-    ((size_t)(connections_max) * (size_t)(requests_max) < 64                                       \
-         ? (size_t)64                                                                              \
-         : (size_t)(connections_max) * (size_t)(requests_max) > 4096                               \
-               ? (size_t)4096                                                                      \
-               : (size_t)(connections_max) * (size_t)(requests_max))
+    XTIE_OPERATIONS_OF((size_t)(connections_max) * (size_t)(requests_max))
+#define XTIE_OPERATIONS_OF(requests)                                                               \
+    ((size_t)((requests) <= 64     ? 64                                                            \
+              : (requests) <= 128  ? 128                                                           \
+              : (requests) <= 256  ? 256                                                           \
+              : (requests) <= 512  ? 512                                                           \
+              : (requests) <= 1024 ? 1024                                                          \
+              : (requests) <= 2048 ? 2048                                                          \
+                                   : 4096))
 
 // Storage of an endpoint in bytes, as an integer constant expression: what xtie_endpoint_size says
 // for a configuration with these limits. For all devices but the loopback.

@@ -124,7 +124,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
 pub(crate) fn storage_bytes(options: &Options) -> usize {
     let Limits { connections_max, requests_max, regions_max } = options.limits;
     let requests = connections_max as usize * requests_max as usize;
-    let operations = requests.clamp(64, 4096);
+    let operations = requests.next_power_of_two().clamp(64, 4096);
     let mut connection = XTIE_BYTES_CONNECTION;
     let mut operation = XTIE_BYTES_OPERATION;
     if options.device == DeviceKind::Loopback {
