@@ -17,7 +17,7 @@ use crosstie::wire::hello::{
 };
 use crosstie::wire::immediate;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
-use crosstie::wire::state::{STATE_FAILED, StateLine, VERDICT_CANCELED};
+use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
 
 #[path = "fuzz/checks.rs"]
 mod checks;
@@ -94,20 +94,20 @@ fn slot(index: u8, count: u8, flags: u16) -> ControlSlot {
         flags,
         credits_through: n32(0x30),
         delivered_through: n32(0x34),
+        taken_by: n32(0x2c),
         sequence: n32(0x38),
         epoch: n32(0x3c),
     }
 }
 
-fn state(cancel_verdict: u32, flags: u32) -> StateLine {
+fn state(flags: u32) -> StateLine {
     StateLine {
         sequence_first: n32(0x10),
         credits_through: n32(0x20),
         delivered_mask: n64(0x30),
         delivered_through: n32(0x40),
         groups_through: n32(0x50),
-        cancel_group: n32(0x60),
-        cancel_verdict,
+        canceled_group: n32(0x60),
         eager_through: n32(0x70),
         flags,
         sequence: n32(0x10),
@@ -221,6 +221,7 @@ fn w3_control_slot() {
         (28, &run::<4>(0x28)),
         (32, &[7, 8, 3, 0]),
         (40, &run::<8>(0x30)),
+        (48, &run::<4>(0x2c)),
         (56, &run::<8>(0x38)),
     ]);
     assert_eq!(slot(7, 8, flags).encode(), expected);
@@ -252,17 +253,17 @@ fn w5_state_line() {
         (16, &run::<4>(0x40)),
         (20, &run::<4>(0x50)),
         (24, &run::<4>(0x60)),
-        (28, &[1, 0, 0, 0]),
         (32, &run::<4>(0x70)),
-        (36, &[1, 0, 0, 0]),
+        (36, &[3, 0, 0, 0]),
         (56, &run::<4>(0x10)),
         (60, &run::<4>(0x80)),
     ]);
-    let line = state(VERDICT_CANCELED, STATE_FAILED);
+    let line = state(STATE_CANCELED | STATE_FAILED);
     assert_eq!(line.encode(), expected);
     assert_eq!(StateLine::decode(&expected), Ok(line));
-    assert_eq!(StateLine::decode(&state(3, 0).encode()), Err(DecodeError::Field));
-    assert_eq!(StateLine::decode(&state(0, 2).encode()), Err(DecodeError::Field));
+    for flag in (0..32).map(|bit| 1 << bit).filter(|flag| STATE_FLAGS & flag == 0) {
+        assert_eq!(StateLine::decode(&state(flag).encode()), Err(DecodeError::Field), "{flag:#x}");
+    }
     let half = StateLine { sequence_first: 1, ..line };
     assert_eq!(StateLine::decode(&half.encode()), Err(DecodeError::Field));
 }
@@ -369,8 +370,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("slot", "alone", slot(0, 1, 0).encode().to_vec()),
         ("slot", "last_of_eight_canceled", slot(7, 8, SLOT_CANCEL).encode().to_vec()),
         ("cell", "whole", [first, second].concat()),
-        ("state", "plain", state(0, 0).encode().to_vec()),
-        ("state", "canceled_and_failed", state(1, STATE_FAILED).encode().to_vec()),
+        ("state", "plain", state(0).encode().to_vec()),
+        ("state", "canceled_and_failed", state(STATE_CANCELED | STATE_FAILED).encode().to_vec()),
         ("immediate", "near", words([near, 4, 32])),
         ("immediate", "across_the_wrap", words([near, u32::MAX - 3, 512])),
         ("handle", "three_addresses", listen_handle().encode().to_vec()),

@@ -70,15 +70,15 @@ pub(super) const fn events(limits: &Limits) -> usize {
     (2 * limits.connections_max as usize).next_power_of_two()
 }
 
-/// Ops that a rail may have outstanding: a power of two, as the loopback device's queue is.
+/// Ops that a rail may have outstanding.
 const fn ops(limits: &Limits) -> u32 {
-    let each = (limits.connections_max * limits.requests_max).next_power_of_two();
-    if each < 64 {
+    let all = limits.connections_max * limits.requests_max;
+    if all < 64 {
         64
-    } else if each > 4096 {
+    } else if all > 4096 {
         4096
     } else {
-        each
+        all
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
         slots: LOOPBACK_SLOTS,
         payload_max: LOOPBACK_PAYLOAD,
         regions_max: limits.regions_max + 1,
-        jobs: ops(limits),
+        jobs: ops(limits).next_power_of_two(), // a ring of jobs
     }
 }
 

@@ -68,7 +68,7 @@ const _: () = {
     any_thread::<Shared>();
 };
 
-/// An endpoint's hold on its [`Shared`], which lies in the endpoint's block and not in the endpoint:
+/// An endpoint's hold on its [`Shared`], which lies in the endpoint's block, not in the endpoint:
 /// another thread's `&Shared` and the data thread's `&mut Endpoint` never cover the same bytes.
 pub struct Half(NonNull<Shared>);
 
@@ -207,7 +207,7 @@ impl Shared {
         })?;
         let address = start.expose_provenance() as u64;
         // SAFETY: the allocation lives until `free`, which deregisters it first.
-        match unsafe { self.register(address, length, MemoryKind::Host) } {
+        match unsafe { self.register(address, length, MemoryKind::Mapped) } {
             Ok(handle) => Ok((start, handle)),
             Err(error) => {
                 // SAFETY: nobody knows the allocation.

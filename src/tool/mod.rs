@@ -13,7 +13,7 @@ mod json;
 pub mod perf;
 pub mod plot;
 mod progress;
-#[allow(unsafe_code)] // the simulation vouches for the memory of both its endpoints
+#[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
 mod table;
 mod text;

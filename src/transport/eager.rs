@@ -40,7 +40,7 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Option<RequestId> {
         let c = &self.connections[index];
         let pull = c.pull;
-        if message.length > c.eager_bytes_max || !c.queue.is_empty() {
+        if !c.queue.is_empty() || !self.is_short(index, region, message.length) {
             return None;
         }
         if !pull && !self.early_allowed(index, message.tag) {
@@ -53,6 +53,16 @@ impl<P: Provider> Endpoint<'_, P> {
             self.eager_account(index, message.tag);
         }
         Some(RequestId::pack(RequestKind::Complete(message.length)))
+    }
+
+    /// Whether a message travels in the stream.
+    #[inline]
+    pub(super) fn is_short(&self, index: usize, region: u16, length: u64) -> bool {
+        let c = &self.connections[index];
+        let copied = length <= self.config.eager_mapped_bytes_max.0
+            || !c.pull
+            || !self.regions.is_mapped(region);
+        length <= c.eager_bytes_max && copied
     }
 
     /// Whether a message with `tag` may go early: either the visible oldest group takes it, or no
@@ -89,7 +99,9 @@ impl<P: Provider> Endpoint<'_, P> {
         stripes: u8,
         payload: LocalSpan,
     ) -> Result<(), Blocked> {
-        let reserve = if kind == KIND_START { 0 } else { CREDITS_FOR_STARTS };
+        // where nothing is bound by starts, nothing is kept for them
+        let spare = kind == KIND_START || self.connections[index].pull;
+        let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
         let long = kind != KIND_EAGER;
         if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
             return Err(Blocked);

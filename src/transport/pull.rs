@@ -32,7 +32,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 return false;
             }
             let send = self.sends[self.send_at(index, record)];
-            let left = if send.length <= self.connections[index].eager_bytes_max {
+            let left = if self.is_short(index, send.region, send.length) {
                 self.eager_queued(index, NIL, record)
             } else {
                 self.descriptor_send(index, record)

@@ -1,14 +1,15 @@
 //! The machine over the loopback rail: both ends in one endpoint.
-#![allow(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
-use crate::fabric::{Domain, MemoryKind, Provider, RailKey, Region, RemoteSpan};
+use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::loopback::{self, Loopback};
 use crate::transport::limits::CREDITS;
+use crate::transport::mr::vouched;
 use std::vec;
 use std::vec::Vec;
 
@@ -38,8 +39,7 @@ impl<'m> Pair<'m> {
         let config = Config { stripe_bytes_min: Bytes::kib(4), ..Config::default() };
         let mut endpoint = Endpoint::open(&mut carver, LIMITS, config, regions, rail).unwrap();
         let mailboxes = endpoint.mailboxes();
-        // SAFETY: the block outlives the endpoint.
-        let key = unsafe { endpoint.rail().domain().register(mailboxes.region()) }.unwrap();
+        let key = vouched::register(&endpoint.rail().domain(), mailboxes.region()).unwrap();
         for (own, peer) in [(A, B), (B, A)] {
             let mailbox = RemoteSpan { key, address: mailboxes.address(peer.0) };
             let setup = ConnectionSetup {
@@ -55,17 +55,7 @@ impl<'m> Pair<'m> {
     }
 
     fn register(&self, memory: &mut [u8]) -> Handle {
-        let region = Region {
-            address: memory.as_mut_ptr().expose_provenance() as u64,
-            length: Bytes::of(memory.len()),
-            kind: MemoryKind::Host,
-        };
-        // SAFETY: tests keep their memory alive and do not touch it while requests stand.
-        let key = unsafe { self.endpoint.rail().domain().register(region) }.unwrap();
-        let mut keys = [RailKey(0); 8];
-        keys[0] = key;
-        // SAFETY: as above.
-        unsafe { self.regions.insert(region, &keys) }.unwrap()
+        vouched::insert(&self.endpoint.rail().domain(), &self.regions, memory)
     }
 
     fn finish(&mut self, request: RequestId) -> Outcome {

@@ -6,6 +6,8 @@
 //! `std` is linked too, a second handler would be an error.
 #![no_std]
 
+mod loopback;
+
 use core::ffi::c_int;
 
 use crosstie::wire::handle::{HANDLE_BYTES, ListenHandle};

@@ -140,7 +140,8 @@ impl<'m> Shm<'m> {
     /// - the other side is given the other number;
     /// - `setup.heap` stays mapped until the peer was closed; the peer's provider was opened on it
     ///   before, or its board is not found and everything is pulled through the ring;
-    /// - `setup.kernel_copy_pid` is the peer's process, and `setup.doorbell` an eventfd, until then.
+    /// - `setup.kernel_copy_pid` is the peer's process, and `setup.doorbell` an eventfd, until
+    ///   then.
     pub unsafe fn peer_open(
         &mut self,
         peer: PeerIndex,

@@ -1,10 +1,15 @@
 //! The user's memory in a simulation: buffers with guards, and a watch over those given back.
+//!
+//! The only file of the tool with unsafe code (`doc/decisions/0002-host-room.md`): it vouches for
+//! what a simulation registers.
 
 extern crate std;
 
+use crate::base::slab::Handle;
 use crate::base::units::Bytes;
-use crate::fabric::{MemoryKind, Region};
+use crate::fabric::{Domain, MemoryKind, RailKey, Region, RegisterError};
 use crate::provider::random::Random;
+use crate::transport::DataMrs;
 use std::vec::Vec;
 
 /// Longest message in bytes.
@@ -119,6 +124,22 @@ impl Memory {
         // across calls, since each call takes the vector anew
         &mut self.bytes[buffer.0 * STRIDE..][..STRIDE]
     }
+}
+
+/// Registers memory of a simulation on its rail.
+pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
+    // SAFETY: a simulation registers its `Memory` and its endpoints' mailboxes, which stand in one
+    // object with the endpoints (`World`) or in blocks that it borrows, so that they live as long.
+    unsafe { domain.register(region) }
+}
+
+/// Enters memory of a simulation into the table of an endpoint.
+pub fn enter(table: &DataMrs<'_>, region: Region, key: RailKey) -> Option<Handle> {
+    let mut keys = [RailKey(0); 8];
+    keys[0] = key;
+    // SAFETY: as in `register`; buffers in flight are looked at only when their request has ended,
+    // and fabric, endpoints and user are one thread.
+    unsafe { table.insert(region, &keys) }
 }
 
 fn byte_of(seed: u64, at: usize) -> u8 {

@@ -1,14 +1,15 @@
 //! One schedule: two endpoints, one connection, random calls, random faults, and the oracle.
+#![forbid(unsafe_code)]
 
 extern crate std;
 
-use super::memory::{BUFFER_BYTES, Buffer, Held, Memory};
+use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
 use super::oracle::{self, Pairing, Posted, Sent};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{Domain, Provider, RailKey, RemoteSpan};
+use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::random::Random;
 use crate::provider::sim::{CERTAIN, Faults, SimConfig, SimCounts, SimFabric, SimPort};
 use crate::transport::endpoint::ConnectionCloseError;
@@ -184,13 +185,17 @@ impl<'f, 'm> World<'f, 'm> {
         pull: bool,
         seed: u64,
     ) -> Result<World<'f, 'm>, String> {
-        let mut memory = [Memory::new(REGIONS), Memory::new(REGIONS)];
+        let mut memories = [Memory::new(REGIONS), Memory::new(REGIONS)];
         let mut regions = [[Handle::default(); REGIONS]; 2];
         let mut port = 0;
         let halves = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
             let table = DataMrs::carve(&mut carver, LIMITS.regions_max).expect("sized");
-            let config = Config { eager_bytes_max: EAGER_BYTES, stripe_bytes_min: Bytes(128) };
+            let config = Config {
+                eager_bytes_max: EAGER_BYTES,
+                eager_mapped_bytes_max: EAGER_BYTES,
+                stripe_bytes_min: Bytes(128),
+            };
             let rail = fabric.port(port);
             let endpoint = Endpoint::open(&mut carver, LIMITS, config, table, rail).expect("sized");
             port += 1;
@@ -199,20 +204,16 @@ impl<'f, 'm> World<'f, 'm> {
         let tables = halves.each_ref().map(|(_, table)| *table);
         let mut endpoints = halves.map(|(endpoint, _)| endpoint);
         let mailboxes = endpoints.each_ref().map(Endpoint::mailboxes);
-        // SAFETY: the blocks outlive the endpoints, and the memory the world.
-        let keys = [0, 1].map(|side: usize| unsafe {
-            endpoints[side].rail().domain().register(mailboxes[side].region()).expect("sized")
+        let keys = [0, 1].map(|side: usize| {
+            let domain = endpoints[side].rail().domain();
+            memory::register(&domain, mailboxes[side].region()).expect("sized")
         });
         for side in 0..2 {
             for (at, handle) in regions[side].iter_mut().enumerate() {
-                let region = memory[side].region(at);
+                let region = memories[side].region(at);
                 let domain = endpoints[side].rail().domain();
-                // SAFETY: as above.
-                let key = unsafe { domain.register(region) }.map_err(|e| format!("{e:?}"))?;
-                let mut keys = [RailKey(0); 8];
-                keys[0] = key;
-                // SAFETY: as above.
-                *handle = unsafe { tables[side].insert(region, &keys) }.ok_or("regions")?;
+                let key = memory::register(&domain, region).map_err(|e| format!("{e:?}"))?;
+                *handle = memory::enter(&tables[side], region, key).ok_or("regions")?;
             }
             let other = 1 - side;
             let mailbox = RemoteSpan { key: keys[other], address: mailboxes[other].address(0) };
@@ -229,7 +230,7 @@ impl<'f, 'm> World<'f, 'm> {
             endpoints,
             tables,
             regions,
-            memory,
+            memory: memories,
             directions: Default::default(),
             random: Random::new(seed),
             now: Instant(0),
