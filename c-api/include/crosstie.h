@@ -366,7 +366,7 @@ typedef struct xtie_endpoint_config {
     // Longest message in bytes that is copied instead of read in place; default 8192.
     uint32_t eager_bytes_max;
     // Shared memory in bytes for messages, of each connection and direction: a power of two from
-    // 4096 to 262144; default 65536.
+    // 4096 to 131072; default 65536.
     uint32_t send_ring_bytes;
     // Shared memory in bytes for control and for transfers in two copies, of each connection and
     // direction: a power of two from 4096 to 16777216; default 65536.

@@ -53,7 +53,7 @@ pub struct xtie_endpoint_config {
     /// Longest message in bytes that is copied instead of read in place; default 8192.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
-    /// 4096 to 262144; default 65536.
+    /// 4096 to 131072; default 65536.
     pub send_ring_bytes: u32,
     /// Shared memory in bytes for control and for transfers in two copies, of each connection and
     /// direction: a power of two from 4096 to 16777216; default 65536.

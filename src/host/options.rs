@@ -48,7 +48,7 @@ impl Default for Options {
 }
 
 /// The longest send ring; the block has room to account for its lines.
-pub const SEND_RING_BYTES_MAX: u32 = 256 << 10;
+pub const SEND_RING_BYTES_MAX: u32 = 128 << 10;
 /// Shortest ring.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Longest write ring.
