@@ -186,7 +186,10 @@ fn child_of_a_fork_cannot_use_the_parents_endpoint() {
         let progress = unsafe { xtie_endpoint_progress(it.endpoint, null_mut()) };
         // SAFETY: as above.
         let close = unsafe { xtie_endpoint_close(it.endpoint) };
-        let right = [progress, close] == [XTIE_ERR_FORKED as c_int; 2];
+        let (mut handle, mut listener) = (xtie_handle { bytes: [0; 128] }, null_mut());
+        // SAFETY: as above.
+        let listen = unsafe { xtie_endpoint_listen(it.endpoint, &mut handle, &mut listener) };
+        let right = [progress, close, listen] == [XTIE_ERR_FORKED as c_int; 3];
         // SAFETY: ends the child without running what the parent would.
         unsafe { libc::_exit(i32::from(!right)) };
     }
