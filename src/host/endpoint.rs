@@ -17,9 +17,7 @@ use crate::base::ring::{self, Consumer, Producer};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Instant};
-use crate::connect::{
-    Band, BandConfig, BandEvent, BandTables, LinkParams, LocalTemplate, Side, Wake,
-};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LinkParams, LocalTemplate, Wake};
 use crate::fabric::{Domain, DownCause, Provider, RailKey, RemoteSpan};
 use crate::memory::{Errno, SharedHeap, WakeFd, wake};
 use crate::provider::loopback::Loopback;
@@ -31,7 +29,6 @@ use crate::transport::{
     self, Config, ConnectionSetup, DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError,
     RequestId, Stats, SubmitError,
 };
-use crate::wire::hello::ConnectHello;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
@@ -54,37 +51,7 @@ pub(super) struct Known {
     params: LinkParams,
 }
 
-const UNKNOWN: Known = Known {
-    generation: 0,
-    in_use: false,
-    gone: None,
-    params: LinkParams {
-        peer: ConnectHello {
-            connection: 0,
-            target: 0,
-            rings_offset: 0,
-            send_ring_bytes: 0,
-            write_ring_bytes: 0,
-            mailbox_key: 0,
-            mailbox_address: 0,
-            groups_max: 0,
-            credits: 0,
-            eager_bytes_max: 0,
-            data_rails: 0,
-            control_rails: 0,
-            features: 0,
-        },
-        side: Side::Connector,
-        rings_address: 0,
-        send_ring_bytes: 0,
-        write_ring_bytes: 0,
-        kernel_copy_pid: None,
-        peer_copies: false,
-        heap: None,
-        doorbell_fd: -1,
-        membarrier: false,
-    },
-};
+const UNKNOWN: Known = Known { generation: 0, in_use: false, gone: None, params: LinkParams::NONE };
 
 /// An endpoint in a block of the caller's memory.
 pub struct Endpoint {

@@ -337,17 +337,6 @@ fn remove_error(error: RemoveError) -> DeregisterError {
 
 fn established(index: u32, generation: u32, other: u32, side: Side) -> BandEvent {
     let peer = ConnectHello { connection: u64::from(other), ..ConnectHello::default() };
-    let params = LinkParams {
-        peer,
-        side,
-        rings_address: 0,
-        send_ring_bytes: 0,
-        write_ring_bytes: 0,
-        kernel_copy_pid: None,
-        peer_copies: false,
-        heap: None,
-        doorbell_fd: -1,
-        membarrier: false,
-    };
+    let params = LinkParams { peer, side, ..LinkParams::NONE };
     BandEvent::Established { index, generation, params }
 }
