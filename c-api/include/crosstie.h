@@ -521,7 +521,8 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 //     that do not change the size.
 // endpoint_out: the endpoint, which is the storage's address.
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. The log says more.
+//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The
+//     log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
                        size_t storage_bytes,
