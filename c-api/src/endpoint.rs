@@ -122,7 +122,8 @@ pub unsafe extern "C" fn xtie_endpoint_wait_fd(
 }
 
 /// Asks to be woken by the descriptor of xtie_endpoint_wait_fd. Call it when there is nothing to
-/// do, before each sleep.
+/// do, before each sleep: it makes progress, looks once more, and answers XTIE_AGAIN if that
+/// changed anything.
 ///
 /// Results: XTIE_OK: sleep now. XTIE_AGAIN: something happened meanwhile; test your requests
 ///     instead of sleeping. The loopback device never sleeps.
