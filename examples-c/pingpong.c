@@ -37,7 +37,7 @@ static xtie_endpoint *endpoint;
 static xtie_connection *connection;
 static xtie_memory *memory;
 static unsigned char *source, *target;  // ARENA_BYTES each, both in `memory`
-static double times_us[ROUNDS_MAX];
+static double times_us[ROUNDS_MAX];  // of rounds, then of batches
 
 // Ends the program when a call has failed, and says why.
 static void check(int result, const char *call)
@@ -186,11 +186,11 @@ static int batch_count(size_t bytes)
 
 static int part(int count) { return (count + PART - 1) / PART; }
 
-// Sends batches; a batch ends when the receiver says that it is whole. Returns the time in all.
+// Sends batches; a batch ends when the receiver says that it is whole. Returns the time of the
+// median one.
 static double stream_send(size_t bytes, int batches)
 {
     int count = batch_count(bytes);
-    double total_us = 0;
     for (int batch = 0; batch < batches; batch++) {
         for (int at = 0; at < count; at++)
             fill(source + (size_t)at * bytes, bytes, (uint64_t)(batch * count + at));
@@ -204,11 +204,12 @@ static double stream_send(size_t bytes, int batches)
             window[at % WINDOW] = send_start(source + (size_t)at * bytes, bytes);
         }
         finish(whole, 0);
-        total_us += now_us() - start;
+        times_us[batch] = now_us() - start;
         for (int at = count > WINDOW ? count - WINDOW : 0; at < count; at++)
             finish(window[at % WINDOW], bytes);
     }
-    return total_us;
+    qsort(times_us, (size_t)batches, sizeof times_us[0], compare);
+    return times_us[batches / 2];
 }
 
 static void stream_receive(size_t bytes, int batches)
@@ -242,7 +243,7 @@ static void measure(void)
         double p50, p99;
         latency_measure(bytes, rounds, &p50, &p99);
         double us = stream_send(bytes, batches);
-        double messages = (double)batch_count(bytes) * batches;
+        double messages = (double)batch_count(bytes);
         printf("%10zu %12.2f %12.2f %14.0f %14.0f\n", bytes, p50, p99,
                messages * (double)bytes / us, messages / us * 1e6);
         fflush(stdout);

@@ -7,7 +7,7 @@ use crosstie::host::ConnectError;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ROUNDS: u64 = 50;
 const SEED: u64 = 0x5eed_0007;
@@ -17,9 +17,6 @@ const SIZES: [usize; 8] = [0, 8, 24, 1000, 8192, 8193, 100_000, 1 << 20];
 const SIZE_MAX: usize = 1 << 20;
 /// Longest life of a child after it has connected, in calls of progress.
 const LIFE: u64 = 8000;
-
-/// One test at a time: descriptors of one would be counted by the other.
-static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn role() {
@@ -249,9 +246,15 @@ fn round_run(node: &mut Node, mut round: Round) -> (u64, usize) {
     (received, at_kill)
 }
 
+/// One test counts this process's descriptors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn kill_at_random_moments_ends_all_requests_by_name_and_leaves_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let dir = directory("kill");
     let dir_text = dir.to_str().unwrap().to_owned();
     // SAFETY: no other thread of this process reads the environment now.
@@ -326,7 +329,7 @@ fn role_listen_and_fork() {
 
 #[test]
 fn dead_listener_whose_forked_child_lives_is_named() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let mut child = roles::start("listen_and_fork", &[]);
     let grandchild = child.line.hear_number() as i32;
     let handle = child.line.hear::<128>();

@@ -96,6 +96,12 @@ impl<'m> RegionTable<'m> {
         Handle { index, generation }
     }
 
+    /// The owner's word of the range that is in slot `index` now.
+    #[inline]
+    pub fn tag(&self, index: u32) -> u64 {
+        self.slots[index as usize].tag.load(Ordering::Relaxed)
+    }
+
     /// Counts one more (`+1`) or one fewer (`-1`) operation on a range. Data thread only: the
     /// count has one writer, and whoever removes a range has ordered itself after the last use.
     #[inline]

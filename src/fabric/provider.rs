@@ -2,7 +2,7 @@
 
 use super::caps::Caps;
 use super::completion::{Completion, DownCause};
-use super::op::Op;
+use super::op::{Head, Op, OpId, OpKind};
 use super::region::{DeregisterError, RailKey, Region, RegisterError};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
@@ -121,6 +121,20 @@ pub trait Provider {
 
     /// Accepts or refuses an op (P1, P2).
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
+
+    /// [`Provider::post`] of a send, which is the op that short messages wait for: a provider may
+    /// answer it by a shorter way.
+    #[inline]
+    fn send(
+        &mut self,
+        peer: PeerIndex,
+        id: OpId,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        self.post(&Op { id, peer, kind: OpKind::Send { head: *head, payload } }, now)
+    }
 
     /// Fills `out` from the front and says how many; copies about `budget` bytes at most (P3).
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize;

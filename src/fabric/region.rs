@@ -8,6 +8,8 @@ use crate::base::units::Bytes;
 pub enum MemoryKind {
     /// Pages of this process.
     Host,
+    /// Pages of this process that its peers have mapped, so that they read without being helped.
+    Mapped,
     /// Memory of a GPU, by CUDA device ordinal.
     Cuda(u32),
 }

@@ -46,8 +46,9 @@ impl<'m> HostDomain<'m> {
 
 impl Domain for HostDomain<'_> {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
-        if region.kind != MemoryKind::Host {
-            return Err(RegisterError::Kind);
+        match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => {}
+            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
         }
         let end = region.address.checked_add(region.length.0);
         if region.length.0 == 0 || end.is_none() {

@@ -48,10 +48,13 @@ impl Connection {
     /// Whether the peer waits for something that only a state line can tell.
     #[inline]
     pub(super) fn state_due(&self) -> bool {
-        self.delivery_news
-            || self.canceled_news
-            || self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
-            || self.groups_due()
+        self.delivery_news || self.canceled_news || self.credits_due() || self.groups_due()
+    }
+
+    /// Whether the peer may run out of credits before it hears of more.
+    #[inline]
+    fn credits_due(&self) -> bool {
+        self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
     }
 
     /// Whether the peer may wait to hear how far we have bound its groups: its slots wait for room
@@ -76,13 +79,13 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn credit_return(&mut self, index: usize) {
         let c = &mut self.connections[index];
         c.released = c.released.next();
-        if c.state_due() {
+        if c.credits_due() {
             self.work.insert(index);
         }
     }
 
     /// Takes in the cumulative fields that heads, slots and state lines share.
-    #[inline]
+    #[inline(always)]
     pub(super) fn acks_take(&mut self, index: usize, credits: Seq, delivered: Seq) {
         let c = &mut self.connections[index];
         if credits.ahead_of(c.credits_through) > 0 {

@@ -9,7 +9,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, S
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, OpId, OpKind, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 
@@ -39,16 +39,30 @@ impl<P: Provider> Endpoint<'_, P> {
         message: &Outgoing,
     ) -> Option<RequestId> {
         let c = &self.connections[index];
-        if message.length > c.eager_bytes_max || !c.queue.is_empty() {
+        let pull = c.pull;
+        if !c.queue.is_empty() || !self.is_short(index, region, message.length) {
             return None;
         }
-        if !c.pull && !self.early_allowed(index, message.tag) {
+        if !pull && !self.early_allowed(index, message.tag) {
             return None;
         }
         let span = self.regions.span(region, message.address, message.length, 0);
         self.stream_post(index, KIND_EAGER, message.tag, 0, span).ok()?;
-        self.eager_left(index, message.tag);
+        self.stats.eager += 1;
+        if !pull {
+            self.eager_account(index, message.tag);
+        }
         Some(RequestId::pack(RequestKind::Complete(message.length)))
+    }
+
+    /// Whether a message travels in the stream.
+    #[inline]
+    pub(super) fn is_short(&self, index: usize, region: u16, length: u64) -> bool {
+        let c = &self.connections[index];
+        let copied = length <= self.config.eager_mapped_bytes_max.0
+            || !c.pull
+            || !self.regions.is_mapped(region);
+        length <= c.eager_bytes_max && copied
     }
 
     /// Whether a message with `tag` may go early: either the visible oldest group takes it, or no
@@ -61,13 +75,8 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
-    /// Accounts for a message that has left in the stream.
-    #[inline]
-    pub(super) fn eager_left(&mut self, index: usize, tag: i32) {
-        self.stats.eager += 1;
-        if self.connections[index].pull {
-            return;
-        }
+    /// On a rail that pushes, accounts for a message that has left in the stream.
+    pub(super) fn eager_account(&mut self, index: usize, tag: i32) {
         match self.offer(index, tag) {
             Offer::Receive(receive) => self.offer_take(index, receive),
             Offer::NoMatch | Offer::NotYet => {
@@ -81,7 +90,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
-    #[inline]
+    #[inline(always)]
     pub(super) fn stream_post(
         &mut self,
         index: usize,
@@ -90,7 +99,9 @@ impl<P: Provider> Endpoint<'_, P> {
         stripes: u8,
         payload: LocalSpan,
     ) -> Result<(), Blocked> {
-        let reserve = if kind == KIND_START { 0 } else { CREDITS_FOR_STARTS };
+        // where nothing is bound by starts, nothing is kept for them
+        let spare = kind == KIND_START || self.connections[index].pull;
+        let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
         let long = kind != KIND_EAGER;
         if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
             return Err(Blocked);
@@ -107,9 +118,16 @@ impl<P: Provider> Endpoint<'_, P> {
             credits_through: c.credits_now().0,
             delivered_through: c.arrived.through().0,
         };
-        let send = OpKind::Send { head: head.encode(), payload };
-        self.post(index, op_id(OP_STREAM, 0, 0), send).map_err(|_| Blocked)?;
+        let sent =
+            self.rail.send(c.peer, op_id(OP_STREAM, 0, 0), &head.encode(), payload, self.now);
         let c = &mut self.connections[index];
+        match sent {
+            Ok(posted) => c.ops_in_flight += u32::from(posted == Posted::Pending),
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                return Err(Blocked);
+            }
+        }
         c.told_by_head();
         c.consumed = c.consumed.next();
         c.send_number = c.send_number.plus(u32::from(long));
@@ -209,7 +227,10 @@ impl<P: Provider> Endpoint<'_, P> {
             return false;
         }
         self.queue_remove(index, previous, record);
-        self.eager_left(index, send.tag);
+        self.stats.eager += 1;
+        if !self.connections[index].pull {
+            self.eager_account(index, send.tag);
+        }
         self.send_end(index, record, None);
         true
     }
@@ -224,6 +245,67 @@ impl<P: Provider> Endpoint<'_, P> {
         let Ok(head) = SendHead::decode(head) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
+        if !self.eager_expected(index, slot, &head, length) {
+            self.stream_take(index, slot, &head, length);
+        }
+    }
+
+    /// Delivers the common message: short, in turn, and for the one receive of the oldest group.
+    /// `false`: it is another, and nothing was changed.
+    #[inline]
+    fn eager_expected(
+        &mut self,
+        index: usize,
+        slot: RecvSlot,
+        head: &SendHead,
+        length: u32,
+    ) -> bool {
+        let length = u64::from(length);
+        let c = &self.connections[index];
+        let at = self.group_at(index, c.group_oldest);
+        let (group, receive) = (&self.groups[at], &self.receives[at * GROUP_MAX]);
+        let common = head.kind == KIND_EAGER
+            && head.eager_number == c.eager_expected.0
+            && c.group_oldest != c.group_post
+            && c.has_no_detours()
+            && group.count == 1
+            && group.bound == 0
+            && receive.label as i32 == head.tag
+            && length <= receive.length;
+        if !common {
+            return false;
+        }
+        self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
+        let c = &mut self.connections[index];
+        c.groups_take(Seq(head.group_base));
+        c.eager_expected = c.eager_expected.next();
+        c.group_oldest = c.group_oldest.next();
+        let more = c.group_oldest != c.group_post;
+        let peer = c.peer;
+        let group = &mut self.groups[at];
+        (group.bound, group.done) = (1, 1);
+        let receive = &mut self.receives[at * GROUP_MAX];
+        receive.length = length;
+        receive.label = head.eager_number;
+        let region = receive.region;
+        if length != 0 {
+            let span = self.regions.span(region, receive.address, length, 0);
+            self.rail.received_copy(peer, slot, 0, span);
+        }
+        self.rail.received_release(peer, slot);
+        self.regions.unpin(region);
+        self.cell_leave(index, at * GROUP_MAX);
+        self.credit_return(index);
+        self.stats.receives += 1;
+        self.stats.receive_bytes += length;
+        if more {
+            self.oldest_advance(index); // over groups that were withdrawn
+        }
+        true
+    }
+
+    /// Takes in any other send of the stream.
+    fn stream_take(&mut self, index: usize, slot: RecvSlot, head: &SendHead, length: u32) {
         self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
         let c = &mut self.connections[index];
         c.groups_take(Seq(head.group_base));

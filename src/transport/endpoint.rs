@@ -257,11 +257,29 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if !self.groups[group].free || !offered {
             return Err(SubmitError::Again);
         }
-        let mut regions = [0u16; GROUP_MAX];
-        for (buffer, region) in buffers.iter().zip(&mut regions) {
-            *region = self.check(buffer.region, buffer.address, buffer.length)?;
+        // the record is free: what a refused group leaves in it does not count
+        let first = group * GROUP_MAX;
+        for (at, buffer) in buffers.iter().enumerate() {
+            let region = match self.check(buffer.region, buffer.address, buffer.length) {
+                Ok(region) => region,
+                Err(error) => {
+                    self.receives_unpin(first, at);
+                    return Err(error);
+                }
+            };
+            self.regions.pin(region);
+            self.receives[first + at] = ReceiveRecord {
+                address: buffer.address,
+                length: buffer.length,
+                label: buffer.tag as u32,
+                region,
+                ..ReceiveRecord::FREE
+            };
         }
-        self.group_fill(group, number, buffers, &regions);
+        let record = &mut self.groups[group];
+        let generation = record.generation.wrapping_add(1);
+        let count = buffers.len() as u8;
+        *record = GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
         let c = &mut self.connections[index];
         c.group_post = number.next();
         if !c.pull {
@@ -271,24 +289,13 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             self.unexpected_match(index);
         }
         let record = number.cell(self.limits.requests_max) as u8;
-        let generation = self.groups[group].generation;
         Ok(RequestId::pack(RequestKind::Receive { connection, record, generation }))
     }
 
-    fn group_fill(&mut self, group: usize, number: Seq, buffers: &[Incoming], regions: &[u16]) {
-        let count = buffers.len() as u8;
-        let generation = self.groups[group].generation.wrapping_add(1);
-        self.groups[group] =
-            GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
-        for (at, (buffer, region)) in buffers.iter().zip(regions).enumerate() {
-            self.regions.pin(*region);
-            self.receives[group * GROUP_MAX + at] = ReceiveRecord {
-                address: buffer.address,
-                length: buffer.length,
-                label: buffer.tag as u32,
-                region: *region,
-                ..ReceiveRecord::FREE
-            };
+    #[cold]
+    fn receives_unpin(&mut self, first: usize, count: usize) {
+        for receive in &self.receives[first..first + count] {
+            self.regions.unpin(receive.region);
         }
     }
 
@@ -379,7 +386,15 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 self.send_test(connection, record, generation)
             }
             RequestKind::Receive { connection, record, generation } => {
-                self.receive_test(connection, record, generation)
+                let at = self.record_at(connection, record)?;
+                let group = &self.groups[at];
+                if group.free || group.generation != generation {
+                    return Err(RequestIdError::Stale);
+                }
+                if group.done != super::matching::full(group.count) {
+                    return Ok(None);
+                }
+                Ok(Some(self.receive_outcome(at)))
             }
         }
     }
@@ -390,56 +405,46 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         record: u8,
         generation: u32,
     ) -> Result<Option<Outcome>, RequestIdError> {
-        let index = self.request_index(connection, record)?;
-        let at = self.send_at(index, record);
-        let send = self.sends[at];
+        let at = self.record_at(connection, record)?;
+        let send = &self.sends[at];
         if send.generation != generation || send.state == SendState::Free {
             return Err(RequestIdError::Stale);
         }
         if send.state != SendState::Done {
             return Ok(None);
         }
+        let outcome = send_outcome(send.error.map_or(Ok(()), Err), send.length);
         let generation = send.generation.wrapping_add(1);
         self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
-        self.connections[index].sends_free |= 1 << record;
-        Ok(Some(send_outcome(send.error.map_or(Ok(()), Err), send.length)))
+        self.connections[connection.as_usize()].sends_free |= 1 << record;
+        Ok(Some(outcome))
     }
 
+    /// How a group ended; its record is free from now on.
     #[inline]
-    fn receive_test(
-        &mut self,
-        connection: ConnectionIndex,
-        record: u8,
-        generation: u32,
-    ) -> Result<Option<Outcome>, RequestIdError> {
-        let index = self.request_index(connection, record)?;
-        let at = self.send_at(index, record);
-        let group = self.groups[at];
-        if group.free || group.generation != generation {
-            return Err(RequestIdError::Stale);
-        }
-        if group.done != super::matching::full(group.count) {
-            return Ok(None);
-        }
+    fn receive_outcome(&mut self, at: usize) -> Outcome {
+        let group = &mut self.groups[at];
+        group.free = true;
+        let (count, result) = (group.count, group.error.map_or(Ok(()), Err));
+        let receives = &self.receives[at * GROUP_MAX..][..GROUP_MAX];
         let mut lengths = [0; GROUP_MAX];
-        let first = at * GROUP_MAX;
-        for (length, receive) in lengths.iter_mut().zip(&self.receives[first..]) {
-            *length = receive.length;
+        lengths[0] = receives[0].length;
+        for at in 1..usize::from(count) {
+            lengths[at] = receives[at].length;
         }
-        lengths[usize::from(group.count)..].fill(0);
-        self.groups[at].free = true;
-        let result = group.error.map_or(Ok(()), Err);
-        Ok(Some(Outcome { result, count: group.count, lengths }))
+        Outcome { result, count, lengths }
     }
 
-    fn request_index(
-        &self,
-        connection: ConnectionIndex,
-        record: u8,
-    ) -> Result<usize, RequestIdError> {
+    /// Where the send record, and the group record, of that number stand.
+    #[inline]
+    fn record_at(&self, connection: ConnectionIndex, record: u8) -> Result<usize, RequestIdError> {
         let known = connection.0 < self.limits.connections_max
             && u32::from(record) < self.limits.requests_max;
-        if known { Ok(connection.as_usize()) } else { Err(RequestIdError::Stale) }
+        if known {
+            Ok(self.send_at(connection.as_usize(), record))
+        } else {
+            Err(RequestIdError::Stale)
+        }
     }
 
     /// Gives up a connection: its outstanding requests end with [`RequestError::Closed`] and can
@@ -496,14 +501,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     #[inline]
     fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
         let index = connection.as_usize();
-        match self.connections.get(index).map(|c| (c.state, c.failure.0)) {
-            Some((ConnectionState::Open, _)) => Ok(index),
-            Some((ConnectionState::Failing | ConnectionState::Failed, error)) => {
-                Err(SubmitError::Failed(error))
-            }
-            Some((ConnectionState::Free | ConnectionState::Closing, _)) | None => {
-                Err(SubmitError::Connection)
-            }
+        match self.connections.get(index) {
+            Some(c) if c.state == ConnectionState::Open => Ok(index),
+            known => Err(not_open(known)),
         }
     }
 
@@ -534,6 +534,19 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     }
 }
 
+#[cold]
+fn not_open(connection: Option<&Connection>) -> SubmitError {
+    match connection.map(|c| c.state) {
+        Some(ConnectionState::Failing | ConnectionState::Failed) => {
+            SubmitError::Failed(connection.map_or(RequestError::Closed, |c| c.failure.0))
+        }
+        Some(ConnectionState::Open | ConnectionState::Free | ConnectionState::Closing) | None => {
+            SubmitError::Connection
+        }
+    }
+}
+
+#[inline]
 pub(super) const fn send_outcome(result: Result<(), RequestError>, length: u64) -> Outcome {
     Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
 }

@@ -19,21 +19,22 @@ pub const CONNECTIONS_MAX: u32 = 1 << 16;
 /// Most regions of one endpoint: a record has 16 bits for it, less the value for none.
 pub const REGIONS_MAX: u32 = (1 << 16) - 1;
 
-/// Receives that one side keeps for the other's sends and immediates, its credits. At 32 a stream
-/// of short messages needs a state line per 8 messages to flow on, and what is held unexpected
-/// stays within 1 KiB of records.
-pub const CREDITS: u32 = 32;
+/// Receives that one side keeps for the other's sends and immediates, its credits. At 48 a stream
+/// of short messages with 32 outstanding never stops for them, and a state line per 12 messages
+/// returns them; what is held unexpected stays within 1.5 KiB of records.
+pub const CREDITS: u32 = 48;
 
-/// Credits that only starts of bound messages may use, so that early messages which nobody
-/// receives cannot keep a bound message from starting.
+/// On a rail that pushes, credits that only starts of bound messages may use, so that early
+/// messages which nobody receives cannot keep a bound message from starting.
 pub const CREDITS_FOR_STARTS: u32 = 8;
 
-/// Long messages that may be sent and not yet known to be delivered: what a delivery mask can say.
+/// Long messages that may be on their way and not known to be delivered: what a delivery mask can
+/// say.
 pub const UNDELIVERED_MAX: u32 = 64;
 
 /// Early sends that may be unbound: never more than there are control slots, or slots would be
 /// written over before the sender has replayed them.
-pub const EARLY_MAX: u32 = CREDITS - CREDITS_FOR_STARTS;
+pub const EARLY_MAX: u32 = 24;
 
 /// Regions whose keys a peer remembers at a time: a group can name eight.
 pub const CELLS: usize = GROUP_MAX;
@@ -41,7 +42,7 @@ pub const CELLS: usize = GROUP_MAX;
 /// Completions taken from the rail per poll.
 pub const POLL_BATCH: usize = 16;
 
-const _: () = assert!(CREDITS_FOR_STARTS < CREDITS && CREDITS <= UNDELIVERED_MAX);
+const _: () = assert!(EARLY_MAX + CREDITS_FOR_STARTS <= CREDITS && CREDITS <= UNDELIVERED_MAX);
 const _: () = assert!(UNDELIVERED_MAX <= 64, "the delivery mask is one word");
 const _: () = assert!(CREDITS <= u8::MAX as u32 && REQUESTS_MAX <= 64);
 
@@ -146,13 +147,20 @@ pub struct Config {
     /// Longest message that travels in the stream of sends; shorter of this and what rail and peer
     /// take.
     pub eager_bytes_max: Bytes,
+    /// The same for memory that peers have mapped, on a rail that pulls: reading it in place costs
+    /// them little, so that copying pays for short messages only.
+    pub eager_mapped_bytes_max: Bytes,
     /// Shortest stripe that a pushed message is cut into.
     pub stripe_bytes_min: Bytes,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { eager_bytes_max: Bytes::kib(8), stripe_bytes_min: Bytes::kib(128) }
+        Config {
+            eager_bytes_max: Bytes::kib(8),
+            eager_mapped_bytes_max: Bytes::kib(1),
+            stripe_bytes_min: Bytes::kib(128),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::base::regions::{Range, RegionTable, RemoveError};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::base::units::Bytes;
-use crate::fabric::{Line, LocalSpan, RailKey, Region};
+use crate::fabric::{Line, LocalSpan, MemoryKind, RailKey, Region};
 use crate::wire::RAILS_MAX;
 
 /// A record's region number when it has none: a message of no bytes.
@@ -51,7 +51,8 @@ impl<'m> DataMrs<'m> {
     ///   then nobody else touches parts that an outstanding request was given, as the request's
     ///   direction demands.
     pub unsafe fn insert(&self, region: Region, keys: &[RailKey; RAILS_MAX]) -> Option<Handle> {
-        let range = Range { start: region.address, length: region.length.0, tag: 0 };
+        let tag = u64::from(region.kind == MemoryKind::Mapped);
+        let range = Range { start: region.address, length: region.length.0, tag };
         let handle = self.table.insert(range)?;
         for (key, cell) in keys.iter().zip(&self.keys[handle.index as usize]) {
             // release: the handle goes to the data thread by the user's own ordering
@@ -93,6 +94,11 @@ impl<'m> DataMrs<'m> {
             return Err(SpanError::Range);
         }
         Ok(region.index as u16)
+    }
+
+    /// Whether a region's peers read it without being helped.
+    pub(super) fn is_mapped(&self, region: u16) -> bool {
+        region != NO_REGION && self.table.tag(u32::from(region)) != 0
     }
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
@@ -161,7 +167,7 @@ impl CtrlMr {
         Region {
             address: self.memory.start as u64,
             length: Bytes::of(self.memory.length),
-            kind: crate::fabric::MemoryKind::Host,
+            kind: MemoryKind::Host,
         }
     }
 

@@ -173,6 +173,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// A receive has ended: its slot names the cell no more.
+    #[inline(always)]
     pub(super) fn cell_leave(&mut self, index: usize, record_at: usize) {
         let cell = self.receives[record_at].cell;
         if cell != NIL {

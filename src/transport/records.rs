@@ -176,6 +176,13 @@ impl Connection {
         self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
     }
 
+    /// Whether the stream of sends can be taken in without looking left or right: nothing waits
+    /// for its turn or for a receive, and no group is being withdrawn.
+    #[inline]
+    pub const fn has_no_detours(&self) -> bool {
+        self.unexpected.is_empty() && self.ahead.is_empty() && self.canceling.is_none()
+    }
+
     /// Whether the peer's state line or slots are waited for.
     pub const fn is_watching(&self) -> bool {
         self.waiting != 0

@@ -21,7 +21,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op,
-    OpErrorKind, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
+    OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use jobs::{Job, Work};
 use table::{Event, State, Tables};
@@ -285,6 +285,29 @@ impl<'m> Provider for Loopback<'m> {
             OpKind::Add { target, value } => self.post_add(op, *target, *value),
             OpKind::Fence { generation } => self.post_fence(op, generation.0),
         }
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        peer: PeerIndex,
+        id: OpId,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> PostResult {
+        let open = self.tables.state(peer) == Some(State::Open);
+        if !open
+            || self.tables.peers[peer.as_usize()].jobs != 0
+            || payload.length() > self.tables.limits.payload_max
+        {
+            return self.post(&Op { id, peer, kind: OpKind::Send { head: *head, payload } }, now);
+        }
+        let to = self.tables.partner(peer.as_usize());
+        let slot = self.tables.slot_take(to).ok_or(PostError::Again)?;
+        self.tables.slot_fill(to, slot, head, payload);
+        self.tables.events.push(Event::Received { peer: to as u32, slot });
+        Ok(Posted::Done)
     }
 
     #[inline]

@@ -26,8 +26,9 @@ impl ShmDomain<'_> {
 
 impl Domain for ShmDomain<'_> {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
-        if region.kind != MemoryKind::Host {
-            return Err(RegisterError::Kind);
+        match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => {}
+            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
         }
         let (start, length) = (region.address, region.length.0);
         if length == 0 || start.checked_add(length).is_none() {

@@ -18,8 +18,8 @@ use crate::base::regions::{RegionSlot, RegionTable};
 use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LINE_BYTES, LocalSpan, Op, OpKind,
-    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpId,
+    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use crate::memory::wake;
 
@@ -348,11 +348,7 @@ impl<'m> Provider for Shm<'m> {
         }
         match &op.kind {
             OpKind::Send { head, payload } => {
-                let limit = self.limits.send_payload_max.min(peer.payload_max());
-                if payload.length().0 > u64::from(limit) {
-                    return Err(PostError::Unsupported);
-                }
-                peer.send(head, *payload).map(|()| Posted::Done)
+                send(peer, self.limits.send_payload_max, head, *payload)
             }
             OpKind::Write { .. } => self.post_write(op),
             OpKind::Read { target, source } => {
@@ -361,6 +357,22 @@ impl<'m> Provider for Shm<'m> {
             OpKind::Add { target, value } => self.post_add(op, *target, *value),
             OpKind::Fence { generation } => self.post_fence(op, generation.0.into()),
         }
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        peer: PeerIndex,
+        _id: OpId,
+        head: &Head,
+        payload: LocalSpan,
+        _now: Instant,
+    ) -> Result<Posted, PostError> {
+        let peer = self.peers.get_mut(peer.as_usize()).ok_or(PostError::PeerDown)?;
+        if !peer.takes_ops() {
+            return Err(PostError::PeerDown);
+        }
+        send(peer, self.limits.send_payload_max, head, payload)
     }
 
     #[inline]
@@ -436,4 +448,17 @@ impl<'m> Provider for Shm<'m> {
         self.rota.remove(peer.0);
         Ok(())
     }
+}
+
+#[inline(always)]
+fn send(
+    peer: &mut Peer,
+    payload_max: u32,
+    head: &Head,
+    payload: LocalSpan,
+) -> Result<Posted, PostError> {
+    if payload.length().0 > u64::from(payload_max.min(peer.payload_max())) {
+        return Err(PostError::Unsupported);
+    }
+    peer.send(head, payload).map(|()| Posted::Done)
 }

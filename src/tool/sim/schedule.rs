@@ -202,7 +202,11 @@ impl<'f, 'm> World<'f, 'm> {
         let halves = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
             let table = DataMrs::carve(&mut carver, LIMITS.regions_max).expect("sized");
-            let config = Config { eager_bytes_max: EAGER_BYTES, stripe_bytes_min: Bytes(128) };
+            let config = Config {
+                eager_bytes_max: EAGER_BYTES,
+                eager_mapped_bytes_max: EAGER_BYTES,
+                stripe_bytes_min: Bytes(128),
+            };
             let rail = fabric.port(port);
             let endpoint = Endpoint::open(&mut carver, LIMITS, config, table, rail).expect("sized");
             port += 1;
