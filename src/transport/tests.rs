@@ -28,7 +28,7 @@ const RAIL: loopback::Limits = loopback::Limits {
 /// A message of many stripes, and more than one poll moves.
 const LONG: usize = if cfg!(miri) { 40_001 } else { 1_000_001 };
 /// Enough to use every record many times.
-const MESSAGES: usize = if cfg!(miri) { 200 } else { 5000 };
+const MESSAGES: usize = if cfg!(miri) { 60 } else { 5000 };
 
 struct Pair<'m> {
     endpoint: Endpoint<'m, Loopback<'m>>,
