@@ -242,10 +242,15 @@ impl Shared {
     /// Whether a connection's handle is live. *Cost*: one load.
     #[inline]
     pub fn is_live(&self, connection: Handle) -> bool {
+        connection.generation & 1 == 1 && self.is_current(connection)
+    }
+
+    /// [`Shared::is_live`] of a handle that was live once.
+    #[inline(always)]
+    pub(super) fn is_current(&self, connection: Handle) -> bool {
         self.generations.get(connection.index as usize).is_some_and(|generation| {
             // acquire: pairs with [connection-generation] of the side band
             generation.load(Ordering::Acquire) == connection.generation
-                && connection.generation & 1 == 1
         })
     }
 }
