@@ -32,10 +32,19 @@ pub struct Range {
 impl Range {
     /// Whether `length` bytes at `start` lie inside; a range that wraps lies nowhere.
     pub const fn contains(&self, start: u64, length: u64) -> bool {
-        match start.checked_add(length) {
-            Some(end) => start >= self.start && end <= self.start + self.length,
-            None => false,
-        }
+        // a start before ours wraps to an offset beyond any length
+        let offset = start.wrapping_sub(self.start);
+        offset <= self.length && length <= self.length - offset
+    }
+}
+
+impl RegionSlot {
+    /// Counts one more (`+1`) or one fewer (`-1`) operation on the range. Data thread only: the
+    /// count has one writer, and whoever removes a range has ordered itself after the last use.
+    #[inline(always)]
+    pub fn pin(&self, change: i32) {
+        let pins = &self.pins;
+        pins.store(pins.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Release);
     }
 }
 
@@ -90,6 +99,29 @@ impl<'m> RegionTable<'m> {
         })
     }
 
+    /// The slot of the range that `handle` names, if it is still in and holds `length` bytes at
+    /// `start`. *Cost*: three loads of one line.
+    #[inline(always)]
+    pub fn holding(&self, handle: Handle, start: u64, length: u64) -> Option<&'m RegionSlot> {
+        let slot = self.slots.get(handle.index as usize)?;
+        // acquire: pairs with [region]
+        if slot.generation.load(Ordering::Acquire) != handle.generation || !live(handle) {
+            return None;
+        }
+        let range = Range {
+            start: slot.start.load(Ordering::Relaxed),
+            length: slot.length.load(Ordering::Relaxed),
+            tag: 0,
+        };
+        range.contains(start, length).then_some(slot)
+    }
+
+    /// The slot with that number, if there is one.
+    #[inline(always)]
+    pub fn slot(&self, index: u32) -> Option<&'m RegionSlot> {
+        self.slots.get(index as usize)
+    }
+
     /// The handle to the range that is in slot `index` now.
     pub fn current(&self, index: u32) -> Handle {
         let generation = self.slots[index as usize].generation.load(Ordering::Acquire);
@@ -102,12 +134,10 @@ impl<'m> RegionTable<'m> {
         self.slots[index as usize].tag.load(Ordering::Relaxed)
     }
 
-    /// Counts one more (`+1`) or one fewer (`-1`) operation on a range. Data thread only: the
-    /// count has one writer, and whoever removes a range has ordered itself after the last use.
+    /// [`RegionSlot::pin`] by number.
     #[inline]
     pub fn pin(&self, index: u32, change: i32) {
-        let pins = &self.slots[index as usize].pins;
-        pins.store(pins.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Release);
+        self.slots[index as usize].pin(change);
     }
 
     /// Whether a range is in and no operation uses it.

@@ -53,6 +53,26 @@ pub enum Completion {
     },
 }
 
+/// What a look at a rail's next event shows.
+#[derive(Copy, Clone, Debug)]
+pub enum Next {
+    /// A peer's send arrived: the same as [`Completion::Received`], and reported with this.
+    Received {
+        /// From whom.
+        peer: PeerIndex,
+        /// For [`super::Provider::received_copy`] and [`super::Provider::received_release`].
+        slot: RecvSlot,
+        /// The sender's head.
+        head: Head,
+        /// Length of the payload in bytes.
+        length: u32,
+    },
+    /// Nothing; a poll now would report and do nothing.
+    Nothing,
+    /// Something else, or the rail does not say: poll.
+    Poll,
+}
+
 /// Why a peer is gone.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum DownCause {

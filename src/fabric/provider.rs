@@ -1,8 +1,8 @@
 //! The provider trait, and spans of local memory that only a registration can make.
 
 use super::caps::Caps;
-use super::completion::{Completion, DownCause};
-use super::op::{Head, Op, OpId, OpKind};
+use super::completion::{Completion, DownCause, Next};
+use super::op::{Head, Op};
 use super::region::{DeregisterError, RailKey, Region, RegisterError};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
@@ -122,22 +122,23 @@ pub trait Provider {
     /// Accepts or refuses an op (P1, P2).
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
 
-    /// [`Provider::post`] of a send, which is the op that short messages wait for: a provider may
-    /// answer it by a shorter way.
+    /// Posts a send if nothing stands in its way and it is complete at once, as after
+    /// [`Posted::Done`]. `false`: nothing was changed, and [`Provider::post`] knows what to do.
     #[inline]
-    fn send(
-        &mut self,
-        peer: PeerIndex,
-        id: OpId,
-        head: &Head,
-        payload: LocalSpan,
-        now: Instant,
-    ) -> Result<Posted, PostError> {
-        self.post(&Op { id, peer, kind: OpKind::Send { head: *head, payload } }, now)
+    fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        let _ = (peer, head, payload);
+        false
     }
 
     /// Fills `out` from the front and says how many; copies about `budget` bytes at most (P3).
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize;
+
+    /// Takes the next event if it is a peer's send, which is what short messages wait for: a
+    /// provider may say so by a shorter way than [`Provider::poll`]. Keeps the order of events.
+    #[inline]
+    fn next(&mut self) -> Next {
+        Next::Poll
+    }
 
     /// Copies `to.length()` bytes of a received payload, from `offset` on, to `to`.
     ///
@@ -151,6 +152,15 @@ pub trait Provider {
 
     /// Gives a receive slot back. Slots may be given back in any order.
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot);
+
+    /// Copies the first `to.length()` bytes of a received payload to `to`, and gives the slot back.
+    ///
+    /// *Panics* when the payload is shorter, or the slot is not held.
+    #[inline]
+    fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        self.received_copy(peer, slot, 0, to);
+        self.received_release(peer, slot);
+    }
 
     /// Says from outside (the side band) that a peer is gone. The next polls report what had come,
     /// then [`Completion::PeerDown`], and complete what was accepted (P6).

@@ -9,7 +9,7 @@ use super::machine::{Machine, each};
 use super::options::{self, Options};
 use super::own::Own;
 use super::settings::{self, Environment};
-use super::shared::{Half, RailDomain, SetUp, Shared, is_live, locked, note};
+use super::shared::{Half, RailDomain, SetUp, Shared, is_current, is_live, locked, note};
 use crate::base::carve::{BLOCK_ALIGN, BlockTooSmall, Carver, RawSlice};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::pool::Pool;
@@ -148,7 +148,7 @@ impl Endpoint {
     }
 
     /// Accepts a message for sending; see [`crate::transport::Endpoint::isend`].
-    #[inline]
+    #[inline(always)]
     pub fn isend(
         &mut self,
         connection: Handle,
@@ -159,7 +159,7 @@ impl Endpoint {
     }
 
     /// Accepts a group of receives; see [`crate::transport::Endpoint::irecv`].
-    #[inline]
+    #[inline(always)]
     pub fn irecv(
         &mut self,
         connection: Handle,
@@ -170,14 +170,11 @@ impl Endpoint {
     }
 
     /// Asks how a request stands; makes progress when it is outstanding.
-    #[inline]
+    #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
-        // returned whole: taking it apart would copy the outcome
-        let asked = each!(&mut self.machine, endpoint => endpoint.test(request));
-        if !matches!(asked, Ok(None)) {
-            return asked;
+        if each!(&self.machine, endpoint => endpoint.is_outstanding(request)) {
+            self.progress();
         }
-        self.progress();
         each!(&mut self.machine, endpoint => endpoint.test(request))
     }
 
@@ -187,16 +184,23 @@ impl Endpoint {
     }
 
     /// Moves everything on that can move; copies about 256 KiB at most.
-    #[inline]
+    #[inline(never)]
     pub fn progress(&mut self) -> Progress {
-        while let Some(event) = self.events.pop() {
-            self.event(event);
+        if self.events.has_some() {
+            self.events_take();
         }
         // no rail of this host needs the time: nothing on them is retransmitted
         each!(&mut self.machine, endpoint => endpoint.progress(Instant(0), POLL_BUDGET))
     }
 
     #[cold]
+    #[inline(never)]
+    fn events_take(&mut self) {
+        while let Some(event) = self.events.pop() {
+            self.event(event);
+        }
+    }
+
     fn event(&mut self, event: BandEvent) {
         match event {
             BandEvent::Established { index, generation, params } => {
@@ -220,23 +224,24 @@ impl Endpoint {
     }
 
     /// The number of a connection, taken into use if this is the first use.
-    #[inline]
+    #[inline(always)]
     fn take_into_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
-        if !is_live(self.generations, connection) {
-            return Err(SubmitError::Connection);
-        }
-        let known = &self.known[connection.index as usize];
-        if known.in_use && known.generation == connection.generation {
+        // what is in use was live with this generation once: whether it still is, is one load
+        let known = self.known.get(connection.index as usize);
+        let used = known.is_some_and(|k| k.in_use && k.generation == connection.generation);
+        if used && is_current(self.generations, connection) {
             return Ok(ConnectionIndex(connection.index));
         }
         self.first_use(connection)
     }
 
     #[cold]
+    #[inline(never)]
     fn first_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
-        while let Some(event) = self.events.pop() {
-            self.event(event);
+        if !self.shared.is_live(connection) {
+            return Err(SubmitError::Connection);
         }
+        self.events_take();
         let known = self.known[connection.index as usize];
         if known.generation != connection.generation {
             return Err(SubmitError::Connection);

@@ -133,10 +133,15 @@ impl Drop for Half {
 /// Whether the generations say that a connection's handle is live. *Cost*: one load.
 #[inline]
 pub(super) fn is_live(generations: &[AtomicU32], connection: Handle) -> bool {
+    connection.generation & 1 == 1 && is_current(generations, connection)
+}
+
+/// [`is_live`] of a handle that was live once.
+#[inline(always)]
+pub(super) fn is_current(generations: &[AtomicU32], connection: Handle) -> bool {
     generations.get(connection.index as usize).is_some_and(|generation| {
         // acquire: pairs with [connection-generation] of the side band
         generation.load(Ordering::Acquire) == connection.generation
-            && connection.generation & 1 == 1
     })
 }
 

@@ -2,6 +2,9 @@
 
 use crate::base::sync::{AtomicU64, Ordering};
 
+/// Bytes of the words that a short copy consists of.
+const WORD: usize = size_of::<u64>();
+
 /// Moves `length` bytes between two addresses; they may overlap.
 ///
 /// # Safety
@@ -9,7 +12,29 @@ use crate::base::sync::{AtomicU64, Ordering};
 #[inline]
 pub unsafe fn copy(from: u64, to: u64, length: u64) {
     // SAFETY: the caller vouches for both ranges.
-    unsafe { core::ptr::copy(from as *const u8, to as *mut u8, length as usize) };
+    unsafe { copy_bytes(from as *const u8, to as *mut u8, length as usize) };
+}
+
+/// A copy that needs no call when it is one or two words: then the call would be most of it.
+///
+/// # Safety
+/// - as [`copy`].
+#[inline(always)]
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
+    if !(WORD..=2 * WORD).contains(&length) {
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { core::ptr::copy(from, to, length) };
+        return;
+    }
+    let last = length - WORD;
+    // SAFETY: both words lie inside the ranges that the caller vouches for. They may overlap, and
+    // so may the ranges: all is read before anything is written.
+    unsafe {
+        let first_word = from.cast::<u64>().read_unaligned();
+        let last_word = from.add(last).cast::<u64>().read_unaligned();
+        to.cast::<u64>().write_unaligned(first_word);
+        to.add(last).cast::<u64>().write_unaligned(last_word);
+    }
 }
 
 /// Fills `to` from an address.
@@ -19,7 +44,7 @@ pub unsafe fn copy(from: u64, to: u64, length: u64) {
 #[inline]
 pub unsafe fn copy_in(from: u64, to: &mut [u8]) {
     // SAFETY: the caller vouches for `from`; a borrowed slice is nobody else's.
-    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+    unsafe { copy_bytes(from as *const u8, to.as_mut_ptr(), to.len()) };
 }
 
 /// Writes `from` to an address.
@@ -29,7 +54,7 @@ pub unsafe fn copy_in(from: u64, to: &mut [u8]) {
 #[inline]
 pub unsafe fn copy_out(from: &[u8], to: u64) {
     // SAFETY: the caller vouches for `to`.
-    unsafe { core::ptr::copy(from.as_ptr(), to as *mut u8, from.len()) };
+    unsafe { copy_bytes(from.as_ptr(), to as *mut u8, from.len()) };
 }
 
 /// Adds to the 64-bit word at `to`, which other threads may be watching.

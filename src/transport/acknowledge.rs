@@ -64,6 +64,29 @@ impl Connection {
         !self.pull && (owed >= GROUPS_OWED || (owed > 0 && !self.queue.is_empty()))
     }
 
+    /// Takes in the cumulative fields that heads, slots and state lines share; says whether sends
+    /// may have been delivered by it.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn acks_raise(&mut self, credits: Seq, delivered: Seq) -> bool {
+        if credits.ahead_of(self.credits_through) > 0 {
+            self.credits_through = credits;
+        }
+        let news = delivered.ahead_of(self.delivered_through) > 0;
+        if news {
+            self.delivered_through = delivered;
+        }
+        news && self.waiting != 0
+    }
+
+    /// A receive that the peer had consumed is free again; says whether the peer must hear of it.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn credit_free(&mut self) -> bool {
+        self.released = self.released.next();
+        self.credits_due()
+    }
+
     /// Takes in how far the peer, as sender, has bound our groups.
     #[inline]
     pub(super) fn groups_take(&mut self, through: Seq) {
@@ -77,9 +100,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A receive of ours that the peer had consumed is free again.
     #[inline]
     pub(super) fn credit_return(&mut self, index: usize) {
-        let c = &mut self.connections[index];
-        c.released = c.released.next();
-        if c.credits_due() {
+        if self.connections[index].credit_free() {
             self.work.insert(index);
         }
     }
@@ -87,21 +108,15 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Takes in the cumulative fields that heads, slots and state lines share.
     #[inline(always)]
     pub(super) fn acks_take(&mut self, index: usize, credits: Seq, delivered: Seq) {
-        let c = &mut self.connections[index];
-        if credits.ahead_of(c.credits_through) > 0 {
-            c.credits_through = credits;
-        }
-        if delivered.ahead_of(c.delivered_through) > 0 {
-            c.delivered_through = delivered;
-            if c.waiting != 0 {
-                self.deliveries_apply(index, delivered, 0);
-            }
+        if self.connections[index].acks_raise(credits, delivered) {
+            self.deliveries_apply(index, delivered, 0);
         }
     }
 
     /// Ends the sends that the peer has: those below `through`, and those in `mask` from there on.
     /// The mask counts from its own line's `through`, which a head may have overtaken.
-    fn deliveries_apply(&mut self, index: usize, through: Seq, mask: u64) {
+    #[inline(never)]
+    pub(super) fn deliveries_apply(&mut self, index: usize, through: Seq, mask: u64) {
         let records = self.limits.requests_max;
         let mut used = !self.connections[index].sends_free;
         while used.trailing_zeros() < records {
@@ -121,7 +136,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Looks at the peer's state line. *Cost*: one load when nothing is new.
-    #[inline]
+    #[inline(never)]
     pub(super) fn state_look(&mut self, index: usize) {
         let last = self.mailboxes.last_word(index, 0);
         let c = &self.connections[index];

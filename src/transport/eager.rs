@@ -9,7 +9,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, S
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 
@@ -31,7 +31,6 @@ pub(super) struct Blocked;
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Sends a short message within the call, if nothing stands before it.
-    #[inline]
     pub(super) fn eager_at_once(
         &mut self,
         index: usize,
@@ -56,7 +55,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Whether a message travels in the stream.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_short(&self, index: usize, region: u16, length: u64) -> bool {
         let c = &self.connections[index];
         let copied = length <= self.config.eager_mapped_bytes_max.0
@@ -67,6 +66,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Whether a message with `tag` may go early: either the visible oldest group takes it, or no
     /// group is visible and there is room to remember it.
+    #[inline(never)]
     pub(super) fn early_allowed(&mut self, index: usize, tag: i32) -> bool {
         match self.offer(index, tag) {
             Offer::Receive(_) => true,
@@ -76,6 +76,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// On a rail that pushes, accounts for a message that has left in the stream.
+    #[inline(never)]
     pub(super) fn eager_account(&mut self, index: usize, tag: i32) {
         match self.offer(index, tag) {
             Offer::Receive(receive) => self.offer_take(index, receive),
@@ -90,7 +91,6 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
-    #[inline(always)]
     pub(super) fn stream_post(
         &mut self,
         index: usize,
@@ -106,21 +106,11 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
             return Err(Blocked);
         }
-        let c = &self.connections[index];
-        let head = SendHead {
-            kind,
-            stripes,
-            epoch: c.epoch,
-            tag,
-            send_number: c.send_number.0,
-            eager_number: c.eager_number.0,
-            group_base: c.group_next.0,
-            credits_through: c.credits_now().0,
-            delivered_through: c.arrived.through().0,
-        };
-        let sent =
-            self.rail.send(c.peer, op_id(OP_STREAM, 0, 0), &head.encode(), payload, self.now);
         let c = &mut self.connections[index];
+        let head = c.head(kind, tag, stripes).encode();
+        let kind = OpKind::Send { head, payload };
+        let op = Op { id: op_id(OP_STREAM, 0, 0), peer: c.peer, kind };
+        let sent = self.rail.post(&op, self.now);
         match sent {
             Ok(posted) => c.ops_in_flight += u32::from(posted == Posted::Pending),
             Err(error) => {
@@ -128,25 +118,26 @@ impl<P: Provider> Endpoint<'_, P> {
                 return Err(Blocked);
             }
         }
-        c.told_by_head();
-        c.consumed = c.consumed.next();
-        c.send_number = c.send_number.plus(u32::from(long));
-        c.eager_number = c.eager_number.next();
+        c.head_left(long);
         Ok(())
     }
 
     /// Whether one more receive of the peer may be consumed, leaving `reserve`; looks at the
     /// peer's state line before it says no.
-    #[inline]
+    #[inline(always)]
     pub(super) fn may_consume(&mut self, index: usize, reserve: u32) -> bool {
-        if self.connections[index].may_consume(reserve) {
-            return true;
-        }
+        self.connections[index].may_consume(reserve) || self.may_consume_now(index, reserve)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn may_consume_now(&mut self, index: usize, reserve: u32) -> bool {
         self.state_look(index);
         self.connections[index].may_consume(reserve)
     }
 
     /// Keeps a send for later, and tries at once.
+    #[inline(never)]
     pub(super) fn send_queue(
         &mut self,
         index: usize,
@@ -236,72 +227,25 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// A send of the peer's stream has come.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_arrived(&mut self, index: usize, slot: RecvSlot, head: &Head, length: u32) {
+        let fields = SendHead::from_bytes(head);
+        if !self.eager_expected(index, slot, &fields, length) {
+            self.other_arrived(index, slot, fields, length);
+        }
+    }
+
+    /// Takes in a send that [`Endpoint::eager_expected`] left alone.
+    #[inline(never)]
+    fn other_arrived(&mut self, index: usize, slot: RecvSlot, head: SendHead, length: u32) {
         if self.connections[index].state != ConnectionState::Open {
             self.rail.received_release(self.connections[index].peer, slot);
             return;
         }
-        let Ok(head) = SendHead::decode(head) else {
+        if head.check().is_err() {
             return self.connection_fail(index, RequestError::Protocol);
-        };
-        if !self.eager_expected(index, slot, &head, length) {
-            self.stream_take(index, slot, &head, length);
         }
-    }
-
-    /// Delivers the common message: short, in turn, and for the one receive of the oldest group.
-    /// `false`: it is another, and nothing was changed.
-    #[inline]
-    fn eager_expected(
-        &mut self,
-        index: usize,
-        slot: RecvSlot,
-        head: &SendHead,
-        length: u32,
-    ) -> bool {
-        let length = u64::from(length);
-        let c = &self.connections[index];
-        let at = self.group_at(index, c.group_oldest);
-        let (group, receive) = (&self.groups[at], &self.receives[at * GROUP_MAX]);
-        let common = head.kind == KIND_EAGER
-            && head.eager_number == c.eager_expected.0
-            && c.group_oldest != c.group_post
-            && c.has_no_detours()
-            && group.count == 1
-            && group.bound == 0
-            && receive.label as i32 == head.tag
-            && length <= receive.length;
-        if !common {
-            return false;
-        }
-        self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
-        let c = &mut self.connections[index];
-        c.groups_take(Seq(head.group_base));
-        c.eager_expected = c.eager_expected.next();
-        c.group_oldest = c.group_oldest.next();
-        let more = c.group_oldest != c.group_post;
-        let peer = c.peer;
-        let group = &mut self.groups[at];
-        (group.bound, group.done) = (1, 1);
-        let receive = &mut self.receives[at * GROUP_MAX];
-        receive.length = length;
-        receive.label = head.eager_number;
-        let region = receive.region;
-        if length != 0 {
-            let span = self.regions.span(region, receive.address, length, 0);
-            self.rail.received_copy(peer, slot, 0, span);
-        }
-        self.rail.received_release(peer, slot);
-        self.regions.unpin(region);
-        self.cell_leave(index, at * GROUP_MAX);
-        self.credit_return(index);
-        self.stats.receives += 1;
-        self.stats.receive_bytes += length;
-        if more {
-            self.oldest_advance(index); // over groups that were withdrawn
-        }
-        true
+        self.stream_take(index, slot, &head, length);
     }
 
     /// Takes in any other send of the stream.

@@ -5,9 +5,9 @@ use super::limits::{CREDITS, Config, EARLY_MAX, Limits, POLL_BATCH};
 use super::mr::{CtrlMr, DataMrs, Scratch, SpanError};
 use super::records::{
     Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, NIL, ReceiveRecord,
-    SendRecord, SendState,
+    SendRecord,
 };
-use super::request::{Outcome, RequestError, RequestId, RequestIdError, RequestKind, SubmitError};
+use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use super::stats::Stats;
 use crate::base::bitset::{self, BitSet};
 use crate::base::carve::{BlockTooSmall, Carver};
@@ -16,7 +16,7 @@ use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, Op, OpId, OpKind, PostError, Posted, Provider,
+    Caps, CloseError, Completion, DownCause, Next, Op, OpId, OpKind, PostError, Posted, Provider,
     RemoteSpan,
 };
 use crate::wire::GROUP_MAX;
@@ -222,14 +222,33 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     /// Accepts a message. The buffer belongs to the library until the request has ended.
     ///
     /// *Cost*: a short message is copied and posted at once; a long one is described.
-    #[inline]
+    #[inline(always)]
     pub fn isend(
         &mut self,
         connection: ConnectionIndex,
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
         let index = self.open_index(connection)?;
-        let region = self.check(message.region, message.address, message.length)?;
+        if message.length > MESSAGE_BYTES_MAX {
+            return Err(SubmitError::TooLong);
+        }
+        let region = self.regions.check(message.region, message.address, message.length)?;
+        if self.eager_straight(index, region, &message) {
+            self.stats.sends += 1;
+            self.stats.send_bytes += message.length;
+            return Ok(RequestId::pack(RequestKind::Complete(message.length)));
+        }
+        self.isend_other(index, region, message)
+    }
+
+    /// Accepts a message that [`Endpoint::eager_straight`] left alone.
+    #[inline(never)]
+    fn isend_other(
+        &mut self,
+        index: usize,
+        region: u16,
+        message: Outgoing,
+    ) -> Result<RequestId, SubmitError> {
         let request = match self.eager_at_once(index, region, &message) {
             Some(request) => request,
             None => self.send_queue(index, region, &message)?,
@@ -241,6 +260,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
 
     /// Accepts a group of 1 to 8 receives. The buffers belong to the library until the request has
     /// ended.
+    #[inline(always)]
     pub fn irecv(
         &mut self,
         connection: ConnectionIndex,
@@ -250,63 +270,52 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if buffers.is_empty() || buffers.len() > GROUP_MAX {
             return Err(SubmitError::Group);
         }
-        let number = self.connections[index].group_post;
-        let group = self.group_at(index, number);
-        let c = &self.connections[index];
-        let offered = c.pull || number.ahead_of(c.slots_next) < self.limits.requests_max as i32;
-        if !self.groups[group].free || !offered {
+        let requests = self.limits.requests_max;
+        let c = &mut self.connections[index];
+        let number = c.group_post;
+        let at = index * requests as usize + number.cell(requests);
+        let group = &mut self.groups[at];
+        let offered = c.pull || number.ahead_of(c.slots_next) < requests as i32;
+        if !group.free || !offered {
             return Err(SubmitError::Again);
         }
         // the record is free: what a refused group leaves in it does not count
-        let first = group * GROUP_MAX;
-        for (at, buffer) in buffers.iter().enumerate() {
-            let region = match self.check(buffer.region, buffer.address, buffer.length) {
-                Ok(region) => region,
-                Err(error) => {
-                    self.receives_unpin(first, at);
-                    return Err(error);
-                }
-            };
-            self.regions.pin(region);
-            self.receives[first + at] = ReceiveRecord {
-                address: buffer.address,
-                length: buffer.length,
-                label: buffer.tag as u32,
-                region,
-                ..ReceiveRecord::FREE
-            };
+        match buffers {
+            [buffer] => self.receives[at * GROUP_MAX] = receive_take(&self.regions, buffer)?,
+            _ => receives_take(&self.regions, &mut self.receives[at * GROUP_MAX..], buffers)?,
         }
-        let record = &mut self.groups[group];
-        let generation = record.generation.wrapping_add(1);
+        let generation = group.generation.wrapping_add(1);
         let count = buffers.len() as u8;
-        *record = GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
-        let c = &mut self.connections[index];
+        *group = GroupRecord { number, generation, count, free: false, ..GroupRecord::FREE };
         c.group_post = number.next();
+        let unexpected = !c.unexpected.is_empty() && c.group_oldest == number;
         if !c.pull {
             self.work.insert(index);
         }
-        if !c.unexpected.is_empty() && c.group_oldest == number {
+        if unexpected {
             self.unexpected_match(index);
         }
-        let record = number.cell(self.limits.requests_max) as u8;
+        let record = number.cell(requests) as u8;
         Ok(RequestId::pack(RequestKind::Receive { connection, record, generation }))
     }
 
-    #[cold]
-    fn receives_unpin(&mut self, first: usize, count: usize) {
-        for receive in &self.receives[first..first + count] {
-            self.regions.unpin(receive.region);
-        }
-    }
-
     /// Moves everything on that can move now; copies about `budget` bytes at most.
-    #[inline]
+    #[inline(always)]
     pub fn progress(&mut self, now: Instant, budget: Bytes) -> Progress {
         self.now = now;
-        let events = self.rail.poll(&mut self.batch, budget, now);
-        for at in 0..events {
-            let completion = self.batch[at];
-            self.completion(&completion);
+        let mut events = 0;
+        while events < POLL_BATCH {
+            match self.rail.next() {
+                Next::Received { peer, slot, head, length } => {
+                    self.send_arrived(peer.as_usize(), slot, &head, length);
+                    events += 1;
+                }
+                Next::Nothing => break,
+                Next::Poll => {
+                    events += self.poll(budget);
+                    break;
+                }
+            }
         }
         if !self.watch.is_empty() {
             self.watch_step();
@@ -315,6 +324,17 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             self.work_step();
         }
         Progress { events }
+    }
+
+    /// Takes in a batch of the rail's events.
+    #[inline(never)]
+    fn poll(&mut self, budget: Bytes) -> usize {
+        let events = self.rail.poll(&mut self.batch, budget, self.now);
+        for at in 0..events {
+            let completion = self.batch[at];
+            self.completion(&completion);
+        }
+        events
     }
 
     #[inline]
@@ -332,6 +352,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
     }
 
+    #[inline(never)]
     fn watch_step(&mut self) {
         let mut from = 0;
         while let Some(index) = self.watch.next_from(from) {
@@ -350,6 +371,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
     }
 
+    #[inline(never)]
     fn work_step(&mut self) {
         let mut from = 0;
         while let Some(index) = self.work.next_from(from) {
@@ -373,77 +395,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 let state = self.state_step(index);
                 pulls | slots | sends | state
             }
-        }
-    }
-
-    /// Asks how a request stands. `None`: it is outstanding. An outcome is told once; after that
-    /// the number is stale.
-    #[inline]
-    pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
-        match request.unpack().ok_or(RequestIdError::Stale)? {
-            RequestKind::Complete(length) => Ok(Some(send_outcome(Ok(()), length))),
-            RequestKind::Send { connection, record, generation } => {
-                self.send_test(connection, record, generation)
-            }
-            RequestKind::Receive { connection, record, generation } => {
-                let at = self.record_at(connection, record)?;
-                let group = &self.groups[at];
-                if group.free || group.generation != generation {
-                    return Err(RequestIdError::Stale);
-                }
-                if group.done != super::matching::full(group.count) {
-                    return Ok(None);
-                }
-                Ok(Some(self.receive_outcome(at)))
-            }
-        }
-    }
-
-    fn send_test(
-        &mut self,
-        connection: ConnectionIndex,
-        record: u8,
-        generation: u32,
-    ) -> Result<Option<Outcome>, RequestIdError> {
-        let at = self.record_at(connection, record)?;
-        let send = &self.sends[at];
-        if send.generation != generation || send.state == SendState::Free {
-            return Err(RequestIdError::Stale);
-        }
-        if send.state != SendState::Done {
-            return Ok(None);
-        }
-        let outcome = send_outcome(send.error.map_or(Ok(()), Err), send.length);
-        let generation = send.generation.wrapping_add(1);
-        self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
-        self.connections[connection.as_usize()].sends_free |= 1 << record;
-        Ok(Some(outcome))
-    }
-
-    /// How a group ended; its record is free from now on.
-    #[inline]
-    fn receive_outcome(&mut self, at: usize) -> Outcome {
-        let group = &mut self.groups[at];
-        group.free = true;
-        let (count, result) = (group.count, group.error.map_or(Ok(()), Err));
-        let receives = &self.receives[at * GROUP_MAX..][..GROUP_MAX];
-        let mut lengths = [0; GROUP_MAX];
-        lengths[0] = receives[0].length;
-        for at in 1..usize::from(count) {
-            lengths[at] = receives[at].length;
-        }
-        Outcome { result, count, lengths }
-    }
-
-    /// Where the send record, and the group record, of that number stand.
-    #[inline]
-    fn record_at(&self, connection: ConnectionIndex, record: u8) -> Result<usize, RequestIdError> {
-        let known = connection.0 < self.limits.connections_max
-            && u32::from(record) < self.limits.requests_max;
-        if known {
-            Ok(self.send_at(connection.as_usize(), record))
-        } else {
-            Err(RequestIdError::Stale)
         }
     }
 
@@ -498,24 +449,13 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         result
     }
 
-    #[inline]
+    #[inline(always)]
     fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
         let index = connection.as_usize();
         match self.connections.get(index) {
             Some(c) if c.state == ConnectionState::Open => Ok(index),
             known => Err(not_open(known)),
         }
-    }
-
-    #[inline]
-    fn check(&self, region: Handle, address: u64, length: u64) -> Result<u16, SubmitError> {
-        if length > MESSAGE_BYTES_MAX {
-            return Err(SubmitError::TooLong);
-        }
-        self.regions.check(region, address, length).map_err(|error| match error {
-            SpanError::Region => SubmitError::Region,
-            SpanError::Range => SubmitError::Range,
-        })
     }
 
     #[inline]
@@ -534,7 +474,53 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     }
 }
 
+impl From<SpanError> for SubmitError {
+    #[inline]
+    fn from(error: SpanError) -> SubmitError {
+        match error {
+            SpanError::Region => SubmitError::Region,
+            SpanError::Range => SubmitError::Range,
+        }
+    }
+}
+
+/// The record of one receive, whose region is pinned for it.
+#[inline(always)]
+fn receive_take(regions: &DataMrs<'_>, buffer: &Incoming) -> Result<ReceiveRecord, SubmitError> {
+    if buffer.length > MESSAGE_BYTES_MAX {
+        return Err(SubmitError::TooLong);
+    }
+    let region = regions.check_and_pin(buffer.region, buffer.address, buffer.length)?;
+    Ok(ReceiveRecord {
+        address: buffer.address,
+        length: buffer.length,
+        label: buffer.tag as u32,
+        region,
+        ..ReceiveRecord::FREE
+    })
+}
+
+/// The records of a group; when one buffer is refused, none is pinned.
+#[inline(never)]
+fn receives_take(
+    regions: &DataMrs<'_>,
+    records: &mut [ReceiveRecord],
+    buffers: &[Incoming],
+) -> Result<(), SubmitError> {
+    for (at, buffer) in buffers.iter().enumerate() {
+        match receive_take(regions, buffer) {
+            Ok(record) => records[at] = record,
+            Err(error) => {
+                records[..at].iter().for_each(|record| regions.unpin(record.region));
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cold]
+#[inline(never)]
 fn not_open(connection: Option<&Connection>) -> SubmitError {
     match connection.map(|c| c.state) {
         Some(ConnectionState::Failing | ConnectionState::Failed) => {
@@ -544,9 +530,4 @@ fn not_open(connection: Option<&Connection>) -> SubmitError {
             SubmitError::Connection
         }
     }
-}
-
-#[inline]
-pub(super) const fn send_outcome(result: Result<(), RequestError>, length: u64) -> Outcome {
-    Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
 }

@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod acknowledge;
+mod ask;
 mod eager;
 pub mod endpoint;
 mod failure;
@@ -39,6 +40,7 @@ mod records;
 pub mod request;
 pub mod schedule;
 pub mod stats;
+mod straight;
 
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use limits::{Config, Limits};

@@ -79,7 +79,7 @@ impl<'m> DataMrs<'m> {
     }
 
     /// Checks that a buffer lies in a region, and returns the region's number for the records.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(
         &self,
         region: Handle,
@@ -89,11 +89,36 @@ impl<'m> DataMrs<'m> {
         if length == 0 {
             return Ok(NO_REGION);
         }
-        let range = self.table.get(region).ok_or(SpanError::Region)?;
-        if !range.contains(address, length) {
-            return Err(SpanError::Range);
+        match self.table.holding(region, address, length) {
+            Some(_) => Ok(region.index as u16),
+            None => Err(self.error(region)),
         }
-        Ok(region.index as u16)
+    }
+
+    /// [`DataMrs::check`], and counts an outstanding use. Data thread only.
+    #[inline(always)]
+    pub(super) fn check_and_pin(
+        &self,
+        region: Handle,
+        address: u64,
+        length: u64,
+    ) -> Result<u16, SpanError> {
+        if length == 0 {
+            return Ok(NO_REGION);
+        }
+        match self.table.holding(region, address, length) {
+            Some(slot) => {
+                slot.pin(1);
+                Ok(region.index as u16)
+            }
+            None => Err(self.error(region)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn error(&self, region: Handle) -> SpanError {
+        if self.table.get(region).is_some() { SpanError::Range } else { SpanError::Region }
     }
 
     /// Whether a region's peers read it without being helped.
@@ -102,12 +127,13 @@ impl<'m> DataMrs<'m> {
     }
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
-    #[inline]
+    #[inline(always)]
     pub(super) fn span(&self, region: u16, address: u64, length: u64, rail: usize) -> LocalSpan {
-        if region == NO_REGION {
+        // no table is long enough for `NO_REGION`
+        let Some(keys) = self.keys.get(usize::from(region)) else {
             return LocalSpan::EMPTY;
-        }
-        let key = RailKey(self.keys[usize::from(region)][rail].load(Ordering::Relaxed));
+        };
+        let key = RailKey(keys[rail].load(Ordering::Relaxed));
         // SAFETY: `check` found the buffer inside a region whose registrant vouched for it
         // (`insert`), and the record that holds its number has it pinned against removal.
         unsafe { LocalSpan::new(address, Bytes(length), key) }
@@ -135,10 +161,11 @@ impl<'m> DataMrs<'m> {
     }
 
     /// Ends a use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unpin(&self, region: u16) {
-        if region != NO_REGION {
-            self.table.pin(u32::from(region), -1);
+        // no table is long enough for `NO_REGION`
+        if let Some(slot) = self.table.slot(u32::from(region)) {
+            slot.pin(-1);
         }
     }
 }

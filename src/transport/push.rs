@@ -175,10 +175,9 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A receive has ended: its slot names the cell no more.
     #[inline(always)]
     pub(super) fn cell_leave(&mut self, index: usize, record_at: usize) {
-        let cell = self.receives[record_at].cell;
-        if cell != NIL {
-            self.connections[index].cells[usize::from(cell)].users -= 1;
-            self.receives[record_at].cell = NIL;
+        let receive = &mut self.receives[record_at];
+        if receive.cell != NIL {
+            self.connections[index].cell_drop(receive);
         }
     }
 

@@ -183,6 +183,12 @@ impl Connection {
         self.unexpected.is_empty() && self.ahead.is_empty() && self.canceling.is_none()
     }
 
+    /// A receive whose slot names a cell names it no more.
+    pub fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
+        self.cells[usize::from(receive.cell)].users -= 1;
+        receive.cell = NIL;
+    }
+
     /// Whether the peer's state line or slots are waited for.
     pub const fn is_watching(&self) -> bool {
         self.waiting != 0

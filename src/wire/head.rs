@@ -41,9 +41,16 @@ impl SendHead {
     #[inline]
     pub fn decode(bytes: &[u8; 32]) -> Result<SendHead, DecodeError> {
         let head = SendHead::from_bytes(bytes);
-        match head.kind {
-            KIND_EAGER | KIND_DESCRIPTOR if head.stripes == 0 => Ok(head),
-            KIND_START if (1..=super::STRIPES_MAX as u8).contains(&head.stripes) => Ok(head),
+        head.check()?;
+        Ok(head)
+    }
+
+    /// Checks the kind and the stripe count.
+    #[inline]
+    pub fn check(&self) -> Result<(), DecodeError> {
+        match self.kind {
+            KIND_EAGER | KIND_DESCRIPTOR if self.stripes == 0 => Ok(()),
+            KIND_START if (1..=super::STRIPES_MAX as u8).contains(&self.stripes) => Ok(()),
             _ => Err(DecodeError::Field),
         }
     }

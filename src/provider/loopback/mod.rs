@@ -20,8 +20,8 @@ use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op,
-    OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Next, Op,
+    OpErrorKind, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use jobs::{Job, Work};
 use table::{Event, State, Tables};
@@ -107,7 +107,7 @@ impl<'m> Loopback<'m> {
             return Err(PostError::Again);
         }
         let slot = self.tables.slot_take(to).ok_or(PostError::Again)?;
-        self.tables.slot_fill(to, slot, head, payload);
+        self.tables.slot_fill(slot, head, payload);
         if self.tables.peers[from].jobs != 0 {
             return self.queue(op, Work::Deliver { slot }, [0; 2], 0);
         }
@@ -288,26 +288,19 @@ impl<'m> Provider for Loopback<'m> {
     }
 
     #[inline(always)]
-    fn send(
-        &mut self,
-        peer: PeerIndex,
-        id: OpId,
-        head: &Head,
-        payload: LocalSpan,
-        now: Instant,
-    ) -> PostResult {
-        let open = self.tables.state(peer) == Some(State::Open);
-        if !open
-            || self.tables.peers[peer.as_usize()].jobs != 0
-            || payload.length() > self.tables.limits.payload_max
-        {
-            return self.post(&Op { id, peer, kind: OpKind::Send { head: *head, payload } }, now);
+    fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        if payload.length() > self.tables.limits.payload_max {
+            return false;
         }
-        let to = self.tables.partner(peer.as_usize());
-        let slot = self.tables.slot_take(to).ok_or(PostError::Again)?;
-        self.tables.slot_fill(to, slot, head, payload);
+        let Some(to) = self.tables.straight(peer) else {
+            return false;
+        };
+        let Some(slot) = self.tables.slot_take(to) else {
+            return false;
+        };
+        self.tables.slot_fill(slot, head, payload);
         self.tables.events.push(Event::Received { peer: to as u32, slot });
-        Ok(Posted::Done)
+        true
     }
 
     #[inline]
@@ -320,6 +313,11 @@ impl<'m> Provider for Loopback<'m> {
             count += usize::from(self.tables.report(&mut out[count]));
         }
         count
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Next {
+        if self.tables.jobs.is_empty() { self.tables.next() } else { Next::Poll }
     }
 
     #[inline]
@@ -337,6 +335,14 @@ impl<'m> Provider for Loopback<'m> {
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         self.tables.slot_release(peer, slot);
+    }
+
+    #[inline(always)]
+    fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        let from = self.tables.payload(peer, slot, 0, to.length().0);
+        // SAFETY: the span's maker vouches for it; a payload is inside our block, not under it.
+        unsafe { touch::copy_out(from, to.address()) };
+        self.tables.slot_give_back(peer.as_usize(), slot.0 as u32);
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {

@@ -5,7 +5,7 @@ use super::{HostDomain, Limits, PostResult, Transfer, touch};
 use crate::base::carve::{BlockTooSmall, Carver, Zeroable, bytes_for, lines};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{
-    Completion, DownCause, HEAD_BYTES, Head, LocalSpan, OpError, OpErrorKind, OpId, Posted,
+    Completion, DownCause, HEAD_BYTES, Head, LocalSpan, Next, OpError, OpErrorKind, OpId, Posted,
     RecvSlot,
 };
 use crate::provider::fifo::Fifo;
@@ -14,7 +14,7 @@ use crate::provider::fifo::Fifo;
 /// at post. Running out says `Again`.
 const LOOSE_EVENTS_MIN: u32 = 64;
 
-/// End of a list of free slots; indices are stored plus one.
+/// End of a list of free slots; table indices are stored plus one. Also the owner of a free slot.
 const NONE: u32 = 0;
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -50,10 +50,11 @@ pub(super) struct Slot {
     head: Head,
     length: u32,
     next: u32,
-    held: bool,
+    /// The peer that holds it, plus one.
+    owner: u32,
 }
 
-// SAFETY: integers and a `bool`.
+// SAFETY: integers.
 unsafe impl Zeroable for Slot {}
 
 /// What `poll` will report.
@@ -97,6 +98,8 @@ unsafe impl Zeroable for Event {}
 #[derive(Debug)]
 pub(super) struct Tables<'m> {
     pub(super) limits: Limits,
+    /// From one payload to the next.
+    stride: usize,
     pub(super) peers: &'m mut [Peer],
     slots: &'m mut [Slot],
     payloads: &'m mut [u8],
@@ -138,6 +141,7 @@ impl<'m> Tables<'m> {
     ) -> Result<Tables<'m>, BlockTooSmall> {
         Ok(Tables {
             limits,
+            stride: stride(limits),
             peers: carver.slice(limits.peers_max as usize)?,
             slots: carver.slice(slots(limits))?,
             payloads: carver.slice(slots(limits) * stride(limits))?,
@@ -177,75 +181,75 @@ impl<'m> Tables<'m> {
     }
 
     fn slots_free_all(&mut self, peer: usize) -> u32 {
-        let count = self.limits.slots;
-        for (index, slot) in self.slots_of(peer).iter_mut().enumerate() {
-            let after = index as u32 + 2;
-            slot.next = if after <= count { after } else { NONE };
-            slot.held = false;
-        }
-        if count == 0 { NONE } else { 1 }
-    }
-
-    fn slots_of(&mut self, peer: usize) -> &mut [Slot] {
         let count = self.limits.slots as usize;
-        &mut self.slots[peer * count..][..count]
+        let first = peer * count;
+        let end = first + count;
+        for (index, slot) in self.slots.iter_mut().enumerate().take(end).skip(first) {
+            slot.next = if index + 1 < end { index as u32 + 2 } else { NONE };
+            slot.owner = NONE;
+        }
+        if count == 0 { NONE } else { first as u32 + 1 }
     }
 
-    #[inline]
-    fn slot_index(&self, peer: usize, slot: u32) -> usize {
-        peer * self.limits.slots as usize + slot as usize
+    /// Where a send appears that nothing delays; `None` when the peer is not open, or has jobs.
+    #[inline(always)]
+    pub(super) fn straight(&self, peer: PeerIndex) -> Option<usize> {
+        let from = self.peers.get(peer.as_usize())?;
+        (from.state == State::Open && from.jobs == 0).then_some(from.partner as usize)
     }
 
-    #[inline]
+    /// Table index of a slot that was free.
+    #[inline(always)]
     pub(super) fn slot_take(&mut self, peer: usize) -> Option<u32> {
-        let slot = self.peers[peer].free.checked_sub(1)?;
-        let index = self.slot_index(peer, slot);
-        self.slots[index].held = true;
-        self.peers[peer].free = self.slots[index].next;
-        Some(slot)
+        let free = &mut self.peers[peer].free;
+        let index = free.checked_sub(1)?;
+        let slot = &mut self.slots[index as usize];
+        slot.owner = peer as u32 + 1;
+        *free = slot.next;
+        Some(index)
     }
 
-    #[inline]
-    pub(super) fn slot_fill(&mut self, peer: usize, slot: u32, head: &Head, payload: LocalSpan) {
-        let index = self.slot_index(peer, slot);
+    #[inline(always)]
+    pub(super) fn slot_fill(&mut self, slot: u32, head: &Head, payload: LocalSpan) {
         let length = payload.length().as_usize();
-        self.slots[index].head = *head;
-        self.slots[index].length = length as u32;
-        let to = &mut self.payloads[index * stride(self.limits)..][..length];
+        let start = slot as usize * self.stride;
+        let slot = &mut self.slots[slot as usize];
+        slot.head = *head;
+        slot.length = length as u32;
+        let to = &mut self.payloads[start..start + length];
         // SAFETY: the span's maker vouches for it, and our block is not part of it.
         unsafe { touch::copy_in(payload.address(), to) };
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn slot_give_back(&mut self, peer: usize, slot: u32) {
-        let index = self.slot_index(peer, slot);
-        self.slots[index].held = false;
-        self.slots[index].next = self.peers[peer].free;
-        self.peers[peer].free = slot + 1;
+        let free = &mut self.peers[peer].free;
+        let place = &mut self.slots[slot as usize];
+        place.owner = NONE;
+        place.next = *free;
+        *free = slot + 1;
     }
 
     #[inline]
     pub(super) fn slot_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        let index = self.slot_held(peer, slot);
-        debug_assert_eq!(index, self.slot_index(peer.as_usize(), slot.0 as u32));
+        self.slot_held(peer, slot);
         self.slot_give_back(peer.as_usize(), slot.0 as u32);
     }
 
-    /// Table index of a held slot. *Panics* when it is not held.
-    #[inline]
-    fn slot_held(&self, peer: PeerIndex, slot: RecvSlot) -> usize {
-        assert!(slot.0 < u64::from(self.limits.slots), "no such slot");
-        let index = self.slot_index(peer.as_usize(), slot.0 as u32);
-        assert!(self.slots[index].held, "slot not held");
-        index
+    /// A slot that the peer holds. *Panics* when it does not.
+    #[inline(always)]
+    fn slot_held(&self, peer: PeerIndex, slot: RecvSlot) -> &Slot {
+        let place = &self.slots[slot.0 as usize];
+        assert!(place.owner == peer.0 + 1, "slot not held");
+        place
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn payload(&self, peer: PeerIndex, slot: RecvSlot, from: u64, length: u64) -> &[u8] {
-        let index = self.slot_held(peer, slot);
-        let whole = self.slots[index].length as usize;
-        let start = index * stride(self.limits);
-        &self.payloads[start..start + whole][from as usize..][..length as usize]
+        let whole = u64::from(self.slot_held(peer, slot).length);
+        assert!(from <= whole && length <= whole - from, "payload shorter");
+        let start = slot.0 as usize * self.stride + from as usize;
+        &self.payloads[start..start + length as usize]
     }
 
     /// Whether one more event without a place of its own fits.
@@ -315,12 +319,26 @@ impl<'m> Tables<'m> {
         self.peers[peer].state = State::Closed;
     }
 
+    /// Takes the oldest event if it is an arrival.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Next {
+        match self.events.front() {
+            None => Next::Nothing,
+            Some(&Event::Received { peer, slot }) => {
+                let Slot { head, length, .. } = self.slots[slot as usize];
+                self.events.skip();
+                Next::Received { peer: PeerIndex(peer), slot: RecvSlot(slot.into()), head, length }
+            }
+            Some(_) => Next::Poll,
+        }
+    }
+
     /// Takes the oldest event and writes what there is to report. Says whether there is something.
     #[inline]
     pub(super) fn report(&mut self, out: &mut Completion) -> bool {
         match self.events.front() {
             Some(&Event::Received { peer, slot }) => {
-                let at = &self.slots[self.slot_index(peer as usize, slot)];
+                let at = &self.slots[slot as usize];
                 let (head, length) = (at.head, at.length);
                 let (peer, slot) = (PeerIndex(peer), RecvSlot(slot.into()));
                 *out = Completion::Received { peer, slot, head, length };

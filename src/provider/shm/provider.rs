@@ -18,8 +18,8 @@ use crate::base::regions::{RegionSlot, RegionTable};
 use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpKind,
+    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use crate::memory::wake;
 
@@ -360,19 +360,13 @@ impl<'m> Provider for Shm<'m> {
     }
 
     #[inline(always)]
-    fn send(
-        &mut self,
-        peer: PeerIndex,
-        _id: OpId,
-        head: &Head,
-        payload: LocalSpan,
-        _now: Instant,
-    ) -> Result<Posted, PostError> {
-        let peer = self.peers.get_mut(peer.as_usize()).ok_or(PostError::PeerDown)?;
-        if !peer.takes_ops() {
-            return Err(PostError::PeerDown);
+    fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        match self.peers.get_mut(peer.as_usize()) {
+            Some(peer) if peer.takes_ops() => {
+                send(peer, self.limits.send_payload_max, head, payload).is_ok()
+            }
+            _ => false,
         }
-        send(peer, self.limits.send_payload_max, head, payload)
     }
 
     #[inline]

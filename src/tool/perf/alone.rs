@@ -9,11 +9,11 @@ use super::pingpong;
 use super::side::{Shape, Side};
 use super::window::{Kind, Window};
 use crate::base::slab::Handle;
-use crate::host::DeviceKind;
 use crate::host::owned::Backing;
+use crate::host::{DeviceKind, Endpoint};
 use crate::tool::Failure;
 use crate::transport::request::RequestIdError;
-use crate::transport::{RequestId, SubmitError};
+use crate::transport::{Outcome, RequestError, RequestId, SubmitError};
 use crate::wire::GROUP_MAX;
 use std::format;
 use std::time::{Duration, Instant};
@@ -55,18 +55,15 @@ impl Alone {
     pub fn pairs(&mut self, window: &Window) -> Result<(Duration, u64), Failure> {
         let (near, far) = (self.near[0], self.far[0]);
         let (message, room) = self.side.message(window);
+        let rooms = [room];
         let endpoint = self.side.owned.endpoint();
         let mut tests = 0;
         let began = Instant::now();
         for _ in 0..window.rounds {
-            let receive = endpoint.irecv(far, &[room]).map_err(refused)?;
+            let receive = endpoint.irecv(far, &rooms).map_err(refused)?;
             let send = endpoint.isend(near, message).map_err(refused)?;
-            for request in [receive, send] {
-                tests += 1;
-                while endpoint.test(request).map_err(stale)?.is_none() {
-                    tests += 1;
-                }
-            }
+            tests += tests_until_ended(endpoint, receive)?;
+            tests += tests_until_ended(endpoint, send)?;
         }
         Ok((began.elapsed(), tests))
     }
@@ -103,10 +100,30 @@ impl Alone {
     }
 }
 
+/// Tests a request until it has ended; says how many tests that took.
+#[inline(always)]
+fn tests_until_ended(endpoint: &mut Endpoint, request: RequestId) -> Result<u64, Failure> {
+    let mut tests = 1;
+    loop {
+        match endpoint.test(request).map_err(stale)? {
+            None => tests += 1,
+            Some(Outcome { result: Ok(()), .. }) => return Ok(tests),
+            Some(Outcome { result: Err(error), .. }) => return Err(failed(error)),
+        }
+    }
+}
+
+#[cold]
 fn refused(error: SubmitError) -> Failure {
     format!("a message was refused: {error:?}")
 }
 
+#[cold]
+fn failed(error: RequestError) -> Failure {
+    format!("a request failed: {error:?}")
+}
+
+#[cold]
 fn stale(error: RequestIdError) -> Failure {
     format!("test: {error:?}")
 }

@@ -1,0 +1,141 @@
+//! How requests stand: what the user asks by number.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::matching;
+use super::records::{SendRecord, SendState};
+use super::request::{Outcome, RequestError, RequestId, RequestIdError, RequestKind};
+use crate::base::ids::ConnectionIndex;
+use crate::fabric::Provider;
+use crate::wire::GROUP_MAX;
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// Whether a request is under way: [`Endpoint::test`] would say `None`.
+    #[inline(always)]
+    pub fn is_outstanding(&self, request: RequestId) -> bool {
+        match request.unpack() {
+            Some(RequestKind::Receive { connection, record, generation }) => {
+                self.group_used(connection, record, generation).is_some_and(|at| {
+                    let group = &self.groups[at];
+                    group.done != matching::full(group.count)
+                })
+            }
+            Some(RequestKind::Send { connection, record, generation }) => {
+                self.send_is_outstanding(connection, record, generation)
+            }
+            Some(RequestKind::Complete(_)) | None => false,
+        }
+    }
+
+    #[inline(never)]
+    fn send_is_outstanding(
+        &self,
+        connection: ConnectionIndex,
+        record: u8,
+        generation: u32,
+    ) -> bool {
+        self.record_at(connection, record).is_ok_and(|at| {
+            let send = &self.sends[at];
+            let ended = matches!(send.state, SendState::Free | SendState::Done);
+            send.generation == generation && !ended
+        })
+    }
+
+    /// Asks how a request stands. `None`: it is outstanding. An outcome is told once; after that
+    /// the number is stale.
+    #[inline(always)]
+    pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
+        match request.unpack().ok_or(RequestIdError::Stale)? {
+            RequestKind::Complete(length) => Ok(Some(send_outcome(Ok(()), length))),
+            RequestKind::Send { connection, record, generation } => {
+                self.send_test(connection, record, generation)
+            }
+            RequestKind::Receive { connection, record, generation } => {
+                let used = self.group_used(connection, record, generation);
+                let at = used.ok_or(RequestIdError::Stale)?;
+                let group = &self.groups[at];
+                if group.done != matching::full(group.count) {
+                    return Ok(None);
+                }
+                Ok(Some(self.receive_outcome(at)))
+            }
+        }
+    }
+
+    /// Where a group that its user has not been told of stands.
+    #[inline(always)]
+    fn group_used(
+        &self,
+        connection: ConnectionIndex,
+        record: u8,
+        generation: u32,
+    ) -> Option<usize> {
+        let requests = self.limits.requests_max;
+        // with such a record, only a connection that exists has its place in the table
+        let at = connection.as_usize() * requests as usize + usize::from(record);
+        let group = self.groups.get(at)?;
+        let used = u32::from(record) < requests && group.generation == generation && !group.free;
+        used.then_some(at)
+    }
+
+    #[inline(never)]
+    fn send_test(
+        &mut self,
+        connection: ConnectionIndex,
+        record: u8,
+        generation: u32,
+    ) -> Result<Option<Outcome>, RequestIdError> {
+        let at = self.record_at(connection, record)?;
+        let send = &self.sends[at];
+        if send.generation != generation || send.state == SendState::Free {
+            return Err(RequestIdError::Stale);
+        }
+        if send.state != SendState::Done {
+            return Ok(None);
+        }
+        let outcome = send_outcome(send.error.map_or(Ok(()), Err), send.length);
+        let generation = send.generation.wrapping_add(1);
+        self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+        self.connections[connection.as_usize()].sends_free |= 1 << record;
+        Ok(Some(outcome))
+    }
+
+    /// How a group ended; its record is free from now on.
+    #[inline(always)]
+    fn receive_outcome(&mut self, at: usize) -> Outcome {
+        let group = &mut self.groups[at];
+        group.free = true;
+        let (count, result) = (group.count, group.error.map_or(Ok(()), Err));
+        if count > 1 {
+            return self.group_outcome(at, count, result);
+        }
+        send_outcome(result, self.receives[at * GROUP_MAX].length)
+    }
+
+    #[inline(never)]
+    fn group_outcome(&self, at: usize, count: u8, result: Result<(), RequestError>) -> Outcome {
+        let mut lengths = [0; GROUP_MAX];
+        let receives = &self.receives[at * GROUP_MAX..][..usize::from(count)];
+        for (length, receive) in lengths.iter_mut().zip(receives) {
+            *length = receive.length;
+        }
+        Outcome { result, count, lengths }
+    }
+
+    /// Where the send record, and the group record, of that number stand.
+    #[inline]
+    fn record_at(&self, connection: ConnectionIndex, record: u8) -> Result<usize, RequestIdError> {
+        let known = connection.0 < self.limits.connections_max
+            && u32::from(record) < self.limits.requests_max;
+        if known {
+            Ok(self.send_at(connection.as_usize(), record))
+        } else {
+            Err(RequestIdError::Stale)
+        }
+    }
+}
+
+#[inline]
+const fn send_outcome(result: Result<(), RequestError>, length: u64) -> Outcome {
+    Outcome { result, count: 1, lengths: [length, 0, 0, 0, 0, 0, 0, 0] }
+}

@@ -1,0 +1,129 @@
+//! The straight path of short messages: one look at each record, one call of the rail.
+//!
+//! Both halves first ask whether the message is the common one; everything else is left to the
+//! general way in [`super::eager`], with nothing changed.
+#![forbid(unsafe_code)]
+
+use super::endpoint::{Endpoint, Outgoing};
+use super::records::{Connection, ConnectionState, NIL};
+use crate::base::seq::Seq;
+use crate::fabric::{Provider, RecvSlot};
+use crate::wire::GROUP_MAX;
+use crate::wire::head::{KIND_EAGER, SendHead};
+
+impl Connection {
+    /// The head of the next send of the stream.
+    #[inline(always)]
+    pub(super) fn head(&self, kind: u8, tag: i32, stripes: u8) -> SendHead {
+        SendHead {
+            kind,
+            stripes,
+            epoch: self.epoch,
+            tag,
+            send_number: self.send_number.0,
+            eager_number: self.eager_number.0,
+            group_base: self.group_next.0,
+            credits_through: self.credits_now().0,
+            delivered_through: self.arrived.through().0,
+        }
+    }
+
+    /// The next send of the stream has left; a long one has a number of its own.
+    #[inline(always)]
+    pub(super) fn head_left(&mut self, long: bool) {
+        self.told_by_head();
+        self.consumed = self.consumed.next();
+        self.send_number = self.send_number.plus(u32::from(long));
+        self.eager_number = self.eager_number.next();
+    }
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// Sends the common message: short, with a credit at hand, on a rail that pulls and sends it
+    /// within the call. `false`: it is another, and nothing was changed.
+    #[inline(always)]
+    pub(super) fn eager_straight(&mut self, index: usize, region: u16, message: &Outgoing) -> bool {
+        let c = &mut self.connections[index];
+        let copied = message.length <= self.config.eager_mapped_bytes_max.0
+            || !self.regions.is_mapped(region);
+        let common = c.pull
+            && c.queue.is_empty()
+            && c.may_consume(0)
+            && message.length <= c.eager_bytes_max
+            && copied;
+        if !common {
+            return false;
+        }
+        let span = self.regions.span(region, message.address, message.length, 0);
+        let head = c.head(KIND_EAGER, message.tag, 0).encode();
+        if !self.rail.send_now(c.peer, &head, span) {
+            return false;
+        }
+        c.head_left(false);
+        self.stats.eager += 1;
+        true
+    }
+
+    /// Delivers the common message: short, in turn, and for the one receive of the oldest group.
+    /// `false`: it is another, and nothing was changed.
+    ///
+    /// Every record is looked up once; whatever needs the whole endpoint comes last.
+    #[inline(always)]
+    pub(super) fn eager_expected(
+        &mut self,
+        index: usize,
+        slot: RecvSlot,
+        head: &SendHead,
+        length: u32,
+    ) -> bool {
+        let length = u64::from(length);
+        let at = self.group_at(index, self.connections[index].group_oldest);
+        let c = &mut self.connections[index];
+        let (group, receive) = (&mut self.groups[at], &mut self.receives[at * GROUP_MAX]);
+        let common = head.kind == KIND_EAGER
+            && head.stripes == 0
+            && c.state == ConnectionState::Open
+            && head.eager_number == c.eager_expected.0
+            && c.group_oldest != c.group_post
+            && c.has_no_detours()
+            && group.count == 1
+            && group.bound == 0
+            && receive.label as i32 == head.tag
+            && length <= receive.length;
+        if !common {
+            return false;
+        }
+        let delivered = Seq(head.delivered_through);
+        let delivers = c.acks_raise(Seq(head.credits_through), delivered);
+        c.groups_take(Seq(head.group_base));
+        c.eager_expected = c.eager_expected.next();
+        c.group_oldest = c.group_oldest.next();
+        let more = c.group_oldest != c.group_post;
+        (group.bound, group.done) = (1, 1);
+        receive.length = length;
+        receive.label = head.eager_number;
+        if receive.cell != NIL {
+            c.cell_drop(receive);
+        }
+        if c.credit_free() {
+            self.work.insert(index);
+        }
+        self.stats.receives += 1;
+        self.stats.receive_bytes += length;
+        let region = receive.region;
+        if length != 0 {
+            let span = self.regions.span(region, receive.address, length, 0);
+            self.rail.received_take(c.peer, slot, span);
+        } else {
+            self.rail.received_release(c.peer, slot);
+        }
+        self.regions.unpin(region);
+        if delivers {
+            self.deliveries_apply(index, delivered, 0);
+        }
+        if more {
+            self.oldest_advance(index); // over groups that were withdrawn
+        }
+        true
+    }
+}
