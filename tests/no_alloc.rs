@@ -108,10 +108,8 @@ fn life(place: Place) -> u64 {
     let ready = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
-        let other = &b.shared;
-        // SAFETY: `Shared` may be used from any thread, and outlives this scope; the data thread
-        // uses only the rest of the endpoint meanwhile.
-        let other = unsafe { &*std::ptr::from_ref(other) };
+        // SAFETY: the endpoint is closed after this scope.
+        let other = unsafe { b.shared.place().as_ref() };
         let (stop, ready) = (&stop, &ready);
         let helper = scope.spawn(move || {
             ready.wait();

@@ -241,7 +241,7 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(c * r * size("GroupRecord"))
             + lines(c * r * 8 * size("ReceiveRecord"))
             + lines(c * 24 * size("EarlySend"))
-            + lines(c * 32 * size("HeldMessage"))
+            + lines(c * 48 * size("HeldMessage"))
             + c * (64 + 8 * 128 + r * 8 * 64)
             + 2 * lines(8 * c.div_ceil(64))
             + 128;
@@ -252,7 +252,8 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + 2 * lines(4 * c)
             + size("Indices")
             + lines(events * size("BandEvent"))
-            + lines(c * size("Known"));
+            + lines(c * size("Known"))
+            + lines(size("Shared"));
         let ops = (c * r).clamp(64, 4096);
         let rail = lines(c * size("shm peer"))
             + lines(4 * c)

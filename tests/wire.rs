@@ -383,6 +383,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
         ("frame", "refused", frame(Frame::Refused(refused_hello()))),
         ("frame", "closed", frame(Frame::Closed(refused_hello()))),
+        ("ring", "records", checks::ring_seed()),
+        ("rings", "records", checks::rings_seed()),
     ]
 }
 

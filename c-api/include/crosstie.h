@@ -95,13 +95,17 @@
 #define XTIE_VERSION                                                                               \
     ((XTIE_VERSION_MAJOR << 16) | (XTIE_VERSION_MINOR << 8) | XTIE_VERSION_PATCH)
 
-// Outstanding transfers of an endpoint; a part of the macros below.
+// Outstanding transfers of an endpoint, a power of two from 64 to 4096; a part of the macros below.
 #define XTIE_OPERATIONS(connections_max, requests_max)                                             \
-    ((size_t)(connections_max) * (size_t)(requests_max) < 64                                       \
-         ? (size_t)64                                                                              \
-         : (size_t)(connections_max) * (size_t)(requests_max) > 4096                               \
-               ? (size_t)4096                                                                      \
-               : (size_t)(connections_max) * (size_t)(requests_max))
+    XTIE_OPERATIONS_OF((size_t)(connections_max) * (size_t)(requests_max))
+#define XTIE_OPERATIONS_OF(requests)                                                               \
+    ((size_t)((requests) <= 64     ? 64                                                            \
+              : (requests) <= 128  ? 128                                                           \
+              : (requests) <= 256  ? 256                                                           \
+              : (requests) <= 512  ? 512                                                           \
+              : (requests) <= 1024 ? 1024                                                          \
+              : (requests) <= 2048 ? 2048                                                          \
+                                   : 4096))
 
 // Storage of an endpoint in bytes, as an integer constant expression: what xtie_endpoint_size says
 // for a configuration with these limits. For all devices but the loopback.
@@ -362,7 +366,7 @@ typedef struct xtie_endpoint_config {
     // Longest message in bytes that is copied instead of read in place; default 8192.
     uint32_t eager_bytes_max;
     // Shared memory in bytes for messages, of each connection and direction: a power of two from
-    // 4096 to 262144; default 65536.
+    // 4096 to 131072; default 65536.
     uint32_t send_ring_bytes;
     // Shared memory in bytes for control and for transfers in two copies, of each connection and
     // direction: a power of two from 4096 to 16777216; default 65536.
@@ -517,7 +521,8 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 //     that do not change the size.
 // endpoint_out: the endpoint, which is the storage's address.
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. The log says more.
+//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The
+//     log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
                        size_t storage_bytes,
@@ -545,7 +550,8 @@ int xtie_endpoint_progress(struct xtie_endpoint *endpoint, uint32_t *events_out)
 int xtie_endpoint_wait_fd(const struct xtie_endpoint *endpoint, int *fd_out);
 
 // Asks to be woken by the descriptor of xtie_endpoint_wait_fd. Call it when there is nothing to
-// do, before each sleep.
+// do, before each sleep: it makes progress, looks once more, and answers XTIE_AGAIN if that
+// changed anything.
 //
 // Results: XTIE_OK: sleep now. XTIE_AGAIN: something happened meanwhile; test your requests
 //     instead of sleeping. The loopback device never sleeps.
@@ -587,6 +593,7 @@ int xtie_endpoint_listen(struct xtie_endpoint *endpoint,
 
 // Takes a connection that a peer has made.
 //
+// listener: open.
 // connection_out: the connection, until xtie_connection_close; NULL: none is there now, call
 //     again.
 // Results: XTIE_OK in both cases, XTIE_ERR_NULL, XTIE_ERR_LISTENER.
@@ -598,6 +605,7 @@ int xtie_listener_accept(struct xtie_endpoint *endpoint,
 // Closes a listener. Its handle is void; connections that nobody accepted are closed with it,
 // accepted ones stay.
 //
+// listener: not to be used afterwards.
 // Results: XTIE_OK, XTIE_ERR_LISTENER.
 // Threads: any. Cost: control path; never blocks.
 int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *listener);
@@ -622,25 +630,30 @@ int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
                           struct xtie_attempt **attempt_inout,
                           struct xtie_connection **connection_out);
 
-// Gives up an attempt to connect.
+// Gives up an attempt to connect. Without this an attempt ends by itself, with XTIE_ERR_DEADLINE
+// at the latest.
 //
-// attempt: over from now on.
+// attempt: of xtie_endpoint_connect; over from now on.
 // Results: XTIE_OK, XTIE_ERR_ATTEMPT.
 // Threads: any. Cost: control path; never blocks.
 int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *attempt);
 
 // ---- Message -----------------------------------------------------------------------------------
 //
-// Starts to send a message. Messages of one connection arrive in the order of these calls; the
-// receiver needs a receive for each.
+// Starts to send a message. Messages of one connection and tag arrive in the order of these
+// calls; the receiver needs a receive for each.
+//
+// The request of a short message ends when it was copied, which may be at once: test it all the
+// same. That of a long one ends when the receiver has its bytes. Neither says that the receiving
+// program has looked at them.
 //
 // connection: where to.
 // data: first byte of the message; the library's to read until the request has ended.
 // bytes: its length, from 0 to 2^40.
-// tag: matched against the tags of the receiver's oldest group of receives.
+// tag: any number; the receiver's buffer has the same.
 // memory: registered memory that the message lies in; not looked at when bytes is zero.
-// request_out: to be tested to its end; NULL: no room now, nothing was sent: make progress, then
-//     call again.
+// request_out: to be tested to its end; NULL: requests_max sends are outstanding, nothing was
+//     sent: make progress, then call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 //     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
 //     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
@@ -653,14 +666,23 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
                           struct xtie_memory *memory,
                           struct xtie_request **request_out);
 
-// Offers room for 1 to XTIE_GROUP_MAX messages. The group takes messages whose tags are among its
-// own, each buffer one; messages wait until a group that takes them is the oldest.
+// Offers a group of buffers for 1 to XTIE_GROUP_MAX messages, one each; its request ends when all
+// of them have theirs.
+//
+// Only the oldest group that is not full takes messages: each goes to the group's first free
+// buffer with its tag. A message whose tag the group does not have waits for a later group, while
+// others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
+//
+// A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
+// the group is full, sizes_out of xtie_request_test has the message's length, and the send ends
+// well. The message is gone; the group's others are there.
 //
 // connection: where from.
-// buffers: the rooms, read only during the call; what they name is the library's to write until
+// buffers: read only during the call; the bytes that they name are the library's to write until
 //     the request has ended.
 // count: how many.
-// request_out: to be tested to its end; NULL: no room now: make progress, then call again.
+// request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
+//     then call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 //     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
 //     its cause.
@@ -683,9 +705,11 @@ int xtie_connection_peer(const struct xtie_endpoint *endpoint,
                          char *text_out,
                          size_t text_bytes);
 
-// Closes a connection: call it again while it answers XTIE_AGAIN. Requests that are outstanding
-// end with XTIE_ERR_CONNECTION_CLOSED, and the peer's with XTIE_ERR_PEER_CLOSED. A message that
-// must arrive is tested to its end first.
+// Closes a connection: call it again while it answers XTIE_AGAIN. After XTIE_OK nothing reads or
+// writes the buffers of its requests any more. Those that were outstanding have ended with
+// XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
+// end with XTIE_ERR_PEER_CLOSED. Messages under way are lost: one that must arrive is answered
+// by a message of the peer's first.
 //
 // connection: not to be used after XTIE_OK.
 // Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, make progress first;
@@ -705,7 +729,7 @@ int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
 //     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
-// Threads: any. Cost: control path; no page is touched.
+// Threads: any. Cost: control path; no page is touched. Ranges may overlap.
 int xtie_memory_register(struct xtie_endpoint *endpoint,
                          void *data,
                          size_t bytes,
@@ -742,8 +766,9 @@ int xtie_memory_alloc(struct xtie_endpoint *endpoint,
 // Threads: any. Cost: control path.
 int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 
-// Asks whether a request has ended, and how; makes progress while it has not. What it answers once
-// it is done it answers once: the request is gone then.
+// Asks whether a request has ended, and how; makes progress while it has not. Nothing moves
+// between calls: who waits keeps calling this, or xtie_endpoint_progress. The end is told once;
+// the request is gone then, and its buffers and memory are the caller's again.
 //
 // The one function whose error may be the request's own: when *done_out was set to 1, the result
 // is how the request ended, else why the call failed. Set the variable to 0 before.
@@ -751,8 +776,8 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 // request: of isend or irecv.
 // done_out: 1: it has ended; 0: call again.
 // sizes_out: NULL, or one entry for a send and as many as buffers for a receive, written when it
-//     has ended: bytes sent, or received in each buffer. Of a receive that failed, entries say
-//     nothing.
+//     has ended: bytes sent, or of the message for each buffer, also where it was too long
+//     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
 //     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
 //     call XTIE_ERR_NULL, XTIE_ERR_STALE.
@@ -762,9 +787,10 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
                       int *done_out,
                       size_t *sizes_out);
 
-// Asks for a request to end early, with XTIE_ERR_CANCELED. It must still be tested to its end,
-// and may have ended otherwise by then.
+// Asks for a request to end early, with XTIE_ERR_CANCELED: a receive that no message has reached,
+// or a send that has not left. It must still be tested to its end, and may end otherwise.
 //
+// request: of isend or irecv, not yet tested to its end.
 // Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
 //     XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.

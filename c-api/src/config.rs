@@ -53,7 +53,7 @@ pub struct xtie_endpoint_config {
     /// Longest message in bytes that is copied instead of read in place; default 8192.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
-    /// 4096 to 262144; default 65536.
+    /// 4096 to 131072; default 65536.
     pub send_ring_bytes: u32,
     /// Shared memory in bytes for control and for transfers in two copies, of each connection and
     /// direction: a power of two from 4096 to 16777216; default 65536.
@@ -124,7 +124,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
 pub(crate) fn storage_bytes(options: &Options) -> usize {
     let Limits { connections_max, requests_max, regions_max } = options.limits;
     let requests = connections_max as usize * requests_max as usize;
-    let operations = requests.clamp(64, 4096);
+    let operations = requests.next_power_of_two().clamp(64, 4096);
     let mut connection = XTIE_BYTES_CONNECTION;
     let mut operation = XTIE_BYTES_OPERATION;
     if options.device == DeviceKind::Loopback {

@@ -32,16 +32,20 @@ pub struct xtie_buffer {
 
 /// ---- Message -----------------------------------------------------------------------------------
 ///
-/// Starts to send a message. Messages of one connection arrive in the order of these calls; the
-/// receiver needs a receive for each.
+/// Starts to send a message. Messages of one connection and tag arrive in the order of these
+/// calls; the receiver needs a receive for each.
+///
+/// The request of a short message ends when it was copied, which may be at once: test it all the
+/// same. That of a long one ends when the receiver has its bytes. Neither says that the receiving
+/// program has looked at them.
 ///
 /// connection: where to.
 /// data: first byte of the message; the library's to read until the request has ended.
 /// bytes: its length, from 0 to 2^40.
-/// tag: matched against the tags of the receiver's oldest group of receives.
+/// tag: any number; the receiver's buffer has the same.
 /// memory: registered memory that the message lies in; not looked at when bytes is zero.
-/// request_out: to be tested to its end; NULL: no room now, nothing was sent: make progress, then
-///     call again.
+/// request_out: to be tested to its end; NULL: requests_max sends are outstanding, nothing was
+///     sent: make progress, then call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 ///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
 ///     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
@@ -75,14 +79,23 @@ pub unsafe extern "C" fn xtie_connection_isend(
     })
 }
 
-/// Offers room for 1 to XTIE_GROUP_MAX messages. The group takes messages whose tags are among its
-/// own, each buffer one; messages wait until a group that takes them is the oldest.
+/// Offers a group of buffers for 1 to XTIE_GROUP_MAX messages, one each; its request ends when all
+/// of them have theirs.
+///
+/// Only the oldest group that is not full takes messages: each goes to the group's first free
+/// buffer with its tag. A message whose tag the group does not have waits for a later group, while
+/// others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
+///
+/// A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
+/// the group is full, sizes_out of xtie_request_test has the message's length, and the send ends
+/// well. The message is gone; the group's others are there.
 ///
 /// connection: where from.
-/// buffers: the rooms, read only during the call; what they name is the library's to write until
+/// buffers: read only during the call; the bytes that they name are the library's to write until
 ///     the request has ended.
 /// count: how many.
-/// request_out: to be tested to its end; NULL: no room now: make progress, then call again.
+/// request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
+///     then call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 ///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
 ///     its cause.
@@ -156,9 +169,11 @@ pub unsafe extern "C" fn xtie_connection_peer(
     })
 }
 
-/// Closes a connection: call it again while it answers XTIE_AGAIN. Requests that are outstanding
-/// end with XTIE_ERR_CONNECTION_CLOSED, and the peer's with XTIE_ERR_PEER_CLOSED. A message that
-/// must arrive is tested to its end first.
+/// Closes a connection: call it again while it answers XTIE_AGAIN. After XTIE_OK nothing reads or
+/// writes the buffers of its requests any more. Those that were outstanding have ended with
+/// XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
+/// end with XTIE_ERR_PEER_CLOSED. Messages under way are lost: one that must arrive is answered
+/// by a message of the peer's first.
 ///
 /// connection: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, make progress first;

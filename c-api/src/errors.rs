@@ -131,7 +131,9 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Rings => XTIE_ERR_RINGS,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
-        OpenError::Band(BandError::Descriptors(_)) => XTIE_ERR_DESCRIPTORS,
+        OpenError::Band(BandError::Descriptors(_))
+        | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
+        OpenError::System(libc::ENOMEM | libc::ENOSPC) => XTIE_ERR_NO_MEMORY,
         OpenError::Band(BandError::ShmDir | BandError::Tables | BandError::System(_))
         | OpenError::System(_) => XTIE_ERR_SYSTEM,
     }

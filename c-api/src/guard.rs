@@ -14,6 +14,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crosstie::host::{self, Shared, log};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +36,8 @@ pub(crate) struct Room {
     state: AtomicU64,
     forks: u32,
     error: Mutex<Text>,
+    /// The half that any thread may use: beside the endpoint in its block, not inside of it.
+    shared: NonNull<Shared>,
     host: UnsafeCell<ManuallyDrop<host::Endpoint>>,
 }
 
@@ -51,6 +54,7 @@ pub(crate) unsafe fn put(storage: *mut u8, endpoint: host::Endpoint) -> *mut xti
         state: AtomicU64::new(OPEN),
         forks: FORKS.load(Ordering::Relaxed),
         error: Mutex::new(Text::EMPTY),
+        shared: endpoint.shared.place(),
         host: UnsafeCell::new(ManuallyDrop::new(endpoint)),
     };
     let place: *mut Room = storage.cast();
@@ -133,7 +137,7 @@ pub(crate) fn data(
     };
     let host = room.host.get();
     // SAFETY: one thread at a time is in here (crosstie.h, "Threads"); other threads reach the
-    // half `shared` only, which is made for that.
+    // room's other fields and the shared half, which lies outside of this.
     match catch_unwind(AssertUnwindSafe(|| call(Entered { host: unsafe { &mut *host }, room }))) {
         Ok(result) => result,
         Err(payload) => poison(room, payload),
@@ -159,9 +163,8 @@ pub(crate) fn shared<E: Explain>(
 
 /// The half that any thread may use, without touching the other.
 fn shared_half(room: &Room) -> &Shared {
-    let host: *const host::Endpoint = room.host.get().cast();
-    // SAFETY: the endpoint stands until `take`; only the field is borrowed.
-    unsafe { &(*host).shared }
+    // SAFETY: it stands until `take`, when no other thread is in a call (crosstie.h, "Threads").
+    unsafe { room.shared.as_ref() }
 }
 
 #[cold]

@@ -40,6 +40,7 @@ pub unsafe extern "C" fn xtie_endpoint_listen(
 
 /// Takes a connection that a peer has made.
 ///
+/// listener: open.
 /// connection_out: the connection, until xtie_connection_close; NULL: none is there now, call
 ///     again.
 /// Results: XTIE_OK in both cases, XTIE_ERR_NULL, XTIE_ERR_LISTENER.
@@ -64,6 +65,7 @@ pub unsafe extern "C" fn xtie_listener_accept(
 /// Closes a listener. Its handle is void; connections that nobody accepted are closed with it,
 /// accepted ones stay.
 ///
+/// listener: not to be used afterwards.
 /// Results: XTIE_OK, XTIE_ERR_LISTENER.
 /// Threads: any. Cost: control path; never blocks.
 #[unsafe(no_mangle)]
@@ -148,9 +150,10 @@ unsafe fn connect_step(
     })
 }
 
-/// Gives up an attempt to connect.
+/// Gives up an attempt to connect. Without this an attempt ends by itself, with XTIE_ERR_DEADLINE
+/// at the latest.
 ///
-/// attempt: over from now on.
+/// attempt: of xtie_endpoint_connect; over from now on.
 /// Results: XTIE_OK, XTIE_ERR_ATTEMPT.
 /// Threads: any. Cost: control path; never blocks.
 #[unsafe(no_mangle)]

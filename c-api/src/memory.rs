@@ -23,7 +23,7 @@ pub const XTIE_MEMORY_HOST: u32 = 0x1;
 /// memory_out: to be given with each message that lies in it.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_MEMORY_KIND, XTIE_ERR_REGISTER_RANGE,
 ///     XTIE_ERR_REGIONS_FULL, XTIE_ERR_NO_MEMORY.
-/// Threads: any. Cost: control path; no page is touched.
+/// Threads: any. Cost: control path; no page is touched. Ranges may overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_register(
     endpoint: *mut xtie_endpoint,

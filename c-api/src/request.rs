@@ -8,8 +8,9 @@ use core::ffi::c_int;
 use crosstie::transport::request::{RequestIdError, RequestKind};
 use crosstie::transport::{RequestError, RequestId};
 
-/// Asks whether a request has ended, and how; makes progress while it has not. What it answers once
-/// it is done it answers once: the request is gone then.
+/// Asks whether a request has ended, and how; makes progress while it has not. Nothing moves
+/// between calls: who waits keeps calling this, or xtie_endpoint_progress. The end is told once;
+/// the request is gone then, and its buffers and memory are the caller's again.
 ///
 /// The one function whose error may be the request's own: when *done_out was set to 1, the result
 /// is how the request ended, else why the call failed. Set the variable to 0 before.
@@ -17,8 +18,8 @@ use crosstie::transport::{RequestError, RequestId};
 /// request: of isend or irecv.
 /// done_out: 1: it has ended; 0: call again.
 /// sizes_out: NULL, or one entry for a send and as many as buffers for a receive, written when it
-///     has ended: bytes sent, or received in each buffer. Of a receive that failed, entries say
-///     nothing.
+///     has ended: bytes sent, or of the message for each buffer, also where it was too long
+///     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 /// Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
 ///     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
 ///     call XTIE_ERR_NULL, XTIE_ERR_STALE.
@@ -72,9 +73,10 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
     entered.fail(&Ended::request(error, connection))
 }
 
-/// Asks for a request to end early, with XTIE_ERR_CANCELED. It must still be tested to its end,
-/// and may have ended otherwise by then.
+/// Asks for a request to end early, with XTIE_ERR_CANCELED: a receive that no message has reached,
+/// or a send that has not left. It must still be tested to its end, and may end otherwise.
 ///
+/// request: of isend or irecv, not yet tested to its end.
 /// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
 ///     XTIE_ERR_STALE.
 /// Threads: the endpoint's. Cost: data path.

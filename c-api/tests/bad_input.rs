@@ -288,7 +288,9 @@ fn message_longer_than_its_receive_is_an_error_of_the_receive_alone() {
         expect(result, XTIE_OK);
         let (result, send) = it.send(pair.0, &bytes[..length], memory);
         expect(result, XTIE_OK);
-        expect(it.finish(receive, &it).0, XTIE_ERR_TRUNCATED);
+        let (result, sizes) = it.finish(receive, &it);
+        expect(result, XTIE_ERR_TRUNCATED);
+        assert_eq!((sizes[0], &bytes[..8]), (length, &[1; 8][..]));
         expect(it.finish(send, &it).0, XTIE_OK);
         let (mut done, mut text) = (0, [0; 2]);
         // SAFETY: outputs of ours.

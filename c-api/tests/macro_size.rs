@@ -10,7 +10,7 @@ use crosstie_c::exact_bytes_for_tests;
 use std::fmt::Write as _;
 use std::process::Command;
 
-const CONNECTIONS: [u32; 12] = [1, 2, 3, 4, 31, 64, 65, 127, 128, 1000, 1025, 65536];
+const CONNECTIONS: [u32; 16] = [1, 2, 3, 4, 5, 9, 17, 31, 33, 64, 65, 127, 128, 1000, 1025, 65536];
 const REGIONS: [u32; 6] = [1, 2, 7, 256, 1000, 65534];
 
 fn all() -> impl Iterator<Item = (u32, u32, u32)> {

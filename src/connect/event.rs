@@ -63,6 +63,22 @@ pub struct LinkParams {
     pub membarrier: bool,
 }
 
+impl LinkParams {
+    /// Those of no connection.
+    pub const NONE: LinkParams = LinkParams {
+        peer: ConnectHello::ZERO,
+        side: Side::Connector,
+        rings_address: 0,
+        send_ring_bytes: 0,
+        write_ring_bytes: 0,
+        kernel_copy_pid: None,
+        peer_copies: false,
+        heap: None,
+        doorbell_fd: -1,
+        membarrier: false,
+    };
+}
+
 /// Our own numbers in every `Connect` and `Accepted`.
 #[derive(Copy, Clone, Debug)]
 pub struct LocalTemplate {

@@ -9,17 +9,15 @@ use super::machine::{Machine, each};
 use super::options::{self, Options};
 use super::own::Own;
 use super::settings::{self, Environment};
-use super::shared::{RailDomain, SetUp, Shared, locked, note};
-use crate::base::carve::{BLOCK_ALIGN, BlockTooSmall, Carver};
+use super::shared::{Half, RailDomain, SetUp, Shared, is_current, is_live, locked, note};
+use crate::base::carve::{BLOCK_ALIGN, BlockTooSmall, Carver, RawSlice};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Instant};
-use crate::connect::{
-    Band, BandConfig, BandEvent, BandTables, LinkParams, LocalTemplate, Side, Wake,
-};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LinkParams, LocalTemplate, Wake};
 use crate::fabric::{Domain, DownCause, Provider, RailKey, RemoteSpan};
 use crate::memory::{Errno, SharedHeap, WakeFd, wake};
 use crate::provider::loopback::Loopback;
@@ -31,7 +29,6 @@ use crate::transport::{
     self, Config, ConnectionSetup, DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError,
     RequestId, Stats, SubmitError,
 };
-use crate::wire::hello::ConnectHello;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
@@ -54,37 +51,7 @@ pub(super) struct Known {
     params: LinkParams,
 }
 
-const UNKNOWN: Known = Known {
-    generation: 0,
-    in_use: false,
-    gone: None,
-    params: LinkParams {
-        peer: ConnectHello {
-            connection: 0,
-            target: 0,
-            rings_offset: 0,
-            send_ring_bytes: 0,
-            write_ring_bytes: 0,
-            mailbox_key: 0,
-            mailbox_address: 0,
-            groups_max: 0,
-            credits: 0,
-            eager_bytes_max: 0,
-            data_rails: 0,
-            control_rails: 0,
-            features: 0,
-        },
-        side: Side::Connector,
-        rings_address: 0,
-        send_ring_bytes: 0,
-        write_ring_bytes: 0,
-        kernel_copy_pid: None,
-        peer_copies: false,
-        heap: None,
-        doorbell_fd: -1,
-        membarrier: false,
-    },
-};
+const UNKNOWN: Known = Known { generation: 0, in_use: false, gone: None, params: LinkParams::NONE };
 
 /// An endpoint in a block of the caller's memory.
 pub struct Endpoint {
@@ -92,8 +59,10 @@ pub struct Endpoint {
     known: &'static mut [Known],
     events: Consumer<'static, BandEvent>,
     mailbox_key: RailKey,
+    /// Those of `shared`: read at every request, so that the way there is short.
+    generations: &'static [AtomicU32],
     /// What any thread may use, also while another thread uses the rest.
-    pub shared: Shared,
+    pub shared: Half,
 }
 
 /// Whether a connection is closed.
@@ -150,7 +119,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// - `block` is aligned to 64 bytes and valid for reads and writes of `length` bytes until
-    ///   [`Endpoint::close`] has returned, and nobody else touches it.
+    ///   [`Endpoint::close`] has returned, and nobody else touches it;
+    /// - who uses [`Half::place`] has ended doing so when the endpoint is closed or dropped.
     pub unsafe fn open(
         block: *mut u8,
         length: usize,
@@ -167,9 +137,10 @@ impl Endpoint {
         let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
         let regions = DataMrs::carve(&mut block, options.limits.regions_max)?;
         let tables = Tables::carve(&mut block, &options)?;
+        let half = block.raw(size_of::<Shared>())?;
         let heap = heap_create(&options)?;
         let wake = Arc::new(WakeFd::create()?);
-        let parts = Parts { options, environment, regions, tables, heap, wake };
+        let parts = Parts { options, environment, regions, tables, half, heap, wake };
         match options.device {
             DeviceKind::SharedMemory => parts.open_shm(&mut block),
             DeviceKind::Loopback => parts.open_loopback(&mut block),
@@ -258,7 +229,7 @@ impl Endpoint {
         // what is in use was live with this generation once: whether it still is, is one load
         let known = self.known.get(connection.index as usize);
         let used = known.is_some_and(|k| k.in_use && k.generation == connection.generation);
-        if used && self.shared.is_current(connection) {
+        if used && is_current(self.generations, connection) {
             return Ok(ConnectionIndex(connection.index));
         }
         self.first_use(connection)
@@ -267,7 +238,7 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn first_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
-        if !self.shared.is_live(connection) {
+        if !is_live(self.generations, connection) {
             return Err(SubmitError::Connection);
         }
         self.events_take();
@@ -282,7 +253,9 @@ impl Endpoint {
                 let partner = known.params.peer.connection as u32;
                 let other = &mut self.known[partner as usize];
                 let live = Handle { index: partner, generation: other.generation };
-                if !self.shared.is_live(live) || other.params.peer.connection != u64::from(index) {
+                if !is_live(self.generations, live)
+                    || other.params.peer.connection != u64::from(index)
+                {
                     return Err(SubmitError::Failed(RequestError::PeerClosed));
                 }
                 other.in_use = true;
@@ -298,7 +271,7 @@ impl Endpoint {
 
     /// Gives up a connection: its outstanding requests end with `Closed`.
     pub fn connection_close(&mut self, connection: Handle) -> Closing {
-        if !self.shared.is_live(connection) {
+        if !is_live(self.generations, connection) {
             return Closing::Stale;
         }
         let known = &self.known[connection.index as usize];
@@ -356,12 +329,7 @@ impl Endpoint {
                 self.progress();
             }
         }
-        // the band goes before the memory that its links map
-        let Shared { set_up, heap, wake, .. } = self.shared;
-        if let SetUp::Band(band) = set_up {
-            band.close();
-        }
-        drop((heap, wake));
+        self.shared.close();
     }
 }
 
@@ -449,6 +417,8 @@ struct Parts {
     environment: Environment,
     regions: DataMrs<'static>,
     tables: Tables,
+    /// The place of [`Shared`].
+    half: RawSlice,
     heap: Option<Arc<SharedHeap>>,
     wake: Arc<WakeFd>,
 }
@@ -473,7 +443,7 @@ impl Parts {
         let key = unsafe { domain.register(machine.mailboxes().region()) }
             .map_err(|_| OpenError::Storage)?;
         let template = self.template(&machine.mailboxes(), key);
-        let Parts { options, environment, regions, tables, heap, wake } = self;
+        let Parts { options, environment, regions, tables, half, heap, wake } = self;
         let memory = HostMemory {
             heap: heap.clone(),
             wake: Arc::clone(&wake),
@@ -501,12 +471,15 @@ impl Parts {
         let set_up = SetUp::Band(band);
         let generations = tables.generations;
         let domain = RailDomain::Shm(domain);
+        let shared = Shared { regions, domain, set_up, heap, wake, generations };
         Ok(Endpoint {
             machine: Machine::Shm(machine),
             known: tables.known,
             events: tables.consumer,
             mailbox_key: key,
-            shared: Shared { regions, domain, heap, set_up, wake, generations },
+            generations,
+            // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
+            shared: unsafe { Half::put(half, shared) },
         })
     }
 
@@ -545,18 +518,20 @@ impl Parts {
             .map_err(|_| OpenError::Storage)?;
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
-        let Parts { regions, tables, heap, wake, .. } = self;
+        let Parts { regions, tables, half, heap, wake, .. } = self;
         let Tables { pool, generations, producer, consumer, known } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);
         let shared = Shared {
             regions,
             domain: RailDomain::Loopback(domain),
-            heap,
             set_up: SetUp::Own(Mutex::new(own)),
+            heap,
             wake,
             generations,
         };
         let machine = Machine::Loopback(machine);
-        Ok(Endpoint { machine, known, events: consumer, mailbox_key, shared })
+        // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
+        let shared = unsafe { Half::put(half, shared) };
+        Ok(Endpoint { machine, known, events: consumer, mailbox_key, generations, shared })
     }
 }

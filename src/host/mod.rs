@@ -2,7 +2,8 @@
 //! tool both stand on this room, so that they cannot differ.
 //!
 //! [`Endpoint`] has two halves. [`Shared`] may be used from any thread: registration, listening,
-//! connecting, accepting. The rest belongs to one thread at a time: requests, progress, closing.
+//! connecting, accepting; it lies beside the endpoint in the block, so that the two never overlap.
+//! The rest belongs to one thread at a time: requests, progress, closing.
 
 pub mod device;
 pub mod endpoint;
@@ -12,6 +13,7 @@ pub mod log;
 mod machine;
 pub mod options;
 mod own;
+#[cfg(feature = "tool")]
 pub(crate) mod owned;
 pub mod settings;
 pub mod shared;
@@ -22,4 +24,4 @@ pub use error::{
     AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
 };
 pub use options::Options;
-pub use shared::{Attempt, Shared};
+pub use shared::{Attempt, Half, Shared};

@@ -4,6 +4,7 @@
 use super::device::DeviceKind;
 use super::endpoint::Known;
 use super::error::OpenError;
+use super::shared::Shared;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
@@ -47,7 +48,7 @@ impl Default for Options {
 }
 
 /// The longest send ring; the block has room to account for its lines.
-pub const SEND_RING_BYTES_MAX: u32 = 256 << 10;
+pub const SEND_RING_BYTES_MAX: u32 = 128 << 10;
 /// Shortest ring.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Longest write ring.
@@ -102,10 +103,11 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
 }
 
 /// What the side band and the data thread keep of connections, and their sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 3] = [
+pub const RECORD_SIZES: [(&str, usize); 4] = [
     ("Known", size_of::<Known>()),
     ("BandEvent", size_of::<Cell<BandEvent>>()),
     ("Indices", size_of::<Indices>()),
+    ("Shared", size_of::<Shared>()),
 ];
 
 impl Options {
@@ -128,7 +130,8 @@ impl Options {
             + 2 * bytes_for::<AtomicU32>(connections)
             + lines(core::mem::size_of::<Indices>())
             + bytes_for::<Cell<BandEvent>>(events(&self.limits))
-            + bytes_for::<Known>(connections);
+            + bytes_for::<Known>(connections)
+            + bytes_for::<Shared>(1);
         let rail = match self.device {
             DeviceKind::SharedMemory => shm::bytes(&shm_limits(&self.limits)),
             DeviceKind::Loopback => loopback::Loopback::bytes(loopback_limits(&self.limits)),

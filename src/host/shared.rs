@@ -5,6 +5,7 @@ extern crate std;
 use super::error::{AcceptError, ConnectError, DeregisterError, ListenError, RegisterError};
 use super::link_memory::HostMemory;
 use super::own::Own;
+use crate::base::carve::{BLOCK_ALIGN, RawSlice};
 use crate::base::regions::RemoveError;
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
@@ -19,6 +20,9 @@ use crate::transport::DataMrs;
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::hello::ConnectHello;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::ptr::NonNull;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -52,10 +56,93 @@ pub(super) enum SetUp {
 pub struct Shared {
     pub(super) regions: DataMrs<'static>,
     pub(super) domain: RailDomain,
-    pub(super) heap: Option<Arc<SharedHeap>>,
+    // dropped in this order: the side band before the memory that its links map
     pub(super) set_up: SetUp,
+    pub(super) heap: Option<Arc<SharedHeap>>,
     pub(super) wake: Arc<WakeFd>,
     pub(super) generations: &'static [AtomicU32],
+}
+
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<Shared>();
+};
+
+/// An endpoint's hold on its [`Shared`], which lies in the endpoint's block, not in the endpoint:
+/// another thread's `&Shared` and the data thread's `&mut Endpoint` never cover the same bytes.
+pub struct Half(NonNull<Shared>);
+
+// SAFETY: stands for a `Shared` and a `&Shared`, both of which may go to another thread (above).
+unsafe impl Send for Half {}
+// SAFETY: as above.
+unsafe impl Sync for Half {}
+
+impl Half {
+    /// Moves `shared` to its place in the block.
+    ///
+    /// # Safety
+    /// - `place` is a cut of a block that is valid until the result is dropped, as long as a
+    ///   `Shared` at least, and nobody else touches it.
+    pub(super) unsafe fn put(place: RawSlice, shared: Shared) -> Half {
+        const { assert!(align_of::<Shared>() <= BLOCK_ALIGN) };
+        assert!(place.length >= size_of::<Shared>());
+        let start: *mut Shared = place.start.cast();
+        // SAFETY: long enough (asserted), aligned as every cut is, ours by this contract.
+        unsafe { start.write(shared) };
+        // SAFETY: a cut of a block is not at address zero.
+        Half(unsafe { NonNull::new_unchecked(start) })
+    }
+
+    /// Where it lies. A thread other than the endpoint's may use it there until the endpoint is
+    /// closed, also while the endpoint's thread is in a call.
+    pub fn place(&self) -> NonNull<Shared> {
+        self.0
+    }
+
+    /// Ends the side band, then what it stood on.
+    pub(super) fn close(self) {
+        let held = ManuallyDrop::new(self);
+        // SAFETY: `put` wrote it; nobody uses it any more (`Endpoint::open`), and the hold is not
+        // dropped a second time.
+        let shared = unsafe { held.0.read() };
+        if let SetUp::Band(band) = shared.set_up {
+            band.close();
+        }
+        drop((shared.heap, shared.wake));
+    }
+}
+
+impl Deref for Half {
+    type Target = Shared;
+
+    #[inline]
+    fn deref(&self) -> &Shared {
+        // SAFETY: `put` wrote it, and only `close` and `drop`, which own the hold, end it. It is
+        // never borrowed mutably.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        // SAFETY: as in `close`.
+        unsafe { self.0.drop_in_place() };
+    }
+}
+
+/// Whether the generations say that a connection's handle is live. *Cost*: one load.
+#[inline]
+pub(super) fn is_live(generations: &[AtomicU32], connection: Handle) -> bool {
+    connection.generation & 1 == 1 && is_current(generations, connection)
+}
+
+/// [`is_live`] of a handle that was live once.
+#[inline(always)]
+pub(super) fn is_current(generations: &[AtomicU32], connection: Handle) -> bool {
+    generations.get(connection.index as usize).is_some_and(|generation| {
+        // acquire: pairs with [connection-generation] of the side band
+        generation.load(Ordering::Acquire) == connection.generation
+    })
 }
 
 pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
@@ -242,16 +329,7 @@ impl Shared {
     /// Whether a connection's handle is live. *Cost*: one load.
     #[inline]
     pub fn is_live(&self, connection: Handle) -> bool {
-        connection.generation & 1 == 1 && self.is_current(connection)
-    }
-
-    /// [`Shared::is_live`] of a handle that was live once.
-    #[inline(always)]
-    pub(super) fn is_current(&self, connection: Handle) -> bool {
-        self.generations.get(connection.index as usize).is_some_and(|generation| {
-            // acquire: pairs with [connection-generation] of the side band
-            generation.load(Ordering::Acquire) == connection.generation
-        })
+        is_live(self.generations, connection)
     }
 }
 
@@ -264,17 +342,6 @@ fn remove_error(error: RemoveError) -> DeregisterError {
 
 fn established(index: u32, generation: u32, other: u32, side: Side) -> BandEvent {
     let peer = ConnectHello { connection: u64::from(other), ..ConnectHello::default() };
-    let params = LinkParams {
-        peer,
-        side,
-        rings_address: 0,
-        send_ring_bytes: 0,
-        write_ring_bytes: 0,
-        kernel_copy_pid: None,
-        peer_copies: false,
-        heap: None,
-        doorbell_fd: -1,
-        membarrier: false,
-    };
+    let params = LinkParams { peer, side, ..LinkParams::NONE };
     BandEvent::Established { index, generation, params }
 }

@@ -24,11 +24,12 @@ pub const REGIONS_MAX: u32 = (1 << 16) - 1;
 /// returns them; what is held unexpected stays within 1.5 KiB of records.
 pub const CREDITS: u32 = 48;
 
-/// On a rail that pushes, credits that only starts of bound messages may use, so that early messages which nobody
-/// receives cannot keep a bound message from starting.
+/// On a rail that pushes, credits that only starts of bound messages may use, so that early
+/// messages which nobody receives cannot keep a bound message from starting.
 pub const CREDITS_FOR_STARTS: u32 = 8;
 
-/// Long messages that may be sent and not yet known to be delivered: what a delivery mask can say.
+/// Long messages that may be on their way and not known to be delivered: what a delivery mask can
+/// say.
 pub const UNDELIVERED_MAX: u32 = 64;
 
 /// Early sends that may be unbound: never more than there are control slots, or slots would be

@@ -8,7 +8,7 @@ use super::request::RequestError;
 use crate::base::seq::Seq;
 use crate::fabric::{OpKind, PostError, Posted, Provider, RailKey, RemoteSpan};
 use crate::wire::GROUP_MAX;
-use crate::wire::descriptor::Descriptor;
+use crate::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
 use crate::wire::head::KIND_DESCRIPTOR;
 
 /// Length of a descriptor for the one data rail of this endpoint.
@@ -119,6 +119,14 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
+    /// What a descriptor says, whatever the number of its sender's rails.
+    fn descriptor_read(&self, index: usize, message: &HeldMessage) -> Option<Descriptor> {
+        let mut payload = [0; DESCRIPTOR_BYTES_MAX];
+        let payload = payload.get_mut(..message.length as usize)?;
+        self.rail.received_peek(self.connections[index].peer, message.slot, payload);
+        Descriptor::decode(payload).ok()
+    }
+
     fn pull_read(
         &mut self,
         index: usize,
@@ -126,14 +134,7 @@ impl<P: Provider> Endpoint<'_, P> {
         receive: u8,
         message: &HeldMessage,
     ) -> Reading {
-        let mut payload = [0; DESCRIPTOR_BYTES];
-        let peer = self.connections[index].peer;
-        if message.length as usize != DESCRIPTOR_BYTES {
-            self.connection_fail(index, RequestError::Protocol);
-            return Reading::Begun;
-        }
-        self.rail.received_peek(peer, message.slot, &mut payload);
-        let Ok(descriptor) = Descriptor::decode(&payload) else {
+        let Some(descriptor) = self.descriptor_read(index, message) else {
             self.connection_fail(index, RequestError::Protocol);
             return Reading::Begun;
         };

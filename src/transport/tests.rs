@@ -15,7 +15,7 @@ use std::vec::Vec;
 
 const A: ConnectionIndex = ConnectionIndex(0);
 const B: ConnectionIndex = ConnectionIndex(1);
-const BUDGET: Bytes = Bytes::kib(256);
+const BUDGET: Bytes = Bytes::kib(if cfg!(miri) { 16 } else { 256 });
 const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 16 };
 const RAIL: loopback::Limits = loopback::Limits {
     peers_max: 2,
@@ -24,6 +24,11 @@ const RAIL: loopback::Limits = loopback::Limits {
     regions_max: 17,
     jobs: 64,
 };
+
+/// A message of many stripes, and more than one poll moves.
+const LONG: usize = if cfg!(miri) { 40_001 } else { 1_000_001 };
+/// Enough to use every record many times.
+const MESSAGES: usize = if cfg!(miri) { 200 } else { 5000 };
 
 struct Pair<'m> {
     endpoint: Endpoint<'m, Loopback<'m>>,
@@ -91,7 +96,7 @@ fn messages_of_every_size_cross_in_both_modes_and_orders() {
         for send_first in [true, false] {
             let mut block = block();
             let mut pair = Pair::open(&mut block, pull);
-            for length in [0, 1, 8, 4096, 8192, 8193, 65_536, 1_000_001] {
+            for length in [0, 1, 8, 4096, 8192, 8193, LONG / 16 + 1, LONG] {
                 let mut source = pattern(length, 3);
                 let mut target = vec![0u8; length + 5];
                 let from = if length == 0 { Handle::default() } else { pair.register(&mut source) };
@@ -155,7 +160,7 @@ fn tags_match_inside_the_oldest_group_in_order() {
 #[test]
 fn message_longer_than_the_receive_is_an_error_and_the_next_one_arrives() {
     for pull in [true, false] {
-        for length in [100, 100_000] {
+        for length in [100, LONG / 10] {
             let mut block = block();
             let mut pair = Pair::open(&mut block, pull);
             let mut source = pattern(length, 1);
@@ -215,9 +220,9 @@ fn thousands_of_messages_keep_order_with_few_records() {
         let (mut sent, mut posted, mut done) = (0usize, 0usize, 0usize);
         let mut receives = std::collections::VecDeque::new();
         let mut sends = std::collections::VecDeque::new();
-        while done < 5000 {
+        while done < MESSAGES {
             let length = lengths[sent % lengths.len()];
-            if sent < 5000 {
+            if sent < MESSAGES {
                 match pair.endpoint.isend(A, outgoing(from, &source[..length], 0)) {
                     Ok(send) => {
                         sends.push_back(send);
@@ -226,7 +231,7 @@ fn thousands_of_messages_keep_order_with_few_records() {
                     Err(error) => assert_eq!(error, SubmitError::Again),
                 }
             }
-            if posted < 5000 && posted % 7 != 3 || receives.is_empty() {
+            if posted < MESSAGES && posted % 7 != 3 || receives.is_empty() {
                 match pair.endpoint.irecv(B, &[incoming(to, &target[..20_000], 0)]) {
                     Ok(receive) => {
                         receives.push_back(receive);

@@ -54,6 +54,9 @@ macro_rules! wire_struct {
             /// Length on the wire in bytes.
             pub const SIZE: usize = $size;
 
+            /// Every field zero.
+            pub const ZERO: $name = $name { $($field: 0),* };
+
             /// The bytes; unnamed ones are zero.
             #[inline]
             pub fn encode(&self) -> [u8; $size] {

@@ -5,11 +5,16 @@ use crosstie::base::seq::Seq;
 use crosstie::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, RefuseReason};
 use crosstie::wire::{cell, descriptor, handle, head, immediate, slot, state};
 
+#[path = "ring.rs"]
+mod shared;
+#[allow(unused_imports)] // the seeds are for the corpora
+pub use shared::{ring, ring_seed, rings, rings_seed};
+
 /// One decoder's check.
 pub type Check = fn(&[u8]);
 
 /// Every check under the name of its fuzz target and corpus.
-pub const ALL: [(&str, Check); 8] = [
+pub const ALL: [(&str, Check); 10] = [
     ("head", head),
     ("descriptor", descriptor),
     ("slot", slot),
@@ -18,6 +23,8 @@ pub const ALL: [(&str, Check); 8] = [
     ("immediate", immediate),
     ("handle", handle),
     ("frame", frame),
+    ("ring", ring),
+    ("rings", rings),
 ];
 
 /// W1.

@@ -36,7 +36,7 @@ struct Options {
 /// Runs the command; the result is the process's exit status.
 pub fn run(arguments: &[String]) -> i32 {
     match options(arguments) {
-        Ok(Some(options)) => simulate(&options),
+        Ok(Some(options)) => simulate(&options, schedule::run),
         Ok(None) => {
             std::print!("{USAGE}");
             0
@@ -67,12 +67,16 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
     Ok(Some(options))
 }
 
-fn simulate(options: &Options) -> i32 {
+/// Runs the schedule of a seed, and judges it.
+type Judged = fn(u64) -> Result<Tally, String>;
+
+fn simulate(options: &Options, judged: Judged) -> i32 {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let tallies: Vec<Tally> = thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..options.threads).map(|_| scope.spawn(|| worker(options, &next, &stop))).collect();
+        let workers: Vec<_> = (0..options.threads)
+            .map(|_| scope.spawn(|| worker(options, judged, &next, &stop)))
+            .collect();
         workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
     });
     if stop.load(Ordering::Relaxed) || tallies.len() as u64 != options.threads {
@@ -81,7 +85,7 @@ fn simulate(options: &Options) -> i32 {
     report(options, &total(&tallies))
 }
 
-fn worker(options: &Options, next: &AtomicU64, stop: &AtomicBool) -> Tally {
+fn worker(options: &Options, judged: Judged, next: &AtomicU64, stop: &AtomicBool) -> Tally {
     let mut sum = Tally::default();
     while !stop.load(Ordering::Relaxed) {
         let at = next.fetch_add(1, Ordering::Relaxed);
@@ -89,8 +93,7 @@ fn worker(options: &Options, next: &AtomicU64, stop: &AtomicBool) -> Tally {
             break;
         }
         let seed = options.seed.wrapping_add(at);
-        let judged = std::panic::catch_unwind(|| schedule::run(seed));
-        match judged {
+        match std::panic::catch_unwind(|| judged(seed)) {
             Ok(Ok(tally)) => sum = total(&[sum, tally]),
             Ok(Err(sentence)) => {
                 eprintln!("seed {seed} failed: {sentence}");
@@ -174,4 +177,68 @@ fn report(options: &Options, tally: &Tally) -> i32 {
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEDULES: u64 = 1_000;
+
+    fn status(judged: Judged) -> i32 {
+        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2 }, judged)
+    }
+
+    /// A schedule in which everything happened.
+    fn full() -> Tally {
+        let network = crate::provider::sim::SimCounts {
+            accepted: EVENTS_MIN,
+            sends: 1,
+            writes: 1,
+            reads: 1,
+            fences: 1,
+            delayed: 1,
+            reordered: 1,
+            agains: 1,
+            errors: 1,
+            deaths: 1,
+            late_completions: 1,
+            ghosts: 1,
+            ..Default::default()
+        };
+        Tally {
+            network,
+            calls: 1,
+            delivered: 1,
+            truncated: 1,
+            canceled: 1,
+            failed: 1,
+            unexpected: 1,
+            pushed: 1,
+            pulled: 1,
+        }
+    }
+
+    #[test]
+    fn schedules_with_everything_in_them_pass() {
+        assert_eq!(status(|_| Ok(full())), 0);
+    }
+
+    #[test]
+    fn seed_that_fails_or_panics_ends_with_status_1() {
+        assert_eq!(status(|seed| if seed == 700 { Err("so".into()) } else { Ok(full()) }), 1);
+        assert_eq!(status(|seed| if seed == 700 { panic!("so") } else { Ok(full()) }), 1);
+    }
+
+    #[test]
+    fn too_few_events_end_with_status_1() {
+        assert_eq!(status(|_| Ok(Tally { calls: 0, ..full() })), 1, "a class without events");
+        let network = crate::provider::sim::SimCounts { accepted: 10, ..full().network };
+        assert_eq!(status_of(network), 1, "few events per schedule");
+    }
+
+    fn status_of(network: crate::provider::sim::SimCounts) -> i32 {
+        let tally = Tally { network, ..full() };
+        report(&Options { seed: 1, schedules: 1, threads: 1 }, &tally)
+    }
 }

@@ -94,9 +94,13 @@ impl Direction {
     }
 
     fn pairing(&self) -> (Pairing, Vec<usize>) {
+        self.pairing_by(oracle::pair)
+    }
+
+    fn pairing_by(&self, pair: Oracle) -> (Pairing, Vec<usize>) {
         let sent: Vec<Sent> = self.sends.iter().map(|send| send.sent).collect();
         let (posted, kept) = self.posted();
-        (oracle::pair(&sent, &posted), kept)
+        (pair(&sent, &posted), kept)
     }
 
     fn is_done(&self) -> bool {
@@ -150,15 +154,22 @@ fn config(seed: u64) -> SimConfig {
     }
 }
 
+/// Says which message belongs to which receive.
+type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
+
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
+    run_judged(seed, oracle::pair)
+}
+
+fn run_judged(seed: u64, judge: Oracle) -> Result<Tally, String> {
     let config = config(seed);
     let way = if config.pull { "pull" } else { "push" };
     let order = if config.ordered { "ordered" } else { "unordered" };
-    run_on(config).map_err(|sentence| format!("({way}, {order}) {sentence}"))
+    run_on(config, judge).map_err(|sentence| format!("({way}, {order}) {sentence}"))
 }
 
-fn run_on(config: SimConfig) -> Result<Tally, String> {
+fn run_on(config: SimConfig, judge: Oracle) -> Result<Tally, String> {
     let seed = config.seed;
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
@@ -175,7 +186,7 @@ fn run_on(config: SimConfig) -> Result<Tally, String> {
         }
     }
     world.settle()?;
-    world.check(&fabric)
+    world.check(&fabric, judge)
 }
 
 impl<'f, 'm> World<'f, 'm> {
@@ -484,14 +495,14 @@ impl<'f, 'm> World<'f, 'm> {
     }
 
     /// Compares what happened with what the oracle says.
-    fn check(mut self, fabric: &SimFabric<'_>) -> Result<Tally, String> {
+    fn check(mut self, fabric: &SimFabric<'_>, judge: Oracle) -> Result<Tally, String> {
         let network = fabric.counts();
         let mut tally = Tally { network, calls: self.calls, ..Tally::default() };
         if network.violations != 0 {
             return Err("a message found no receive slot: credits were overrun".into());
         }
         for direction in &self.directions {
-            check_direction(direction, &mut tally)?;
+            check_direction(direction, judge, &mut tally)?;
         }
         for side in 0..2 {
             if !self.memory[side].is_untouched() {
@@ -519,8 +530,8 @@ fn ends_connection(outcome: &Outcome) -> bool {
     )
 }
 
-fn check_direction(direction: &Direction, tally: &mut Tally) -> Result<(), String> {
-    let (pairing, kept) = direction.pairing();
+fn check_direction(direction: &Direction, judge: Oracle, tally: &mut Tally) -> Result<(), String> {
+    let (pairing, kept) = direction.pairing_by(judge);
     tally.canceled += (direction.groups.len() - kept.len()) as u64;
     for (messages, at) in pairing.messages.iter().zip(kept) {
         let group = &direction.groups[at];
@@ -563,5 +574,52 @@ fn check_group(
     match (truncated, outcome.result) {
         (true, Err(RequestError::Truncated)) | (false, Ok(())) => Ok(()),
         _ => Err(format!("truncation was told wrongly: {outcome:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEDS: core::ops::Range<u64> = 1..if cfg!(miri) { 3 } else { 60 };
+
+    /// Takes the newest message that fits instead of the oldest.
+    fn backwards(sent: &[Sent], posted: &[Posted]) -> Pairing {
+        let mut turned = sent.to_vec();
+        turned.reverse();
+        let mut pairing = oracle::pair(&turned, posted);
+        for message in pairing.messages.iter_mut().flatten().flatten() {
+            *message = sent.len() - 1 - *message;
+        }
+        pairing
+    }
+
+    /// Takes messages in order, whatever their tags.
+    fn tagless(sent: &[Sent], posted: &[Posted]) -> Pairing {
+        let blank = |group: &Posted| Posted { tags: std::vec![0; group.tags.len()] };
+        let sent: Vec<Sent> = sent.iter().map(|sent| Sent { tag: 0, ..*sent }).collect();
+        oracle::pair(&sent, &posted.iter().map(blank).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn machine_agrees_with_the_oracle() {
+        for seed in SEEDS {
+            run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        }
+    }
+
+    #[test]
+    fn same_seed_is_the_same_schedule() {
+        for seed in SEEDS.take(5) {
+            assert_eq!(format!("{:?}", run(seed)), format!("{:?}", run(seed)), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn wrong_oracles_disagree_with_the_machine() {
+        for (name, wrong) in [("backwards", backwards as Oracle), ("tagless", tagless)] {
+            let caught = SEEDS.filter(|seed| run_judged(*seed, wrong).is_err()).count();
+            assert!(caught > 0, "{name} was believed");
+        }
     }
 }

@@ -1,0 +1,356 @@
+//! What the peer, the host or the environment refuses, through the C functions: each has a code and
+//! a sentence of its own, and a good call after it works. What changes the whole process runs in a
+//! process of its own.
+
+mod common;
+
+use common::*;
+use crosstie_c::*;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Connects until there is an answer other than "not yet".
+fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
+    let mut attempt: *mut xtie_attempt = null_mut();
+    let mut connection: *mut xtie_connection = null_mut();
+    let start = Instant::now();
+    loop {
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
+        if result != 0 || !connection.is_null() {
+            assert!(attempt.is_null());
+            return (result, connection);
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+}
+
+#[track_caller]
+fn says(it: &Opened, words: &str) {
+    let said = it.error();
+    assert!(said.contains(words), "{said:?} does not say {words:?}");
+}
+
+// ---- processes ---------------------------------------------------------------------------------
+
+const ROLE: &str = "ROLE_OF_REFUSALS";
+
+fn role(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "roles_of_the_other_tests", "--nocapture"]).env(ROLE, name);
+    command
+}
+
+/// Runs a role to its end in a process of its own.
+#[track_caller]
+fn alone(name: &str, environment: &[(&str, &str)]) {
+    let said = role(name).envs(environment.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success(), "{name}: {text}");
+}
+
+/// A process that listens; killed at the end.
+struct Peer(Child);
+
+impl Peer {
+    fn start(name: &str) -> (Peer, xtie_handle) {
+        let mut child = role(name).env_remove(TIMEOUT).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(MARKER) {
+            let mut byte = [0];
+            output.read_exact(&mut byte).expect("a handle from the peer");
+            said.push(byte[0]);
+        }
+        let mut handle = xtie_handle { bytes: [0; 128] };
+        output.read_exact(&mut handle.bytes).unwrap();
+        (Peer(child), handle)
+    }
+
+    fn signal(&self, signal: c_int) {
+        // SAFETY: a process of ours that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const MARKER: &[u8] = b"handle:";
+const TIMEOUT: &str = "CROSSTIE_CONNECT_TIMEOUT_MS";
+
+/// Without its variable there is nothing to do.
+#[test]
+fn roles_of_the_other_tests() {
+    match std::env::var(ROLE).as_deref() {
+        Err(_) => {}
+        Ok("listen") => listens(|| {}),
+        Ok("listen_without_descriptors") => listens(|| {
+            descriptors_freeze();
+        }),
+        Ok("listen_without_memory") => listens(address_space_freeze),
+        Ok("deadline") => deadline(),
+        Ok("descriptors") => descriptors(),
+        Ok("unknown") => unknown_variable(),
+        Ok(name) => panic!("no role {name}"),
+    }
+}
+
+fn listens(before: impl FnOnce()) {
+    let it = Opened::new(&config(SHM));
+    let (_, handle) = it.listen();
+    let mut out = std::io::stdout();
+    before();
+    out.write_all(MARKER).unwrap();
+    out.write_all(&handle.bytes).unwrap();
+    out.flush().unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// From now on this process can open no descriptor more. The limit before.
+fn descriptors_freeze() -> libc::rlimit {
+    let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one structure, valid for writes.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut old) }, 0);
+    descriptors_limit(&libc::rlimit { rlim_cur: next_free, ..old });
+    old
+}
+
+fn descriptors_limit(limit: &libc::rlimit) {
+    // SAFETY: one structure, valid for reads.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// From now on this process can map nothing more.
+fn address_space_freeze() {
+    let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+    // SAFETY: one structure, valid for reads.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+}
+
+// ---- peers -------------------------------------------------------------------------------------
+
+#[test]
+fn full_peer_is_named_and_takes_a_connection_once_it_has_room() {
+    let mut small = config(SHM);
+    small.connections_max = 1;
+    let (it, full) = (Opened::new(&config(SHM)), Opened::new(&small));
+    let (listener, handle) = full.listen();
+    let (result, first) = connect(&it, &handle);
+    expect(result, XTIE_OK);
+    expect(connect(&it, &handle).0, XTIE_ERR_PEER_FULL);
+    says(&it, &std::process::id().to_string());
+    let mut accepted: *mut xtie_connection = null_mut();
+    while accepted.is_null() {
+        // SAFETY: outputs of ours.
+        expect(unsafe { xtie_listener_accept(full.endpoint, listener, &mut accepted) }, XTIE_OK);
+    }
+    it.close_connection(first);
+    full.close_connection(accepted);
+    let start = Instant::now();
+    while connect(&it, &handle).0 == XTIE_ERR_PEER_FULL as c_int {
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    it.works_alone();
+    it.close();
+    full.close();
+}
+
+#[test]
+fn peer_without_descriptors_is_named() {
+    refused_by("listen_without_descriptors", XTIE_ERR_PEER_DESCRIPTORS);
+}
+
+#[test]
+fn peer_without_memory_is_named() {
+    refused_by("listen_without_memory", XTIE_ERR_PEER_MEMORY);
+}
+
+fn refused_by(name: &str, expected: xtie_result) {
+    let it = Opened::new(&config(SHM));
+    let (peer, handle) = Peer::start(name);
+    expect(connect(&it, &handle).0, expected);
+    says(&it, &peer.0.id().to_string());
+    let (_good, handle) = Peer::start("listen");
+    expect(connect(&it, &handle).0, XTIE_OK);
+    it.close();
+}
+
+#[test]
+fn peer_that_does_not_answer_is_named_when_the_time_is_over() {
+    alone("deadline", &[(TIMEOUT, "300")]);
+}
+
+fn deadline() {
+    let it = Opened::new(&config(SHM));
+    let (peer, handle) = Peer::start("listen");
+    peer.signal(libc::SIGSTOP);
+    let start = Instant::now();
+    expect(connect(&it, &handle).0, XTIE_ERR_DEADLINE);
+    assert!(start.elapsed() >= Duration::from_millis(300), "before its time");
+    says(&it, "answer");
+    peer.signal(libc::SIGCONT);
+    while connect(&it, &handle).0 == XTIE_ERR_DEADLINE as c_int {
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    it.works_alone();
+    it.close();
+}
+
+// ---- this host ---------------------------------------------------------------------------------
+
+#[test]
+fn lack_of_descriptors_is_named_with_the_limit() {
+    alone("descriptors", &[]);
+}
+
+fn descriptors() {
+    let it = Opened::new(&config(SHM));
+    let other = Opened::new(&config(SHM));
+    let (_, handle) = other.listen();
+    let config = config(SHM);
+    let mut place = storage(size(&config));
+    let (start, bytes) = (place.as_mut_ptr().cast::<c_void>(), place.len() * 64);
+    let old = descriptors_freeze();
+    let mut none = xtie_handle { bytes: [0; 128] };
+    let mut none_too: *mut xtie_listener = null_mut();
+    // SAFETY: outputs of ours.
+    let listened = unsafe { xtie_endpoint_listen(it.endpoint, &mut none, &mut none_too) };
+    let said = it.error();
+    let connected = connect(&it, &handle).0;
+    let said_too = it.error();
+    let mut opened: *mut xtie_endpoint = null_mut();
+    // SAFETY: the storage is as large as asked for.
+    let open = unsafe { xtie_endpoint_open(start, bytes, &config, &mut opened) };
+    descriptors_limit(&old);
+    expect(listened, XTIE_ERR_DESCRIPTORS);
+    expect(connected, XTIE_ERR_DESCRIPTORS);
+    expect(open, XTIE_ERR_DESCRIPTORS);
+    assert!(none_too.is_null() && opened.is_null());
+    for said in [said, said_too] {
+        assert!(said.contains("ulimit -n"), "{said}");
+    }
+    expect(connect(&it, &handle).0, XTIE_OK);
+    it.works_alone();
+    it.close();
+    other.close();
+}
+
+#[test]
+fn memory_of_another_endpoint_is_refused() {
+    let (it, other) = (Opened::new(&config(LOOPBACK)), Opened::new(&config(LOOPBACK)));
+    let pair = it.join(&it);
+    let (mut ours, mut theirs) = ([0u8; 64], [0u8; 64]);
+    let foreign = other.register(&mut theirs);
+    // a number that this endpoint has not given
+    expect(it.send(pair.0, &theirs, foreign).0, XTIE_ERR_MEMORY);
+    expect(it.receive(pair.1, &[room(&mut theirs, foreign)]).0, XTIE_ERR_MEMORY);
+    // SAFETY: refused.
+    expect(unsafe { xtie_memory_deregister(it.endpoint, foreign) }, XTIE_ERR_MEMORY);
+    // and one under which this endpoint knows other memory
+    assert_eq!(it.register(&mut ours), foreign);
+    expect(it.send(pair.0, &theirs, foreign).0, XTIE_ERR_RANGE);
+    expect(it.receive(pair.1, &[room(&mut theirs, foreign)]).0, XTIE_ERR_RANGE);
+    it.works(pair);
+    it.close();
+    other.close();
+}
+
+#[test]
+fn heap_that_is_absent_or_used_up_is_told() {
+    let alloc = |it: &Opened, bytes| {
+        let (mut data, mut memory): (*mut c_void, _) = (null_mut(), null_mut());
+        // SAFETY: outputs of ours.
+        let result = unsafe { xtie_memory_alloc(it.endpoint, bytes, &mut data, &mut memory) };
+        assert_eq!(data.is_null(), result != 0, "an output of a failed call");
+        (result, memory)
+    };
+    let mut bare = config(SHM);
+    bare.flags = XTIE_ENDPOINT_NO_HEAP;
+    let it = Opened::new(&bare);
+    expect(alloc(&it, 4096).0, XTIE_ERR_MEMORY_KIND);
+    it.close();
+    let mut little = config(SHM);
+    little.heap_bytes = 1 << 20;
+    let it = Opened::new(&little);
+    expect(alloc(&it, 0).0, XTIE_ERR_REGISTER_RANGE);
+    expect(alloc(&it, 1 << 30).0, XTIE_ERR_REGIONS_FULL);
+    let (result, memory) = alloc(&it, 4096);
+    expect(result, XTIE_OK);
+    // SAFETY: no request uses it.
+    expect(unsafe { xtie_memory_free(it.endpoint, memory) }, XTIE_OK);
+    // SAFETY: refused.
+    expect(unsafe { xtie_memory_free(it.endpoint, memory) }, XTIE_ERR_MEMORY);
+    it.close();
+}
+
+#[test]
+fn full_connection_gives_no_request_and_no_error() {
+    let it = Opened::new(&config(LOOPBACK));
+    let pair = it.join(&it);
+    let mut bytes = [0u8; 8];
+    let memory = it.register(&mut bytes);
+    let mut held = Vec::new();
+    let last = loop {
+        let (result, request) = it.receive(pair.1, &[room(&mut bytes, memory)]);
+        expect(result, XTIE_OK);
+        if request.is_null() {
+            break request;
+        }
+        held.push(request);
+    };
+    assert!(last.is_null());
+    assert_eq!(held.len(), 32, "requests_max");
+    for request in held {
+        let (result, send) = it.send(pair.0, &bytes, memory);
+        expect(result, XTIE_OK);
+        expect(it.finish(request, &it).0, XTIE_OK);
+        expect(it.finish(send, &it).0, XTIE_OK);
+    }
+    it.works(pair);
+    it.close();
+}
+
+// ---- environment -------------------------------------------------------------------------------
+
+static SAID: Mutex<Vec<(u32, String)>> = Mutex::new(Vec::new());
+
+extern "C" fn said(userdata: *mut c_void, level: u32, text: *const c_char) {
+    assert_eq!(userdata.addr(), 7);
+    // SAFETY: a text that is valid during the call.
+    let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
+    SAID.lock().unwrap().push((level, text.to_string()));
+}
+
+#[test]
+fn unknown_variables_are_reported_with_the_nearest_name() {
+    let set = [("CROSSTIE_EGER_BYTE", "1"), ("CROSSTIE_HEAP_BYTES", "much")];
+    alone("unknown", &set);
+}
+
+fn unknown_variable() {
+    // SAFETY: the function may be called from any thread, with any userdata.
+    let result = unsafe { xtie_log_set(std::ptr::without_provenance_mut(7), Some(said)) };
+    expect(result, XTIE_OK);
+    let it = Opened::new(&config(LOOPBACK));
+    it.works(it.join(&it));
+    it.close();
+    let said = SAID.lock().unwrap();
+    let warned = |words: [&str; 2]| {
+        let mut all = said.iter().filter(|(level, _)| *level == XTIE_LOG_WARNING);
+        all.any(|(_, text)| words.iter().all(|word| text.contains(word)))
+    };
+    assert!(warned(["CROSSTIE_EGER_BYTE", "nearest is CROSSTIE_EAGER_BYTES"]), "{said:?}");
+    assert!(warned(["CROSSTIE_HEAP_BYTES=much", "not a number"]), "{said:?}");
+}
