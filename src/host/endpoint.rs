@@ -238,7 +238,7 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn first_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
-        if !self.shared.is_live(connection) {
+        if !is_live(self.generations, connection) {
             return Err(SubmitError::Connection);
         }
         self.events_take();
