@@ -96,15 +96,13 @@
     ((XTIE_VERSION_MAJOR << 16) | (XTIE_VERSION_MINOR << 8) | XTIE_VERSION_PATCH)
 
 // Outstanding transfers of an endpoint, a power of two from 64 to 4096; a part of the macros below.
-#define XTIE_OPERATIONS(connections_max, requests_max)                                             \
-    XTIE_OPERATIONS_OF((size_t)(connections_max) * (size_t)(requests_max))
-#define XTIE_OPERATIONS_OF(requests)                                                               \
-    ((size_t)((requests) <= 64     ? 64                                                            \
-              : (requests) <= 128  ? 128                                                           \
-              : (requests) <= 256  ? 256                                                           \
-              : (requests) <= 512  ? 512                                                           \
-              : (requests) <= 1024 ? 1024                                                          \
-              : (requests) <= 2048 ? 2048                                                          \
+#define XTIE_OPERATIONS(connections_max)                                                           \
+    ((size_t)((connections_max) <= 64     ? 64                                                     \
+              : (connections_max) <= 128  ? 128                                                    \
+              : (connections_max) <= 256  ? 256                                                    \
+              : (connections_max) <= 512  ? 512                                                    \
+              : (connections_max) <= 1024 ? 1024                                                   \
+              : (connections_max) <= 2048 ? 2048                                                   \
                                    : 4096))
 
 // Storage of an endpoint in bytes, as an integer constant expression: what xtie_endpoint_size says
@@ -112,14 +110,14 @@
 #define XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max)                            \
     ((size_t)XTIE_BYTES_FIXED + (size_t)(connections_max) * (size_t)XTIE_BYTES_CONNECTION +        \
      (size_t)(connections_max) * (size_t)(requests_max) * (size_t)XTIE_BYTES_REQUEST +             \
-     XTIE_OPERATIONS(connections_max, requests_max) * (size_t)XTIE_BYTES_OPERATION +               \
+     XTIE_OPERATIONS(connections_max) * (size_t)XTIE_BYTES_OPERATION +               \
      (size_t)(regions_max) * (size_t)XTIE_BYTES_REGION)
 
 // The same for the loopback device.
 #define XTIE_LOOPBACK_BYTES(connections_max, requests_max, regions_max)                            \
     (XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max) +                             \
      (size_t)(connections_max) * (size_t)XTIE_BYTES_LOOPBACK +                                     \
-     XTIE_OPERATIONS(connections_max, requests_max) * (size_t)XTIE_BYTES_LOOPBACK_OPERATION)
+     XTIE_OPERATIONS(connections_max) * (size_t)XTIE_BYTES_LOOPBACK_OPERATION)
 
 // Declares a static array that an endpoint can be opened in.
 #define XTIE_ENDPOINT_STORAGE(name, connections_max, requests_max, regions_max)                    \
@@ -168,7 +166,7 @@
 #define XTIE_BYTES_FIXED 16384
 
 // Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-#define XTIE_BYTES_CONNECTION 4608
+#define XTIE_BYTES_CONNECTION 4480
 
 // Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 #define XTIE_BYTES_REQUEST 880

@@ -22,7 +22,7 @@ pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
 /// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
 pub const XTIE_BYTES_FIXED: u32 = 16384;
 /// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-pub const XTIE_BYTES_CONNECTION: u32 = 4608;
+pub const XTIE_BYTES_CONNECTION: u32 = 4480;
 /// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 pub const XTIE_BYTES_REQUEST: u32 = 880;
 /// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
@@ -124,7 +124,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
 pub(crate) fn storage_bytes(options: &Options) -> usize {
     let Limits { connections_max, requests_max, regions_max } = options.limits;
     let requests = connections_max as usize * requests_max as usize;
-    let operations = requests.next_power_of_two().clamp(64, 4096);
+    let operations = (connections_max as usize).next_power_of_two().clamp(64, 4096);
     let mut connection = XTIE_BYTES_CONNECTION;
     let mut operation = XTIE_BYTES_OPERATION;
     if options.device == DeviceKind::Loopback {

@@ -71,7 +71,8 @@ unsafe impl Zeroable for RecvSlot {}
 pub enum Posted {
     /// Its completion will come from `poll`.
     Pending,
-    /// It has completed with success; `poll` will not report it.
+    /// It has completed with success; `poll` will not report it. A line that was written so may
+    /// still be on its way: where the target's own poll carries writes out, it lands there.
     Done,
 }
 

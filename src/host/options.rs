@@ -70,15 +70,13 @@ pub(super) const fn events(limits: &Limits) -> usize {
     (2 * limits.connections_max as usize).next_power_of_two()
 }
 
-/// Ops that a rail may have outstanding.
+/// Ops that a rail may have outstanding, all connections together; a power of two. Short messages
+/// take none, and a long one waits its turn: copies are made one after the other anyway.
 const fn ops(limits: &Limits) -> u32 {
-    let all = limits.connections_max * limits.requests_max;
-    if all < 64 {
-        64
-    } else if all > 4096 {
-        4096
-    } else {
-        all
+    match limits.connections_max.next_power_of_two() {
+        ..64 => 64,
+        64..4096 => limits.connections_max.next_power_of_two(),
+        4096.. => 4096,
     }
 }
 
@@ -98,7 +96,7 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
         slots: LOOPBACK_SLOTS,
         payload_max: LOOPBACK_PAYLOAD,
         regions_max: limits.regions_max + 1,
-        jobs: ops(limits).next_power_of_two(), // a ring of jobs
+        jobs: ops(limits),
     }
 }
 

@@ -134,6 +134,9 @@ pub fn send_source_is_free_after_post<R: Rig>(rig: &mut R) -> Verdict {
     PASSED
 }
 
+/// Polls of both sides within which a line that was posted lands.
+const LANDING_ROUNDS: u32 = 64;
+
 pub fn line_lands_whole_at_its_target<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     let mut line = [0u8; LINE_BYTES];
@@ -144,6 +147,7 @@ pub fn line_lands_whole_at_its_target<R: Rig>(rig: &mut R) -> Verdict {
     let source = Source::Line(line);
     bench.post_patiently(Side::A, OpKind::Write { source, target, immediate: None })?;
     bench.finish(2)?;
+    bench.rounds(LANDING_ROUNDS)?; // where the target's poll carries it out, it is on its way
     let landed = (0..LINE_BYTES).all(|n| bench.byte(Side::B, 128 + n) == n as u8 + 1);
     ensure(landed, 5, "a line did not land as it was posted")?;
     let clean = bench.byte(Side::B, 127) == 0 && bench.byte(Side::B, 128 + LINE_BYTES) == 0;

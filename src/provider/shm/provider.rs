@@ -228,6 +228,9 @@ impl<'m> Shm<'m> {
 
     /// Pins a span's region in `entry`. An op on a span outside of its region ends with `Key`.
     fn pin(&self, entry: &mut Entry) -> Option<Outcome> {
+        if entry.local.length() == Bytes::ZERO {
+            return None; // no bytes lie in no region
+        }
         entry.pinned = self.domain.pin(entry.local).is_some();
         (!entry.pinned).then_some(Outcome::Key)
     }
