@@ -254,7 +254,7 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(events * size("BandEvent"))
             + lines(c * size("Known"))
             + lines(size("Shared"));
-        let ops = c.next_power_of_two().clamp(64, 4096);
+        let ops = c.next_power_of_two().max(16);
         let rail = lines(c * size("shm peer"))
             + lines(4 * c)
             + lines(c * 8 * (SEND_RING_BYTES_MAX as usize / 64).div_ceil(64))

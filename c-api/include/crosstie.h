@@ -95,15 +95,21 @@
 #define XTIE_VERSION                                                                               \
     ((XTIE_VERSION_MAJOR << 16) | (XTIE_VERSION_MINOR << 8) | XTIE_VERSION_PATCH)
 
-// Outstanding transfers of an endpoint, a power of two from 64 to 4096; a part of the macros below.
+// Outstanding transfers of an endpoint, a power of two from 16 on; a part of the macros below.
 #define XTIE_OPERATIONS(connections_max)                                                           \
-    ((size_t)((connections_max) <= 64     ? 64                                                     \
-              : (connections_max) <= 128  ? 128                                                    \
-              : (connections_max) <= 256  ? 256                                                    \
-              : (connections_max) <= 512  ? 512                                                    \
-              : (connections_max) <= 1024 ? 1024                                                   \
-              : (connections_max) <= 2048 ? 2048                                                   \
-                                   : 4096))
+    ((size_t)((connections_max) <= 16    ? 16                                                      \
+              : (connections_max) <= 32    ? 32                                                    \
+              : (connections_max) <= 64    ? 64                                                    \
+              : (connections_max) <= 128   ? 128                                                   \
+              : (connections_max) <= 256   ? 256                                                   \
+              : (connections_max) <= 512   ? 512                                                   \
+              : (connections_max) <= 1024  ? 1024                                                  \
+              : (connections_max) <= 2048  ? 2048                                                  \
+              : (connections_max) <= 4096  ? 4096                                                  \
+              : (connections_max) <= 8192  ? 8192                                                  \
+              : (connections_max) <= 16384 ? 16384                                                 \
+              : (connections_max) <= 32768 ? 32768                                                 \
+                                         : 65536))
 
 // Storage of an endpoint in bytes, as an integer constant expression: what xtie_endpoint_size says
 // for a configuration with these limits. For all devices but the loopback.
@@ -163,16 +169,16 @@
 #define XTIE_ENDPOINT_NO_HEAP 1
 
 // Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
-#define XTIE_BYTES_FIXED 16384
+#define XTIE_BYTES_FIXED 8192
 
 // Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-#define XTIE_BYTES_CONNECTION 4480
+#define XTIE_BYTES_CONNECTION 4000
 
 // Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 #define XTIE_BYTES_REQUEST 880
 
-// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
-#define XTIE_BYTES_OPERATION 112
+// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way, and news from the side band.
+#define XTIE_BYTES_OPERATION 400
 
 // Term of XTIE_ENDPOINT_BYTES: registered memory.
 #define XTIE_BYTES_REGION 144
@@ -361,7 +367,8 @@ typedef struct xtie_endpoint_config {
     uint32_t requests_max;
     // Most pieces of registered memory, 1 to 65534; default 256.
     uint32_t regions_max;
-    // Longest message in bytes that is copied instead of read in place; default 8192.
+    // Longest message in bytes that is copied instead of read in place; default 8192. From memory
+    // of xtie_memory_alloc, 1024 at most: peers read that without help.
     uint32_t eager_bytes_max;
     // Shared memory in bytes for messages, of each connection and direction: a power of two from
     // 4096 to 131072; default 65536.
@@ -539,8 +546,9 @@ int xtie_endpoint_open(void *storage,
 int xtie_endpoint_progress(struct xtie_endpoint *endpoint, uint32_t *events_out);
 
 // The descriptor to sleep on: when xtie_endpoint_wait_arm has answered XTIE_OK, it becomes
-// readable as soon as there may be something to do. Only poll(2), select(2) or epoll(7) it; never
-// read or close it.
+// readable as soon as there may be something to do: for a request, or for a connect (its deadline
+// too) or an accept that answered NULL. Only poll(2), select(2) or epoll(7) it; never read or
+// close it.
 //
 // fd_out: the same number until the endpoint is closed.
 // Results: XTIE_OK, XTIE_ERR_NULL.
@@ -650,8 +658,8 @@ int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *at
 // bytes: its length, from 0 to 2^40.
 // tag: any number; the receiver's buffer has the same.
 // memory: registered memory that the message lies in; not looked at when bytes is zero.
-// request_out: to be tested to its end; NULL: requests_max sends are outstanding, nothing was
-//     sent: make progress, then call again.
+// request_out: to be tested to its end; NULL: there is no room now (requests_max sends are
+//     outstanding, or as many as the peer takes), nothing was sent: make progress, call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 //     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
 //     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
@@ -670,6 +678,10 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // Only the oldest group that is not full takes messages: each goes to the group's first free
 // buffer with its tag. A message whose tag the group does not have waits for a later group, while
 // others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
+// Two receives are two groups: the second takes nothing before the first has all its messages.
+//
+// Of one connection 48 messages may wait for a group that takes them. Further ones wait behind
+// these at the sender, whatever their tags: post receives for what is sent.
 //
 // A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 // the group is full, sizes_out of xtie_request_test has the message's length, and the send ends
@@ -766,7 +778,8 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 
 // Asks whether a request has ended, and how; makes progress while it has not. Nothing moves
 // between calls: who waits keeps calling this, or xtie_endpoint_progress. The end is told once;
-// the request is gone then, and its buffers and memory are the caller's again.
+// the request is gone then, and its buffers and memory are the caller's again. (A short send that
+// was complete when it was accepted has nothing to forget: asked again it says the same again.)
 //
 // The one function whose error may be the request's own: when *done_out was set to 1, the result
 // is how the request ended, else why the call failed. Set the variable to 0 before.
@@ -790,7 +803,7 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
 //
 // request: of isend or irecv, not yet tested to its end.
 // Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
-//     XTIE_ERR_STALE.
+//     XTIE_ERR_STALE. A send that is complete already is under way in this sense.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *request);
 

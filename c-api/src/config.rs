@@ -20,13 +20,13 @@ pub const XTIE_GROUP_MAX: u32 = 8;
 pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
 
 /// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
-pub const XTIE_BYTES_FIXED: u32 = 16384;
+pub const XTIE_BYTES_FIXED: u32 = 8192;
 /// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-pub const XTIE_BYTES_CONNECTION: u32 = 4480;
+pub const XTIE_BYTES_CONNECTION: u32 = 4000;
 /// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 pub const XTIE_BYTES_REQUEST: u32 = 880;
-/// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way.
-pub const XTIE_BYTES_OPERATION: u32 = 112;
+/// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way, and news from the side band.
+pub const XTIE_BYTES_OPERATION: u32 = 400;
 /// Term of XTIE_ENDPOINT_BYTES: registered memory.
 pub const XTIE_BYTES_REGION: u32 = 144;
 /// Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
@@ -50,7 +50,8 @@ pub struct xtie_endpoint_config {
     pub requests_max: u32,
     /// Most pieces of registered memory, 1 to 65534; default 256.
     pub regions_max: u32,
-    /// Longest message in bytes that is copied instead of read in place; default 8192.
+    /// Longest message in bytes that is copied instead of read in place; default 8192. From memory
+    /// of xtie_memory_alloc, 1024 at most: peers read that without help.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
     /// 4096 to 131072; default 65536.
@@ -124,7 +125,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
 pub(crate) fn storage_bytes(options: &Options) -> usize {
     let Limits { connections_max, requests_max, regions_max } = options.limits;
     let requests = connections_max as usize * requests_max as usize;
-    let operations = (connections_max as usize).next_power_of_two().clamp(64, 4096);
+    let operations = (connections_max as usize).next_power_of_two().max(16);
     let mut connection = XTIE_BYTES_CONNECTION;
     let mut operation = XTIE_BYTES_OPERATION;
     if options.device == DeviceKind::Loopback {

@@ -44,8 +44,8 @@ pub struct xtie_buffer {
 /// bytes: its length, from 0 to 2^40.
 /// tag: any number; the receiver's buffer has the same.
 /// memory: registered memory that the message lies in; not looked at when bytes is zero.
-/// request_out: to be tested to its end; NULL: requests_max sends are outstanding, nothing was
-///     sent: make progress, then call again.
+/// request_out: to be tested to its end; NULL: there is no room now (requests_max sends are
+///     outstanding, or as many as the peer takes), nothing was sent: make progress, call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 ///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
 ///     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
@@ -85,6 +85,10 @@ pub unsafe extern "C" fn xtie_connection_isend(
 /// Only the oldest group that is not full takes messages: each goes to the group's first free
 /// buffer with its tag. A message whose tag the group does not have waits for a later group, while
 /// others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
+/// Two receives are two groups: the second takes nothing before the first has all its messages.
+///
+/// Of one connection 48 messages may wait for a group that takes them. Further ones wait behind
+/// these at the sender, whatever their tags: post receives for what is sent.
 ///
 /// A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 /// the group is full, sizes_out of xtie_request_test has the message's length, and the send ends

@@ -100,8 +100,9 @@ pub unsafe extern "C" fn xtie_endpoint_progress(
 }
 
 /// The descriptor to sleep on: when xtie_endpoint_wait_arm has answered XTIE_OK, it becomes
-/// readable as soon as there may be something to do. Only poll(2), select(2) or epoll(7) it; never
-/// read or close it.
+/// readable as soon as there may be something to do: for a request, or for a connect (its deadline
+/// too) or an accept that answered NULL. Only poll(2), select(2) or epoll(7) it; never read or
+/// close it.
 ///
 /// fd_out: the same number until the endpoint is closed.
 /// Results: XTIE_OK, XTIE_ERR_NULL.

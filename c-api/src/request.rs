@@ -10,7 +10,8 @@ use crosstie::transport::{RequestError, RequestId};
 
 /// Asks whether a request has ended, and how; makes progress while it has not. Nothing moves
 /// between calls: who waits keeps calling this, or xtie_endpoint_progress. The end is told once;
-/// the request is gone then, and its buffers and memory are the caller's again.
+/// the request is gone then, and its buffers and memory are the caller's again. (A short send that
+/// was complete when it was accepted has nothing to forget: asked again it says the same again.)
 ///
 /// The one function whose error may be the request's own: when *done_out was set to 1, the result
 /// is how the request ended, else why the call failed. Set the variable to 0 before.
@@ -68,7 +69,7 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
         Some(RequestKind::Send { connection, .. } | RequestKind::Receive { connection, .. }) => {
             entered.host.shared.connection_at(connection.0)
         }
-        Some(RequestKind::Complete(_)) | None => None,
+        Some(RequestKind::Complete { .. }) | None => None,
     };
     entered.fail(&Ended::request(error, connection))
 }
@@ -78,7 +79,7 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
 ///
 /// request: of isend or irecv, not yet tested to its end.
 /// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
-///     XTIE_ERR_STALE.
+///     XTIE_ERR_STALE. A send that is complete already is under way in this sense.
 /// Threads: the endpoint's. Cost: data path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_request_cancel(

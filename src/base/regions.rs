@@ -67,6 +67,14 @@ pub struct RegionTable<'m> {
 impl<'m> RegionTable<'m> {
     /// An empty table; `free` is a fresh pool of as many indices.
     pub fn new(slots: &'m [RegionSlot], free: Pool<'m>) -> RegionTable<'m> {
+        RegionTable::salted(slots, free, 0)
+    }
+
+    /// An empty table whose handles another table, with another salt, will not take for its own.
+    pub fn salted(slots: &'m [RegionSlot], free: Pool<'m>, salt: u32) -> RegionTable<'m> {
+        for slot in slots {
+            slot.generation.store(salt & !1, Ordering::Relaxed);
+        }
         RegionTable { slots, free }
     }
 

@@ -5,7 +5,7 @@ extern crate std;
 
 use super::address::{self, Address, Listening};
 use super::band::{BandConfig, BandTables};
-use super::connection::Connection;
+use super::connection::{Connection, Phase};
 use super::error::{ConnectError, OpenError};
 use super::event::Side;
 use super::link::{Link, LinkPhase};
@@ -212,6 +212,7 @@ impl<M: LinkMemory> Control<M> {
             self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
             self.hearing(true);
         }
+        self.attempts_look(now);
         for index in 0..self.links.len() as u32 {
             let link = &self.links[index as usize];
             if !link.is_half_open() {
@@ -238,6 +239,21 @@ impl<M: LinkMemory> Control<M> {
             self.stranger();
         }
         self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
+    }
+
+    /// Wakes whoever sleeps over an attempt to connect whose deadline has passed: the next poll of
+    /// the attempt says so.
+    fn attempts_look(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            let connection = &self.connections[index];
+            if connection.phase != Phase::Connecting {
+                continue;
+            }
+            match connection.deadline {
+                due if now >= due => (self.config.wake.call)(self.config.wake.context),
+                later => self.look_by(later),
+            }
+        }
     }
 
     /// Makes sure that somebody looks at what time has brought, at `at` or before.

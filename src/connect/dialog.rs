@@ -180,6 +180,8 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.phase = Phase::Failed(error);
         connection.owes_hello = false;
+        // whoever sleeps asks how its attempt ended
+        (self.config.wake.call)(self.config.wake.context);
         if connection.abandoned {
             self.slot_release(index);
         }

@@ -120,6 +120,8 @@ impl<M: LinkMemory> Control<M> {
         connection.link = link;
         connection.listener = handle.listener;
         connection.deadline = deadline;
+        self.look_by(deadline);
+        let connection = &mut self.connections[index as usize];
         let id = PendingId(connection.handle(index));
         self.links[link as usize].connections += 1;
         if self.links[link as usize].phase == LinkPhase::Ready {

@@ -98,11 +98,15 @@ impl From<Errno> for OpenError {
 }
 
 impl Tables {
-    fn carve(block: &mut Carver<'static>, options: &Options) -> Result<Tables, OpenError> {
+    fn carve(
+        block: &mut Carver<'static>,
+        options: &Options,
+        salt: u32,
+    ) -> Result<Tables, OpenError> {
         let connections = options.limits.connections_max as usize;
         let head: &AtomicU64 = block.value()?;
         let next: &[AtomicU32] = block.slice(connections)?;
-        let generations: &[AtomicU32] = block.slice(connections)?;
+        let generations: &[AtomicU32] = block.filled_with(connections, || AtomicU32::new(salt))?;
         let indices = block.value::<ring::Indices>()?;
         let nothing = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
         let count = options::events(&options.limits);
@@ -135,12 +139,13 @@ impl Endpoint {
         options.check()?;
         // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
         let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
-        let regions = DataMrs::carve(&mut block, options.limits.regions_max)?;
-        let tables = Tables::carve(&mut block, &options)?;
+        let salt = salt()?;
+        let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
+        let tables = Tables::carve(&mut block, &options, salt)?;
         let half = block.raw(size_of::<Shared>())?;
         let heap = heap_create(&options)?;
         let wake = Arc::new(WakeFd::create()?);
-        let parts = Parts { options, environment, regions, tables, half, heap, wake };
+        let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {
             DeviceKind::SharedMemory => parts.open_shm(&mut block),
             DeviceKind::Loopback => parts.open_loopback(&mut block),
@@ -333,6 +338,13 @@ impl Endpoint {
     }
 }
 
+/// A random even number: handles and requests of one endpoint mean nothing to another.
+fn salt() -> Result<u32, OpenError> {
+    let random = crate::connect::random()
+        .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
+    Ok(random as u32 & !1)
+}
+
 fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
     if options.heap_bytes == Bytes::ZERO {
         return Ok(None);
@@ -413,6 +425,7 @@ fn loopback_use(
 
 /// What both kinds of endpoint are put together from.
 struct Parts {
+    salt: u32,
     options: Options,
     environment: Environment,
     regions: DataMrs<'static>,
@@ -425,7 +438,11 @@ struct Parts {
 
 impl Parts {
     fn config(&self) -> Config {
-        Config { eager_bytes_max: self.options.eager_bytes_max, ..Config::default() }
+        Config {
+            eager_bytes_max: self.options.eager_bytes_max,
+            salt: self.salt,
+            ..Config::default()
+        }
     }
 
     fn open_shm(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
@@ -443,7 +460,7 @@ impl Parts {
         let key = unsafe { domain.register(machine.mailboxes().region()) }
             .map_err(|_| OpenError::Storage)?;
         let template = self.template(&machine.mailboxes(), key);
-        let Parts { options, environment, regions, tables, half, heap, wake } = self;
+        let Parts { options, environment, regions, tables, half, heap, wake, .. } = self;
         let memory = HostMemory {
             heap: heap.clone(),
             wake: Arc::clone(&wake),

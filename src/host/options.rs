@@ -73,11 +73,8 @@ pub(super) const fn events(limits: &Limits) -> usize {
 /// Ops that a rail may have outstanding, all connections together; a power of two. Short messages
 /// take none, and a long one waits its turn: copies are made one after the other anyway.
 const fn ops(limits: &Limits) -> u32 {
-    match limits.connections_max.next_power_of_two() {
-        ..64 => 64,
-        64..4096 => limits.connections_max.next_power_of_two(),
-        4096.. => 4096,
-    }
+    let each = limits.connections_max.next_power_of_two();
+    if each < 16 { 16 } else { each }
 }
 
 pub(super) const fn shm_limits(limits: &Limits) -> shm::Limits {

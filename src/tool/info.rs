@@ -222,7 +222,8 @@ fn endpoint() -> Section {
         format!("{bytes} bytes of storage")
     };
     let pair = 2 * limits.connection_bytes();
-    let rings = 2 * (u64::from(options.send_ring_bytes) + u64::from(options.write_ring_bytes));
+    let rings =
+        crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes);
     Section {
         name: "endpoint",
         lines: vec![
@@ -235,7 +236,7 @@ fn endpoint() -> Section {
             ),
             line("on shm0", text(DeviceKind::SharedMemory)),
             line("on loopback0", text(DeviceKind::Loopback)),
-            line("connection pair", format!("{pair} bytes of state in both endpoints")),
+            line("connection pair", format!("{pair} bytes of protocol state in both endpoints")),
             line("rings of a pair", format!("{rings} bytes of shared memory")),
         ],
     }

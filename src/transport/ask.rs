@@ -23,7 +23,7 @@ impl<P: Provider> Endpoint<'_, P> {
             Some(RequestKind::Send { connection, record, generation }) => {
                 self.send_is_outstanding(connection, record, generation)
             }
-            Some(RequestKind::Complete(_)) | None => false,
+            Some(RequestKind::Complete { .. }) | None => false,
         }
     }
 
@@ -46,7 +46,10 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
         match request.unpack().ok_or(RequestIdError::Stale)? {
-            RequestKind::Complete(length) => Ok(Some(send_outcome(Ok(()), length))),
+            RequestKind::Complete { length, generation } if generation == self.config.salt => {
+                Ok(Some(send_outcome(Ok(()), length)))
+            }
+            RequestKind::Complete { .. } => Err(RequestIdError::Stale),
             RequestKind::Send { connection, record, generation } => {
                 self.send_test(connection, record, generation)
             }

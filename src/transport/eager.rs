@@ -51,7 +51,10 @@ impl<P: Provider> Endpoint<'_, P> {
         if !pull {
             self.eager_account(index, message.tag);
         }
-        Some(RequestId::pack(RequestKind::Complete(message.length)))
+        Some(RequestId::pack(RequestKind::Complete {
+            length: message.length,
+            generation: self.config.salt,
+        }))
     }
 
     /// Whether a message travels in the stream.

@@ -132,8 +132,10 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             scratch: Scratch::carve(block)?,
             mailboxes: CtrlMr::carve(block, limits.connections_max, limits.mailbox_bytes())?,
             connections: block.filled(connections, Connection::FREE)?,
-            sends: block.filled(requests, SendRecord::FREE)?,
-            groups: block.filled(requests, GroupRecord::FREE)?,
+            sends: block
+                .filled(requests, SendRecord { generation: config.salt, ..SendRecord::FREE })?,
+            groups: block
+                .filled(requests, GroupRecord { generation: config.salt, ..GroupRecord::FREE })?,
             receives: block.filled(requests * GROUP_MAX, ReceiveRecord::FREE)?,
             early: block.filled(connections * EARLY_MAX as usize, early)?,
             held: block.filled(connections * CREDITS as usize, HeldMessage::FREE)?,
@@ -236,7 +238,10 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if self.eager_straight(index, region, &message) {
             self.stats.sends += 1;
             self.stats.send_bytes += message.length;
-            return Ok(RequestId::pack(RequestKind::Complete(message.length)));
+            return Ok(RequestId::pack(RequestKind::Complete {
+                length: message.length,
+                generation: self.config.salt,
+            }));
         }
         self.isend_other(index, region, message)
     }

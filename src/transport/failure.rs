@@ -124,7 +124,10 @@ impl<P: Provider> Endpoint<'_, P> {
     /// ends at once. Anything else says [`RequestIdError::Busy`] and ends by itself.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestIdError> {
         match request.unpack().ok_or(RequestIdError::Stale)? {
-            RequestKind::Complete(_) => Err(RequestIdError::Busy),
+            RequestKind::Complete { generation, .. } if generation == self.config.salt => {
+                Err(RequestIdError::Busy)
+            }
+            RequestKind::Complete { .. } => Err(RequestIdError::Stale),
             RequestKind::Send { connection, record, generation } => {
                 self.send_cancel(connection.as_usize(), record, generation)
             }

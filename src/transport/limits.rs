@@ -150,6 +150,8 @@ pub struct Config {
     /// The same for memory that peers have mapped, on a rail that pulls: reading it in place costs
     /// them little, so that copying pays for short messages only.
     pub eager_mapped_bytes_max: Bytes,
+    /// Request numbers of endpoints with different salts differ; a random number.
+    pub salt: u32,
     /// Shortest stripe that a pushed message is cut into.
     pub stripe_bytes_min: Bytes,
 }
@@ -159,6 +161,7 @@ impl Default for Config {
         Config {
             eager_bytes_max: Bytes::kib(8),
             eager_mapped_bytes_max: Bytes::kib(1),
+            salt: 0,
             stripe_bytes_min: Bytes::kib(128),
         }
     }

@@ -35,13 +35,18 @@ pub enum SpanError {
 
 impl<'m> DataMrs<'m> {
     /// Cuts a table for `regions_max` regions, as `Limits::regions_bytes` counts.
-    pub fn carve(block: &mut Carver<'m>, regions_max: u32) -> Result<DataMrs<'m>, BlockTooSmall> {
+    /// Handles of a table with another `salt` are not taken for this one's.
+    pub fn carve(
+        block: &mut Carver<'m>,
+        regions_max: u32,
+        salt: u32,
+    ) -> Result<DataMrs<'m>, BlockTooSmall> {
         let count = regions_max as usize;
         let head: &AtomicU64 = block.value()?;
         let next: &[AtomicU32] = block.slice(count)?;
         let slots = block.slice(count)?;
         let keys = block.slice(count)?;
-        Ok(DataMrs { table: RegionTable::new(slots, Pool::new(head, next)), keys })
+        Ok(DataMrs { table: RegionTable::salted(slots, Pool::new(head, next), salt), keys })
     }
 
     /// Enters a region whose rails gave `keys`. `None` when the table is full.

@@ -15,8 +15,13 @@ pub struct RequestId(pub u64);
 /// What a number names.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum RequestKind {
-    /// A send that was complete when it was accepted; its length in bytes.
-    Complete(u64),
+    /// A send that was complete when it was accepted. It stays complete, however often it is asked.
+    Complete {
+        /// Its length in bytes.
+        length: u64,
+        /// The endpoint's salt.
+        generation: u32,
+    },
     /// A send record.
     Send {
         /// Whose.
@@ -46,7 +51,9 @@ impl RequestId {
     #[inline]
     pub const fn pack(kind: RequestKind) -> RequestId {
         RequestId(match kind {
-            RequestKind::Complete(length) => KIND_COMPLETE << 30 | length,
+            RequestKind::Complete { length, generation } => {
+                (generation as u64) << 32 | KIND_COMPLETE << 30 | length
+            }
             RequestKind::Send { connection, record, generation } => {
                 number(KIND_SEND, connection, record, generation)
             }
@@ -63,7 +70,9 @@ impl RequestId {
         let connection = ConnectionIndex((self.0 >> 8) as u32 & 0xf_ffff);
         let record = self.0 as u8;
         match self.0 >> 30 & 3 {
-            KIND_COMPLETE if generation == 0 => Some(RequestKind::Complete(self.0 & 0x3fff_ffff)),
+            KIND_COMPLETE => {
+                Some(RequestKind::Complete { length: self.0 & 0x3fff_ffff, generation })
+            }
             KIND_SEND => Some(RequestKind::Send { connection, record, generation }),
             KIND_RECEIVE => Some(RequestKind::Receive { connection, record, generation }),
             _ => None,
@@ -141,8 +150,8 @@ mod tests {
     fn numbers_name_what_they_were_made_of() {
         let connection = ConnectionIndex(0xffff);
         for kind in [
-            RequestKind::Complete(0),
-            RequestKind::Complete(1 << 20),
+            RequestKind::Complete { length: 0, generation: 0 },
+            RequestKind::Complete { length: 1 << 20, generation: u32::MAX },
             RequestKind::Send { connection, record: 63, generation: u32::MAX },
             RequestKind::Receive { connection, record: 0, generation: 0 },
         ] {

@@ -38,7 +38,7 @@ struct Pair<'m> {
 impl<'m> Pair<'m> {
     fn open(block: &'m mut HeapBlock, pull: bool) -> Pair<'m> {
         let mut carver = block.carver();
-        let regions = DataMrs::carve(&mut carver, LIMITS.regions_max).unwrap();
+        let regions = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).unwrap();
         let mut rail = Loopback::open(RAIL, &mut carver).unwrap();
         rail.peer_open_at(crate::base::ids::PeerIndex(0), crate::base::ids::PeerIndex(1)).unwrap();
         let config = Config { stripe_bytes_min: Bytes::kib(4), ..Config::default() };
@@ -274,4 +274,69 @@ fn closing_ends_requests_on_both_sides_and_the_number_can_be_used_again() {
     assert_eq!(pair.finish(peers).result, Err(RequestError::PeerClosed));
     assert!(pair.endpoint.irecv(A, &[incoming(to, &target, 0)]).is_err());
     pair.regions.remove(to).unwrap();
+}
+
+#[test]
+fn numbers_of_ended_receives_are_stale_also_when_their_record_is_used_again() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, true);
+    let mut target = [0u8; 8];
+    let to = pair.register(&mut target);
+    let old = pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap();
+    for round in 0..LIMITS.requests_max {
+        let nothing = Outgoing { region: Handle::default(), address: 0, length: 0, tag: 0 };
+        pair.endpoint.isend(A, nothing).unwrap();
+        let receive = match round {
+            0 => old,
+            _ => pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap(),
+        };
+        assert_eq!(pair.finish(receive).result, Ok(()));
+    }
+    let again = pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap();
+    assert_ne!(again, old);
+    assert_eq!(pair.endpoint.test(old), Err(request::RequestIdError::Stale));
+    assert_eq!(pair.endpoint.cancel(old), Err(request::RequestIdError::Stale));
+    assert_eq!(pair.endpoint.test(again), Ok(None));
+    assert_eq!(pair.endpoint.test(RequestId(0x8000_0000_4000_0007)), {
+        Err(request::RequestIdError::Stale)
+    });
+}
+
+#[test]
+fn peer_that_repeats_a_delivery_number_fails_the_connection() {
+    use crate::fabric::{LocalSpan, OpId};
+    use crate::wire::head::{KIND_DESCRIPTOR, SendHead};
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, true);
+    let mut source = pattern(64, 1);
+    let from = pair.register(&mut source);
+    let mut target = [0u8; 128];
+    let to = pair.register(&mut target);
+    let first = pair.endpoint.irecv(B, &[incoming(to, &target[..64], 0)]).unwrap();
+    let second = pair.endpoint.irecv(B, &[incoming(to, &target[64..], 0)]).unwrap();
+    let key = pair.regions.idle_keys(from).unwrap()[0];
+    let mut descriptor = [0u8; 24];
+    descriptor[..8].copy_from_slice(&(source.as_ptr() as u64).to_le_bytes());
+    descriptor[8..16].copy_from_slice(&64u64.to_le_bytes());
+    descriptor[16..].copy_from_slice(&key.0.to_le_bytes());
+    let address = descriptor.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: the array stays until the end of the test, and sends are copied at post.
+    let payload = unsafe { LocalSpan::new(address, Bytes(24), key) };
+    for eager_number in 0..2 {
+        let credits_through = CREDITS;
+        let head = SendHead {
+            kind: KIND_DESCRIPTOR,
+            epoch: 1,
+            eager_number,
+            credits_through,
+            ..SendHead::ZERO
+        };
+        let kind = crate::fabric::OpKind::Send { head: head.encode(), payload };
+        let op = crate::fabric::Op { id: OpId(0), peer: crate::base::ids::PeerIndex(0), kind };
+        pair.endpoint.rail_mut().post(&op, Instant(0)).unwrap();
+    }
+    assert_eq!(pair.finish(first).result, Ok(()));
+    assert_eq!(pair.finish(second).result, Ok(())); // the bytes came; the number is the lie
+    let room = [incoming(to, &target, 0)];
+    assert_eq!(pair.endpoint.irecv(B, &room), Err(SubmitError::Failed(RequestError::Protocol)));
 }

@@ -101,7 +101,7 @@ struct Pair<'m> {
 
 impl<'m> Pair<'m> {
     fn open(carver: &mut Carver<'m>, pull: bool) -> Option<Pair<'m>> {
-        let regions = DataMrs::carve(carver, LIMITS.regions_max).ok()?;
+        let regions = DataMrs::carve(carver, LIMITS.regions_max, 0).ok()?;
         let mut rail = Loopback::open(RAIL, carver).ok()?;
         rail.peer_open_at(PeerIndex(A.0), PeerIndex(B.0)).ok()?;
         let config = Config { eager_bytes_max: EAGER_BYTES, ..Config::default() };

@@ -201,10 +201,11 @@ impl<'f, 'm> World<'f, 'm> {
         let mut port = 0;
         let halves = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
-            let table = DataMrs::carve(&mut carver, LIMITS.regions_max).expect("sized");
+            let table = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).expect("sized");
             let config = Config {
                 eager_bytes_max: EAGER_BYTES,
                 eager_mapped_bytes_max: EAGER_BYTES,
+                salt: 0x5a17 + port,
                 stripe_bytes_min: Bytes(128),
             };
             let rail = fabric.port(port);
