@@ -138,7 +138,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_STRUCT_SIZE, c"struct_size is not the size of any version of the structure"),
     (XTIE_ERR_STRUCT, c"the structure asks for what this version of the library does not know"),
     (XTIE_ERR_FLAGS, c"a flag is unknown"),
-    (XTIE_ERR_MEMORY_KIND, c"the kind of memory is unknown, or this endpoint has none of it (as when opened without a heap)"),
+    (XTIE_ERR_MEMORY_KIND, c"the kind of memory is unknown, or the endpoint has none (no heap)"),
     (XTIE_ERR_DEVICE, c"there is no device of that number"),
     (XTIE_ERR_DEVICE_UNAVAILABLE, c"the device cannot be used on this host"),
     (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),

@@ -304,7 +304,7 @@ fn numbers_of_ended_receives_are_stale_also_when_their_record_is_used_again() {
 
 #[test]
 fn peer_that_repeats_a_delivery_number_fails_the_connection() {
-    use crate::fabric::{LocalSpan, OpId};
+    use crate::fabric::OpId;
     use crate::wire::head::{KIND_DESCRIPTOR, SendHead};
     let mut block = block();
     let mut pair = Pair::open(&mut block, true);
@@ -315,13 +315,13 @@ fn peer_that_repeats_a_delivery_number_fails_the_connection() {
     let first = pair.endpoint.irecv(B, &[incoming(to, &target[..64], 0)]).unwrap();
     let second = pair.endpoint.irecv(B, &[incoming(to, &target[64..], 0)]).unwrap();
     let key = pair.regions.idle_keys(from).unwrap()[0];
-    let mut descriptor = [0u8; 24];
+    let mut descriptor = vec![0u8; 24];
     descriptor[..8].copy_from_slice(&(source.as_ptr() as u64).to_le_bytes());
     descriptor[8..16].copy_from_slice(&64u64.to_le_bytes());
     descriptor[16..].copy_from_slice(&key.0.to_le_bytes());
-    let address = descriptor.as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: the array stays until the end of the test, and sends are copied at post.
-    let payload = unsafe { LocalSpan::new(address, Bytes(24), key) };
+    let words = pair.register(&mut descriptor);
+    let region = pair.regions.check(words, descriptor.as_ptr() as u64, 24).unwrap();
+    let payload = pair.regions.span(region, descriptor.as_ptr() as u64, 24, 0);
     for eager_number in 0..2 {
         let credits_through = CREDITS;
         let head = SendHead {
