@@ -40,10 +40,8 @@ impl LinkMemory for HostMemory {
         offset: u64,
         bytes: u64,
     ) -> Result<(), MemoryError> {
-        // the rings' contract is zeroed memory: what an earlier connection left goes first
-        let (offset, bytes) = (offset as usize, bytes as usize);
-        arena.release(offset, bytes).map_err(memory_error)?;
-        arena.populate(offset, bytes).map_err(memory_error)
+        // the rings' contract is zeroed memory
+        arena.renew(offset as usize, bytes as usize).map_err(memory_error)
     }
 
     fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {

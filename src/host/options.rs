@@ -40,7 +40,7 @@ impl Default for Options {
             limits: Limits::default(),
             eager_bytes_max: Bytes::kib(8),
             send_ring_bytes: 64 << 10,
-            write_ring_bytes: 64 << 10,
+            write_ring_bytes: 32 << 10,
             heap_bytes: Bytes(64 << 30),
             handshake_deadline: Span::millis(10_000),
         }

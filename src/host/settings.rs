@@ -39,7 +39,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_WRITE_RING_BYTES",
-        default: "65536",
+        default: "32768",
         unit: "bytes, a power of two",
         effect: "shared memory for control and two-copy transfers, per connection and direction",
     },

@@ -99,6 +99,7 @@ impl SharedHeap {
             let _ = self.mapping.release(offset, length);
             return Err(HeapError::System(errno));
         }
+        self.mapping.touch(offset, length);
         live.insert(position, Extent { offset, length });
         // SAFETY: `gap` found the range inside the mapping.
         Ok((unsafe { self.mapping.start().add(offset) }, length))

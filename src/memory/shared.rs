@@ -3,6 +3,7 @@
 extern crate std;
 
 use super::errno::Errno;
+use crate::base::sync::{AtomicUsize, Ordering};
 use core::ffi::CStr;
 use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,6 +17,8 @@ pub struct SharedMapping {
     start: *mut u8,
     length: usize,
     fd: OwnedFd,
+    /// Nothing from here on was ever handed out by [`SharedMapping::renew`].
+    used: AtomicUsize,
 }
 
 // SAFETY: the mapping is plain memory reached through raw pointers; the type itself only calls
@@ -70,14 +73,27 @@ impl SharedMapping {
     /// *Errors*: ENOSPC or ENOMEM when there is no room; parts may have been allocated then, which
     /// [`SharedMapping::release`] gives back.
     pub fn populate(&self, offset: usize, length: usize) -> Result<(), Errno> {
-        self.fallocate(0, offset, length)?;
+        self.fallocate(0, offset, length)
+    }
+
+    /// Allocates a range that reads as zero, whatever an earlier use of it left.
+    ///
+    /// *Cost*: one system call where nothing was before, else two.
+    pub fn renew(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        let end = offset.saturating_add(length);
+        if offset < self.used.fetch_max(end, Ordering::Relaxed) {
+            self.release(offset, length)?;
+        }
+        self.populate(offset, length)
+    }
+
+    /// Builds the page tables of an allocated range now rather than at its first touch. A kernel
+    /// without the call (before 5.14) faults later: nothing changes but time.
+    pub fn touch(&self, offset: usize, length: usize) {
         if let Some(at) = self.range(offset, length) {
-            // Page tables now rather than at first touch; a kernel without the call (before 5.14)
-            // faults later, so a refusal changes nothing but time.
             // SAFETY: the range lies in our mapping (`range`).
             unsafe { libc::madvise(at.cast(), length, libc::MADV_POPULATE_WRITE) };
         }
-        Ok(())
     }
 
     /// Gives the pages of a range back to the system; they read as zero afterwards.
@@ -148,7 +164,7 @@ fn map(fd: OwnedFd, length: usize) -> Result<SharedMapping, Errno> {
     if start == libc::MAP_FAILED {
         return Err(Errno::last());
     }
-    Ok(SharedMapping { start: start.cast(), length, fd })
+    Ok(SharedMapping { start: start.cast(), length, fd, used: AtomicUsize::new(0) })
 }
 
 #[cfg(test)]
