@@ -557,7 +557,7 @@ int xtie_endpoint_wait_fd(const struct xtie_endpoint *endpoint, int *fd_out);
 
 // Asks to be woken by the descriptor of xtie_endpoint_wait_fd. Call it when there is nothing to
 // do, before each sleep: it makes progress, looks once more, and answers XTIE_AGAIN if that
-// changed anything.
+// changed anything, or while a transfer in two copies needs this side to keep going.
 //
 // Results: XTIE_OK: sleep now. XTIE_AGAIN: something happened meanwhile; test your requests
 //     instead of sleeping. The loopback device never sleeps.

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn xtie_endpoint_wait_fd(
 
 /// Asks to be woken by the descriptor of xtie_endpoint_wait_fd. Call it when there is nothing to
 /// do, before each sleep: it makes progress, looks once more, and answers XTIE_AGAIN if that
-/// changed anything.
+/// changed anything, or while a transfer in two copies needs this side to keep going.
 ///
 /// Results: XTIE_OK: sleep now. XTIE_AGAIN: something happened meanwhile; test your requests
 ///     instead of sleeping. The loopback device never sleeps.
