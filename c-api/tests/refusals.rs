@@ -31,6 +31,29 @@ fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
     }
 }
 
+/// The same for who sleeps while there is nothing to do: the deadline wakes it.
+fn connect_asleep(it: &Opened, handle: &xtie_handle) -> c_int {
+    let mut attempt: *mut xtie_attempt = null_mut();
+    let mut connection: *mut xtie_connection = null_mut();
+    let mut fd = -1;
+    // SAFETY: an output of ours.
+    expect(unsafe { xtie_endpoint_wait_fd(it.endpoint, &mut fd) }, XTIE_OK);
+    loop {
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
+        if result != 0 || !connection.is_null() {
+            return result;
+        }
+        // SAFETY: an endpoint of ours.
+        if unsafe { xtie_endpoint_wait_arm(it.endpoint) } == XTIE_OK as c_int {
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry of ours. The time is a watchdog.
+            assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "nothing woke us");
+        }
+    }
+}
+
 #[track_caller]
 fn says(it: &Opened, words: &str) {
     let said = it.error();
@@ -76,6 +99,12 @@ impl Peer {
     fn signal(&self, signal: c_int) {
         // SAFETY: a process of ours that nobody has waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+        if signal == libc::SIGSTOP {
+            // until every thread of it has stopped
+            let mut status = 0;
+            // SAFETY: valid for writes.
+            unsafe { libc::waitpid(self.0.id() as i32, &mut status, libc::WUNTRACED) };
+        }
     }
 }
 
@@ -200,6 +229,7 @@ fn deadline() {
     expect(connect(&it, &handle).0, XTIE_ERR_DEADLINE);
     assert!(start.elapsed() >= Duration::from_millis(300), "before its time");
     says(&it, "answer");
+    expect(connect_asleep(&it, &handle), XTIE_ERR_DEADLINE);
     peer.signal(libc::SIGCONT);
     while connect(&it, &handle).0 == XTIE_ERR_DEADLINE as c_int {
         assert!(start.elapsed() < Duration::from_secs(60));
