@@ -280,6 +280,7 @@ impl Peer {
 
     #[inline]
     fn take_sends(&mut self, work: &mut Work, held_bits: &mut [u64]) -> Result<(), Corrupt> {
+        let mut padded = false;
         while work.out.has_room() {
             let Some(record) = self.send_in.peek()? else { break };
             let end = record.position.wrapping_add(record.lines);
@@ -294,9 +295,14 @@ impl Peer {
                     let slot = slot_of(record.position, record.length);
                     let (peer, length) = (self.index, record.length);
                     self.send_in.pass(&record);
+                    padded = false;
                     work.out.push(Completion::Received { peer, slot, head, length });
                 }
                 Kind::Pad => {
+                    // a pad is followed by the record that did not fit: two in a row never end
+                    if core::mem::replace(&mut padded, true) {
+                        return Err(Corrupt);
+                    }
                     self.send_in.pass(&record);
                     self.held.release(held_bits, record.position, record.lines);
                 }
