@@ -9,24 +9,7 @@ use std::ffi::c_int;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
-
-/// Connects until there is an answer other than "not yet".
-fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
-    let mut attempt: *mut xtie_attempt = null_mut();
-    let mut connection: *mut xtie_connection = null_mut();
-    let start = Instant::now();
-    loop {
-        // SAFETY: outputs of ours.
-        let result =
-            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
-        if result != 0 || !connection.is_null() {
-            assert!(attempt.is_null());
-            return (result, connection);
-        }
-        assert!(start.elapsed() < Duration::from_secs(60));
-    }
-}
+use std::time::Duration;
 
 /// A handle whose bytes were changed by someone who knows the checksum.
 fn forged(handle: &xtie_handle, change: impl FnOnce(&mut [u8; 128])) -> xtie_handle {

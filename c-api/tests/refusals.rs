@@ -14,24 +14,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Connects until there is an answer other than "not yet".
-fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
-    let mut attempt: *mut xtie_attempt = null_mut();
-    let mut connection: *mut xtie_connection = null_mut();
-    let start = Instant::now();
-    loop {
-        // SAFETY: outputs of ours.
-        let result =
-            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
-        if result != 0 || !connection.is_null() {
-            assert!(attempt.is_null());
-            return (result, connection);
-        }
-        assert!(start.elapsed() < Duration::from_secs(60));
-    }
-}
-
-/// The same for who sleeps while there is nothing to do: the deadline wakes it.
+/// [`connect`] for who sleeps while there is nothing to do: the deadline wakes it.
 fn connect_asleep(it: &Opened, handle: &xtie_handle) -> c_int {
     let mut attempt: *mut xtie_attempt = null_mut();
     let mut connection: *mut xtie_connection = null_mut();

@@ -230,3 +230,20 @@ impl Opened {
         self.progress();
     }
 }
+
+/// Connects until there is an answer other than "not yet".
+pub fn connect(it: &Opened, handle: &xtie_handle) -> (c_int, *mut xtie_connection) {
+    let mut attempt: *mut xtie_attempt = null_mut();
+    let mut connection: *mut xtie_connection = null_mut();
+    let start = Instant::now();
+    loop {
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_connect(it.endpoint, handle, &mut attempt, &mut connection) };
+        if result != 0 || !connection.is_null() {
+            assert!(attempt.is_null());
+            return (result, connection);
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+}
