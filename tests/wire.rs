@@ -142,6 +142,11 @@ fn link_hello() -> LinkHello {
         heap_bytes: n64(0x68),
         name_low: n128(0x70),
         name_high: n128(0x80),
+        nonce: n128(0x90),
+        rails: n32(0xa0),
+        streams: n32(0xa4),
+        proof_low: n128(0xb0),
+        proof_high: n128(0xc0),
     }
 }
 
@@ -317,15 +322,15 @@ fn w8_frame_header() {
         [(0, DecodeError::Magic), (4, DecodeError::Version(2)), (8, DecodeError::Field)]
     {
         let mut damaged = bytes.clone();
-        damaged[at] += if at == 8 { 9 } else { 1 };
+        damaged[at] += if at == 8 { 99 } else { 1 };
         assert_eq!(FrameHeader::decode(&damaged), Err(wrong));
     }
-    assert_eq!((FRAME_BYTES_WRITTEN, FRAME_BYTES_MAX), (176, 1024));
+    assert_eq!((FRAME_BYTES_WRITTEN, FRAME_BYTES_MAX), (408, 1024));
 }
 
 #[test]
 fn w8_bodies() {
-    let link: [u8; 160] = laid_out(&[
+    let link: [u8; 256] = laid_out(&[
         (0, &run::<8>(0x10)),
         (8, &run::<16>(0x20)),
         (24, &run::<16>(0x30)),
@@ -336,6 +341,9 @@ fn w8_bodies() {
         (80, &run::<8>(0x68)),
         (96, &run::<16>(0x70)),
         (112, &run::<16>(0x80)),
+        (128, &run::<16>(0x90)),
+        (144, &run::<8>(0xa0)),
+        (160, &run::<32>(0xb0)),
     ]);
     assert_eq!(link_hello().encode(), link);
     assert_eq!(LinkHello::from_bytes(&link), link_hello());

@@ -5,7 +5,7 @@ extern crate std;
 
 use super::connection::{Connection, Phase};
 use super::control::{Control, RETRY};
-use super::event::{BandEvent, LinkParams, Side};
+use super::event::{BandEvent, LinkParams, Rail, Side};
 use super::memory::LinkMemory;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
@@ -86,6 +86,9 @@ impl<M: LinkMemory> Control<M> {
         LinkParams {
             peer: connection.peer,
             side: connection.side,
+            rail: Rail::Shm,
+            streams: LinkParams::NONE.streams,
+            stream_count: 0,
             rings_address: arena + connection.rings_offset as usize,
             send_ring_bytes,
             write_ring_bytes,

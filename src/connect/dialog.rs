@@ -26,7 +26,9 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Refused(refused), Side::Connector) => self.refused(link, refused),
             (Frame::Closed(closed), _) => self.peer_closed(link, closed),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
-            | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _) => {
+            | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
+            | (Frame::StreamHello(..) | Frame::Addresses(_), _)
+            | (Frame::Ping(_) | Frame::Pong(_), _) => {
                 self.nonsense(link);
             }
         }

@@ -1,6 +1,8 @@
 //! Why set-up failed. Small values; their `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
+extern crate std;
+
 use super::peer::Peer;
 use crate::wire::WIRE_MAJOR;
 use core::fmt;
@@ -64,6 +66,12 @@ pub enum ConnectError {
     PeerDied(Peer),
     /// The peer answered nonsense.
     Protocol(Peer),
+    /// The shared keys differ, or one side alone has one.
+    Key(Peer),
+    /// No rail that both sides allow leads to the peer.
+    Rail(Peer),
+    /// None of the listener's addresses can be reached; the kernel's last code.
+    Unreachable(Peer, i32),
     /// The attempt is not known: it is over, or was abandoned.
     Stale,
     /// This process is a fork of the one that opened the endpoint.
@@ -116,6 +124,17 @@ impl fmt::Display for ConnectError {
             ConnectError::Deadline(peer) => write!(f, "{peer} did not answer in time"),
             ConnectError::PeerDied(peer) => write!(f, "{peer} ended before it answered"),
             ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),
+            ConnectError::Key(peer) => write!(
+                f,
+                "{peer} has another shared key, or one side alone has one (CROSSTIE_KEY_FILE)"
+            ),
+            ConnectError::Rail(peer) => {
+                write!(f, "no rail that both sides allow leads to {peer} (CROSSTIE_RAILS)")
+            }
+            ConnectError::Unreachable(peer, code) => {
+                let cause = std::io::Error::from_raw_os_error(*code);
+                write!(f, "none of the addresses of {peer} can be reached: {cause}")
+            }
             ConnectError::Stale => f.write_str("no such attempt to connect"),
             ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
             ConnectError::System(code) => write!(f, "the kernel refused (errno {code})"),

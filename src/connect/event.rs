@@ -37,6 +37,18 @@ pub enum Side {
     Listener = 1,
 }
 
+/// Most data streams of one connection.
+pub const STREAMS_MAX: usize = 4;
+
+/// What a connection runs over.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Rail {
+    /// Rings in shared memory.
+    Shm,
+    /// Sockets.
+    Tcp,
+}
+
 /// What the data path needs of a connection. Addresses are of this process, and valid until
 /// `connection_close`.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -45,6 +57,13 @@ pub struct LinkParams {
     pub peer: ConnectHello,
     /// Which side we are.
     pub side: Side,
+    /// What the connection runs over; fields that belong to another rail are those of
+    /// [`LinkParams::NONE`].
+    pub rail: Rail,
+    /// Descriptors of the data streams, open until `connection_close`: `stream_count` of them.
+    pub streams: [i32; STREAMS_MAX],
+    /// How many data streams there are.
+    pub stream_count: u32,
     /// Address of the connection's rings.
     pub rings_address: usize,
     /// Length of one send ring in bytes, as the connector chose it.
@@ -68,6 +87,9 @@ impl LinkParams {
     pub const NONE: LinkParams = LinkParams {
         peer: ConnectHello::ZERO,
         side: Side::Connector,
+        rail: Rail::Shm,
+        streams: [-1; STREAMS_MAX],
+        stream_count: 0,
         rings_address: 0,
         send_ring_bytes: 0,
         write_ring_bytes: 0,

@@ -134,6 +134,8 @@ impl<M: LinkMemory> Control<M> {
             heap_bytes: self.memory.heap().map_or(0, |(_, bytes)| bytes),
             name_low: number(low),
             name_high: number(high),
+            rails: crate::wire::hello::RAIL_SHM,
+            ..LinkHello::ZERO
         }
     }
 
@@ -371,6 +373,8 @@ impl<M: LinkMemory> Control<M> {
             RefuseReason::Memory => ConnectError::PeerMemory(peer),
             RefuseReason::Descriptors => ConnectError::PeerDescriptors(peer),
             RefuseReason::Closed | RefuseReason::Abandoned => ConnectError::PeerDied(peer),
+            RefuseReason::Key => ConnectError::Key(peer),
+            RefuseReason::Rail => ConnectError::Rail(peer),
             RefuseReason::Protocol => ConnectError::Protocol(peer),
         }
     }

@@ -42,7 +42,7 @@ pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};
 pub use control::{BandCounters, Note};
 pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
-pub use event::{BandEvent, LinkParams, LocalTemplate, Side, Wake};
+pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::random;

@@ -31,6 +31,12 @@ impl<'m> HostDomain<'m> {
         Ok(HostDomain { table: RegionTable::new(slots, Pool::new(head, next)) })
     }
 
+    /// A domain over a table that another rail of this process shares, so that one key names a
+    /// region on both.
+    pub const fn over(table: RegionTable<'m>) -> HostDomain<'m> {
+        HostDomain { table }
+    }
+
     /// The table index of the region that holds the range, if `key` names one that does.
     #[inline]
     pub fn find(&self, key: RailKey, address: u64, length: u64) -> Option<u32> {

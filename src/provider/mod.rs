@@ -17,4 +17,6 @@ pub mod loopback;
 pub mod shm;
 #[cfg(not(loom))]
 pub mod sim;
+#[cfg(feature = "std")]
+pub mod tcp;
 pub mod trace;

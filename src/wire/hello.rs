@@ -10,7 +10,8 @@ use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 /// First four bytes of every frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"XTIE");
 /// The longest frame that this version writes, in bytes.
-pub const FRAME_BYTES_WRITTEN: usize = FrameHeader::SIZE + LinkHello::SIZE;
+pub const FRAME_BYTES_WRITTEN: usize =
+    FrameHeader::SIZE + AddressList::HEAD_BYTES + ADDRESSES_MAX * AddressHello::SIZE;
 /// The longest frame that a reader takes, in bytes: later minor versions may write longer bodies,
 /// of which the known prefix is read.
 pub const FRAME_BYTES_MAX: usize = 1024;
@@ -22,6 +23,14 @@ pub const FEATURE_DOORBELL: u64 = 0x1;
 pub const FEATURE_KERNEL_COPY: u64 = 0x2;
 /// Both sides order doorbells with a process-wide barrier (W8.1).
 pub const FEATURE_MEMBARRIER: u64 = 0x4;
+
+/// The rail that two endpoints of one host share: shared memory.
+pub const RAIL_SHM: u32 = 0x1;
+/// The rail that every host has: TCP.
+pub const RAIL_TCP: u32 = 0x2;
+
+/// Most addresses in a hello; a host with more says these.
+pub const ADDRESSES_MAX: usize = 16;
 
 /// What a frame is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -42,6 +51,14 @@ pub enum FrameKind {
     Refused = 6,
     /// Either way: this connection is closed.
     Closed = 7,
+    /// Connector to listener, first on a data stream (since minor 1).
+    StreamHello = 8,
+    /// Either way: are you there? (since minor 1)
+    Ping = 9,
+    /// The answer to a `Ping`, with its number (since minor 1).
+    Pong = 10,
+    /// Either way, once, after the writer's hello: all its addresses (since minor 1).
+    Addresses = 11,
 }
 
 wire_struct! {
@@ -79,6 +96,10 @@ impl FrameHeader {
             5 => FrameKind::Accepted,
             6 => FrameKind::Refused,
             7 => FrameKind::Closed,
+            8 => FrameKind::StreamHello,
+            9 => FrameKind::Ping,
+            10 => FrameKind::Pong,
+            11 => FrameKind::Addresses,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -91,7 +112,7 @@ impl FrameHeader {
 
 wire_struct! {
     /// W8.1. Body of `LinkHello`, `LinkReply` and `LinkReady`.
-    LinkHello [160] {
+    LinkHello [256] {
         /// The writer's host.
         node_id: u64 = 0,
         /// The writer's endpoint.
@@ -116,6 +137,110 @@ wire_struct! {
         name_low: u128 = 96,
         /// Continued.
         name_high: u128 = 112,
+        /// A random number of this link alone (since minor 1; 0 before).
+        nonce: u128 = 128,
+        /// `RAIL_` bits: what the writer can use towards the reader (since minor 1; 0 means shared
+        /// memory alone).
+        rails: u32 = 144,
+        /// Data streams per connection over TCP: the connector's wish, the listener's limit (since
+        /// minor 1).
+        streams: u32 = 148,
+        /// Proof that the writer knows the shared key; 0: it has none (since minor 1).
+        proof_low: u128 = 160,
+        /// Continued.
+        proof_high: u128 = 176,
+    }
+}
+
+wire_struct! {
+    /// W8.5. One address at which the writer's side band answers, in an `Addresses`.
+    AddressHello [24] {
+        /// The address; IPv4 in the low four bytes, in network order.
+        ip: u128 = 0,
+        /// Port of the side band's socket.
+        port: u16 = 16,
+        /// 4 or 6.
+        family: u8 = 18,
+        /// Length of the subnet's prefix in bits, as the host has configured it.
+        prefix_bits: u8 = 19,
+        /// Speed of the interface in Mbit/s; 0: not known.
+        speed_mbit_s: u32 = 20,
+    }
+}
+
+/// The addresses of one host, as many as `count`.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct AddressList {
+    /// How many.
+    pub count: usize,
+    /// They, at the front.
+    pub all: [AddressHello; ADDRESSES_MAX],
+}
+
+impl AddressList {
+    /// Bytes before the addresses: how many there are.
+    pub const HEAD_BYTES: usize = 8;
+
+    /// No address.
+    pub const EMPTY: AddressList =
+        AddressList { count: 0, all: [AddressHello::ZERO; ADDRESSES_MAX] };
+
+    /// They.
+    pub fn as_slice(&self) -> &[AddressHello] {
+        &self.all[..self.count]
+    }
+
+    /// The bytes; as many as [`AddressList::HEAD_BYTES`] and the addresses take are used.
+    fn encode(&self, out: &mut [u8]) -> usize {
+        out[..Self::HEAD_BYTES].copy_from_slice(&(self.count as u64).to_le_bytes());
+        let places = out[Self::HEAD_BYTES..].chunks_exact_mut(AddressHello::SIZE);
+        for (place, address) in places.zip(self.as_slice()) {
+            place.copy_from_slice(&address.encode());
+        }
+        Self::HEAD_BYTES + self.count * AddressHello::SIZE
+    }
+
+    /// Reads as many as this version keeps; a list that says more than it holds is damaged.
+    fn decode(body: &[u8]) -> Result<AddressList, DecodeError> {
+        let (head, rest) = body.split_first_chunk().ok_or(DecodeError::Short)?;
+        let said = u64::from_le_bytes(*head);
+        if said > (rest.len() / AddressHello::SIZE) as u64 {
+            return Err(DecodeError::Short);
+        }
+        let mut list = AddressList { count: (said as usize).min(ADDRESSES_MAX), ..Self::EMPTY };
+        let count = list.count;
+        let entries = rest.chunks_exact(AddressHello::SIZE);
+        for (place, entry) in list.all[..count].iter_mut().zip(entries) {
+            let mut bytes = [0; AddressHello::SIZE];
+            bytes.copy_from_slice(entry);
+            *place = AddressHello::from_bytes(&bytes);
+        }
+        Ok(list)
+    }
+}
+
+wire_struct! {
+    /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. The one with
+    /// `stream` 0 asks for the connection: a `ConnectHello` follows this structure; `Accepted` or `Refused` comes over the link.
+    StreamHello [64] {
+        /// The writer's endpoint.
+        endpoint_id: u128 = 0,
+        /// The reader's nonce of the link, or, where both have a key, proof of it for this stream.
+        proof: u128 = 16,
+        /// The writer's connection.
+        connection: u64 = 32,
+        /// Which stream of the connection.
+        stream: u32 = 40,
+        /// How many streams it has.
+        streams: u32 = 44,
+    }
+}
+
+wire_struct! {
+    /// W8.7. Body of `Ping` and `Pong`.
+    PingHello [16] {
+        /// The writer's count; a `Pong` has that of its `Ping`.
+        number: u64 = 0,
     }
 }
 
@@ -183,6 +308,10 @@ pub enum RefuseReason {
     Abandoned = 7,
     /// The writer has no file descriptor left.
     Descriptors = 8,
+    /// The shared keys differ, or one side alone has one.
+    Key = 9,
+    /// A rail that one side insists on is not one of the other's.
+    Rail = 10,
 }
 
 impl RefuseReason {
@@ -196,6 +325,8 @@ impl RefuseReason {
             6 => RefuseReason::Closed,
             7 => RefuseReason::Abandoned,
             8 => RefuseReason::Descriptors,
+            9 => RefuseReason::Key,
+            10 => RefuseReason::Rail,
             _ => RefuseReason::Protocol,
         }
     }
@@ -218,6 +349,14 @@ pub enum Frame {
     Refused(RefusedHello),
     /// Closed.
     Closed(RefusedHello),
+    /// A data stream; with `stream` 0 it asks for the connection.
+    StreamHello(StreamHello, ConnectHello),
+    /// Are you there?
+    Ping(PingHello),
+    /// Yes.
+    Pong(PingHello),
+    /// All addresses of the writer.
+    Addresses(AddressList),
 }
 
 impl Frame {
@@ -228,13 +367,21 @@ impl Frame {
     pub fn decode(record: &[u8]) -> Result<Frame, DecodeError> {
         let (kind, _minor, body) = FrameHeader::decode(record)?;
         Ok(match kind {
-            FrameKind::LinkHello => Frame::LinkHello(LinkHello::from_bytes(prefix(body)?)),
-            FrameKind::LinkReply => Frame::LinkReply(LinkHello::from_bytes(prefix(body)?)),
-            FrameKind::LinkReady => Frame::LinkReady(LinkHello::from_bytes(prefix(body)?)),
+            FrameKind::LinkHello => Frame::LinkHello(link_hello(body)?),
+            FrameKind::LinkReply => Frame::LinkReply(link_hello(body)?),
+            FrameKind::LinkReady => Frame::LinkReady(link_hello(body)?),
             FrameKind::Connect => Frame::Connect(ConnectHello::from_bytes(prefix(body)?)),
             FrameKind::Accepted => Frame::Accepted(ConnectHello::from_bytes(prefix(body)?)),
             FrameKind::Refused => Frame::Refused(RefusedHello::from_bytes(prefix(body)?)),
             FrameKind::Closed => Frame::Closed(RefusedHello::from_bytes(prefix(body)?)),
+            FrameKind::StreamHello => {
+                let (stream, rest) = body.split_first_chunk().ok_or(DecodeError::Short)?;
+                let connect = ConnectHello::from_bytes(prefix(rest)?);
+                Frame::StreamHello(StreamHello::from_bytes(stream), connect)
+            }
+            FrameKind::Ping => Frame::Ping(PingHello::from_bytes(prefix(body)?)),
+            FrameKind::Pong => Frame::Pong(PingHello::from_bytes(prefix(body)?)),
+            FrameKind::Addresses => Frame::Addresses(AddressList::decode(body)?),
         })
     }
 
@@ -248,8 +395,35 @@ impl Frame {
             Frame::Accepted(body) => record(FrameKind::Accepted, &body.encode(), out),
             Frame::Refused(body) => record(FrameKind::Refused, &body.encode(), out),
             Frame::Closed(body) => record(FrameKind::Closed, &body.encode(), out),
+            Frame::StreamHello(stream, connect) => {
+                let mut body = [0; StreamHello::SIZE + ConnectHello::SIZE];
+                body[..StreamHello::SIZE].copy_from_slice(&stream.encode());
+                body[StreamHello::SIZE..].copy_from_slice(&connect.encode());
+                record(FrameKind::StreamHello, &body, out)
+            }
+            Frame::Ping(body) => record(FrameKind::Ping, &body.encode(), out),
+            Frame::Pong(body) => record(FrameKind::Pong, &body.encode(), out),
+            Frame::Addresses(list) => {
+                let mut body = [0; AddressList::HEAD_BYTES + ADDRESSES_MAX * AddressHello::SIZE];
+                let length = list.encode(&mut body);
+                record(FrameKind::Addresses, &body[..length], out)
+            }
         }
     }
+}
+
+/// Bytes of a `LinkHello` of minor version 0.
+const LINK_HELLO_FIRST_BYTES: usize = 160;
+
+/// Reads a `LinkHello` of any minor version: what an older writer did not know is zero.
+fn link_hello(body: &[u8]) -> Result<LinkHello, DecodeError> {
+    if body.len() < LINK_HELLO_FIRST_BYTES {
+        return Err(DecodeError::Short);
+    }
+    let mut bytes = [0; LinkHello::SIZE];
+    let known = body.len().min(bytes.len());
+    bytes[..known].copy_from_slice(&body[..known]);
+    Ok(LinkHello::from_bytes(&bytes))
 }
 
 /// The part of a body that this version knows. Bodies only grow from one minor version to the next,
@@ -288,9 +462,14 @@ mod tests {
         heap_bytes: 8,
         name_low: 9,
         name_high: 10,
+        nonce: 14,
+        rails: RAIL_SHM | RAIL_TCP,
+        streams: 1,
+        proof_low: 15,
+        proof_high: 16,
     };
 
-    fn frames() -> [Frame; 7] {
+    fn frames() -> [Frame; 11] {
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -301,6 +480,10 @@ mod tests {
             Frame::Accepted(connect),
             Frame::Refused(refused),
             Frame::Closed(refused),
+            Frame::StreamHello(StreamHello { streams: 2, stream: 1, ..StreamHello::ZERO }, connect),
+            Frame::Ping(PingHello { number: 17 }),
+            Frame::Pong(PingHello { number: 18 }),
+            Frame::Addresses(AddressList { count: 2, ..AddressList::EMPTY }),
         ]
     }
 
@@ -367,7 +550,7 @@ mod tests {
                 // half-way plausible, so that the decoder gets past its first checks
                 bytes[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
                 bytes[4..6].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
-                bytes[8..10].copy_from_slice(&((next() % 10) as u16).to_le_bytes());
+                bytes[8..10].copy_from_slice(&((next() % 13) as u16).to_le_bytes());
                 bytes[10..12].copy_from_slice(&((next() % 256) as u16).to_le_bytes());
             }
             let length = next() as usize % (bytes.len() + 1);

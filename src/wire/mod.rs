@@ -18,7 +18,7 @@ pub mod state;
 /// Wire major version: peers with another one are refused.
 pub const WIRE_MAJOR: u16 = 1;
 /// Wire minor version: peers with another one work; features decide what is used.
-pub const WIRE_MINOR: u16 = 0;
+pub const WIRE_MINOR: u16 = 1;
 /// Most data rails, and most control rails, of one connection.
 pub const RAILS_MAX: usize = 8;
 /// Most receives in one group.
