@@ -68,6 +68,17 @@ pub struct Endpoint {
     pub shared: Half,
 }
 
+/// What a connection runs over.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectionRail {
+    /// Shared memory.
+    Shm,
+    /// Sockets.
+    Tcp,
+    /// The endpoint itself.
+    Loopback,
+}
+
 /// Whether a connection is closed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Closing {
@@ -242,6 +253,21 @@ impl Endpoint {
         Ok(ConnectionIndex(index))
     }
 
+    /// What a connection runs over; `None`: it is closed.
+    pub fn connection_rail(&mut self, connection: Handle) -> Option<ConnectionRail> {
+        if !is_live(self.generations, connection) {
+            return None;
+        }
+        self.events_take();
+        let known = self.known.get(connection.index as usize)?;
+        match (&self.machine, known.params.rail) {
+            _ if known.generation != connection.generation => None,
+            (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
+            (Machine::Host(_), Rail::Shm) => Some(ConnectionRail::Shm),
+            (Machine::Host(_), Rail::Tcp) => Some(ConnectionRail::Tcp),
+        }
+    }
+
     /// Gives up a connection: its outstanding requests end with `Closed`.
     pub fn connection_close(&mut self, connection: Handle) -> Closing {
         if !is_live(self.generations, connection) {
@@ -355,4 +381,3 @@ fn salt() -> Result<u32, OpenError> {
         .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
     Ok(random as u32 & !1)
 }
-
