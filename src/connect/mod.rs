@@ -16,7 +16,7 @@
 //! `Closed` or the link is dead, because until then the peer may still write there.
 //!
 //! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. Kernel calls are in
-//! [`os`] and [`socket`] only; all other files forbid unsafe code.
+//! [`os`], [`socket`] and [`ifaddrs`] only; all other files forbid unsafe code.
 
 extern crate std;
 
@@ -29,6 +29,8 @@ mod dialog;
 mod error;
 mod event;
 mod handshake;
+mod ifaddrs;
+pub mod interfaces;
 mod link;
 mod listener;
 mod memory;
