@@ -31,6 +31,7 @@ mod event;
 mod handshake;
 mod ifaddrs;
 pub mod interfaces;
+pub mod key;
 mod link;
 mod listener;
 mod memory;
