@@ -34,9 +34,11 @@ pub mod interfaces;
 pub mod key;
 mod link;
 mod listener;
+mod liveness;
 mod memory;
 mod os;
 mod peer;
+mod proof;
 mod requests;
 mod socket;
 mod teardown;
@@ -49,5 +51,5 @@ pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, W
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::random;
-pub use peer::{NAME_BYTES, Peer};
+pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
