@@ -20,6 +20,8 @@ pub(super) struct Network {
     pub(super) addresses: AddressList,
     /// What peers must have too.
     pub(super) key: Option<Key>,
+    /// Threads that move long payloads, and their CPUs.
+    pub(super) threads: (u32, u64),
 }
 
 impl Network {
@@ -32,11 +34,13 @@ impl Network {
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
-        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key: None };
+        let mut network =
+            Network { rails: allowed, addresses: AddressList::EMPTY, key: None, threads: (0, 0) };
         if !allowed.tcp {
             return Ok(network);
         }
         network.key = key(environment)?;
+        network.threads = threads(environment);
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
@@ -64,6 +68,18 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
     }
     list.count = found.len().min(ADDRESSES_MAX);
     list
+}
+
+/// Threads want a stream of their own to each peer.
+fn threads(environment: &Environment) -> (u32, u64) {
+    if environment.tcp_threads > 0 && environment.tcp_streams < 2 {
+        say(
+            Level::Warning,
+            "CROSSTIE_TCP_THREADS is ignored: it wants CROSSTIE_TCP_STREAMS of 2 or more",
+        );
+        return (0, 0);
+    }
+    (environment.tcp_threads, environment.tcp_thread_cpus)
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
