@@ -124,8 +124,9 @@ pub(super) struct Control<M: LinkMemory> {
     pub events_owed: u32,
     /// When somebody must look at deadlines, backlogs and graves again; never before.
     pub next_look: Instant,
-    /// When the silences of peers were looked at last.
+    /// When we had time for the silences of peers last, and when we must have some again.
     pub looked: Instant,
+    pub hearing_next: Instant,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -178,6 +179,7 @@ impl<M: LinkMemory> Control<M> {
             events_owed: 0,
             next_look: Instant(u64::MAX),
             looked: Instant(0),
+            hearing_next: Instant(u64::MAX),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
@@ -238,7 +240,7 @@ impl<M: LinkMemory> Control<M> {
             self.hearing(true);
         }
         self.attempts_look(now);
-        self.hearing_look(now);
+        self.liveness(now);
         for index in 0..self.links.len() as u32 {
             let link = &self.links[index as usize];
             if !link.is_half_open() {

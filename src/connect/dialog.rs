@@ -26,8 +26,7 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Refused(refused), Side::Connector) => self.refused(link, refused),
             (Frame::Closed(closed), _) => self.peer_closed(link, closed),
             (Frame::Ping(ping), _) => self.pinged(link, ping),
-            // that it came at all is the answer
-            (Frame::Pong(_), _) => {}
+            (Frame::Pong(pong), _) => self.ponged(link, pong),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
             | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
             | (Frame::StreamHello(..) | Frame::Addresses(_), _) => {

@@ -7,7 +7,6 @@ use super::address;
 use super::control::{Control, RETRY, send_refusal};
 use super::error::ConnectError;
 use super::event::Side;
-use super::key::Step;
 use super::link::LinkPhase;
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
@@ -17,7 +16,9 @@ use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
 use crate::wire::DecodeError;
 use crate::wire::hello::{FEATURE_DOORBELL, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
-use crate::wire::hello::{FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, LinkHello, RefuseReason};
+use crate::wire::hello::{
+    FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameKind, LinkHello, RefuseReason,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -114,8 +115,7 @@ impl<M: LinkMemory> Control<M> {
         self.watch(index)?;
         self.memory.allow_tracer();
         let hello = LinkHello { arena_bytes, ..self.hello_of(index) };
-        let hello = self.signed(index, Step::Hello, hello);
-        self.send_hello(index, &Frame::LinkHello(hello))
+        self.send_hello(index, &Frame::LinkHello(self.signed(index, FrameKind::LinkHello, hello)))
     }
 
     /// What every hello on a link says.
@@ -139,9 +139,16 @@ impl<M: LinkMemory> Control<M> {
             heap_bytes: self.memory.heap().map_or(0, |(_, bytes)| bytes),
             name_low: number(low),
             name_high: number(high),
+            nonce: link.nonce,
             rails: crate::wire::hello::RAIL_SHM,
             ..LinkHello::ZERO
         }
+    }
+
+    /// A hello with the proof that belongs to it.
+    fn signed(&self, index: u32, kind: FrameKind, hello: LinkHello) -> LinkHello {
+        let (proof_low, proof_high) = self.link_proof(index, kind);
+        LinkHello { proof_low, proof_high, ..hello }
     }
 
     /// Sends a hello with the descriptors that belong to it: a fresh socket has room for it.
@@ -232,8 +239,10 @@ impl<M: LinkMemory> Control<M> {
                 self.reply(index, &hello, descriptors, descriptors_lost);
             }
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
-            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent | LinkPhase::ReplySent) => {
-                self.link_refused(index, &refused);
+            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
+                let reason = RefuseReason::from_wire(refused.reason);
+                let error = self.refusal_error(index, reason, refused.major);
+                self.link_down(index, DownCause::Failed, error);
             }
             (Ok(frame), LinkPhase::Ready) => self.dialog(index, &frame),
             (Err(DecodeError::Version(major)), _) => self.other_version(index, major),
@@ -271,9 +280,8 @@ impl<M: LinkMemory> Control<M> {
             Err(RefuseReason::NoListener)
         } else if nonce.is_err() {
             Err(RefuseReason::Protocol)
-        } else if !self.proves(index, Step::Hello, hello) {
-            self.key_stranger(index);
-            Err(RefuseReason::Key)
+        } else if let Err(reason) = self.link_verify(index, FrameKind::LinkHello, hello) {
+            Err(reason)
         } else if lost {
             Err(RefuseReason::Descriptors)
         } else {
@@ -288,7 +296,8 @@ impl<M: LinkMemory> Control<M> {
             self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
             return;
         }
-        let reply = Frame::LinkReply(self.signed(index, Step::Reply, self.hello_of(index)));
+        let reply =
+            Frame::LinkReply(self.signed(index, FrameKind::LinkReply, self.hello_of(index)));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
             self.link_ended(index);
             return;
@@ -307,8 +316,9 @@ impl<M: LinkMemory> Control<M> {
         }
         link.peer = Peer::of(hello, link.pid);
         link.peer_nonce = hello.nonce;
-        if !self.proves(index, Step::Reply, hello) {
-            self.key_refuse(index);
+        if self.link_verify(index, FrameKind::LinkReply, hello).is_err() {
+            let peer = self.links[index as usize].peer;
+            self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
             return;
         }
         let adopted =
@@ -321,7 +331,8 @@ impl<M: LinkMemory> Control<M> {
             self.link_down(index, DownCause::Failed, error);
             return;
         }
-        let ready = Frame::LinkReady(self.signed(index, Step::Ready, self.hello_of(index)));
+        let ready =
+            Frame::LinkReady(self.signed(index, FrameKind::LinkReady, self.hello_of(index)));
         if self.send_hello(index, &ready).is_err() {
             self.link_ended(index);
             return;
@@ -334,8 +345,12 @@ impl<M: LinkMemory> Control<M> {
 
     /// `LinkReady` has come.
     fn ready(&mut self, index: u32, hello: &LinkHello) {
-        if !self.proves(index, Step::Ready, hello) {
-            self.key_refuse(index);
+        if let Err(reason) = self.link_verify(index, FrameKind::LinkReady, hello) {
+            if let Some(socket) = &self.links[index as usize].socket {
+                send_refusal(socket, 0, reason);
+            }
+            let peer = self.links[index as usize].peer;
+            self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
             return;
         }
         let link = &mut self.links[index as usize];

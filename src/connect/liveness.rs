@@ -118,8 +118,14 @@ impl<M: LinkMemory> Control<M> {
         link.pings = deadline != Span(0) && link.peer_nonce != 0;
         if link.pings {
             let due = link.hearing.due;
-            self.look_by(due);
+            self.hearing_by(due);
         }
+    }
+
+    /// Silences are looked at at `at` or before.
+    fn hearing_by(&mut self, at: Instant) {
+        self.hearing_next = self.hearing_next.min(at);
+        self.look_by(self.hearing_next);
     }
 
     /// Something has come over a link.
@@ -133,7 +139,7 @@ impl<M: LinkMemory> Control<M> {
         let (peer, due) = (link.peer, link.hearing.due);
         if let Some(silent) = silent {
             (self.config.note)(Note::Resumed { peer, silent });
-            self.look_by(due);
+            self.hearing_by(due);
         }
     }
 
@@ -142,6 +148,9 @@ impl<M: LinkMemory> Control<M> {
         self.links[index as usize].hearing.owes_pong = Some(ping.number);
         self.flush_pong(index);
     }
+
+    /// `Pong` has come: that something came is what counts.
+    pub fn ponged(&mut self, _index: u32, _pong: &PingHello) {}
 
     /// Sends the answer that a link owes, if its socket has room.
     pub fn flush_pong(&mut self, index: u32) {
@@ -153,10 +162,15 @@ impl<M: LinkMemory> Control<M> {
         self.counters.pongs += u64::from(sent == Sent::Whole);
     }
 
-    /// Time has come to look who is silent.
-    pub fn hearing_look(&mut self, now: Instant) {
+    /// Called whenever something may be due: looks who is silent when it is time.
+    pub fn liveness(&mut self, now: Instant) {
         let deadline = self.config.peer_deadline;
         let gap = now.since(core::mem::replace(&mut self.looked, now));
+        if now < self.hearing_next {
+            self.look_by(self.hearing_next);
+            return;
+        }
+        self.hearing_next = Instant(u64::MAX);
         for index in 0..self.links.len() as u32 {
             let link = &mut self.links[index as usize];
             if link.phase != LinkPhase::Ready || !link.pings {
@@ -172,7 +186,7 @@ impl<M: LinkMemory> Control<M> {
                 (self.config.note)(Note::Stopped { peer, silent });
             }
             if let Some(next) = verdict.next {
-                self.look_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
+                self.hearing_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
             }
             if let Some(number) = verdict.ping {
                 // one that does not fit need not: much of ours waits to be read there already, and

@@ -32,11 +32,12 @@ impl Network {
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
-        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key: None };
+        // asked of peers on this host, too
+        let key = key(environment)?;
+        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key };
         if !allowed.tcp {
             return Ok(network);
         }
-        network.key = key(environment)?;
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
