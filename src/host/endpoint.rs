@@ -471,6 +471,11 @@ impl Parts {
             handshake_deadline: options.handshake_deadline,
             links_max: 2 * limits.connections_max,
             listeners_max: limits.connections_max,
+            rails: crate::wire::hello::RAIL_SHM,
+            streams: 1,
+            addresses: crate::wire::hello::AddressList::EMPTY,
+            bind: false,
+            peer_deadline: crate::base::units::Span::millis(10_000),
             membarrier: wake::barrier_register(),
             template,
             wake: Wake {
