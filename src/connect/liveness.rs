@@ -1,12 +1,13 @@
 //! Whether a peer still answers: pings over links that are otherwise silent (W8.7).
 //!
 //! A peer that is *dead* is noticed by the kernel: on one host by the pidfd, between hosts because
-//! nothing is acknowledged any more ([`super::os::keep_alive`]), and its link ends. A peer that is
+//! nothing is acknowledged any more ([`super::stream`]), and its link ends. A peer that is
 //! *stopped*, or does not get a processor, still has a kernel that acknowledges: its link stays,
 //! and it is reported, once when it has said nothing for the deadline, and once when it speaks
 //! again. Time is monotonic; and time in which we did not look ourselves counts for nobody.
 #![forbid(unsafe_code)]
 
+use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
 use super::link::LinkPhase;
@@ -116,6 +117,12 @@ impl<M: LinkMemory> Control<M> {
         let link = &mut self.links[index as usize];
         link.hearing = Hearing::start(now, deadline, link.nonce as u8);
         link.pings = deadline != Span(0) && link.peer_nonce != 0;
+        if let (Some(Channel::Stream(socket)), true) = (&link.socket, link.pings) {
+            // no more pings go to a peer that was reported as stopped, and its host may die yet;
+            // one that refuses the option still has the ping's own time
+            let interval_s = (deadline.0 / PINGS / 1_000_000_000).clamp(1, 32_767) as i32;
+            let _ = socket.keep_alive(interval_s);
+        }
         if link.pings {
             let due = link.hearing.due;
             self.hearing_by(due);

@@ -9,7 +9,7 @@ use super::log::{Level, say};
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::wire::hello::{ADDRESSES_MAX, AddressList};
+use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP};
 use std::format;
 
 /// All of it.
@@ -44,6 +44,13 @@ impl Network {
             Err(error) => network.without(&error)?,
         }
         Ok(network)
+    }
+
+    /// The rails as a hello says them.
+    pub(super) fn rail_bits(&self) -> u32 {
+        let shm = if self.rails.shm { RAIL_SHM } else { 0 };
+        let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
+        shm | tcp
     }
 
     /// No address: shared memory alone, if that is allowed.
