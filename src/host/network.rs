@@ -9,7 +9,7 @@ use super::log::{Level, say};
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::wire::hello::{ADDRESSES_MAX, AddressList};
+use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP};
 use std::format;
 
 /// All of it.
@@ -34,19 +34,27 @@ impl Network {
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
+        // asked of peers on this host, too
+        let key = key(environment)?;
+        let threads = threads(environment);
         let mut network =
-            Network { rails: allowed, addresses: AddressList::EMPTY, key: None, threads: (0, 0) };
+            Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
         }
-        network.key = key(environment)?;
-        network.threads = threads(environment);
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
             Err(error) => network.without(&error)?,
         }
         Ok(network)
+    }
+
+    /// The rails as a hello says them.
+    pub(super) fn rail_bits(&self) -> u32 {
+        let shm = if self.rails.shm { RAIL_SHM } else { 0 };
+        let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
+        shm | tcp
     }
 
     /// No address: shared memory alone, if that is allowed.
