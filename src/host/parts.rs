@@ -153,6 +153,7 @@ impl Parts {
             handshake_deadline: options.handshake_deadline,
             links_max: 2 * limits.connections_max,
             listeners_max: limits.connections_max,
+            node_id: environment.node_id,
             rails: network.rail_bits(),
             streams: environment.tcp_streams,
             addresses: network.addresses,
