@@ -472,6 +472,8 @@ impl Parts {
             links_max: 2 * limits.connections_max,
             listeners_max: limits.connections_max,
             membarrier: wake::barrier_register(),
+            key: None,
+            peer_deadline: crate::base::units::Span::millis(10_000),
             template,
             wake: Wake {
                 call: |fd| wake::ring(fd as i32),
