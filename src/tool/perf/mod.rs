@@ -118,7 +118,9 @@ fn transfers_run(
             return pairs(options, report, progress);
         }
         DeviceKind::Loopback => Box::new(Alone::open(connections, &options.buffers())?),
-        _ => Box::new(Pair::open(&setting(options, connections))?),
+        DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
+            Box::new(Pair::open(&setting(options, connections))?)
+        }
     };
     for measure in measures {
         for backing in options.backings(*measure) {

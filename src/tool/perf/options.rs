@@ -7,7 +7,6 @@ use super::pattern::Pattern;
 use super::refused;
 use super::window::Window;
 use crate::host::DeviceKind;
-use crate::host::device::{DEVICES, properties};
 use crate::host::owned::Backing;
 use crate::tool::arguments::{Command, Flag, Given, hint};
 use crate::tool::text::sizes_parse;
@@ -67,7 +66,7 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             name: "--memory",
             value: "KIND",
             help: "shared (the library's), private (the heap, registered) or both\n\
-                   (default both; rate: shared)",
+                   (default both; rate: shared; tcp0: private)",
         },
         Flag {
             name: "--one-buffer",
@@ -75,7 +74,7 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             help: "all outstanding messages use one buffer, as ucx_perftest and\n\
                    fi_pingpong do; by default each has its own",
         },
-        Flag { name: "--device", value: "NAME", help: "a device that `crosstie info` lists" },
+        Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
         Flag {
             name: "--pattern",
             value: "NAME",
@@ -262,6 +261,8 @@ impl Options {
         match (&self.memory, self.device, measure) {
             (Some(kinds), _, _) => kinds.clone(),
             (None, DeviceKind::Loopback, _) => vec![Backing::Private],
+            // Sockets read and write any memory alike.
+            (None, DeviceKind::Tcp, _) => vec![Backing::Private],
             (None, _, Measure::Rate) => vec![Backing::Shared],
             (None, _, _) => vec![Backing::Shared, Backing::Private],
         }
@@ -405,17 +406,9 @@ fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
 
 /// The device of `--device`.
 pub fn device(given: &Given) -> Result<DeviceKind, Failure> {
-    match given.text("--device") {
-        None => Ok(crate::host::Options::default().device),
-        Some(name) => {
-            let names = || DEVICES.iter().map(|kind| properties(*kind).name);
-            let found = DEVICES.iter().find(|kind| properties(**kind).name == name);
-            found.copied().ok_or_else(|| {
-                let known = names().collect::<Vec<_>>().join(", ");
-                refused("--device", &format!("`{name}` is none of {known}"))
-            })
-        }
-    }
+    let Some(name) = given.text("--device") else { return Ok(DeviceKind::Host) };
+    let names = "host0, shm0, tcp0 or loopback0";
+    DeviceKind::named(name).ok_or_else(|| refused("--device", &format!("`{name}` is not {names}")))
 }
 
 fn pattern(given: &Given) -> Result<Option<Pattern>, Failure> {

@@ -13,7 +13,6 @@ use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
-use crate::host::device::properties;
 use crate::host::owned::Backing;
 use crate::tool::Failure;
 use crate::tool::arguments::{Command, Flag};
@@ -88,7 +87,7 @@ impl Pair {
 /// What the peer is told when it starts.
 fn told(setting: &Setting) -> Vec<(&'static str, String)> {
     let mut told = [
-        ("--device", properties(setting.shape.device).name.to_string()),
+        ("--device", setting.shape.device.name().to_string()),
         ("--connections", setting.connections.to_string()),
     ]
     .to_vec();

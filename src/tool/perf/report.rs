@@ -6,7 +6,6 @@ extern crate std;
 use super::options::{Measure, Options, Verify};
 use super::socket;
 use crate::host::DeviceKind;
-use crate::host::device::properties;
 use crate::host::owned::Backing;
 use crate::tool::json::Object;
 use crate::tool::plot::{Chart, Series, page};
@@ -39,7 +38,7 @@ impl Row {
         });
         Row {
             measure,
-            device: properties(options.device).name,
+            device: options.device.name(),
             memory,
             bytes: of.map(|(_, bytes)| bytes),
             outstanding: options.outstanding(measure),
@@ -129,7 +128,7 @@ impl<'a> Report<'a> {
                     text.push_str(&self.section(measure, socket::DEVICE));
                 }
             } else {
-                text.push_str(&self.section(*measure, properties(self.options.device).name));
+                text.push_str(&self.section(*measure, self.options.device.name()));
             }
         }
         text
@@ -155,7 +154,7 @@ impl<'a> Report<'a> {
             Verify::No => String::new(),
             Verify::Outside | Verify::Inside => format!("; {verified} bytes verified, none wrong"),
         };
-        format!("{}, {place}{verified}\n", properties(self.options.device).name)
+        format!("{}, {place}{verified}\n", self.options.device.name())
     }
 
     fn legend(&self, measure: Measure) -> String {
@@ -199,7 +198,7 @@ impl<'a> Report<'a> {
         ];
         let filled: Vec<Chart> =
             charts.into_iter().filter(|chart| !chart.series.is_empty()).collect();
-        page(&format!("crosstie perf, {}", properties(self.options.device).name), &filled)
+        page(&format!("crosstie perf, {}", self.options.device.name()), &filled)
     }
 
     fn series(&self, measure: Measure, memory: &str, value: &str) -> Series {

@@ -11,7 +11,6 @@ use super::lanes::{Job, Lanes, STEP_LIMIT, stride};
 use super::options::{Measure, Options, Verify};
 use super::pattern::Pattern;
 use super::side::Shape;
-use crate::host::device::properties;
 use crate::host::owned::Backing;
 use crate::memory::probe;
 use crate::tool::json::Object;
@@ -280,7 +279,7 @@ fn json(together: &Together, row: &Row) -> String {
         .text("measure", row.measure.name())
         .text("pattern", together.pattern.name())
         .count("processes", together.met.size().into())
-        .text("device", properties(options.device).name)
+        .text("device", options.device.name())
         .text("memory", backing_name(options.pattern_backing()))
         .count("bytes", row.bytes)
         .count("outstanding", row.outstanding)
@@ -317,7 +316,7 @@ fn table(together: &Together, rows: &[Row]) -> String {
          latency: {step}\n\
          bandwidth and rate: what each rank sends; least, median and greatest of all ranks\n\n{}",
         pattern.name(),
-        properties(together.options.device).name,
+        together.options.device.name(),
         table.text()
     )
 }
