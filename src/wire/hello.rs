@@ -221,8 +221,8 @@ impl AddressList {
 
 wire_struct! {
     /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. The one with
-    pub const EMPTY: AddressList =
-        AddressList { count: 0, all: [AddressHello::ZERO; ADDRESSES_MAX] };
+    /// `stream` 0 asks for the connection: a `ConnectHello` follows this structure; `Accepted` or
+    /// `Refused` comes over the link.
     StreamHello [64] {
         /// The writer's endpoint.
         endpoint_id: u128 = 0,
