@@ -11,6 +11,7 @@ mod cpus;
 pub mod info;
 mod json;
 pub mod launch;
+mod network;
 pub mod perf;
 pub mod plot;
 mod progress;
