@@ -5,9 +5,9 @@
 //! it is, and then gives its part of every gathering and takes all parts. Whoever connects and does
 //! not say the launch's key is dropped, and disturbs nothing.
 //!
-//! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4 each),
-//! and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts come back
-//! in the order of ranks.
+//! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4
+//! each), and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts
+//! come back in the order of ranks.
 #![forbid(unsafe_code)]
 
 extern crate std;

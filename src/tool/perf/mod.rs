@@ -6,8 +6,8 @@
 //! both touch nothing but their endpoint. A window starts with an empty message of the peer, when
 //! it has posted its first receives, and a stream ends with another, when it has received all.
 //!
-//! Started by a launcher, or with `--pattern`, each process is a rank, and all ranks measure at once
-//! ([`together`]).
+//! Started by a launcher, or with `--pattern`, each process is a rank, and all ranks measure at
+//! once ([`together`]).
 #![forbid(unsafe_code)]
 
 extern crate std;
