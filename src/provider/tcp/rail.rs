@@ -157,9 +157,9 @@ impl<'m> Tcp<'m> {
         }
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
-            let watched = self.watch.add(*fd, index as u32);
-            if let Err(errno) = watched.and_then(|()| socket::without_delay(*fd)) {
-                fds[..=n].iter().for_each(|fd| self.watch.remove(*fd));
+            socket::without_delay(*fd);
+            if let Err(errno) = self.watch.add(*fd, index as u32) {
+                fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
                 return Err(PeerOpenError::System(errno.0));
             }
         }
