@@ -121,14 +121,14 @@ impl Tcp<'_> {
             return;
         }
         for index in self.streams_of(peer) {
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
             if !self.peers[peer].takes_ops() {
                 return;
             }
             if self.streams[index].out.has_room(ROOM_FOR_ANSWERS) {
                 self.stage(index, &StreamFrame::Bye);
             }
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
         }
     }
 

@@ -31,7 +31,7 @@ impl Tcp<'_> {
         if self.streams[index].out.has_room(wanted) {
             return true;
         }
-        self.flush(index, &mut POST_BYTES.clone());
+        self.flush_stream(index, &mut POST_BYTES.clone());
         self.streams[index].out.has_room(wanted)
     }
 
@@ -289,10 +289,6 @@ impl<'m> Provider for Tcp<'m> {
             self.report_done(&mut events);
         }
         self.receive(&mut events, &mut left.max(1));
-        if !self.dirty.is_empty() {
-            // answers go out at once: somebody waits for them
-            self.flush_dirty(&mut left);
-        }
         if self.endings > 0 {
             self.end_peers(&mut events);
         }
@@ -300,6 +296,13 @@ impl<'m> Provider for Tcp<'m> {
             self.report_done(&mut events);
         }
         events.used
+    }
+
+    #[inline]
+    fn flush(&mut self, budget: Bytes) {
+        if !self.dirty.is_empty() {
+            self.flush_dirty(&mut budget.0.clone());
+        }
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
