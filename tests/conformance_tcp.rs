@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Pair;
+use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
 use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
 use crosstie::provider::tcp::{Limits, Settings, Tcp};
@@ -59,16 +59,19 @@ fn wait_for_kernel(pair: &mut Pair<Tcp<'static>>) {
     unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, 4) };
 }
 
+const KERNEL: Option<Pause<Tcp<'static>>> = Some(Pause { wait: wait_for_kernel, threads: false });
+const THREADS: Option<Pause<Tcp<'static>>> = Some(Pause { wait: wait_for_threads, threads: true });
+
 #[test]
 fn tiny_buffers_keep_every_promise() {
     let make = || pair(tiny(streams(1)));
-    common::run_all_pausing(make, 1, Some(wait_for_kernel));
+    common::run_all_pausing(make, 1, KERNEL);
 }
 
 #[test]
 fn four_streams_with_tiny_buffers_keep_every_promise() {
     let make = || pair(tiny(streams(4)));
-    common::run_all_pausing(make, SKIPS_UNORDERED + 1, Some(wait_for_kernel));
+    common::run_all_pausing(make, SKIPS_UNORDERED + 1, KERNEL);
 }
 
 fn threads(count: u32) -> PairConfig {
@@ -86,6 +89,6 @@ fn wait_for_threads(pair: &mut Pair<Tcp<'static>>) {
 fn copy_threads_keep_every_promise() {
     for count in [1, 3] {
         let make = move || pair(threads(count));
-        common::run_all_pausing(make, SKIPS_UNORDERED + 2, Some(wait_for_threads));
+        common::run_all_pausing(make, SKIPS_UNORDERED + 2, THREADS);
     }
 }

@@ -67,8 +67,8 @@ impl Tcp<'_> {
         budget: &mut u64,
     ) -> bool {
         while *budget > 0 && events.has_room() && self.streams[index].is_open {
-            if self.streams[index].payload.to == To::Asking {
-                return false;
+            if self.scratch.owner != NONE || self.streams[index].payload.to == To::Asking {
+                return false; // the data thread is asked for a region first
             }
             let read = self.read(index, budget);
             if matches!(read, Read::Whole | Read::Short) && self.parse(events) == Parsed::Full {
@@ -136,11 +136,13 @@ impl Tcp<'_> {
             Piece { iov_base: self.scratch.start.cast(), iov_len: behind },
         ];
         let fd = self.streams[index].fd;
-        // SAFETY: the payload's place is a cell of ours, or lies in a pinned region (`payload_pin`
-        // or the read's own pin); the scratch buffer is as long, and nobody looks at it now.
-        let moved = match behind {
-            0 => unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) },
-            _ => unsafe { socket::receive_into(fd, &mut pieces) },
+        let moved = if behind == 0 {
+            // SAFETY: the payload's place is a cell of ours, or lies in a pinned region
+            // (`payload_pin`, the read's own pin, or the data thread's).
+            unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) }
+        } else {
+            // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
+            unsafe { socket::receive_into(fd, &mut pieces) }
         };
         self.unpin(pinned);
         let Moved::Bytes(bytes) = moved else { return self.read_nothing(index, moved) };
@@ -174,7 +176,7 @@ impl Tcp<'_> {
     /// Makes the scratch buffer free to be written over.
     #[inline]
     fn clear_scratch(&mut self) {
-        debug_assert!(self.scratch.owner == NONE);
+        assert!(self.scratch.owner == NONE, "bytes that were not looked at are not written over");
         if self.scratch.holder != NONE {
             let holder = self.scratch.holder as usize;
             self.peers[holder].evacuate(&self.area, holder);
