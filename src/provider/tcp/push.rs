@@ -62,6 +62,7 @@ impl Tcp<'_> {
             let domain = self.domain;
             stream.out.advance(sent as u64, |region| domain.pin(region, -1));
             stream.is_blocked = sent < wanted;
+            self.moved |= sent > 0;
             *budget = budget.saturating_sub(sent as u64);
             if stream.is_blocked {
                 return;
