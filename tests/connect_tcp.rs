@@ -40,4 +40,13 @@ fn a_connection_over_tcp_is_established_with_its_streams() {
     }
 }
 
+/// What roles talk over: data streams; 0 is shared memory.
+const STREAMS: u32 = 1;
+
 include!("connect_support/roles.rs");
+
+#[test]
+fn a_thousand_connections_over_tcp_between_two_processes() {
+    run_alone("times");
+    run_alone("times_at_once");
+}

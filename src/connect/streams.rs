@@ -172,8 +172,9 @@ impl<M: LinkMemory> Control<M> {
         connect: &ConnectHello,
     ) {
         let place = hello.stream as usize;
-        let sound = hello.streams as usize <= STREAMS_MAX && hello.stream < hello.streams;
-        let Some(link) = self.link_of_stream(hello).filter(|_| sound) else {
+        let sound = hello.stream < hello.streams && connect.connection == hello.connection;
+        let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
+        let Some(link) = self.link_of_stream(hello).filter(limit) else {
             self.stranger();
             return;
         };
