@@ -114,6 +114,10 @@ impl<M: LinkMemory> Control<M> {
     /// Looks whether the streams of an attempt were dropped unread, or refused on the spot.
     pub fn streams_look(&mut self, index: u32, now: Instant) {
         let connection = &self.connections[index as usize];
+        if connection.phase == Phase::Gathering {
+            self.gathering_look(index, now);
+            return;
+        }
         if connection.phase != Phase::Connecting || connection.stream_count == 0 {
             return;
         }
@@ -145,6 +149,26 @@ impl<M: LinkMemory> Control<M> {
                 return;
             }
         }
+    }
+
+    /// Looks whether a peer gave up while its streams were gathered.
+    fn gathering_look(&mut self, index: u32, now: Instant) {
+        let waits = |socket: &StreamSocket| {
+            let received = socket.receive(&mut [0; 1]);
+            received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        if self.streams[index as usize].iter().flatten().all(waits) {
+            self.look_by(now.after(STREAM_LOOK));
+        } else {
+            self.gathering_end(index);
+        }
+    }
+
+    /// Forgets a connection that was still being gathered.
+    pub fn gathering_end(&mut self, index: u32) {
+        self.link_leave(index);
+        self.slot_stale(index);
+        self.slot_release(index);
     }
 
     /// The link, of those on which a peer connects to us, that a stream's proof belongs to.
@@ -217,6 +241,9 @@ impl<M: LinkMemory> Control<M> {
         self.connection_phase(index, Phase::Gathering);
         self.link_join(index, link);
         self.links[link as usize].gathering += 1;
+        if hello.streams > 1 {
+            self.look_by(self.now().after(STREAM_LOOK));
+        }
         self.look_by(deadline);
         Some(index)
     }
@@ -249,9 +276,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let hello = connection.peer;
         if !self.is_listener(hello.target) {
-            self.link_leave(index);
-            self.slot_stale(index);
-            self.slot_release(index);
+            self.gathering_end(index);
             self.part(link, hello.connection, RefuseReason::NoListener);
             return;
         }

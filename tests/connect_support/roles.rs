@@ -41,7 +41,7 @@ static ALLOCATOR: Counting = Counting;
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
-        "listen" | "listen_poor" | "listen_forked" => role_listen(),
+        "listen" | "listen_poor" | "listen_poorer" | "listen_forked" => role_listen(),
         "cycles" => role_cycles(),
         "no_alloc" => role_no_alloc(),
         "descriptors" => role_descriptors(),
@@ -97,6 +97,7 @@ fn role_listen() {
         hold_in_child();
     }
     println!("handle={text}");
+    let poorer = std::env::var(ROLE).as_deref() == Ok("listen_poorer");
     let mut accepted = Vec::with_capacity(1100);
     // until the parent kills us, or goes away
     let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
@@ -105,6 +106,9 @@ fn role_listen() {
         node.drain();
         while let Some(connection) = node.band.accept(listener).unwrap() {
             accepted.push(connection);
+            if poorer && accepted.len() == 2 {
+                descriptors_freeze();
+            }
         }
         accepted.retain(|connection| {
             let gone = node.gone(*connection).is_some();
