@@ -298,7 +298,7 @@ fn running_out_of_descriptors_over_tcp_is_named_with_the_limit() {
 #[test]
 fn a_peer_over_tcp_without_descriptors_says_so_for_links_and_for_streams() {
     let dir = directory("poor_tcp");
-    let a = Node::new(&Limits::tcp());
+    let a = Node::new(&Limits { connections: 1024, events: 2048, ..Limits::tcp() });
     let (mut child, handle) = start_child("listen_poor", &dir);
     for _ in 0..5 {
         let error = error_of(&a, &ListenHandle::decode(&handle).unwrap());
