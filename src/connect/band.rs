@@ -7,6 +7,7 @@ use super::address;
 use super::control::{BandCounters, Control, Note, TOKEN_KICK};
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandEvent, LocalTemplate, Wake};
+use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
@@ -33,6 +34,8 @@ pub struct BandConfig {
     pub links_max: u32,
     /// Listeners at a time.
     pub listeners_max: u32,
+    /// Our host's number; `None`: what the kernel says. Processes with one number are of one host.
+    pub node_id: Option<u64>,
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
     /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,
@@ -43,10 +46,13 @@ pub struct BandConfig {
     pub addresses: AddressList,
     /// Answer at the first address of each family alone, instead of at all of the host.
     pub bind: bool,
-    /// How long a peer of another host may be silent before it counts as dead. 10 s is usual.
-    pub peer_deadline: Span,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
+    /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
+    pub key: Option<Key>,
+    /// How long a peer may be silent before it is reported; one of another host counts as dead if
+    /// its host has acknowledged nothing for so long. 10 s is usual; [`Span`]`(0)`: nobody is asked.
+    pub peer_deadline: Span,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
     /// How the data thread is woken after an event.
@@ -258,8 +264,7 @@ impl<M: LinkMemory> Band<M> {
             let _ = ended.join();
         }
         let started = start(shared);
-        *thread =
-            Some(started.map_err(|error| Attend::System(error.raw_os_error().unwrap_or(0)))?);
+        *thread = Some(started.map_err(|error| Attend::System(error.raw_os_error().unwrap_or(0)))?);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use super::listener::Listener;
 use super::listening::{Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
-use super::peer::NAME_BYTES;
+use super::peer::{NAME_BYTES, Peer};
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use crate::base::sync::AtomicU64;
@@ -52,6 +52,24 @@ const GRAVES_MAX: usize = 32;
 pub enum Note {
     /// Something that is no peer of ours talks to our socket; the first time only.
     Stranger,
+    /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
+    /// time only.
+    Key(Peer),
+    /// A peer has said nothing for the deadline, although its kernel answers: its process is
+    /// stopped, or does not get a processor. Its connections stay. Once per silence.
+    Stopped {
+        /// Who.
+        peer: Peer,
+        /// How long.
+        silent: Span,
+    },
+    /// A peer that was reported as stopped has spoken.
+    Resumed {
+        /// Who.
+        peer: Peer,
+        /// How long it was silent.
+        silent: Span,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
 }
@@ -65,6 +83,10 @@ pub struct BandCounters {
     pub links: u64,
     /// Links lost to a dead or misbehaving peer.
     pub links_lost: u64,
+    /// Peers that were not let in because of the shared key.
+    pub keys_refused: u64,
+    /// Pings answered.
+    pub pongs: u64,
     /// Peers turned away for want of descriptors.
     pub descriptors_short: u64,
 }
@@ -120,6 +142,9 @@ pub(super) struct Control<M: LinkMemory> {
     pub keyed: u32,
     /// When somebody must look at deadlines, backlogs and graves again; never before.
     pub next_look: Instant,
+    /// When we had time for the silences of peers last, and when we must have some again.
+    pub looked: Instant,
+    pub hearing_next: Instant,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -166,7 +191,10 @@ impl<M: LinkMemory> Control<M> {
         let word = os::random().map_err(system)? as u64;
         Ok(Control {
             endpoint_id,
-            node_id: address::node_id().map_err(system)?,
+            node_id: match config.node_id {
+                Some(node_id) => node_id,
+                None => address::node_id().map_err(system)?,
+            },
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
@@ -188,6 +216,8 @@ impl<M: LinkMemory> Control<M> {
             counters: BandCounters::default(),
             keyed: 0,
             next_look: Instant(u64::MAX),
+            looked: Instant(0),
+            hearing_next: Instant(u64::MAX),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),

@@ -54,16 +54,12 @@ impl<M: LinkMemory> Control<M> {
         let link = &mut self.links[index as usize];
         link.side = Side::Connector;
         link.rail = if local { Rail::Shm } else { Rail::Tcp };
-        link.address = local
-            .then(|| Address::new(&self.config.shm_dir, handle.endpoint_id))
-            .flatten();
+        link.address =
+            local.then(|| Address::new(&self.config.shm_dir, handle.endpoint_id)).flatten();
         link.route = route;
         link.nonce = nonce;
-        link.peer = Peer {
-            node_id: handle.node_id,
-            endpoint_id: handle.endpoint_id,
-            ..Peer::default()
-        };
+        link.peer =
+            Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
         link.deadline = deadline;
         self.link_phase(index, LinkPhase::Dialing);
         self.link_chain(index);
@@ -302,9 +298,14 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// How long a peer of another host may leave what we sent unacknowledged.
+    /// How long a peer of another host may leave what we sent unacknowledged; 0: as long as the
+    /// kernel likes. Less than the deadline: before it begins, a silent link waits for its ping.
     pub fn silence_ms(&self) -> u32 {
-        (self.config.peer_deadline.0 / 1_000_000).clamp(1, i32::MAX as u64) as u32
+        let deadline_ms = self.config.peer_deadline.0 / 1_000_000;
+        if deadline_ms == 0 {
+            return 0;
+        }
+        (deadline_ms * 5 / 8).clamp(1, i32::MAX as u64) as u32
     }
 }
 

@@ -338,6 +338,7 @@ impl<M: LinkMemory> Control<M> {
         self.links[link as usize].blocked = false;
         self.flush_unsent(link);
         self.flush_parting(link);
+        self.flush_pong(link);
         let mut at = self.links[link as usize].first;
         while at != NONE && !self.links[link as usize].blocked {
             let entry = &self.connections[at as usize];

@@ -157,6 +157,7 @@ impl<M: LinkMemory> Control<M> {
     /// A whole frame has come on a link.
     pub fn record(&mut self, index: u32, bytes: &[u8], received: Option<Received>) {
         let phase = self.links[index as usize].phase;
+        self.hearing_note(index);
         let (descriptors_lost, descriptors) = match received {
             Some(received) => (received.descriptors_lost, received.descriptors),
             None => (false, [const { None }; 4]),
@@ -248,7 +249,6 @@ impl<M: LinkMemory> Control<M> {
 
     /// What both hellos say besides memory.
     fn take_hello(&mut self, index: u32, hello: &LinkHello) -> Result<(), RefuseReason> {
-        let now = self.now();
         let link = &mut self.links[index as usize];
         let rail = match link.rail {
             Rail::Shm => RAIL_SHM,
@@ -261,7 +261,6 @@ impl<M: LinkMemory> Control<M> {
         }
         link.peer_nonce = hello.nonce;
         link.streams = self.config.streams.min(hello.streams.max(1));
-        link.last_heard = now;
         Ok(())
     }
 
@@ -301,6 +300,7 @@ impl<M: LinkMemory> Control<M> {
         }
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
+        self.hearing_start(index);
         self.ask_all(index);
     }
 
@@ -318,6 +318,7 @@ impl<M: LinkMemory> Control<M> {
         self.links[index as usize].features = hello.features;
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
+        self.hearing_start(index);
         self.gathered_all(index);
     }
 

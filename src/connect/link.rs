@@ -7,6 +7,7 @@ use super::address::Address;
 use super::channel::Channel;
 use super::connection::NONE;
 use super::event::{Rail, Side};
+use super::liveness::Hearing;
 use super::peer::Peer;
 use super::route::Route;
 use crate::base::units::Instant;
@@ -93,8 +94,10 @@ pub(super) struct Link<Mapping> {
     pub peer_nonce: u128,
     /// Data streams of each connection.
     pub streams: u32,
-    /// When anything came last.
-    pub last_heard: Instant,
+    /// When the peer was heard last.
+    pub hearing: Hearing,
+    /// Whether it is asked when it is silent.
+    pub pings: bool,
     /// When the handshake must be through.
     pub deadline: Instant,
     /// Connections that use the link, and the first of them.
@@ -139,7 +142,8 @@ impl<Mapping> Link<Mapping> {
             nonce: 0,
             peer_nonce: 0,
             streams: 0,
-            last_heard: Instant(0),
+            hearing: Hearing::NONE,
+            pings: false,
             deadline: Instant(0),
             connections: 0,
             first: NONE,
@@ -156,10 +160,9 @@ impl<Mapping> Link<Mapping> {
     /// Whether connections can be made on it, now or soon.
     pub fn is_usable(&self) -> bool {
         match self.phase {
-            LinkPhase::Dialing
-            | LinkPhase::HelloSent
-            | LinkPhase::ReplySent
-            | LinkPhase::Ready => true,
+            LinkPhase::Dialing | LinkPhase::HelloSent | LinkPhase::ReplySent | LinkPhase::Ready => {
+                true
+            }
             LinkPhase::Free | LinkPhase::Dead => false,
         }
     }

@@ -85,12 +85,8 @@ impl Listening {
         match door {
             Door::Name => self.by_name.as_ref().ok_or_else(closed)?.accept().map(Channel::Record),
             Door::Path => self.by_path.as_ref().ok_or_else(closed)?.accept().map(Channel::Record),
-            Door::Ipv4 => {
-                self.ipv4.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream)
-            }
-            Door::Ipv6 => {
-                self.ipv6.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream)
-            }
+            Door::Ipv4 => self.ipv4.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream),
+            Door::Ipv6 => self.ipv6.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream),
         }
     }
 
@@ -120,10 +116,7 @@ impl Listening {
     }
 
     /// The addresses for a handle: the first three that are answered.
-    pub fn for_handle(
-        &self,
-        all: &AddressList,
-    ) -> impl Iterator<Item = handle::Address> {
+    pub fn for_handle(&self, all: &AddressList) -> impl Iterator<Item = handle::Address> {
         let list = self.answered(all);
         (0..list.count.min(handle::ADDRESSES_MAX)).filter_map(move |i| {
             let ip = hello_ip(&list.all[i])?;

@@ -16,7 +16,7 @@
 //! `Closed` or the link is dead, because until then the peer may still write there.
 //!
 //! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. Kernel calls are in
-//! [`os`] and [`socket`] only; all other files forbid unsafe code.
+//! [`os`], [`socket`] and [`ifaddrs`] only; all other files forbid unsafe code.
 
 extern crate std;
 
@@ -32,9 +32,13 @@ mod error;
 mod event;
 mod greeting;
 mod handshake;
+mod ifaddrs;
+pub mod interfaces;
+pub mod key;
 mod link;
 mod listener;
 mod listening;
+mod liveness;
 mod memory;
 mod os;
 mod peer;
@@ -56,6 +60,6 @@ pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, W
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::random;
-pub use peer::{NAME_BYTES, Peer};
+pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
 pub use route::{address_hello, hello_ip};

@@ -1,43 +1,74 @@
-//! What proves that a peer is one of ours: random numbers that only the two of a link know.
+//! What proves that a peer is one of ours: random numbers that only the two of a link know, and the
+//! shared key where one is configured (W8.8).
 #![forbid(unsafe_code)]
 
-use super::control::Control;
+use super::control::{Control, Note};
+use super::event::Side;
+use super::key::{self, LinkNumbers, Step};
 use super::memory::LinkMemory;
-use crate::base::units::Instant;
-use crate::wire::hello::{FrameKind, LinkHello, PingHello, RefuseReason, StreamHello};
+use crate::wire::hello::{FrameKind, LinkHello, RefuseReason, StreamHello};
 
 impl<M: LinkMemory> Control<M> {
+    /// What both ends of a link have said so far.
+    fn numbers(&self, link: u32) -> LinkNumbers {
+        let link = &self.links[link as usize];
+        let (ours, theirs) = (link.nonce, link.peer_nonce);
+        let (id, peer_id) = (self.endpoint_id, link.peer.endpoint_id);
+        let (connector, listener, connector_id, listener_id) = match link.side {
+            Side::Connector => (ours, theirs, id, peer_id),
+            Side::Listener => (theirs, ours, peer_id, id),
+        };
+        LinkNumbers { connector, listener, connector_id, listener_id }
+    }
+
     /// What our hello of `kind` says in its proof, low half first.
-    pub fn link_proof(&self, _link: u32, _kind: FrameKind) -> (u128, u128) {
-        (0, 0)
+    pub fn link_proof(&self, link: u32, kind: FrameKind) -> (u128, u128) {
+        key::link_proof(self.config.key.as_ref(), step(kind), &self.numbers(link))
     }
 
     /// Checks the proof in a peer's hello of `kind`; our link knows the peer's nonce already.
+    /// Without a key on either side all are let in. Who is not is counted, and the first is told
+    /// of.
     pub fn link_verify(
-        &self,
-        _link: u32,
-        _kind: FrameKind,
-        _hello: &LinkHello,
+        &mut self,
+        link: u32,
+        kind: FrameKind,
+        hello: &LinkHello,
     ) -> Result<(), RefuseReason> {
-        Ok(())
+        let key = self.config.key.as_ref();
+        let proof = (hello.proof_low, hello.proof_high);
+        // a peer of minor version 0 says no number, and can prove nothing
+        let fresh = key.is_none() || hello.nonce != 0;
+        if fresh && key::link_proves(key, step(kind), &self.numbers(link), proof) {
+            return Ok(());
+        }
+        let link = &self.links[link as usize];
+        if link.side == Side::Listener {
+            self.counters.keys_refused += 1;
+            if self.counters.keys_refused == 1 {
+                (self.config.note)(Note::Key(link.peer));
+            }
+        }
+        Err(RefuseReason::Key)
     }
 
     /// What our hello on a data stream says in its proof.
-    pub fn stream_proof(&self, link: u32, _connection: u64, _stream: u32) -> u128 {
-        self.links[link as usize].peer_nonce
+    pub fn stream_proof(&self, link: u32, connection: u64, stream: u32) -> u128 {
+        key::stream_proof(self.config.key.as_ref(), &self.numbers(link), connection, stream)
     }
 
     /// Whether a data stream's proof is that of this link.
     pub fn stream_verify(&self, link: u32, hello: &StreamHello) -> bool {
-        hello.proof == self.links[link as usize].nonce
+        let key = self.config.key.as_ref();
+        let StreamHello { connection, stream, proof, .. } = *hello;
+        key::stream_proves(key, &self.numbers(link), connection, stream, proof)
     }
+}
 
-    /// A `Ping` has come.
-    pub fn pinged(&mut self, _link: u32, _ping: &PingHello) {}
-
-    /// A `Pong` has come.
-    pub fn ponged(&mut self, _link: u32, _pong: &PingHello) {}
-
-    /// Called whenever something may be due.
-    pub fn liveness(&mut self, _now: Instant) {}
+fn step(kind: FrameKind) -> Step {
+    match kind {
+        FrameKind::LinkHello => Step::Hello,
+        FrameKind::LinkReply => Step::Reply,
+        _ => Step::Ready,
+    }
 }

@@ -121,7 +121,6 @@ impl<M: LinkMemory> Control<M> {
     /// Reads into a stream's buffer. `Some(true)`: there may be more; `Some(false)`: there is not;
     /// `None`: nothing came, or the link is at its end.
     fn fill(&mut self, index: u32) -> Option<bool> {
-        let now = self.now();
         let link = &mut self.links[index as usize];
         let Some(Channel::Stream(socket)) = &link.socket else { return None };
         let row = &mut self.buffers[index as usize * BUFFER_BYTES..][..RECEIVED_BYTES_MAX];
@@ -133,7 +132,6 @@ impl<M: LinkMemory> Control<M> {
             }
             Ok(more) => {
                 link.received += more;
-                link.last_heard = now;
                 Some(more == room.len())
             }
             Err(error) => match error.kind() {

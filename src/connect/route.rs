@@ -211,9 +211,9 @@ mod tests {
             .map(|(ip, prefix_bits)| address_hello(ip.parse().unwrap(), *prefix_bits, 0))
             .collect();
         let route = Route::to(&handle(theirs), &ours, same_host);
-        route.addresses.map(|at| at.map_or(std::string::String::new(), |at| {
-            std::string::ToString::to_string(&at)
-        }))
+        route.addresses.map(|at| {
+            at.map_or(std::string::String::new(), |at| std::string::ToString::to_string(&at))
+        })
     }
 
     #[test]

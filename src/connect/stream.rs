@@ -117,19 +117,25 @@ impl StreamSocket {
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = libc::MSG_NOSIGNAL;
         // SAFETY: `bytes` is readable for its length.
-        let sent = unsafe {
-            libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
-        };
+        let sent =
+            unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
     /// Takes what is there; 0: the peer has closed.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         // SAFETY: `into` is writable for its length.
-        let got = unsafe {
-            libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0)
-        };
+        let got =
+            unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+
+    /// Asks the peer's kernel now and then whether it is there, when there is nothing else to send.
+    /// The first unanswered question starts the time that the socket was opened with.
+    pub fn keep_alive(&self, interval_s: i32) -> io::Result<()> {
+        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, interval_s)?;
+        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval_s)?;
+        self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {

@@ -8,13 +8,16 @@
 pub mod device;
 pub mod endpoint;
 pub mod error;
+mod join;
 mod link_memory;
 pub mod log;
 mod machine;
+mod network;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]
 pub(crate) mod owned;
+mod parts;
 pub mod settings;
 pub mod shared;
 

@@ -6,6 +6,7 @@ extern crate std;
 
 use super::arguments::{Command, Flag};
 use super::json::{Object, quoted};
+use super::network;
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
@@ -31,21 +32,33 @@ Says which devices this host has, what is unavailable and why, which limits hold
 variables are set, and how large an endpoint is.
 ",
     operands: "",
-    flags: &[Flag { name: "--json", value: "", help: "one JSON object" }],
+    flags: &[
+        Flag {
+            name: "--peer",
+            value: "HOST[:PORT]",
+            help: "say instead by which rail that host would be reached, and why;\n\
+                   with a port, whether it answers",
+        },
+        Flag { name: "--json", value: "", help: "one JSON object" },
+    ],
 };
 
 /// One line: a name and what is to be said of it.
-struct Line {
+pub struct Line {
     name: String,
     text: String,
 }
 
-struct Section {
-    name: &'static str,
-    lines: Vec<Line>,
+/// Lines that belong together.
+pub struct Section {
+    /// What they are about.
+    pub name: &'static str,
+    /// In the order in which they are shown.
+    pub lines: Vec<Line>,
 }
 
-fn line(name: &str, text: impl Into<String>) -> Line {
+/// A line.
+pub fn line(name: &str, text: impl Into<String>) -> Line {
     Line { name: name.to_string(), text: text.into() }
 }
 
@@ -55,7 +68,18 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if given.help {
         return write_out(&COMMAND.usage());
     }
-    let sections = [host(), devices(), kernel_offers(), limits(), endpoint(), variables()];
+    let sections = match given.text("--peer") {
+        Some(peer) => vec![network::peer(peer)?],
+        None => vec![
+            host(),
+            devices(),
+            network::section(),
+            kernel_offers(),
+            limits(),
+            endpoint(),
+            variables(),
+        ],
+    };
     write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })
 }
 
@@ -119,7 +143,12 @@ fn devices() -> Section {
 /// The rails of a device, and what they cost.
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
+        DeviceKind::Host => {
+            let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
+            return format!("{rails}, and tcp (the sender pushes)");
+        }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
+        DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),
         DeviceKind::Loopback => ("loopback", Syscalls::None),
     };
     let syscalls = match syscalls {
@@ -234,7 +263,9 @@ fn endpoint() -> Section {
                     limits.connections_max, limits.requests_max, limits.regions_max
                 ),
             ),
+            line("on host0", text(DeviceKind::Host)),
             line("on shm0", text(DeviceKind::SharedMemory)),
+            line("on tcp0", text(DeviceKind::Tcp)),
             line("on loopback0", text(DeviceKind::Loopback)),
             line("connection pair", format!("{pair} bytes of protocol state in both endpoints")),
             line("rings of a pair", format!("{rings} bytes of shared memory")),

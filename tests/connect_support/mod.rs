@@ -6,6 +6,7 @@ use crosstie::base::ring::{Consumer, Indices, split};
 use crosstie::base::slab::Handle;
 use crosstie::base::sync::{AtomicU32, AtomicU64, Cell, Ordering};
 use crosstie::base::units::Span;
+use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of one connection's rings in these tests.
 pub const RINGS_BYTES: u64 = 4096;
-const WATCHDOG: Duration = Duration::from_secs(30);
+pub const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Shared memory through memfd.
 pub struct TestMemory {
@@ -127,12 +128,14 @@ pub struct Limits {
     pub events: usize,
     pub deadline: Span,
     pub populate_bytes: u64,
+    pub key: Option<Key>,
+    pub peer_deadline: Span,
+    pub note: fn(Note),
     pub shm_dir: PathBuf,
     pub rails: u32,
     pub streams: u32,
     /// Addresses to answer at, with prefix lengths.
     pub addresses: Vec<(std::net::IpAddr, u8)>,
-    pub peer_deadline: Span,
 }
 
 impl Limits {
@@ -143,11 +146,7 @@ impl Limits {
 
     /// Of an endpoint that talks over TCP alone, at 127.0.0.1.
     pub fn tcp() -> Limits {
-        Limits {
-            rails: RAIL_TCP,
-            addresses: vec![([127, 0, 0, 1].into(), 8)],
-            ..Limits::default()
-        }
+        Limits { rails: RAIL_TCP, addresses: vec![([127, 0, 0, 1].into(), 8)], ..Limits::default() }
     }
 }
 
@@ -159,11 +158,13 @@ impl Default for Limits {
             events: 64,
             deadline: Span::millis(10_000),
             populate_bytes: u64::MAX,
+            key: None,
+            peer_deadline: Span::millis(10_000),
+            note,
             shm_dir: "/dev/shm".into(),
             rails: RAIL_SHM,
             streams: 1,
             addresses: Vec::new(),
-            peer_deadline: Span::millis(10_000),
         }
     }
 }
@@ -221,6 +222,7 @@ impl Node {
             addresses.count += 1;
         }
         let config = BandConfig {
+            node_id: None,
             shm_dir: limits.shm_dir.clone(),
             handshake_deadline: limits.deadline,
             links_max: limits.links,
@@ -229,11 +231,12 @@ impl Node {
             streams: limits.streams,
             addresses,
             bind: true,
-            peer_deadline: limits.peer_deadline,
             membarrier: true,
+            key: limits.key.clone(),
+            peer_deadline: limits.peer_deadline,
             template,
             wake: Wake { call: wake, context: 0 },
-            note,
+            note: limits.note,
         };
         // SAFETY: no pointers.
         let doorbell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
