@@ -326,4 +326,7 @@ fn pings_are_answered_at_once_and_silent_peers_are_asked() {
     assert_eq!(b.band.counters().links_lost, 0);
 }
 
+/// Peers of this host.
+const STREAMS: u32 = 0;
+
 include!("connect_support/roles.rs");
