@@ -298,8 +298,7 @@ fn running_out_of_descriptors_over_tcp_is_named_with_the_limit() {
 #[test]
 fn a_peer_over_tcp_without_descriptors_says_so_for_links_and_for_streams() {
     let dir = directory("poor_tcp");
-    // more than are made before the child has looked
-    let a = Node::new(&Limits { connections: 1100, events: 4096, ..Limits::tcp() });
+    let a = Node::new(&Limits { connections: 1024, events: 2048, ..Limits::tcp() });
     let (mut child, handle) = start_child("listen_poor", &dir);
     for _ in 0..5 {
         let error = error_of(&a, &ListenHandle::decode(&handle).unwrap());
@@ -424,9 +423,10 @@ fn between(to: SocketAddr, drops: i32, after: i32) -> u16 {
                 continue;
             }
             let other = TcpStream::connect(to).unwrap();
-            for (mut from, mut into) in
-                [(stream.try_clone().unwrap(), other.try_clone().unwrap()), (other, stream)]
-            {
+            for (mut from, mut into) in [
+                (stream.try_clone().unwrap(), other.try_clone().unwrap()),
+                (other, stream),
+            ] {
                 std::thread::spawn(move || {
                     let _ = std::io::copy(&mut from, &mut into);
                     let _ = into.shutdown(std::net::Shutdown::Write);

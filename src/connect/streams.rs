@@ -153,15 +153,20 @@ impl<M: LinkMemory> Control<M> {
 
     /// Looks whether a peer gave up while its streams were gathered.
     fn gathering_look(&mut self, index: u32, now: Instant) {
+        if self.is_given_up(index) {
+            self.gathering_end(index);
+        } else {
+            self.look_by(now.after(STREAM_LOOK));
+        }
+    }
+
+    /// Whether a peer has closed a stream, or sent on it, before we answered.
+    fn is_given_up(&self, index: u32) -> bool {
         let waits = |socket: &StreamSocket| {
             let received = socket.receive(&mut [0; 1]);
             received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
-        if self.streams[index as usize].iter().flatten().all(waits) {
-            self.look_by(now.after(STREAM_LOOK));
-        } else {
-            self.gathering_end(index);
-        }
+        !self.streams[index as usize].iter().flatten().all(waits)
     }
 
     /// Forgets a connection that was still being gathered.
@@ -293,7 +298,11 @@ impl<M: LinkMemory> Control<M> {
         if !whole || self.links[link as usize].phase != LinkPhase::Ready {
             return;
         }
-        let hello = connection.peer;
+        if self.is_given_up(index) {
+            self.gathering_end(index);
+            return;
+        }
+        let hello = self.connections[index as usize].peer;
         if !self.is_listener(hello.target) {
             self.gathering_end(index);
             self.part(link, hello.connection, RefuseReason::NoListener);
