@@ -34,6 +34,8 @@ pub struct BandConfig {
     pub links_max: u32,
     /// Listeners at a time.
     pub listeners_max: u32,
+    /// Our host's number; `None`: what the kernel says. Processes with one number are of one host.
+    pub node_id: Option<u64>,
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
     /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,

@@ -20,6 +20,8 @@ pub(super) struct Network {
     pub(super) addresses: AddressList,
     /// What peers must have too.
     pub(super) key: Option<Key>,
+    /// Threads that move long payloads, and their CPUs.
+    pub(super) threads: (u32, u64),
 }
 
 impl Network {
@@ -34,7 +36,8 @@ impl Network {
         }
         // asked of peers on this host, too
         let key = key(environment)?;
-        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key };
+        let threads = threads(environment);
+        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
         }
@@ -72,6 +75,18 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
     }
     list.count = found.len().min(ADDRESSES_MAX);
     list
+}
+
+/// Threads want a stream of their own to each peer.
+fn threads(environment: &Environment) -> (u32, u64) {
+    if environment.tcp_threads > 0 && environment.tcp_streams < 2 {
+        say(
+            Level::Warning,
+            "CROSSTIE_TCP_THREADS is ignored: it wants CROSSTIE_TCP_STREAMS of 2 or more",
+        );
+        return (0, 0);
+    }
+    (environment.tcp_threads, environment.tcp_thread_cpus)
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {

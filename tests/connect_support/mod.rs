@@ -222,6 +222,7 @@ impl Node {
             addresses.count += 1;
         }
         let config = BandConfig {
+            node_id: None,
             shm_dir: limits.shm_dir.clone(),
             handshake_deadline: limits.deadline,
             links_max: limits.links,
