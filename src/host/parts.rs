@@ -170,10 +170,7 @@ impl Parts {
             key: network.key,
             peer_deadline: environment.peer_timeout,
             template,
-            wake: Wake {
-                call: |fd| wake::ring(fd as i32),
-                context: wake.fd().as_raw_fd() as usize,
-            },
+            wake: wake_of(&wake),
             note,
         };
         let shared_tables = BandTables {
@@ -260,4 +257,9 @@ impl Parts {
             shared,
         })
     }
+}
+
+/// How the side band wakes the data thread.
+fn wake_of(wake: &WakeFd) -> Wake {
+    Wake { call: |fd| wake::ring(fd as i32), context: wake.fd().as_raw_fd() as usize }
 }
