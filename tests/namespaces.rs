@@ -4,20 +4,14 @@
 mod host_support;
 mod namespace_support;
 
-use crosstie::base::slab::Handle;
-use crosstie::base::units::Bytes;
-use crosstie::host::{ConnectError, Options};
-use crosstie::transport::RequestId;
-use host_support::exchange::Exchange;
-use host_support::flow::Flow;
-use host_support::roles::{self, Line, Process};
-use host_support::{Memory, Node, Place, Watch, small};
+use host_support::Watch;
+use host_support::roles;
+use namespace_support::two::{Log, Two, all_ended, ended, flows_on, tcp_sockets};
 use namespace_support::wire::{Quality, Wired};
+use namespace_support::work::{STREAM, role_connect, role_listen};
 use namespace_support::{Hosts, Start, may, may_wire};
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,266 +24,6 @@ fn role() {
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// ---------------------------------------------------------------- the processes
-
-/// Opens an endpoint, says its handle, and works on the connection that comes.
-fn role_listen() {
-    let mut line = roles::line();
-    let mut node = open();
-    let (listener, handle) = node.shared.listen().unwrap();
-    line.say(&handle);
-    let connection = node.accepted(listener);
-    work(node, connection, line, 0);
-}
-
-/// Hears a handle, says how connecting ended, and works on the connection.
-fn role_connect() {
-    let mut line = roles::line();
-    let handle = line.hear::<128>();
-    let mut node = open();
-    let connected = match node.shared.connect(&handle) {
-        Ok(attempt) => node.connected(attempt),
-        Err(error) => Err(error),
-    };
-    match connected {
-        Ok(connection) => {
-            line.say_text("connected");
-            work(node, connection, line, 1);
-        }
-        Err(error) => line.say_text(&sentence(&error)),
-    }
-}
-
-/// Its name and what it says.
-fn sentence(error: &ConnectError) -> String {
-    format!("{error:?}: {error}")
-}
-
-fn open() -> Node {
-    Node::open(&Options { heap_bytes: Bytes::mib(256), ..small(8) })
-}
-
-/// Does what the test says, line by line, until it says that it is over.
-fn work(mut node: Node, connection: Handle, mut line: Line, side: u64) {
-    loop {
-        match line.hear_text().as_str() {
-            "exchange" => {
-                let [rounds, seed] = [line.hear_number(), line.hear_number()];
-                let place = if seed % 2 == 0 { Place::Shared } else { Place::Private };
-                let exchange = Exchange::new(&node, connection, side, place);
-                line.say_number(exchange.run(&mut node, rounds, seed));
-                exchange.release(&node);
-            }
-            "flow" => flow(&mut node, connection, &mut line),
-            "wait" => wait(&mut node, connection, &mut line),
-            "stream" => stream(&mut node, connection, &mut line, side),
-            "close" => {
-                node.disconnect(connection);
-                line.say_text("closed");
-            }
-            "end" => break,
-            other => panic!("{other}"),
-        }
-    }
-    node.close();
-}
-
-/// Lets messages flow until the test says something or they end; says how many came and how they
-/// ended.
-fn flow(node: &mut Node, connection: Handle, line: &mut Line) {
-    let mut flow = Flow::new(node, connection, Place::Private);
-    let mut said = 0;
-    loop {
-        flow.step(node);
-        if flow.failed() && flow.outstanding() == 0 {
-            break;
-        }
-        if flow.received >= said + 16 {
-            said = flow.received;
-            line.say_text("flows");
-        }
-        if !flow.failed() && line.is_ready() {
-            break;
-        }
-    }
-    let refused = flow.refused.map(|error| format!(" {error:?}")).unwrap_or_default();
-    let errors: Vec<String> = flow.errors.iter().map(|error| format!("{error:?}")).collect();
-    line.say_text(&format!("ended {}{refused}", errors.join(" ")));
-}
-
-/// Waits for a message that never comes, and says how that ended.
-fn wait(node: &mut Node, connection: Handle, line: &mut Line) {
-    let memory = Memory::new(node, Place::Private, 64);
-    let receive = node.irecv(connection, &[memory.incoming(0, 64, 0)]).unwrap();
-    line.say_text("waits");
-    let result = node.wait(receive).result;
-    memory.release(node);
-    line.say_text(&format!("ended {result:?}"));
-}
-
-/// Messages of the stream, and how many of them stand at a time.
-const STREAM: (usize, usize) = (1 << 20, 8);
-
-/// Side 1 sends as many messages as the test says; side 0 says how many nanoseconds each eighth of
-/// them took to arrive.
-fn stream(node: &mut Node, connection: Handle, line: &mut Line, side: u64) {
-    let count = line.hear_number() as usize;
-    let (length, depth) = STREAM;
-    let memory = Memory::new(node, Place::Private, length * depth);
-    let mut requests: [Option<RequestId>; STREAM.1] = [None; STREAM.1];
-    let post = |node: &mut Node, at: usize| match side {
-        0 => node.irecv(connection, &[memory.incoming(at * length, length, 0)]).unwrap(),
-        _ => node.isend(connection, memory.outgoing(at * length, length, 0)).unwrap(),
-    };
-    for (at, request) in requests.iter_mut().enumerate() {
-        *request = Some(post(node, at));
-    }
-    let mut start = Instant::now();
-    for number in 0..count {
-        let at = number % depth;
-        let request = requests[at].take().expect("posted");
-        assert_eq!(node.wait(request).result, Ok(()));
-        if number + depth < count {
-            requests[at] = Some(post(node, at));
-        }
-        if side == 0 && (number + 1) % (count / 8) == 0 {
-            line.say_number(start.elapsed().as_nanos() as u64);
-            start = Instant::now();
-        }
-    }
-    memory.release(node);
-    line.say_text("done");
-}
-
-// ---------------------------------------------------------------- the tests' side
-
-/// Two processes with a connection between them.
-struct Two {
-    listening: Process,
-    connecting: Process,
-}
-
-impl Two {
-    /// One process in host 0, and one in host 1 that connects to it.
-    fn joined(hosts: &Hosts, environment: &[(&str, &str)]) -> Two {
-        Two::logged(hosts, [0, 1], environment, None)
-    }
-
-    /// As `joined`, in the hosts that are named, and the first writes what it has to say to a file.
-    fn logged(
-        hosts: &Hosts,
-        at: [usize; 2],
-        environment: &[(&str, &str)],
-        log: Option<File>,
-    ) -> Two {
-        let listening = hosts.start(at[0], "listen", Start { environment, log });
-        let connecting = hosts.start(at[1], "connect", Start { environment, log: None });
-        let mut two = Two { listening, connecting };
-        let handle = two.listening.line.hear::<128>();
-        two.connecting.line.say(&handle);
-        assert_eq!(two.connecting.line.hear_text(), "connected");
-        two
-    }
-
-    fn both(&mut self) -> [&mut Line; 2] {
-        [&mut self.listening.line, &mut self.connecting.line]
-    }
-
-    fn say(&mut self, text: &str) {
-        self.both().into_iter().for_each(|line| line.say_text(text));
-    }
-
-    /// Messages of all kinds cross, and every byte is right.
-    fn exchange(&mut self, rounds: u64, seed: u64) {
-        for line in self.both() {
-            line.say_text("exchange");
-            line.say_number(rounds);
-            line.say_number(seed);
-        }
-        let arrived = self.both().map(|line| line.hear_number());
-        assert!(arrived[0] == arrived[1] && arrived[0] >= rounds, "{arrived:?}, seed {seed}");
-    }
-
-    fn end(mut self) {
-        self.say("close");
-        for line in self.both() {
-            assert_eq!(line.hear_text(), "closed");
-        }
-        self.say("end");
-        for process in [self.listening, self.connecting] {
-            assert!(process.finished().success());
-        }
-    }
-}
-
-/// What a process says of its messages' end, after it has said some times that they flow.
-fn ended(line: &mut Line) -> String {
-    loop {
-        let text = line.hear_text();
-        if text != "flows" {
-            return text;
-        }
-    }
-}
-
-/// Whether a process has said that messages came, after all that it had said before.
-fn flows_on(line: &mut Line) {
-    while line.is_ready() {
-        assert_eq!(line.hear_text(), "flows");
-    }
-    for _ in 0..3 {
-        assert_eq!(line.hear_text(), "flows");
-    }
-}
-
-/// Sockets of TCP that a process holds and that have a peer.
-fn tcp_sockets(process: &Process) -> usize {
-    let id = process.id();
-    let held: Vec<String> = std::fs::read_dir(format!("/proc/{id}/fd"))
-        .expect("proc")
-        .flatten()
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.into()))
-        .collect();
-    let table =
-        |name: &str| std::fs::read_to_string(format!("/proc/{id}/net/{name}")).expect("proc");
-    let tables = table("tcp") + &table("tcp6");
-    let rows = tables.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
-    rows.filter(|row| row.len() > 9 && row[3] == "01" && held.iter().any(|h| h == row[9])).count()
-}
-
-/// A file for what a process says on standard error.
-struct Log(PathBuf);
-
-impl Log {
-    fn new(name: &str) -> Log {
-        Log(std::env::temp_dir().join(format!("xtie-{}-{name}.log", std::process::id())))
-    }
-
-    fn file(&self) -> File {
-        File::create(&self.0).expect("a file")
-    }
-
-    fn text(&self) -> String {
-        std::fs::read_to_string(&self.0).expect("written by the process")
-    }
-
-    /// Waits until the process has said something.
-    fn says(&self, part: &str) {
-        let watch = Watch::start();
-        while !self.text().contains(part) {
-            watch.look(&format!("`{part}` in what a process says:\n{}", self.text()));
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 // ---------------------------------------------------------------- the hosts themselves
@@ -449,16 +183,6 @@ fn closing_in_the_middle_ends_the_others_requests_by_name() {
     }
 }
 
-/// Messages that flowed have all ended by this name.
-fn all_ended(line: &mut Line, name: &str) {
-    let text = ended(line);
-    let mut words = text.split_whitespace();
-    assert_eq!(words.next(), Some("ended"), "{text}");
-    assert!(words.clone().count() > 0, "{text}");
-    let failed = format!("Failed({name})");
-    assert!(words.all(|word| word == name || word == failed), "{text}");
-}
-
 #[test]
 fn killed_peer_of_another_host_ends_requests_by_name() {
     if !may("killed_peer_of_another_host_ends_requests_by_name") {
@@ -473,7 +197,7 @@ fn killed_peer_of_another_host_ends_requests_by_name() {
             if work == "flow" {
                 two.both().into_iter().for_each(flows_on);
             } else {
-                two.both().map(|line| assert_eq!(line.hear_text(), "waits"));
+                two.both().into_iter().for_each(|line| assert_eq!(line.hear_text(), "waits"));
             }
             let Two { mut listening, mut connecting } = two;
             let (dies, lives) = match listener_dies {

@@ -81,7 +81,9 @@ impl Exchange {
             })
             .collect();
         if early {
-            (0..random.below(2000)).for_each(|_| drop(node.progress()));
+            for _ in 0..random.below(2000) {
+                node.progress();
+            }
         }
         let receive = receive.unwrap_or_else(|| self.receive(node, count));
         let outcome = node.wait(receive);

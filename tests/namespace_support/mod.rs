@@ -6,7 +6,9 @@
 //! by the next.
 #![allow(dead_code)]
 
+pub mod two;
 pub mod wire;
+pub mod work;
 
 use crate::host_support::roles::{Process, start_as};
 use std::ffi::CStr;
