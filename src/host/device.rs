@@ -4,21 +4,78 @@
 /// A device.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum DeviceKind {
-    /// Processes of this host, through shared memory.
-    SharedMemory,
+    /// Processes of every host: of this one through shared memory, of others over TCP.
+    Host,
     /// This endpoint itself, for tests and measurements.
     Loopback,
+    /// Processes of this host, through shared memory alone.
+    SharedMemory,
+    /// Processes of every host, over TCP alone.
+    Tcp,
 }
 
-/// All devices, in the order of their numbers. The order is the same in every process.
-pub const DEVICES: [DeviceKind; 2] = [DeviceKind::SharedMemory, DeviceKind::Loopback];
+/// All devices, in the order of their numbers. The order is the same in every process, and new ones
+/// come last, because C programs keep the numbers.
+pub const DEVICES: [DeviceKind; 4] =
+    [DeviceKind::Host, DeviceKind::Loopback, DeviceKind::SharedMemory, DeviceKind::Tcp];
+
+impl DeviceKind {
+    /// The device of a name: `host0`, `loopback0`, `shm0`, `tcp0`.
+    pub fn named(name: &str) -> Option<DeviceKind> {
+        DEVICES.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Host => "host0",
+            DeviceKind::Loopback => "loopback0",
+            DeviceKind::SharedMemory => "shm0",
+            DeviceKind::Tcp => "tcp0",
+        }
+    }
+
+    /// The rails that it may use at most; `CROSSTIE_RAILS` chooses among them.
+    pub const fn rails(self) -> Rails {
+        match self {
+            DeviceKind::Host => Rails { shm: true, tcp: true },
+            DeviceKind::Loopback => Rails { shm: false, tcp: false },
+            DeviceKind::SharedMemory => Rails { shm: true, tcp: false },
+            DeviceKind::Tcp => Rails { shm: false, tcp: true },
+        }
+    }
+}
+
+/// A set of rails that connections may take.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Rails {
+    /// Shared memory.
+    pub shm: bool,
+    /// Sockets.
+    pub tcp: bool,
+}
+
+impl Rails {
+    /// Both.
+    pub const ALL: Rails = Rails { shm: true, tcp: true };
+
+    /// Those of both sets.
+    pub const fn and(self, other: Rails) -> Rails {
+        Rails { shm: self.shm && other.shm, tcp: self.tcp && other.tcp }
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        !self.shm && !self.tcp
+    }
+}
 
 /// What is known of a device.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct DeviceProperties {
     /// Which.
     pub kind: DeviceKind,
-    /// Its name: `shm0`, `loopback0`.
+    /// Its name: [`DeviceKind::name`].
     pub name: &'static str,
     /// What it reaches, for people.
     pub description: &'static str,
@@ -34,25 +91,40 @@ pub struct DeviceProperties {
 
 /// The properties of a device on this host.
 pub fn properties(kind: DeviceKind) -> DeviceProperties {
-    let group_max = crate::wire::GROUP_MAX as u32;
-    match kind {
-        DeviceKind::SharedMemory => DeviceProperties {
-            kind,
-            name: "shm0",
-            description: "processes of this host, through shared memory",
-            available: true,
-            remark: "",
-            speed_mbps: 80_000,
-            group_max,
-        },
-        DeviceKind::Loopback => DeviceProperties {
-            kind,
-            name: "loopback0",
-            description: "this endpoint itself, for tests and measurements",
-            available: true,
-            remark: "reaches no other endpoint",
-            speed_mbps: 80_000,
-            group_max,
-        },
+    let (description, remark, speed_mbps) = match kind {
+        DeviceKind::Host => {
+            ("processes of this host through shared memory, of others over TCP", "", 80_000)
+        }
+        DeviceKind::Loopback => (
+            "this endpoint itself, for tests and measurements",
+            "reaches no other endpoint",
+            80_000,
+        ),
+        DeviceKind::SharedMemory => {
+            ("processes of this host, through shared memory alone", "", 80_000)
+        }
+        DeviceKind::Tcp => ("processes of every host, over TCP alone", "", 40_000),
+    };
+    DeviceProperties {
+        kind,
+        name: kind.name(),
+        description,
+        available: true,
+        remark,
+        speed_mbps,
+        group_max: crate::wire::GROUP_MAX as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_is_found_by_its_name() {
+        for kind in DEVICES {
+            assert_eq!(DeviceKind::named(properties(kind).name), Some(kind));
+        }
+        assert_eq!(DeviceKind::named("shm1"), None);
     }
 }

@@ -4,39 +4,30 @@ extern crate std;
 
 use super::device::DeviceKind;
 use super::error::OpenError;
-use super::link_memory::HostMemory;
+use super::join;
 use super::machine::{Machine, each};
-use super::options::{self, Options};
-use super::own::Own;
-use super::settings::{self, Environment};
-use super::shared::{Half, RailDomain, SetUp, Shared, is_current, is_live, locked, note};
-use crate::base::carve::{BLOCK_ALIGN, BlockTooSmall, Carver, RawSlice};
+use super::options::Options;
+use super::parts::{Parts, Tables, heap_create};
+use super::settings;
+use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
+use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
-use crate::base::pool::Pool;
-use crate::base::ring::{self, Consumer, Producer};
+use crate::base::ring::Consumer;
 use crate::base::slab::Handle;
-use crate::base::sync::{AtomicU32, AtomicU64, Cell};
-use crate::base::units::{Bytes, Instant};
-use crate::connect::{Band, BandConfig, BandEvent, BandTables, LinkParams, LocalTemplate, Wake};
-use crate::fabric::{Domain, DownCause, Provider, RailKey, RemoteSpan};
-use crate::memory::{Errno, SharedHeap, WakeFd, wake};
-use crate::provider::loopback::Loopback;
-use crate::provider::shm::{self, HeapSpan, PeerSetup, RingSizes, Shm};
+use crate::base::sync::AtomicU32;
+use crate::base::units::{Bytes, Instant, Span};
+use crate::connect::{BandEvent, LinkParams, Rail};
+use crate::fabric::{DownCause, Provider, RailKey};
+use crate::memory::WakeFd;
 use crate::transport::endpoint::ConnectionCloseError;
-use crate::transport::limits::CREDITS;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
-    self, Config, ConnectionSetup, DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError,
-    RequestId, Stats, SubmitError,
+    DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
 };
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Most bytes copied in one call of [`Endpoint::progress`].
 const POLL_BUDGET: Bytes = Bytes::kib(256);
-
-/// Regions that a heap can be cut into besides those that can be registered.
-const HEAP_SPARE: usize = 16;
 
 /// Calls of progress that closing an endpoint grants each connection to be fenced.
 const CLOSE_STEPS: usize = 10_000;
@@ -45,22 +36,34 @@ const CLOSE_STEPS: usize = 10_000;
 /// its user does, because until then the side band may close it without a word.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Known {
-    generation: u32,
-    in_use: bool,
-    gone: Option<DownCause>,
-    params: LinkParams,
+    pub(super) generation: u32,
+    /// When closing gives up on messages that wait for room, in ms since open; 0: not closing.
+    linger_until_ms: u32,
+    pub(super) in_use: bool,
+    pub(super) gone: Option<DownCause>,
+    pub(super) params: LinkParams,
 }
 
-const UNKNOWN: Known = Known { generation: 0, in_use: false, gone: None, params: LinkParams::NONE };
+impl Known {
+    /// Nothing.
+    pub(super) const NOTHING: Known = Known::new(0, LinkParams::NONE);
+
+    const fn new(generation: u32, params: LinkParams) -> Known {
+        Known { generation, linger_until_ms: 0, in_use: false, gone: None, params }
+    }
+}
 
 /// An endpoint in a block of the caller's memory.
 pub struct Endpoint {
-    machine: Machine,
-    known: &'static mut [Known],
-    events: Consumer<'static, BandEvent>,
-    mailbox_key: RailKey,
+    pub(super) machine: Machine,
+    pub(super) known: &'static mut [Known],
+    pub(super) events: Consumer<'static, BandEvent>,
+    pub(super) mailbox_key: RailKey,
     /// Those of `shared`: read at every request, so that the way there is short.
-    generations: &'static [AtomicU32],
+    pub(super) generations: &'static [AtomicU32],
+    /// How long closing a connection may wait for room for what was accepted.
+    pub(super) linger: Span,
+    pub(super) opened: std::time::Instant,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -74,47 +77,6 @@ pub enum Closing {
     Again,
     /// No such connection.
     Stale,
-}
-
-/// The tables that data thread and side band share.
-struct Tables {
-    pool: Pool<'static>,
-    generations: &'static [AtomicU32],
-    producer: Producer<'static, BandEvent>,
-    consumer: Consumer<'static, BandEvent>,
-    known: &'static mut [Known],
-}
-
-impl From<BlockTooSmall> for OpenError {
-    fn from(_: BlockTooSmall) -> OpenError {
-        OpenError::Storage
-    }
-}
-
-impl From<Errno> for OpenError {
-    fn from(errno: Errno) -> OpenError {
-        OpenError::System(errno.0)
-    }
-}
-
-impl Tables {
-    fn carve(
-        block: &mut Carver<'static>,
-        options: &Options,
-        salt: u32,
-    ) -> Result<Tables, OpenError> {
-        let connections = options.limits.connections_max as usize;
-        let head: &AtomicU64 = block.value()?;
-        let next: &[AtomicU32] = block.slice(connections)?;
-        let generations: &[AtomicU32] = block.filled_with(connections, || AtomicU32::new(salt))?;
-        let indices = block.value::<ring::Indices>()?;
-        let nothing = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
-        let count = options::events(&options.limits);
-        let cells = block.filled_with(count, || Cell::new(nothing))?;
-        let (producer, consumer) = ring::split(indices, cells);
-        let known = block.filled(connections, UNKNOWN)?;
-        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known })
-    }
 }
 
 impl Endpoint {
@@ -147,7 +109,9 @@ impl Endpoint {
         let wake = Arc::new(WakeFd::create()?);
         let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {
-            DeviceKind::SharedMemory => parts.open_shm(&mut block),
+            DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
+                parts.open_host(&mut block)
+            }
             DeviceKind::Loopback => parts.open_loopback(&mut block),
         }
     }
@@ -177,7 +141,9 @@ impl Endpoint {
     /// Asks how a request stands; makes progress when it is outstanding.
     #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
-        if each!(&self.machine, endpoint => endpoint.is_outstanding(request)) {
+        // a request may have ended before its message has left
+        let outstanding = each!(&self.machine, endpoint => endpoint.is_outstanding(request));
+        if outstanding || self.machine.is_unsent() {
             self.progress();
         }
         each!(&mut self.machine, endpoint => endpoint.test(request))
@@ -209,8 +175,7 @@ impl Endpoint {
     fn event(&mut self, event: BandEvent) {
         match event {
             BandEvent::Established { index, generation, params } => {
-                self.known[index as usize] =
-                    Known { generation, in_use: false, gone: None, params };
+                self.known[index as usize] = Known::new(generation, params);
             }
             BandEvent::Gone { index, generation, cause } => {
                 let known = &mut self.known[index as usize];
@@ -253,7 +218,10 @@ impl Endpoint {
         }
         let index = connection.index;
         match &mut self.machine {
-            Machine::Shm(endpoint) => shm_use(endpoint, index, &known)?,
+            Machine::Host(endpoint) => match known.params.rail {
+                Rail::Shm => join::shm_use(endpoint, index, &known)?,
+                Rail::Tcp => join::tcp_use(endpoint, index, &known)?,
+            },
             Machine::Loopback(endpoint) => {
                 let partner = known.params.peer.connection as u32;
                 let other = &mut self.known[partner as usize];
@@ -264,11 +232,11 @@ impl Endpoint {
                     return Err(SubmitError::Failed(RequestError::PeerClosed));
                 }
                 other.in_use = true;
-                loopback_use(endpoint, index, partner, self.mailbox_key)?;
+                join::loopback_use(endpoint, index, partner, self.mailbox_key)?;
             }
         }
         self.known[index as usize].in_use = true;
-        if let (Some(cause), Machine::Shm(endpoint)) = (known.gone, &mut self.machine) {
+        if let (Some(cause), Machine::Host(endpoint)) = (known.gone, &mut self.machine) {
             endpoint.rail_mut().peer_fail(PeerIndex(index), cause);
         }
         Ok(ConnectionIndex(index))
@@ -281,6 +249,9 @@ impl Endpoint {
         }
         let known = &self.known[connection.index as usize];
         if known.in_use && known.generation == connection.generation {
+            if self.lingers(connection.index) {
+                return Closing::Again;
+            }
             let index = ConnectionIndex(connection.index);
             match each!(&mut self.machine, endpoint => endpoint.connection_close(index)) {
                 Err(ConnectionCloseError::Again) => return Closing::Again,
@@ -300,6 +271,34 @@ impl Endpoint {
         }
     }
 
+    /// Whether messages of accepted requests still wait for room on their way to a living peer: its
+    /// sockets are full. A peer that takes nothing for too long has lost them.
+    fn lingers(&mut self, index: u32) -> bool {
+        if !self.is_unsent_to(index) {
+            return false;
+        }
+        self.progress();
+        if !self.is_unsent_to(index) {
+            return false;
+        }
+        let now_ms = self.opened.elapsed().as_millis() as u32;
+        let until_ms = &mut self.known[index as usize].linger_until_ms;
+        if *until_ms == 0 {
+            *until_ms = now_ms.saturating_add(1 + (self.linger.0 / 1_000_000) as u32);
+        }
+        now_ms < *until_ms
+    }
+
+    fn is_unsent_to(&self, index: u32) -> bool {
+        match &self.machine {
+            Machine::Host(endpoint) => {
+                self.known[index as usize].gone.is_none()
+                    && endpoint.rail().is_unsent_to(PeerIndex(index))
+            }
+            Machine::Loopback(_) => false,
+        }
+    }
+
     /// Arms the wait descriptor. `false`: something is there already, make progress instead.
     ///
     /// *Cost*: two system calls.
@@ -309,7 +308,7 @@ impl Endpoint {
             return false;
         }
         match &mut self.machine {
-            Machine::Shm(endpoint) => endpoint.rail_mut().arm(),
+            Machine::Host(endpoint) => endpoint.rail_mut().arm(),
             Machine::Loopback(_) => false,
         }
     }
@@ -321,20 +320,32 @@ impl Endpoint {
 
     /// Ends everything: connections, listeners, the side band's thread.
     pub fn close(mut self) {
+        // what waits for room waits on all connections at once
         for index in 0..self.known.len() as u32 {
-            let Known { generation, in_use, .. } = self.known[index as usize];
-            if !in_use {
-                continue;
-            }
-            let connection = Handle { index, generation };
-            for _ in 0..CLOSE_STEPS {
-                if self.connection_close(connection) != Closing::Again {
-                    break;
-                }
-                self.progress();
+            if self.known[index as usize].in_use {
+                self.lingers(index);
             }
         }
-        self.shared.close();
+        for index in 0..self.known.len() as u32 {
+            self.connection_end(index);
+        }
+        let Endpoint { machine, shared, .. } = self;
+        // the rail uses sockets that the side band closes
+        drop(machine);
+        shared.close();
+    }
+
+    /// Closes a connection that is in use, if it can be.
+    fn connection_end(&mut self, index: u32) {
+        let mut steps = 0;
+        while steps < CLOSE_STEPS && self.known[index as usize].in_use {
+            let connection = Handle { index, generation: self.known[index as usize].generation };
+            if self.connection_close(connection) != Closing::Again {
+                break;
+            }
+            self.progress();
+            steps += usize::from(!self.is_unsent_to(index));
+        }
     }
 }
 
@@ -345,210 +356,3 @@ fn salt() -> Result<u32, OpenError> {
     Ok(random as u32 & !1)
 }
 
-fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
-    if options.heap_bytes == Bytes::ZERO {
-        return Ok(None);
-    }
-    let regions = options.limits.regions_max as usize;
-    let head = shm::board_bytes(options.limits.regions_max + 1);
-    let reserve = options.heap_bytes.as_usize();
-    let heap = SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE)?;
-    Ok(Some(Arc::new(heap)))
-}
-
-fn shm_use(
-    endpoint: &mut transport::Endpoint<'static, Shm<'static>>,
-    index: u32,
-    known: &Known,
-) -> Result<(), SubmitError> {
-    let params = &known.params;
-    let span = |(start, length): (usize, u64)| HeapSpan {
-        start: core::ptr::with_exposed_provenance_mut(start),
-        length: length as usize,
-    };
-    let setup = PeerSetup {
-        rings: core::ptr::with_exposed_provenance_mut(params.rings_address),
-        sizes: RingSizes {
-            send_bytes: params.send_ring_bytes,
-            write_bytes: params.write_ring_bytes,
-        },
-        side: params.side as u8,
-        kernel_copy_pid: params.kernel_copy_pid,
-        heap: params.heap.map(span),
-        doorbell: (params.doorbell_fd >= 0).then_some(params.doorbell_fd),
-        use_fence_for_doorbell: !params.membarrier,
-    };
-    // SAFETY: the side band mapped the rings, zeroed, one side each, and keeps them, the heap and
-    // the descriptor until `connection_close`, which comes after the machine's.
-    let opened = unsafe { endpoint.rail_mut().peer_open(PeerIndex(index), &setup) };
-    if opened.is_err() {
-        return Err(SubmitError::Failed(RequestError::Protocol));
-    }
-    let mailbox =
-        RemoteSpan { key: RailKey(params.peer.mailbox_key), address: params.peer.mailbox_address };
-    let setup = ConnectionSetup {
-        pull: true,
-        mailbox,
-        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
-            .min(options::eager_bytes_max(params.send_ring_bytes)),
-        credits: params.peer.credits,
-        groups_max: params.peer.groups_max,
-    };
-    endpoint.connection_open(ConnectionIndex(index), &setup);
-    Ok(())
-}
-
-fn loopback_use(
-    endpoint: &mut transport::Endpoint<'static, Loopback<'static>>,
-    index: u32,
-    partner: u32,
-    mailbox_key: RailKey,
-) -> Result<(), SubmitError> {
-    let opened = endpoint.rail_mut().peer_open_at(PeerIndex(index), PeerIndex(partner));
-    if opened.is_err() {
-        return Err(SubmitError::Failed(RequestError::Protocol));
-    }
-    let mailboxes = endpoint.mailboxes();
-    let groups_max = endpoint.limits().requests_max;
-    for (own, peer) in [(index, partner), (partner, index)] {
-        let setup = ConnectionSetup {
-            pull: true,
-            mailbox: RemoteSpan { key: mailbox_key, address: mailboxes.address(peer) },
-            eager_bytes_max: Bytes::mib(1),
-            credits: CREDITS,
-            groups_max,
-        };
-        endpoint.connection_open(ConnectionIndex(own), &setup);
-    }
-    Ok(())
-}
-
-/// What both kinds of endpoint are put together from.
-struct Parts {
-    salt: u32,
-    options: Options,
-    environment: Environment,
-    regions: DataMrs<'static>,
-    tables: Tables,
-    /// The place of [`Shared`].
-    half: RawSlice,
-    heap: Option<Arc<SharedHeap>>,
-    wake: Arc<WakeFd>,
-}
-
-impl Parts {
-    fn config(&self) -> Config {
-        Config {
-            eager_bytes_max: self.options.eager_bytes_max,
-            salt: self.salt,
-            ..Config::default()
-        }
-    }
-
-    fn open_shm(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
-        let limits = self.options.limits;
-        let span =
-            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
-        // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
-        // keeps the heap until after the machine is gone (`close`).
-        let rail = unsafe { Shm::open(block, &options::shm_limits(&limits), span) }?;
-        let domain = rail.domain();
-        let config = self.config();
-        let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
-        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
-        // SAFETY: the mailboxes lie in the block, which outlives the machine.
-        let key = unsafe { domain.register(machine.mailboxes().region()) }
-            .map_err(|_| OpenError::Storage)?;
-        let template = self.template(&machine.mailboxes(), key);
-        let Parts { options, environment, regions, tables, half, heap, wake, .. } = self;
-        let memory = HostMemory {
-            heap: heap.clone(),
-            wake: Arc::clone(&wake),
-            kernel_copy: environment.kernel_copy,
-        };
-        let config = BandConfig {
-            shm_dir: environment.shm_dir,
-            handshake_deadline: options.handshake_deadline,
-            links_max: 2 * limits.connections_max,
-            listeners_max: limits.connections_max,
-            membarrier: wake::barrier_register(),
-            template,
-            wake: Wake {
-                call: |fd| wake::ring(fd as i32),
-                context: wake.fd().as_raw_fd() as usize,
-            },
-            note,
-        };
-        let shared_tables = BandTables {
-            pool: tables.pool,
-            generations: tables.generations,
-            events: tables.producer,
-        };
-        let band = Band::open(config, shared_tables, memory).map_err(OpenError::Band)?;
-        let set_up = SetUp::Band(band);
-        let generations = tables.generations;
-        let domain = RailDomain::Shm(domain);
-        let shared = Shared { regions, domain, set_up, heap, wake, generations };
-        Ok(Endpoint {
-            machine: Machine::Shm(machine),
-            known: tables.known,
-            events: tables.consumer,
-            mailbox_key: key,
-            generations,
-            // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
-            shared: unsafe { Half::put(half, shared) },
-        })
-    }
-
-    fn template(&self, mailboxes: &transport::mr::CtrlMr, key: RailKey) -> LocalTemplate {
-        LocalTemplate {
-            mailbox_key: key.0,
-            mailbox_base: mailboxes.address(0),
-            mailbox_stride: mailboxes.stride() as u64,
-            groups_max: self.options.limits.requests_max,
-            credits: CREDITS,
-            eager_bytes_max: self.options.eager_bytes_max.0 as u32,
-            data_rails: 1,
-            control_rails: 1,
-            features: 0,
-            send_ring_bytes: self.options.send_ring_bytes,
-            write_ring_bytes: self.options.write_ring_bytes,
-            rings_bytes: |send, write| {
-                let sizes = RingSizes { send_bytes: send, write_bytes: write };
-                let known = sizes.is_valid()
-                    && send <= options::SEND_RING_BYTES_MAX
-                    && write <= options::WRITE_RING_BYTES_MAX;
-                known.then(|| shm::rings_bytes(send, write) as u64)
-            },
-        }
-    }
-
-    fn open_loopback(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
-        let limits = self.options.limits;
-        let rail = Loopback::open(options::loopback_limits(&limits), block)?;
-        let domain = rail.domain();
-        let config = self.config();
-        let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
-        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
-        // SAFETY: the mailboxes lie in the block, which outlives the machine.
-        let mailbox_key = unsafe { domain.register(machine.mailboxes().region()) }
-            .map_err(|_| OpenError::Storage)?;
-        let endpoint_id = crate::connect::random()
-            .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
-        let Parts { regions, tables, half, heap, wake, .. } = self;
-        let Tables { pool, generations, producer, consumer, known } = tables;
-        let own = Own::new(endpoint_id, pool, generations, producer);
-        let shared = Shared {
-            regions,
-            domain: RailDomain::Loopback(domain),
-            set_up: SetUp::Own(Mutex::new(own)),
-            heap,
-            wake,
-            generations,
-        };
-        let machine = Machine::Loopback(machine);
-        // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
-        let shared = unsafe { Half::put(half, shared) };
-        Ok(Endpoint { machine, known, events: consumer, mailbox_key, generations, shared })
-    }
-}

@@ -17,6 +17,12 @@ pub enum OpenError {
     Storage,
     /// The device cannot be used on this host.
     Device,
+    /// `CROSSTIE_RAILS` allows no rail that the device has.
+    Rails,
+    /// No interface is left that other hosts could reach us by.
+    Interface,
+    /// The file of `CROSSTIE_KEY_FILE` cannot be used.
+    Key,
     /// The side band could not be opened.
     Band(crate::connect::OpenError),
     /// The kernel refused, with its code.
@@ -41,6 +47,12 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Storage => f.write_str("the storage is smaller than the endpoint's size"),
             OpenError::Device => f.write_str("the device cannot be used on this host"),
+            OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
+            OpenError::Interface => f.write_str(
+                "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
+                 the device has no rail but TCP",
+            ),
+            OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
             OpenError::System(code) => write!(f, "the kernel refused (errno {code})"),
         }

@@ -2,21 +2,32 @@
 #![forbid(unsafe_code)]
 
 use crate::provider::loopback::Loopback;
-use crate::provider::shm::Shm;
+use crate::provider::mixed::Mixed;
 use crate::transport;
 
 /// The machine of an endpoint. Its `'static` is the life of the endpoint's block, which
 /// [`super::Endpoint::open`]'s caller vouches for.
 pub(super) enum Machine {
-    Shm(transport::Endpoint<'static, Shm<'static>>),
+    Host(transport::Endpoint<'static, Mixed<'static>>),
     Loopback(transport::Endpoint<'static, Loopback<'static>>),
+}
+
+impl Machine {
+    /// Whether something was posted that no poll has handed to the kernel yet. *Cost*: one load.
+    #[inline(always)]
+    pub(super) fn is_unsent(&self) -> bool {
+        match self {
+            Machine::Host(endpoint) => endpoint.rail().is_unsent(),
+            Machine::Loopback(_) => false,
+        }
+    }
 }
 
 /// Calls the same thing on either.
 macro_rules! each {
     ($machine:expr, $endpoint:ident => $body:expr) => {
         match $machine {
-            Machine::Shm($endpoint) => $body,
+            Machine::Host($endpoint) => $body,
             Machine::Loopback($endpoint) => $body,
         }
     };

@@ -8,6 +8,7 @@
 pub mod device;
 pub mod endpoint;
 pub mod error;
+mod join;
 mod link_memory;
 pub mod log;
 mod machine;
@@ -15,6 +16,7 @@ pub mod options;
 mod own;
 #[cfg(feature = "tool")]
 pub(crate) mod owned;
+mod parts;
 pub mod settings;
 pub mod shared;
 

@@ -10,7 +10,7 @@ use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
-use crate::provider::{loopback, shm};
+use crate::provider::{loopback, mixed, shm, tcp};
 use crate::transport::Limits;
 
 /// How an endpoint is opened.
@@ -36,7 +36,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            device: DeviceKind::SharedMemory,
+            device: DeviceKind::Host,
             limits: Limits::default(),
             eager_bytes_max: Bytes::kib(8),
             send_ring_bytes: 64 << 10,
@@ -77,13 +77,23 @@ const fn ops(limits: &Limits) -> u32 {
     if each < 16 { 16 } else { each }
 }
 
-pub(super) const fn shm_limits(limits: &Limits) -> shm::Limits {
+const fn shm_limits(limits: &Limits) -> shm::Limits {
     shm::Limits {
         peers_max: limits.connections_max,
         regions_max: limits.regions_max + 1,
         ops_max: ops(limits),
         send_ring_bytes: SEND_RING_BYTES_MAX,
         send_payload_max: SHM_PAYLOAD_MAX,
+    }
+}
+
+pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
+    let shm = shm_limits(limits);
+    let tcp = tcp::Limits { peers_max: limits.connections_max, ops_max: ops(limits) };
+    let rails = device.rails();
+    mixed::Limits {
+        shm: if rails.shm { shm } else { shm::Limits { peers_max: 0, ..shm } },
+        tcp: if rails.tcp { Some(tcp) } else { None },
     }
 }
 
@@ -128,7 +138,9 @@ impl Options {
             + bytes_for::<Known>(connections)
             + bytes_for::<Shared>(1);
         let rail = match self.device {
-            DeviceKind::SharedMemory => shm::bytes(&shm_limits(&self.limits)),
+            DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
+                mixed::bytes(&mixed_limits(self.device, &self.limits))
+            }
             DeviceKind::Loopback => loopback::Loopback::bytes(loopback_limits(&self.limits)),
         };
         band + rail + self.limits.regions_bytes() + self.limits.machine_bytes()

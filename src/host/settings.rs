@@ -3,9 +3,12 @@
 
 extern crate std;
 
+use super::device::Rails;
 use super::log::{Level, say};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
+use crate::connect::STREAMS_MAX;
+use core::ops::RangeInclusive;
 use std::format;
 use std::path::PathBuf;
 use std::string::{String, ToString};
@@ -68,6 +71,54 @@ pub const SETTINGS: &[Setting] = &[
         effect: "where side-band sockets lie that containers may share",
     },
     Setting {
+        name: "CROSSTIE_RAILS",
+        default: "shm,tcp",
+        unit: "names, with commas between them",
+        effect: "the rails that host0 may use: shm (peers of this host), tcp (all peers)",
+    },
+    Setting {
+        name: "CROSSTIE_SOCKET_IFNAME",
+        default: "every interface but loopback and docker",
+        unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
+        effect: "the interfaces that other hosts reach this one by",
+    },
+    Setting {
+        name: "CROSSTIE_TCP_STREAMS",
+        default: "1",
+        unit: "1 to 4",
+        effect: "sockets of each connection over TCP that this side opens",
+    },
+    Setting {
+        name: "CROSSTIE_TCP_THREADS",
+        default: "0",
+        unit: "threads",
+        effect: "threads that move long messages over TCP; 0: the calling thread moves everything",
+    },
+    Setting {
+        name: "CROSSTIE_TCP_THREAD_CPUS",
+        default: "those of the thread that opens",
+        unit: "numbers below 64, with commas between them",
+        effect: "the CPUs that those threads run on",
+    },
+    Setting {
+        name: "CROSSTIE_KEY_FILE",
+        default: "none",
+        unit: "path",
+        effect: "a file that all hosts have the same of: only who has it can connect over TCP",
+    },
+    Setting {
+        name: "CROSSTIE_PEER_TIMEOUT_MS",
+        default: "10000",
+        unit: "milliseconds",
+        effect: "how long a peer on another host may be silent before it counts as dead",
+    },
+    Setting {
+        name: "CROSSTIE_NODE_ID",
+        default: "from the boot id",
+        unit: "16 hexadecimal digits",
+        effect: "this host's number: processes with the same number are peers of one host",
+    },
+    Setting {
         name: "CROSSTIE_LOG",
         default: "warning",
         unit: "error, warning or info",
@@ -76,18 +127,53 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 /// What the environment says beside the options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Environment {
     /// Read peers' memory through the kernel where allowed.
     pub kernel_copy: bool,
     /// Where path sockets lie.
     pub shm_dir: PathBuf,
+    /// Which rails the user allows.
+    pub rails: Rails,
+    /// Which interfaces other hosts reach us by; `None`: as by default.
+    pub socket_ifname: Option<String>,
+    /// Sockets of a connection over TCP, when we connect.
+    pub tcp_streams: u32,
+    /// Threads that move long payloads.
+    pub tcp_threads: u32,
+    /// Their CPUs, one bit each; 0: they inherit the opener's.
+    pub tcp_thread_cpus: u64,
+    /// The file with the key that all hosts share.
+    pub key_file: Option<PathBuf>,
+    /// How long a peer on another host may be silent.
+    pub peer_timeout: Span,
+    /// Our host's number, if not the kernel's.
+    pub node_id: Option<u64>,
 }
+
+impl Default for Environment {
+    fn default() -> Environment {
+        Environment {
+            kernel_copy: true,
+            shm_dir: PathBuf::from("/dev/shm"),
+            rails: Rails::ALL,
+            socket_ifname: None,
+            tcp_streams: 1,
+            tcp_threads: 0,
+            tcp_thread_cpus: 0,
+            key_file: None,
+            peer_timeout: Span::millis(10_000),
+            node_id: None,
+        }
+    }
+}
+
+/// Most threads that move payloads.
+const TCP_THREADS_MAX: u64 = 16;
 
 /// Lets the environment change `options`, and says what it does not understand.
 pub fn apply(options: &mut Options) -> Environment {
     unknown_report();
-    let mut environment = Environment { kernel_copy: true, shm_dir: PathBuf::from("/dev/shm") };
     if let Some(bytes) = number("CROSSTIE_EAGER_BYTES") {
         options.eager_bytes_max = Bytes(bytes);
     }
@@ -100,16 +186,89 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    if let Some(allowed) = number("CROSSTIE_KERNEL_COPY") {
-        environment.kernel_copy = allowed != 0;
-    }
     if let Some(timeout_ms) = number("CROSSTIE_CONNECT_TIMEOUT_MS") {
         options.handshake_deadline = Span::millis(timeout_ms);
     }
-    if let Some(dir) = std::env::var_os("CROSSTIE_SHM_DIR") {
-        environment.shm_dir = PathBuf::from(dir);
+    environment()
+}
+
+/// What the environment says beside the options; what it does not understand is reported.
+pub fn environment() -> Environment {
+    let default = Environment::default();
+    let path = |name| std::env::var_os(name).map(PathBuf::from);
+    let among = |name, most| number(name).and_then(|value| within(name, value, most));
+    Environment {
+        kernel_copy: number("CROSSTIE_KERNEL_COPY").map_or(default.kernel_copy, |n| n != 0),
+        shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
+        rails: understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
+        socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
+        tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
+            .map_or(default.tcp_streams, |n| n as u32),
+        tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
+            .map_or(default.tcp_threads, |n| n as u32),
+        tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus).unwrap_or(0),
+        key_file: path("CROSSTIE_KEY_FILE").filter(|path| !path.as_os_str().is_empty()),
+        peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
+            .map_or(default.peer_timeout, Span::millis),
+        node_id: understood("CROSSTIE_NODE_ID", node_id),
     }
-    environment
+}
+
+/// From what a ping needs on a busy host, to a day.
+const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
+
+fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
+    if range.contains(&value) {
+        return Some(value);
+    }
+    let (least, most) = (range.start(), range.end());
+    say(
+        Level::Warning,
+        &format!("{name}={value} is ignored: it may be from {least} to {most}"),
+    );
+    None
+}
+
+/// A variable's value, if it is set and `read` understands it.
+fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    match read(text) {
+        Ok(value) => Some(value),
+        Err(why) => {
+            say(Level::Warning, &format!("{name}={text} is ignored: {why}"));
+            None
+        }
+    }
+}
+
+/// The rails of a list.
+fn rails(text: &str) -> Result<Rails, String> {
+    let mut rails = Rails { shm: false, tcp: false };
+    for name in text.split(',').map(str::trim) {
+        match name {
+            "shm" => rails.shm = true,
+            "tcp" => rails.tcp = true,
+            _ => return Err(format!("there is no rail {name}; there are shm and tcp")),
+        }
+    }
+    Ok(rails)
+}
+
+/// A bit for each CPU of a list.
+fn cpus(text: &str) -> Result<u64, String> {
+    text.split(',').map(str::trim).try_fold(0, |bits, cpu| match cpu.parse::<u32>() {
+        Ok(cpu) if cpu < u64::BITS => Ok(bits | 1 << cpu),
+        Ok(_) | Err(_) => Err(format!("{cpu} is no CPU below {}", u64::BITS)),
+    })
+}
+
+fn node_id(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .map_err(|_| String::from("it is not a hexadecimal number of up to 16 digits"))
 }
 
 /// What `CROSSTIE_LOG` lets through.
@@ -176,5 +335,27 @@ mod tests {
         assert!(sentence.contains("CROSSTIE_EAGER_BYTES"), "{sentence}");
         assert_eq!(unknown_sentence("CROSSTIE_HEAP_BYTES"), None);
         assert_eq!(unknown_sentence("PATH"), None);
+    }
+
+    #[test]
+    fn rails_are_a_list_of_known_names() {
+        assert_eq!(rails("shm, tcp"), Ok(Rails::ALL));
+        assert_eq!(rails("tcp"), Ok(Rails { shm: false, tcp: true }));
+        assert!(rails("tcp,verbs").unwrap_err().contains("there are shm and tcp"));
+        assert!(rails(",").is_err());
+    }
+
+    #[test]
+    fn cpus_are_numbers_below_64() {
+        assert_eq!(cpus("2,3"), Ok(0b1100));
+        assert_eq!(cpus("63, 0"), Ok(1 << 63 | 1));
+        assert!(cpus("64").is_err() && cpus("2-3").is_err() && cpus("-1").is_err());
+    }
+
+    #[test]
+    fn node_ids_are_hexadecimal() {
+        assert_eq!(node_id("0x2a"), Ok(42));
+        assert_eq!(node_id("ffffffffffffffff"), Ok(u64::MAX));
+        assert!(node_id("host").is_err() && node_id("1ffffffffffffffff").is_err());
     }
 }

@@ -13,7 +13,7 @@ use crate::base::units::Bytes;
 use crate::connect::{Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::heap::HeapError;
-use crate::memory::{SharedHeap, WakeFd};
+use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
 use crate::provider::shm::ShmDomain;
 use crate::transport::DataMrs;
@@ -32,14 +32,14 @@ pub struct Attempt(pub Handle);
 
 /// Registration on the device's rail.
 pub(super) enum RailDomain {
-    Shm(ShmDomain<'static>),
+    Host(ShmDomain<'static>),
     Loopback(HostDomain<'static>),
 }
 
 impl RailDomain {
     fn domain(&self) -> &dyn Domain {
         match self {
-            RailDomain::Shm(domain) => domain,
+            RailDomain::Host(domain) => domain,
             RailDomain::Loopback(domain) => domain,
         }
     }
@@ -60,6 +60,8 @@ pub struct Shared {
     pub(super) set_up: SetUp,
     pub(super) heap: Option<Arc<SharedHeap>>,
     pub(super) wake: Arc<WakeFd>,
+    /// What wakes a sleeper, where that is more than `wake`.
+    pub(super) wait: Option<WaitSet>,
     pub(super) generations: &'static [AtomicU32],
 }
 
@@ -108,7 +110,7 @@ impl Half {
         if let SetUp::Band(band) = shared.set_up {
             band.close();
         }
-        drop((shared.heap, shared.wake));
+        drop((shared.heap, shared.wait, shared.wake));
     }
 }
 
@@ -315,7 +317,10 @@ impl Shared {
 
     /// The descriptor that becomes readable after [`super::Endpoint::wait_arm`].
     pub fn wait_fd(&self) -> i32 {
-        self.wake.fd().as_raw_fd()
+        match &self.wait {
+            Some(set) => set.fd().as_raw_fd(),
+            None => self.wake.fd().as_raw_fd(),
+        }
     }
 
     /// The live handle of the connection with this number; `None`: it is closed.

@@ -21,4 +21,4 @@ pub mod wake;
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use shared::SharedMapping;
-pub use wake::WakeFd;
+pub use wake::{WaitSet, WakeFd};

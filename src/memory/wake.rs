@@ -49,6 +49,34 @@ impl WakeFd {
     }
 }
 
+/// A descriptor that is readable while one of several others is.
+#[derive(Debug)]
+pub struct WaitSet(OwnedFd);
+
+impl WaitSet {
+    /// Watches `fds`, which outlive it. Closed on exec.
+    pub fn over(fds: &[i32]) -> Result<WaitSet, Errno> {
+        // SAFETY: no pointers.
+        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        Errno::check(raw.into())?;
+        // SAFETY: just made, and owned by nobody else.
+        let set = WaitSet(unsafe { OwnedFd::from_raw_fd(raw) });
+        for fd in fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: `event` lives until the call returns.
+            let rc = unsafe { libc::epoll_ctl(raw, libc::EPOLL_CTL_ADD, *fd, &raw mut event) };
+            Errno::check(rc.into())?;
+        }
+        Ok(set)
+    }
+
+    /// For poll and epoll.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+}
+
 /// Rings the eventfd behind `fd`. A full counter (EAGAIN) is as good as rung, and a closed one has
 /// nobody to wake, so there is no error to report. *Cost*: one system call.
 pub fn ring(fd: i32) {
@@ -92,6 +120,25 @@ mod tests {
         wake.ring();
         assert!(wake.drain());
         assert!(!wake.drain());
+    }
+
+    #[test]
+    fn set_is_readable_while_one_of_its_descriptors_is() {
+        let wakes = [WakeFd::create().unwrap(), WakeFd::create().unwrap()];
+        let set = WaitSet::over(&wakes.each_ref().map(|wake| wake.fd().as_raw_fd())).unwrap();
+        let readable = || {
+            let fd = set.fd().as_raw_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure, which lives until the call returns.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+        };
+        for wake in &wakes {
+            assert!(!readable());
+            wake.ring();
+            assert!(readable());
+            wake.drain();
+        }
+        assert!(WaitSet::over(&[-1]).is_err());
     }
 
     #[test]

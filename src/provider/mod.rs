@@ -14,6 +14,8 @@ pub mod fault;
 #[cfg(not(loom))]
 pub mod loopback;
 #[cfg(feature = "std")]
+pub mod mixed;
+#[cfg(feature = "std")]
 pub mod shm;
 #[cfg(not(loom))]
 pub mod sim;

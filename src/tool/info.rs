@@ -119,7 +119,13 @@ fn devices() -> Section {
 /// The rails of a device, and what they cost.
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
+        DeviceKind::Host => {
+            return "two rails: shm, the receiver pulls, and tcp, the sender pushes; each peer takes \
+                    one"
+                .into();
+        }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
+        DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),
         DeviceKind::Loopback => ("loopback", Syscalls::None),
     };
     let syscalls = match syscalls {
@@ -234,7 +240,9 @@ fn endpoint() -> Section {
                     limits.connections_max, limits.requests_max, limits.regions_max
                 ),
             ),
+            line("on host0", text(DeviceKind::Host)),
             line("on shm0", text(DeviceKind::SharedMemory)),
+            line("on tcp0", text(DeviceKind::Tcp)),
             line("on loopback0", text(DeviceKind::Loopback)),
             line("connection pair", format!("{pair} bytes of protocol state in both endpoints")),
             line("rings of a pair", format!("{rings} bytes of shared memory")),

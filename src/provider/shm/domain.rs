@@ -14,7 +14,12 @@ pub struct ShmDomain<'m> {
     pub(super) board: Board,
 }
 
-impl ShmDomain<'_> {
+impl<'m> ShmDomain<'m> {
+    /// The table, for a rail beside this one that knows regions by the same keys.
+    pub const fn table(&self) -> RegionTable<'m> {
+        self.regions
+    }
+
     /// Pins the region of a span that an op is about to use. `None`: the span does not lie in the
     /// region that its key names.
     pub(super) fn pin(&self, span: LocalSpan) -> Option<()> {

@@ -165,6 +165,12 @@ impl<'m> Shm<'m> {
         Ok(())
     }
 
+    /// Whether no peer is open.
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.rota.all().is_empty()
+    }
+
     /// Prepares to sleep until the doorbell rings. `false`: something came meanwhile, or is left to
     /// do; poll instead. After sleeping, call [`Shm::disarm`].
     ///

@@ -97,6 +97,11 @@ impl<'m> Tcp<'m> {
         false
     }
 
+    /// Whether something that was posted to a living peer has not been handed to the kernel yet.
+    pub fn is_unsent_to(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
     /// A descriptor that is readable while a poll would find something, once [`Tcp::arm`] has said
     /// so.
     pub fn wait_fd(&self) -> i32 {

@@ -93,7 +93,9 @@ fn transfers_run(
             return pairs(options, report, progress);
         }
         DeviceKind::Loopback => Box::new(Alone::open(connections, &options.buffers())?),
-        DeviceKind::SharedMemory => Box::new(Pair::open(&setting(options, connections))?),
+        DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
+            Box::new(Pair::open(&setting(options, connections))?)
+        }
     };
     for measure in measures {
         for backing in options.backings(*measure) {
@@ -132,7 +134,7 @@ fn setup(options: &Options) -> Result<Row, Failure> {
             let shape = Shape { device: DeviceKind::Loopback, connections: 2 * connections };
             (Alone::open(connections, &[])?.setup, shape)
         }
-        DeviceKind::SharedMemory => {
+        DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
             let setting = setting(options, connections);
             (
                 Pair::open(&Setting { buffers: [].into(), ..setting.clone() })?.setup.clone(),

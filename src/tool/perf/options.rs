@@ -69,7 +69,7 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
             help: "all outstanding messages use one buffer, as ucx_perftest and\n\
                    fi_pingpong do; by default each has its own",
         },
-        Flag { name: "--device", value: "NAME", help: "shm0 (default) or loopback0" },
+        Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
         Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
         Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
@@ -226,8 +226,8 @@ impl Options {
         match (&self.memory, self.device, measure) {
             (Some(kinds), _, _) => kinds.clone(),
             (None, DeviceKind::Loopback, _) => vec![Backing::Private],
-            (None, DeviceKind::SharedMemory, Measure::Rate) => vec![Backing::Shared],
-            (None, DeviceKind::SharedMemory, _) => vec![Backing::Shared, Backing::Private],
+            (None, _, Measure::Rate) => vec![Backing::Shared],
+            (None, _, _) => vec![Backing::Shared, Backing::Private],
         }
     }
 
@@ -309,11 +309,9 @@ fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
 }
 
 fn device(given: &Given) -> Result<DeviceKind, Failure> {
-    match given.text("--device") {
-        None | Some("shm0") => Ok(DeviceKind::SharedMemory),
-        Some("loopback0") => Ok(DeviceKind::Loopback),
-        Some(other) => Err(refused("--device", &format!("`{other}` is not shm0 or loopback0"))),
-    }
+    let Some(name) = given.text("--device") else { return Ok(DeviceKind::Host) };
+    let names = "host0, shm0, tcp0 or loopback0";
+    DeviceKind::named(name).ok_or_else(|| refused("--device", &format!("`{name}` is not {names}")))
 }
 
 fn verify(given: &Given) -> Result<Verify, Failure> {

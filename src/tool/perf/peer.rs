@@ -31,6 +31,7 @@ const COMMAND: Command = Command {
     operands: "",
     flags: &[
         Flag { name: "--connections", value: "N", help: "connections to accept" },
+        Flag { name: "--device", value: "NAME", help: "device to open" },
         Flag { name: "--cpu", value: "N", help: "CPU to stay on" },
         Flag { name: "--shared", value: "BYTES", help: "size of each buffer in shared memory" },
         Flag { name: "--private", value: "BYTES", help: "size of each buffer on the heap" },
@@ -184,6 +185,7 @@ fn spawn(setting: &Setting) -> Result<Child, Failure> {
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = std::process::Command::new(program);
     command.arg(NAME).args(["--connections", &setting.connections.to_string()]);
+    command.args(["--device", setting.shape.device.name()]);
     if let Some((_, cpu)) = setting.cpus {
         command.args(["--cpu", &cpu.to_string()]);
     }
@@ -205,7 +207,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if let Some(cpu) = given.number("--cpu", 0, u64::from(u32::MAX))? {
         pin(cpu as u32)?;
     }
-    let mut side = Side::open(&Shape { device: DeviceKind::SharedMemory, connections })?;
+    let device = given.text("--device").and_then(DeviceKind::named).unwrap_or(DeviceKind::Host);
+    let mut side = Side::open(&Shape { device, connections })?;
     for (name, backing) in [("--shared", Backing::Shared), ("--private", Backing::Private)] {
         if let Some(bytes) = given.number(name, 0, u64::MAX)? {
             side.buffers_make(backing, bytes)?;

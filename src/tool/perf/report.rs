@@ -58,7 +58,7 @@ impl Row {
     fn json(&self, options: &Options) -> String {
         let mut object = Object::new()
             .text("measure", self.measure.name())
-            .text("device", device_name(self.device));
+            .text("device", self.device.name());
         if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
             object = object
                 .text("memory", memory)
@@ -75,13 +75,6 @@ impl Row {
             object = object.number(name, *value);
         }
         object.finish()
-    }
-}
-
-fn device_name(device: DeviceKind) -> &'static str {
-    match device {
-        DeviceKind::SharedMemory => "shm0",
-        DeviceKind::Loopback => "loopback0",
     }
 }
 
@@ -132,17 +125,17 @@ impl<'a> Report<'a> {
     fn heading(&self) -> String {
         let place = match (self.options.device, self.options.cpus) {
             (DeviceKind::Loopback, _) => String::from("both ends in one thread"),
-            (DeviceKind::SharedMemory, Some((a, b))) => {
+            (_, Some((a, b))) => {
                 format!("two processes on CPUs {a} and {b}")
             }
-            (DeviceKind::SharedMemory, None) => String::from("two processes, not pinned"),
+            (_, None) => String::from("two processes, not pinned"),
         };
         let verified: u64 = self.rows.iter().map(|row| row.verified).sum();
         let verified = match self.options.verify {
             Verify::No => String::new(),
             Verify::Outside | Verify::Inside => format!("; {verified} bytes verified, none wrong"),
         };
-        format!("{}, {place}{verified}\n", device_name(self.options.device))
+        format!("{}, {place}{verified}\n", self.options.device.name())
     }
 
     fn legend(&self, measure: Measure) -> String {
@@ -182,7 +175,7 @@ impl<'a> Report<'a> {
         ];
         let filled: Vec<Chart> =
             charts.into_iter().filter(|chart| !chart.series.is_empty()).collect();
-        page(&format!("crosstie perf, {}", device_name(self.options.device)), &filled)
+        page(&format!("crosstie perf, {}", self.options.device.name()), &filled)
     }
 
     fn series(&self, measure: Measure, memory: &str, value: &str) -> Series {

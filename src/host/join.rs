@@ -1,0 +1,116 @@
+//! Taking a connection that the side band has made into use, on the rail that it runs over.
+
+use super::endpoint::Known;
+use super::options;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
+use crate::base::units::Bytes;
+use crate::connect::LinkParams;
+use crate::fabric::{RailKey, RemoteSpan};
+use crate::provider::loopback::Loopback;
+use crate::provider::mixed::Mixed;
+use crate::provider::shm::{HeapSpan, PeerSetup, RingSizes};
+use crate::provider::tcp;
+use crate::transport::limits::CREDITS;
+use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
+
+/// Through shared memory.
+pub(super) fn shm_use(
+    endpoint: &mut transport::Endpoint<'static, Mixed<'static>>,
+    index: u32,
+    known: &Known,
+) -> Result<(), SubmitError> {
+    let params = &known.params;
+    let span = |(start, length): (usize, u64)| HeapSpan {
+        start: core::ptr::with_exposed_provenance_mut(start),
+        length: length as usize,
+    };
+    let setup = PeerSetup {
+        rings: core::ptr::with_exposed_provenance_mut(params.rings_address),
+        sizes: RingSizes {
+            send_bytes: params.send_ring_bytes,
+            write_bytes: params.write_ring_bytes,
+        },
+        side: params.side as u8,
+        kernel_copy_pid: params.kernel_copy_pid,
+        heap: params.heap.map(span),
+        doorbell: (params.doorbell_fd >= 0).then_some(params.doorbell_fd),
+        use_fence_for_doorbell: !params.membarrier,
+    };
+    // SAFETY: the side band mapped the rings, zeroed, one side each, and keeps them, the heap and
+    // the descriptor until `connection_close`, which comes after the machine's.
+    let opened = unsafe { endpoint.rail_mut().peer_open_shm(PeerIndex(index), &setup) };
+    if opened.is_err() {
+        return Err(SubmitError::Failed(RequestError::Protocol));
+    }
+    let setup = ConnectionSetup {
+        pull: true,
+        mailbox: mailbox(params),
+        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
+            .min(options::eager_bytes_max(params.send_ring_bytes)),
+        credits: params.peer.credits,
+        groups_max: params.peer.groups_max,
+    };
+    endpoint.connection_open(ConnectionIndex(index), &setup);
+    Ok(())
+}
+
+/// Over TCP.
+pub(super) fn tcp_use(
+    endpoint: &mut transport::Endpoint<'static, Mixed<'static>>,
+    index: u32,
+    known: &Known,
+) -> Result<(), SubmitError> {
+    let params = &known.params;
+    let broken = SubmitError::Failed(RequestError::Protocol);
+    // a rail that pushes has a slot of the peer's for each group of ours
+    if params.peer.groups_max != endpoint.limits().requests_max {
+        return Err(broken);
+    }
+    let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
+    let rail = endpoint.rail_mut();
+    rail.peer_open_tcp(PeerIndex(index), streams).map_err(|error| match error {
+        tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
+        tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
+    })?;
+    let setup = ConnectionSetup {
+        pull: false,
+        mailbox: mailbox(params),
+        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)).min(rail.tcp_payload_max()),
+        credits: params.peer.credits,
+        groups_max: params.peer.groups_max,
+    };
+    endpoint.connection_open(ConnectionIndex(index), &setup);
+    Ok(())
+}
+
+/// The peer's mailbox for a connection.
+fn mailbox(params: &LinkParams) -> RemoteSpan {
+    RemoteSpan { key: RailKey(params.peer.mailbox_key), address: params.peer.mailbox_address }
+}
+
+/// Between two numbers of this endpoint.
+pub(super) fn loopback_use(
+    endpoint: &mut transport::Endpoint<'static, Loopback<'static>>,
+    index: u32,
+    partner: u32,
+    mailbox_key: RailKey,
+) -> Result<(), SubmitError> {
+    let opened = endpoint.rail_mut().peer_open_at(PeerIndex(index), PeerIndex(partner));
+    if opened.is_err() {
+        return Err(SubmitError::Failed(RequestError::Protocol));
+    }
+    let mailboxes = endpoint.mailboxes();
+    let groups_max = endpoint.limits().requests_max;
+    for (own, peer) in [(index, partner), (partner, index)] {
+        let setup = ConnectionSetup {
+            pull: true,
+            mailbox: RemoteSpan { key: mailbox_key, address: mailboxes.address(peer) },
+            eager_bytes_max: Bytes::mib(1),
+            credits: CREDITS,
+            groups_max,
+        };
+        endpoint.connection_open(ConnectionIndex(own), &setup);
+    }
+    Ok(())
+}
+

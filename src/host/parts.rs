@@ -1,0 +1,248 @@
+//! What an endpoint is put together from.
+
+extern crate std;
+
+use super::endpoint::{Endpoint, Known};
+use super::error::OpenError;
+use super::link_memory::HostMemory;
+use super::machine::Machine;
+use super::options::{self, Options};
+use super::own::Own;
+use super::settings::Environment;
+use super::shared::{Half, RailDomain, SetUp, Shared, note};
+use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
+use crate::base::pool::Pool;
+use crate::base::ring::{self, Consumer, Producer};
+use crate::base::sync::{AtomicU32, AtomicU64, Cell};
+use crate::base::units::{Bytes, Span};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake};
+use crate::fabric::{Domain, DownCause, Provider, RailKey};
+use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
+use crate::provider::loopback::Loopback;
+use crate::provider::mixed::Mixed;
+use crate::provider::shm::{self, HeapSpan, RingSizes};
+use crate::provider::tcp;
+use crate::transport::limits::CREDITS;
+use crate::transport::{self, Config, DataMrs};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Regions that a heap can be cut into besides those that can be registered.
+const HEAP_SPARE: usize = 16;
+
+/// The tables that data thread and side band share.
+pub(super) struct Tables {
+    pool: Pool<'static>,
+    generations: &'static [AtomicU32],
+    producer: Producer<'static, BandEvent>,
+    consumer: Consumer<'static, BandEvent>,
+    known: &'static mut [Known],
+}
+
+impl From<BlockTooSmall> for OpenError {
+    fn from(_: BlockTooSmall) -> OpenError {
+        OpenError::Storage
+    }
+}
+
+impl From<tcp::OpenError> for OpenError {
+    fn from(error: tcp::OpenError) -> OpenError {
+        match error {
+            tcp::OpenError::Block => OpenError::Storage,
+            tcp::OpenError::System(code) => OpenError::System(code),
+        }
+    }
+}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> OpenError {
+        OpenError::System(errno.0)
+    }
+}
+
+impl Tables {
+    pub(super) fn carve(
+        block: &mut Carver<'static>,
+        options: &Options,
+        salt: u32,
+    ) -> Result<Tables, OpenError> {
+        let connections = options.limits.connections_max as usize;
+        let head: &AtomicU64 = block.value()?;
+        let next: &[AtomicU32] = block.slice(connections)?;
+        let generations: &[AtomicU32] = block.filled_with(connections, || AtomicU32::new(salt))?;
+        let indices = block.value::<ring::Indices>()?;
+        let nothing = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
+        let count = options::events(&options.limits);
+        let cells = block.filled_with(count, || Cell::new(nothing))?;
+        let (producer, consumer) = ring::split(indices, cells);
+        let known = block.filled(connections, Known::NOTHING)?;
+        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known })
+    }
+}
+
+pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
+    if options.heap_bytes == Bytes::ZERO {
+        return Ok(None);
+    }
+    let regions = options.limits.regions_max as usize;
+    let head = shm::board_bytes(options.limits.regions_max + 1);
+    let reserve = options.heap_bytes.as_usize();
+    let heap = SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE)?;
+    Ok(Some(Arc::new(heap)))
+}
+
+/// What both kinds of endpoint are put together from.
+pub(super) struct Parts {
+    pub(super) salt: u32,
+    pub(super) options: Options,
+    pub(super) environment: Environment,
+    pub(super) regions: DataMrs<'static>,
+    pub(super) tables: Tables,
+    /// The place of [`Shared`].
+    pub(super) half: RawSlice,
+    pub(super) heap: Option<Arc<SharedHeap>>,
+    pub(super) wake: Arc<WakeFd>,
+}
+
+impl Parts {
+    fn config(&self) -> Config {
+        Config {
+            eager_bytes_max: self.options.eager_bytes_max,
+            salt: self.salt,
+            ..Config::default()
+        }
+    }
+
+    pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
+        let limits = self.options.limits;
+        let span =
+            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
+        let rails = self.options.device.rails().and(self.environment.rails);
+        if rails.is_empty() {
+            return Err(OpenError::Rails);
+        }
+        let mixed = options::mixed_limits(self.options.device, &limits);
+        let tcp = rails.tcp.then_some(tcp::Settings {
+            threads: self.environment.tcp_threads,
+            thread_cpus: self.environment.tcp_thread_cpus,
+        });
+        // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
+        // keeps the heap until after the machine is gone (`close`).
+        let rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
+        let wait = match rail.wait_fd() {
+            Some(fd) => Some(WaitSet::over(&[self.wake.fd().as_raw_fd(), fd])?),
+            None => None,
+        };
+        let domain = rail.domain();
+        let config = self.config();
+        let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
+        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
+        // SAFETY: the mailboxes lie in the block, which outlives the machine.
+        let key = unsafe { domain.register(machine.mailboxes().region()) }
+            .map_err(|_| OpenError::Storage)?;
+        let template = self.template(&machine.mailboxes(), key);
+        let Parts { options, environment, regions, tables, half, heap, wake, .. } = self;
+        let memory = HostMemory {
+            heap: heap.clone(),
+            wake: Arc::clone(&wake),
+            kernel_copy: environment.kernel_copy,
+        };
+        let config = BandConfig {
+            shm_dir: environment.shm_dir,
+            handshake_deadline: options.handshake_deadline,
+            links_max: 2 * limits.connections_max,
+            listeners_max: limits.connections_max,
+            membarrier: wake::barrier_register(),
+            template,
+            wake: Wake {
+                call: |fd| wake::ring(fd as i32),
+                context: wake.fd().as_raw_fd() as usize,
+            },
+            note,
+        };
+        let shared_tables = BandTables {
+            pool: tables.pool,
+            generations: tables.generations,
+            events: tables.producer,
+        };
+        let band = Band::open(config, shared_tables, memory).map_err(OpenError::Band)?;
+        let set_up = SetUp::Band(band);
+        let generations = tables.generations;
+        let domain = RailDomain::Host(domain);
+        let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
+        Ok(Endpoint {
+            machine: Machine::Host(machine),
+            known: tables.known,
+            events: tables.consumer,
+            mailbox_key: key,
+            generations,
+            linger: environment.peer_timeout,
+            opened: Instant::now(),
+            // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
+            shared: unsafe { Half::put(half, shared) },
+        })
+    }
+
+    fn template(&self, mailboxes: &transport::mr::CtrlMr, key: RailKey) -> LocalTemplate {
+        LocalTemplate {
+            mailbox_key: key.0,
+            mailbox_base: mailboxes.address(0),
+            mailbox_stride: mailboxes.stride() as u64,
+            groups_max: self.options.limits.requests_max,
+            credits: CREDITS,
+            eager_bytes_max: self.options.eager_bytes_max.0 as u32,
+            data_rails: 1,
+            control_rails: 1,
+            features: 0,
+            send_ring_bytes: self.options.send_ring_bytes,
+            write_ring_bytes: self.options.write_ring_bytes,
+            rings_bytes: |send, write| {
+                let sizes = RingSizes { send_bytes: send, write_bytes: write };
+                let known = sizes.is_valid()
+                    && send <= options::SEND_RING_BYTES_MAX
+                    && write <= options::WRITE_RING_BYTES_MAX;
+                known.then(|| shm::rings_bytes(send, write) as u64)
+            },
+        }
+    }
+
+    pub(super) fn open_loopback(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
+        let limits = self.options.limits;
+        let rail = Loopback::open(options::loopback_limits(&limits), block)?;
+        let domain = rail.domain();
+        let config = self.config();
+        let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
+        assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
+        // SAFETY: the mailboxes lie in the block, which outlives the machine.
+        let mailbox_key = unsafe { domain.register(machine.mailboxes().region()) }
+            .map_err(|_| OpenError::Storage)?;
+        let endpoint_id = crate::connect::random()
+            .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
+        let Parts { regions, tables, half, heap, wake, .. } = self;
+        let Tables { pool, generations, producer, consumer, known } = tables;
+        let own = Own::new(endpoint_id, pool, generations, producer);
+        let shared = Shared {
+            regions,
+            domain: RailDomain::Loopback(domain),
+            set_up: SetUp::Own(Mutex::new(own)),
+            heap,
+            wake,
+            wait: None,
+            generations,
+        };
+        let machine = Machine::Loopback(machine);
+        // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
+        let shared = unsafe { Half::put(half, shared) };
+        Ok(Endpoint {
+            machine,
+            known,
+            events: consumer,
+            mailbox_key,
+            generations,
+            linger: Span::millis(0),
+            opened: Instant::now(),
+            shared,
+        })
+    }
+}

@@ -1,0 +1,345 @@
+//! Shared memory and TCP as one rail: each peer is reached by one of the two.
+//!
+//! Both share one table of regions, so that one key names a region whichever way its user comes.
+//! What the other rail costs a peer of shared memory is one look at whether it is in use; see
+//! `doc/decisions/0006-one-rail-per-peer.md`.
+
+use super::host_domain::HostDomain;
+use super::shm::{self, HeapSpan, PeerSetup, Shm, ShmDomain};
+use super::tcp::{self, PeerOpenError, Tcp};
+use crate::base::carve::{Carver, bytes_for};
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, LocalSpan, Next, Op, PostError,
+    Posted, Provider, RecvSlot, Syscalls,
+};
+
+/// Polls of a busy shared memory between two looks at quiet sockets: so far a message over TCP may
+/// wait, some 100 ns, and so much less than a system call each costs a message in shared memory.
+const QUIET_POLLS: u32 = 8;
+
+/// Capacities of one [`Mixed`].
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Limits {
+    /// Of shared memory, whose table of regions serves both. No peers: TCP alone.
+    pub shm: shm::Limits,
+    /// Of TCP; `None`: shared memory alone.
+    pub tcp: Option<tcp::Limits>,
+}
+
+impl Limits {
+    const fn peers_max(&self) -> usize {
+        let tcp = match &self.tcp {
+            Some(tcp) => tcp.peers_max,
+            None => 0,
+        };
+        let most = if tcp > self.shm.peers_max { tcp } else { self.shm.peers_max };
+        most as usize
+    }
+
+    const fn tcp_bytes(&self) -> usize {
+        match &self.tcp {
+            Some(tcp) => tcp::bytes(tcp),
+            None => 0,
+        }
+    }
+}
+
+/// What [`Mixed::open`] carves out of its block.
+pub const fn bytes(limits: &Limits) -> usize {
+    shm::bytes(&limits.shm) + bytes_for::<u8>(limits.peers_max()) + limits.tcp_bytes()
+}
+
+/// Which rail a peer is on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Way {
+    /// Shared memory.
+    Shm,
+    /// Sockets.
+    Tcp,
+}
+
+const CLOSED: u8 = 0;
+const ON_SHM: u8 = 1;
+const ON_TCP: u8 = 2;
+
+/// Both rails, and which of them each peer is on.
+pub struct Mixed<'m> {
+    shm: Shm<'m>,
+    tcp: Option<Tcp<'m>>,
+    /// By peer: `CLOSED`, `ON_SHM` or `ON_TCP`.
+    rail_of: &'m mut [u8],
+    caps: Caps,
+    /// Whether the sockets are looked at first.
+    tcp_first: bool,
+    /// Whether the last look at the sockets found something.
+    tcp_busy: bool,
+    /// Polls since then.
+    tcp_passed: u32,
+}
+
+impl<'m> Mixed<'m> {
+    /// Takes its storage: exactly [`bytes`] of the block. Without `tcp` no peer can be reached over
+    /// TCP, although there may be room for some.
+    ///
+    /// *Panics* when the limits contradict each other.
+    ///
+    /// # Safety
+    /// - as [`Shm::open`]: the heap's first bytes are its board's, and it outlives the rail.
+    pub unsafe fn open(
+        carver: &mut Carver<'m>,
+        limits: &Limits,
+        heap: Option<HeapSpan>,
+        tcp: Option<tcp::Settings>,
+    ) -> Result<Mixed<'m>, tcp::OpenError> {
+        // SAFETY: the caller's promise is that of `Shm::open`.
+        let shm = unsafe { Shm::open(carver, &limits.shm, heap) }?;
+        let rail_of = carver.slice::<u8>(limits.peers_max())?;
+        let domain = HostDomain::over(shm.domain().table());
+        let tcp = match (&limits.tcp, tcp) {
+            (Some(limits), Some(settings)) => Some(Tcp::open(carver, limits, domain, settings)?),
+            (Some(limits), None) => {
+                carver.raw(tcp::bytes(limits))?;
+                None
+            }
+            (None, _) => None,
+        };
+        let caps = match &tcp {
+            None => shm.caps(),
+            Some(tcp) if limits.shm.peers_max == 0 => tcp.caps(),
+            Some(tcp) => both(shm.caps(), tcp.caps()),
+        };
+        let (tcp_first, tcp_busy, tcp_passed) = (false, false, 0);
+        Ok(Mixed { shm, tcp, rail_of, caps, tcp_first, tcp_busy, tcp_passed })
+    }
+
+    /// Opens a connection through shared memory.
+    ///
+    /// # Safety
+    /// - as [`Shm::peer_open`].
+    pub unsafe fn peer_open_shm(
+        &mut self,
+        peer: PeerIndex,
+        setup: &PeerSetup,
+    ) -> Result<(), shm::OpenError> {
+        if self.rail_of.get(peer.as_usize()) != Some(&CLOSED) {
+            return Err(shm::OpenError::Index);
+        }
+        // SAFETY: the caller's promise is that of `Shm::peer_open`.
+        unsafe { self.shm.peer_open(peer, setup) }?;
+        self.rail_of[peer.as_usize()] = ON_SHM;
+        Ok(())
+    }
+
+    /// Opens a connection over sockets, which stay the caller's; see [`Tcp::peer_open`].
+    pub fn peer_open_tcp(&mut self, peer: PeerIndex, streams: &[i32]) -> Result<(), PeerOpenError> {
+        if self.rail_of.get(peer.as_usize()) != Some(&CLOSED) {
+            return Err(PeerOpenError::Index);
+        }
+        self.tcp.as_mut().ok_or(PeerOpenError::Index)?.peer_open(peer, streams)?;
+        self.rail_of[peer.as_usize()] = ON_TCP;
+        Ok(())
+    }
+
+    /// Which rail an open peer is on.
+    pub fn way(&self, peer: PeerIndex) -> Option<Way> {
+        match *self.rail_of.get(peer.as_usize())? {
+            ON_SHM => Some(Way::Shm),
+            ON_TCP => Some(Way::Tcp),
+            _ => None,
+        }
+    }
+
+    /// The longest payload of a send over TCP; zero: there is no such rail.
+    pub fn tcp_payload_max(&self) -> Bytes {
+        self.tcp.as_ref().map_or(Bytes::ZERO, |tcp| tcp.caps().send_payload_max)
+    }
+
+    /// Whether something was posted that no poll has handed to the kernel yet.
+    #[inline(always)]
+    pub fn is_unsent(&self) -> bool {
+        self.tcp.as_ref().is_some_and(Tcp::is_unsent)
+    }
+
+    /// [`Mixed::is_unsent`], of one peer.
+    pub fn is_unsent_to(&self, peer: PeerIndex) -> bool {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.is_unsent_to(peer),
+            _ => false,
+        }
+    }
+
+    /// A descriptor that is readable while the sockets have something, once [`Mixed::arm`] has said
+    /// so; `None`: there are none.
+    pub fn wait_fd(&self) -> Option<i32> {
+        self.tcp.as_ref().map(Tcp::wait_fd)
+    }
+
+    /// Prepares to sleep until the doorbell rings or the descriptor is readable. `false`: something
+    /// came meanwhile, or is left to do; poll instead. *Cost*: as [`Shm::arm`].
+    pub fn arm(&mut self) -> bool {
+        self.tcp.as_mut().is_none_or(Tcp::arm) && self.shm.arm()
+    }
+
+    /// Whether no poll of the sockets is due: none is open, or they were quiet a moment ago and
+    /// shared memory is in use.
+    #[inline(always)]
+    fn tcp_rests(&mut self) -> bool {
+        match &self.tcp {
+            None => true,
+            Some(tcp) => tcp.is_idle() || (!self.shm.is_idle() && self.tcp_is_quiet()),
+        }
+    }
+
+    fn tcp_is_quiet(&mut self) -> bool {
+        self.tcp_passed += 1;
+        !self.tcp_busy && self.tcp_passed < QUIET_POLLS && !self.is_unsent()
+    }
+
+    /// A poll of both: each gets half of the slice and of the budget, and what the first leaves of
+    /// its places is the second's.
+    #[inline(never)]
+    fn poll_both(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        self.tcp_passed = 0;
+        if self.shm.is_idle() {
+            return self.poll_tcp(out, budget, now);
+        }
+        self.tcp_first = !self.tcp_first;
+        let places = out.len().div_ceil(2);
+        let half = Bytes(budget.0 / 2);
+        let first = match self.tcp_first {
+            true => self.poll_tcp(&mut out[..places], half, now),
+            false => self.shm.poll(&mut out[..places], half, now),
+        };
+        let rest = &mut out[first..];
+        let second = match self.tcp_first {
+            true => self.shm.poll(rest, half, now),
+            false => self.poll_tcp(rest, half, now),
+        };
+        first + second
+    }
+
+    fn poll_tcp(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let found = self.tcp.as_mut().map_or(0, |tcp| tcp.poll(out, budget, now));
+        self.tcp_busy = found != 0;
+        found
+    }
+
+    /// The TCP rail, if the peer is on it.
+    #[inline(always)]
+    fn tcp_of(&mut self, peer: PeerIndex) -> Option<&mut Tcp<'m>> {
+        match self.rail_of.get(peer.as_usize()) {
+            Some(&ON_TCP) => self.tcp.as_mut(),
+            _ => None,
+        }
+    }
+}
+
+/// What both rails promise. Reads work on one of them: who opens a connection says which.
+fn both(shm: Caps, tcp: Caps) -> Caps {
+    Caps {
+        send_payload_max: shm.send_payload_max.min(tcp.send_payload_max),
+        recv_slots: shm.recv_slots.min(tcp.recv_slots),
+        transfer_max: shm.transfer_max.min(tcp.transfer_max),
+        pull: shm.pull,
+        immediate: shm.immediate && tcp.immediate,
+        ordered: shm.ordered && tcp.ordered,
+        copies_at_post: shm.copies_at_post && tcp.copies_at_post,
+        atomic_bytes: shm.atomic_bytes.min(tcp.atomic_bytes),
+        // one indivisible copy each
+        copy_granule: Bytes(shm.copy_granule.0 + tcp.copy_granule.0),
+        fence: FenceKind::Local,
+        syscalls: Syscalls::PerBatch,
+    }
+}
+
+impl<'m> Provider for Mixed<'m> {
+    type Domain = ShmDomain<'m>;
+
+    fn domain(&self) -> ShmDomain<'m> {
+        self.shm.domain()
+    }
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    #[inline]
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        match self.tcp_of(op.peer) {
+            Some(tcp) => tcp.post(op, now),
+            None => self.shm.post(op, now),
+        }
+    }
+
+    #[inline(always)]
+    fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        // shared memory refuses a peer that it has not opened: nothing need be looked up
+        self.shm.send_now(peer, head, payload)
+    }
+
+    #[inline]
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        if self.tcp_rests() {
+            return self.shm.poll(out, budget, now);
+        }
+        self.poll_both(out, budget, now)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Next {
+        match self.shm.next() {
+            Next::Nothing if self.tcp_rests() => Next::Nothing,
+            Next::Nothing => Next::Poll,
+            next => next,
+        }
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.received_copy(peer, slot, offset, to),
+            None => self.shm.received_copy(peer, slot, offset, to),
+        }
+    }
+
+    #[inline]
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.received_peek(peer, slot, to),
+            _ => self.shm.received_peek(peer, slot, to),
+        }
+    }
+
+    #[inline]
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.received_release(peer, slot),
+            None => self.shm.received_release(peer, slot),
+        }
+    }
+
+    #[inline]
+    fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.received_take(peer, slot, to),
+            None => self.shm.received_take(peer, slot, to),
+        }
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.peer_fail(peer, cause),
+            None => self.shm.peer_fail(peer, cause),
+        }
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.peer_close(peer)?,
+            None => self.shm.peer_close(peer)?,
+        }
+        self.rail_of[peer.as_usize()] = CLOSED;
+        Ok(())
+    }
+}
