@@ -273,7 +273,7 @@ fn stopped_peer_is_reported_and_goes_on_when_it_may() {
 }
 
 /// What the log says of a peer whose host answers and whose process does not.
-const REPORTED: &str = "does not answer";
+const REPORTED: &str = "has not answered for";
 /// And when it does again.
 const REPORTED_AGAIN: &str = "answers again";
 

@@ -355,4 +355,3 @@ fn salt() -> Result<u32, OpenError> {
         .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
     Ok(random as u32 & !1)
 }
-

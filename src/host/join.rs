@@ -113,4 +113,3 @@ pub(super) fn loopback_use(
     }
     Ok(())
 }
-

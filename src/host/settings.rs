@@ -222,10 +222,7 @@ fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
         return Some(value);
     }
     let (least, most) = (range.start(), range.end());
-    say(
-        Level::Warning,
-        &format!("{name}={value} is ignored: it may be from {least} to {most}"),
-    );
+    say(Level::Warning, &format!("{name}={value} is ignored: it may be from {least} to {most}"));
     None
 }
 

@@ -89,8 +89,7 @@ impl Scene {
     pub fn works(&mut self, number: u64) {
         let Scene { a, b, ends, from, into, .. } = self;
         for length in [8, LENGTH] {
-            for (from, into, a, b, to, back) in
-                [(&*from, &*into, &mut *a, &mut *b, ends.0, ends.1)]
+            for (from, into, a, b, to, back) in [(&*from, &*into, &mut *a, &mut *b, ends.0, ends.1)]
             {
                 from.fill(0, length, number);
                 let receive = b.irecv(back, &[into.incoming(0, length, 9)]).unwrap();

@@ -56,9 +56,8 @@ impl Row {
     }
 
     fn json(&self, options: &Options) -> String {
-        let mut object = Object::new()
-            .text("measure", self.measure.name())
-            .text("device", self.device.name());
+        let mut object =
+            Object::new().text("measure", self.measure.name()).text("device", self.device.name());
         if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
             object = object
                 .text("memory", memory)
