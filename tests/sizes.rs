@@ -6,6 +6,7 @@ mod host_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
+use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use crosstie::provider::shm;
@@ -19,7 +20,7 @@ const UPDATE: &str = "UPDATE_SNAPSHOTS";
 
 fn grid() -> Vec<Options> {
     let mut all = vec![];
-    for device in [DeviceKind::SharedMemory, DeviceKind::Loopback] {
+    for device in DEVICES {
         for connections_max in [1, 2, 3, 7, 64, 65, 100, 1000] {
             for requests_max in [32, 64] {
                 for regions_max in [1, 3, 256, 1000] {
@@ -261,7 +262,8 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(ops * size("shm op"))
             + lines((m + 1) * size("RegionSlot"))
             + lines(4 * (m + 1))
-            + 64;
+            + 64
+            + lines(c);
         assert_eq!(machine + regions + band + rail, options.bytes(), "{options:?}");
     }
 }

@@ -153,11 +153,17 @@
 // Log level: what is going on, once per object.
 #define XTIE_LOG_INFO 3
 
-// Kind of device: processes of one host, through shared memory.
+// Kind of device: processes of one host, through shared memory alone.
 #define XTIE_DEVICE_SHARED_MEMORY 1
 
 // Kind of device: an endpoint that reaches only itself, for tests and measurements.
 #define XTIE_DEVICE_LOOPBACK 2
+
+// Kind of device: processes of every host, of this one through shared memory, of others over TCP.
+#define XTIE_DEVICE_HOST 3
+
+// Kind of device: processes of every host, over TCP alone.
+#define XTIE_DEVICE_TCP 4
 
 // Alignment of an endpoint's storage in bytes.
 #define XTIE_STORAGE_ALIGN 64
@@ -172,13 +178,13 @@
 #define XTIE_BYTES_FIXED 8192
 
 // Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-#define XTIE_BYTES_CONNECTION 4000
+#define XTIE_BYTES_CONNECTION 4096
 
 // Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 #define XTIE_BYTES_REQUEST 880
 
 // Term of XTIE_ENDPOINT_BYTES: a transfer that is under way, and news from the side band.
-#define XTIE_BYTES_OPERATION 400
+#define XTIE_BYTES_OPERATION 512
 
 // Term of XTIE_ENDPOINT_BYTES: registered memory.
 #define XTIE_BYTES_REGION 144
@@ -188,6 +194,15 @@
 
 // Term of XTIE_LOOPBACK_BYTES: what a transfer takes more than elsewhere.
 #define XTIE_BYTES_LOOPBACK_OPERATION 512
+
+// Rail of a connection: shared memory.
+#define XTIE_RAIL_SHARED_MEMORY 1
+
+// Rail of a connection: the endpoint itself.
+#define XTIE_RAIL_LOOPBACK 2
+
+// Rail of a connection: TCP.
+#define XTIE_RAIL_TCP 3
 
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
@@ -307,6 +322,16 @@ typedef enum xtie_result {
     XTIE_ERR_PROTOCOL = -65,
     // The rail failed.
     XTIE_ERR_FABRIC = -66,
+    // The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
+    XTIE_ERR_KEY = -70,
+    // No rail that both sides allow leads to the peer (CROSSTIE_RAILS).
+    XTIE_ERR_NO_RAIL = -71,
+    // None of the peer's addresses can be reached.
+    XTIE_ERR_UNREACHABLE = -72,
+    // No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
+    XTIE_ERR_INTERFACE = -73,
+    // The file of CROSSTIE_KEY_FILE cannot be used.
+    XTIE_ERR_KEY_FILE = -74,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -345,7 +370,7 @@ typedef struct xtie_device_properties {
     uint32_t group_max;
     // Zero.
     uint32_t reserved;
-    // Its name, such as "shm0".
+    // Its name, such as "host0".
     char name[32];
     // What it reaches.
     char description[96];
@@ -358,7 +383,7 @@ typedef struct xtie_device_properties {
 typedef struct xtie_endpoint_config {
     // sizeof(xtie_endpoint_config).
     uint32_t struct_size;
-    // The device's number; 0 reaches the processes of this host.
+    // The device's number; 0 reaches processes of every host, each by the rail that suits it.
     uint32_t device;
     // Most connections at a time, 1 to 65536; default 64.
     uint32_t connections_max;
@@ -482,7 +507,7 @@ const char *xtie_result_str(int result);
 // ---- Device ------------------------------------------------------------------------------------
 //
 // How many devices there are. Their numbers, 0 to count - 1, are the same in every process of
-// this version; 0 is the device for processes of one host.
+// this version; 0 is the device that reaches the most.
 //
 // Threads: any. Cost: none.
 uint32_t xtie_device_count(void);
@@ -526,8 +551,8 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 //     that do not change the size.
 // endpoint_out: the endpoint, which is the storage's address.
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The
-//     log says more.
+//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+//     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
                        size_t storage_bytes,
@@ -714,6 +739,16 @@ int xtie_connection_peer(const struct xtie_endpoint *endpoint,
                          const struct xtie_connection *connection,
                          char *text_out,
                          size_t text_bytes);
+
+// What a connection runs over. It stays the same until the connection is closed.
+//
+// connection: open.
+// rail_out: one of XTIE_RAIL_.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_CONNECTION.
+// Threads: the endpoint's. Cost: control path.
+int xtie_connection_rail(struct xtie_endpoint *endpoint,
+                         const struct xtie_connection *connection,
+                         uint32_t *rail_out);
 
 // Closes a connection: call it again while it answers XTIE_AGAIN. After XTIE_OK nothing reads or
 // writes the buffers of its requests any more. Those that were outstanding have ended with

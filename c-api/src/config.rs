@@ -22,11 +22,11 @@ pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
 /// Term of XTIE_ENDPOINT_BYTES: an endpoint without anything.
 pub const XTIE_BYTES_FIXED: u32 = 8192;
 /// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
-pub const XTIE_BYTES_CONNECTION: u32 = 4000;
+pub const XTIE_BYTES_CONNECTION: u32 = 4096;
 /// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 pub const XTIE_BYTES_REQUEST: u32 = 880;
 /// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way, and news from the side band.
-pub const XTIE_BYTES_OPERATION: u32 = 400;
+pub const XTIE_BYTES_OPERATION: u32 = 512;
 /// Term of XTIE_ENDPOINT_BYTES: registered memory.
 pub const XTIE_BYTES_REGION: u32 = 144;
 /// Term of XTIE_LOOPBACK_BYTES: what a connection takes more than elsewhere.
@@ -41,7 +41,7 @@ pub const XTIE_BYTES_LOOPBACK_OPERATION: u32 = 512;
 pub struct xtie_endpoint_config {
     /// sizeof(xtie_endpoint_config).
     pub struct_size: u32,
-    /// The device's number; 0 reaches the processes of this host.
+    /// The device's number; 0 reaches processes of every host, each by the rail that suits it.
     pub device: u32,
     /// Most connections at a time, 1 to 65536; default 64.
     pub connections_max: u32,

@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::slice;
 use crosstie::base::slab::Handle;
-use crosstie::host::endpoint::Closing;
+use crosstie::host::endpoint::{Closing, ConnectionRail};
 use crosstie::transport::{Incoming, Outgoing, SubmitError};
 use crosstie::wire::GROUP_MAX;
 
@@ -170,6 +170,41 @@ pub unsafe extern "C" fn xtie_connection_peer(
         let length = shared.peer_text(connection, &mut text);
         // SAFETY: null, or `text_bytes` of the caller's.
         unsafe { give_text(text_out, text_bytes, &text[..length]) }
+    })
+}
+
+/// Rail of a connection: shared memory.
+pub const XTIE_RAIL_SHARED_MEMORY: u32 = 1;
+/// Rail of a connection: the endpoint itself.
+pub const XTIE_RAIL_LOOPBACK: u32 = 2;
+/// Rail of a connection: TCP.
+pub const XTIE_RAIL_TCP: u32 = 3;
+
+/// What a connection runs over. It stays the same until the connection is closed.
+///
+/// connection: open.
+/// rail_out: one of XTIE_RAIL_.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_CONNECTION.
+/// Threads: the endpoint's. Cost: control path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_connection_rail(
+    endpoint: *mut xtie_endpoint,
+    connection: *const xtie_connection,
+    rail_out: *mut u32,
+) -> c_int {
+    if rail_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::data(endpoint, |mut entered| {
+        let rail = match entered.host.connection_rail(untag(connection)) {
+            Some(ConnectionRail::Shm) => XTIE_RAIL_SHARED_MEMORY,
+            Some(ConnectionRail::Loopback) => XTIE_RAIL_LOOPBACK,
+            Some(ConnectionRail::Tcp) => XTIE_RAIL_TCP,
+            None => return entered.fail(&XTIE_ERR_CONNECTION),
+        };
+        // SAFETY: not null, and the caller's to be written.
+        unsafe { rail_out.write(rail) };
+        XTIE_OK as c_int
     })
 }
 

@@ -7,10 +7,14 @@ use crate::structs::{Sized32, write};
 use core::ffi::{c_char, c_int};
 use crosstie::host::device::{DEVICES, DeviceKind, properties};
 
-/// Kind of device: processes of one host, through shared memory.
+/// Kind of device: processes of one host, through shared memory alone.
 pub const XTIE_DEVICE_SHARED_MEMORY: u32 = 1;
 /// Kind of device: an endpoint that reaches only itself, for tests and measurements.
 pub const XTIE_DEVICE_LOOPBACK: u32 = 2;
+/// Kind of device: processes of every host, of this one through shared memory, of others over TCP.
+pub const XTIE_DEVICE_HOST: u32 = 3;
+/// Kind of device: processes of every host, over TCP alone.
+pub const XTIE_DEVICE_TCP: u32 = 4;
 
 /// What is known of a device. Set struct_size before xtie_device_properties_get.
 #[repr(C)]
@@ -28,7 +32,7 @@ pub struct xtie_device_properties {
     pub group_max: u32,
     /// Zero.
     pub reserved: u32,
-    /// Its name, such as "shm0".
+    /// Its name, such as "host0".
     pub name: [c_char; 32],
     /// What it reaches.
     pub description: [c_char; 96],
@@ -44,7 +48,7 @@ unsafe impl Sized32 for xtie_device_properties {
 /// ---- Device ------------------------------------------------------------------------------------
 ///
 /// How many devices there are. Their numbers, 0 to count - 1, are the same in every process of
-/// this version; 0 is the device for processes of one host.
+/// this version; 0 is the device that reaches the most.
 ///
 /// Threads: any. Cost: none.
 #[unsafe(no_mangle)]
@@ -69,7 +73,9 @@ pub unsafe extern "C" fn xtie_device_properties_get(
         let value = xtie_device_properties {
             struct_size: 0,
             kind: match kind {
+                DeviceKind::Host => XTIE_DEVICE_HOST,
                 DeviceKind::SharedMemory => XTIE_DEVICE_SHARED_MEMORY,
+                DeviceKind::Tcp => XTIE_DEVICE_TCP,
                 DeviceKind::Loopback => XTIE_DEVICE_LOOPBACK,
             },
             available: u32::from(known.available),

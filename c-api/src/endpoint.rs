@@ -22,8 +22,8 @@ use crosstie::host::{Endpoint, log};
 ///     that do not change the size.
 /// endpoint_out: the endpoint, which is the storage's address.
 /// Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-///     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The
-///     log says more.
+///     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+///     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 /// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_open(

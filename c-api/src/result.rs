@@ -126,6 +126,17 @@ pub enum xtie_result {
     XTIE_ERR_PROTOCOL = -65,
     /// The rail failed.
     XTIE_ERR_FABRIC = -66,
+
+    /// The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
+    XTIE_ERR_KEY = -70,
+    /// No rail that both sides allow leads to the peer (CROSSTIE_RAILS).
+    XTIE_ERR_NO_RAIL = -71,
+    /// None of the peer's addresses can be reached.
+    XTIE_ERR_UNREACHABLE = -72,
+    /// No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
+    XTIE_ERR_INTERFACE = -73,
+    /// The file of CROSSTIE_KEY_FILE cannot be used.
+    XTIE_ERR_KEY_FILE = -74,
 }
 
 use xtie_result::*;
@@ -191,6 +202,11 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_CANCELED, c"the request was canceled"),
     (XTIE_ERR_PROTOCOL, c"the peer broke the protocol"),
     (XTIE_ERR_FABRIC, c"the rail failed"),
+    (XTIE_ERR_KEY, c"the peer has another shared key, or one side alone has one"),
+    (XTIE_ERR_NO_RAIL, c"no rail that both sides allow leads to the peer (CROSSTIE_RAILS)"),
+    (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
+    (XTIE_ERR_INTERFACE, c"no chosen interface has an address (CROSSTIE_SOCKET_IFNAME)"),
+    (XTIE_ERR_KEY_FILE, c"the file of CROSSTIE_KEY_FILE cannot be used"),
 ];
 
 impl xtie_result {

@@ -14,7 +14,7 @@ fn stranger<T>() -> *mut T {
 }
 
 fn size_of_config(change: impl FnOnce(&mut xtie_endpoint_config)) -> c_int {
-    let mut config = config(SHM);
+    let mut config = config(HOST);
     change(&mut config);
     let mut bytes = 77;
     // SAFETY: both are ours.
@@ -41,7 +41,7 @@ fn each_field_of_a_configuration_is_checked() {
     let mut bytes = 0;
     // SAFETY: the output is ours, or missing.
     expect(unsafe { xtie_endpoint_size(null(), &mut bytes) }, XTIE_ERR_NULL);
-    let config = config(SHM);
+    let config = config(HOST);
     // SAFETY: as above.
     expect(unsafe { xtie_endpoint_size(&config, null_mut()) }, XTIE_ERR_NULL);
     // SAFETY: as above.
@@ -55,7 +55,7 @@ fn structure_of_a_newer_header_is_taken_when_it_asks_for_nothing_new() {
         config: xtie_endpoint_config,
         novelty: u64,
     }
-    let mut newer = Newer { config: config(SHM), novelty: 0 };
+    let mut newer = Newer { config: config(HOST), novelty: 0 };
     newer.config.struct_size = size_of::<Newer>() as u32;
     let mut bytes = 0;
     // SAFETY: the structure has the size that it says.
@@ -71,7 +71,7 @@ fn zeroed_configuration_means_the_defaults() {
     // SAFETY: integers.
     let mut zeroed: xtie_endpoint_config = unsafe { std::mem::zeroed() };
     zeroed.struct_size = size_of_val(&zeroed) as u32;
-    let mut defaults = config(SHM);
+    let mut defaults = config(HOST);
     (defaults.connections_max, defaults.regions_max) = (64, 256);
     assert_eq!(size(&zeroed), size(&defaults));
 }
@@ -118,7 +118,7 @@ fn what_is_no_endpoint_is_told_apart() {
 
 #[test]
 fn devices_and_statistics_check_their_structures() {
-    assert_eq!(xtie_device_count(), 2);
+    assert_eq!(xtie_device_count(), 4);
     // SAFETY: integers.
     let mut properties: xtie_device_properties = unsafe { std::mem::zeroed() };
     // SAFETY: a structure of ours.
@@ -127,10 +127,15 @@ fn devices_and_statistics_check_their_structures() {
     };
     expect(get(0, &mut properties), XTIE_ERR_STRUCT_SIZE);
     properties.struct_size = size_of_val(&properties) as u32;
-    expect(get(2, &mut properties), XTIE_ERR_DEVICE);
+    expect(get(4, &mut properties), XTIE_ERR_DEVICE);
     assert_eq!(properties.kind, 0);
-    expect(get(0, &mut properties), XTIE_OK);
-    assert_eq!((properties.kind, properties.group_max), (XTIE_DEVICE_SHARED_MEMORY, 8));
+    // programs keep the numbers
+    let kinds =
+        [XTIE_DEVICE_HOST, XTIE_DEVICE_LOOPBACK, XTIE_DEVICE_SHARED_MEMORY, XTIE_DEVICE_TCP];
+    for (device, kind) in (0..).zip(kinds) {
+        expect(get(device, &mut properties), XTIE_OK);
+        assert_eq!((properties.kind, properties.group_max), (kind, 8));
+    }
     // SAFETY: the output is missing.
     expect(unsafe { xtie_device_properties_get(0, null_mut()) }, XTIE_ERR_NULL);
 

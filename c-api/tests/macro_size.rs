@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LOOPBACK, SHM, config, size};
+use common::{HOST, LOOPBACK, SHM, TCP, config, size};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::Limits;
 use crosstie_c::exact_bytes_for_tests;
@@ -28,14 +28,22 @@ fn said(device: u32, (connections, requests, regions): (u32, u32, u32)) -> usize
 
 #[test]
 fn endpoint_fits_and_little_is_wasted() {
-    for (index, device) in [(SHM, DeviceKind::SharedMemory), (LOOPBACK, DeviceKind::Loopback)] {
+    let devices = [
+        (HOST, DeviceKind::Host),
+        (LOOPBACK, DeviceKind::Loopback),
+        (SHM, DeviceKind::SharedMemory),
+        (TCP, DeviceKind::Tcp),
+    ];
+    for (index, device) in devices {
         for (connections_max, requests_max, regions_max) in all() {
             let limits = Limits { connections_max, requests_max, regions_max };
             let exact = exact_bytes_for_tests(&Options { device, limits, ..Options::default() });
             let said = said(index, (connections_max, requests_max, regions_max));
             assert!(exact <= said, "{device:?} {limits:?}: {exact} do not fit in {said}");
             let most = match device {
-                DeviceKind::SharedMemory => exact + exact / 8 + (16 << 10),
+                DeviceKind::Host | DeviceKind::SharedMemory => exact + exact / 8 + (16 << 10),
+                // it has no state of rings
+                DeviceKind::Tcp => exact + exact / 7 + (16 << 10),
                 // its queue of events is rounded up to a power of two
                 DeviceKind::Loopback => 2 * exact,
             };
@@ -48,7 +56,7 @@ fn endpoint_fits_and_little_is_wasted() {
 #[test]
 fn pair_of_connections_takes_64_kib_at_most() {
     // the queues that all connections share grow in powers of two: a doubling shows their share
-    let side = (said(SHM, (512, 32, 1)) - said(SHM, (256, 32, 1))) / 256;
+    let side = (said(HOST, (512, 32, 1)) - said(HOST, (256, 32, 1))) / 256;
     assert!(2 * side <= 64 << 10, "{side}");
 }
 
@@ -56,7 +64,7 @@ fn pair_of_connections_takes_64_kib_at_most() {
 fn macros_say_what_the_function_says() {
     let mut program = String::from("#include <crosstie.h>\n");
     for (at, (c, r, m)) in all().enumerate() {
-        for (name, device) in [("ENDPOINT", SHM), ("LOOPBACK", LOOPBACK)] {
+        for (name, device) in [("ENDPOINT", HOST), ("LOOPBACK", LOOPBACK)] {
             let bytes = said(device, (c, r, m));
             let expression = format!("XTIE_{name}_BYTES({c}, {r}, {m}) == {bytes}u");
             writeln!(program, "_Static_assert({expression}, \"{at}\");").unwrap();

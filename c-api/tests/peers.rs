@@ -24,7 +24,7 @@ fn forged(handle: &xtie_handle, change: impl FnOnce(&mut [u8; 128])) -> xtie_han
 
 #[test]
 fn handles_are_checked() {
-    for device in [SHM, LOOPBACK] {
+    for device in [HOST, LOOPBACK] {
         let (it, other) = (Opened::new(&config(device)), Opened::new(&config(device)));
         let (listener, handle) = other.listen();
         let mut corrupt = handle;
@@ -38,7 +38,7 @@ fn handles_are_checked() {
         assert!(it.error().contains("upgrade the peer"), "{}", it.error());
         // SAFETY: an open listener.
         expect(unsafe { xtie_listener_close(other.endpoint, listener) }, XTIE_OK);
-        if device == SHM {
+        if device == HOST {
             expect(connect(&it, &handle).0, XTIE_ERR_NO_LISTENER);
             let (result, connection) = connect(&it, &other.listen().1);
             expect(result, XTIE_OK);
@@ -52,7 +52,7 @@ fn handles_are_checked() {
 
 #[test]
 fn attempt_can_be_abandoned_and_is_stale_afterwards() {
-    let (it, other) = (Opened::new(&config(SHM)), Opened::new(&config(SHM)));
+    let (it, other) = (Opened::new(&config(HOST)), Opened::new(&config(HOST)));
     let (_, handle) = other.listen();
     let mut attempt: *mut xtie_attempt = null_mut();
     let mut connection: *mut xtie_connection = null_mut();
@@ -78,7 +78,7 @@ fn attempt_can_be_abandoned_and_is_stale_afterwards() {
 
 #[test]
 fn requests_say_which_side_closed() {
-    let (it, other) = (Opened::new(&config(SHM)), Opened::new(&config(SHM)));
+    let (it, other) = (Opened::new(&config(HOST)), Opened::new(&config(HOST)));
     let (here, there) = it.join(&other);
     let (mut ours, mut theirs) = ([0u8; 8], [0u8; 8]);
     let (memory, their_memory) = (it.register(&mut ours), other.register(&mut theirs));
@@ -105,7 +105,7 @@ const CLOSED: c_int = XTIE_ERR_CONNECTION_CLOSED as c_int;
 
 #[test]
 fn killed_peer_is_told_from_one_that_closed() {
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_listens_until_it_is_killed", "--nocapture"])
         .env("CHILD_OF_PEERS", "1")
@@ -148,7 +148,7 @@ fn child_that_listens_until_it_is_killed() {
     if std::env::var_os("CHILD_OF_PEERS").is_none() {
         return;
     }
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     let (_, handle) = it.listen();
     let mut out = std::io::stdout();
     out.write_all(b"handle:").unwrap();
@@ -161,7 +161,7 @@ fn child_that_listens_until_it_is_killed() {
 
 #[test]
 fn child_of_a_fork_cannot_use_the_parents_endpoint() {
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     // SAFETY: the child makes calls that look at one word, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {

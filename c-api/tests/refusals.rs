@@ -119,7 +119,7 @@ fn roles_of_the_other_tests() {
 }
 
 fn listens(before: impl FnOnce()) {
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     let (_, handle) = it.listen();
     let mut out = std::io::stdout();
     before();
@@ -155,9 +155,9 @@ fn address_space_freeze() {
 
 #[test]
 fn full_peer_is_named_and_takes_a_connection_once_it_has_room() {
-    let mut small = config(SHM);
+    let mut small = config(HOST);
     small.connections_max = 1;
-    let (it, full) = (Opened::new(&config(SHM)), Opened::new(&small));
+    let (it, full) = (Opened::new(&config(HOST)), Opened::new(&small));
     let (listener, handle) = full.listen();
     let (result, first) = connect(&it, &handle);
     expect(result, XTIE_OK);
@@ -190,7 +190,7 @@ fn peer_without_memory_is_named() {
 }
 
 fn refused_by(name: &str, expected: xtie_result) {
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     let (peer, handle) = Peer::start(name);
     expect(connect(&it, &handle).0, expected);
     says(&it, &peer.0.id().to_string());
@@ -205,7 +205,7 @@ fn peer_that_does_not_answer_is_named_when_the_time_is_over() {
 }
 
 fn deadline() {
-    let it = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
     let (peer, handle) = Peer::start("listen");
     peer.signal(libc::SIGSTOP);
     let start = Instant::now();
@@ -229,10 +229,10 @@ fn lack_of_descriptors_is_named_with_the_limit() {
 }
 
 fn descriptors() {
-    let it = Opened::new(&config(SHM));
-    let other = Opened::new(&config(SHM));
+    let it = Opened::new(&config(HOST));
+    let other = Opened::new(&config(HOST));
     let (_, handle) = other.listen();
-    let config = config(SHM);
+    let config = config(HOST);
     let mut place = storage(size(&config));
     let (start, bytes) = (place.as_mut_ptr().cast::<c_void>(), place.len() * 64);
     let old = descriptors_freeze();
@@ -291,12 +291,12 @@ fn heap_that_is_absent_or_used_up_is_told() {
         assert_eq!(data.is_null(), result != 0, "an output of a failed call");
         (result, memory)
     };
-    let mut bare = config(SHM);
+    let mut bare = config(HOST);
     bare.flags = XTIE_ENDPOINT_NO_HEAP;
     let it = Opened::new(&bare);
     expect(alloc(&it, 4096).0, XTIE_ERR_MEMORY_KIND);
     it.close();
-    let mut little = config(SHM);
+    let mut little = config(HOST);
     little.heap_bytes = 1 << 20;
     let it = Opened::new(&little);
     expect(alloc(&it, 0).0, XTIE_ERR_REGISTER_RANGE);

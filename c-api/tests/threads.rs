@@ -28,7 +28,7 @@ unsafe impl Send for Two {}
 
 #[test]
 fn functions_of_any_thread_do_not_disturb_the_endpoints_thread() {
-    let mut config = config(SHM);
+    let mut config = config(HOST);
     config.connections_max = 8;
     config.regions_max = 16;
     let (a, b) = (Opened::new(&config), Opened::new(&config));

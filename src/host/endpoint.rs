@@ -68,6 +68,17 @@ pub struct Endpoint {
     pub shared: Half,
 }
 
+/// What a connection runs over.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ConnectionRail {
+    /// Shared memory.
+    Shm,
+    /// Sockets.
+    Tcp,
+    /// The endpoint itself.
+    Loopback,
+}
+
 /// Whether a connection is closed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Closing {
@@ -240,6 +251,21 @@ impl Endpoint {
             endpoint.rail_mut().peer_fail(PeerIndex(index), cause);
         }
         Ok(ConnectionIndex(index))
+    }
+
+    /// What a connection runs over; `None`: it is closed.
+    pub fn connection_rail(&mut self, connection: Handle) -> Option<ConnectionRail> {
+        if !is_live(self.generations, connection) {
+            return None;
+        }
+        self.events_take();
+        let known = self.known.get(connection.index as usize)?;
+        match (&self.machine, known.params.rail) {
+            _ if known.generation != connection.generation => None,
+            (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
+            (Machine::Host(_), Rail::Shm) => Some(ConnectionRail::Shm),
+            (Machine::Host(_), Rail::Tcp) => Some(ConnectionRail::Tcp),
+        }
     }
 
     /// Gives up a connection: its outstanding requests end with `Closed`.

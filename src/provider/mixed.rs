@@ -173,7 +173,7 @@ impl<'m> Mixed<'m> {
     /// A descriptor that is readable while the sockets have something, once [`Mixed::arm`] has said
     /// so; `None`: there are none.
     pub fn wait_fd(&self) -> Option<i32> {
-        self.tcp.as_ref().map(Tcp::wait_fd)
+        self.tcp.as_ref().map(Tcp::wait_fd).filter(|fd| *fd >= 0)
     }
 
     /// Prepares to sleep until the doorbell rings or the descriptor is readable. `false`: something

@@ -120,9 +120,8 @@ fn devices() -> Section {
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
         DeviceKind::Host => {
-            return "two rails: shm, the receiver pulls, and tcp, the sender pushes; each peer takes \
-                    one"
-                .into();
+            let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
+            return format!("{rails}, and tcp (the sender pushes)");
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
         DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 pub use crosstie_c::xtie_result::*;
 
-pub const SHM: u32 = 0;
+pub const HOST: u32 = 0;
 pub const LOOPBACK: u32 = 1;
+pub const SHM: u32 = 2;
+pub const TCP: u32 = 3;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 
