@@ -9,7 +9,7 @@ use host_support::roles;
 use namespace_support::two::{Log, Two, all_ended, ended, flows_on, tcp_sockets};
 use namespace_support::wire::{Quality, Wired};
 use namespace_support::work::{STREAM, role_connect, role_listen};
-use namespace_support::{Hosts, Start, may, may_wire};
+use namespace_support::{Hosts, may, may_wire};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -357,43 +357,4 @@ fn nine_tenths_of_a_gigabit_link_are_used() {
         assert_eq!(line.hear_text(), "done");
     }
     two.end();
-}
-
-// ---------------------------------------------------------------- what cannot be reached
-
-/// How a process in host 1 ends that connects to what listens in host 0.
-fn refused(hosts: &Hosts, handle: &[u8; 128], environment: &[(&str, &str)]) -> String {
-    let mut connecting = hosts.start(1, "connect", Start { environment, log: None });
-    connecting.line.say(handle);
-    let text = connecting.line.hear_text();
-    assert!(connecting.finished().success());
-    text
-}
-
-#[test]
-fn unreachable_listeners_are_named_by_cause() {
-    if !may("unreachable_listeners_are_named_by_cause") {
-        return;
-    }
-    let _alone = alone();
-    let hosts = Hosts::bridged(2);
-    let mut listening = hosts.start(0, "listen", Start::default());
-    let handle = listening.line.hear::<128>();
-    let short = [("CROSSTIE_CONNECT_TIMEOUT_MS", "700")];
-    // nobody answers
-    hosts.cable(0, false);
-    let text = refused(&hosts, &handle, &short);
-    assert!(text.starts_with("Deadline") || text.starts_with("Unreachable"), "{text}");
-    hosts.cable(0, true);
-    // no route
-    for family in ["-4", "-6"] {
-        hosts.forget(1, family);
-    }
-    let text = refused(&hosts, &handle, &[]);
-    assert!(text.starts_with("Unreachable"), "{text}");
-    hosts.configure(1);
-    // nobody listens
-    listening.kill();
-    let text = refused(&hosts, &handle, &[]);
-    assert!(text.starts_with("NoListener") || text.starts_with("Unreachable"), "{text}");
 }

@@ -8,6 +8,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::host::{ConnectError, Options};
 use crosstie::transport::RequestId;
+use crosstie::wire::handle::ListenHandle;
 use std::time::Instant;
 
 /// Opens an endpoint, says its handle, and works on the connection that comes.
@@ -38,13 +39,59 @@ pub fn role_connect() {
     }
 }
 
+/// Says how opening an endpoint and a listener ends.
+pub fn role_open() {
+    let mut line = roles::line();
+    let node = match Node::try_open(&options()) {
+        Ok(node) => node,
+        Err(error) => return line.say_text(&format!("open {error:?}: {error}")),
+    };
+    line.say_text(&match node.shared.listen() {
+        Ok((_, handle)) => {
+            let handle = ListenHandle::decode(&handle).expect("our own");
+            let families = handle.addresses.map(|address| format!("{:?}", address.family));
+            format!("listens {}", families.join(" "))
+        }
+        Err(error) => format!("listen {error:?}"),
+    });
+}
+
+/// Takes two connections, says over what each runs, and exchanges on one after the other.
+pub fn role_hub() {
+    let mut line = roles::line();
+    let mut node = open();
+    let (listener, handle) = node.shared.listen().unwrap();
+    line.say(&handle);
+    let connections = [(); 2].map(|()| {
+        let connection = node.accepted(listener);
+        line.say_text(&rail(&mut node, connection));
+        connection
+    });
+    let exchanges = connections.map(|to| Exchange::new(&node, to, 0, Place::Private));
+    for exchange in &exchanges {
+        let [rounds, seed] = [line.hear_number(), line.hear_number()];
+        line.say_number(exchange.run(&mut node, rounds, seed));
+    }
+    line.hear_text();
+    connections.into_iter().for_each(|connection| node.disconnect(connection));
+}
+
+/// Over what a connection runs.
+fn rail(node: &mut Node, connection: Handle) -> String {
+    format!("{:?}", node.connection_rail(connection).expect("a live connection"))
+}
+
 /// Its name and what it says.
 fn sentence(error: &ConnectError) -> String {
     format!("{error:?}: {error}")
 }
 
+fn options() -> Options {
+    Options { heap_bytes: Bytes::mib(256), ..small(8) }
+}
+
 fn open() -> Node {
-    Node::open(&Options { heap_bytes: Bytes::mib(256), ..small(8) })
+    Node::open(&options())
 }
 
 /// Does what the test says, line by line, until it says that it is over.
@@ -58,6 +105,7 @@ fn work(mut node: Node, connection: Handle, mut line: Line, side: u64) {
                 line.say_number(exchange.run(&mut node, rounds, seed));
                 exchange.release(&node);
             }
+            "rail" => line.say_text(&rail(&mut node, connection)),
             "flow" => flow(&mut node, connection, &mut line),
             "wait" => wait(&mut node, connection, &mut line),
             "stream" => stream(&mut node, connection, &mut line, side),
