@@ -7,6 +7,7 @@ use super::address;
 use super::control::{BandCounters, Control, Note, TOKEN_KICK};
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandEvent, LocalTemplate, Wake};
+use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
@@ -34,6 +35,11 @@ pub struct BandConfig {
     pub listeners_max: u32,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
+    /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
+    pub key: Option<Key>,
+    /// How long a peer may be silent before it is reported; [`Span`]`(0)`: it is never asked.
+    /// 10 s is usual.
+    pub peer_deadline: Span,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
     /// How the data thread is woken after an event.

@@ -12,7 +12,7 @@ use super::link::{Link, LinkPhase};
 use super::listener::Listener;
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
-use super::peer::NAME_BYTES;
+use super::peer::{NAME_BYTES, Peer};
 use super::socket::Socket;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
@@ -51,6 +51,24 @@ const GRAVES_MAX: usize = 32;
 pub enum Note {
     /// Something that is no peer of ours talks to our socket; the first time only.
     Stranger,
+    /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
+    /// time only.
+    Key(Peer),
+    /// A peer has said nothing for the deadline, although its kernel answers: its process is
+    /// stopped, or does not get a processor. Its connections stay. Once per silence.
+    Stopped {
+        /// Who.
+        peer: Peer,
+        /// How long.
+        silent: Span,
+    },
+    /// A peer that was reported as stopped has spoken.
+    Resumed {
+        /// Who.
+        peer: Peer,
+        /// How long it was silent.
+        silent: Span,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
 }
@@ -64,6 +82,8 @@ pub struct BandCounters {
     pub links: u64,
     /// Links lost to a dead or misbehaving peer.
     pub links_lost: u64,
+    /// Peers that were not let in because of the shared key.
+    pub keys_refused: u64,
     /// Peers turned away for want of descriptors.
     pub descriptors_short: u64,
 }
@@ -102,6 +122,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub events_owed: u32,
     /// When somebody must look at deadlines, backlogs and graves again; never before.
     pub next_look: Instant,
+    /// When the silences of peers were looked at last.
+    pub looked: Instant,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -153,6 +175,7 @@ impl<M: LinkMemory> Control<M> {
             keyed: 0,
             events_owed: 0,
             next_look: Instant(u64::MAX),
+            looked: Instant(0),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
@@ -213,6 +236,7 @@ impl<M: LinkMemory> Control<M> {
             self.hearing(true);
         }
         self.attempts_look(now);
+        self.hearing_look(now);
         for index in 0..self.links.len() as u32 {
             let link = &self.links[index as usize];
             if !link.is_half_open() {

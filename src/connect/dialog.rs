@@ -25,10 +25,12 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Accepted(hello), Side::Connector) => self.accepted(link, hello),
             (Frame::Refused(refused), Side::Connector) => self.refused(link, refused),
             (Frame::Closed(closed), _) => self.peer_closed(link, closed),
+            (Frame::Ping(ping), _) => self.pinged(link, ping),
+            // that it came at all is the answer
+            (Frame::Pong(_), _) => {}
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
             | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
-            | (Frame::StreamHello(..) | Frame::Addresses(_), _)
-            | (Frame::Ping(_) | Frame::Pong(_), _) => {
+            | (Frame::StreamHello(..) | Frame::Addresses(_), _) => {
                 self.nonsense(link);
             }
         }
@@ -287,6 +289,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn flush_link(&mut self, link: u32) {
         self.links[link as usize].blocked = false;
         self.flush_refusal(link);
+        self.flush_pong(link);
         for index in 0..self.connections.len() as u32 {
             if self.links[link as usize].blocked {
                 break;
@@ -307,7 +310,7 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    fn send(&mut self, link: u32, frame: &Frame) -> Sent {
+    pub fn send(&mut self, link: u32, frame: &Frame) -> Sent {
         let entry = &mut self.links[link as usize];
         let Some(socket) = &entry.socket else { return Sent::Broken };
         if entry.blocked {
@@ -328,7 +331,7 @@ impl<M: LinkMemory> Control<M> {
 }
 
 /// What became of a frame.
-enum Sent {
+pub(super) enum Sent {
     Whole,
     Blocked,
     Broken,

@@ -7,6 +7,7 @@ use super::address;
 use super::control::{Control, RETRY, send_refusal};
 use super::error::ConnectError;
 use super::event::Side;
+use super::key::Step;
 use super::link::LinkPhase;
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
@@ -31,12 +32,15 @@ impl<M: LinkMemory> Control<M> {
     pub fn link_open(&mut self, peer: Peer) -> Result<u32, ConnectError> {
         let address = address::Address::new(&self.config.shm_dir, peer.endpoint_id);
         let index = self.link_acquire().ok_or(ConnectError::LinksFull)?;
+        let nonce = os::random()
+            .map_err(|error| ConnectError::System(error.raw_os_error().unwrap_or(0)))?;
         let deadline = self.deadline();
         let link = &mut self.links[index as usize];
         link.phase = LinkPhase::Dialing;
         link.side = Side::Connector;
         link.address = address;
         link.peer = peer;
+        link.nonce = nonce;
         link.deadline = deadline;
         if let Err(error) = self.dial(index) {
             self.link_forget(index);
@@ -110,6 +114,7 @@ impl<M: LinkMemory> Control<M> {
         self.watch(index)?;
         self.memory.allow_tracer();
         let hello = LinkHello { arena_bytes, ..self.hello_of(index) };
+        let hello = self.signed(index, Step::Hello, hello);
         self.send_hello(index, &Frame::LinkHello(hello))
     }
 
@@ -216,6 +221,7 @@ impl<M: LinkMemory> Control<M> {
 
     fn record(&mut self, index: u32, bytes: &[u8], received: Received) {
         let phase = self.links[index as usize].phase;
+        self.hearing_note(index);
         let descriptors_lost = received.descriptors_lost;
         let descriptors = received.descriptors.into_iter();
         match (Frame::decode(bytes), phase) {
@@ -226,10 +232,8 @@ impl<M: LinkMemory> Control<M> {
                 self.reply(index, &hello, descriptors, descriptors_lost);
             }
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
-            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
-                let reason = RefuseReason::from_wire(refused.reason);
-                let error = self.refusal_error(index, reason, refused.major);
-                self.link_down(index, DownCause::Failed, error);
+            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent | LinkPhase::ReplySent) => {
+                self.link_refused(index, &refused);
             }
             (Ok(frame), LinkPhase::Ready) => self.dialog(index, &frame),
             (Err(DecodeError::Version(major)), _) => self.other_version(index, major),
@@ -260,8 +264,16 @@ impl<M: LinkMemory> Control<M> {
     fn hello(&mut self, index: u32, hello: &LinkHello, mut fds: Descriptors, lost: bool) {
         let link = &mut self.links[index as usize];
         link.peer = Peer::of(hello, link.pid);
+        link.peer_nonce = hello.nonce;
+        let nonce = os::random();
+        link.nonce = *nonce.as_ref().unwrap_or(&0);
         let result = if hello.peer_endpoint_id != self.endpoint_id {
             Err(RefuseReason::NoListener)
+        } else if nonce.is_err() {
+            Err(RefuseReason::Protocol)
+        } else if !self.proves(index, Step::Hello, hello) {
+            self.key_stranger(index);
+            Err(RefuseReason::Key)
         } else if lost {
             Err(RefuseReason::Descriptors)
         } else {
@@ -276,7 +288,7 @@ impl<M: LinkMemory> Control<M> {
             self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
             return;
         }
-        let reply = Frame::LinkReply(self.hello_of(index));
+        let reply = Frame::LinkReply(self.signed(index, Step::Reply, self.hello_of(index)));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
             self.link_ended(index);
             return;
@@ -294,6 +306,11 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         link.peer = Peer::of(hello, link.pid);
+        link.peer_nonce = hello.nonce;
+        if !self.proves(index, Step::Reply, hello) {
+            self.key_refuse(index);
+            return;
+        }
         let adopted =
             if lost { Err(RefuseReason::Descriptors) } else { self.adopt(index, hello, &mut fds) };
         if let Err(reason) = adopted {
@@ -304,23 +321,29 @@ impl<M: LinkMemory> Control<M> {
             self.link_down(index, DownCause::Failed, error);
             return;
         }
-        let ready = Frame::LinkReady(self.hello_of(index));
+        let ready = Frame::LinkReady(self.signed(index, Step::Ready, self.hello_of(index)));
         if self.send_hello(index, &ready).is_err() {
             self.link_ended(index);
             return;
         }
         self.links[index as usize].phase = LinkPhase::Ready;
         self.counters.links += 1;
+        self.hearing_start(index);
         self.ask_all(index);
     }
 
     /// `LinkReady` has come.
     fn ready(&mut self, index: u32, hello: &LinkHello) {
+        if !self.proves(index, Step::Ready, hello) {
+            self.key_refuse(index);
+            return;
+        }
         let link = &mut self.links[index as usize];
         // now the peer knows whether it can read our memory
         link.features = hello.features;
         link.phase = LinkPhase::Ready;
         self.counters.links += 1;
+        self.hearing_start(index);
     }
 
     /// Maps the connector's arena.

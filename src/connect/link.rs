@@ -5,6 +5,7 @@ extern crate std;
 
 use super::address::Address;
 use super::event::Side;
+use super::liveness::Hearing;
 use super::peer::Peer;
 use super::socket::Socket;
 use crate::base::units::Instant;
@@ -50,6 +51,14 @@ pub(super) struct Link<Mapping> {
     pub features: u64,
     /// Whether we can read its memory.
     pub copies: bool,
+    /// Our random number of this link.
+    pub nonce: u128,
+    /// The peer's; 0: it has said none, or is of minor version 0.
+    pub peer_nonce: u128,
+    /// When the peer was heard last.
+    pub hearing: Hearing,
+    /// Whether it is asked when it is silent.
+    pub pings: bool,
     /// When the handshake must be through.
     pub deadline: Instant,
     /// Connections that use the link.
@@ -77,6 +86,10 @@ impl<Mapping> Link<Mapping> {
             pid: 0,
             features: 0,
             copies: false,
+            nonce: 0,
+            peer_nonce: 0,
+            hearing: Hearing::NONE,
+            pings: false,
             deadline: Instant(0),
             connections: 0,
             blocked: false,

@@ -16,7 +16,7 @@
 //! `Closed` or the link is dead, because until then the peer may still write there.
 //!
 //! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. Kernel calls are in
-//! [`os`] and [`socket`] only; all other files forbid unsafe code.
+//! [`os`], [`socket`] and [`ifaddrs`] only; all other files forbid unsafe code.
 
 extern crate std;
 
@@ -29,11 +29,16 @@ mod dialog;
 mod error;
 mod event;
 mod handshake;
+mod ifaddrs;
+pub mod interfaces;
+pub mod key;
 mod link;
 mod listener;
+mod liveness;
 mod memory;
 mod os;
 mod peer;
+mod proof;
 mod requests;
 mod socket;
 mod teardown;
@@ -46,5 +51,5 @@ pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, W
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::random;
-pub use peer::{NAME_BYTES, Peer};
+pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;

@@ -12,6 +12,7 @@ mod join;
 mod link_memory;
 pub mod log;
 mod machine;
+mod network;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]

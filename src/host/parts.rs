@@ -6,6 +6,7 @@ use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
 use super::link_memory::HostMemory;
 use super::machine::Machine;
+use super::network::Network;
 use super::options::{self, Options};
 use super::own::Own;
 use super::settings::Environment;
@@ -118,12 +119,9 @@ impl Parts {
         let limits = self.options.limits;
         let span =
             self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
-        let rails = self.options.device.rails().and(self.environment.rails);
-        if rails.is_empty() {
-            return Err(OpenError::Rails);
-        }
+        let network = Network::choose(self.options.device, &self.environment)?;
         let mixed = options::mixed_limits(self.options.device, &limits);
-        let tcp = rails.tcp.then_some(tcp::Settings {
+        let tcp = network.rails.tcp.then_some(tcp::Settings {
             threads: self.environment.tcp_threads,
             thread_cpus: self.environment.tcp_thread_cpus,
         });
@@ -154,6 +152,8 @@ impl Parts {
             links_max: 2 * limits.connections_max,
             listeners_max: limits.connections_max,
             membarrier: wake::barrier_register(),
+            key: network.key,
+            peer_deadline: environment.peer_timeout,
             template,
             wake: Wake {
                 call: |fd| wake::ring(fd as i32),

@@ -10,7 +10,9 @@ use crate::base::regions::RemoveError;
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::Bytes;
-use crate::connect::{Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side};
+use crate::connect::{
+    Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side, TextBuffer,
+};
 use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
@@ -20,11 +22,15 @@ use crate::transport::DataMrs;
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::hello::ConnectHello;
+use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest sentence of the side band in bytes.
+const SENTENCE_BYTES_MAX: usize = 256;
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -151,7 +157,7 @@ pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
     own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the side band has to say to people. Constant sentences: it must not allocate.
+/// What the side band has to say to people. Without the heap, which it must not use.
 pub(super) fn note(note: Note) {
     use super::log::{Level, say};
     match note {
@@ -159,11 +165,40 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             "something that is no crosstie peer talks to the side-band socket; it is ignored",
         ),
+        Note::Key(peer) => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} was not let in: it has another shared key, or one side alone has one \
+                 (CROSSTIE_KEY_FILE)"
+            ),
+        ),
+        Note::Stopped { peer, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} has not answered for {} ms: its process is stopped, or does not get a \
+                 processor; its requests stay",
+                silent.0 / 1_000_000
+            ),
+        ),
+        Note::Resumed { peer, silent } => say_of(
+            Level::Warning,
+            format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
+        ),
         Note::Descriptors(_) => say(
             Level::Warning,
             "a peer was turned away: this process may open no more file descriptors (ulimit -n)",
         ),
     }
+}
+
+/// Says a sentence that is put together on the stack.
+fn say_of(level: super::log::Level, text: core::fmt::Arguments<'_>) {
+    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut buffer = TextBuffer::new(&mut bytes);
+    let _ = buffer.write_fmt(text);
+    let length = buffer.length();
+    // a peer's name is printable ASCII, so that a cut leaves whole characters
+    super::log::say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
 }
 
 impl Shared {

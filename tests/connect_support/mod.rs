@@ -6,6 +6,7 @@ use crosstie::base::ring::{Consumer, Indices, split};
 use crosstie::base::slab::Handle;
 use crosstie::base::sync::{AtomicU32, AtomicU64, Cell, Ordering};
 use crosstie::base::units::Span;
+use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -126,6 +127,8 @@ pub struct Limits {
     pub events: usize,
     pub deadline: Span,
     pub populate_bytes: u64,
+    pub key: Option<Key>,
+    pub peer_deadline: Span,
     pub shm_dir: PathBuf,
 }
 
@@ -137,6 +140,8 @@ impl Default for Limits {
             events: 64,
             deadline: Span::millis(10_000),
             populate_bytes: u64::MAX,
+            key: None,
+            peer_deadline: Span::millis(10_000),
             shm_dir: "/dev/shm".into(),
         }
     }
@@ -195,6 +200,8 @@ impl Node {
             links_max: limits.links,
             listeners_max: 4,
             membarrier: true,
+            key: limits.key.clone(),
+            peer_deadline: limits.peer_deadline,
             template,
             wake: Wake { call: wake, context: 0 },
             note,

@@ -1,0 +1,343 @@
+//! Which addresses of this host peers are told, and which of a peer's are tried first.
+//!
+//! `CROSSTIE_SOCKET_IFNAME` chooses as NCCL's users know it: names by prefix, separated by commas
+//! (`eth,ens`); a leading `^` leaves them out (`^docker,lo`); a leading `=` asks for whole names
+//! (`=eth0`, `^=eth0`). Without a choice it is every interface that is up but `lo` and `docker*`,
+//! and `lo` when nothing else is there.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::ifaddrs::{self, Interface, Interfaces};
+use super::peer::TextBuffer;
+use crate::wire::hello::AddressHello;
+use core::cmp::Reverse;
+use core::fmt::{self, Write};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::vec::Vec;
+
+/// Longest name of an interface in bytes, with the terminating zero (`IFNAMSIZ`, netdevice(7)).
+const NAME_BYTES_MAX: usize = 16;
+/// What holds without a choice.
+const CHOICE_DEFAULT: &str = "^docker,lo";
+/// Longest text in an error in bytes; what does not fit is cut.
+const TEXT_BYTES_MAX: usize = 160;
+
+/// The name of an interface.
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub struct InterfaceName {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: u8,
+}
+
+impl InterfaceName {
+    /// The name; longer ones than the kernel knows are cut.
+    pub fn new(name: &[u8]) -> InterfaceName {
+        let mut bytes = [0; NAME_BYTES_MAX];
+        let length = name.len().min(NAME_BYTES_MAX);
+        bytes[..length].copy_from_slice(&name[..length]);
+        InterfaceName { bytes, length: length as u8 }
+    }
+
+    /// As text; a name that is none is empty.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One address of this host.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct InterfaceAddress {
+    /// The interface that has it.
+    pub name: InterfaceName,
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of its subnet's prefix in bits, from the netmask.
+    pub prefix_bits: u8,
+    /// Whether the interface is switched on.
+    pub up: bool,
+    /// Whether it reaches this host alone.
+    pub loopback: bool,
+    /// Whether the address is good on one link only.
+    pub link_local: bool,
+    /// Speed of the interface in Mbit/s; 0: not known.
+    pub speed_mbit_s: u32,
+}
+
+impl InterfaceAddress {
+    /// As peers are told, with the port at which the side band answers.
+    pub fn hello(&self, port: u16) -> AddressHello {
+        let (ip, family) = match self.ip {
+            IpAddr::V4(ip) => (u128::from(u32::from_le_bytes(ip.octets())), 4),
+            IpAddr::V6(ip) => (u128::from_le_bytes(ip.octets()), 6),
+        };
+        let (prefix_bits, speed_mbit_s) = (self.prefix_bits, self.speed_mbit_s);
+        AddressHello { ip, port, family, prefix_bits, speed_mbit_s }
+    }
+}
+
+/// The address that a peer tells; `None`: of a family that this version does not know.
+pub fn ip_of(hello: &AddressHello) -> Option<IpAddr> {
+    let bytes = hello.ip.to_le_bytes();
+    match hello.family {
+        4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
+        6 => Some(IpAddr::V6(Ipv6Addr::from(bytes))),
+        _ => None,
+    }
+}
+
+/// A short text that needs no heap.
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub struct ShortText {
+    bytes: [u8; TEXT_BYTES_MAX],
+    length: usize,
+}
+
+impl ShortText {
+    fn of(text: fmt::Arguments<'_>) -> ShortText {
+        let mut bytes = [0; TEXT_BYTES_MAX];
+        let mut buffer = TextBuffer::new(&mut bytes);
+        let _ = buffer.write_fmt(text);
+        let length = buffer.length();
+        ShortText { bytes, length }
+    }
+
+    /// The text up to where it was cut.
+    pub fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..self.length];
+        match core::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(cut) => core::str::from_utf8(&bytes[..cut.valid_up_to()]).unwrap_or(""),
+        }
+    }
+}
+
+impl fmt::Debug for ShortText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Why no address is left. What was asked for, and which interfaces there are.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum InterfaceError {
+    /// The choice names nothing, as `^`, or has an empty name between commas.
+    Choice(ShortText),
+    /// No interface has a name that was asked for and an address, and is up.
+    NoMatch(ShortText, ShortText),
+    /// The choice leaves every interface out.
+    AllExcluded(ShortText, ShortText),
+    /// The kernel refused to list them, with its code.
+    System(i32),
+}
+
+impl fmt::Display for InterfaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
+        match self {
+            InterfaceError::Choice(choice) => {
+                write!(f, "{NAME}={}: a name of an interface is missing", choice.as_str())
+            }
+            InterfaceError::NoMatch(choice, there) => {
+                let (choice, there) = (choice.as_str(), there.as_str());
+                write!(f, "{NAME}={choice} matches no interface with an address; there are {there}")
+            }
+            InterfaceError::AllExcluded(choice, there) => {
+                let (choice, there) = (choice.as_str(), there.as_str());
+                write!(f, "{NAME}={choice} leaves no interface with an address; there are {there}")
+            }
+            InterfaceError::System(code) => {
+                write!(f, "the interfaces cannot be listed (errno {code})")
+            }
+        }
+    }
+}
+
+/// The addresses of this host that `choice` allows, faster interfaces first, and IPv4 before IPv6
+/// of the same interface. IPv6 addresses of one link are left out: a peer could not use them
+/// without knowing the link. An empty choice is the default.
+///
+/// *Cost*: allocates; a few system calls per interface. For open.
+pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceError> {
+    let system = |error: std::io::Error| InterfaceError::System(error.raw_os_error().unwrap_or(0));
+    let mut found = ifaddrs::interfaces().map_err(system)?;
+    for address in &mut found.addresses {
+        address.speed_mbit_s = speed_mbit_s(address.name.as_str());
+    }
+    choose(choice, &found)
+}
+
+/// What the driver says; virtual interfaces often say nothing, or -1.
+fn speed_mbit_s(name: &str) -> u32 {
+    let text = std::fs::read_to_string(std::format!("/sys/class/net/{name}/speed"));
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A choice, taken apart.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+struct Choice<'c> {
+    exclude: bool,
+    exact: bool,
+    names: &'c str,
+}
+
+impl<'c> Choice<'c> {
+    /// `None` when a name is missing.
+    fn parse(text: &'c str) -> Option<Choice<'c>> {
+        let text = text.trim();
+        let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, names) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        let whole = names.split(',').all(|name| !name.trim().is_empty());
+        whole.then_some(Choice { exclude, exact, names })
+    }
+
+    /// Whether the name is in the list.
+    fn lists(&self, interface: &str) -> bool {
+        self.names
+            .split(',')
+            .map(str::trim)
+            .any(|name| if self.exact { interface == name } else { interface.starts_with(name) })
+    }
+
+    /// Whether the interface may be used. One that reaches this host alone is used when it is
+    /// asked for; a choice that only leaves others out does not ask for it.
+    fn allows(&self, address: &InterfaceAddress) -> bool {
+        let listed = self.lists(address.name.as_str());
+        if self.exclude { !listed && !address.loopback } else { listed }
+    }
+}
+
+/// Whether a peer could use the address at all.
+fn is_usable(address: &InterfaceAddress) -> bool {
+    address.up && !(address.link_local && address.ip.is_ipv6())
+}
+
+/// [`local_addresses`] of a host that has what is `found`.
+fn choose(choice: &str, found: &Interfaces) -> Result<Vec<InterfaceAddress>, InterfaceError> {
+    let text = || ShortText::of(format_args!("{choice}"));
+    let unchosen = choice.trim().is_empty();
+    let parsed = Choice::parse(if unchosen { CHOICE_DEFAULT } else { choice });
+    let parsed = parsed.ok_or_else(|| InterfaceError::Choice(text()))?;
+    let usable = || found.addresses.iter().filter(|address| is_usable(address)).copied();
+    let mut chosen: Vec<_> = usable().filter(|address| parsed.allows(address)).collect();
+    if chosen.is_empty() && parsed.exclude {
+        let listed = |address: &InterfaceAddress| parsed.lists(address.name.as_str());
+        let own = usable().filter(|address| address.loopback && (unchosen || !listed(address)));
+        chosen = own.collect();
+    }
+    if chosen.is_empty() {
+        let there = there(&found.all);
+        return Err(match parsed.exclude {
+            true => InterfaceError::AllExcluded(text(), there),
+            false => InterfaceError::NoMatch(text(), there),
+        });
+    }
+    let place = |name| found.all.iter().position(|interface| interface.name == name);
+    // stable: several addresses of one interface stay in the kernel's order
+    chosen.sort_by_key(|a| (Reverse(a.speed_mbit_s), place(a.name), a.ip.is_ipv6()));
+    Ok(chosen)
+}
+
+/// The interfaces in words.
+fn there(all: &[Interface]) -> ShortText {
+    struct Words<'i>(&'i [Interface]);
+    impl fmt::Display for Words<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            for (at, interface) in self.0.iter().enumerate() {
+                let comma = if at == 0 { "" } else { ", " };
+                let down = if interface.up { "" } else { " (down)" };
+                write!(f, "{comma}{}{down}", interface.name.as_str())?;
+            }
+            if self.0.is_empty() { f.write_str("none") } else { Ok(()) }
+        }
+    }
+    ShortText::of(format_args!("{}", Words(all)))
+}
+
+/// How likely, and how fast, an address of a peer is reached; less is better.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
+pub struct SubnetRank {
+    distance: u8,
+    speed: Reverse<u32>,
+    ipv6: bool,
+    prefix: Reverse<u8>,
+}
+
+/// One of our interfaces is in the same subnet.
+const IN_SUBNET: u8 = 0;
+/// We have an address of the family and of the kind, private or public: routers may help.
+const SAME_KIND: u8 = 1;
+/// We have an address of the family.
+const SAME_FAMILY: u8 = 2;
+/// Nothing speaks for it: another family, or the peer's own loopback.
+const HOPELESS: u8 = 3;
+
+/// Ranks an address of a peer by what we have in common with it.
+pub fn rank(ours: &[InterfaceAddress], theirs: &AddressHello) -> SubnetRank {
+    let worst = SubnetRank {
+        distance: HOPELESS,
+        speed: Reverse(0),
+        prefix: Reverse(0),
+        ipv6: theirs.family != 4,
+    };
+    let Some(ip) = ip_of(theirs) else { return worst };
+    let each = ours.iter().map(|our| {
+        let bits = our.prefix_bits.max(theirs.prefix_bits);
+        let distance = match distance(our.ip, ip, bits) {
+            _ if ip.is_loopback() => HOPELESS,
+            _ if our.loopback => SAME_FAMILY.max(distance(our.ip, ip, 128)),
+            near => near,
+        };
+        // what is slower decides; what is not known is slow
+        let speed = Reverse(our.speed_mbit_s.min(theirs.speed_mbit_s));
+        let prefix = Reverse(if distance == IN_SUBNET { bits } else { 0 });
+        SubnetRank { distance, speed, prefix, ..worst }
+    });
+    each.min().unwrap_or(worst)
+}
+
+/// How far two addresses are apart, of which the first `bits` name the subnet.
+fn distance(ours: IpAddr, theirs: IpAddr, bits: u8) -> u8 {
+    let (ours, theirs, width, kinds) = match (ours, theirs) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let kinds = a.is_private() == b.is_private();
+            (u128::from(u32::from(a)), u128::from(u32::from(b)), 32, kinds)
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            (u128::from(a), u128::from(b), 128, a.is_unique_local() == b.is_unique_local())
+        }
+        _ => return HOPELESS,
+    };
+    // bits of the host; a prefix of nothing would be common to all
+    let host = u32::saturating_sub(width, u32::from(bits));
+    let common = bits > 0 && (ours ^ theirs).checked_shr(host).unwrap_or(0) == 0;
+    match (common, kinds) {
+        (true, _) => IN_SUBNET,
+        (false, true) => SAME_KIND,
+        (false, false) => SAME_FAMILY,
+    }
+}
+
+/// Puts a peer's addresses in the order in which they should be tried: common subnets first, then
+/// what routers may reach; within that the faster first, then IPv4. Else their order stays.
+/// *Cost*: no allocation; the square of their number, which is at most
+/// [`crate::wire::hello::ADDRESSES_MAX`].
+pub fn subnet_rank(ours: &[InterfaceAddress], theirs: &mut [AddressHello]) {
+    for end in 1..theirs.len() {
+        let moved = theirs[end];
+        let better = rank(ours, &moved);
+        let at = theirs[..end].iter().position(|other| better < rank(ours, other));
+        if let Some(at) = at {
+            theirs[at..=end].rotate_right(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

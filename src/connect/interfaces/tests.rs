@@ -1,0 +1,155 @@
+//! Which interfaces a choice means, and in which order a peer's addresses are tried.
+
+use super::*;
+use std::string::ToString;
+
+fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Interfaces {
+    let mut found = Interfaces::default();
+    for (name, up, speed_mbit_s, addresses) in interfaces {
+        let name = InterfaceName::new(name.as_bytes());
+        found.all.push(Interface { name, up: *up });
+        for (ip, prefix_bits) in *addresses {
+            let ip: IpAddr = ip.parse().unwrap();
+            let link_local = match ip {
+                IpAddr::V4(ip) => ip.is_link_local(),
+                IpAddr::V6(ip) => ip.is_unicast_link_local(),
+            };
+            found.addresses.push(InterfaceAddress {
+                name,
+                ip,
+                prefix_bits: *prefix_bits,
+                up: *up,
+                loopback: ip.is_loopback(),
+                link_local,
+                speed_mbit_s: *speed_mbit_s,
+            });
+        }
+    }
+    found
+}
+
+fn usual() -> Interfaces {
+    host(&[
+        ("lo", true, 0, &[("127.0.0.1", 8), ("::1", 128)]),
+        ("eth0", true, 10_000, &[("fd00::5", 64), ("10.1.0.5", 16), ("fe80::5", 64)]),
+        ("eth01", true, 0, &[("10.3.0.5", 16)]),
+        ("ens5", true, 100_000, &[("192.168.7.5", 24)]),
+        ("docker0", true, 0, &[("172.17.0.1", 16)]),
+        ("eth2", false, 0, &[("10.2.0.5", 16)]),
+    ])
+}
+
+fn chosen(choice: &str, found: &Interfaces) -> Result<Vec<std::string::String>, InterfaceError> {
+    choose(choice, found).map(|all| all.iter().map(|address| address.ip.to_string()).collect())
+}
+
+#[test]
+fn a_choice_means_what_users_of_nccl_expect() {
+    let cases: &[(&str, &[&str])] = &[
+        ("", &["192.168.7.5", "10.1.0.5", "fd00::5", "10.3.0.5"]),
+        ("eth", &["10.1.0.5", "fd00::5", "10.3.0.5"]),
+        ("ens,docker", &["192.168.7.5", "172.17.0.1"]),
+        ("=eth0", &["10.1.0.5", "fd00::5"]),
+        ("=eth0, ens5", &["192.168.7.5", "10.1.0.5", "fd00::5"]),
+        ("^docker,ens", &["10.1.0.5", "fd00::5", "10.3.0.5"]),
+        ("^=eth0,docker0", &["192.168.7.5", "10.3.0.5"]),
+        ("^eth,ens,docker", &["127.0.0.1", "::1"]),
+        ("lo", &["127.0.0.1", "::1"]),
+        (" docker0 ", &["172.17.0.1"]),
+    ];
+    for (choice, expected) in cases {
+        assert_eq!(chosen(choice, &usual()).unwrap(), *expected, "{choice}");
+    }
+}
+
+#[test]
+fn without_another_interface_the_loopback_serves() {
+    let bare =
+        host(&[("lo", true, 0, &[("127.0.0.1", 8)]), ("docker0", true, 0, &[("172.17.0.1", 16)])]);
+    assert_eq!(chosen("", &bare).unwrap(), ["127.0.0.1"]);
+}
+
+#[test]
+fn what_matches_nothing_is_named_with_what_there_is() {
+    let text = chosen("ib,mlx", &usual()).unwrap_err().to_string();
+    assert!(text.contains("CROSSTIE_SOCKET_IFNAME=ib,mlx"), "{text}");
+    assert!(text.ends_with("there are lo, eth0, eth01, ens5, docker0, eth2 (down)"), "{text}");
+    let down = chosen("=eth2", &usual());
+    assert!(matches!(down, Err(InterfaceError::NoMatch(..))), "{down:?}");
+    let all = chosen("^eth,ens,docker,lo", &usual());
+    assert!(matches!(all, Err(InterfaceError::AllExcluded(..))), "{all:?}");
+    for choice in ["^", "=", "^=", "eth,", ",", "eth,,ens"] {
+        let empty = chosen(choice, &usual());
+        assert!(matches!(empty, Err(InterfaceError::Choice(_))), "{choice} {empty:?}");
+    }
+    let nothing = chosen("", &host(&[]));
+    assert!(nothing.unwrap_err().to_string().ends_with("there are none"));
+}
+
+#[test]
+fn a_long_choice_is_cut_in_the_sentence() {
+    let long = "é".repeat(300);
+    let error = chosen(&long, &usual()).unwrap_err();
+    assert!(error.to_string().contains("éé"));
+}
+
+#[test]
+fn this_host_has_a_loopback_with_its_real_prefix() {
+    let all = local_addresses("lo").unwrap();
+    let first = all.iter().find(|address| address.ip.is_ipv4()).unwrap();
+    assert_eq!((first.ip.to_string().as_str(), first.prefix_bits), ("127.0.0.1", 8));
+    assert!(first.up && first.loopback && !first.link_local);
+    let default = local_addresses("").unwrap();
+    let lonely = default.iter().all(|address| address.loopback);
+    assert!(lonely || default.iter().all(|address| !address.loopback));
+}
+
+fn theirs(ip: &str, prefix_bits: u8, speed_mbit_s: u32) -> AddressHello {
+    let ip = ip.parse().unwrap();
+    let name = InterfaceName::new(b"x");
+    let (up, loopback, link_local) = (true, false, false);
+    InterfaceAddress { name, ip, prefix_bits, up, loopback, link_local, speed_mbit_s }.hello(7)
+}
+
+#[test]
+fn a_peers_addresses_are_tried_by_common_subnet_and_speed() {
+    let ours = choose("", &usual()).unwrap();
+    let expected = [
+        theirs("192.168.7.9", 24, 100_000),
+        theirs("10.1.9.9", 16, 10_000),
+        theirs("fd00::9", 64, 10_000),
+        theirs("10.1.9.8", 16, 1000),
+        theirs("192.168.8.9", 24, 100_000),
+        theirs("fd77::9", 64, 0),
+        theirs("8.8.8.8", 24, 100_000),
+        theirs("2001:db8::9", 64, 0),
+        theirs("127.0.0.1", 8, 0),
+    ];
+    let mut list = expected;
+    list.reverse();
+    subnet_rank(&ours, &mut list);
+    assert_eq!(list.map(|a| ip_of(&a).unwrap()), expected.map(|a| ip_of(&a).unwrap()));
+    // from any order, and again
+    for turn in 0..list.len() {
+        list.rotate_left(turn);
+        subnet_rank(&ours, &mut list);
+        assert_eq!(list, expected);
+    }
+}
+
+#[test]
+fn a_narrower_subnet_of_theirs_is_not_ours() {
+    let ours = choose("=eth0", &usual()).unwrap();
+    assert!(rank(&ours, &theirs("10.1.0.9", 24, 0)) < rank(&ours, &theirs("10.1.200.9", 24, 0)));
+    // a handle says no prefix: ours decides
+    assert_eq!(rank(&ours, &theirs("10.1.200.9", 0, 0)).distance, IN_SUBNET);
+    assert_eq!(rank(&ours, &AddressHello { family: 9, ..AddressHello::ZERO }).distance, HOPELESS);
+    assert_eq!(rank(&[], &theirs("10.1.0.9", 24, 0)).distance, HOPELESS);
+}
+
+#[test]
+fn an_address_comes_back_as_it_was_told() {
+    for address in usual().addresses {
+        assert_eq!(ip_of(&address.hello(1)), Some(address.ip));
+    }
+}

@@ -1,0 +1,218 @@
+//! The shared key of `CROSSTIE_KEY_FILE`: who has it proves so by HMAC-SHA256 (RFC 2104, FIPS
+//! 180-4) over both sides' random numbers, so that what was recorded proves nothing later. It says
+//! who may connect; it hides no bytes.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use core::fmt;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Shortest key in bytes: what can be guessed is no key.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Longest key in bytes; a longer file is not meant as one.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// Bits of a file's mode that let others than its owner read or change it.
+const MODE_OTHERS: u32 = 0o066;
+
+/// Why there is no key. Nothing was opened.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum KeyError {
+    /// So many bytes are in the file, without the newline at its end.
+    Length(u64),
+    /// Others than its owner may read or write the file; its mode.
+    Mode(u32),
+    /// It is no file.
+    Kind,
+    /// The kernel refused, with its code.
+    System(i32),
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CROSSTIE_KEY_FILE: ")?;
+        match self {
+            KeyError::Length(bytes) => write!(
+                f,
+                "a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes, the file has {bytes}"
+            ),
+            KeyError::Mode(mode) => write!(
+                f,
+                "others than its owner may read or write the file (mode {mode:03o}): chmod 600 it"
+            ),
+            KeyError::Kind => f.write_str("this is not a file"),
+            KeyError::System(code) => {
+                write!(f, "the file cannot be read: {}", io::Error::from_raw_os_error(*code))
+            }
+        }
+    }
+}
+
+/// A key, ready for use. *Cost*: a proof is a few hashed blocks, and allocates nothing.
+#[derive(Clone)]
+pub struct Key(Hmac<Sha256>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// Which of the three hellos of a link is proved.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Step {
+    /// `LinkHello`: before the listener has said its number; keeps strangers from its descriptors.
+    Hello,
+    /// `LinkReply`.
+    Reply,
+    /// `LinkReady`.
+    Ready,
+}
+
+/// What the proofs of one link are over (W8.4).
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct LinkNumbers {
+    /// The connector's random number of this link.
+    pub connector: u128,
+    /// The listener's.
+    pub listener: u128,
+    /// The connector's endpoint.
+    pub connector_id: u128,
+    /// The listener's.
+    pub listener_id: u128,
+}
+
+impl Key {
+    /// A key of these bytes.
+    ///
+    /// *Errors*: [`KeyError::Length`].
+    pub fn new(bytes: &[u8]) -> Result<Key, KeyError> {
+        if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&bytes.len()) {
+            return Err(KeyError::Length(bytes.len() as u64));
+        }
+        let mac = Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length");
+        Ok(Key(mac))
+    }
+
+    /// The key in a file: its bytes, without a newline at the end. Only its owner may be able to
+    /// read or write it.
+    ///
+    /// *Cost*: reads the file. For open; blocks on nothing but a slow file system.
+    pub fn read(path: &Path) -> Result<Key, KeyError> {
+        let system = |error: io::Error| KeyError::System(error.raw_os_error().unwrap_or(0));
+        // a FIFO must not hold us until somebody writes to it
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(system)?;
+        let meta = file.metadata().map_err(system)?;
+        if !meta.is_file() {
+            return Err(KeyError::Kind);
+        }
+        if meta.mode() & MODE_OTHERS != 0 {
+            return Err(KeyError::Mode(meta.mode() & 0o777));
+        }
+        // room for a newline of two bytes, and for one byte too many
+        let mut bytes = std::vec::Vec::with_capacity(KEY_BYTES_MAX + 3);
+        file.take(KEY_BYTES_MAX as u64 + 3).read_to_end(&mut bytes).map_err(system)?;
+        let key = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let key = key.strip_suffix(b"\r").unwrap_or(key);
+        match key.len() {
+            length if length > KEY_BYTES_MAX => Err(KeyError::Length(meta.len())),
+            _ => Key::new(key),
+        }
+    }
+
+    fn link(&self, step: Step, numbers: &LinkNumbers) -> Hmac<Sha256> {
+        let label: &[u8; 16] = match step {
+            Step::Hello => b"xtie hello\0\0\0\0\0\0",
+            Step::Reply => b"xtie listener\0\0\0",
+            Step::Ready => b"xtie connector\0\0",
+        };
+        // not known yet when the first hello is written
+        let listener = if step == Step::Hello { 0 } else { numbers.listener };
+        let mut mac = self.0.clone();
+        mac.update(label);
+        mac.update(&numbers.connector.to_le_bytes());
+        mac.update(&listener.to_le_bytes());
+        mac.update(&numbers.connector_id.to_le_bytes());
+        mac.update(&numbers.listener_id.to_le_bytes());
+        mac
+    }
+
+    fn stream(&self, numbers: &LinkNumbers, connection: u64, stream: u32) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(b"xtie stream\0\0\0\0\0");
+        mac.update(&numbers.connector.to_le_bytes());
+        mac.update(&numbers.listener.to_le_bytes());
+        mac.update(&connection.to_le_bytes());
+        mac.update(&stream.to_le_bytes());
+        mac
+    }
+}
+
+/// The proof that goes with a hello: both halves. Without a key it is zero.
+pub fn link_proof(key: Option<&Key>, step: Step, numbers: &LinkNumbers) -> (u128, u128) {
+    let Some(key) = key else { return (0, 0) };
+    let proof: [u8; 32] = key.link(step, numbers).finalize().into_bytes().into();
+    let half = |at: usize| {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&proof[at..at + 16]);
+        u128::from_le_bytes(bytes)
+    };
+    (half(0), half(16))
+}
+
+/// Whether a hello proves that its writer has our key, or has none either. Takes the same time
+/// wherever a wrong proof differs.
+pub fn link_proves(
+    key: Option<&Key>,
+    step: Step,
+    numbers: &LinkNumbers,
+    proof: (u128, u128),
+) -> bool {
+    let Some(key) = key else { return proof == (0, 0) };
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(&proof.0.to_le_bytes());
+    bytes[16..].copy_from_slice(&proof.1.to_le_bytes());
+    key.link(step, numbers).verify_slice(&bytes).is_ok()
+}
+
+/// The proof that goes with a `StreamHello`: without a key it is the listener's number, which only
+/// the two ends of the link know.
+pub fn stream_proof(
+    key: Option<&Key>,
+    numbers: &LinkNumbers,
+    connection: u64,
+    stream: u32,
+) -> u128 {
+    let Some(key) = key else { return numbers.listener };
+    let proof: [u8; 32] = key.stream(numbers, connection, stream).finalize().into_bytes().into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&proof[..16]);
+    u128::from_le_bytes(bytes)
+}
+
+/// Whether a `StreamHello` belongs to the link.
+pub fn stream_proves(
+    key: Option<&Key>,
+    numbers: &LinkNumbers,
+    connection: u64,
+    stream: u32,
+    proof: u128,
+) -> bool {
+    match key {
+        // one number has no parts that could be guessed one by one
+        None => numbers.listener != 0 && proof == numbers.listener,
+        Some(key) => {
+            let mac = key.stream(numbers, connection, stream);
+            mac.verify_truncated_left(&proof.to_le_bytes()).is_ok()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

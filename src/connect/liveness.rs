@@ -1,0 +1,186 @@
+//! Whether a peer still answers: pings over links that are otherwise silent (W8.7).
+//!
+//! A peer that is *dead* is noticed by the kernel: on one host by the pidfd, between hosts because
+//! nothing is acknowledged any more ([`super::os::keep_alive`]), and its link ends. A peer that is
+//! *stopped*, or does not get a processor, still has a kernel that acknowledges: its link stays,
+//! and it is reported, once when it has said nothing for the deadline, and once when it speaks
+//! again. Time is monotonic; and time in which we did not look ourselves counts for nobody.
+#![forbid(unsafe_code)]
+
+use super::control::{Control, Note};
+use super::dialog::Sent;
+use super::link::LinkPhase;
+use super::memory::LinkMemory;
+use crate::base::units::{Instant, Span};
+use crate::wire::hello::{Frame, PingHello};
+
+/// A ping is due after this part of the deadline without a word.
+const PINGS: u64 = 4;
+/// Looks per deadline, at most: each goes through all links, and there may be thousands.
+const LOOKS_MAX: u64 = 64;
+
+/// What one link has heard of its peer, and when.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct Hearing {
+    /// When something came last.
+    heard: Instant,
+    /// When the next ping is due unless something comes.
+    due: Instant,
+    /// Number of the last ping.
+    number: u64,
+    /// When it was sent, if nothing has come since. A second one would say nothing more, and fill
+    /// the socket of a peer that does not read.
+    asked: Option<Instant>,
+    /// Whether the silence has been reported.
+    reported: bool,
+    /// A ping of the peer's that is to be answered.
+    pub owes_pong: Option<u64>,
+}
+
+/// What is to be done about a silence.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+struct Verdict {
+    /// The number of the ping to send.
+    ping: Option<u64>,
+    /// How long nothing was heard, to be reported now.
+    silent: Option<Span>,
+    /// When to look again.
+    next: Option<Instant>,
+}
+
+impl Hearing {
+    /// That of no link.
+    pub const NONE: Hearing = Hearing {
+        heard: Instant(0),
+        due: Instant(0),
+        number: 0,
+        asked: None,
+        reported: false,
+        owes_pong: None,
+    };
+
+    /// A link that stands since now. `part` of 256 of the first interval is added to it, so that
+    /// the pings of many links are spread.
+    pub fn start(now: Instant, deadline: Span, part: u8) -> Hearing {
+        let interval = deadline.0 / PINGS;
+        let due = now.after(Span(interval + interval / 256 * u64::from(part)));
+        Hearing { heard: now, due, ..Hearing::NONE }
+    }
+
+    /// Something has come. Says how long it was silent before, if that had been reported.
+    fn heard(&mut self, now: Instant, deadline: Span) -> Option<Span> {
+        let silent = now.since(self.heard);
+        self.heard = now;
+        self.due = now.after(Span(deadline.0 / PINGS));
+        self.asked = None;
+        core::mem::take(&mut self.reported).then_some(silent)
+    }
+
+    /// Nobody looked for too long: the peer gets its time again.
+    fn restart(&mut self, now: Instant) {
+        if !self.reported {
+            self.heard = now;
+            self.asked = self.asked.map(|_| now);
+        }
+    }
+
+    fn look(&mut self, now: Instant, deadline: Span) -> Verdict {
+        let mut verdict = Verdict::default();
+        if now >= self.due && self.asked.is_none() {
+            self.number += 1;
+            self.asked = Some(now);
+            verdict.ping = Some(self.number);
+        }
+        let Some(asked) = self.asked else {
+            verdict.next = Some(self.due);
+            return verdict;
+        };
+        // who was asked late, for want of somebody to look, still has time to answer
+        let end = self.heard.after(deadline).max(asked.after(Span(deadline.0 / 2)));
+        if !self.reported && now >= end {
+            self.reported = true;
+            verdict.silent = Some(now.since(self.heard));
+        }
+        // after the report only the peer's own words change anything
+        let soon = now.after(Span(deadline.0 / PINGS));
+        verdict.next = (!self.reported).then_some(end.min(soon));
+        verdict
+    }
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// A link stands: from now on its peer is listened for. One of minor version 0 knows no pings.
+    pub fn hearing_start(&mut self, index: u32) {
+        let deadline = self.config.peer_deadline;
+        let now = self.now();
+        let link = &mut self.links[index as usize];
+        link.hearing = Hearing::start(now, deadline, link.nonce as u8);
+        link.pings = deadline != Span(0) && link.peer_nonce != 0;
+        if link.pings {
+            let due = link.hearing.due;
+            self.look_by(due);
+        }
+    }
+
+    /// Something has come over a link.
+    pub fn hearing_note(&mut self, index: u32) {
+        if !self.links[index as usize].pings {
+            return;
+        }
+        let (now, deadline) = (self.now(), self.config.peer_deadline);
+        let link = &mut self.links[index as usize];
+        let silent = link.hearing.heard(now, deadline);
+        let (peer, due) = (link.peer, link.hearing.due);
+        if let Some(silent) = silent {
+            (self.config.note)(Note::Resumed { peer, silent });
+            self.look_by(due);
+        }
+    }
+
+    /// `Ping` has come: answered at once, whoever of this process reads it.
+    pub fn pinged(&mut self, index: u32, ping: &PingHello) {
+        self.links[index as usize].hearing.owes_pong = Some(ping.number);
+        self.flush_pong(index);
+    }
+
+    /// Sends the answer that a link owes, if its socket has room.
+    pub fn flush_pong(&mut self, index: u32) {
+        let Some(number) = self.links[index as usize].hearing.owes_pong else { return };
+        match self.send(index, &Frame::Pong(PingHello { number })) {
+            Sent::Whole | Sent::Broken => self.links[index as usize].hearing.owes_pong = None,
+            Sent::Blocked => {}
+        }
+    }
+
+    /// Time has come to look who is silent.
+    pub fn hearing_look(&mut self, now: Instant) {
+        let deadline = self.config.peer_deadline;
+        let gap = now.since(core::mem::replace(&mut self.looked, now));
+        for index in 0..self.links.len() as u32 {
+            let link = &mut self.links[index as usize];
+            if link.phase != LinkPhase::Ready || !link.pings {
+                continue;
+            }
+            // we were stopped, or suspended with the host: the silence was ours
+            if gap.0 > deadline.0 / 2 {
+                link.hearing.restart(now);
+            }
+            let verdict = link.hearing.look(now, deadline);
+            let peer = link.peer;
+            if let Some(silent) = verdict.silent {
+                (self.config.note)(Note::Stopped { peer, silent });
+            }
+            if let Some(next) = verdict.next {
+                self.look_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
+            }
+            if let Some(number) = verdict.ping {
+                // one that does not fit need not: much of ours waits to be read there already, and
+                // what the peer does about it will be heard
+                self.send(index, &Frame::Ping(PingHello { number }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

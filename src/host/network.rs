@@ -1,0 +1,78 @@
+//! What an endpoint is reached by from other hosts: rails, addresses, the shared key.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::device::{DeviceKind, Rails};
+use super::error::OpenError;
+use super::log::{Level, say};
+use super::settings::Environment;
+use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
+use crate::connect::key::Key;
+use crate::wire::hello::{ADDRESSES_MAX, AddressList};
+use std::format;
+
+/// All of it.
+pub(super) struct Network {
+    /// The rails that are left.
+    pub(super) rails: Rails,
+    /// Our addresses, the best first; the side band knows the ports.
+    pub(super) addresses: AddressList,
+    /// What peers must have too.
+    pub(super) key: Option<Key>,
+}
+
+impl Network {
+    /// What the device and the environment allow, and this host has. Says what is missing.
+    pub(super) fn choose(
+        device: DeviceKind,
+        environment: &Environment,
+    ) -> Result<Network, OpenError> {
+        let allowed = device.rails().and(environment.rails);
+        if allowed.is_empty() {
+            return Err(OpenError::Rails);
+        }
+        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key: None };
+        if !allowed.tcp {
+            return Ok(network);
+        }
+        network.key = key(environment)?;
+        let choice = environment.socket_ifname.as_deref().unwrap_or("");
+        match interfaces::local_addresses(choice) {
+            Ok(found) => network.addresses = list(&found),
+            Err(error) => network.without(&error)?,
+        }
+        Ok(network)
+    }
+
+    /// No address: shared memory alone, if that is allowed.
+    fn without(&mut self, error: &InterfaceError) -> Result<(), OpenError> {
+        if !self.rails.shm {
+            say(Level::Error, &format!("{error}"));
+            return Err(OpenError::Interface);
+        }
+        say(Level::Warning, &format!("{error}: other hosts cannot be reached"));
+        self.rails.tcp = false;
+        Ok(())
+    }
+}
+
+fn list(found: &[InterfaceAddress]) -> AddressList {
+    let mut list = AddressList::EMPTY;
+    for (place, address) in list.all.iter_mut().zip(found) {
+        *place = address.hello(0);
+    }
+    list.count = found.len().min(ADDRESSES_MAX);
+    list
+}
+
+fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
+    let Some(path) = &environment.key_file else { return Ok(None) };
+    match Key::read(path) {
+        Ok(key) => Ok(Some(key)),
+        Err(error) => {
+            say(Level::Error, &format!("{error} ({})", path.display()));
+            Err(OpenError::Key)
+        }
+    }
+}
