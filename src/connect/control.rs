@@ -84,6 +84,8 @@ pub struct BandCounters {
     pub links_lost: u64,
     /// Peers that were not let in because of the shared key.
     pub keys_refused: u64,
+    /// Pings answered.
+    pub pongs: u64,
     /// Peers turned away for want of descriptors.
     pub descriptors_short: u64,
 }

@@ -331,6 +331,7 @@ impl<M: LinkMemory> Control<M> {
 }
 
 /// What became of a frame.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Sent {
     Whole,
     Blocked,

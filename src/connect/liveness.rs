@@ -146,10 +146,11 @@ impl<M: LinkMemory> Control<M> {
     /// Sends the answer that a link owes, if its socket has room.
     pub fn flush_pong(&mut self, index: u32) {
         let Some(number) = self.links[index as usize].hearing.owes_pong else { return };
-        match self.send(index, &Frame::Pong(PingHello { number })) {
-            Sent::Whole | Sent::Broken => self.links[index as usize].hearing.owes_pong = None,
-            Sent::Blocked => {}
+        let sent = self.send(index, &Frame::Pong(PingHello { number }));
+        if sent != Sent::Blocked {
+            self.links[index as usize].hearing.owes_pong = None;
         }
+        self.counters.pongs += u64::from(sent == Sent::Whole);
     }
 
     /// Time has come to look who is silent.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of one connection's rings in these tests.
 pub const RINGS_BYTES: u64 = 4096;
-const WATCHDOG: Duration = Duration::from_secs(30);
+pub const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Shared memory through memfd.
 pub struct TestMemory {
@@ -129,6 +129,7 @@ pub struct Limits {
     pub populate_bytes: u64,
     pub key: Option<Key>,
     pub peer_deadline: Span,
+    pub note: fn(Note),
     pub shm_dir: PathBuf,
 }
 
@@ -142,6 +143,7 @@ impl Default for Limits {
             populate_bytes: u64::MAX,
             key: None,
             peer_deadline: Span::millis(10_000),
+            note,
             shm_dir: "/dev/shm".into(),
         }
     }
@@ -204,7 +206,7 @@ impl Node {
             peer_deadline: limits.peer_deadline,
             template,
             wake: Wake { call: wake, context: 0 },
-            note,
+            note: limits.note,
         };
         // SAFETY: no pointers.
         let doorbell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };

@@ -174,7 +174,12 @@ fn role_cycles() {
 }
 
 fn role_no_alloc() {
-    let limits = Limits { deadline: Span::millis(200), ..Limits::default() };
+    let limits = Limits {
+        deadline: Span::millis(200),
+        key: Some(crosstie::connect::key::Key::new(b"a key of many bytes").unwrap()),
+        peer_deadline: Span::millis(20),
+        ..Limits::default()
+    };
     let (mut a, mut b) = (Node::new(&limits), Node::new(&limits));
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let (listener, handle) = b.band.listen().unwrap();
@@ -193,6 +198,7 @@ fn role_no_alloc() {
     let silent = dial(&handle);
     until("strangers", || (b.band.counters().strangers == 2).then_some(()));
     drop(silent);
+    until("pings", || (a.band.counters().pongs + b.band.counters().pongs > 5).then_some(()));
     let pending = a.band.connect_begin(&handle_bytes).unwrap();
     a.band.connect_abandon(pending).unwrap();
     b.band.listener_close(listener).unwrap();

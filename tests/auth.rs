@@ -1,0 +1,257 @@
+//! Who is let in, and who is listened for: the shared key, and pings to silent peers.
+
+#![allow(dead_code)] // of the shared parts
+
+mod connect_support;
+#[path = "connect_support/raw.rs"]
+mod raw;
+
+use connect_support::*;
+use crosstie::base::units::Span;
+use crosstie::connect::key::{self, Key, LinkNumbers, Step};
+use crosstie::connect::*;
+use crosstie::wire::handle::ListenHandle;
+use crosstie::wire::hello::*;
+use raw::{ARENA_BYTES, Raw, hello_to, memfd};
+use std::sync::Mutex;
+
+/// Everything that bands of this process have said.
+static SAID: Mutex<Vec<Note>> = Mutex::new(Vec::new());
+
+fn listen_to_notes(note: Note) {
+    SAID.lock().unwrap().push(note);
+}
+
+fn notes(which: impl Fn(&Note) -> bool) -> usize {
+    SAID.lock().unwrap().iter().filter(|note| which(note)).count()
+}
+
+fn keyed(key: &[u8]) -> Limits {
+    Limits { key: Some(Key::new(key).unwrap()), note: listen_to_notes, ..Limits::default() }
+}
+
+const KEY: &[u8] = b"the key of these tests";
+
+fn refusal(node: &Node, handle: &[u8; 128]) -> ConnectError {
+    let pending = node.band.connect_begin(handle).unwrap();
+    until("refusal", || node.band.connect_poll(pending).err())
+}
+
+#[test]
+fn who_has_the_key_connects_and_others_are_named_without_disturbing_them() {
+    let (a, b) = (Node::new(&keyed(KEY)), Node::new(&keyed(KEY)));
+    let (listener, handle) = b.band.listen().unwrap();
+    let bytes = handle.encode();
+    pair(&a, &b, listener, &bytes);
+    let strangers = [Limits::default(), keyed(b"quite another key")];
+    for round in 0..3 {
+        for limits in &strangers {
+            let stranger = Node::new(limits);
+            let error = refusal(&stranger, &bytes);
+            let ConnectError::Key(peer) = error else { panic!("{error}") };
+            assert_eq!(peer.endpoint_id, handle.endpoint_id);
+            assert!(error.to_string().contains("CROSSTIE_KEY_FILE"), "{error}");
+            until("free", || stranger.all_free());
+        }
+        assert_eq!(b.band.counters().keys_refused, 2 * (round + 1));
+        pair(&a, &b, listener, &bytes);
+    }
+    // said once
+    let of_b = |note: &Note| matches!(note, Note::Key(peer) if peer.pid == std::process::id());
+    assert!(notes(of_b) >= 1);
+    assert_eq!(b.band.accept(listener), Ok(None));
+}
+
+#[test]
+fn a_listener_without_a_key_refuses_who_has_one() {
+    let (a, b) = (Node::new(&keyed(KEY)), Node::new(&Limits::default()));
+    let (_, handle) = b.band.listen().unwrap();
+    assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
+    assert_eq!(b.band.counters().keys_refused, 1);
+}
+
+#[test]
+fn the_first_stranger_is_reported_and_no_other() {
+    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    fn count(note: Note) {
+        assert!(matches!(note, Note::Key(_)), "{note:?}");
+        COUNT.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+    let b = Node::new(&Limits { note: count, ..keyed(KEY) });
+    let (_, handle) = b.band.listen().unwrap();
+    let a = Node::new(&Limits::default());
+    for _ in 0..5 {
+        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
+    }
+    assert_eq!(b.band.counters().keys_refused, 5);
+    assert_eq!(COUNT.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+fn proved(hello: LinkHello, step: Step, numbers: &LinkNumbers) -> LinkHello {
+    let key = Key::new(KEY).unwrap();
+    let (proof_low, proof_high) = key::link_proof(Some(&key), step, numbers);
+    LinkHello { proof_low, proof_high, ..hello }
+}
+
+/// Says a first hello that proves the key, and checks that the answer does too.
+fn greet(handle: &ListenHandle) -> (Raw, LinkHello, LinkNumbers) {
+    let raw = Raw::dial(handle);
+    let hello = hello_to(handle);
+    let mut numbers = LinkNumbers {
+        connector: hello.nonce,
+        listener: 0,
+        connector_id: hello.endpoint_id,
+        listener_id: handle.endpoint_id,
+    };
+    let arena = memfd(ARENA_BYTES);
+    raw.send(Frame::LinkHello(proved(hello, Step::Hello, &numbers)), &[&arena]);
+    let Frame::LinkReply(reply) = raw.receive() else { panic!("no reply") };
+    numbers.listener = reply.nonce;
+    assert_ne!(reply.nonce, 0);
+    assert_eq!(reply, proved(reply, Step::Reply, &numbers));
+    (raw, hello, numbers)
+}
+
+fn refused(raw: &Raw) -> RefuseReason {
+    let Frame::Refused(refused) = raw.receive() else { panic!("no refusal") };
+    raw.closed();
+    RefuseReason::from_wire(refused.reason)
+}
+
+#[test]
+fn what_was_recorded_proves_nothing_on_the_next_link() {
+    let b = Node::new(&keyed(KEY));
+    let (listener, handle) = b.band.listen().unwrap();
+    let (first, hello, numbers) = greet(&handle);
+    let ready = proved(hello, Step::Ready, &numbers);
+    first.send(Frame::LinkReady(ready), &[]);
+    let target = ListenHandle::decode(&handle.encode()).unwrap().listener;
+    let connect = ConnectHello {
+        connection: 5,
+        target,
+        send_ring_bytes: 1024,
+        write_ring_bytes: 512,
+        ..ConnectHello::ZERO
+    };
+    first.send(Frame::Connect(connect), &[]);
+    assert!(matches!(first.receive(), Frame::Accepted(_)));
+    until("accept", || b.band.accept(listener).unwrap());
+    // the same hello word for word is answered with another number, so the same ready is worthless
+    let (second, _, fresh) = greet(&handle);
+    assert_ne!(fresh.listener, numbers.listener);
+    second.send(Frame::LinkReady(ready), &[]);
+    assert_eq!(refused(&second), RefuseReason::Key);
+    // nor is the listener's own proof one of the connector's
+    let (third, _, numbers) = greet(&handle);
+    third.send(Frame::LinkReady(proved(hello, Step::Reply, &numbers)), &[]);
+    assert_eq!(refused(&third), RefuseReason::Key);
+    assert_eq!(b.band.counters().keys_refused, 2);
+    assert_eq!(b.band.counters().links, 1);
+}
+
+#[test]
+fn a_first_hello_without_proof_gets_no_descriptor_and_no_reply() {
+    let b = Node::new(&keyed(KEY));
+    let (_, handle) = b.band.listen().unwrap();
+    for nonce in [0, 0x1234] {
+        let raw = Raw::dial(&handle);
+        let arena = memfd(ARENA_BYTES);
+        raw.send(Frame::LinkHello(LinkHello { nonce, ..hello_to(&handle) }), &[&arena]);
+        assert_eq!(refused(&raw), RefuseReason::Key);
+    }
+}
+
+#[test]
+fn an_impostor_in_the_listeners_place_is_named() {
+    let a = Node::new(&keyed(KEY));
+    let b = Node::new(&keyed(KEY));
+    let (_, handle) = b.band.listen().unwrap();
+    b.band.close();
+    let impostor = Raw::listen(handle.endpoint_id);
+    let pending = a.band.connect_begin(&handle.encode()).unwrap();
+    let link = impostor.accept();
+    let Frame::LinkHello(hello) = link.receive() else { panic!("no hello") };
+    // it knows no key, and sends what it has heard back
+    let reply = LinkHello {
+        endpoint_id: handle.endpoint_id,
+        peer_endpoint_id: hello.endpoint_id,
+        heap_bytes: 0,
+        features: 0,
+        ..hello
+    };
+    link.send(Frame::LinkReply(reply), &[]);
+    let error = until("refusal", || a.band.connect_poll(pending).err());
+    assert!(matches!(error, ConnectError::Key(_)), "{error}");
+    assert_eq!(refused(&link), RefuseReason::Key);
+}
+
+#[test]
+fn a_stopped_peer_is_reported_once_and_its_connections_stay() {
+    let dir = directory("silent");
+    let limits = Limits {
+        peer_deadline: Span::millis(200),
+        note: listen_to_notes,
+        shm_dir: dir.clone(),
+        ..Limits::default()
+    };
+    let mut a = Node::new(&limits);
+    let (mut child, handle) = start_child("listen", &dir);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    let pid = child.id();
+    let stopped = || {
+        notes(|note| {
+            matches!(note, Note::Stopped { peer, silent }
+            if peer.pid == pid && *silent >= Span::millis(200))
+        })
+    };
+    let resumed = || {
+        notes(|note| {
+            matches!(note, Note::Resumed { peer, silent }
+            if peer.pid == pid && *silent >= Span::millis(200))
+        })
+    };
+    for round in 1..3 {
+        signal(&child, libc::SIGSTOP);
+        until("report", || (stopped() == round).then_some(()));
+        assert_eq!(a.gone(here), None);
+        assert_eq!(resumed(), round - 1);
+        // asked for during the silence, and answered after it
+        let pending = a.band.connect_begin(&handle).unwrap();
+        assert_eq!(a.band.connect_poll(pending), Ok(None));
+        signal(&child, libc::SIGCONT);
+        until("resumed", || (resumed() == round).then_some(()));
+        until("connect", || a.band.connect_poll(pending).unwrap());
+        assert_eq!(stopped(), round);
+    }
+    assert_eq!((a.band.counters().links, a.gone(here)), (1, None));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let cause = until("gone", || a.gone(here));
+    assert_eq!(cause, crosstie::fabric::completion::DownCause::Died);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn pings_are_answered_at_once_and_silent_peers_are_asked() {
+    let b = Node::new(&Limits { peer_deadline: Span::millis(100), ..Limits::default() });
+    let (_, handle) = b.band.listen().unwrap();
+    let raw = Raw::dial(&handle);
+    let arena = memfd(ARENA_BYTES);
+    raw.send(Frame::LinkHello(hello_to(&handle)), &[&arena]);
+    assert!(matches!(raw.receive(), Frame::LinkReply(_)));
+    raw.send(Frame::LinkReady(hello_to(&handle)), &[]);
+    for number in [7, u64::MAX, 0] {
+        raw.send(Frame::Ping(PingHello { number }), &[]);
+        assert_eq!(raw.receive(), Frame::Pong(PingHello { number }));
+    }
+    for expected in 1..4 {
+        let frame = Frame::decode(&raw.receive_bytes()).unwrap();
+        let Frame::Ping(PingHello { number }) = frame else { panic!("{frame:?}") };
+        assert!(number >= expected);
+        raw.send(Frame::Pong(PingHello { number }), &[]);
+    }
+    assert_eq!(b.band.counters().links_lost, 0);
+}
+
+include!("connect_support/roles.rs");

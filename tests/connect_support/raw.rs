@@ -1,0 +1,166 @@
+//! A peer made by hand: record sockets of one host, and frames byte by byte.
+#![allow(dead_code)]
+
+use crate::connect_support::WATCHDOG;
+use crosstie::wire::handle::ListenHandle;
+use crosstie::wire::hello::*;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+/// Bytes of the arena that a peer made by hand offers.
+pub const ARENA_BYTES: u64 = 64 << 10;
+
+/// One end of a link.
+pub struct Raw(pub OwnedFd);
+
+fn name_of(endpoint_id: u128) -> (libc::sockaddr_un, u32) {
+    // SAFETY: integers, for which zero is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let name = format!("crosstie-{endpoint_id:032x}");
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    (address, (2 + 1 + name.len()) as u32)
+}
+
+fn socket() -> OwnedFd {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers; a new descriptor.
+    unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0)) }
+}
+
+/// Some shared memory.
+pub fn memfd(bytes: u64) -> OwnedFd {
+    // SAFETY: a terminated name; a new descriptor.
+    let fd = unsafe {
+        OwnedFd::from_raw_fd(libc::memfd_create(c"crosstie-raw".as_ptr(), libc::MFD_CLOEXEC))
+    };
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as i64) }, 0);
+    fd
+}
+
+impl Raw {
+    /// Dials an endpoint.
+    pub fn dial(handle: &ListenHandle) -> Raw {
+        let socket = socket();
+        let (address, length) = name_of(handle.endpoint_id);
+        // SAFETY: a whole address.
+        let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        Raw(socket)
+    }
+
+    /// Listens under the name of an endpoint.
+    pub fn listen(endpoint_id: u128) -> Raw {
+        let socket = socket();
+        let (address, length) = name_of(endpoint_id);
+        // SAFETY: a whole address.
+        let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: no pointers.
+        unsafe { libc::listen(socket.as_raw_fd(), 8) };
+        Raw(socket)
+    }
+
+    /// The next one that dials.
+    pub fn accept(&self) -> Raw {
+        self.wait();
+        let null = std::ptr::null_mut();
+        // SAFETY: no address is asked for.
+        let fd = unsafe { libc::accept(self.0.as_raw_fd(), null, null.cast()) };
+        assert!(fd >= 0);
+        // SAFETY: a new descriptor.
+        Raw(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Until something can be read, or the watchdog barks.
+    fn wait(&self) {
+        let start = Instant::now();
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        while unsafe { libc::poll(&mut poll, 1, 1000) } != 1 {
+            assert!(start.elapsed() < WATCHDOG, "nothing came");
+        }
+    }
+
+    /// Sends bytes and descriptors.
+    pub fn send_bytes(&self, bytes: &[u8], descriptors: &[&OwnedFd]) {
+        let mut part =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut room = [0u64; 16];
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        if !descriptors.is_empty() {
+            let length = (4 * descriptors.len()) as u32;
+            message.msg_control = room.as_mut_ptr().cast();
+            // SAFETY: arithmetic, and writes into `room`, which is long enough for 4 descriptors.
+            unsafe {
+                message.msg_controllen = libc::CMSG_SPACE(length) as _;
+                let head = libc::CMSG_FIRSTHDR(&message);
+                (*head).cmsg_level = libc::SOL_SOCKET;
+                (*head).cmsg_type = libc::SCM_RIGHTS;
+                (*head).cmsg_len = libc::CMSG_LEN(length) as _;
+                let data: *mut i32 = libc::CMSG_DATA(head).cast();
+                for (at, fd) in descriptors.iter().enumerate() {
+                    data.add(at).write_unaligned(fd.as_raw_fd());
+                }
+            }
+        }
+        // SAFETY: everything that the message names lives until the call returns.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Sends a frame of this version.
+    pub fn send(&self, frame: Frame, descriptors: &[&OwnedFd]) {
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = frame.encode(&mut bytes);
+        self.send_bytes(&bytes[..length], descriptors);
+    }
+
+    /// The next record; its descriptors are dropped. Empty: the other end is closed.
+    pub fn receive_bytes(&self) -> Vec<u8> {
+        self.wait();
+        let mut bytes = vec![0; 4096];
+        let (at, length) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: writable bytes.
+        let got = unsafe { libc::recv(self.0.as_raw_fd(), at.cast(), length, 0) };
+        bytes.truncate(got.max(0) as usize);
+        bytes
+    }
+
+    /// The next frame that is no ping.
+    pub fn receive(&self) -> Frame {
+        loop {
+            let frame = Frame::decode(&self.receive_bytes()).expect("a frame");
+            if !matches!(frame, Frame::Ping(_)) {
+                return frame;
+            }
+        }
+    }
+
+    /// That the other end closes.
+    pub fn closed(&self) {
+        assert_eq!(self.receive_bytes(), b"");
+    }
+}
+
+/// A first hello to an endpoint, with an arena and nothing else.
+pub fn hello_to(handle: &ListenHandle) -> LinkHello {
+    LinkHello {
+        node_id: handle.node_id,
+        endpoint_id: 0xabcd,
+        peer_endpoint_id: handle.endpoint_id,
+        pid: 1,
+        page_bytes: 4096,
+        arena_bytes: ARENA_BYTES,
+        name_low: u128::from_le_bytes(*b"made-by-hand\0\0\0\0"),
+        nonce: 0x1234,
+        rails: RAIL_SHM,
+        ..LinkHello::ZERO
+    }
+}
