@@ -5,11 +5,14 @@ mod common;
 use common::Pair;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{Completion, Provider};
 use crosstie::memory::{SharedHeap, WakeFd};
 use crosstie::provider::mixed::{Limits, Mixed, Way, bytes};
 use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
 use crosstie::provider::tcp;
-use std::os::fd::AsRawFd;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 const SIZES: RingSizes = RingSizes { send_bytes: 64 << 10, write_bytes: 64 << 10 };
 const REGIONS_MAX: u32 = 16;
@@ -24,8 +27,17 @@ fn limits() -> Limits {
             send_ring_bytes: SIZES.send_bytes,
             send_payload_max: 4096,
         },
-        tcp: Some(tcp::Limits { peers_max: 2, ops_max: 64 }),
+        peers_max: 2,
     }
+}
+
+fn alone() -> Limits {
+    let both = limits();
+    Limits { shm: shm::Limits { peers_max: 0, ..both.shm }, ..both }
+}
+
+fn tcp_limits(streams: u32) -> tcp::Limits {
+    tcp::Limits { peers_max: 2, ops_max: 128, streams }
 }
 
 struct Side {
@@ -35,14 +47,17 @@ struct Side {
 }
 
 /// A provider without peers; what it stands on lives as long as the test.
-fn side(limits: &Limits) -> Side {
+fn side(limits: &Limits, streams: u32) -> Side {
     let heap = SharedHeap::create(c"mixed", 1 << 30, shm::board_bytes(REGIONS_MAX), 64).unwrap();
     let heap: &'static SharedHeap = Box::leak(Box::new(heap));
     let heap = HeapSpan { start: heap.start(), length: heap.length() };
     let block: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(bytes(limits))));
     let mut carver = block.carver();
     // SAFETY: the heap's head was made for the board, and it is never unmapped.
-    let rail = unsafe { Mixed::open(&mut carver, limits, Some(heap), Some(SETTINGS)) }.unwrap();
+    let rail = unsafe {
+        Mixed::open(&mut carver, limits, Some(heap), Some((tcp_limits(streams), SETTINGS)))
+    };
+    let rail = rail.unwrap();
     assert_eq!(carver.left(), 0, "`bytes` says what is carved");
     let bell: &'static WakeFd = Box::leak(Box::new(WakeFd::create().unwrap()));
     Side { rail, heap, bell: bell.fd().as_raw_fd() }
@@ -72,6 +87,26 @@ fn join_shm(sides: &mut [Side; 2], number: u32) {
     }
 }
 
+/// Joins peer `number` of both over TCP.
+fn join_tcp(sides: &mut [Side; 2], number: u32, streams: usize) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut fds = [vec![], vec![]];
+    for _ in 0..streams {
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        for (fds, end) in fds.iter_mut().zip([near, far]) {
+            end.set_nonblocking(true).unwrap();
+            // open until the test's process ends
+            fds.push(end.into_raw_fd());
+        }
+    }
+    for (side, fds) in sides.iter_mut().zip(&fds) {
+        let peer = PeerIndex(number);
+        side.rail.peer_open_tcp(peer, fds).expect("a fresh peer");
+        assert_eq!(side.rail.way(peer), Some(Way::Tcp));
+    }
+}
+
 fn pair(sides: [Side; 2]) -> Pair<Mixed<'static>> {
     Pair { providers: sides.map(|side| side.rail).into(), peers: [PeerIndex(0); 2] }
 }
@@ -79,12 +114,107 @@ fn pair(sides: [Side; 2]) -> Pair<Mixed<'static>> {
 #[test]
 fn peer_in_shared_memory_finds_every_promise_kept() {
     let make = || {
-        let mut sides = [(); 2].map(|()| side(&limits()));
+        let mut sides = [(); 2].map(|()| side(&limits(), 1));
         join_shm(&mut sides, 0);
         pair(sides)
     };
     common::run_all(make, SHM_SKIPS);
 }
 
-/// Shared memory keeps no order between its two rings.
+/// Shared memory keeps no order between its two rings, so both together promise none.
 const SHM_SKIPS: usize = 2;
+
+#[test]
+fn peer_on_tcp_finds_every_promise_kept() {
+    for streams in [1, 4] {
+        let make = move || {
+            let mut sides = [(); 2].map(|()| side(&limits(), streams));
+            join_tcp(&mut sides, 0, streams as usize);
+            pair(sides)
+        };
+        common::run_all(make, SHM_SKIPS);
+    }
+}
+
+#[test]
+fn peer_on_tcp_finds_every_promise_kept_beside_one_in_shared_memory() {
+    let make = || {
+        let mut sides = [(); 2].map(|()| side(&limits(), 1));
+        join_tcp(&mut sides, 0, 1);
+        join_shm(&mut sides, 1);
+        pair(sides)
+    };
+    common::run_all(make, SHM_SKIPS);
+}
+
+#[test]
+fn peer_in_shared_memory_finds_every_promise_kept_beside_one_on_tcp() {
+    let make = || {
+        let mut sides = [(); 2].map(|()| side(&limits(), 1));
+        join_shm(&mut sides, 0);
+        join_tcp(&mut sides, 1, 1);
+        pair(sides)
+    };
+    common::run_all(make, SHM_SKIPS);
+}
+
+#[test]
+fn tcp_alone_keeps_every_promise() {
+    let make = || {
+        let mut sides = [(); 2].map(|()| side(&alone(), 1));
+        join_tcp(&mut sides, 0, 1);
+        pair(sides)
+    };
+    common::run_all(make, 0);
+}
+
+#[test]
+fn peer_is_on_one_rail_until_it_is_closed() {
+    let mut sides = [(); 2].map(|()| side(&limits(), 1));
+    join_tcp(&mut sides, 0, 1);
+    let rail = &mut sides[0].rail;
+    let again = rail.peer_open_tcp(PeerIndex(0), &[]);
+    assert_eq!(again, Err(tcp::PeerOpenError::Index));
+    assert_eq!(rail.peer_open_tcp(PeerIndex(2), &[]), Err(tcp::PeerOpenError::Index));
+    assert_eq!(rail.peer_open_tcp(PeerIndex(1), &[]), Err(tcp::PeerOpenError::Streams));
+    assert_eq!((rail.way(PeerIndex(1)), rail.way(PeerIndex(2))), (None, None));
+    for side in &mut sides {
+        assert_eq!(side.rail.peer_close(PeerIndex(0)), Ok(()));
+        assert_eq!(side.rail.way(PeerIndex(0)), None);
+    }
+    join_shm(&mut sides, 0);
+}
+
+/// A send of a peer in shared memory and one of a peer on TCP, over and over: both get through,
+/// however few events a poll may report.
+#[test]
+fn neither_rail_starves_the_other() {
+    const EACH: usize = 200;
+    let mut sides = [(); 2].map(|()| side(&limits(), 1));
+    join_shm(&mut sides, 0);
+    join_tcp(&mut sides, 1, 1);
+    let [from, to] = &mut sides;
+    let (mut sent, mut arrived) = ([0; 2], [0usize; 2]);
+    let mut furthest_apart = 0;
+    for now in 0.. {
+        for peer in 0..2u32 {
+            let op = common::empty_send(PeerIndex(peer), sent[peer as usize] as u64);
+            let posted = sent[peer as usize] < EACH && from.rail.post(&op, Instant(now)).is_ok();
+            sent[peer as usize] += usize::from(posted);
+        }
+        from.rail.poll(&mut [common::NOTHING; 1], Bytes::kib(64), Instant(now));
+        let mut out = [common::NOTHING; 1];
+        let events = to.rail.poll(&mut out, Bytes::kib(64), Instant(now));
+        for event in &out[..events] {
+            let Completion::Received { peer, slot, .. } = *event else { panic!("{event:?}") };
+            arrived[peer.as_usize()] += 1;
+            to.rail.received_release(peer, slot);
+        }
+        furthest_apart = furthest_apart.max(arrived[0].abs_diff(arrived[1]));
+        if arrived == [EACH; 2] {
+            break;
+        }
+        assert!(now < 100_000, "{arrived:?} of {sent:?} arrived");
+    }
+    assert!(furthest_apart < EACH / 2, "one rail was {furthest_apart} messages ahead");
+}

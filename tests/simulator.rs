@@ -66,3 +66,13 @@ fn wrong_options_end_with_status_2_and_name_themselves() {
         assert!(text(&output.stderr).contains(name), "{arguments:?}");
     }
 }
+
+#[test]
+fn account_of_many_peers_says_bytes_and_times() {
+    let output = sim(&["--peers", "500"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("500 peers") && text.contains("per peer"), "{text}");
+    let refused = sim(&["--peers", "20001"]);
+    assert_eq!(refused.status.code(), Some(2));
+}

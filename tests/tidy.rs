@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["base"]),
     ("transport", &["fabric", "wire", "base"]),
     ("memory", &["fabric", "base"]),
-    ("provider", &["memory", "fabric", "base"]),
+    ("provider", &["memory", "fabric", "wire", "base"]),
     ("connect", &["wire", "fabric", "base"]),
     ("diagnose", &["transport", "wire", "base"]),
     ("host", &["connect", "provider", "memory", "transport", "diagnose", "fabric", "wire", "base"]),
@@ -80,6 +80,7 @@ const UNSAFE_PLACES: &[&str] = &[
 /// Where `std` may be named.
 const STD_PLACES: &[&str] = &[
     "src/provider/shm/",
+    "src/provider/tcp/",
     "src/memory/",
     "src/connect/",
     "src/host/",

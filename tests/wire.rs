@@ -9,7 +9,7 @@ use crosstie::base::seq::Seq;
 use crosstie::wire::DecodeError;
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
-use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, ListenHandle};
+use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle};
 use crosstie::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 use crosstie::wire::hello::{
     ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
@@ -121,6 +121,7 @@ fn listen_handle() -> ListenHandle {
     let local = Address { family: Family::Local, port: 0, ip: [0; 16] };
     ListenHandle {
         minor: 7,
+        flags: HANDLE_LOCAL,
         node_id: n64(0x10),
         endpoint_id: n128(0x20),
         listener: n64(0x40),
@@ -165,6 +166,7 @@ fn connect_hello() -> ConnectHello {
         data_rails: n32(0x4c),
         control_rails: n32(0x50),
         features: n64(0x58),
+        streams: n32(0x60),
     }
 }
 

@@ -91,6 +91,15 @@ impl<'m> Carver<'m> {
         Carver { next: start, left: length, block: PhantomData }
     }
 
+    /// Takes a block that reads as zero, such as fresh pages, without touching it.
+    ///
+    /// # Safety
+    /// - as [`Carver::new`];
+    /// - all of its bytes are zero.
+    pub const unsafe fn over_zeroed(start: *mut u8, length: usize) -> Carver<'m> {
+        Carver { next: start, left: length, block: PhantomData }
+    }
+
     /// Cuts `count` zeroed values.
     pub fn slice<T: Zeroable>(&mut self, count: usize) -> Result<&'m mut [T], BlockTooSmall> {
         const { assert!(align_of::<T>() <= BLOCK_ALIGN) };

@@ -63,15 +63,6 @@ pub struct Address {
     path_temporary: PathText,
 }
 
-/// The pair of sockets at which an endpoint listens.
-#[derive(Debug)]
-pub struct Listening {
-    /// Under the abstract name.
-    pub by_name: Socket,
-    /// Under the path; absent where the directory refuses us.
-    pub by_path: Option<Socket>,
-}
-
 impl Address {
     /// The names of endpoint `id`; `None` when `dir` is too long.
     pub fn new(dir: &Path, id: u128) -> Option<Address> {
@@ -89,16 +80,21 @@ impl Address {
         Name::abstract_of(&bytes[..length]).expect("41 bytes fit")
     }
 
-    /// Opens both sockets.
-    pub fn listen(&self) -> io::Result<Listening> {
-        let by_name = Socket::listen(&self.abstract_name())?;
+    /// Opens both sockets, by name and by path, of which one may be absent: where the directory
+    /// refuses us, and where a forked child holds the name of a socket that we have closed.
+    pub fn listen(&self) -> io::Result<(Option<Socket>, Option<Socket>)> {
+        let by_name = match Socket::listen(&self.abstract_name()) {
+            Ok(socket) => Some(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+            Err(error) => return Err(error),
+        };
         let by_path = match self.listen_path() {
             Ok(socket) => Some(socket),
-            Err(error) if is_out_of_descriptors(&error) => return Err(error),
+            Err(error) if is_out_of_descriptors(&error) || by_name.is_none() => return Err(error),
             // a read-only or absent directory: peers of the same network namespace still reach us
             Err(_) => None,
         };
-        Ok(Listening { by_name, by_path })
+        Ok((by_name, by_path))
     }
 
     /// Binds under a temporary name and renames once the socket listens, so that whoever finds the

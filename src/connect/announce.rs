@@ -7,16 +7,19 @@ use super::connection::{Connection, Phase};
 use super::control::{Control, RETRY};
 use super::event::{BandEvent, LinkParams, Rail, Side};
 use super::memory::LinkMemory;
+use super::stream::StreamSocket;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
 use crate::wire::hello::{FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 impl<M: LinkMemory> Control<M> {
     /// Tries to tell the data thread all that it is owed.
     pub fn announce_all(&mut self) {
-        for index in 0..self.connections.len() as u32 {
-            if self.connections[index as usize].owes_event() && !self.announce(index) {
+        let mut from = 0;
+        while let Some(index) = self.owing.next_from(from) {
+            from = index + 1;
+            if !self.announce(index) {
                 self.look_by(self.now().after(RETRY));
                 return;
             }
@@ -26,12 +29,9 @@ impl<M: LinkMemory> Control<M> {
     /// Marks events as owed, and tells what the queue has room for.
     pub fn owe(&mut self, index: u32, established: bool, gone: Option<DownCause>) {
         let connection = &mut self.connections[index as usize];
-        let before = connection.owes_event();
         connection.owes_established |= established;
         connection.owes_gone = connection.owes_gone.or(gone);
-        if !before && connection.owes_event() {
-            self.events_owed += 1;
-        }
+        self.owing.put(index, true);
         if !self.announce(index) {
             self.look_by(self.now().after(RETRY));
         }
@@ -40,11 +40,9 @@ impl<M: LinkMemory> Control<M> {
     /// Forgets what the data thread is owed of a connection that our user has closed.
     pub fn owe_nothing(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
-        if connection.owes_event() {
-            self.events_owed -= 1;
-        }
         connection.owes_established = false;
         connection.owes_gone = None;
+        self.owing.put(index, false);
     }
 
     /// Pushes the owed events of one connection; `false`: the queue is full.
@@ -55,7 +53,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let generation = connection.generation;
         if connection.owes_established {
-            let params = self.params(&connection);
+            let params = self.params(index);
             let event = BandEvent::Established { index, generation, params };
             if self.tables.events.push(event).is_err() {
                 return false;
@@ -69,14 +67,29 @@ impl<M: LinkMemory> Control<M> {
             }
             self.connections[index as usize].owes_gone = None;
         }
-        self.events_owed -= 1;
+        self.owing.put(index, false);
         (self.config.wake.call)(self.config.wake.context);
         true
     }
 
     /// What the data path needs of a connection.
-    fn params(&self, connection: &Connection) -> LinkParams {
+    fn params(&self, index: u32) -> LinkParams {
+        let connection = &self.connections[index as usize];
         let link = &self.links[connection.link as usize];
+        if link.rail == Rail::Tcp {
+            let fd = |socket: &Option<StreamSocket>| match socket {
+                Some(socket) => socket.as_fd().as_raw_fd(),
+                None => -1,
+            };
+            return LinkParams {
+                peer: connection.peer,
+                side: connection.side,
+                rail: Rail::Tcp,
+                streams: self.streams[index as usize].each_ref().map(fd),
+                stream_count: u32::from(connection.stream_count),
+                ..LinkParams::NONE
+            };
+        }
         let arena = link.arena.as_ref().map_or(0, |arena| self.memory.address(arena));
         let template = &self.config.template;
         let (send_ring_bytes, write_ring_bytes) = match connection.side {
@@ -111,6 +124,12 @@ impl<M: LinkMemory> Control<M> {
         Some(index)
     }
 
+    /// Changes how far a connection is.
+    pub fn connection_phase(&mut self, index: u32, phase: Phase) {
+        self.connections[index as usize].phase = phase;
+        self.attempts.put(index, matches!(phase, Phase::Connecting | Phase::Gathering));
+    }
+
     /// Makes the handles of a connection stale; its slot stays taken.
     pub fn slot_stale(&mut self, index: u32) {
         let generation = self.connections[index as usize].generation.wrapping_add(1);
@@ -123,6 +142,8 @@ impl<M: LinkMemory> Control<M> {
         debug_assert!(self.connections[index as usize].phase != Phase::Free);
         self.owe_nothing(index);
         self.keyed -= u32::from(self.connections[index as usize].keyed.is_some());
+        self.streams_close(index);
+        self.connection_phase(index, Phase::Free);
         self.connections[index as usize] = Connection::FREE;
         self.tables.pool.release(index);
     }

@@ -17,6 +17,7 @@ use crate::base::slab::Handle;
 use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
+use crate::wire::hello::AddressList;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -33,12 +34,24 @@ pub struct BandConfig {
     pub links_max: u32,
     /// Listeners at a time.
     pub listeners_max: u32,
+    /// Our host's number; `None`: what the kernel says. Processes with one number are of one host.
+    pub node_id: Option<u64>,
+    /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
+    /// but over the network; without `RAIL_TCP` nothing touches the network.
+    pub rails: u32,
+    /// Data streams per connection over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish when
+    /// we connect, our limit when we listen.
+    pub streams: u32,
+    /// Our addresses, best first, which peers are told. Their ports do not count.
+    pub addresses: AddressList,
+    /// Answer at the first address of each family alone, instead of at all of the host.
+    pub bind: bool,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
     /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
     pub key: Option<Key>,
-    /// How long a peer may be silent before it is reported; [`Span`]`(0)`: it is never asked.
-    /// 10 s is usual.
+    /// How long a peer may be silent before it is reported; one of another host counts as dead if
+    /// its host has acknowledged nothing for so long. 10 s is usual; [`Span`]`(0)`: nobody is asked.
     pub peer_deadline: Span,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
@@ -82,15 +95,15 @@ impl<M: LinkMemory> Shared<M> {
 /// a peer. After `open` nothing allocates until `close`.
 pub struct Band<M: LinkMemory> {
     shared: Option<Arc<Shared<M>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     pid: u32,
 }
 
 impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
-    /// *Cost*: allocates all tables: about 300 bytes per connection, 600 per link, and one bit per
-    /// pair of both. Sweeps sockets of dead endpoints out of `shm_dir`.
+    /// *Cost*: allocates all tables: about 350 bytes per connection, 800 per link, one bit per pair
+    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used. Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
         let system = |error: std::io::Error| {
             if address::is_out_of_descriptors(&error) {
@@ -104,22 +117,16 @@ impl<M: LinkMemory> Band<M> {
         poller.add(kick.as_fd(), TOKEN_KICK).map_err(system)?;
         let control = Control::new(config, tables, memory, Arc::clone(&poller))?;
         let shared = Arc::new(Shared { control: Mutex::new(control), poller, kick });
-        let of_thread = (Arc::clone(&shared), Arc::new(Barrier::new(2)));
-        let started = Arc::clone(&of_thread.1);
-        let named = thread::Builder::new().name("crosstie-band".into());
-        let body = move || {
-            of_thread.1.wait();
-            run(&of_thread.0);
-        };
-        let thread = os::with_signals_blocked(|| named.spawn(body));
-        let thread = Some(thread.map_err(system)?);
-        // a thread allocates while it starts; afterwards ours does not
-        started.wait();
+        let thread = Mutex::new(Some(start(&shared).map_err(system)?));
         Ok(Band { shared: Some(shared), thread, pid: std::process::id() })
     }
 
     /// Opens a listener, and says with which handle peers reach it.
     pub fn listen(&self) -> Result<(ListenerId, ListenHandle), ListenError> {
+        self.attend().map_err(|error| match error {
+            Attend::Forked => ListenError::Forked,
+            Attend::System(code) => ListenError::System(code),
+        })?;
         self.with(ListenError::Forked, Control::listen)
     }
 
@@ -133,6 +140,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Errors*: nothing was begun.
     pub fn connect_begin(&self, handle: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
+        self.attend().map_err(Attend::of_connect)?;
         self.with(ConnectError::Forked, |control| control.connect_begin(handle))
     }
 
@@ -153,6 +161,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Cost*: as [`Band::connect_poll`], and a search through the slots.
     pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
+        self.attend().map_err(Attend::of_connect)?;
         self.with(ConnectError::Forked, |control| control.connect(handle))
     }
 
@@ -172,6 +181,20 @@ impl<M: LinkMemory> Band<M> {
     pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
         self.with(0, |control| Ok::<usize, usize>(control.peer_text(connection, out)))
             .unwrap_or_else(|none| none)
+    }
+
+    /// All addresses that a connection's peer has said; none over shared memory, and none when the
+    /// handle is stale.
+    pub fn peer_addresses(&self, connection: Handle) -> AddressList {
+        let none = AddressList::EMPTY;
+        self.with(none, |control| Ok::<_, AddressList>(control.peer_addresses(connection)))
+            .unwrap_or(none)
+    }
+
+    /// Whether the thread runs: from open, or the first use after it ended, until the last listener,
+    /// handshake and link is gone.
+    pub fn is_attended(&self) -> bool {
+        self.with(false, |control| Ok::<_, bool>(control.running)).unwrap_or(false)
     }
 
     /// What was counted since open.
@@ -204,9 +227,32 @@ impl<M: LinkMemory> Band<M> {
         result
     }
 
+    /// Starts the thread again if it has ended.
+    fn attend(&self) -> Result<(), Attend> {
+        let Some(shared) = &self.shared else { return Err(Attend::Forked) };
+        if std::process::id() != self.pid {
+            return Err(Attend::Forked);
+        }
+        if shared.lock().running {
+            return Ok(());
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.lock().running {
+            // another caller was faster
+            return Ok(());
+        }
+        if let Some(ended) = thread.take() {
+            // its last act was to say so
+            let _ = ended.join();
+        }
+        let started = start(shared);
+        *thread = Some(started.map_err(|error| Attend::System(error.raw_os_error().unwrap_or(0)))?);
+        Ok(())
+    }
+
     fn end(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        let thread = self.thread.take();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if std::process::id() != self.pid {
             // the lock may be held by a thread that does not exist here
             core::mem::forget((shared, thread));
@@ -227,7 +273,49 @@ impl<M: LinkMemory> Drop for Band<M> {
     }
 }
 
-/// The thread: sleeps until something is ready or due.
+/// Why the thread could not be started.
+enum Attend {
+    Forked,
+    System(i32),
+}
+
+impl Attend {
+    fn of_connect(self) -> ConnectError {
+        match self {
+            Attend::Forked => ConnectError::Forked,
+            Attend::System(code) => ConnectError::System(code),
+        }
+    }
+}
+
+/// Starts the thread, and waits until it allocates no more.
+fn start<M: LinkMemory>(shared: &Arc<Shared<M>>) -> std::io::Result<JoinHandle<()>> {
+    let of_thread = (Arc::clone(shared), Arc::new(Barrier::new(2)));
+    let started = Arc::clone(&of_thread.1);
+    let named = thread::Builder::new().name("crosstie-band".into());
+    let body = move || {
+        of_thread.1.wait();
+        run(&of_thread.0);
+    };
+    {
+        let mut control = shared.lock();
+        control.running = true;
+        control.worked = false;
+    }
+    match os::with_signals_blocked(|| named.spawn(body)) {
+        Ok(thread) => {
+            // a thread allocates while it starts; afterwards ours does not
+            started.wait();
+            Ok(thread)
+        }
+        Err(error) => {
+            shared.lock().running = false;
+            Err(error)
+        }
+    }
+}
+
+/// The thread: sleeps until something is ready or due, and ends when nothing can be.
 fn run<M: LinkMemory>(shared: &Shared<M>) {
     let mut ready = Ready::new();
     let mut sleep_ms = -1;
@@ -242,6 +330,10 @@ fn run<M: LinkMemory>(shared: &Shared<M>) {
         }
         control.drive(&ready);
         control.attention = false;
+        if control.is_done() {
+            control.retire();
+            return;
+        }
         sleep_ms = control.sleep_ms();
     }
 }

@@ -18,6 +18,9 @@ pub(super) enum Phase {
     Free,
     /// We connect, and wait for the link or for `Accepted`.
     Connecting,
+    /// A peer connects over TCP, and not all of its streams, or not the link's end of the
+    /// handshake, have come.
+    Gathering,
     /// The attempt ended with an error that its caller has not seen yet.
     Failed(ConnectError),
     /// Both sides have it.
@@ -33,6 +36,9 @@ pub(super) struct Connection {
     pub generation: u32,
     /// The link; [`NONE`] once failed.
     pub link: u32,
+    /// The next and the last one before of the same link.
+    pub link_next: u32,
+    pub link_before: u32,
     /// Which part of the link's arena is ours; [`NONE`] on the listening side.
     pub arena_slot: u32,
     /// The next connection waiting at the listener.
@@ -43,6 +49,12 @@ pub(super) struct Connection {
     pub rings_offset: u64,
     pub peer: ConnectHello,
     pub deadline: Instant,
+    /// Data streams over TCP; 0 over shared memory.
+    pub stream_count: u8,
+    /// A bit for each stream on which its hello is still to be sent.
+    pub streams_unsent: u8,
+    /// The stream that asks for the connection has come.
+    pub streams_asked: bool,
     /// The endpoint and listener that its caller goes on asking for by handle.
     pub keyed: Option<(u128, u64)>,
     /// Nobody has accepted it yet.
@@ -72,12 +84,17 @@ impl Connection {
         side: Side::Connector,
         generation: 0,
         link: NONE,
+        link_next: NONE,
+        link_before: NONE,
         arena_slot: NONE,
         next: NONE,
         listener: 0,
         rings_offset: 0,
         peer: ConnectHello::ZERO,
         deadline: Instant(0),
+        stream_count: 0,
+        streams_unsent: 0,
+        streams_asked: false,
         keyed: None,
         queued: false,
         closed_here: false,

@@ -3,22 +3,25 @@
 
 extern crate std;
 
-use super::address::{self, Address, Listening};
+use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
+use super::channel::Channel;
 use super::connection::{Connection, Phase};
 use super::error::{ConnectError, OpenError};
-use super::event::Side;
-use super::link::{Link, LinkPhase};
+use super::event::STREAMS_MAX;
+use super::greeting::Greetings;
+use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
+use super::listening::{Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::{NAME_BYTES, Peer};
-use super::socket::Socket;
+use super::stream::StreamSocket;
+use super::table::{Chains, Marks};
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
-use crate::wire::WIRE_MAJOR;
-use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello};
+use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
 use std::boxed::Box;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,17 +31,15 @@ use std::vec::Vec;
 
 /// What a poller's token names, in its high half; the low half is an index.
 pub(super) const TOKEN_KICK: u64 = 0;
-const TOKEN_BY_NAME: u64 = 1 << 32;
-const TOKEN_BY_PATH: u64 = 2 << 32;
-const TOKEN_LINK: u64 = 3 << 32;
-const TOKEN_PIDFD: u64 = 4 << 32;
+const TOKEN_DOOR: u64 = 1 << 32;
+pub(super) const TOKEN_LINK: u64 = 2 << 32;
+const TOKEN_PIDFD: u64 = 3 << 32;
+pub(super) const TOKEN_GREETING: u64 = 4 << 32;
+/// The index is that of the connection, times [`STREAMS_MAX`], and the stream.
+pub(super) const TOKEN_STREAM: u64 = 5 << 32;
 
-/// New sockets taken from one listening socket at a time, so that a scanner cannot hold the lock.
-const ACCEPTS_MAX: usize = 64;
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
-/// How long nobody is answered after not even the spare descriptor could be used to say no.
-const DEAF: Span = Span::millis(10);
 /// How often, and how often at most, we look whether a dead peer's path can be removed. Its sockets
 /// close one by one while the process ends, so the first look may come too early.
 const GRAVE_RETRY: Span = Span::millis(10);
@@ -111,8 +112,26 @@ pub(super) struct Control<M: LinkMemory> {
     pub address: Address,
     pub listening: Option<Listening>,
     pub listeners: Vec<Listener>,
+    /// Listeners in use.
+    pub listeners_live: u32,
     pub links: Vec<Link<M::Mapping>>,
+    /// Entries of `links` not in use.
+    pub links_free: Vec<u32>,
+    /// Links by endpoint.
+    pub chains: Chains,
+    /// Links whose handshake goes on.
+    pub half_open: Marks,
+    /// A row of [`BUFFER_BYTES`] per link; the kernel gives them memory when they are touched.
+    pub buffers: Vec<u8>,
     pub connections: Vec<Connection>,
+    /// The data streams of each connection.
+    pub streams: Vec<[Option<StreamSocket>; STREAMS_MAX]>,
+    /// Connections that are connecting or being gathered.
+    pub attempts: Marks,
+    /// Connections of which the data thread is owed an event.
+    pub owing: Marks,
+    /// Sockets that have not said who they are.
+    pub greetings: Greetings,
     /// Arena slots in use: a row of words per link.
     pub arena_used: Vec<u64>,
     pub rings_bytes: u64,
@@ -121,19 +140,23 @@ pub(super) struct Control<M: LinkMemory> {
     pub counters: BandCounters,
     /// Attempts made by handle alone, so that the common case of none needs no search.
     pub keyed: u32,
-    pub events_owed: u32,
     /// When somebody must look at deadlines, backlogs and graves again; never before.
     pub next_look: Instant,
-    /// When the silences of peers were looked at last.
+    /// When we had time for the silences of peers last, and when we must have some again.
     pub looked: Instant,
+    pub hearing_next: Instant,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
     /// Given up for a moment when descriptors run out, to turn a peer away politely.
-    spare: Option<File>,
+    pub spare: Option<File>,
     /// The listening sockets are not watched for a moment.
-    deaf: bool,
+    pub deaf: bool,
     start: time::Instant,
+    /// There was something to do since the thread started.
+    pub worked: bool,
+    /// The thread runs.
+    pub running: bool,
     pub closed: bool,
 }
 
@@ -156,33 +179,52 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
+        let streams = config.streams as usize;
+        let rails = config.rails & (RAIL_SHM | RAIL_TCP);
         if connections == 0 || links == 0 || config.listeners_max == 0 {
+            return Err(OpenError::Tables);
+        }
+        if rails == 0 || streams == 0 || streams > STREAMS_MAX {
             return Err(OpenError::Tables);
         }
         let endpoint_id = os::random().map_err(system)?;
         let word = os::random().map_err(system)? as u64;
         Ok(Control {
             endpoint_id,
-            node_id: address::node_id().map_err(system)?,
+            node_id: match config.node_id {
+                Some(node_id) => node_id,
+                None => address::node_id().map_err(system)?,
+            },
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
             listeners: std::vec![Listener::free(); config.listeners_max as usize],
+            listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
+            links_free: (0..links as u32).rev().collect(),
+            chains: Chains::new(links),
+            half_open: Marks::new(links),
+            buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
             connections: std::vec![Connection::FREE; connections],
+            streams: core::iter::repeat_with(Default::default).take(connections).collect(),
+            attempts: Marks::new(connections),
+            owing: Marks::new(connections),
+            greetings: Greetings::new(),
             arena_used: std::vec![0; links * connections.div_ceil(64)],
             rings_bytes,
             probe: Box::new(AtomicU64::new(word)),
             counters: BandCounters::default(),
             keyed: 0,
-            events_owed: 0,
             next_look: Instant(u64::MAX),
             looked: Instant(0),
+            hearing_next: Instant(u64::MAX),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
             deaf: false,
             start: time::Instant::now(),
+            worked: false,
+            running: false,
             closed: false,
             config,
             tables,
@@ -201,10 +243,11 @@ impl<M: LinkMemory> Control<M> {
         for token in ready.tokens() {
             let index = token as u32;
             match token & !0xffff_ffff {
-                TOKEN_BY_NAME => self.answer(false),
-                TOKEN_BY_PATH => self.answer(true),
+                TOKEN_DOOR => self.answer(door(index)),
                 TOKEN_LINK => self.link_ready(index),
                 TOKEN_PIDFD => self.process_ended(index),
+                TOKEN_GREETING => self.greeting_ready(index),
+                TOKEN_STREAM => self.stream_ready(index),
                 _ => {}
             }
         }
@@ -226,7 +269,7 @@ impl<M: LinkMemory> Control<M> {
             // before anything that may ask for the next look
             self.next_look = Instant(u64::MAX);
         }
-        if self.events_owed > 0 {
+        if self.owing.count() > 0 {
             self.announce_all();
         }
         if !due {
@@ -237,47 +280,45 @@ impl<M: LinkMemory> Control<M> {
             self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
             self.hearing(true);
         }
+        self.greetings_look(now);
         self.attempts_look(now);
-        self.hearing_look(now);
-        for index in 0..self.links.len() as u32 {
-            let link = &self.links[index as usize];
-            if !link.is_half_open() {
-                continue;
-            }
-            let (deadline, dialing) = (link.deadline, link.phase == LinkPhase::Dialing);
-            if now >= deadline {
-                self.overdue(index);
-                continue;
-            }
-            self.look_by(deadline);
-            if dialing {
-                self.dial_again(index);
-                self.look_by(now.after(RETRY));
-            }
-        }
+        self.handshakes_look(now);
+        self.liveness(now);
     }
 
-    /// A handshake has taken too long.
-    fn overdue(&mut self, index: u32) {
-        let link = &self.links[index as usize];
-        let peer = link.peer;
-        if link.phase == LinkPhase::Greeting {
-            self.stranger();
+    /// Ends handshakes that take too long, and dials again where it is time.
+    fn handshakes_look(&mut self, now: Instant) {
+        let mut from = 0;
+        while let Some(index) = self.half_open.next_from(from) {
+            from = index + 1;
+            let link = &self.links[index as usize];
+            if now >= link.deadline {
+                let peer = link.peer;
+                self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
+                continue;
+            }
+            self.look_by(self.links[index as usize].deadline);
+            self.dial_look(index, now);
         }
-        self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
     }
 
     /// Wakes whoever sleeps over an attempt to connect whose deadline has passed: the next poll of
     /// the attempt says so.
     fn attempts_look(&mut self, now: Instant) {
-        for index in 0..self.connections.len() {
-            let connection = &self.connections[index];
-            if connection.phase != Phase::Connecting {
-                continue;
-            }
-            match connection.deadline {
-                due if now >= due => (self.config.wake.call)(self.config.wake.context),
-                later => self.look_by(later),
+        let mut from = 0;
+        while let Some(index) = self.attempts.next_from(from) {
+            from = index + 1;
+            let connection = &self.connections[index as usize];
+            let (deadline, phase) = (connection.deadline, connection.phase);
+            if now < deadline {
+                self.look_by(deadline);
+                self.streams_look(index, now);
+            } else if phase == Phase::Gathering {
+                self.link_leave(index);
+                self.slot_stale(index);
+                self.slot_release(index);
+            } else {
+                (self.config.wake.call)(self.config.wake.context);
             }
         }
     }
@@ -329,88 +370,6 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Takes what has dialled one of the listening sockets.
-    fn answer(&mut self, by_path: bool) {
-        for _ in 0..ACCEPTS_MAX {
-            let Some(listening) = &self.listening else { return };
-            let socket = match (by_path, &listening.by_path) {
-                (true, Some(socket)) => socket,
-                (true, None) => return,
-                (false, _) => &listening.by_name,
-            };
-            match socket.accept() {
-                Ok(socket) => self.greet(socket),
-                Err(error) if address::is_out_of_descriptors(&error) => {
-                    self.turn_away(by_path);
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Without a free descriptor a waiting peer would wait for its deadline, and its socket would
-    /// keep us awake: the spare one is given up to say no.
-    fn turn_away(&mut self, by_path: bool) {
-        self.spare = None;
-        let mut told = false;
-        if let Some(listening) = &self.listening {
-            let socket =
-                if by_path { listening.by_path.as_ref() } else { Some(&listening.by_name) };
-            if let Some(Ok(caller)) = socket.map(Socket::accept) {
-                send_refusal(&caller, 0, RefuseReason::Descriptors);
-                told = true;
-            }
-        }
-        self.spare = File::open("/dev/null").ok();
-        if !told {
-            // another thread was faster: look again later instead of at once and for ever
-            self.deaf = true;
-            self.hearing(false);
-            self.look_by(self.now().after(DEAF));
-            return;
-        }
-        self.counters.descriptors_short += 1;
-        if self.counters.descriptors_short == 1 {
-            (self.config.note)(Note::Descriptors(os::descriptor_limit()));
-        }
-    }
-
-    /// Whether the listening sockets are watched.
-    fn hearing(&self, on: bool) {
-        let Some(listening) = &self.listening else { return };
-        self.poller.change(listening.by_name.as_fd(), TOKEN_BY_NAME, on, false);
-        if let Some(socket) = &listening.by_path {
-            self.poller.change(socket.as_fd(), TOKEN_BY_PATH, on, false);
-        }
-    }
-
-    /// A socket that has just been accepted: it has until the deadline to say hello.
-    fn greet(&mut self, socket: Socket) {
-        let Some(index) = self.link_acquire() else {
-            send_refusal(&socket, 0, RefuseReason::Full);
-            return;
-        };
-        if self.poller.add(socket.as_fd(), TOKEN_LINK | u64::from(index)).is_err() {
-            return;
-        }
-        let deadline = self.deadline();
-        let link = &mut self.links[index as usize];
-        link.phase = LinkPhase::Greeting;
-        link.side = Side::Listener;
-        link.deadline = deadline;
-        link.pid = socket.credentials().map_or(0, |peer| peer.pid);
-        link.socket = Some(socket);
-        self.look_by(deadline);
-        // the hello is often there already
-        self.link_ready(index);
-    }
-
-    /// A free entry for a link. The caller fills it, or leaves it free.
-    pub fn link_acquire(&self) -> Option<u32> {
-        self.links.iter().position(|link| link.phase == LinkPhase::Free).map(|i| i as u32)
-    }
-
     /// Counts a socket that was not a peer's.
     pub fn stranger(&mut self) {
         self.counters.strangers += 1;
@@ -422,7 +381,7 @@ impl<M: LinkMemory> Control<M> {
     /// Watches a link's socket, and its peer's process.
     pub fn watch(&mut self, index: u32) -> std::io::Result<()> {
         let link = &mut self.links[index as usize];
-        let socket = link.socket.as_ref().expect("a link that is watched has a socket");
+        let Some(Channel::Record(socket)) = &link.socket else { return Ok(()) };
         // an old kernel and a process in another namespace: the socket's end must do
         if let Ok(pidfd) = socket.peer_pidfd() {
             self.poller.add(pidfd.as_fd(), TOKEN_PIDFD | u64::from(index))?;
@@ -436,7 +395,8 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[index as usize];
         if let Some(socket) = &link.socket {
             let token = TOKEN_LINK | u64::from(index);
-            self.poller.change(socket.as_fd(), token, link.refusal.is_none(), link.blocked);
+            let read = link.parting.is_none() && link.phase != LinkPhase::Dialing;
+            self.poller.change(socket.as_fd(), token, read, link.blocked);
         }
     }
 
@@ -445,25 +405,6 @@ impl<M: LinkMemory> Control<M> {
         match &self.links[index as usize].socket {
             Some(socket) => self.poller.add(socket.as_fd(), TOKEN_LINK | u64::from(index)),
             None => Ok(()),
-        }
-    }
-
-    /// Watches the listening sockets.
-    pub fn watch_listening(&self, listening: &Listening) -> std::io::Result<()> {
-        self.poller.add(listening.by_name.as_fd(), TOKEN_BY_NAME)?;
-        match &listening.by_path {
-            Some(socket) => self.poller.add(socket.as_fd(), TOKEN_BY_PATH),
-            None => Ok(()),
-        }
-    }
-
-    /// Closes the listening sockets, and removes the path.
-    pub fn unlisten(&mut self) {
-        let Some(listening) = self.listening.take() else { return };
-        self.poller.remove(listening.by_name.as_fd());
-        if let Some(socket) = &listening.by_path {
-            self.poller.remove(socket.as_fd());
-            self.address.remove();
         }
     }
 
@@ -484,18 +425,42 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Whether there is nothing to wait for any more, so that the thread can end.
+    pub fn is_done(&self) -> bool {
+        let links = self.links.len() - self.links_free.len();
+        self.worked
+            && self.listeners_live == 0
+            && links == 0
+            && self.greetings.is_empty()
+            && self.owing.count() == 0
+            && self.graves.iter().all(Option::is_none)
+    }
+
+    /// The thread has nothing left to do and ends; the sockets at which nobody listens close, since
+    /// nobody would answer there.
+    pub fn retire(&mut self) {
+        self.running = false;
+        self.unlisten();
+    }
+
     /// Deadline of something that begins now.
     pub fn deadline(&self) -> Instant {
         self.now().after(self.config.handshake_deadline)
     }
 }
 
-/// Says no on a socket; who does not listen will not hear it.
-pub(super) fn send_refusal(socket: &Socket, target: u64, reason: RefuseReason) {
-    let mut bytes = [0; FRAME_BYTES_WRITTEN];
-    let refusal = RefusedHello { target, reason: reason as u32, major: WIRE_MAJOR };
-    let length = Frame::Refused(refusal).encode(&mut bytes);
-    let _ = socket.send(&bytes[..length], &[]);
+/// A poller's token for a listening socket, and back.
+pub(super) fn door_token(door: Door) -> u64 {
+    TOKEN_DOOR | door as u64
+}
+
+fn door(index: u32) -> Door {
+    match index {
+        0 => Door::Name,
+        1 => Door::Path,
+        2 => Door::Ipv4,
+        _ => Door::Ipv6,
+    }
 }
 
 /// The file name of the running program, cut to fit.

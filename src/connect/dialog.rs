@@ -3,11 +3,11 @@
 
 extern crate std;
 
-use super::connection::Phase;
+use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::error::ConnectError;
-use super::event::Side;
-use super::link::LinkPhase;
+use super::event::{Rail, Side};
+use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
 use crate::base::slab::Handle;
@@ -25,29 +25,42 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Accepted(hello), Side::Connector) => self.accepted(link, hello),
             (Frame::Refused(refused), Side::Connector) => self.refused(link, refused),
             (Frame::Closed(closed), _) => self.peer_closed(link, closed),
+            (Frame::Addresses(list), _) => self.addresses(link, list),
             (Frame::Ping(ping), _) => self.pinged(link, ping),
-            // that it came at all is the answer
-            (Frame::Pong(_), _) => {}
+            (Frame::Pong(pong), _) => self.ponged(link, pong),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
             | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
-            | (Frame::StreamHello(..) | Frame::Addresses(_), _) => {
-                self.nonsense(link);
-            }
+            | (Frame::StreamHello(..), _) => self.nonsense(link),
         }
     }
 
-    /// Sends `Connect` for all that waited for the link.
+    /// Asks for all connections that waited for the link, in the order in which they were begun.
     pub fn ask_all(&mut self, link: u32) {
-        for index in 0..self.connections.len() as u32 {
-            let entry = &self.connections[index as usize];
-            if entry.phase == Phase::Connecting && entry.link == link && !entry.asked {
-                self.ask(index);
+        let mut at = self.links[link as usize].first;
+        while at != NONE && self.connections[at as usize].link_next != NONE {
+            at = self.connections[at as usize].link_next;
+        }
+        while at != NONE {
+            let entry = &self.connections[at as usize];
+            let before = entry.link_before;
+            if entry.phase == Phase::Connecting && !entry.asked {
+                self.ask(at);
             }
+            at = before;
+        }
+    }
+
+    /// Asks for a connection.
+    pub fn ask(&mut self, index: u32) {
+        let link = self.connections[index as usize].link;
+        match self.links[link as usize].rail {
+            Rail::Shm => self.ask_rings(index),
+            Rail::Tcp => self.ask_streams(index),
         }
     }
 
     /// Finds memory for a connection's rings and sends `Connect`.
-    pub fn ask(&mut self, index: u32) {
+    fn ask_rings(&mut self, index: u32) {
         let link = self.connections[index as usize].link;
         let words = self.arena_words();
         let row = &mut self.arena_used[link as usize * words..][..words];
@@ -74,27 +87,35 @@ impl<M: LinkMemory> Control<M> {
     /// A peer asks for a connection: answered here and now, whoever calls accept later.
     fn asked(&mut self, link: u32, hello: &ConnectHello) {
         match self.admit(link, hello) {
-            Ok(index) => {
-                self.owe(index, true, None);
-                self.flush(index);
-            }
-            Err(reason) => {
-                let refusal = RefusedHello {
-                    target: hello.connection,
-                    reason: reason as u32,
-                    major: WIRE_MAJOR,
-                };
-                self.links[link as usize].refusal = Some(refusal);
-                self.flush_refusal(link);
-            }
+            Ok(index) => self.opened(index),
+            Err(reason) => self.part(link, hello.connection, reason),
         }
     }
 
-    fn admit(&mut self, link: u32, hello: &ConnectHello) -> Result<u32, RefuseReason> {
-        let listener = Handle::unpack(hello.target);
+    /// A connection that a peer asked for is made.
+    pub fn opened(&mut self, index: u32) {
+        self.connection_phase(index, Phase::Open);
+        let connection = &mut self.connections[index as usize];
+        connection.owes_hello = true;
+        let listener = Handle::unpack(connection.listener).index as usize;
+        self.listeners[listener].push(&mut self.connections, index);
+        self.owe(index, true, None);
+        self.flush(index);
+    }
+
+    /// Whether a number means a listener of ours that is open.
+    pub fn is_listener(&self, number: u64) -> bool {
+        let listener = Handle::unpack(number);
         let known = self.listeners.get(listener.index as usize);
-        if !known.is_some_and(|known| known.generation.is(listener.generation)) {
+        known.is_some_and(|known| known.generation.is(listener.generation))
+    }
+
+    fn admit(&mut self, link: u32, hello: &ConnectHello) -> Result<u32, RefuseReason> {
+        if !self.is_listener(hello.target) {
             return Err(RefuseReason::NoListener);
+        }
+        if self.links[link as usize].rail != Rail::Shm {
+            return Err(RefuseReason::Protocol);
         }
         let rings =
             (self.config.template.rings_bytes)(hello.send_ring_bytes, hello.write_ring_bytes);
@@ -106,26 +127,27 @@ impl<M: LinkMemory> Control<M> {
         }
         let index = self.slot_acquire().ok_or(RefuseReason::Full)?;
         let connection = &mut self.connections[index as usize];
-        connection.phase = Phase::Open;
         connection.side = Side::Listener;
-        connection.link = link;
         connection.listener = hello.target;
         connection.rings_offset = hello.rings_offset;
         connection.peer = *hello;
-        connection.owes_hello = true;
-        self.links[link as usize].connections += 1;
-        self.listeners[listener.index as usize].push(&mut self.connections, index);
+        self.link_join(index, link);
         Ok(index)
     }
 
     /// The peer has made the connection.
     fn accepted(&mut self, link: u32, hello: &ConnectHello) {
         let Some(index) = self.find(link, hello.target, Phase::Connecting) else {
-            self.nonsense(link);
+            if self.is_former(link, hello.target) {
+                // given up while the answer was on its way
+                self.part(link, hello.connection, RefuseReason::Abandoned);
+            } else {
+                self.nonsense(link);
+            }
             return;
         };
+        self.connection_phase(index, Phase::Open);
         let connection = &mut self.connections[index as usize];
-        connection.phase = Phase::Open;
         connection.peer = *hello;
         if connection.abandoned {
             connection.owes_closed = true;
@@ -138,7 +160,9 @@ impl<M: LinkMemory> Control<M> {
     /// The peer has not made the connection.
     fn refused(&mut self, link: u32, refused: &RefusedHello) {
         let Some(index) = self.find(link, refused.target, Phase::Connecting) else {
-            self.nonsense(link);
+            if !self.is_former(link, refused.target) {
+                self.nonsense(link);
+            }
             return;
         };
         let reason = RefuseReason::from_wire(refused.reason);
@@ -149,7 +173,9 @@ impl<M: LinkMemory> Control<M> {
     /// The peer will not touch the connection's rings again.
     fn peer_closed(&mut self, link: u32, closed: &RefusedHello) {
         let Some(index) = self.find(link, closed.target, Phase::Open) else {
-            self.nonsense(link);
+            if !self.is_former(link, closed.target) {
+                self.nonsense(link);
+            }
             return;
         };
         let connection = &mut self.connections[index as usize];
@@ -178,11 +204,23 @@ impl<M: LinkMemory> Control<M> {
         meant.then_some(handle.index)
     }
 
+    /// Whether a number means an attempt over TCP that was given up: its sockets are closed, so that
+    /// its slot did not wait for the peer's answer, which comes later.
+    fn is_former(&self, link: u32, number: u64) -> bool {
+        let handle = Handle::unpack(number);
+        let known = self.connections.get(handle.index as usize);
+        self.links[link as usize].rail == Rail::Tcp
+            && known.is_some_and(|connection| {
+                connection.generation != handle.generation || connection.phase == Phase::Free
+            })
+    }
+
     /// Ends an attempt to connect; its caller sees the error at the next poll.
     pub fn fail(&mut self, index: u32, error: ConnectError) {
         self.link_leave(index);
+        self.streams_close(index);
+        self.connection_phase(index, Phase::Failed(error));
         let connection = &mut self.connections[index as usize];
-        connection.phase = Phase::Failed(error);
         connection.owes_hello = false;
         // whoever sleeps asks how its attempt ended
         (self.config.wake.call)(self.config.wake.context);
@@ -196,6 +234,11 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         match connection.phase {
             Phase::Connecting => self.fail(index, error),
+            Phase::Gathering => {
+                self.link_leave(index);
+                self.slot_stale(index);
+                self.slot_release(index);
+            }
             Phase::Open => {
                 connection.owes_hello = false;
                 connection.owes_closed = false;
@@ -219,6 +262,8 @@ impl<M: LinkMemory> Control<M> {
         }
         self.slot_stale(index);
         self.owe_nothing(index);
+        // the data thread has let go of them
+        self.streams_close(index);
         let alive = self.links[connection.link as usize].phase == LinkPhase::Ready;
         let connection = &mut self.connections[index as usize];
         connection.closed_here = true;
@@ -264,13 +309,7 @@ impl<M: LinkMemory> Control<M> {
     fn owed_frame(&self, index: u32) -> Option<Frame> {
         let connection = &self.connections[index as usize];
         if connection.owes_hello {
-            let target = match connection.side {
-                Side::Connector => connection.listener,
-                Side::Listener => connection.peer.connection,
-            };
-            let handle = connection.handle(index).pack();
-            let template = &self.config.template;
-            let hello = template.hello(index, handle, target, connection.rings_offset);
+            let hello = self.connect_hello(index);
             return Some(match connection.side {
                 Side::Connector => Frame::Connect(hello),
                 Side::Listener => Frame::Accepted(hello),
@@ -285,43 +324,79 @@ impl<M: LinkMemory> Control<M> {
         }))
     }
 
+    /// What we say of a connection, when we ask for it or answer.
+    pub fn connect_hello(&self, index: u32) -> ConnectHello {
+        let connection = &self.connections[index as usize];
+        let target = match connection.side {
+            Side::Connector => connection.listener,
+            Side::Listener => connection.peer.connection,
+        };
+        let handle = connection.handle(index).pack();
+        let template = &self.config.template;
+        let hello = template.hello(index, handle, target, connection.rings_offset);
+        ConnectHello { streams: u32::from(connection.stream_count), ..hello }
+    }
+
     /// The socket of a link has room again.
     pub fn flush_link(&mut self, link: u32) {
         self.links[link as usize].blocked = false;
-        self.flush_refusal(link);
+        self.flush_unsent(link);
+        self.flush_parting(link);
         self.flush_pong(link);
-        for index in 0..self.connections.len() as u32 {
-            if self.links[link as usize].blocked {
-                break;
+        let mut at = self.links[link as usize].first;
+        while at != NONE && !self.links[link as usize].blocked {
+            let entry = &self.connections[at as usize];
+            let next = entry.link_next;
+            if entry.owes_hello || entry.owes_closed {
+                self.flush(at);
             }
-            let entry = &self.connections[index as usize];
-            if entry.link == link && (entry.owes_hello || entry.owes_closed) {
-                self.flush(index);
-            }
+            at = next;
         }
         self.interest(link);
     }
 
-    fn flush_refusal(&mut self, link: u32) {
-        let Some(refusal) = self.links[link as usize].refusal else { return };
-        match self.send(link, &Frame::Refused(refusal)) {
-            Sent::Whole | Sent::Broken => self.links[link as usize].refusal = None,
+    /// Sends the rest of a frame.
+    fn flush_unsent(&mut self, link: u32) {
+        let entry = &mut self.links[link as usize];
+        let Some(socket) = entry.socket.as_ref().filter(|_| entry.unsent > 0) else { return };
+        let at = link as usize * BUFFER_BYTES + UNSENT_AT;
+        let row = &mut self.buffers[at..at + entry.unsent];
+        match socket.send(row) {
+            Ok(sent) => {
+                row.copy_within(sent.., 0);
+                entry.unsent -= sent;
+                entry.blocked = entry.unsent > 0;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => entry.blocked = true,
+            // the reader notices
+            Err(_) => entry.unsent = 0,
+        }
+    }
+
+    /// Says a link's last word, if one waits.
+    pub fn flush_parting(&mut self, link: u32) {
+        let Some(parting) = self.links[link as usize].parting else { return };
+        match self.send(link, &parting.frame()) {
+            Sent::Whole | Sent::Broken => self.links[link as usize].parting = None,
             Sent::Blocked => self.interest(link),
         }
     }
 
+    /// Sends a frame, whole or not at all: a stream's rest is kept.
     pub fn send(&mut self, link: u32, frame: &Frame) -> Sent {
         let entry = &mut self.links[link as usize];
-        let Some(socket) = &entry.socket else { return Sent::Broken };
+        if entry.socket.is_none() {
+            return Sent::Broken;
+        }
         if entry.blocked {
             return Sent::Blocked;
         }
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
-        match socket.send(&bytes[..length], &[]) {
+        match self.send_bytes(link, &bytes[..length]) {
             Ok(()) => Sent::Whole,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                entry.blocked = true;
+                self.links[link as usize].blocked = true;
                 self.interest(link);
                 Sent::Blocked
             }
@@ -333,8 +408,11 @@ impl<M: LinkMemory> Control<M> {
 /// What became of a frame.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Sent {
+    /// It is the kernel's, or kept to be its next.
     Whole,
+    /// There is no room.
     Blocked,
+    /// The socket is at its end.
     Broken,
 }
 

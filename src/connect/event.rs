@@ -148,6 +148,7 @@ impl LocalTemplate {
             data_rails: self.data_rails,
             control_rails: self.control_rails,
             features: self.features,
+            streams: 0,
         }
     }
 }

@@ -3,12 +3,12 @@
 
 extern crate std;
 
-use super::address;
-use super::control::{Control, RETRY, send_refusal};
+use super::channel::Channel;
+use super::control::Control;
+use super::dialing::Miss;
 use super::error::ConnectError;
-use super::event::Side;
-use super::key::Step;
-use super::link::LinkPhase;
+use super::event::{Rail, Side};
+use super::link::{ADDRESSES_AT, LinkPhase, UNSENT_AT, UNSENT_BYTES_MAX};
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
 use super::peer::Peer;
@@ -16,140 +16,60 @@ use super::socket::{DESCRIPTORS_MAX, Received};
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
 use crate::wire::DecodeError;
-use crate::wire::hello::{FEATURE_DOORBELL, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
-use crate::wire::hello::{FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, LinkHello, RefuseReason};
+use crate::wire::hello::{AddressList, FEATURE_DOORBELL, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
+use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello};
+use crate::wire::hello::{RAIL_SHM, RAIL_TCP, RefuseReason};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Records read from one link at a time, so that one peer cannot hold the lock.
-const RECORDS_MAX: usize = 64;
-
 /// Descriptors that came with a record.
-type Descriptors = core::array::IntoIter<Option<OwnedFd>, 4>;
+pub(super) type Descriptors = core::array::IntoIter<Option<OwnedFd>, 4>;
 
 impl<M: LinkMemory> Control<M> {
-    /// Begins a link to `peer`, or leaves nothing behind.
-    pub fn link_open(&mut self, peer: Peer) -> Result<u32, ConnectError> {
-        let address = address::Address::new(&self.config.shm_dir, peer.endpoint_id);
-        let index = self.link_acquire().ok_or(ConnectError::LinksFull)?;
-        let nonce = os::random()
-            .map_err(|error| ConnectError::System(error.raw_os_error().unwrap_or(0)))?;
-        let deadline = self.deadline();
-        let link = &mut self.links[index as usize];
-        link.phase = LinkPhase::Dialing;
-        link.side = Side::Connector;
-        link.address = address;
-        link.peer = peer;
-        link.nonce = nonce;
-        link.deadline = deadline;
-        if let Err(error) = self.dial(index) {
-            self.link_forget(index);
-            return Err(error);
-        }
-        self.look_by(deadline);
-        if self.links[index as usize].phase == LinkPhase::Dialing {
-            self.look_by(self.now().after(RETRY));
-        }
-        Ok(index)
-    }
-
-    /// Dials again after the listener's queue was full.
-    pub fn dial_again(&mut self, index: u32) {
-        if let Err(error) = self.dial(index) {
-            self.link_down(index, DownCause::Failed, error);
-        }
-    }
-
-    fn dial(&mut self, index: u32) -> Result<(), ConnectError> {
-        let link = &mut self.links[index as usize];
-        let address = link.address.as_ref().expect("a link that we dial has an address");
-        let socket = match address.dial() {
-            Ok(socket) => socket,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(self.dial_error(index, &error)),
-        };
-        let credentials = socket.credentials();
-        link.pid = credentials.map_or(0, |peer| peer.pid);
-        link.peer.pid = link.pid.max(0) as u32;
-        link.socket = Some(socket);
-        match self.say_hello(index) {
-            Ok(()) => {}
-            // turned away before we spoke: why, is there to be read
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            Err(error) => return Err(self.dial_error(index, &error)),
-        }
-        self.links[index as usize].phase = LinkPhase::HelloSent;
-        Ok(())
-    }
-
-    fn dial_error(&mut self, index: u32, error: &io::Error) -> ConnectError {
-        let link = &self.links[index as usize];
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-                if let Some(address) = &link.address {
-                    address.remove_if_stale();
-                }
-                ConnectError::NoListener(link.peer)
-            }
-            io::ErrorKind::OutOfMemory => ConnectError::Memory,
-            _ if address::is_out_of_descriptors(error) => {
-                ConnectError::Descriptors(os::descriptor_limit())
-            }
-            _ => ConnectError::System(error.raw_os_error().unwrap_or(0)),
-        }
-    }
-
-    /// Makes the arena and sends `LinkHello`.
-    fn say_hello(&mut self, index: u32) -> io::Result<()> {
-        let arena_bytes = self.rings_bytes * self.connections.len() as u64;
-        let arena = self.memory.create_arena(arena_bytes).map_err(|error| match error {
-            MemoryError::Exhausted => io::Error::from(io::ErrorKind::OutOfMemory),
-            MemoryError::Descriptors => io::Error::from_raw_os_error(libc::EMFILE),
-            MemoryError::System(code) => io::Error::from_raw_os_error(code),
-        })?;
-        let link = &mut self.links[index as usize];
-        link.arena = Some(arena);
-        link.arena_bytes = arena_bytes;
-        self.watch_socket(index)?;
-        self.watch(index)?;
-        self.memory.allow_tracer();
-        let hello = LinkHello { arena_bytes, ..self.hello_of(index) };
-        let hello = self.signed(index, Step::Hello, hello);
-        self.send_hello(index, &Frame::LinkHello(hello))
-    }
-
     /// What every hello on a link says.
-    fn hello_of(&self, index: u32) -> LinkHello {
+    pub fn hello_of(&self, index: u32) -> LinkHello {
         let link = &self.links[index as usize];
-        let doorbell = if self.memory.doorbell().is_some() { FEATURE_DOORBELL } else { 0 };
-        let membarrier = if self.config.membarrier { FEATURE_MEMBARRIER } else { 0 };
-        let copy = if link.copies { FEATURE_KERNEL_COPY } else { 0 };
         let (low, high) = self.name.split_at(16);
         let number = |half: &[u8]| half.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b));
-        LinkHello {
+        let hello = LinkHello {
             node_id: self.node_id,
             endpoint_id: self.endpoint_id,
             peer_endpoint_id: link.peer.endpoint_id,
-            features: doorbell | membarrier | copy,
             pid: std::process::id(),
             page_bytes: os::page_bytes() as u32,
-            probe_address: core::ptr::from_ref(&*self.probe) as u64,
-            probe_word: self.probe.load(Ordering::Relaxed),
-            arena_bytes: 0,
-            heap_bytes: self.memory.heap().map_or(0, |(_, bytes)| bytes),
             name_low: number(low),
             name_high: number(high),
-            rails: crate::wire::hello::RAIL_SHM,
+            nonce: link.nonce,
+            rails: self.config.rails,
+            streams: self.config.streams,
             ..LinkHello::ZERO
+        };
+        if link.rail == Rail::Tcp {
+            return hello;
+        }
+        let doorbell = if self.memory.doorbell().is_some() { FEATURE_DOORBELL } else { 0 };
+        let membarrier = if self.config.membarrier { FEATURE_MEMBARRIER } else { 0 };
+        let copy = if link.copies { FEATURE_KERNEL_COPY } else { 0 };
+        LinkHello {
+            features: doorbell | membarrier | copy,
+            probe_address: core::ptr::from_ref(&*self.probe) as u64,
+            probe_word: self.probe.load(Ordering::Relaxed),
+            heap_bytes: self.memory.heap().map_or(0, |(_, bytes)| bytes),
+            ..hello
         }
     }
 
     /// Sends a hello with the descriptors that belong to it: a fresh socket has room for it.
-    fn send_hello(&self, index: u32, frame: &Frame) -> io::Result<()> {
+    pub fn send_hello(&mut self, index: u32, frame: &Frame) -> io::Result<()> {
         let link = &self.links[index as usize];
-        let Some(socket) = &link.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+        let frame = self.proved(index, frame);
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
+        let socket = match &link.socket {
+            Some(Channel::Record(socket)) => socket,
+            Some(Channel::Stream(_)) => return self.send_stream(index, &frame),
+            None => return Err(io::ErrorKind::NotConnected.into()),
+        };
         if matches!(frame, Frame::LinkReady(_)) {
             return socket.send(&bytes[..length], &[]);
         }
@@ -167,73 +87,97 @@ impl<M: LinkMemory> Control<M> {
         socket.send(&bytes[..length], &descriptors[..count])
     }
 
-    /// A link's socket is readable, or has room again.
-    pub fn link_ready(&mut self, index: u32) {
-        if self.links[index as usize].blocked {
-            self.flush_link(index);
+    /// A hello with our proof.
+    fn proved(&self, index: u32, frame: &Frame) -> Frame {
+        let prove = |hello: &LinkHello, kind| {
+            let (proof_low, proof_high) = self.link_proof(index, kind);
+            LinkHello { proof_low, proof_high, ..*hello }
+        };
+        match frame {
+            Frame::LinkHello(hello) => Frame::LinkHello(prove(hello, FrameKind::LinkHello)),
+            Frame::LinkReply(hello) => Frame::LinkReply(prove(hello, FrameKind::LinkReply)),
+            Frame::LinkReady(hello) => Frame::LinkReady(prove(hello, FrameKind::LinkReady)),
+            other => *other,
         }
-        self.pump(index);
     }
 
-    /// Reads records from a link; `true`: there may be more.
-    pub fn pump(&mut self, index: u32) -> bool {
-        let mut bytes = [0; FRAME_BYTES_MAX];
-        let mut reset = false;
-        for _ in 0..RECORDS_MAX {
-            let link = &self.links[index as usize];
-            let Some(socket) = &link.socket else { return false };
-            if link.refusal.is_some() {
-                return false;
-            }
-            match socket.receive(&mut bytes) {
-                Ok(received) if received.length == 0 => {
-                    self.link_ended(index);
-                    return false;
-                }
-                Ok(received) => self.record(index, &bytes[..received.length], received),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return false,
-                    io::ErrorKind::Interrupted => {}
-                    // said once when the peer closed with records of ours unread; what it had sent
-                    // before is still there
-                    io::ErrorKind::ConnectionReset if !reset => reset = true,
-                    _ => {
-                        self.link_ended(index);
-                        return false;
-                    }
-                },
-            }
+    /// Sends a hello on a stream, and behind those that answer one all our addresses. What does
+    /// not fit is kept.
+    fn send_stream(&mut self, index: u32, frame: &Frame) -> io::Result<()> {
+        let mut bytes = [0; UNSENT_BYTES_MAX];
+        let mut part = [0; FRAME_BYTES_WRITTEN];
+        let mut length = frame.encode(&mut part);
+        bytes[..length].copy_from_slice(&part[..length]);
+        if !matches!(frame, Frame::LinkHello(_)) {
+            let more = Frame::Addresses(self.own_addresses()).encode(&mut part);
+            bytes[length..length + more].copy_from_slice(&part[..more]);
+            length += more;
         }
-        true
+        self.send_bytes(index, &bytes[..length])
+    }
+
+    /// Sends bytes on a link whose buffer is empty, and keeps what a stream has no room for.
+    ///
+    /// *Errors*: `WouldBlock`: nothing was sent or kept.
+    pub fn send_bytes(&mut self, index: u32, bytes: &[u8]) -> io::Result<()> {
+        let link = &mut self.links[index as usize];
+        let Some(socket) = &link.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+        let sent = socket.send(bytes)?;
+        let rest = &bytes[sent..];
+        if !rest.is_empty() {
+            let at = index as usize * super::link::BUFFER_BYTES + UNSENT_AT;
+            self.buffers[at..at + rest.len()].copy_from_slice(rest);
+            link.unsent = rest.len();
+            link.blocked = true;
+            self.interest(index);
+        }
+        Ok(())
+    }
+
+    /// Our addresses, with the ports at which we answer; without, where we do not listen.
+    fn own_addresses(&self) -> AddressList {
+        match &self.listening {
+            Some(listening) => listening.answered(&self.config.addresses),
+            None => self.config.addresses,
+        }
     }
 
     /// The peer's end of the socket is closed.
-    fn link_ended(&mut self, index: u32) {
+    pub fn link_ended(&mut self, index: u32) {
         let link = &self.links[index as usize];
         let peer = link.peer;
-        let error = match link.phase {
-            // its listening socket went away before it looked at us
-            LinkPhase::HelloSent => ConnectError::NoListener(peer),
-            _ => ConnectError::PeerDied(peer),
-        };
-        self.link_down(index, DownCause::Died, error);
+        if link.phase == LinkPhase::HelloSent {
+            // it went away before it looked at us, or had no room to greet us
+            self.missed(index, Miss::Dropped);
+            return;
+        }
+        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
     }
 
-    fn record(&mut self, index: u32, bytes: &[u8], received: Received) {
+    /// A whole frame has come on a link.
+    pub fn record(&mut self, index: u32, bytes: &[u8], received: Option<Received>) {
         let phase = self.links[index as usize].phase;
         self.hearing_note(index);
-        let descriptors_lost = received.descriptors_lost;
-        let descriptors = received.descriptors.into_iter();
+        let (descriptors_lost, descriptors) = match received {
+            Some(received) => (received.descriptors_lost, received.descriptors),
+            None => (false, [const { None }; 4]),
+        };
         match (Frame::decode(bytes), phase) {
-            (Ok(Frame::LinkHello(hello)), LinkPhase::Greeting) => {
-                self.hello(index, &hello, descriptors, descriptors_lost);
-            }
             (Ok(Frame::LinkReply(hello)), LinkPhase::HelloSent) => {
-                self.reply(index, &hello, descriptors, descriptors_lost);
+                let minor = FrameHeader::decode(bytes).map_or(0, |(_, minor, _)| minor);
+                self.links[index as usize].peer_minor = minor;
+                self.reply(index, &hello, descriptors.into_iter(), descriptors_lost);
             }
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
-            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent | LinkPhase::ReplySent) => {
-                self.link_refused(index, &refused);
+            (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
+                let reason = RefuseReason::from_wire(refused.reason);
+                if reason == RefuseReason::NoListener && self.is_remote(index) {
+                    // another endpoint has that port now
+                    self.missed(index, Miss::Code(libc::ECONNREFUSED));
+                    return;
+                }
+                let error = self.refusal_error(index, reason, refused.major);
+                self.link_down(index, DownCause::Failed, error);
             }
             (Ok(frame), LinkPhase::Ready) => self.dialog(index, &frame),
             (Err(DecodeError::Version(major)), _) => self.other_version(index, major),
@@ -241,12 +185,12 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// A peer of another major version: it is told ours, and the link ends.
+    fn is_remote(&self, index: u32) -> bool {
+        self.links[index as usize].rail == Rail::Tcp
+    }
+
+    /// A peer of another major version.
     fn other_version(&mut self, index: u32, major: u16) {
-        let link = &self.links[index as usize];
-        if let (Some(socket), LinkPhase::Greeting) = (&link.socket, link.phase) {
-            send_refusal(socket, 0, RefuseReason::Version);
-        }
         self.link_down(index, DownCause::Failed, ConnectError::Version(major));
     }
 
@@ -254,46 +198,70 @@ impl<M: LinkMemory> Control<M> {
     pub fn nonsense(&mut self, index: u32) {
         let link = &self.links[index as usize];
         let peer = link.peer;
-        if link.phase == LinkPhase::Greeting {
-            self.stranger();
+        if link.phase == LinkPhase::HelloSent && link.rail == Rail::Tcp {
+            // somebody else's server
+            self.missed(index, Miss::Code(libc::EPROTO));
+            return;
         }
         self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
     }
 
     /// `LinkHello` has come.
-    fn hello(&mut self, index: u32, hello: &LinkHello, mut fds: Descriptors, lost: bool) {
-        let link = &mut self.links[index as usize];
-        link.peer = Peer::of(hello, link.pid);
-        link.peer_nonce = hello.nonce;
-        let nonce = os::random();
-        link.nonce = *nonce.as_ref().unwrap_or(&0);
-        let result = if hello.peer_endpoint_id != self.endpoint_id {
-            Err(RefuseReason::NoListener)
-        } else if nonce.is_err() {
-            Err(RefuseReason::Protocol)
-        } else if !self.proves(index, Step::Hello, hello) {
-            self.key_stranger(index);
-            Err(RefuseReason::Key)
-        } else if lost {
-            Err(RefuseReason::Descriptors)
-        } else {
-            self.adopt_arena(index, hello, &mut fds)
-                .and_then(|()| self.adopt(index, hello, &mut fds))
-        };
+    pub fn hello(&mut self, index: u32, hello: &LinkHello, mut fds: Descriptors, lost: bool) {
+        let result = self.hello_check(index, hello).and_then(|()| {
+            if lost {
+                return Err(RefuseReason::Descriptors);
+            }
+            if self.is_remote(index) {
+                return Ok(());
+            }
+            self.adopt_arena(index, hello, &mut fds)?;
+            self.adopt(index, hello, &mut fds)
+        });
         if let Err(reason) = result {
             if let Some(socket) = &self.links[index as usize].socket {
-                send_refusal(socket, 0, reason);
+                socket.refuse(0, reason);
             }
-            let peer = self.links[index as usize].peer;
-            self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
+            if reason == RefuseReason::NoListener {
+                self.stranger();
+            }
+            self.link_forget(index);
             return;
         }
-        let reply = Frame::LinkReply(self.signed(index, Step::Reply, self.hello_of(index)));
+        self.link_chain(index);
+        let reply = Frame::LinkReply(self.hello_of(index));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
             self.link_ended(index);
-            return;
         }
-        self.links[index as usize].phase = LinkPhase::ReplySent;
+    }
+
+    /// Whether a `LinkHello` means us, and may.
+    fn hello_check(&mut self, index: u32, hello: &LinkHello) -> Result<(), RefuseReason> {
+        if hello.peer_endpoint_id != self.endpoint_id {
+            return Err(RefuseReason::NoListener);
+        }
+        self.take_hello(index, hello)?;
+        self.link_verify(index, FrameKind::LinkHello, hello)?;
+        let link = &mut self.links[index as usize];
+        link.nonce = os::random().map_err(|_| RefuseReason::Memory)?;
+        Ok(())
+    }
+
+    /// What both hellos say besides memory.
+    fn take_hello(&mut self, index: u32, hello: &LinkHello) -> Result<(), RefuseReason> {
+        let link = &mut self.links[index as usize];
+        let rail = match link.rail {
+            Rail::Shm => RAIL_SHM,
+            Rail::Tcp => RAIL_TCP,
+        };
+        // a peer of minor 0 knows shared memory alone, and says nothing
+        let theirs = if hello.rails == 0 { RAIL_SHM } else { hello.rails };
+        if theirs & self.config.rails & rail == 0 {
+            return Err(RefuseReason::Rail);
+        }
+        link.peer_nonce = hello.nonce;
+        link.streams = self.config.streams.min(hello.streams.max(1));
+        Ok(())
     }
 
     /// `LinkReply` has come.
@@ -306,27 +274,31 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         link.peer = Peer::of(hello, link.pid);
-        link.peer_nonce = hello.nonce;
-        if !self.proves(index, Step::Reply, hello) {
-            self.key_refuse(index);
-            return;
-        }
-        let adopted =
-            if lost { Err(RefuseReason::Descriptors) } else { self.adopt(index, hello, &mut fds) };
+        let adopted = self.take_hello(index, hello).and_then(|()| {
+            self.link_verify(index, FrameKind::LinkReply, hello)?;
+            if lost {
+                return Err(RefuseReason::Descriptors);
+            }
+            if self.is_remote(index) { Ok(()) } else { self.adopt(index, hello, &mut fds) }
+        });
         if let Err(reason) = adopted {
+            let peer = self.links[index as usize].peer;
             let error = match reason {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
+                RefuseReason::Key => ConnectError::Key(peer),
+                RefuseReason::Rail => ConnectError::Rail(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
             return;
         }
-        let ready = Frame::LinkReady(self.signed(index, Step::Ready, self.hello_of(index)));
+        let ready = Frame::LinkReady(self.hello_of(index));
         if self.send_hello(index, &ready).is_err() {
-            self.link_ended(index);
+            let peer = self.links[index as usize].peer;
+            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
             return;
         }
-        self.links[index as usize].phase = LinkPhase::Ready;
+        self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
         self.ask_all(index);
@@ -334,16 +306,41 @@ impl<M: LinkMemory> Control<M> {
 
     /// `LinkReady` has come.
     fn ready(&mut self, index: u32, hello: &LinkHello) {
-        if !self.proves(index, Step::Ready, hello) {
-            self.key_refuse(index);
+        if let Err(reason) = self.link_verify(index, FrameKind::LinkReady, hello) {
+            if let Some(socket) = &self.links[index as usize].socket {
+                socket.refuse(0, reason);
+            }
+            let peer = self.links[index as usize].peer;
+            self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
             return;
         }
-        let link = &mut self.links[index as usize];
         // now the peer knows whether it can read our memory
-        link.features = hello.features;
-        link.phase = LinkPhase::Ready;
+        self.links[index as usize].features = hello.features;
+        self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
+        self.gathered_all(index);
+    }
+
+    /// The peer's addresses, kept for rails that come later.
+    pub fn addresses(&mut self, index: u32, list: &AddressList) {
+        if !self.is_remote(index) {
+            return;
+        }
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::Addresses(*list).encode(&mut bytes);
+        let at = index as usize * super::link::BUFFER_BYTES + ADDRESSES_AT;
+        self.buffers[at..at + length].copy_from_slice(&bytes[..length]);
+    }
+
+    /// The addresses that the peer of a link has said.
+    pub fn addresses_of(&self, index: u32) -> AddressList {
+        let at = index as usize * super::link::BUFFER_BYTES + ADDRESSES_AT;
+        let bytes = self.buffers.get(at..at + FRAME_BYTES_WRITTEN);
+        match bytes.map(Frame::decode) {
+            Some(Ok(Frame::Addresses(list))) => list,
+            _ => AddressList::EMPTY,
+        }
     }
 
     /// Maps the connector's arena.

@@ -74,7 +74,7 @@ pub enum Step {
     Ready,
 }
 
-/// What the proofs of one link are over (W8.4).
+/// What the proofs of one link are over (W8.8).
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub struct LinkNumbers {
     /// The connector's random number of this link.

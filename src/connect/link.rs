@@ -4,25 +4,37 @@
 extern crate std;
 
 use super::address::Address;
-use super::event::Side;
+use super::channel::Channel;
+use super::connection::NONE;
+use super::event::{Rail, Side};
 use super::liveness::Hearing;
 use super::peer::Peer;
-use super::socket::Socket;
+use super::route::Route;
 use crate::base::units::Instant;
-use crate::wire::hello::RefusedHello;
+use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
+use core::net::SocketAddr;
 use std::os::fd::OwnedFd;
+
+/// Bytes received on a stream and not yet read as frames: the longest frame, and more, so that many
+/// come with one call.
+pub(super) const RECEIVED_BYTES_MAX: usize = 2048;
+/// Bytes of a frame begun that the socket had no room for: of two frames, as a handshake sends.
+pub(super) const UNSENT_BYTES_MAX: usize = 1024;
+/// Where a link's buffer has the bytes not yet sent, and where the peer's `Addresses`.
+pub(super) const UNSENT_AT: usize = RECEIVED_BYTES_MAX;
+pub(super) const ADDRESSES_AT: usize = UNSENT_AT + UNSENT_BYTES_MAX;
+/// Bytes per link over TCP; not touched by others.
+pub(super) const BUFFER_BYTES: usize = ADDRESSES_AT + FRAME_BYTES_WRITTEN;
 
 /// How far a link is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum LinkPhase {
     /// The entry is not in use.
     Free,
-    /// We connect; the listener's queue is full, so we dial again.
+    /// We connect: the socket is connecting, or we dial again when it is time.
     Dialing,
     /// We connect; `LinkReply` is awaited.
     HelloSent,
-    /// Somebody dialled; `LinkHello` is awaited.
-    Greeting,
     /// `LinkReady` is awaited.
     ReplySent,
     /// Connections can be made.
@@ -31,42 +43,79 @@ pub(super) enum LinkPhase {
     Dead,
 }
 
+/// A last word on something that is not, or no longer, a connection.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Parting {
+    /// It was not made.
+    Refused(RefusedHello),
+    /// It was made, and nobody wants it.
+    Closed(RefusedHello),
+}
+
+impl Parting {
+    /// The frame that says so.
+    pub fn frame(self) -> Frame {
+        match self {
+            Parting::Refused(body) => Frame::Refused(body),
+            Parting::Closed(body) => Frame::Closed(body),
+        }
+    }
+}
+
 /// An entry of the table of links.
 pub(super) struct Link<Mapping> {
     pub phase: LinkPhase,
     pub side: Side,
-    pub socket: Option<Socket>,
+    pub rail: Rail,
+    pub socket: Option<Channel>,
     /// Readable when the peer's process ends.
     pub pidfd: Option<OwnedFd>,
     pub arena: Option<Mapping>,
     pub arena_bytes: u64,
     pub heap: Option<(Mapping, u64)>,
     pub doorbell: Option<OwnedFd>,
-    /// Where we dial; only when we connect.
+    /// Where we dial on this host; only when we connect.
     pub address: Option<Address>,
+    /// Where we dial on the network; only when we connect.
+    pub route: Route,
+    /// Where the link's socket was dialled on the network; data streams go there too.
+    pub remote: Option<SocketAddr>,
     pub peer: Peer,
     /// The peer's process in our namespace, as the kernel says; 0: not visible.
     pub pid: i32,
+    /// Wire minor version of the peer.
+    pub peer_minor: u16,
     /// What the peer offers.
     pub features: u64,
     /// Whether we can read its memory.
     pub copies: bool,
-    /// Our random number of this link.
+    /// Our random number for this link, and the peer's.
     pub nonce: u128,
-    /// The peer's; 0: it has said none, or is of minor version 0.
     pub peer_nonce: u128,
+    /// Data streams of each connection.
+    pub streams: u32,
     /// When the peer was heard last.
     pub hearing: Hearing,
     /// Whether it is asked when it is silent.
     pub pings: bool,
     /// When the handshake must be through.
     pub deadline: Instant,
-    /// Connections that use the link.
+    /// Connections that use the link, and the first of them.
     pub connections: u32,
+    pub first: u32,
+    /// How many of them are still being gathered.
+    pub gathering: u32,
+    /// The next link in its chain, by endpoint; and whether it stands in one.
+    pub chain_next: u32,
+    pub chained: bool,
+    /// Bytes received and not yet read, and their place in the link's buffer.
+    pub received: usize,
+    /// Bytes not yet sent, likewise.
+    pub unsent: usize,
     /// The socket took no more; it is watched for room.
     pub blocked: bool,
-    /// A refusal that did not fit. While it waits, nothing is read, so one place is enough.
-    pub refusal: Option<RefusedHello>,
+    /// A last word that did not fit. While it waits, nothing is read, so one place is enough.
+    pub parting: Option<Parting>,
 }
 
 impl<Mapping> Link<Mapping> {
@@ -75,6 +124,7 @@ impl<Mapping> Link<Mapping> {
         Link {
             phase: LinkPhase::Free,
             side: Side::Connector,
+            rail: Rail::Shm,
             socket: None,
             pidfd: None,
             arena: None,
@@ -82,35 +132,43 @@ impl<Mapping> Link<Mapping> {
             heap: None,
             doorbell: None,
             address: None,
+            route: Route::NONE,
+            remote: None,
             peer: Peer { name: [0; super::NAME_BYTES], pid: 0, node_id: 0, endpoint_id: 0 },
             pid: 0,
+            peer_minor: 0,
             features: 0,
             copies: false,
             nonce: 0,
             peer_nonce: 0,
+            streams: 0,
             hearing: Hearing::NONE,
             pings: false,
             deadline: Instant(0),
             connections: 0,
+            first: NONE,
+            gathering: 0,
+            chain_next: NONE,
+            chained: false,
+            received: 0,
+            unsent: 0,
             blocked: false,
-            refusal: None,
+            parting: None,
+        }
+    }
+
+    /// Whether connections can be made on it, now or soon.
+    pub fn is_usable(&self) -> bool {
+        match self.phase {
+            LinkPhase::Dialing | LinkPhase::HelloSent | LinkPhase::ReplySent | LinkPhase::Ready => {
+                true
+            }
+            LinkPhase::Free | LinkPhase::Dead => false,
         }
     }
 
     /// Whether the handshake is still going on, so that the deadline counts.
     pub fn is_half_open(&self) -> bool {
-        match self.phase {
-            LinkPhase::Dialing
-            | LinkPhase::HelloSent
-            | LinkPhase::Greeting
-            | LinkPhase::ReplySent => true,
-            LinkPhase::Free | LinkPhase::Ready | LinkPhase::Dead => false,
-        }
-    }
-
-    /// Whether a connect to `endpoint` goes over this link.
-    pub fn leads_to(&self, endpoint: u128) -> bool {
-        let usable = self.phase == LinkPhase::Ready || self.is_half_open();
-        usable && self.side == Side::Connector && self.peer.endpoint_id == endpoint
+        self.is_usable() && self.phase != LinkPhase::Ready
     }
 }

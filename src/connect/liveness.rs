@@ -1,12 +1,13 @@
 //! Whether a peer still answers: pings over links that are otherwise silent (W8.7).
 //!
 //! A peer that is *dead* is noticed by the kernel: on one host by the pidfd, between hosts because
-//! nothing is acknowledged any more ([`super::os::keep_alive`]), and its link ends. A peer that is
+//! nothing is acknowledged any more ([`super::stream`]), and its link ends. A peer that is
 //! *stopped*, or does not get a processor, still has a kernel that acknowledges: its link stays,
 //! and it is reported, once when it has said nothing for the deadline, and once when it speaks
 //! again. Time is monotonic; and time in which we did not look ourselves counts for nobody.
 #![forbid(unsafe_code)]
 
+use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
 use super::link::LinkPhase;
@@ -116,10 +117,22 @@ impl<M: LinkMemory> Control<M> {
         let link = &mut self.links[index as usize];
         link.hearing = Hearing::start(now, deadline, link.nonce as u8);
         link.pings = deadline != Span(0) && link.peer_nonce != 0;
+        if let (Some(Channel::Stream(socket)), true) = (&link.socket, link.pings) {
+            // no more pings go to a peer that was reported as stopped, and its host may die yet;
+            // one that refuses the option still has the ping's own time
+            let interval_s = (deadline.0 / PINGS / 1_000_000_000).clamp(1, 32_767) as i32;
+            let _ = socket.keep_alive(interval_s);
+        }
         if link.pings {
             let due = link.hearing.due;
-            self.look_by(due);
+            self.hearing_by(due);
         }
+    }
+
+    /// Silences are looked at at `at` or before.
+    fn hearing_by(&mut self, at: Instant) {
+        self.hearing_next = self.hearing_next.min(at);
+        self.look_by(self.hearing_next);
     }
 
     /// Something has come over a link.
@@ -133,7 +146,7 @@ impl<M: LinkMemory> Control<M> {
         let (peer, due) = (link.peer, link.hearing.due);
         if let Some(silent) = silent {
             (self.config.note)(Note::Resumed { peer, silent });
-            self.look_by(due);
+            self.hearing_by(due);
         }
     }
 
@@ -142,6 +155,9 @@ impl<M: LinkMemory> Control<M> {
         self.links[index as usize].hearing.owes_pong = Some(ping.number);
         self.flush_pong(index);
     }
+
+    /// `Pong` has come: that something came is what counts.
+    pub fn ponged(&mut self, _index: u32, _pong: &PingHello) {}
 
     /// Sends the answer that a link owes, if its socket has room.
     pub fn flush_pong(&mut self, index: u32) {
@@ -153,10 +169,15 @@ impl<M: LinkMemory> Control<M> {
         self.counters.pongs += u64::from(sent == Sent::Whole);
     }
 
-    /// Time has come to look who is silent.
-    pub fn hearing_look(&mut self, now: Instant) {
+    /// Called whenever something may be due: looks who is silent when it is time.
+    pub fn liveness(&mut self, now: Instant) {
         let deadline = self.config.peer_deadline;
         let gap = now.since(core::mem::replace(&mut self.looked, now));
+        if now < self.hearing_next {
+            self.look_by(self.hearing_next);
+            return;
+        }
+        self.hearing_next = Instant(u64::MAX);
         for index in 0..self.links.len() as u32 {
             let link = &mut self.links[index as usize];
             if link.phase != LinkPhase::Ready || !link.pings {
@@ -172,7 +193,7 @@ impl<M: LinkMemory> Control<M> {
                 (self.config.note)(Note::Stopped { peer, silent });
             }
             if let Some(next) = verdict.next {
-                self.look_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
+                self.hearing_by(next.max(now.after(Span(deadline.0 / LOOKS_MAX))));
             }
             if let Some(number) = verdict.ping {
                 // one that does not fit need not: much of ours waits to be read there already, and

@@ -1,5 +1,5 @@
 //! What the side band asks of the kernel besides sockets: readiness, a wake-up, signals, limits,
-//! random numbers. The other file of this room that calls the C library.
+//! random numbers. One of the three files of this room that call the C library.
 
 extern crate std;
 
@@ -44,15 +44,24 @@ impl Poller {
 
     /// Reports `token` while `fd` is readable.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, token)
+        self.add_for(fd, token, true, false)
+    }
+
+    /// Reports `token` while `fd` is readable, has room, or both.
+    pub fn add_for(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        read: bool,
+        write: bool,
+    ) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest(read, write), token)
     }
 
     /// Says in what `fd` is interesting from now on.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, read: bool, write: bool) {
-        let read = if read { libc::EPOLLIN } else { 0 };
-        let write = if write { libc::EPOLLOUT } else { 0 };
         // a descriptor that is in the set and open cannot be refused
-        let _ = self.control(libc::EPOLL_CTL_MOD, fd, read | write, token);
+        let _ = self.control(libc::EPOLL_CTL_MOD, fd, interest(read, write), token);
     }
 
     /// Forgets `fd`. Closing it would not: a forked child may hold a copy.
@@ -81,6 +90,10 @@ impl Poller {
         // interrupted: nothing is ready
         ready.count = got.max(0) as usize;
     }
+}
+
+fn interest(read: bool, write: bool) -> i32 {
+    (if read { libc::EPOLLIN } else { 0 }) | (if write { libc::EPOLLOUT } else { 0 })
 }
 
 /// An event descriptor on which a thread is woken.

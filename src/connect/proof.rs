@@ -1,19 +1,17 @@
-//! Who a link's hellos let in: the side that has the shared key, where one is configured (W8.4).
+//! What proves that a peer is one of ours: random numbers that only the two of a link know, and the
+//! shared key where one is configured (W8.8).
 #![forbid(unsafe_code)]
 
-use super::control::{Control, Note, send_refusal};
-use super::error::ConnectError;
+use super::control::{Control, Note};
 use super::event::Side;
 use super::key::{self, LinkNumbers, Step};
-use super::link::LinkPhase;
 use super::memory::LinkMemory;
-use crate::fabric::completion::DownCause;
-use crate::wire::hello::{LinkHello, RefuseReason, RefusedHello};
+use crate::wire::hello::{FrameKind, LinkHello, RefuseReason, StreamHello};
 
 impl<M: LinkMemory> Control<M> {
     /// What both ends of a link have said so far.
-    pub fn numbers(&self, index: u32) -> LinkNumbers {
-        let link = &self.links[index as usize];
+    fn numbers(&self, link: u32) -> LinkNumbers {
+        let link = &self.links[link as usize];
         let (ours, theirs) = (link.nonce, link.peer_nonce);
         let (id, peer_id) = (self.endpoint_id, link.peer.endpoint_id);
         let (connector, listener, connector_id, listener_id) = match link.side {
@@ -23,59 +21,54 @@ impl<M: LinkMemory> Control<M> {
         LinkNumbers { connector, listener, connector_id, listener_id }
     }
 
-    /// A hello of ours with its number and proof.
-    pub fn signed(&self, index: u32, step: Step, hello: LinkHello) -> LinkHello {
+    /// What our hello of `kind` says in its proof, low half first.
+    pub fn link_proof(&self, link: u32, kind: FrameKind) -> (u128, u128) {
+        key::link_proof(self.config.key.as_ref(), step(kind), &self.numbers(link))
+    }
+
+    /// Checks the proof in a peer's hello of `kind`; our link knows the peer's nonce already.
+    /// Without a key on either side all are let in. Who is not is counted, and the first is told
+    /// of.
+    pub fn link_verify(
+        &mut self,
+        link: u32,
+        kind: FrameKind,
+        hello: &LinkHello,
+    ) -> Result<(), RefuseReason> {
         let key = self.config.key.as_ref();
-        let (proof_low, proof_high) = key::link_proof(key, step, &self.numbers(index));
-        let nonce = self.links[index as usize].nonce;
-        LinkHello { nonce, proof_low, proof_high, ..hello }
-    }
-
-    /// Whether a hello that has come proves what it must. Without a key on either side all do.
-    pub fn proves(&self, index: u32, step: Step, hello: &LinkHello) -> bool {
         let proof = (hello.proof_low, hello.proof_high);
-        let numbers = self.numbers(index);
         // a peer of minor version 0 says no number, and can prove nothing
-        let fresh = self.config.key.is_none() || hello.nonce != 0;
-        fresh && key::link_proves(self.config.key.as_ref(), step, &numbers, proof)
-    }
-
-    /// The key of the peer is not ours: both sides say so, once, and the link ends.
-    pub fn key_refuse(&mut self, index: u32) {
-        if let Some(socket) = &self.links[index as usize].socket {
-            send_refusal(socket, 0, RefuseReason::Key);
+        let fresh = key.is_none() || hello.nonce != 0;
+        if fresh && key::link_proves(key, step(kind), &self.numbers(link), proof) {
+            return Ok(());
         }
-        self.key_differs(index);
-    }
-
-    /// The link ends because the keys differ.
-    fn key_differs(&mut self, index: u32) {
-        let link = &self.links[index as usize];
-        let peer = link.peer;
+        let link = &self.links[link as usize];
         if link.side == Side::Listener {
-            self.key_stranger(index);
-        }
-        self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
-    }
-
-    /// Counts a peer that was not let in; the first one is told of.
-    pub fn key_stranger(&mut self, index: u32) {
-        self.counters.keys_refused += 1;
-        if self.counters.keys_refused == 1 {
-            (self.config.note)(Note::Key(self.links[index as usize].peer));
-        }
-    }
-
-    /// The peer refuses the link itself after our hello, and not one connection on it.
-    pub fn link_refused(&mut self, index: u32, refused: &RefusedHello) {
-        let phase = self.links[index as usize].phase;
-        match RefuseReason::from_wire(refused.reason) {
-            RefuseReason::Key => self.key_differs(index),
-            reason if phase == LinkPhase::HelloSent => {
-                let error = self.refusal_error(index, reason, refused.major);
-                self.link_down(index, DownCause::Failed, error);
+            self.counters.keys_refused += 1;
+            if self.counters.keys_refused == 1 {
+                (self.config.note)(Note::Key(link.peer));
             }
-            _ => self.nonsense(index),
         }
+        Err(RefuseReason::Key)
+    }
+
+    /// What our hello on a data stream says in its proof.
+    pub fn stream_proof(&self, link: u32, connection: u64, stream: u32) -> u128 {
+        key::stream_proof(self.config.key.as_ref(), &self.numbers(link), connection, stream)
+    }
+
+    /// Whether a data stream's proof is that of this link.
+    pub fn stream_verify(&self, link: u32, hello: &StreamHello) -> bool {
+        let key = self.config.key.as_ref();
+        let StreamHello { connection, stream, proof, .. } = *hello;
+        key::stream_proves(key, &self.numbers(link), connection, stream, proof)
+    }
+}
+
+fn step(kind: FrameKind) -> Step {
+    match kind {
+        FrameKind::LinkHello => Step::Hello,
+        FrameKind::LinkReply => Step::Reply,
+        _ => Step::Ready,
     }
 }

@@ -5,17 +5,21 @@ extern crate std;
 
 use super::address;
 use super::band::PendingId;
-use super::connection::Phase;
-use super::control::Control;
+use super::connection::{NONE, Phase};
+use super::control::{Control, door_token};
 use super::error::{AcceptError, CloseError, ConnectError, ListenError};
 use super::event::Side;
 use super::link::LinkPhase;
 use super::listener::ListenerId;
+use super::listening::{DOORS, Listening};
 use super::memory::LinkMemory;
 use super::os;
-use super::peer::{Peer, TextBuffer};
+use super::peer::TextBuffer;
 use crate::base::slab::Handle;
-use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES, ListenHandle};
+use crate::base::units::Instant;
+use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES};
+use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
+use crate::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
 use crate::wire::{DecodeError, WIRE_MINOR};
 use core::fmt::Write;
 
@@ -45,27 +49,68 @@ impl<M: LinkMemory> Control<M> {
             })?;
         }
         let generation = self.listeners[index].generation.acquire();
+        self.listeners_live += 1;
+        self.worked = true;
         let id = Handle { index: index as u32, generation };
-        let mut addresses = [Address::default(); ADDRESSES_MAX];
-        addresses[0].family = Family::Local;
-        let handle = ListenHandle {
+        let local = self.config.rails & RAIL_SHM != 0;
+        let mut handle = ListenHandle {
             minor: WIRE_MINOR,
+            flags: if local { HANDLE_LOCAL } else { 0 },
             node_id: self.node_id,
             endpoint_id: self.endpoint_id,
             listener: id.pack(),
-            addresses,
+            addresses: [Address::default(); ADDRESSES_MAX],
         };
+        if let Some(listening) = &self.listening {
+            let remote = listening.for_handle(&self.config.addresses);
+            // an older reader knows the first way alone, for which there is room or not
+            let here = Address { family: Family::Local, ..Address::default() };
+            let first = (local && remote.count() < ADDRESSES_MAX).then_some(here);
+            let remote = listening.for_handle(&self.config.addresses);
+            for (place, address) in handle.addresses.iter_mut().zip(first.into_iter().chain(remote))
+            {
+                *place = address;
+            }
+        }
         Ok((ListenerId(id), handle))
     }
 
     fn listen_sockets(&mut self) -> std::io::Result<()> {
-        let listening = self.address.listen()?;
-        let watched = self.watch_listening(&listening);
+        let mut listening = Listening::default();
+        if self.config.rails & RAIL_SHM != 0 {
+            listening.open_local(&self.address)?;
+        }
+        let addresses = &self.config.addresses;
+        // without a network there is still this host
+        let alone = addresses.count == 0 && self.config.rails & RAIL_SHM != 0;
+        let mut opened = Ok(());
+        if self.config.rails & RAIL_TCP != 0 && !alone {
+            opened = listening.open_remote(addresses, self.config.bind, self.silence_ms());
+        }
+        for door in DOORS {
+            if let (Some(socket), Ok(())) = (listening.socket(door), &opened) {
+                opened = self.poller.add(socket, door_token(door));
+            }
+        }
         self.listening = Some(listening);
-        if watched.is_err() {
+        if opened.is_err() {
             self.unlisten();
         }
-        watched
+        opened
+    }
+
+    /// Closes the listening sockets, and removes the path.
+    pub fn unlisten(&mut self) {
+        let Some(listening) = self.listening.take() else { return };
+        for door in DOORS {
+            if let Some(socket) = listening.socket(door) {
+                self.poller.remove(socket);
+            }
+        }
+        listening.end();
+        if listening.has_path() {
+            self.address.remove();
+        }
     }
 
     /// Closes a listener, and the connections that nobody has accepted.
@@ -79,6 +124,9 @@ impl<M: LinkMemory> Control<M> {
             self.close(waiting);
         }
         self.listeners[index as usize].generation.release();
+        self.listeners_live -= 1;
+        // the thread may have nothing left to do
+        self.attention = true;
         Ok(())
     }
 
@@ -102,28 +150,26 @@ impl<M: LinkMemory> Control<M> {
 
     /// Begins an attempt to connect.
     pub fn connect_begin(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
-        let handle = self.handle_read(bytes)?;
+        let handle = ListenHandle::decode(bytes).map_err(handle_error)?;
         let deadline = self.deadline();
         let index = self.slot_find().ok_or(ConnectError::LocalFull)?;
-        let link = match self.link_to(&handle) {
+        let link = match self.link_to(&handle, deadline) {
             Ok(link) => link,
             Err(error) => {
                 self.slot_stale(index);
-                self.connections[index as usize].phase = Phase::Failed(error);
+                self.connection_phase(index, Phase::Failed(error));
                 self.slot_release(index);
                 return Err(error);
             }
         };
         let connection = &mut self.connections[index as usize];
-        connection.phase = Phase::Connecting;
         connection.side = Side::Connector;
-        connection.link = link;
         connection.listener = handle.listener;
         connection.deadline = deadline;
+        self.connection_phase(index, Phase::Connecting);
         self.look_by(deadline);
-        let connection = &mut self.connections[index as usize];
-        let id = PendingId(connection.handle(index));
-        self.links[link as usize].connections += 1;
+        self.link_join(index, link);
+        let id = PendingId(self.connections[index as usize].handle(index));
         if self.links[link as usize].phase == LinkPhase::Ready {
             self.ask(index);
         }
@@ -138,24 +184,18 @@ impl<M: LinkMemory> Control<M> {
         })
     }
 
-    fn handle_read(&self, bytes: &[u8; HANDLE_BYTES]) -> Result<ListenHandle, ConnectError> {
-        let handle = ListenHandle::decode(bytes).map_err(handle_error)?;
-        let local = handle.addresses.iter().any(|address| address.family == Family::Local);
-        if handle.node_id != self.node_id || !local {
-            return Err(ConnectError::OtherHost);
-        }
-        Ok(handle)
-    }
-
     /// The link to a listener's endpoint: the one there is, or a new one.
-    fn link_to(&mut self, handle: &ListenHandle) -> Result<u32, ConnectError> {
-        let known = self.links.iter().position(|link| link.leads_to(handle.endpoint_id));
-        if let Some(link) = known {
-            return Ok(link as u32);
+    fn link_to(&mut self, handle: &ListenHandle, deadline: Instant) -> Result<u32, ConnectError> {
+        let mut at = self.chains.first(handle.endpoint_id);
+        while at != NONE {
+            let link = &self.links[at as usize];
+            let leads = link.is_usable() && link.side == Side::Connector;
+            if leads && link.peer.endpoint_id == handle.endpoint_id {
+                return Ok(at);
+            }
+            at = link.chain_next;
         }
-        let peer =
-            Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
-        self.link_open(peer)
+        self.link_open(handle, deadline)
     }
 
     /// How far an attempt is.
@@ -178,7 +218,7 @@ impl<M: LinkMemory> Control<M> {
                 Err(ConnectError::Deadline(peer))
             }
             Phase::Connecting => Ok(None),
-            Phase::Free => Err(ConnectError::Stale),
+            Phase::Free | Phase::Gathering => Err(ConnectError::Stale),
         }
     }
 
@@ -196,7 +236,7 @@ impl<M: LinkMemory> Control<M> {
                 self.connections[index as usize].abandoned = true;
                 self.close(index);
             }
-            Phase::Free => return Err(CloseError::Stale),
+            Phase::Free | Phase::Gathering => return Err(CloseError::Stale),
         }
         Ok(())
     }
@@ -207,7 +247,8 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.abandoned = true;
         connection.closed_here = true;
-        if !connection.asked {
+        // over TCP nothing can come any more once the sockets are closed: nobody need answer first
+        if !connection.asked || connection.stream_count > 0 {
             self.fail(index, ConnectError::Stale);
         }
     }
@@ -289,5 +330,15 @@ impl<M: LinkMemory> Control<M> {
             }
         }
         self.unlisten();
+        self.greetings_end();
+    }
+
+    /// The addresses that the peer of a connection has said.
+    pub fn peer_addresses(&self, handle: Handle) -> AddressList {
+        let link = self.live(handle).map(|index| self.connections[index as usize].link);
+        match link {
+            Some(link) if link != NONE => self.addresses_of(link),
+            Some(_) | None => AddressList::EMPTY,
+        }
     }
 }

@@ -6,7 +6,8 @@ extern crate std;
 use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::error::ConnectError;
-use super::link::{Link, LinkPhase};
+use super::event::Rail;
+use super::link::{ADDRESSES_AT, BUFFER_BYTES, Link, LinkPhase};
 use super::memory::LinkMemory;
 use crate::fabric::completion::DownCause;
 use std::os::fd::AsFd;
@@ -14,31 +15,87 @@ use std::os::fd::AsFd;
 impl<M: LinkMemory> Control<M> {
     /// Ends a link: its socket closes, its connections learn why, its mappings stay while used.
     pub fn link_down(&mut self, index: u32, cause: DownCause, error: ConnectError) {
-        let link = &mut self.links[index as usize];
-        if matches!(link.phase, LinkPhase::Free | LinkPhase::Dead) {
+        if !self.links[index as usize].is_usable() {
             return;
         }
-        let stood = link.phase == LinkPhase::Ready;
-        link.phase = LinkPhase::Dead;
-        if let Some(socket) = link.socket.take() {
-            self.poller.remove(socket.as_fd());
-        }
+        let stood = self.links[index as usize].phase == LinkPhase::Ready;
+        self.link_phase(index, LinkPhase::Dead);
+        self.link_unplug_socket(index);
+        let link = &mut self.links[index as usize];
         let pidfd = link.pidfd.take();
         if let Some(pidfd) = &pidfd {
             self.poller.remove(pidfd.as_fd());
         }
-        let endpoint_id = link.peer.endpoint_id;
-        for connection in 0..self.connections.len() as u32 {
-            let entry = &self.connections[connection as usize];
-            if entry.phase != Phase::Free && entry.link == index {
-                self.connection_lost(connection, cause, error);
-            }
+        let (endpoint_id, rail) = (link.peer.endpoint_id, link.rail);
+        let mut connection = link.first;
+        while connection != NONE {
+            let next = self.connections[connection as usize].link_next;
+            self.connection_lost(connection, cause, error);
+            connection = next;
         }
         self.counters.links_lost += u64::from(stood);
-        if cause == DownCause::Died && endpoint_id != 0 {
+        if cause == DownCause::Died && endpoint_id != 0 && rail == Rail::Shm {
             self.mourn(endpoint_id, pidfd);
         }
         self.link_unused(index);
+    }
+
+    /// Closes a link's socket and forgets what was on its way.
+    fn link_unplug_socket(&mut self, index: u32) {
+        let link = &mut self.links[index as usize];
+        if let Some(socket) = link.socket.take() {
+            self.poller.remove(socket.as_fd());
+        }
+        link.received = 0;
+        link.unsent = 0;
+        link.blocked = false;
+        link.parting = None;
+    }
+
+    /// Closes what a link has of its peer.
+    pub fn link_unplug(&mut self, index: u32) {
+        self.link_unplug_socket(index);
+        if let Some(pidfd) = self.links[index as usize].pidfd.take() {
+            self.poller.remove(pidfd.as_fd());
+        }
+    }
+
+    /// A free entry for a link. The caller gives it a phase, or gives it back.
+    pub fn link_acquire(&mut self) -> Option<u32> {
+        self.worked = true;
+        self.links_free.pop()
+    }
+
+    /// Changes how far a link is.
+    pub fn link_phase(&mut self, index: u32, phase: LinkPhase) {
+        self.links[index as usize].phase = phase;
+        let half_open = self.links[index as usize].is_half_open();
+        self.half_open.put(index, half_open);
+    }
+
+    /// Makes a link known by its endpoint.
+    pub fn link_chain(&mut self, index: u32) {
+        let link = &mut self.links[index as usize];
+        let head = self.chains.head(link.peer.endpoint_id);
+        link.chain_next = core::mem::replace(head, index);
+        link.chained = true;
+    }
+
+    fn link_unchain(&mut self, index: u32) {
+        let link = &mut self.links[index as usize];
+        if !core::mem::take(&mut link.chained) {
+            return;
+        }
+        let (endpoint, next) = (link.peer.endpoint_id, link.chain_next);
+        let mut at = *self.chains.head(endpoint);
+        if at == index {
+            *self.chains.head(endpoint) = next;
+            return;
+        }
+        while self.links[at as usize].chain_next != index {
+            at = self.links[at as usize].chain_next;
+        }
+        self.links[at as usize].chain_next = next;
     }
 
     /// Frees the entry of a dead link that no connection uses.
@@ -49,22 +106,40 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Gives the entry of a link back, which no connection uses.
     pub fn link_forget(&mut self, index: u32) {
-        let link = &mut self.links[index as usize];
-        if let Some(socket) = link.socket.take() {
-            self.poller.remove(socket.as_fd());
+        self.link_unplug(index);
+        self.link_unchain(index);
+        self.link_phase(index, LinkPhase::Free);
+        if self.links[index as usize].rail == Rail::Tcp {
+            // no magic, no addresses
+            self.buffers[index as usize * BUFFER_BYTES + ADDRESSES_AT] = 0;
         }
-        if let Some(pidfd) = link.pidfd.take() {
-            self.poller.remove(pidfd.as_fd());
-        }
-        *link = Link::free();
+        self.links[index as usize] = Link::free();
         let words = self.arena_words();
         self.arena_used[index as usize * words..][..words].fill(0);
+        self.links_free.push(index);
+        // the thread may have nothing left to do
+        self.attention = true;
     }
 
     /// Words of a link's row in the table of arena slots.
     pub fn arena_words(&self) -> usize {
         self.connections.len().div_ceil(64)
+    }
+
+    /// Makes a connection one of a link's.
+    pub fn link_join(&mut self, index: u32, link: u32) {
+        let entry = &mut self.links[link as usize];
+        let next = core::mem::replace(&mut entry.first, index);
+        entry.connections += 1;
+        let connection = &mut self.connections[index as usize];
+        connection.link = link;
+        connection.link_next = next;
+        connection.link_before = NONE;
+        if next != NONE {
+            self.connections[next as usize].link_before = index;
+        }
     }
 
     /// Gives one connection's part of a link back.
@@ -75,13 +150,24 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let slot = connection.arena_slot;
+        let (before, next) = (connection.link_before, connection.link_next);
+        let gathering = connection.phase == Phase::Gathering;
         connection.link = NONE;
         connection.arena_slot = NONE;
+        if next != NONE {
+            self.connections[next as usize].link_before = before;
+        }
+        match before {
+            NONE => self.links[link as usize].first = next,
+            before => self.connections[before as usize].link_next = next,
+        }
         if slot != NONE {
             let at = link as usize * self.arena_words() + slot as usize / 64;
             self.arena_used[at] &= !(1 << (slot % 64));
         }
-        self.links[link as usize].connections -= 1;
+        let entry = &mut self.links[link as usize];
+        entry.gathering -= u32::from(gathering);
+        entry.connections -= 1;
         self.link_unused(link);
     }
 }

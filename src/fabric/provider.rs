@@ -120,6 +120,12 @@ pub trait Provider {
     /// The promises.
     fn caps(&self) -> Caps;
 
+    /// [`Caps::send_payload_max`] towards an open peer, which may be longer than towards all.
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        let _ = peer;
+        self.caps().send_payload_max
+    }
+
     /// Accepts or refuses an op (P1, P2).
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
 

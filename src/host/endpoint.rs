@@ -171,8 +171,13 @@ impl Endpoint {
         if self.events.has_some() {
             self.events_take();
         }
-        // no rail of this host needs the time: nothing on them is retransmitted
-        each!(&mut self.machine, endpoint => endpoint.progress(Instant(0), POLL_BUDGET))
+        let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
+        each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET))
+    }
+
+    /// The time since open.
+    fn now(&self) -> Instant {
+        Instant(self.opened.elapsed().as_nanos() as u64)
     }
 
     #[cold]
@@ -297,14 +302,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether messages of accepted requests still wait for room on their way to a living peer: its
-    /// sockets are full. A peer that takes nothing for too long has lost them.
+    /// Whether messages of accepted requests are still on their way to a living peer's host: a
+    /// closed socket may drop them. A peer that takes nothing for too long has lost them.
     fn lingers(&mut self, index: u32) -> bool {
-        if !self.is_unsent_to(index) {
+        if !self.is_undelivered(index) {
             return false;
         }
         self.progress();
-        if !self.is_unsent_to(index) {
+        if !self.is_undelivered(index) {
             return false;
         }
         let now_ms = self.opened.elapsed().as_millis() as u32;
@@ -315,11 +320,11 @@ impl Endpoint {
         now_ms < *until_ms
     }
 
-    fn is_unsent_to(&self, index: u32) -> bool {
+    fn is_undelivered(&self, index: u32) -> bool {
         match &self.machine {
             Machine::Host(endpoint) => {
                 self.known[index as usize].gone.is_none()
-                    && endpoint.rail().is_unsent_to(PeerIndex(index))
+                    && endpoint.rail().is_undelivered(PeerIndex(index))
             }
             Machine::Loopback(_) => false,
         }
@@ -370,7 +375,7 @@ impl Endpoint {
                 break;
             }
             self.progress();
-            steps += usize::from(!self.is_unsent_to(index));
+            steps += usize::from(!self.is_undelivered(index));
         }
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn tcp_use(
     let setup = ConnectionSetup {
         pull: false,
         mailbox: mailbox(params),
-        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)).min(rail.tcp_payload_max()),
+        eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
     };

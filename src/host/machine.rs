@@ -21,6 +21,15 @@ impl Machine {
             Machine::Loopback(_) => false,
         }
     }
+
+    /// Whether the next poll wants to know the time.
+    #[inline(always)]
+    pub(super) fn wants_time(&self) -> bool {
+        match self {
+            Machine::Host(endpoint) => endpoint.rail().looks_at_sockets(),
+            Machine::Loopback(_) => false,
+        }
+    }
 }
 
 /// Calls the same thing on either.

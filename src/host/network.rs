@@ -9,7 +9,7 @@ use super::log::{Level, say};
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::wire::hello::{ADDRESSES_MAX, AddressList};
+use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP};
 use std::format;
 
 /// All of it.
@@ -20,6 +20,8 @@ pub(super) struct Network {
     pub(super) addresses: AddressList,
     /// What peers must have too.
     pub(super) key: Option<Key>,
+    /// Threads that move long payloads, and their CPUs.
+    pub(super) threads: (u32, u64),
 }
 
 impl Network {
@@ -32,17 +34,26 @@ impl Network {
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
-        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key: None };
+        // asked of peers on this host, too
+        let key = key(environment)?;
+        let threads = threads(environment);
+        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
         }
-        network.key = key(environment)?;
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
             Err(error) => network.without(&error)?,
         }
         Ok(network)
+    }
+
+    /// The rails as a hello says them.
+    pub(super) fn rail_bits(&self) -> u32 {
+        let shm = if self.rails.shm { RAIL_SHM } else { 0 };
+        let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
+        shm | tcp
     }
 
     /// No address: shared memory alone, if that is allowed.
@@ -64,6 +75,18 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
     }
     list.count = found.len().min(ADDRESSES_MAX);
     list
+}
+
+/// Threads want a stream of their own to each peer.
+fn threads(environment: &Environment) -> (u32, u64) {
+    if environment.tcp_threads > 0 && environment.tcp_streams < 2 {
+        say(
+            Level::Warning,
+            "CROSSTIE_TCP_THREADS is ignored: it wants CROSSTIE_TCP_STREAMS of 2 or more",
+        );
+        return (0, 0);
+    }
+    (environment.tcp_threads, environment.tcp_thread_cpus)
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {

@@ -89,12 +89,15 @@ const fn shm_limits(limits: &Limits) -> shm::Limits {
 
 pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
     let shm = shm_limits(limits);
-    let tcp = tcp::Limits { peers_max: limits.connections_max, ops_max: ops(limits) };
-    let rails = device.rails();
-    mixed::Limits {
-        shm: if rails.shm { shm } else { shm::Limits { peers_max: 0, ..shm } },
-        tcp: if rails.tcp { Some(tcp) } else { None },
-    }
+    let peers_max = limits.connections_max;
+    let shm = if device.rails().shm { shm } else { shm::Limits { peers_max: 0, ..shm } };
+    mixed::Limits { shm, peers_max }
+}
+
+/// Writes of one connection over TCP are cut into stripes: a few of them fly, of many connections.
+pub(super) const fn tcp_limits(limits: &Limits, streams: u32) -> tcp::Limits {
+    let ops_max = 4 * ops(limits);
+    tcp::Limits { peers_max: limits.connections_max, ops_max, streams }
 }
 
 pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {

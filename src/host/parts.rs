@@ -51,6 +51,7 @@ impl From<tcp::OpenError> for OpenError {
     fn from(error: tcp::OpenError) -> OpenError {
         match error {
             tcp::OpenError::Block => OpenError::Storage,
+            tcp::OpenError::Settings => OpenError::Device,
             tcp::OpenError::System(code) => OpenError::System(code),
         }
     }
@@ -121,9 +122,10 @@ impl Parts {
             self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let network = Network::choose(self.options.device, &self.environment)?;
         let mixed = options::mixed_limits(self.options.device, &limits);
-        let tcp = network.rails.tcp.then_some(tcp::Settings {
-            threads: self.environment.tcp_threads,
-            thread_cpus: self.environment.tcp_thread_cpus,
+        let tcp = network.rails.tcp.then(|| {
+            let streams = self.environment.tcp_streams;
+            let (threads, thread_cpus) = network.threads;
+            (options::tcp_limits(&limits, streams), tcp::Settings { threads, thread_cpus })
         });
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
@@ -151,6 +153,11 @@ impl Parts {
             handshake_deadline: options.handshake_deadline,
             links_max: 2 * limits.connections_max,
             listeners_max: limits.connections_max,
+            node_id: environment.node_id,
+            rails: network.rail_bits(),
+            streams: environment.tcp_streams,
+            addresses: network.addresses,
+            bind: environment.socket_ifname.is_some(),
             membarrier: wake::barrier_register(),
             key: network.key,
             peer_deadline: environment.peer_timeout,

@@ -5,6 +5,7 @@
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
+//! - [`reserve`]: private memory that exists where it is touched
 //! - [`wake`]: eventfd, and the process-wide barrier that makes a doorbell cheap
 //!
 //! Everything here is control path, except [`kernel_copy::read`] and [`wake::ring`], which do one
@@ -15,10 +16,12 @@ pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
 pub mod probe;
+pub mod reserve;
 pub mod shared;
 pub mod wake;
 
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
+pub use reserve::Reserve;
 pub use shared::SharedMapping;
 pub use wake::{WaitSet, WakeFd};

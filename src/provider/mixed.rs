@@ -14,6 +14,7 @@ use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Head, LocalSpan, Next, Op, PostError,
     Posted, Provider, RecvSlot, Syscalls,
 };
+use crate::memory::Reserve;
 
 /// Polls of a busy shared memory between two looks at quiet sockets: so far a message over TCP may
 /// wait, some 100 ns, and so much less than a system call each costs a message in shared memory.
@@ -24,31 +25,14 @@ const QUIET_POLLS: u32 = 8;
 pub struct Limits {
     /// Of shared memory, whose table of regions serves both. No peers: TCP alone.
     pub shm: shm::Limits,
-    /// Of TCP; `None`: shared memory alone.
-    pub tcp: Option<tcp::Limits>,
+    /// Peers at a time, on either rail.
+    pub peers_max: u32,
 }
 
-impl Limits {
-    const fn peers_max(&self) -> usize {
-        let tcp = match &self.tcp {
-            Some(tcp) => tcp.peers_max,
-            None => 0,
-        };
-        let most = if tcp > self.shm.peers_max { tcp } else { self.shm.peers_max };
-        most as usize
-    }
-
-    const fn tcp_bytes(&self) -> usize {
-        match &self.tcp {
-            Some(tcp) => tcp::bytes(tcp),
-            None => 0,
-        }
-    }
-}
-
-/// What [`Mixed::open`] carves out of its block.
+/// What [`Mixed::open`] carves out of its block. What TCP keeps lies outside: in address space that
+/// becomes memory with use, so that who has no peers over TCP pays nothing.
 pub const fn bytes(limits: &Limits) -> usize {
-    shm::bytes(&limits.shm) + bytes_for::<u8>(limits.peers_max()) + limits.tcp_bytes()
+    shm::bytes(&limits.shm) + bytes_for::<u8>(limits.peers_max as usize)
 }
 
 /// Which rail a peer is on.
@@ -68,6 +52,8 @@ const ON_TCP: u8 = 2;
 pub struct Mixed<'m> {
     shm: Shm<'m>,
     tcp: Option<Tcp<'m>>,
+    /// The records of `tcp`, which is dropped before.
+    _reserve: Option<Reserve>,
     /// By peer: `CLOSED`, `ON_SHM` or `ON_TCP`.
     rail_of: &'m mut [u8],
     caps: Caps,
@@ -81,7 +67,7 @@ pub struct Mixed<'m> {
 
 impl<'m> Mixed<'m> {
     /// Takes its storage: exactly [`bytes`] of the block. Without `tcp` no peer can be reached over
-    /// TCP, although there may be room for some.
+    /// TCP.
     ///
     /// *Panics* when the limits contradict each other.
     ///
@@ -91,27 +77,38 @@ impl<'m> Mixed<'m> {
         carver: &mut Carver<'m>,
         limits: &Limits,
         heap: Option<HeapSpan>,
-        tcp: Option<tcp::Settings>,
+        tcp: Option<(tcp::Limits, tcp::Settings)>,
     ) -> Result<Mixed<'m>, tcp::OpenError> {
         // SAFETY: the caller's promise is that of `Shm::open`.
         let shm = unsafe { Shm::open(carver, &limits.shm, heap) }?;
-        let rail_of = carver.slice::<u8>(limits.peers_max())?;
-        let domain = HostDomain::over(shm.domain().table());
-        let tcp = match (&limits.tcp, tcp) {
-            (Some(limits), Some(settings)) => Some(Tcp::open(carver, limits, domain, settings)?),
-            (Some(limits), None) => {
-                carver.raw(tcp::bytes(limits))?;
-                None
-            }
-            (None, _) => None,
-        };
-        let caps = match &tcp {
+        let rail_of = carver.slice::<u8>(limits.peers_max as usize)?;
+        let (mut rail, mut reserve) = (None, None);
+        if let Some((tcp_limits, settings)) = tcp {
+            assert_eq!(tcp_limits.peers_max, limits.peers_max);
+            let length = tcp::bytes(&tcp_limits);
+            let records = Reserve::create(length).map_err(|e| tcp::OpenError::System(e.0))?;
+            // SAFETY: a fresh mapping reads as zero and is aligned to a page; it lives until the
+            // rail is gone (order of the fields), and nobody else knows it.
+            let mut carver = unsafe { Carver::over_zeroed(records.start(), length) };
+            let domain = HostDomain::over(shm.domain().table());
+            rail = Some(Tcp::open(&mut carver, &tcp_limits, domain, settings)?);
+            reserve = Some(records);
+        }
+        let caps = match &rail {
             None => shm.caps(),
             Some(tcp) if limits.shm.peers_max == 0 => tcp.caps(),
             Some(tcp) => both(shm.caps(), tcp.caps()),
         };
-        let (tcp_first, tcp_busy, tcp_passed) = (false, false, 0);
-        Ok(Mixed { shm, tcp, rail_of, caps, tcp_first, tcp_busy, tcp_passed })
+        Ok(Mixed {
+            shm,
+            tcp: rail,
+            _reserve: reserve,
+            rail_of,
+            caps,
+            tcp_first: false,
+            tcp_busy: false,
+            tcp_passed: 0,
+        })
     }
 
     /// Opens a connection through shared memory.
@@ -151,21 +148,16 @@ impl<'m> Mixed<'m> {
         }
     }
 
-    /// The longest payload of a send over TCP; zero: there is no such rail.
-    pub fn tcp_payload_max(&self) -> Bytes {
-        self.tcp.as_ref().map_or(Bytes::ZERO, |tcp| tcp.caps().send_payload_max)
-    }
-
     /// Whether something was posted that no poll has handed to the kernel yet.
     #[inline(always)]
     pub fn is_unsent(&self) -> bool {
         self.tcp.as_ref().is_some_and(Tcp::is_unsent)
     }
 
-    /// [`Mixed::is_unsent`], of one peer.
-    pub fn is_unsent_to(&self, peer: PeerIndex) -> bool {
+    /// Whether something that was posted to a living peer has not reached its host yet.
+    pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
-            (Some(tcp), Some(&ON_TCP)) => tcp.is_unsent_to(peer),
+            (Some(tcp), Some(&ON_TCP)) => tcp.is_undelivered(peer),
             _ => false,
         }
     }
@@ -173,7 +165,7 @@ impl<'m> Mixed<'m> {
     /// A descriptor that is readable while the sockets have something, once [`Mixed::arm`] has said
     /// so; `None`: there are none.
     pub fn wait_fd(&self) -> Option<i32> {
-        self.tcp.as_ref().map(Tcp::wait_fd).filter(|fd| *fd >= 0)
+        self.tcp.as_ref().map(Tcp::wait_fd)
     }
 
     /// Prepares to sleep until the doorbell rings or the descriptor is readable. `false`: something
@@ -182,19 +174,20 @@ impl<'m> Mixed<'m> {
         self.tcp.as_mut().is_none_or(Tcp::arm) && self.shm.arm()
     }
 
-    /// Whether no poll of the sockets is due: none is open, or they were quiet a moment ago and
-    /// shared memory is in use.
+    /// Whether the next poll looks at the sockets, and so wants to know the time: one is open, and
+    /// it was not quiet a moment ago, or shared memory is not in use.
     #[inline(always)]
-    fn tcp_rests(&mut self) -> bool {
+    pub fn looks_at_sockets(&self) -> bool {
         match &self.tcp {
-            None => true,
-            Some(tcp) => tcp.is_idle() || (!self.shm.is_idle() && self.tcp_is_quiet()),
+            None => false,
+            Some(tcp) => {
+                !tcp.is_idle()
+                    && (self.tcp_busy
+                        || self.tcp_passed >= QUIET_POLLS - 1
+                        || self.shm.is_idle()
+                        || tcp.is_unsent())
+            }
         }
-    }
-
-    fn tcp_is_quiet(&mut self) -> bool {
-        self.tcp_passed += 1;
-        !self.tcp_busy && self.tcp_passed < QUIET_POLLS && !self.is_unsent()
     }
 
     /// A poll of both: each gets half of the slice and of the budget, and what the first leaves of
@@ -222,7 +215,8 @@ impl<'m> Mixed<'m> {
 
     fn poll_tcp(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         let found = self.tcp.as_mut().map_or(0, |tcp| tcp.poll(out, budget, now));
-        self.tcp_busy = found != 0;
+        // without a place for an event nothing was learnt
+        self.tcp_busy = found != 0 || (out.is_empty() && self.tcp_busy);
         found
     }
 
@@ -265,6 +259,13 @@ impl<'m> Provider for Mixed<'m> {
         self.caps
     }
 
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.caps().send_payload_max,
+            _ => self.shm.caps().send_payload_max,
+        }
+    }
+
     #[inline]
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
         match self.tcp_of(op.peer) {
@@ -281,17 +282,17 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
-        if self.tcp_rests() {
-            return self.shm.poll(out, budget, now);
+        if self.looks_at_sockets() {
+            return self.poll_both(out, budget, now);
         }
-        self.poll_both(out, budget, now)
+        self.tcp_passed = self.tcp_passed.wrapping_add(1);
+        self.shm.poll(out, budget, now)
     }
 
     #[inline]
     fn next(&mut self) -> Next {
         match self.shm.next() {
-            Next::Nothing if self.tcp_rests() => Next::Nothing,
-            Next::Nothing => Next::Poll,
+            Next::Nothing if self.looks_at_sockets() => Next::Poll,
             next => next,
         }
     }

@@ -188,6 +188,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         assert_eq!(self.connections[index].state, ConnectionState::Free);
         assert!(setup.pull || setup.groups_max == self.limits.requests_max);
         let eager = setup.eager_bytes_max.min(self.config.eager_bytes_max);
+        let sent = self.rail.send_payload_max(PeerIndex(connection.0));
         let records = self.limits.requests_max;
         self.mailboxes.clear(index);
         self.records_clear(index);
@@ -195,7 +196,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             state: ConnectionState::Open,
             pull: setup.pull,
             peer: PeerIndex(connection.0),
-            eager_bytes_max: eager.min(self.caps.send_payload_max).0,
+            eager_bytes_max: eager.min(sent).0,
             sends_free: if records == 64 { u64::MAX } else { (1 << records) - 1 },
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),

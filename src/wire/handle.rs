@@ -7,6 +7,8 @@ use super::{DecodeError, WIRE_MAJOR};
 pub const HANDLE_BYTES: usize = 128;
 /// Most addresses in a handle.
 pub const ADDRESSES_MAX: usize = 3;
+/// The listener also answers locally, whether or not an address says so (since minor 1).
+pub const HANDLE_LOCAL: u32 = 0x1;
 const MAGIC: [u8; 8] = *b"crosstie";
 const CHECKED_BYTES: usize = 120;
 
@@ -40,6 +42,8 @@ pub struct Address {
 pub struct ListenHandle {
     /// Of the listener's wire format.
     pub minor: u16,
+    /// `HANDLE_` bits.
+    pub flags: u32,
     /// The listener's host.
     pub node_id: u64,
     /// The listener's endpoint: a random number, also the nonce that a connector must show.
@@ -57,6 +61,7 @@ impl ListenHandle {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.minor.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.flags.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.node_id.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.endpoint_id.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.listener.to_le_bytes());
@@ -102,6 +107,7 @@ impl ListenHandle {
         }
         Ok(ListenHandle {
             minor: u16::from_le_bytes(part(bytes, 10)),
+            flags: u32::from_le_bytes(part(bytes, 12)),
             node_id: u64::from_le_bytes(part(bytes, 16)),
             endpoint_id: u128::from_le_bytes(part(bytes, 24)),
             listener: u64::from_le_bytes(part(bytes, 40)),
@@ -136,6 +142,7 @@ mod tests {
     fn every_damaged_byte_is_noticed() {
         let handle = ListenHandle {
             minor: WIRE_MINOR,
+            flags: HANDLE_LOCAL,
             node_id: 1,
             endpoint_id: 2,
             listener: 3,

@@ -220,8 +220,9 @@ impl AddressList {
 }
 
 wire_struct! {
-    /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. The one with
-    /// `stream` 0 asks for the connection: a `ConnectHello` follows this structure; `Accepted` or `Refused` comes over the link.
+    /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. A
+    /// `ConnectHello` follows this structure; that of `stream` 0 asks for the connection. `Accepted`
+    /// or `Refused` comes over the link.
     StreamHello [64] {
         /// The writer's endpoint.
         endpoint_id: u128 = 0,
@@ -273,6 +274,8 @@ wire_struct! {
         control_rails: u32 = 64,
         /// Reserved for protocol features; zero.
         features: u64 = 72,
+        /// Data streams of the connection over TCP; 0: it runs over shared memory (since minor 1).
+        streams: u32 = 80,
     }
 }
 

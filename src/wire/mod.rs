@@ -14,6 +14,7 @@ pub mod hello;
 pub mod immediate;
 pub mod slot;
 pub mod state;
+pub mod stream;
 
 /// Wire major version: peers with another one are refused.
 pub const WIRE_MAJOR: u16 = 1;

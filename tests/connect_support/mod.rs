@@ -9,6 +9,7 @@ use crosstie::base::units::Span;
 use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
+use crosstie::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -131,6 +132,17 @@ pub struct Limits {
     pub peer_deadline: Span,
     pub note: fn(Note),
     pub shm_dir: PathBuf,
+    pub rails: u32,
+    pub streams: u32,
+    /// Addresses to answer at, with prefix lengths.
+    pub addresses: Vec<(std::net::IpAddr, u8)>,
+}
+
+impl Limits {
+    /// Of an endpoint that talks over TCP alone, at 127.0.0.1.
+    pub fn tcp() -> Limits {
+        Limits { rails: RAIL_TCP, addresses: vec![([127, 0, 0, 1].into(), 8)], ..Limits::default() }
+    }
 }
 
 impl Default for Limits {
@@ -145,6 +157,9 @@ impl Default for Limits {
             peer_deadline: Span::millis(10_000),
             note,
             shm_dir: "/dev/shm".into(),
+            rails: RAIL_SHM,
+            streams: 1,
+            addresses: Vec::new(),
         }
     }
 }
@@ -196,11 +211,21 @@ impl Node {
             write_ring_bytes: 512,
             rings_bytes,
         };
+        let mut addresses = AddressList::EMPTY;
+        for (ip, prefix_bits) in &limits.addresses {
+            addresses.all[addresses.count] = address_hello(*ip, *prefix_bits, 0);
+            addresses.count += 1;
+        }
         let config = BandConfig {
+            node_id: None,
             shm_dir: limits.shm_dir.clone(),
             handshake_deadline: limits.deadline,
             links_max: limits.links,
             listeners_max: 4,
+            rails: limits.rails,
+            streams: limits.streams,
+            addresses,
+            bind: true,
             membarrier: true,
             key: limits.key.clone(),
             peer_deadline: limits.peer_deadline,
@@ -295,4 +320,18 @@ pub fn directory(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("xtie-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&path).unwrap();
     path
+}
+
+/// Sends a byte from one descriptor to another.
+pub fn carry(from: i32, to: i32) {
+    let byte = [from as u8 ^ 0x5a];
+    // SAFETY: one readable byte.
+    assert_eq!(unsafe { libc::send(from, byte.as_ptr().cast(), 1, 0) }, 1);
+    let mut got = [0u8];
+    until("the byte", || {
+        // SAFETY: one writable byte.
+        let length = unsafe { libc::recv(to, got.as_mut_ptr().cast(), 1, 0) };
+        (length == 1).then_some(())
+    });
+    assert_eq!(got, byte);
 }

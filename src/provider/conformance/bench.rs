@@ -103,6 +103,12 @@ impl<'r, R: Rig> Bench<'r, R> {
         key.or(fail(7, "memory of the rig could not be registered"))
     }
 
+    /// The longest payload that `side` may send to its peer.
+    pub fn payload_max(&mut self, side: Side) -> Bytes {
+        let peer = self.rig.peer(side);
+        self.rig.provider(side).send_payload_max(peer)
+    }
+
     /// Memory of `side` as it names it itself.
     pub fn local(&mut self, side: Side, offset: usize, length: usize) -> LocalSpan {
         assert!(offset + length <= ARENA_BYTES);

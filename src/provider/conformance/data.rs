@@ -101,7 +101,7 @@ pub fn ops_without_bytes_take_effect<R: Rig>(rig: &mut R) -> Verdict {
 pub fn longest_payload_arrives_whole<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     bench.release = false;
-    let longest = bench.caps.send_payload_max.as_usize().min(HALF);
+    let longest = bench.payload_max(Side::A).as_usize().min(HALF);
     paint(&mut bench, Side::A, 0, longest, 3);
     let payload = bench.local(Side::A, 0, longest);
     bench.send(Side::A, 1, payload)?;
@@ -235,7 +235,7 @@ pub fn slots_come_back_in_any_order<R: Rig>(rig: &mut R) -> Verdict {
 pub fn ops_beyond_caps_are_unsupported<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     let caps = bench.caps;
-    let longer = caps.send_payload_max.as_usize() + 1;
+    let longer = bench.payload_max(Side::A).as_usize() + 1;
     if longer <= ARENA_BYTES {
         let payload = bench.local(Side::A, 0, longer);
         refused(&mut bench, OpKind::Send { head: [1; 32], payload })?;

@@ -3,15 +3,35 @@
 //! Each connection has one to [`STREAMS_MAX`] sockets of its own, which the side band has made and
 //! owns; this rail reads and writes them, and never blocks. What is posted is staged, and goes out
 //! with the next poll, many messages in one system call.
+//!
+//! - The first stream carries sends, lines, adds, reads and short writes; long writes take the
+//!   emptiest of the others, if there are any ([`Limits::streams`]). With one stream everything
+//!   that a peer is told takes effect in order; a read's bytes are taken when its answer goes out.
+//! - What comes in is read into a scratch buffer that all peers share and which stays in the cache;
+//!   the rest of a payload is read straight to its place. A message that is still held when the
+//!   buffer is needed again moves to a cell of its own.
+//! - Only a call of this rail moves bytes in or out of registered memory, so a fence is our own
+//!   act: nothing of the peer's sockets is touched after it.
+//! - A write from memory, an add and a read end when the peer has answered; a send and a line are
+//!   done when they are posted. A line to a bad key breaks the connection, since its poster has
+//!   counted on it.
 
-use crate::base::carve::{BlockTooSmall, Carver};
-use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
-use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, PostError, Posted, Provider,
-    RecvSlot, Syscalls,
-};
-use crate::provider::host_domain::HostDomain;
+mod area;
+mod ending;
+mod ops;
+mod out;
+pub mod pair;
+mod peer;
+mod provider;
+mod pull;
+mod push;
+mod rail;
+mod socket;
+mod stream;
+
+pub use rail::{RECORD_SIZES, Tcp, bytes};
+
+use crate::base::carve::BlockTooSmall;
 
 /// Most streams of one connection.
 pub const STREAMS_MAX: usize = 4;
@@ -23,6 +43,8 @@ pub struct Limits {
     pub peers_max: u32,
     /// Ops outstanding at a time, all peers together: a power of two.
     pub ops_max: u32,
+    /// Streams of one peer at most, 1 to [`STREAMS_MAX`]. With 1 the rail keeps order.
+    pub streams: u32,
 }
 
 /// What a rail is opened with besides its limits.
@@ -39,6 +61,9 @@ pub struct Settings {
 pub enum OpenError {
     /// The block is too small.
     Block,
+    /// The limits or settings contradict each other: no peer, no stream or too many, or threads,
+    /// which need a second stream.
+    Settings,
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -58,102 +83,4 @@ pub enum PeerOpenError {
     Streams,
     /// The kernel refused, with its code.
     System(i32),
-}
-
-/// Bytes that [`Tcp::open`] cuts.
-pub const fn bytes(_limits: &Limits) -> usize {
-    0
-}
-
-/// The rail.
-pub struct Tcp<'m> {
-    domain: HostDomain<'m>,
-}
-
-impl<'m> Tcp<'m> {
-    /// Cuts a rail out of `block`. `domain` may share its table with another rail.
-    pub fn open(
-        _block: &mut Carver<'m>,
-        _limits: &Limits,
-        domain: HostDomain<'m>,
-        _settings: Settings,
-    ) -> Result<Tcp<'m>, OpenError> {
-        Ok(Tcp { domain })
-    }
-
-    /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
-    /// They stay the caller's, who closes them after [`crate::fabric::Provider::peer_close`].
-    pub fn peer_open(&mut self, _peer: PeerIndex, _streams: &[i32]) -> Result<(), PeerOpenError> {
-        todo!()
-    }
-
-    /// Whether no peer is open, so that polling is of no use.
-    pub fn is_idle(&self) -> bool {
-        true
-    }
-
-    /// Whether something was posted that no poll has handed to the kernel yet.
-    pub fn is_unsent(&self) -> bool {
-        false
-    }
-
-    /// Whether something that was posted to a living peer has not been handed to the kernel yet.
-    pub fn is_unsent_to(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    /// A descriptor that is readable while a poll would find something, once [`Tcp::arm`] has said
-    /// so.
-    pub fn wait_fd(&self) -> i32 {
-        -1
-    }
-
-    /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
-    pub fn arm(&mut self) -> bool {
-        true
-    }
-}
-
-impl<'m> Provider for Tcp<'m> {
-    type Domain = HostDomain<'m>;
-
-    fn domain(&self) -> HostDomain<'m> {
-        self.domain
-    }
-
-    fn caps(&self) -> Caps {
-        Caps {
-            send_payload_max: Bytes::kib(8),
-            recv_slots: 64,
-            transfer_max: Bytes::mib(1024),
-            pull: true,
-            immediate: true,
-            ordered: false,
-            copies_at_post: true,
-            atomic_bytes: 8,
-            copy_granule: Bytes::kib(64),
-            fence: FenceKind::Local,
-            syscalls: Syscalls::PerBatch,
-        }
-    }
-
-    fn post(&mut self, _op: &Op, _now: Instant) -> Result<Posted, PostError> {
-        Err(PostError::PeerDown)
-    }
-
-    fn poll(&mut self, _out: &mut [Completion], _budget: Bytes, _now: Instant) -> usize {
-        0
-    }
-
-    fn received_copy(&mut self, _peer: PeerIndex, _slot: RecvSlot, _offset: u64, _to: LocalSpan) {}
-
-    fn received_peek(&self, _peer: PeerIndex, _slot: RecvSlot, _to: &mut [u8]) {}
-
-    fn received_release(&mut self, _peer: PeerIndex, _slot: RecvSlot) {}
-
-    fn peer_fail(&mut self, _peer: PeerIndex, _cause: DownCause) {}
-
-    fn peer_close(&mut self, _peer: PeerIndex) -> Result<(), CloseError> {
-        Err(CloseError::Stale)
-    }
 }

@@ -51,6 +51,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Regions that hold at least `buffers` buffers.
+    pub fn regions_for(buffers: usize) -> usize {
+        buffers.div_ceil(PER_REGION)
+    }
+
     /// `regions` regions of buffers, all given back.
     pub fn new(regions: usize) -> Memory {
         let count = regions * PER_REGION;

@@ -6,6 +6,7 @@ extern crate std;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;
 mod oracle;
+mod peers;
 mod schedule;
 
 use schedule::Tally;
@@ -21,21 +22,27 @@ const CLASSES_FROM: u64 = 1_000;
 
 const USAGE: &str = "\
 usage: crosstie sim [--seed N] [--schedules M] [--threads T]
+       crosstie sim --peers N
 
 Runs M random schedules (default 10000), the first with seed N (default 1), each over a network
 that delays, reorders, refuses, fails and dies, and compares what arrives with a plain oracle.
 A schedule that fails is printed with its seed; `--seed S --schedules 1` runs it again.
+
+With --peers, an account of one endpoint that talks to N others (up to 20000): bytes, time to take
+the connections into use, a message on each, and what an idle call of progress costs.
 ";
 
 struct Options {
     seed: u64,
     schedules: u64,
     threads: u64,
+    peers: Option<u32>,
 }
 
 /// Runs the command; the result is the process's exit status.
 pub fn run(arguments: &[String]) -> i32 {
     match options(arguments) {
+        Ok(Some(Options { peers: Some(peers), .. })) => account(peers),
         Ok(Some(options)) => simulate(&options, schedule::run),
         Ok(None) => {
             std::print!("{USAGE}");
@@ -50,10 +57,12 @@ pub fn run(arguments: &[String]) -> i32 {
 
 fn options(arguments: &[String]) -> Result<Option<Options>, String> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let mut options = Options { seed: 1, schedules: 10_000, threads: cores.min(8) };
+    let mut options = Options { seed: 1, schedules: 10_000, threads: cores.min(8), peers: None };
     let mut arguments = arguments.iter();
     while let Some(name) = arguments.next() {
+        let mut peers = 0;
         let place = match name.as_str() {
+            "--peers" => &mut peers,
             "--seed" => &mut options.seed,
             "--schedules" => &mut options.schedules,
             "--threads" => &mut options.threads,
@@ -62,9 +71,28 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
         };
         let value = arguments.next().ok_or_else(|| format!("{name} needs a number"))?;
         *place = value.parse().map_err(|_| format!("{name} needs a number, not {value}"))?;
+        if name == "--peers" {
+            if peers == 0 || peers > u64::from(peers::PEERS_MAX) {
+                return Err(format!("--peers needs a number from 1 to {}", peers::PEERS_MAX));
+            }
+            options.peers = Some(peers as u32);
+        }
     }
     options.threads = options.threads.max(1);
     Ok(Some(options))
+}
+
+fn account(peers: u32) -> i32 {
+    match peers::run(peers) {
+        Ok(account) => {
+            std::print!("{}", account.text());
+            0
+        }
+        Err(sentence) => {
+            eprintln!("crosstie sim: {sentence}");
+            1
+        }
+    }
 }
 
 /// Runs the schedule of a seed, and judges it.
@@ -186,7 +214,7 @@ mod tests {
     const SCHEDULES: u64 = 1_000;
 
     fn status(judged: Judged) -> i32 {
-        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2 }, judged)
+        simulate(&Options { seed: 1, schedules: SCHEDULES, threads: 2, peers: None }, judged)
     }
 
     /// A schedule in which everything happened.
@@ -239,6 +267,6 @@ mod tests {
 
     fn status_of(network: crate::provider::sim::SimCounts) -> i32 {
         let tally = Tally { network, ..full() };
-        report(&Options { seed: 1, schedules: 1, threads: 1 }, &tally)
+        report(&Options { seed: 1, schedules: 1, threads: 1, peers: None }, &tally)
     }
 }

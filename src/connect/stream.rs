@@ -1,0 +1,164 @@
+//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the three files of this
+//! room that call the C library.
+
+extern crate std;
+
+use core::mem::{size_of, zeroed};
+use core::net::{IpAddr, SocketAddr};
+use core::ptr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Waiting connections of a listening socket: what the kernel's own limit (4096) allows, since a
+/// thousand ranks may dial at once.
+const BACKLOG: i32 = 4096;
+
+/// An address as the kernel takes it: room for the longer of both families.
+#[repr(C)]
+union Raw {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+fn raw(at: SocketAddr) -> (Raw, libc::socklen_t) {
+    match at.ip() {
+        IpAddr::V4(ip) => {
+            let v4 = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: at.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+                sin_zero: [0; 8],
+            };
+            (Raw { v4 }, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        IpAddr::V6(ip) => {
+            // SAFETY: a plain structure of integers, for which zero is a value.
+            let mut v6: libc::sockaddr_in6 = unsafe { zeroed() };
+            v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            v6.sin6_port = at.port().to_be();
+            v6.sin6_addr.s6_addr = ip.octets();
+            (Raw { v6 }, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
+/// One socket.
+#[derive(Debug)]
+pub struct StreamSocket(OwnedFd);
+
+impl StreamSocket {
+    fn new(at: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
+        let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a call without pointers.
+        let fd = check(unsafe { libc::socket(family, kind, 0) })?;
+        // SAFETY: the kernel has just given us this descriptor.
+        let socket = StreamSocket(unsafe { OwnedFd::from_raw_fd(fd) });
+        // what a listening socket is set to, the sockets that it accepts are set to
+        socket.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms as i32)?;
+        Ok(socket)
+    }
+
+    /// A socket that listens at `at`; port 0: at any. Sockets that it accepts fail when what they
+    /// sent is not acknowledged for `silence_ms`.
+    pub fn listen(at: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
+        let socket = StreamSocket::new(at, silence_ms)?;
+        if at.is_ipv6() {
+            socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        }
+        let (address, length) = raw(at);
+        let pointer: *const Raw = &address;
+        // SAFETY: `address` is a whole structure of `length` bytes.
+        check(unsafe { libc::bind(socket.0.as_raw_fd(), pointer.cast(), length) })?;
+        // SAFETY: a call without pointers.
+        check(unsafe { libc::listen(socket.0.as_raw_fd(), BACKLOG) })?;
+        Ok(socket)
+    }
+
+    /// The port that the kernel chose.
+    pub fn port(&self) -> io::Result<u16> {
+        // SAFETY: a plain structure of integers, for which zero is a value.
+        let mut address = Raw { v6: unsafe { zeroed() } };
+        let mut length = size_of::<Raw>() as libc::socklen_t;
+        let pointer: *mut Raw = &mut address;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: `address` is valid for writes of `length` bytes.
+        check(unsafe { libc::getsockname(fd, pointer.cast(), &mut length) })?;
+        // SAFETY: the port lies at the same place in both structures, and all bytes are filled.
+        Ok(u16::from_be(unsafe { address.v4.sin_port }))
+    }
+
+    /// A socket that connects, or has connected, to `to`: what is sent on it is `WouldBlock` until
+    /// then, and the error if it fails.
+    pub fn connect(to: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
+        let socket = StreamSocket::new(to, silence_ms)?;
+        let (address, length) = raw(to);
+        let pointer: *const Raw = &address;
+        // SAFETY: `address` is a whole structure of `length` bytes.
+        match check(unsafe { libc::connect(socket.0.as_raw_fd(), pointer.cast(), length) }) {
+            Ok(_) => Ok(socket),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next one that dialled.
+    pub fn accept(&self) -> io::Result<StreamSocket> {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: no address is asked for, so both pointers may be null.
+        let fd = check(unsafe { libc::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags) })?;
+        // SAFETY: the kernel has just given us this descriptor.
+        Ok(StreamSocket(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sends what there is room for, and says how much that was.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL;
+        // SAFETY: `bytes` is readable for its length.
+        let sent =
+            unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Takes what is there; 0: the peer has closed.
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: `into` is writable for its length.
+        let got =
+            unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+
+    /// Asks the peer's kernel now and then whether it is there, when there is nothing else to send.
+    /// The first unanswered question starts the time that the socket was opened with.
+    pub fn keep_alive(&self, interval_s: i32) -> io::Result<()> {
+        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, interval_s)?;
+        self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval_s)?;
+        self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+    }
+
+    fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
+        let pointer: *const i32 = &value;
+        let length = size_of::<i32>() as libc::socklen_t;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: an integer, which lives until the call returns.
+        check(unsafe { libc::setsockopt(fd, level, name, pointer.cast(), length) }).map(|_| ())
+    }
+}
+
+impl AsFd for StreamSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Ends a socket for this process and for children that hold copies of it.
+pub fn shutdown(socket: BorrowedFd<'_>) {
+    // SAFETY: a call without pointers. What is not connected refuses, and is ended already.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+fn check(rc: i32) -> io::Result<i32> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}

@@ -1,0 +1,309 @@
+//! Data streams: a connection over TCP has sockets of its own (W8.6).
+//!
+//! The connector dials them and says on each whose it is; that is also how it asks for the
+//! connection. The listener gathers them, in whatever order they come, and answers over the link.
+//! From then on the data thread reads and writes them; nobody here does.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::address;
+use super::connection::{NONE, Phase};
+use super::control::{Control, TOKEN_STREAM};
+use super::dialing::system;
+use super::error::ConnectError;
+use super::event::{Rail, STREAMS_MAX, Side};
+use super::link::{LinkPhase, Parting};
+use super::memory::LinkMemory;
+use super::stream::StreamSocket;
+use crate::base::units::{Instant, Span};
+use crate::wire::WIRE_MAJOR;
+use crate::wire::hello::{ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame};
+use crate::wire::hello::{RefuseReason, RefusedHello, StreamHello};
+use std::io;
+use std::os::fd::AsFd;
+
+/// How often a stream is looked at on which a hello was sent and nobody has answered: its socket may
+/// have been dropped before it was read. Answers come over the link, so nothing waits for this.
+const STREAM_LOOK: Span = Span::millis(20);
+
+impl<M: LinkMemory> Control<M> {
+    /// Dials a connection's streams and asks for it.
+    pub fn ask_streams(&mut self, index: u32) {
+        let link = self.connections[index as usize].link;
+        let count = self.links[link as usize].streams;
+        let connection = &mut self.connections[index as usize];
+        connection.stream_count = count as u8;
+        connection.asked = true;
+        for stream in 0..count {
+            if let Err(error) = self.stream_dial(index, stream) {
+                self.fail(index, error);
+                return;
+            }
+        }
+        self.look_by(self.now().after(STREAM_LOOK));
+    }
+
+    fn stream_dial(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
+        let link = &self.links[self.connections[index as usize].link as usize];
+        let peer = link.peer;
+        let to = link.remote.ok_or(ConnectError::NoListener(peer))?;
+        let dialled = StreamSocket::connect(to, self.silence_ms());
+        let socket = dialled.map_err(|error| stream_error(&error, peer))?;
+        self.streams[index as usize][stream as usize] = Some(socket);
+        self.stream_say(index, stream)
+    }
+
+    /// Says whose a stream is, as soon as it has connected.
+    fn stream_say(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
+        let connection = &self.connections[index as usize];
+        let number = connection.handle(index).pack();
+        let hello = StreamHello {
+            endpoint_id: self.endpoint_id,
+            proof: self.stream_proof(connection.link, number, stream),
+            connection: number,
+            stream,
+            streams: u32::from(connection.stream_count),
+        };
+        let frame = Frame::StreamHello(hello, self.connect_hello(index));
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = frame.encode(&mut bytes);
+        let link = &self.links[connection.link as usize];
+        let peer = link.peer;
+        let Some(socket) = &self.streams[index as usize][stream as usize] else { return Ok(()) };
+        let bit = 1 << stream;
+        match socket.send(&bytes[..length]) {
+            Ok(sent) if sent == length => {
+                let connection = &mut self.connections[index as usize];
+                if connection.streams_unsent & bit != 0 {
+                    connection.streams_unsent &= !bit;
+                    self.poller.remove(socket.as_fd());
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let connection = &mut self.connections[index as usize];
+                if connection.streams_unsent & bit == 0 {
+                    let place = index as usize * STREAMS_MAX + stream as usize;
+                    let token = TOKEN_STREAM | place as u64;
+                    let added = self.poller.add_for(socket.as_fd(), token, false, true);
+                    added.map_err(|error| system(&error))?;
+                    connection.streams_unsent |= bit;
+                }
+                Ok(())
+            }
+            // a fresh socket takes more than a hello, so this one is of no use
+            Ok(_) => Err(ConnectError::Unreachable(peer, libc::ENOBUFS)),
+            Err(error) => Err(stream_error(&error, peer)),
+        }
+    }
+
+    /// A stream has connected, or failed.
+    pub fn stream_ready(&mut self, place: u32) {
+        let (index, stream) = (place / STREAMS_MAX as u32, place % STREAMS_MAX as u32);
+        let Some(connection) = self.connections.get(index as usize) else { return };
+        let waiting = connection.streams_unsent & (1 << stream) != 0;
+        if connection.phase != Phase::Connecting || !waiting {
+            return;
+        }
+        if let Err(error) = self.stream_say(index, stream) {
+            self.fail(index, error);
+        }
+    }
+
+    /// Looks whether the streams of an attempt were dropped unread, or refused on the spot.
+    pub fn streams_look(&mut self, index: u32, now: Instant) {
+        let connection = &self.connections[index as usize];
+        if connection.phase != Phase::Connecting || connection.stream_count == 0 {
+            return;
+        }
+        let count = u32::from(connection.stream_count);
+        self.look_by(now.after(STREAM_LOOK));
+        for stream in 0..count {
+            let connection = &self.connections[index as usize];
+            if connection.phase != Phase::Connecting {
+                return;
+            }
+            if connection.streams_unsent & (1 << stream) != 0 {
+                continue;
+            }
+            let mut bytes = [0; FRAME_BYTES_MAX];
+            let Some(socket) = &self.streams[index as usize][stream as usize] else { continue };
+            let result = match socket.receive(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Ok(length) => match Frame::decode(&bytes[..length]) {
+                    Ok(Frame::Refused(refused)) => {
+                        let reason = RefuseReason::from_wire(refused.reason);
+                        Err(self.refusal_error(connection.link, reason, refused.major))
+                    }
+                    _ => self.stream_dial(index, stream),
+                },
+                Err(_) => self.stream_dial(index, stream),
+            };
+            if let Err(error) = result {
+                self.fail(index, error);
+                return;
+            }
+        }
+    }
+
+    /// The link, of those on which a peer connects to us, that a stream's proof belongs to.
+    pub fn link_of_stream(&self, hello: &StreamHello) -> Option<u32> {
+        let mut at = self.chains.first(hello.endpoint_id);
+        while at != NONE {
+            let link = &self.links[at as usize];
+            let fits = link.rail == Rail::Tcp
+                && link.side == Side::Listener
+                && link.peer.endpoint_id == hello.endpoint_id
+                && matches!(link.phase, LinkPhase::ReplySent | LinkPhase::Ready);
+            if fits && self.stream_verify(at, hello) {
+                return Some(at);
+            }
+            at = link.chain_next;
+        }
+        None
+    }
+
+    /// A peer has dialled a stream.
+    pub fn stream_hello(
+        &mut self,
+        socket: StreamSocket,
+        hello: &StreamHello,
+        connect: &ConnectHello,
+    ) {
+        let place = hello.stream as usize;
+        let sound = hello.streams as usize <= STREAMS_MAX && hello.stream < hello.streams;
+        let Some(link) = self.link_of_stream(hello).filter(|_| sound) else {
+            self.stranger();
+            return;
+        };
+        if self.links[link as usize].phase == LinkPhase::ReplySent {
+            // the link's last word was sent before, and is mostly there
+            self.pump(link);
+            if self.link_of_stream(hello) != Some(link) {
+                return;
+            }
+        }
+        let Some(index) = self.gather(link, hello, connect) else { return };
+        self.streams[index as usize][place] = Some(socket);
+        if place == 0 {
+            let connection = &mut self.connections[index as usize];
+            connection.streams_asked = true;
+            connection.peer = *connect;
+            connection.listener = connect.target;
+        }
+        self.gathered(index);
+    }
+
+    /// The connection that a stream belongs to; a new one for the first that comes.
+    fn gather(&mut self, link: u32, hello: &StreamHello, connect: &ConnectHello) -> Option<u32> {
+        if let Some(index) = self.gathering(link, hello.connection) {
+            let fits = u32::from(self.connections[index as usize].stream_count) == hello.streams;
+            return fits.then_some(index);
+        }
+        let Some(index) = self.slot_acquire() else {
+            if hello.stream == 0 {
+                self.part(link, hello.connection, RefuseReason::Full);
+            }
+            return None;
+        };
+        let deadline = self.deadline();
+        let connection = &mut self.connections[index as usize];
+        connection.side = Side::Listener;
+        connection.stream_count = hello.streams as u8;
+        connection.deadline = deadline;
+        connection.peer = ConnectHello { connection: hello.connection, ..*connect };
+        self.connection_phase(index, Phase::Gathering);
+        self.link_join(index, link);
+        self.links[link as usize].gathering += 1;
+        self.look_by(deadline);
+        Some(index)
+    }
+
+    /// *Cost*: nothing while no connection of the link is being gathered; the newest are first.
+    fn gathering(&self, link: u32, number: u64) -> Option<u32> {
+        let link = &self.links[link as usize];
+        if link.gathering == 0 {
+            return None;
+        }
+        let mut at = link.first;
+        while at != NONE {
+            let connection = &self.connections[at as usize];
+            if connection.phase == Phase::Gathering && connection.peer.connection == number {
+                return Some(at);
+            }
+            at = connection.link_next;
+        }
+        None
+    }
+
+    /// Makes the connection once all of its streams are here, and the link stands.
+    fn gathered(&mut self, index: u32) {
+        let connection = &self.connections[index as usize];
+        let here = self.streams[index as usize].iter().flatten().count();
+        let link = connection.link;
+        let whole = here == usize::from(connection.stream_count) && connection.streams_asked;
+        if !whole || self.links[link as usize].phase != LinkPhase::Ready {
+            return;
+        }
+        let hello = connection.peer;
+        if !self.is_listener(hello.target) {
+            self.link_leave(index);
+            self.slot_stale(index);
+            self.slot_release(index);
+            self.part(link, hello.connection, RefuseReason::NoListener);
+            return;
+        }
+        self.links[link as usize].gathering -= 1;
+        self.opened(index);
+    }
+
+    /// A link stands: connections whose streams were faster are made.
+    pub fn gathered_all(&mut self, link: u32) {
+        let mut at = self.links[link as usize].first;
+        while at != NONE {
+            let next = self.connections[at as usize].link_next;
+            if self.connections[at as usize].phase == Phase::Gathering {
+                self.gathered(at);
+            }
+            at = next;
+        }
+    }
+
+    /// Says a last word to a peer's connection. If one waits already, this one is not said, and the
+    /// peer asks again when it sees its stream's end.
+    pub fn part(&mut self, link: u32, target: u64, reason: RefuseReason) {
+        if self.links[link as usize].parting.is_some() {
+            return;
+        }
+        let body = RefusedHello { target, reason: reason as u32, major: WIRE_MAJOR };
+        self.links[link as usize].parting = Some(match reason {
+            RefuseReason::Abandoned => Parting::Closed(body),
+            _ => Parting::Refused(body),
+        });
+        self.flush_parting(link);
+    }
+
+    /// Closes a connection's streams.
+    pub fn streams_close(&mut self, index: u32) {
+        let unsent = core::mem::take(&mut self.connections[index as usize].streams_unsent);
+        if self.connections[index as usize].stream_count == 0 {
+            return;
+        }
+        for (stream, socket) in self.streams[index as usize].iter_mut().enumerate() {
+            let Some(socket) = socket.take() else { continue };
+            if unsent & (1 << stream) != 0 {
+                self.poller.remove(socket.as_fd());
+            }
+        }
+    }
+}
+
+/// What it means that a stream cannot be dialled, although its link stands.
+fn stream_error(error: &io::Error, peer: super::peer::Peer) -> ConnectError {
+    match error.raw_os_error() {
+        _ if address::is_out_of_descriptors(error) => system(error),
+        Some(libc::ECONNREFUSED) => ConnectError::NoListener(peer),
+        code => ConnectError::Unreachable(peer, code.unwrap_or(0)),
+    }
+}

@@ -1,0 +1,99 @@
+//! Tables without searching: a set of indices, and links by the endpoint that they lead to.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::connection::NONE;
+use std::vec::Vec;
+
+/// A set of indices, walked in order. *Cost* of a walk: a word per 64 indices, and the members.
+#[derive(Debug)]
+pub(super) struct Marks {
+    words: Vec<u64>,
+    count: u32,
+}
+
+impl Marks {
+    /// An empty set over `0..bits`.
+    pub fn new(bits: usize) -> Marks {
+        Marks { words: std::vec![0; bits.div_ceil(64)], count: 0 }
+    }
+
+    /// How many are in.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Puts `index` in, or takes it out.
+    pub fn put(&mut self, index: u32, member: bool) {
+        let word = &mut self.words[index as usize / 64];
+        let bit = 1 << (index % 64);
+        let before = *word & bit != 0;
+        *word = if member { *word | bit } else { *word & !bit };
+        self.count = self.count + u32::from(member) - u32::from(before);
+    }
+
+    /// The first member at or after `from`.
+    pub fn next_from(&self, from: u32) -> Option<u32> {
+        if self.count == 0 {
+            return None;
+        }
+        let at = from as usize / 64;
+        let first = *self.words.get(at)? & (u64::MAX << (from % 64));
+        let rest = self.words[at + 1..].iter().copied();
+        let mut words = core::iter::once(first).chain(rest).enumerate();
+        words.find_map(|(i, word)| {
+            (word != 0).then(|| ((at + i) * 64) as u32 + word.trailing_zeros())
+        })
+    }
+}
+
+/// Heads of chains of links, by endpoint; each link has the index of the next in its chain.
+#[derive(Debug)]
+pub(super) struct Chains {
+    heads: Vec<u32>,
+}
+
+impl Chains {
+    /// Chains for `links` links.
+    pub fn new(links: usize) -> Chains {
+        Chains { heads: std::vec![NONE; links.next_power_of_two()] }
+    }
+
+    /// The head of the chain in which `endpoint` stands, if it does.
+    pub fn head(&mut self, endpoint: u128) -> &mut u32 {
+        // endpoint ids are random numbers
+        let at = endpoint as usize & (self.heads.len() - 1);
+        &mut self.heads[at]
+    }
+
+    /// The first of the chain.
+    pub fn first(&self, endpoint: u128) -> u32 {
+        self.heads[endpoint as usize & (self.heads.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_walked_in_order() {
+        let mut marks = Marks::new(200);
+        for index in [3, 64, 199, 64] {
+            marks.put(index, true);
+        }
+        marks.put(5, false);
+        assert_eq!(marks.count(), 3);
+        let mut seen = std::vec::Vec::new();
+        let mut from = 0;
+        while let Some(index) = marks.next_from(from) {
+            seen.push(index);
+            from = index + 1;
+        }
+        assert_eq!(seen, [3, 64, 199]);
+        marks.put(64, false);
+        assert_eq!(marks.next_from(4), Some(199));
+        assert_eq!(marks.next_from(200), None);
+    }
+}

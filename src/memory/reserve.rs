@@ -1,0 +1,76 @@
+//! Address space that becomes memory where it is touched.
+
+use super::errno::Errno;
+use core::ptr;
+
+/// Private zeroed memory, of which only touched pages exist; unmapped on drop.
+#[derive(Debug)]
+pub struct Reserve {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: plain memory reached through raw pointers; the type itself only calls the kernel.
+unsafe impl Send for Reserve {}
+
+impl Reserve {
+    /// Reserves `length` bytes, not zero.
+    ///
+    /// *Errors*: ENOMEM when the address space is limited.
+    pub fn create(length: usize) -> Result<Reserve, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let start = unsafe { libc::mmap(ptr::null_mut(), length, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // Whole huge pages for a few bytes of each part would be what this type avoids.
+        // SAFETY: our mapping; advice that is refused changes nothing.
+        unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
+        Ok(Reserve { start: start.cast(), length })
+    }
+
+    /// First byte; aligned to a page.
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Gives the whole pages of a range back; they read as zero afterwards. *Panics* when the range
+    /// lies outside.
+    pub fn release(&self, offset: usize, length: usize) {
+        assert!(offset <= self.length && length <= self.length - offset);
+        // SAFETY: inside our mapping.
+        let at = unsafe { self.start.add(offset) };
+        // SAFETY: as above; nobody keeps references into it, only pointers.
+        unsafe { libc::madvise(at.cast(), length, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        // SAFETY: our mapping, and nobody uses it beyond this type's life.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_pages_read_as_zero() {
+        let reserve = Reserve::create(64 << 20).unwrap();
+        // SAFETY: inside the mapping.
+        unsafe { reserve.start().add(4096).write(7) };
+        reserve.release(4096, 4096);
+        // SAFETY: as above.
+        assert_eq!(unsafe { reserve.start().add(4096).read() }, 0);
+        assert_eq!(reserve.length(), 64 << 20);
+    }
+}

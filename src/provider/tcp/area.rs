@@ -1,0 +1,128 @@
+//! Where a peer's storage lies: one part of the reserve each, touched where it is used.
+
+use super::out::{Out, OutSpan, SPANS_MAX};
+use crate::fabric::Head;
+use crate::memory::Reserve;
+
+/// Received messages of one peer that may be held: more than the credits of the transport.
+pub const SLOTS: usize = 64;
+/// Longest payload of a send.
+pub const SEND_BYTES_MAX: u32 = 8 << 10;
+/// Staged bytes of a peer's first stream.
+const STAGING_FIRST: u32 = 32 << 10;
+/// Staged bytes of the others, which carry long writes alone: their headers and answers.
+const STAGING_OTHER: u32 = 8 << 10;
+/// What a stream has beside its staging: spans, and reads of the peer that wait to be answered.
+const STREAM_TABLES: usize = 4096;
+const ASKED_AT: usize = SPANS_MAX as usize * size_of::<OutSpan>();
+/// The table of receive slots.
+const SLOT_TABLE: usize = 4096;
+/// The scratch buffer, and before it room for the start of a frame that came before.
+pub const SCRATCH_BYTES: usize = 64 << 10;
+pub const SCRATCH_AT: usize = 64;
+/// The scratch buffer's part of the reserve.
+const SCRATCH_PART: usize = SCRATCH_BYTES + 4096;
+
+const _: () = assert!(SLOTS * size_of::<Slot>() <= SLOT_TABLE);
+const _: () = assert!(ASKED_AT + super::stream::ASKED_MAX * size_of::<Asked>() <= STREAM_TABLES);
+
+/// A read of the peer that waits to be answered.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct Asked {
+    pub key: u64,
+    pub address: u64,
+    pub length: u32,
+    pub token: u32,
+}
+
+/// A message that was received and not released.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct Slot {
+    /// Where its payload lies now: in the scratch buffer, or in the slot's own cell.
+    pub address: u64,
+    pub length: u32,
+    pub head: Head,
+}
+
+/// The reserve, cut into parts.
+#[derive(Debug)]
+pub struct Area {
+    reserve: Reserve,
+    streams: usize,
+}
+
+const fn part_bytes(streams: usize) -> usize {
+    let staging = STAGING_FIRST as usize + (streams - 1) * STAGING_OTHER as usize;
+    staging + streams * STREAM_TABLES + SLOT_TABLE + SLOTS * SEND_BYTES_MAX as usize
+}
+
+impl Area {
+    /// Parts for so many peers with so many streams each.
+    pub fn create(peers_max: u32, streams: u32) -> Result<Area, i32> {
+        let streams = streams as usize;
+        let length = SCRATCH_PART + peers_max as usize * part_bytes(streams);
+        let reserve = Reserve::create(length).map_err(|errno| errno.0)?;
+        Ok(Area { reserve, streams })
+    }
+
+    /// First byte of the scratch buffer's room for starts of frames.
+    pub fn scratch(&self) -> *mut u8 {
+        self.reserve.start()
+    }
+
+    fn part(&self, peer: usize, offset: usize) -> *mut u8 {
+        let at = SCRATCH_PART + peer * part_bytes(self.streams) + offset;
+        assert!(at < self.reserve.length());
+        // SAFETY: inside the reserve, as just asserted.
+        unsafe { self.reserve.start().add(at) }
+    }
+
+    fn slots_at(&self) -> usize {
+        self.streams * STREAM_TABLES
+    }
+
+    fn staging_at(&self, stream: usize) -> usize {
+        let first = if stream == 0 { 0 } else { STAGING_FIRST as usize };
+        let others = stream.saturating_sub(1) * STAGING_OTHER as usize;
+        self.cells_at() + SLOTS * SEND_BYTES_MAX as usize + first + others
+    }
+
+    fn cells_at(&self) -> usize {
+        self.slots_at() + SLOT_TABLE
+    }
+
+    /// An empty queue of one stream of a peer. Nobody else uses it.
+    pub fn out(&self, peer: usize, stream: usize) -> Out {
+        let size = if stream == 0 { STAGING_FIRST } else { STAGING_OTHER };
+        let staging = self.part(peer, self.staging_at(stream));
+        // SAFETY: both are parts of the reserve that nothing else uses; the queue is dropped
+        // before the reserve, as a record of the same rail.
+        unsafe { Out::new(staging, size, self.part(peer, stream * STREAM_TABLES)) }
+    }
+
+    /// The place of one of the reads that wait.
+    pub fn asked(&self, peer: usize, stream: usize, count: u32) -> *mut Asked {
+        let at = count as usize % super::stream::ASKED_MAX * size_of::<Asked>();
+        self.part(peer, stream * STREAM_TABLES + ASKED_AT + at).cast()
+    }
+
+    /// A receive slot's record.
+    pub fn slot(&self, peer: usize, slot: usize) -> *mut Slot {
+        assert!(slot < SLOTS);
+        self.part(peer, self.slots_at() + slot * size_of::<Slot>()).cast()
+    }
+
+    /// A receive slot's own memory, [`SEND_BYTES_MAX`] long.
+    pub fn cell(&self, peer: usize, slot: usize) -> *mut u8 {
+        assert!(slot < SLOTS);
+        self.part(peer, self.cells_at() + slot * SEND_BYTES_MAX as usize)
+    }
+
+    /// Gives a closed peer's pages back.
+    pub fn release(&self, peer: usize) {
+        let length = part_bytes(self.streams);
+        self.reserve.release(SCRATCH_PART + peer * length, length);
+    }
+}

@@ -1,0 +1,162 @@
+//! How peers end: by themselves, by the side band, by a fence, by a close.
+
+use super::ops::Outcome;
+use super::peer::State;
+use super::push::ROOM_FOR_ANSWERS;
+use super::rail::{Events, NONE, Tcp};
+use super::socket;
+use crate::base::ids::PeerIndex;
+use crate::base::units::Span;
+use crate::fabric::{Completion, DownCause};
+use crate::wire::stream::StreamFrame;
+
+/// How long a peer that has closed, as the side band says, may take until its last bytes are here:
+/// they come on another way than its word.
+const LAST_BYTES: Span = Span::millis(100);
+/// Bytes of a peer that is ending which one poll reads.
+const ENDING_BYTES: u64 = 256 << 10;
+/// Bytes that a fence or a close hands over at most, of what was staged before.
+const PARTING_BYTES: u64 = 1 << 20;
+
+impl Tcp<'_> {
+    /// Nothing is sent to the peer any more; what has come is still reported, then the end.
+    #[cold]
+    pub(super) fn begin_end(&mut self, peer: usize, cause: DownCause, code: i32) {
+        let record = &mut self.peers[peer];
+        if record.state != State::Open {
+            return;
+        }
+        record.end(cause, code);
+        self.endings += 1;
+        let domain = self.domain;
+        for index in self.streams_of(peer) {
+            self.streams[index].out.clear(|region| domain.pin(region, -1));
+        }
+    }
+
+    /// The peer broke the wire format: nothing of it is looked at any more.
+    #[cold]
+    pub(super) fn break_off(&mut self, peer: usize) {
+        self.begin_end(peer, DownCause::Failed, 0);
+        for index in self.streams_of(peer) {
+            socket::shut(self.streams[index].fd);
+            self.stream_close(index);
+        }
+    }
+
+    pub(super) fn streams_of(&self, peer: usize) -> core::ops::Range<usize> {
+        let first = self.stream_index(PeerIndex(peer as u32), 0);
+        first..first + self.peers[peer].streams as usize
+    }
+
+    /// Goes on with every peer that is ending.
+    #[cold]
+    pub(super) fn end_peers(&mut self, events: &mut Events) {
+        for peer in 0..self.peers.len() {
+            let owner = self.scratch.owner;
+            if !events.has_room() || owner != NONE {
+                return; // what was read comes first
+            }
+            if self.peers[peer].state == State::Ending && self.has_all(peer, events) {
+                self.end_peer(peer, events);
+            }
+        }
+    }
+
+    /// Reads on, and says whether nothing more can come.
+    fn has_all(&mut self, peer: usize, events: &mut Events) -> bool {
+        let mut all = true;
+        for index in self.streams_of(peer) {
+            if self.streams[index].is_open {
+                all &= self.receive_stream(index, events, &mut ENDING_BYTES.clone());
+            }
+        }
+        let record = &mut self.peers[peer];
+        if record.cause() == DownCause::Closed && !record.has_until {
+            record.has_until = true;
+            record.until = self.now.after(LAST_BYTES);
+        }
+        let early = record.has_until && self.now < record.until;
+        all && !(early && self.streams_of(peer).any(|index| self.streams[index].is_open))
+    }
+
+    fn end_peer(&mut self, peer: usize, events: &mut Events) {
+        if !events.has_room() {
+            return;
+        }
+        self.streams_close(peer, Outcome::PeerDown);
+        let record = &mut self.peers[peer];
+        record.state = State::Down;
+        self.endings -= 1;
+        let cause = record.cause();
+        events.push(Completion::PeerDown { peer: PeerIndex(peer as u32), cause });
+    }
+
+    /// Stops all streams, and ends what was accepted.
+    fn streams_close(&mut self, peer: usize, outcome: Outcome) {
+        let code = self.peers[peer].code;
+        for index in self.streams_of(peer) {
+            self.stream_close(index);
+            let stream = &mut self.streams[index];
+            for mut list in
+                [core::mem::take(&mut stream.flying), core::mem::take(&mut stream.reads)]
+            {
+                while let Some(op) = self.ops.take_first(&mut list) {
+                    let entry = self.ops.get(op);
+                    if entry.outcome == Outcome::Success {
+                        (entry.outcome, entry.code) = (outcome, code);
+                    }
+                    if let Some(region) = entry.pin.checked_sub(1) {
+                        self.domain.pin(region, -1);
+                    }
+                    self.ops.finish(op);
+                }
+            }
+        }
+    }
+
+    /// Says goodbye behind what was staged, and hands over what the kernel takes of that.
+    fn part(&mut self, peer: usize) {
+        if !self.peers[peer].takes_ops() {
+            return;
+        }
+        for index in self.streams_of(peer) {
+            self.flush(index, &mut PARTING_BYTES.clone());
+            if !self.peers[peer].takes_ops() {
+                return;
+            }
+            if self.streams[index].out.has_room(ROOM_FOR_ANSWERS) {
+                self.stage(index, &StreamFrame::Bye);
+            }
+            self.flush(index, &mut PARTING_BYTES.clone());
+        }
+    }
+
+    /// Nothing of this peer moves here any more, either way, when this returns: only our own calls
+    /// move anything, and there will be none.
+    pub(super) fn fence(&mut self, peer: usize) {
+        self.part(peer);
+        for index in self.streams_of(peer) {
+            if self.streams[index].is_open {
+                socket::shut(self.streams[index].fd);
+            }
+        }
+        self.streams_close(peer, Outcome::Canceled);
+        self.peers[peer].is_fenced = true;
+    }
+
+    /// Forgets a peer without ops in flight.
+    pub(super) fn forget(&mut self, peer: usize) {
+        self.part(peer);
+        self.streams_close(peer, Outcome::Canceled);
+        if self.peers[peer].state == State::Ending {
+            self.endings -= 1;
+        }
+        if self.scratch.holder == peer as u32 {
+            self.scratch.holder = NONE;
+        }
+        self.peers[peer].state = State::Closed;
+        self.peers_open -= 1;
+        self.area.release(peer);
+    }
+}

@@ -1,0 +1,140 @@
+//! One peer: its state, and its receive slots.
+
+use super::area::{Area, SLOTS, Slot};
+use crate::base::carve::Zeroable;
+use crate::base::units::Instant;
+use crate::fabric::DownCause;
+
+/// How far a peer's life has gone.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// Not in use.
+    #[default]
+    Closed = 0,
+    /// In use.
+    Open = 1,
+    /// Nothing goes out any more; what had come is reported, then the end.
+    Ending = 2,
+    /// The end was reported.
+    Down = 3,
+}
+
+/// The record of one peer. Zeroed: closed.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Peer {
+    pub state: State,
+    /// Whether a fence was posted: nothing is received any more.
+    pub is_fenced: bool,
+    /// Whether `until` is set.
+    pub has_until: bool,
+    /// Why it ends: see [`Peer::cause`].
+    cause: u8,
+    /// The system's code of that.
+    pub code: i32,
+    /// Ops accepted and not reported.
+    pub in_flight: u32,
+    /// Streams in use.
+    pub streams: u32,
+    /// Bit `i`: slot `i` is held.
+    pub held: u64,
+    /// Bit `i`: the payload of slot `i` lies in the scratch buffer.
+    pub in_scratch: u64,
+    /// When the end is reported although more might come.
+    pub until: Instant,
+}
+
+// SAFETY: integers, and enums with a zero value: a closed peer.
+unsafe impl Zeroable for Peer {}
+
+impl Peer {
+    /// A peer that was just opened.
+    pub fn opened(streams: u32) -> Peer {
+        let (code, in_flight, held, in_scratch) = (0, 0, 0, 0);
+        let (is_fenced, has_until, cause, until) = (false, false, 0, Instant(0));
+        let state = State::Open;
+        Peer {
+            state,
+            is_fenced,
+            has_until,
+            cause,
+            code,
+            in_flight,
+            streams,
+            held,
+            in_scratch,
+            until,
+        }
+    }
+
+    /// Whether ops other than fences are accepted.
+    #[inline]
+    pub fn takes_ops(&self) -> bool {
+        self.state == State::Open && !self.is_fenced
+    }
+
+    /// Begins to end, once.
+    pub fn end(&mut self, cause: DownCause, code: i32) {
+        self.state = State::Ending;
+        self.code = code;
+        self.cause = match cause {
+            DownCause::Closed => 0,
+            DownCause::Died => 1,
+            DownCause::Failed => 2,
+        };
+    }
+
+    /// Why it ends.
+    pub fn cause(&self) -> DownCause {
+        match self.cause {
+            0 => DownCause::Closed,
+            1 => DownCause::Died,
+            _ => DownCause::Failed,
+        }
+    }
+
+    /// Takes a receive slot for a payload at `address`. `None`: the peer has sent more messages
+    /// than there are slots.
+    #[inline]
+    pub fn slot_acquire(&mut self, area: &Area, peer: usize, length: u32) -> Option<u32> {
+        let slot = (!self.held).trailing_zeros();
+        if slot as usize >= SLOTS {
+            return None;
+        }
+        self.held |= 1 << slot;
+        let address = area.cell(peer, slot as usize) as u64;
+        let record = area.slot(peer, slot as usize);
+        // SAFETY: the record is this slot's alone, and inside the reserve.
+        unsafe { (*record).address = address };
+        // SAFETY: as above.
+        unsafe { (*record).length = length };
+        Some(slot)
+    }
+
+    /// A held slot's record. *Panics* when it is not held.
+    #[inline]
+    pub fn slot(&self, area: &Area, peer: usize, slot: u64) -> Slot {
+        assert!(slot < SLOTS as u64 && self.held & 1 << slot != 0, "a receive slot that is held");
+        // SAFETY: inside the reserve, and written when it was acquired.
+        unsafe { area.slot(peer, slot as usize).read() }
+    }
+
+    /// Moves what lies in the scratch buffer to the slots' own cells.
+    #[cold]
+    pub fn evacuate(&mut self, area: &Area, peer: usize) {
+        while self.in_scratch != 0 {
+            let slot = self.in_scratch.trailing_zeros() as usize;
+            self.in_scratch &= self.in_scratch - 1;
+            let record = area.slot(peer, slot);
+            // SAFETY: written when the slot was acquired.
+            let (from, length) = unsafe { ((*record).address, (*record).length) };
+            let cell = area.cell(peer, slot);
+            // SAFETY: the payload lies in the scratch buffer, and fits into a cell (checked when
+            // its frame was read).
+            unsafe { cell.copy_from(from as *const u8, length as usize) };
+            // SAFETY: as above.
+            unsafe { (*record).address = cell as u64 };
+        }
+    }
+}

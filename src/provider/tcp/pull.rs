@@ -1,0 +1,498 @@
+//! The way in: bytes are read where they belong, or into the scratch buffer, and frames taken out.
+
+use super::area::{Asked, SCRATCH_BYTES, SEND_BYTES_MAX};
+use super::ops::Outcome;
+use super::rail::{Events, NONE, Tcp};
+use super::socket::{self, Moved, Piece};
+use super::stream::{ASKED_MAX, Payload, To};
+use crate::base::ids::PeerIndex;
+use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
+use crate::provider::touch;
+use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, SEND_HEAD_BYTES, StreamFrame};
+
+/// Bytes of one read at most, beside the scratch buffer.
+const READ_BYTES_MAX: u64 = 256 << 10;
+/// Bytes of one read at least, so that a small budget does not cost a call per page.
+const READ_BYTES_MIN: u64 = 64 << 10;
+/// Payloads from here on are likely followed by their like, so that little is read behind them:
+/// what is read into the scratch buffer is copied once more.
+const LONG_BYTES: u64 = 16 << 10;
+/// How much is read behind a long payload: a few headers.
+const BEHIND_LONG: usize = 256;
+
+/// The peer broke the rules of the wire.
+struct Garbage;
+
+/// How far a look at the scratch buffer came.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Parsed {
+    /// To its end.
+    All,
+    /// To an event that found no room.
+    Full,
+}
+
+/// What a read of a stream gave.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Read {
+    /// As much as was asked for: there may be more.
+    Whole,
+    /// Less: there is no more.
+    Short,
+    /// Nothing.
+    Empty,
+    /// The stream is closed now.
+    Closed,
+}
+
+impl Tcp<'_> {
+    /// Reads what there is, about `budget` bytes of it, as long as events find room.
+    #[inline]
+    pub(super) fn receive(&mut self, events: &mut Events, budget: &mut u64) {
+        if self.scratch.owner != NONE && self.parse(events) == Parsed::Full {
+            return;
+        }
+        let mut turn = 0;
+        while *budget > 0 && events.has_room() {
+            let Some(index) = self.next_readable(&mut turn) else { return };
+            self.receive_stream(index, events, budget);
+        }
+    }
+
+    /// The same for one stream. Says whether it has nothing more.
+    pub(super) fn receive_stream(
+        &mut self,
+        index: usize,
+        events: &mut Events,
+        budget: &mut u64,
+    ) -> bool {
+        while *budget > 0 && events.has_room() && self.streams[index].is_open {
+            let read = self.read(index, budget);
+            if matches!(read, Read::Whole | Read::Short) && self.parse(events) == Parsed::Full {
+                return false;
+            }
+            match read {
+                Read::Whole => {}
+                Read::Short => return false,
+                Read::Empty | Read::Closed => return true,
+            }
+        }
+        false
+    }
+
+    /// One system call.
+    fn read(&mut self, index: usize, budget: &mut u64) -> Read {
+        self.clear_scratch();
+        let stream = &mut self.streams[index];
+        let carried = stream.carried as usize;
+        let start = self.scratch.start;
+        self.scratch.at = 0;
+        self.scratch.end = 0;
+        if stream.payload.to != To::Nowhere && stream.payload.to != To::Drop {
+            if stream.payload.left > 0 {
+                return self.read_payload(index, budget);
+            }
+        } else if carried > 0 {
+            // SAFETY: there is room for the start of a frame before the buffer.
+            let before = unsafe { start.sub(carried) };
+            touch_out(&stream.carry[..carried], before);
+        }
+        // SAFETY: the scratch buffer is as long, and nobody looks at it now.
+        let moved = unsafe { socket::receive(stream.fd, start, SCRATCH_BYTES) };
+        match moved {
+            Moved::Bytes(bytes) => {
+                stream.carried = 0;
+                self.scratch.end = bytes;
+                self.scratch.at = 0;
+                self.scratch.before = carried;
+                self.scratch.owner = index as u32;
+                *budget = budget.saturating_sub(bytes as u64);
+                if bytes == SCRATCH_BYTES { Read::Whole } else { Read::Short }
+            }
+            other => self.read_nothing(index, other),
+        }
+    }
+
+    /// Reads the rest of a payload to its place, and what comes behind it to the scratch buffer.
+    fn read_payload(&mut self, index: usize, budget: &mut u64) -> Read {
+        let payload = self.streams[index].payload;
+        let most = (*budget).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        let part = payload.left.min(most);
+        let Some(pinned) = self.payload_pin(index) else {
+            return Read::Whole; // it is dropped from now on
+        };
+        let whole = part == payload.left;
+        let behind = match whole {
+            true if payload.left >= LONG_BYTES => BEHIND_LONG,
+            true => SCRATCH_BYTES,
+            false => 0,
+        };
+        let mut pieces = [
+            Piece { iov_base: payload.address as *mut _, iov_len: part as usize },
+            Piece { iov_base: self.scratch.start.cast(), iov_len: behind },
+        ];
+        let fd = self.streams[index].fd;
+        // SAFETY: the payload's place is a cell of ours, or lies in a pinned region (`payload_pin`
+        // or the read's own pin); the scratch buffer is as long, and nobody looks at it now.
+        let moved = match behind {
+            0 => unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) },
+            _ => unsafe { socket::receive_into(fd, &mut pieces) },
+        };
+        self.unpin(pinned);
+        let Moved::Bytes(bytes) = moved else { return self.read_nothing(index, moved) };
+        let own = part.min(bytes as u64);
+        let payload = &mut self.streams[index].payload;
+        payload.left -= own;
+        payload.address += own;
+        *budget = budget.saturating_sub(bytes as u64);
+        self.scratch.end = bytes - own as usize;
+        self.scratch.before = 0;
+        self.scratch.owner = index as u32;
+        if bytes == part as usize + behind { Read::Whole } else { Read::Short }
+    }
+
+    fn read_nothing(&mut self, index: usize, moved: Moved) -> Read {
+        let (peer, _) = self.peer_of(index);
+        match moved {
+            Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
+            Moved::Ended => {
+                let bye = self.streams[index].bye;
+                let cause = if bye { DownCause::Closed } else { DownCause::Died };
+                self.begin_end(peer, cause, 0);
+            }
+            Moved::Broken(code) => self.begin_end(peer, DownCause::Died, code),
+        }
+        self.stream_close(index);
+        Read::Closed
+    }
+
+    /// Makes the scratch buffer free to be written over.
+    #[inline]
+    fn clear_scratch(&mut self) {
+        debug_assert!(self.scratch.owner == NONE);
+        if self.scratch.holder != NONE {
+            let holder = self.scratch.holder as usize;
+            self.peers[holder].evacuate(&self.area, holder);
+            self.scratch.holder = NONE;
+        }
+    }
+
+    /// Pins the region that a payload goes to. `None`: it is gone, and so is the payload.
+    #[inline]
+    fn payload_pin(&mut self, index: usize) -> Option<u32> {
+        let payload = &mut self.streams[index].payload;
+        if payload.to != To::Region {
+            return Some(NONE);
+        }
+        match self.domain.find(RailKey(payload.key), payload.address, payload.left) {
+            Some(region) => {
+                self.domain.pin(region, 1);
+                Some(region)
+            }
+            None => {
+                payload.to = To::Drop;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn unpin(&self, region: u32) {
+        if region != NONE {
+            self.domain.pin(region, -1);
+        }
+    }
+
+    /// Takes the frames out of the scratch buffer.
+    pub(super) fn parse(&mut self, events: &mut Events) -> Parsed {
+        let index = self.scratch.owner as usize;
+        loop {
+            let step = match self.streams[index].payload.to {
+                To::Nowhere => self.parse_frame(index, events),
+                To::Cell | To::Region | To::Read | To::Drop => self.parse_payload(index, events),
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) if events.has_room() => break,
+                Ok(false) if self.scratch_left() == 0 && self.between_frames(index) => break,
+                Ok(false) => return Parsed::Full,
+                Err(Garbage) => {
+                    let (peer, _) = self.peer_of(index);
+                    self.break_off(peer);
+                    break;
+                }
+            }
+        }
+        self.scratch.owner = NONE;
+        Parsed::All
+    }
+
+    #[inline]
+    fn scratch_left(&self) -> usize {
+        self.scratch.end - self.scratch.at + self.scratch.before
+    }
+
+    /// Whether no payload is whole and waits to be reported.
+    fn between_frames(&self, index: usize) -> bool {
+        let payload = &self.streams[index].payload;
+        payload.to == To::Nowhere || payload.left > 0
+    }
+
+    /// The bytes that were not looked at.
+    #[inline]
+    fn scratch_bytes(&self) -> &[u8] {
+        // SAFETY: `before` bytes before the buffer and those up to `end` were written, and nobody
+        // writes them while they are looked at.
+        unsafe {
+            let at = self.scratch.start.add(self.scratch.at).sub(self.scratch.before);
+            core::slice::from_raw_parts(at, self.scratch_left())
+        }
+    }
+
+    #[inline]
+    fn scratch_pass(&mut self, bytes: usize) {
+        let carried = self.scratch.before.min(bytes);
+        self.scratch.before -= carried;
+        self.scratch.at += bytes - carried;
+    }
+
+    /// Takes one frame. `false`: there is no whole header, or no room for an event.
+    #[inline]
+    fn parse_frame(&mut self, index: usize, events: &mut Events) -> Result<bool, Garbage> {
+        let bytes = self.scratch_bytes();
+        let Some(first) = bytes.first() else { return Ok(false) };
+        if !events.has_room() {
+            return Ok(false);
+        }
+        let length = StreamFrame::header_bytes(*first).map_err(|_| Garbage)?;
+        if bytes.len() < length {
+            let left = bytes.len();
+            let mut carry = [0; HEADER_BYTES_MAX];
+            carry[..left].copy_from_slice(bytes);
+            self.streams[index].carry = carry;
+            self.streams[index].carried = left as u8;
+            self.scratch_pass(left);
+            return Ok(false);
+        }
+        let frame = StreamFrame::decode(&bytes[..length]).map_err(|_| Garbage)?;
+        if let StreamFrame::Send { length } = frame {
+            self.take_send(index, length, events)?;
+            return Ok(true);
+        }
+        self.scratch_pass(length);
+        self.take(index, frame)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn take_send(&mut self, index: usize, length: u32, events: &mut Events) -> Result<(), Garbage> {
+        let (peer, n) = self.peer_of(index);
+        if n != 0 || length > SEND_BYTES_MAX {
+            return Err(Garbage);
+        }
+        let mut head: Head = [0; SEND_HEAD_BYTES];
+        head.copy_from_slice(&self.scratch_bytes()[SEND_HEAD_AT..][..SEND_HEAD_BYTES]);
+        self.scratch_pass(HEADER_BYTES_MAX);
+        let slot = self.peers[peer].slot_acquire(&self.area, peer, length).ok_or(Garbage)?;
+        if self.scratch_left() < length as usize {
+            // SAFETY: the record is this slot's alone.
+            unsafe { (*self.area.slot(peer, slot as usize)).head = head };
+            let address = self.area.cell(peer, slot as usize) as u64;
+            let to = To::Cell;
+            self.streams[index].payload =
+                Payload { to, address, left: length.into(), slot, ..Payload::default() };
+            return Ok(());
+        }
+        if length > 0 {
+            // SAFETY: the payload lies in the buffer, whole.
+            let address = unsafe { self.scratch.start.add(self.scratch.at) } as u64;
+            // SAFETY: the record is this slot's alone.
+            unsafe { (*self.area.slot(peer, slot as usize)).address = address };
+            self.peers[peer].in_scratch |= 1 << slot;
+            self.scratch.holder = peer as u32;
+            self.scratch_pass(length as usize);
+        }
+        events.push(received(peer, slot, head, length));
+        Ok(())
+    }
+
+    /// Acts on a frame that is no send.
+    fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
+        match frame {
+            StreamFrame::Send { .. } => unreachable!("taken by `take_send`"),
+            StreamFrame::Write { length, key, address, immediate, silent } => {
+                let found = self.domain.find(RailKey(key), address, length.into());
+                let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
+                let has_immediate = immediate.is_some();
+                let immediate = immediate.unwrap_or(0);
+                let (left, slot) = (length.into(), 0);
+                self.streams[index].payload =
+                    Payload { address, left, key, slot, immediate, has_immediate, silent, to };
+                Ok(())
+            }
+            StreamFrame::Read { length, token, key, address } => {
+                self.take_read(index, Asked { key, address, length, token })
+            }
+            StreamFrame::ReadReply { length, token, refused } => {
+                self.take_reply(index, length, token, refused)
+            }
+            StreamFrame::Add { key, address, value } => {
+                let found = self.domain.find(RailKey(key), address, 8);
+                let found = found.filter(|_| address.is_multiple_of(8));
+                if let Some(region) = found {
+                    self.domain.pin(region, 1);
+                    // SAFETY: aligned, and in a registered region (`find`), which is pinned.
+                    unsafe { touch::add(address, value) };
+                    self.domain.pin(region, -1);
+                }
+                self.answer(index, found.is_some())
+            }
+            StreamFrame::Done { through } => self.take_done(index, through),
+            StreamFrame::Failed { index: op } => {
+                let stream = &self.streams[index];
+                let number = op.wrapping_sub(stream.done);
+                let entry = self.ops.nth(&stream.flying, number).ok_or(Garbage)?;
+                entry.outcome = Outcome::Key;
+                Ok(())
+            }
+            StreamFrame::Bye => {
+                self.streams[index].bye = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(&mut self, index: usize, carried_out: bool) -> Result<(), Garbage> {
+        if !self.streams[index].answer(carried_out) {
+            return Err(Garbage);
+        }
+        self.mark_dirty(index);
+        Ok(())
+    }
+
+    fn take_read(&mut self, index: usize, asked: Asked) -> Result<(), Garbage> {
+        let (peer, n) = self.peer_of(index);
+        let stream = &mut self.streams[index];
+        if stream.asked.wrapping_sub(stream.served) as usize >= ASKED_MAX {
+            return Err(Garbage);
+        }
+        // SAFETY: a place that no waiting read has.
+        unsafe { self.area.asked(peer, n, stream.asked).write(asked) };
+        stream.asked = stream.asked.wrapping_add(1);
+        self.mark_dirty(index);
+        Ok(())
+    }
+
+    fn take_reply(
+        &mut self,
+        index: usize,
+        length: u32,
+        token: u32,
+        refused: bool,
+    ) -> Result<(), Garbage> {
+        let stream = &mut self.streams[index];
+        let op = stream.reads.first().ok_or(Garbage)?;
+        let entry = self.ops.get(op);
+        let fits = if refused { length == 0 } else { length == entry.length };
+        if token != stream.reads_done || !fits {
+            return Err(Garbage);
+        }
+        if refused {
+            entry.outcome = Outcome::Key;
+        }
+        let (address, left) = (entry.address, length.into());
+        stream.payload = Payload { to: To::Read, address, left, ..Payload::default() };
+        Ok(())
+    }
+
+    fn take_done(&mut self, index: usize, through: u32) -> Result<(), Garbage> {
+        let stream = &mut self.streams[index];
+        if through.wrapping_sub(stream.done) > stream.posted.wrapping_sub(stream.done) {
+            return Err(Garbage);
+        }
+        while stream.done != through {
+            stream.done = stream.done.wrapping_add(1);
+            let op = self.ops.take_first(&mut stream.flying).ok_or(Garbage)?;
+            let entry = self.ops.get(op);
+            if let Some(region) = entry.pin.checked_sub(1) {
+                self.domain.pin(region, -1);
+            }
+            self.ops.finish(op);
+        }
+        Ok(())
+    }
+
+    /// Takes what there is of a payload. `false`: more must come, or there is no room.
+    #[inline]
+    fn parse_payload(&mut self, index: usize, events: &mut Events) -> Result<bool, Garbage> {
+        let part = self.streams[index].payload.left.min(self.scratch_left() as u64);
+        if part > 0 {
+            debug_assert!(self.scratch.before == 0, "a carried start is less than a header");
+            let pinned = self.payload_pin(index);
+            let payload = &mut self.streams[index].payload;
+            if payload.to != To::Drop {
+                let from = self.scratch_bytes().as_ptr() as u64;
+                let to = self.streams[index].payload.address;
+                // SAFETY: the payload's place is a cell of ours, or lies in a pinned region; the
+                // source lies in the scratch buffer.
+                unsafe { touch::copy(from, to, part) };
+            }
+            self.unpin(pinned.unwrap_or(NONE));
+            let payload = &mut self.streams[index].payload;
+            payload.left -= part;
+            payload.address += part;
+            self.scratch_pass(part as usize);
+        }
+        if self.streams[index].payload.left > 0 || !events.has_room() {
+            return Ok(false);
+        }
+        self.finish_payload(index, events)?;
+        Ok(true)
+    }
+
+    /// A payload is whole.
+    fn finish_payload(&mut self, index: usize, events: &mut Events) -> Result<(), Garbage> {
+        let payload = core::mem::take(&mut self.streams[index].payload);
+        let (peer, _) = self.peer_of(index);
+        match payload.to {
+            To::Nowhere => {}
+            To::Cell => {
+                let record = self.peers[peer].slot(&self.area, peer, payload.slot.into());
+                events.push(received(peer, payload.slot, record.head, record.length));
+            }
+            To::Region => {
+                if payload.has_immediate {
+                    let (peer, immediate) = (PeerIndex(peer as u32), payload.immediate);
+                    events.push(Completion::Immediate { peer, immediate });
+                }
+                if !payload.silent {
+                    self.answer(index, true)?;
+                }
+            }
+            To::Read => {
+                let stream = &mut self.streams[index];
+                stream.reads_done = stream.reads_done.wrapping_add(1);
+                let op = self.ops.take_first(&mut stream.reads).ok_or(Garbage)?;
+                if let Some(region) = self.ops.get(op).pin.checked_sub(1) {
+                    self.domain.pin(region, -1);
+                }
+                self.ops.finish(op);
+            }
+            // whoever hears of no refusal has counted on the write
+            To::Drop if payload.silent => return Err(Garbage),
+            To::Drop => self.answer(index, false)?,
+        }
+        Ok(())
+    }
+}
+
+fn touch_out(from: &[u8], to: *mut u8) {
+    // SAFETY: the caller has found room for a header there.
+    unsafe { touch::copy_out(from, to as u64) };
+}
+
+#[inline]
+fn received(peer: usize, slot: u32, head: Head, length: u32) -> Completion {
+    let slot = RecvSlot(slot.into());
+    Completion::Received { peer: PeerIndex(peer as u32), slot, head, length }
+}

@@ -1,0 +1,147 @@
+//! The way out: answers and read replies are staged, and everything goes to the kernel.
+
+use super::out::PIECES_MAX;
+use super::rail::Tcp;
+use super::socket::{self, Moved, NO_PIECE};
+use crate::fabric::{DownCause, RailKey};
+use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
+
+/// Staged bytes that ops leave free for answers: 64 refusals, and the count.
+pub(super) const ROOM_FOR_ANSWERS: u32 = 1024;
+/// Payloads up to here are copied to the staged bytes: cheaper than a piece of their own.
+pub(super) const COPIED_MAX: u64 = 1024;
+/// Bytes of one gathered call. More would leave the cache before the reader gets them.
+const CALL_BYTES_MAX: u64 = 256 << 10;
+/// Bytes of one call at least, so that a small budget does not cost a call per page.
+const CALL_BYTES_MIN: u64 = 64 << 10;
+
+impl Tcp<'_> {
+    /// Hands what is staged to the kernel, about `budget` bytes of it.
+    #[inline]
+    pub(super) fn flush_dirty(&mut self, budget: &mut u64) {
+        for _ in 0..self.dirty.len() {
+            let Some(index) = self.dirty.pop() else { return };
+            let index = index as usize;
+            self.streams[index].is_dirty = false;
+            self.flush(index, budget);
+            let stream = &self.streams[index];
+            if !stream.is_open || stream.out.is_empty() {
+                continue;
+            }
+            if stream.is_blocked && !self.reads_directly() {
+                self.want_room(index);
+            } else {
+                self.mark_dirty(index);
+            }
+        }
+    }
+
+    /// The same for one stream.
+    pub(super) fn flush(&mut self, index: usize, budget: &mut u64) {
+        if !self.streams[index].is_open || !self.takes_bytes(index) {
+            return;
+        }
+        self.stage_answers(index);
+        self.serve(index);
+        let mut pieces = [NO_PIECE; PIECES_MAX];
+        while !self.streams[index].out.is_empty() && *budget > 0 {
+            let most = (*budget).clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
+            let stream = &mut self.streams[index];
+            let count = stream.out.gather(&mut pieces, most);
+            let wanted: usize = pieces[..count].iter().map(|piece| piece.iov_len).sum();
+            // SAFETY: staged bytes, and spans whose regions are pinned until they were sent.
+            let sent = match unsafe { socket::send(stream.fd, &mut pieces[..count]) } {
+                Moved::Bytes(sent) => sent,
+                Moved::Nothing => 0,
+                Moved::Ended => return,
+                Moved::Broken(code) => {
+                    let (peer, _) = self.peer_of(index);
+                    return self.begin_end(peer, DownCause::Died, code);
+                }
+            };
+            let domain = self.domain;
+            stream.out.advance(sent as u64, |region| domain.pin(region, -1));
+            stream.is_blocked = sent < wanted;
+            *budget = budget.saturating_sub(sent as u64);
+            if stream.is_blocked {
+                return;
+            }
+            self.serve(index);
+        }
+        if self.streams[index].wants_room {
+            self.want_no_room(index);
+        }
+    }
+
+    /// Whether the stream's peer still wants bytes.
+    fn takes_bytes(&self, index: usize) -> bool {
+        self.peers[self.peer_of(index).0].takes_ops()
+    }
+
+    /// Stages a header.
+    #[inline]
+    pub(super) fn stage(&mut self, index: usize, frame: &StreamFrame) {
+        let mut header = [0; HEADER_BYTES_MAX];
+        let length = frame.encode(&mut header);
+        self.streams[index].out.put(&header[..length]);
+    }
+
+    /// Stages what is owed to the peer, if there is room.
+    #[inline]
+    fn stage_answers(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        if stream.owed() == 0 || !stream.out.has_room(ROOM_FOR_ANSWERS) {
+            return;
+        }
+        let (told, answered) = (stream.told, stream.answered);
+        let mut refused = core::mem::take(&mut stream.refused);
+        stream.told = answered;
+        stream.answer_now = false;
+        while refused != 0 {
+            let index_of_op = told.wrapping_add(refused.trailing_zeros());
+            refused &= refused - 1;
+            self.stage(index, &StreamFrame::Failed { index: index_of_op });
+        }
+        self.stage(index, &StreamFrame::Done { through: answered });
+    }
+
+    /// Answers the peer's reads, oldest first, as far as there is room.
+    #[inline]
+    fn serve(&mut self, index: usize) {
+        while self.streams[index].served != self.streams[index].asked {
+            if !self.serve_one(index) {
+                return;
+            }
+        }
+    }
+
+    fn serve_one(&mut self, index: usize) -> bool {
+        let (peer, n) = self.peer_of(index);
+        let stream = &self.streams[index];
+        let room = ROOM_FOR_ANSWERS + HEADER_BYTES_MAX as u32 + COPIED_MAX as u32;
+        if !stream.out.has_room(room) || !stream.out.has_span_room() {
+            return false;
+        }
+        // SAFETY: between `served` and `asked`, so it was written when the read came.
+        let asked = unsafe { self.area.asked(peer, n, stream.served).read() };
+        let found = self.domain.find(RailKey(asked.key), asked.address, asked.length.into());
+        let refused = found.is_none() && asked.length > 0;
+        let length = if refused { 0 } else { asked.length };
+        let token = asked.token;
+        self.stage(index, &StreamFrame::ReadReply { length, token, refused });
+        let stream = &mut self.streams[index];
+        stream.served = stream.served.wrapping_add(1);
+        let Some(region) = found.filter(|_| length > 0) else { return true };
+        if u64::from(length) <= COPIED_MAX {
+            self.domain.pin(region, 1);
+            // SAFETY: the range lies in a registered region (`find`), which is pinned.
+            unsafe { stream.out.put_from(asked.address, length) };
+            self.domain.pin(region, -1);
+        } else {
+            self.domain.pin(region, 1);
+            // SAFETY: as above; pinned until the span was sent or dropped.
+            unsafe { stream.out.span(asked.address, length.into(), region + 1) };
+        }
+        true
+    }
+}

@@ -1,0 +1,334 @@
+//! The rail's storage: opening it, opening peers, and the lists that say where work is.
+
+use super::area::{Area, SCRATCH_AT};
+use super::ops::{Entry, Ops};
+use super::peer::{Peer, State};
+use super::socket::{self, READY_MAX, Ready, Watch};
+use super::stream::Stream;
+use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
+use crate::base::carve::{Carver, Zeroable, bytes_for};
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::Completion;
+use crate::provider::fifo::Fifo;
+use crate::provider::host_domain::HostDomain;
+
+/// Up to so many streams are read without asking first which of them have something.
+const DIRECT_MAX: usize = 2;
+/// No stream.
+pub(super) const NONE: u32 = u32::MAX;
+
+// SAFETY: integers and enums in which zero is a value; nothing is owned.
+unsafe impl Zeroable for Entry {}
+
+/// Bytes that [`Tcp::open`] cuts.
+pub const fn bytes(limits: &Limits) -> usize {
+    let streams = limits.peers_max as usize * limits.streams as usize;
+    bytes_for::<Peer>(limits.peers_max as usize)
+        + bytes_for::<Stream>(streams)
+        + bytes_for::<Entry>(limits.ops_max as usize)
+        + bytes_for::<u32>(streams.next_power_of_two())
+        + bytes_for::<u32>(streams)
+}
+
+/// What the rail keeps, and the sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 3] = [
+    ("tcp peer", size_of::<Peer>()),
+    ("tcp stream", size_of::<Stream>()),
+    ("tcp op", size_of::<Entry>()),
+];
+
+/// What was read last and not looked at yet.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// Where the buffer starts; there is room for the start of a frame before it.
+    pub start: *mut u8,
+    /// How many of the bytes before the buffer were carried there and not looked at.
+    pub before: usize,
+    /// The next byte, and the end.
+    pub at: usize,
+    pub end: usize,
+    /// Whose bytes they are; [`NONE`]: all were looked at.
+    pub owner: u32,
+    /// Whose messages may lie in the buffer.
+    pub holder: u32,
+}
+
+/// Where a poll puts what it reports.
+pub(super) struct Events<'a> {
+    pub slots: &'a mut [Completion],
+    pub used: usize,
+}
+
+impl Events<'_> {
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.used < self.slots.len()
+    }
+
+    #[inline]
+    pub fn push(&mut self, completion: Completion) {
+        self.slots[self.used] = completion;
+        self.used += 1;
+    }
+}
+
+/// The TCP rail of one endpoint.
+#[derive(Debug)]
+pub struct Tcp<'m> {
+    pub(super) domain: HostDomain<'m>,
+    pub(super) limits: Limits,
+    pub(super) streams: &'m mut [Stream],
+    pub(super) peers: &'m mut [Peer],
+    pub(super) ops: Ops<'m>,
+    /// Streams with something to send.
+    pub(super) dirty: Fifo<'m, u32>,
+    /// Streams in use, the first `open_count`.
+    open: &'m mut [u32],
+    pub(super) open_count: usize,
+    pub(super) peers_open: u32,
+    pub(super) area: Area,
+    watch: Watch,
+    pub(super) scratch: Scratch,
+    ready: [Ready; READY_MAX],
+    ready_at: usize,
+    ready_count: usize,
+    /// Peers that are ending.
+    pub(super) endings: u32,
+    pub(super) now: Instant,
+}
+
+// SAFETY: the pointers of its records lead into the reserve that it owns.
+unsafe impl Send for Tcp<'_> {}
+
+impl<'m> Tcp<'m> {
+    /// Cuts a rail out of `block`. `domain` may share its table with another rail.
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: &Limits,
+        domain: HostDomain<'m>,
+        settings: Settings,
+    ) -> Result<Tcp<'m>, OpenError> {
+        let fits = (1..=STREAMS_MAX as u32).contains(&limits.streams);
+        if !fits || limits.peers_max == 0 || settings.threads > 0 && limits.streams == 1 {
+            return Err(OpenError::Settings);
+        }
+        let count = limits.peers_max as usize * limits.streams as usize;
+        let peers = block.slice::<Peer>(limits.peers_max as usize)?;
+        let streams = block.slice::<Stream>(count)?;
+        let ops = Ops::new(block.slice::<Entry>(limits.ops_max as usize)?);
+        let dirty = Fifo::new(block.slice::<u32>(count.next_power_of_two())?);
+        let open = block.slice::<u32>(count)?;
+        let area = Area::create(limits.peers_max, limits.streams).map_err(OpenError::System)?;
+        let watch = Watch::create().map_err(|errno| OpenError::System(errno.0))?;
+        // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
+        let start = unsafe { area.scratch().add(SCRATCH_AT) };
+        let nothing = Ready { stream: NONE, readable: false, writable: false };
+        Ok(Tcp {
+            domain,
+            limits: *limits,
+            streams,
+            peers,
+            ops,
+            dirty,
+            open,
+            open_count: 0,
+            peers_open: 0,
+            area,
+            watch,
+            scratch: Scratch { start, before: 0, at: 0, end: 0, owner: NONE, holder: NONE },
+            ready: [nothing; READY_MAX],
+            ready_at: 0,
+            ready_count: 0,
+            endings: 0,
+            now: Instant(0),
+        })
+    }
+
+    /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
+    /// They stay the caller's, who closes them after [`crate::fabric::Provider::peer_close`].
+    pub fn peer_open(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
+        if fds.is_empty() || fds.len() > self.limits.streams as usize {
+            return Err(PeerOpenError::Streams);
+        }
+        match self.peers.get(peer.as_usize()) {
+            Some(record) if record.state == State::Closed => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        for (n, fd) in fds.iter().enumerate() {
+            let index = self.stream_index(peer, n);
+            let watched = self.watch.add(*fd, index as u32);
+            if let Err(errno) = watched.and_then(|()| socket::without_delay(*fd)) {
+                fds[..=n].iter().for_each(|fd| self.watch.remove(*fd));
+                return Err(PeerOpenError::System(errno.0));
+            }
+        }
+        self.peers[peer.as_usize()] = Peer::opened(fds.len() as u32);
+        for (n, fd) in fds.iter().enumerate() {
+            let index = self.stream_index(peer, n);
+            let is_dirty = self.streams[index].is_dirty;
+            let fresh = Stream::opened(*fd, is_dirty, self.area.out(peer.as_usize(), n));
+            self.streams[index] = fresh;
+            self.open[self.open_count] = index as u32;
+            self.open_count += 1;
+        }
+        self.peers_open += 1;
+        Ok(())
+    }
+
+    /// Whether no peer is open, so that polling is of no use.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.peers_open == 0
+    }
+
+    /// Whether something was posted that no poll has handed to the kernel yet.
+    #[inline]
+    pub fn is_unsent(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Whether something that was posted to a living peer has not reached its host yet: it is
+    /// staged here, or the kernel has it and no acknowledgement. *Cost*: a system call per stream.
+    pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
+        match self.peers.get(peer.as_usize()) {
+            Some(record) if record.takes_ops() => {}
+            Some(_) | None => return false,
+        }
+        self.streams_of(peer.as_usize()).map(|index| &self.streams[index]).any(|stream| {
+            stream.is_open && (stream.out.queued() > 0 || socket::unacknowledged(stream.fd) > 0)
+        })
+    }
+
+    /// A descriptor that is readable while a poll would find something, once [`Tcp::arm`] has said
+    /// so.
+    pub fn wait_fd(&self) -> i32 {
+        self.watch.fd()
+    }
+
+    /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
+    pub fn arm(&mut self) -> bool {
+        self.flush_dirty(&mut Bytes::mib(1).0);
+        for n in 0..self.dirty.len() {
+            let index = *self.dirty.at_mut(n) as usize;
+            if !self.streams[index].is_blocked {
+                return false;
+            }
+            self.want_room(index);
+        }
+        self.ops.none_done()
+            && self.scratch.owner == NONE
+            && self.endings == 0
+            && self.ready_at == self.ready_count
+            && self.watch.look(&mut self.ready) == 0
+    }
+
+    pub(super) fn stream_index(&self, peer: PeerIndex, n: usize) -> usize {
+        peer.as_usize() * self.limits.streams as usize + n
+    }
+
+    /// The peer whose stream that is, and which of its streams.
+    #[inline]
+    pub(super) fn peer_of(&self, index: usize) -> (usize, usize) {
+        let streams = self.limits.streams as usize;
+        if streams == 1 { (index, 0) } else { (index / streams, index % streams) }
+    }
+
+    /// Whether every stream is read, without asking which has something.
+    #[inline]
+    pub(super) fn reads_directly(&self) -> bool {
+        self.open_count <= DIRECT_MAX
+    }
+
+    /// The stream that is read next: its number, and a number to ask with for the one after it.
+    /// `None`: each that may have something had its turn.
+    #[inline]
+    pub(super) fn next_readable(&mut self, turn: &mut usize) -> Option<usize> {
+        if self.reads_directly() {
+            let index = *self.open[..self.open_count].get(*turn)?;
+            *turn += 1;
+            return Some(index as usize);
+        }
+        loop {
+            if self.ready_at == self.ready_count {
+                if *turn > 0 {
+                    return None;
+                }
+                *turn += 1;
+                self.ready_count = self.watch.look(&mut self.ready);
+                self.ready_at = 0;
+                if self.ready_count == 0 {
+                    return None;
+                }
+            }
+            let ready = self.ready[self.ready_at];
+            self.ready_at += 1;
+            let index = ready.stream as usize;
+            if ready.writable && self.streams[index].is_open {
+                self.mark_dirty(index);
+            }
+            if ready.readable && self.streams[index].is_open {
+                return Some(index);
+            }
+        }
+    }
+
+    /// Puts a stream among those with something to send.
+    #[inline]
+    pub(super) fn mark_dirty(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        if !stream.is_dirty {
+            stream.is_dirty = true;
+            self.dirty.push(index as u32);
+        }
+    }
+
+    /// Has the wait descriptor tell when the stream has room.
+    pub(super) fn want_room(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        if !stream.wants_room {
+            stream.wants_room = true;
+            self.watch.writable(stream.fd, index as u32, true);
+        }
+    }
+
+    /// The opposite.
+    pub(super) fn want_no_room(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        if stream.wants_room {
+            stream.wants_room = false;
+            self.watch.writable(stream.fd, index as u32, false);
+        }
+    }
+
+    /// Stops reading and writing a stream for good. Its socket is not touched again.
+    pub(super) fn stream_close(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        if !stream.is_open {
+            return;
+        }
+        stream.is_open = false;
+        stream.payload = Default::default();
+        stream.carried = 0;
+        self.watch.remove(stream.fd);
+        let open = &mut self.open[..self.open_count];
+        if let Some(at) = open.iter().position(|open| *open == index as u32) {
+            open[at] = open[open.len() - 1];
+            self.open_count -= 1;
+        }
+        if self.scratch.owner == index as u32 {
+            self.scratch.owner = NONE;
+        }
+        let domain = self.domain;
+        self.streams[index].out.clear(|region| domain.pin(region, -1));
+    }
+
+    #[cold]
+    pub(super) fn report_done(&mut self, events: &mut Events) {
+        while events.has_room() {
+            let Some(entry) = self.ops.take_done() else { break };
+            self.peers[entry.peer.as_usize()].in_flight -= 1;
+            events.push(entry.completion());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The system calls of the rail: sending from many places, receiving into two, and what is ready.
+
+extern crate std;
+
+use crate::memory::Errno;
+use core::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// One piece of memory in a gathered call.
+pub type Piece = libc::iovec;
+
+/// The piece of no bytes.
+pub const NO_PIECE: Piece = Piece { iov_base: core::ptr::null_mut(), iov_len: 0 };
+
+/// What a call moved.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Moved {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more: the peer has closed its end.
+    Ended,
+    /// The stream broke, with the system's code.
+    Broken(i32),
+}
+
+fn moved(result: isize) -> Moved {
+    match result {
+        0 => Moved::Ended,
+        1.. => Moved::Bytes(result as usize),
+        _ => match Errno::last().0 {
+            libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM => Moved::Nothing,
+            code => Moved::Broken(code),
+        },
+    }
+}
+
+/// Hands the pieces to the kernel, as many bytes as it takes; there is at least one byte.
+///
+/// # Safety
+/// - the pieces are valid for reads.
+#[inline]
+pub unsafe fn send(fd: i32, pieces: &mut [Piece]) -> Moved {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    if let [piece] = pieces {
+        // SAFETY: the caller vouches for the piece.
+        return moved(unsafe { libc::send(fd, piece.iov_base, piece.iov_len, flags) });
+    }
+    // SAFETY: a plain structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the caller vouches for the pieces; the kernel only reads them.
+    moved(unsafe { libc::sendmsg(fd, &message, flags) })
+}
+
+/// Takes at most `length` bytes, which is not zero.
+///
+/// # Safety
+/// - `to` is valid for writes of `length` bytes.
+#[inline]
+pub unsafe fn receive(fd: i32, to: *mut u8, length: usize) -> Moved {
+    // SAFETY: the caller vouches for the memory.
+    moved(unsafe { libc::recv(fd, to.cast(), length, libc::MSG_DONTWAIT) })
+}
+
+/// Takes what fits into both pieces; the first has at least one byte.
+///
+/// # Safety
+/// - the pieces are valid for writes.
+#[inline]
+pub unsafe fn receive_into(fd: i32, pieces: &mut [Piece; 2]) -> Moved {
+    // SAFETY: a plain structure of integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the caller vouches for the pieces.
+    moved(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Ends a stream both ways. One that is no longer connected has ended already.
+pub fn shut(fd: i32) {
+    // SAFETY: a call without pointers.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Bytes that the kernel was given and the peer's has not acknowledged; none of a broken stream.
+pub fn unacknowledged(fd: i32) -> u32 {
+    let mut bytes: i32 = 0;
+    // SAFETY: four writable bytes.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    if result < 0 { 0 } else { bytes as u32 }
+}
+
+/// Short messages go out when they are handed over, not when the last one was acknowledged.
+pub fn without_delay(fd: i32) -> Result<(), Errno> {
+    let one: i32 = 1;
+    let length = size_of::<i32>() as libc::socklen_t;
+    let value: *const i32 = &one;
+    // SAFETY: four readable bytes.
+    let result =
+        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value.cast(), length) };
+    Errno::check(result.into()).map(|_| ())
+}
+
+/// One stream that is ready, by the number it was added with.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Ready {
+    /// The number.
+    pub stream: u32,
+    /// Whether there is something to read, if only the end.
+    pub readable: bool,
+    /// Whether there is room again.
+    pub writable: bool,
+}
+
+/// Most streams that one look reports.
+pub const READY_MAX: usize = 64;
+
+/// Watches many sockets.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Watches nothing yet.
+    pub fn create() -> Result<Watch, Errno> {
+        // SAFETY: a call without pointers.
+        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        Errno::check(raw.into())?;
+        // SAFETY: just made, and owned by nobody else.
+        Ok(Watch(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+
+    /// Readable while a watched socket is ready.
+    pub fn fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Watches for something to read.
+    pub fn add(&self, fd: i32, stream: u32) -> Result<(), Errno> {
+        self.control(libc::EPOLL_CTL_ADD, fd, stream, false)
+    }
+
+    /// Watches for room to write as well, or no more.
+    pub fn writable(&self, fd: i32, stream: u32, wanted: bool) {
+        // Refused only for a descriptor that is not watched: then its stream has ended.
+        let _ = self.control(libc::EPOLL_CTL_MOD, fd, stream, wanted);
+    }
+
+    /// Watches it no more.
+    pub fn remove(&self, fd: i32) {
+        // Refused only for a descriptor that is not watched.
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, false);
+    }
+
+    fn control(&self, what: i32, fd: i32, stream: u32, room: bool) -> Result<(), Errno> {
+        let out = if room { libc::EPOLLOUT } else { 0 };
+        let mut event =
+            libc::epoll_event { events: (libc::EPOLLIN | out) as u32, u64: stream.into() };
+        // SAFETY: a whole event, valid for the length of the call.
+        let result = unsafe { libc::epoll_ctl(self.fd(), what, fd, &mut event) };
+        Errno::check(result.into()).map(|_| ())
+    }
+
+    /// What is ready now; says how many.
+    pub fn look(&self, out: &mut [Ready; READY_MAX]) -> usize {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; READY_MAX];
+        // SAFETY: room for as many events as are asked for.
+        let count =
+            unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), READY_MAX as i32, 0) };
+        let count = usize::try_from(count).unwrap_or(0);
+        for (ready, event) in out.iter_mut().zip(&events[..count]) {
+            let bits = event.events;
+            let writable = bits & libc::EPOLLOUT as u32 != 0;
+            let readable = bits & !(libc::EPOLLOUT as u32) != 0;
+            *ready = Ready { stream: event.u64 as u32, readable, writable };
+        }
+        count
+    }
+}
