@@ -328,7 +328,7 @@ fn messages_cross_a_wire_with_delay_and_loss_that_breaks_for_a_while() {
 }
 
 /// Bits per second of the link, and messages sent over it.
-const RATE: (f64, u64) = (1e9, 160);
+const RATE: (f64, u64) = (1e9, 320);
 
 #[test]
 fn nine_tenths_of_a_gigabit_link_are_used() {
@@ -345,16 +345,14 @@ fn nine_tenths_of_a_gigabit_link_are_used() {
         line.say_text("stream");
         line.say_number(RATE.1);
     }
-    let bits = (RATE.1 / 8 * STREAM.0 as u64 * 8) as f64;
-    let shares = [(); 8].map(|()| {
-        let seconds = two.listening.line.hear_number() as f64 / 1e9;
-        bits / seconds / RATE.0
-    });
-    let best = shares.iter().copied().fold(0.0, f64::max);
-    println!("shares of the link: {shares:.3?}");
-    assert!(best >= 0.9, "{shares:.3?} of the link");
+    let eighths = [(); 8].map(|()| two.listening.line.hear_number() as f64 / 1e9);
     for line in two.both() {
         assert_eq!(line.hear_text(), "done");
     }
+    // TCP finds out how fast the link is in the first of them
+    let bits = (RATE.1 * 7 / 8 * STREAM.0 as u64 * 8) as f64;
+    let share = bits / eighths[1..].iter().sum::<f64>() / RATE.0;
+    println!("{share:.3} of the link; seconds of each eighth: {eighths:.3?}");
+    assert!(share >= 0.9, "{share:.3} of the link: {eighths:.3?}");
     two.end();
 }
