@@ -191,7 +191,10 @@ impl<M: LinkMemory> Control<M> {
         let word = os::random().map_err(system)? as u64;
         Ok(Control {
             endpoint_id,
-            node_id: address::node_id().map_err(system)?,
+            node_id: match config.node_id {
+                Some(node_id) => node_id,
+                None => address::node_id().map_err(system)?,
+            },
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
@@ -311,9 +314,7 @@ impl<M: LinkMemory> Control<M> {
                 self.look_by(deadline);
                 self.streams_look(index, now);
             } else if phase == Phase::Gathering {
-                self.link_leave(index);
-                self.slot_stale(index);
-                self.slot_release(index);
+                self.gathering_end(index);
             } else {
                 (self.config.wake.call)(self.config.wake.context);
             }

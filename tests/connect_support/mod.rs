@@ -139,6 +139,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Of an endpoint that talks over so many streams; 0: over shared memory.
+    pub fn of(streams: u32) -> Limits {
+        if streams == 0 { Limits::default() } else { Limits { streams, ..Limits::tcp() } }
+    }
+
     /// Of an endpoint that talks over TCP alone, at 127.0.0.1.
     pub fn tcp() -> Limits {
         Limits { rails: RAIL_TCP, addresses: vec![([127, 0, 0, 1].into(), 8)], ..Limits::default() }
@@ -217,6 +222,7 @@ impl Node {
             addresses.count += 1;
         }
         let config = BandConfig {
+            node_id: None,
             shm_dir: limits.shm_dir.clone(),
             handshake_deadline: limits.deadline,
             links_max: limits.links,

@@ -1,0 +1,111 @@
+//! Endpoints over TCP, put together for real: side band, rail, machine.
+
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::{RequestError, SubmitError};
+use host_support::{Memory, Node, Place, joined, small, wait_both};
+
+const LENGTH_MAX: usize = 3_000_001;
+
+fn over_tcp(connections_max: u32) -> Options {
+    Options { device: DeviceKind::Tcp, ..small(connections_max) }
+}
+
+fn pair(options: [Options; 2]) -> (Node, Node, Handle, Handle) {
+    let [mut a, mut b] = options.map(|options| Node::open(&options));
+    let (to_b, to_a) = joined(&mut a, &mut b);
+    (a, b, to_b, to_a)
+}
+
+#[test]
+fn messages_of_every_size_cross() {
+    let (mut a, mut b, to_b, to_a) = pair([over_tcp(4); 2]);
+    assert_eq!(a.connection_rail(to_b), Some(ConnectionRail::Tcp));
+    for place in [Place::Shared, Place::Private] {
+        let from = Memory::new(&a, place, LENGTH_MAX);
+        let into = Memory::new(&b, place, LENGTH_MAX);
+        for (seed, size) in
+            (0..).zip([0usize, 1, 8, 24, 25, 4096, 8192, 8193, 65_536, 1 << 20, LENGTH_MAX])
+        {
+            from.fill(0, size, seed);
+            let receive = b.irecv(to_a, &[into.incoming(0, size, 5)]).unwrap();
+            let send = a.isend(to_b, from.outgoing(0, size, 5)).unwrap();
+            let outcome = wait_both(&mut b, &mut a, receive);
+            assert_eq!((outcome.result, outcome.lengths[0]), (Ok(()), size as u64));
+            assert_eq!(wait_both(&mut a, &mut b, send).result, Ok(()));
+            into.verify(0, size, seed);
+        }
+        from.release(&a);
+        into.release(&b);
+    }
+}
+
+/// Same-host peers take shared memory by themselves where both may.
+#[test]
+fn rail_is_one_that_both_sides_have() {
+    let host = small(2);
+    let (tcp, shm) = (over_tcp(2), Options { device: DeviceKind::SharedMemory, ..small(2) });
+    for (options, rail) in [
+        ([host, host], ConnectionRail::Shm),
+        ([host, shm], ConnectionRail::Shm),
+        ([shm, host], ConnectionRail::Shm),
+        ([host, tcp], ConnectionRail::Tcp),
+        ([tcp, host], ConnectionRail::Tcp),
+    ] {
+        let (mut a, mut b, to_b, to_a) = pair(options);
+        assert_eq!(a.connection_rail(to_b), Some(rail), "{options:?}");
+        assert_eq!(b.connection_rail(to_a), Some(rail), "{options:?}");
+        let (from, into) = (Memory::new(&a, Place::Shared, 8), Memory::new(&b, Place::Shared, 8));
+        from.fill(0, 8, 1);
+        let receive = b.irecv(to_a, &[into.incoming(0, 8, 0)]).unwrap();
+        a.isend(to_b, from.outgoing(0, 8, 0)).unwrap();
+        assert_eq!(wait_both(&mut b, &mut a, receive).result, Ok(()));
+        into.verify(0, 8, 1);
+        a.disconnect(to_b);
+        assert_eq!(a.connection_rail(to_b), None);
+    }
+}
+
+/// What was accepted and has ended well arrives, although the sender closes at once: the connection
+/// alone, or the endpoint.
+#[test]
+fn short_messages_arrive_although_their_sender_closes_at_once() {
+    // those of shared memory stay in their ring, which holds fewer
+    const KINDS: [(DeviceKind, usize); 2] = [(DeviceKind::Tcp, 8192), (DeviceKind::Host, 1024)];
+    for ((device, bytes), whole) in KINDS.into_iter().flat_map(|k| [(k, false), (k, true)]) {
+        let (mut a, mut b, to_b, to_a) = pair([Options { device, ..small(2) }; 2]);
+        let from = Memory::new(&a, Place::Private, COUNT * bytes);
+        let into = Memory::new(&b, Place::Private, COUNT * bytes);
+        from.fill(0, COUNT * bytes, 3);
+        let receives: Vec<_> = (0..=COUNT)
+            .map(|n| b.irecv(to_a, &[into.incoming(n % COUNT * bytes, bytes, 0)]).unwrap())
+            .collect();
+        let receiver = std::thread::spawn(move || {
+            let results: Vec<_> = receives.into_iter().map(|r| b.wait(r).result).collect();
+            // one more than there are messages: it ends, and says why
+            assert_eq!(results[..COUNT], [Ok(()); COUNT], "{device:?}, whole {whole}");
+            assert_eq!(results[COUNT], Err(RequestError::PeerClosed));
+        });
+        for n in 0..COUNT {
+            let send = loop {
+                match a.isend(to_b, from.outgoing(n * bytes, bytes, 0)) {
+                    Ok(send) => break send,
+                    Err(SubmitError::Again) => _ = a.progress(),
+                    Err(error) => panic!("{error:?}"),
+                }
+            };
+            assert_eq!(a.wait(send).result, Ok(()));
+        }
+        match whole {
+            true => a.close(),
+            false => a.disconnect(to_b),
+        }
+        receiver.join().unwrap();
+        into.verify(0, COUNT * bytes, 3);
+    }
+}
+
+const COUNT: usize = 24;
