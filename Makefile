@@ -16,7 +16,7 @@ install: all
 	@mkdir -p "$(DESTDIR)$(PREFIX)"
 	@cp -R dist/. "$(DESTDIR)$(PREFIX)"
 
-## make demo               two processes exchange verified data; prints a table
+## make demo               two processes exchange verified data over shared memory, then TCP
 demo:
 	@scripts/demo
 

@@ -285,6 +285,19 @@ fn ranks_of_every_number_measure_in_every_pattern() {
     }
 }
 
+/// Found by this: the answer to the last message lay in the rail when its receiver, which had all
+/// that it wanted, asked for nothing more; and the sender waited for ever.
+#[test]
+fn a_rank_that_has_all_it_wanted_over_tcp_owes_nothing() {
+    for pattern in ["ring", "all-to-all"] {
+        let args = ["bandwidth", "--pattern", pattern, "--processes", "3", "--device", "tcp0"];
+        let more = ["--sizes", "8,64K", "--outstanding", "2", "--iterations", "20", "--json"];
+        let mut command = crosstie(&[&args[..], &more].concat());
+        let output = command.env("CROSSTIE_SOCKET_IFNAME", "lo").output().unwrap();
+        assert_rows(&said(&output), pattern, 3, 2);
+    }
+}
+
 #[test]
 fn sixty_four_ranks_talk_all_to_all() {
     let args = ["latency", "--pattern", "all-to-all", "--processes", "64", "--iterations", "2"];

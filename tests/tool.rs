@@ -243,7 +243,7 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
     }
     let json = said(&["info", "--json"]);
     assert_json(json.trim_end());
-    assert!(json.contains("\"devices\":{\"shm0\":"));
+    assert!(json.contains("\"devices\":{\"host0\":"));
 }
 
 #[test]

@@ -157,7 +157,12 @@ impl Endpoint {
         if outstanding || self.machine.is_unsent() {
             self.progress();
         }
-        each!(&mut self.machine, endpoint => endpoint.test(request))
+        let outcome = each!(&mut self.machine, endpoint => endpoint.test(request));
+        // what ended it may have staged an answer, and the caller may never come again
+        if matches!(outcome, Ok(Some(_))) && self.machine.is_unsent() {
+            self.progress();
+        }
+        outcome
     }
 
     /// Asks for a request to end early; see [`crate::transport::Endpoint::cancel`].

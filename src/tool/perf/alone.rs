@@ -33,12 +33,12 @@ impl Alone {
     /// Opens the endpoint and makes so many connections, each of two ends.
     pub fn open(connections: u32, buffers: &[(Backing, u64)]) -> Result<Alone, Failure> {
         let shape = Shape { device: DeviceKind::Loopback, connections: 2 * connections };
+        let setup = Setup::new(connections);
         let mut side = Side::open(&shape)?;
         for (backing, bytes) in buffers {
             side.buffers_make(*backing, *bytes)?;
         }
         let (listener, handle) = side.listen()?;
-        let setup = Setup::new(connections);
         let mut alone = Alone { side, near: [].into(), far: [].into(), setup };
         for _ in 0..connections {
             let began = Instant::now();

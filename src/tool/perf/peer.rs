@@ -68,13 +68,13 @@ impl Pair {
         if let Some((own, _)) = setting.cpus {
             pin(own)?;
         }
+        let mut setup = Setup::new(setting.connections);
         let mut side = Side::open(&setting.shape)?;
         for (backing, bytes) in &setting.buffers {
             side.buffers_make(*backing, *bytes)?;
         }
         let mut handle = [0u8; HANDLE_BYTES];
         process.greeting(&mut handle)?;
-        let mut setup = Setup::new(setting.connections);
         for _ in 0..setting.connections {
             let began = Instant::now();
             side.connect(&handle)?;

@@ -175,8 +175,8 @@ impl<'a> Report<'a> {
                 measure.name()
             ),
             Measure::Setup => String::from(
-                "setup: from connect to a usable connection; memory: new in this process, of a \
-                 further\nconnection after its first message",
+                "setup: from connect to a usable connection; memory: new in this process, first \
+                 with\nthe endpoint, further ones with their first message",
             ),
             Measure::Socket => String::new(), // has a table for each of its parts
             Measure::Pair => String::from("pair: one receive, one send, and their tests"),

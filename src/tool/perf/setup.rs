@@ -14,14 +14,15 @@ use std::vec::Vec;
 #[derive(Clone, Default, Debug)]
 pub struct Setup {
     took: Vec<Duration>,
-    /// Memory in bytes before the first, after the first, after each had carried a message.
+    /// Memory in bytes before the endpoint was opened, after the first connection, and after each
+    /// had carried a message.
     before: u64,
     first: u64,
     used: Option<u64>,
 }
 
 impl Setup {
-    /// None yet; there will be so many.
+    /// None yet, and no endpoint either; there will be so many.
     pub fn new(connections: u32) -> Setup {
         let took = Vec::with_capacity(connections as usize);
         Setup { took, before: resident_bytes(), ..Setup::default() }
