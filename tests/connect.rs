@@ -404,4 +404,7 @@ fn a_peer_without_descriptors_says_so_again_and_again() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// What roles talk over: data streams; 0 is shared memory.
+const STREAMS: u32 = 0;
+
 include!("connect_support/roles.rs");

@@ -51,7 +51,8 @@ pub struct BandConfig {
     /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
     pub key: Option<Key>,
     /// How long a peer may be silent before it is reported; one of another host counts as dead if
-    /// its host has acknowledged nothing for so long. 10 s is usual; [`Span`]`(0)`: nobody is asked.
+    /// its host has acknowledged nothing for so long. 10 s is usual; [`Span`]`(0)`: nobody is
+    /// asked.
     pub peer_deadline: Span,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
@@ -123,11 +124,11 @@ impl<M: LinkMemory> Band<M> {
 
     /// Opens a listener, and says with which handle peers reach it.
     pub fn listen(&self) -> Result<(ListenerId, ListenHandle), ListenError> {
-        self.attend().map_err(|error| match error {
+        let unattended = |error| match error {
             Attend::Forked => ListenError::Forked,
             Attend::System(code) => ListenError::System(code),
-        })?;
-        self.with(ListenError::Forked, Control::listen)
+        };
+        self.attended(unattended, Control::listen)
     }
 
     /// Closes a listener, and the connections that nobody has accepted. Others stay.
@@ -140,8 +141,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Errors*: nothing was begun.
     pub fn connect_begin(&self, handle: &[u8; HANDLE_BYTES]) -> Result<PendingId, ConnectError> {
-        self.attend().map_err(Attend::of_connect)?;
-        self.with(ConnectError::Forked, |control| control.connect_begin(handle))
+        self.attended(Attend::of_connect, |control| control.connect_begin(handle))
     }
 
     /// How far an attempt is: `None` means call again. The id is spent once this gives a connection
@@ -161,8 +161,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Cost*: as [`Band::connect_poll`], and a search through the slots.
     pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Option<Handle>, ConnectError> {
-        self.attend().map_err(Attend::of_connect)?;
-        self.with(ConnectError::Forked, |control| control.connect(handle))
+        self.attended(Attend::of_connect, |control| control.connect(handle))
     }
 
     /// The next connection of a listener: `None` means call again.
@@ -225,6 +224,26 @@ impl<M: LinkMemory> Band<M> {
             shared.kick.ring();
         }
         result
+    }
+
+    /// Acts while the thread runs, which finds what there is to do afterwards.
+    fn attended<R, E>(
+        &self,
+        unattended: impl Fn(Attend) -> E,
+        act: impl FnOnce(&mut Control<M>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut act = Some(act);
+        loop {
+            self.attend().map_err(&unattended)?;
+            let done = self.with(None, |control| {
+                // it may have ended again meanwhile
+                let act = if control.running { act.take() } else { None };
+                act.map(|act| act(control)).ok_or(None::<Result<R, E>>)
+            });
+            if let Ok(result) = done {
+                return result;
+            }
+        }
     }
 
     /// Starts the thread again if it has ended.

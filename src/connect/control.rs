@@ -314,9 +314,7 @@ impl<M: LinkMemory> Control<M> {
                 self.look_by(deadline);
                 self.streams_look(index, now);
             } else if phase == Phase::Gathering {
-                self.link_leave(index);
-                self.slot_stale(index);
-                self.slot_release(index);
+                self.gathering_end(index);
             } else {
                 (self.config.wake.call)(self.config.wake.context);
             }

@@ -234,11 +234,7 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         match connection.phase {
             Phase::Connecting => self.fail(index, error),
-            Phase::Gathering => {
-                self.link_leave(index);
-                self.slot_stale(index);
-                self.slot_release(index);
-            }
+            Phase::Gathering => self.gathering_end(index),
             Phase::Open => {
                 connection.owes_hello = false;
                 connection.owes_closed = false;

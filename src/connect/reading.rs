@@ -15,6 +15,9 @@ use std::io;
 /// Records read from one link at a time, so that one peer cannot hold the lock.
 const RECORDS_MAX: usize = 64;
 
+/// Reads into a stream's buffer at a time, likewise.
+const FILLS_MAX: u32 = 8;
+
 /// What a stream's buffer begins with.
 enum Next {
     Frame(usize),
@@ -76,8 +79,9 @@ impl<M: LinkMemory> Control<M> {
 
     fn pump_stream(&mut self, index: u32) -> bool {
         let mut bytes = [0; FRAME_BYTES_MAX];
-        let mut dry = false;
-        for _ in 0..RECORDS_MAX {
+        let (mut dry, mut fills) = (false, 0);
+        // what is in our own buffer is read to its end: no poller would report it again
+        loop {
             let link = &self.links[index as usize];
             if link.socket.is_none() || link.parting.is_some() {
                 return false;
@@ -85,9 +89,9 @@ impl<M: LinkMemory> Control<M> {
             match self.next_frame(index, &mut bytes) {
                 Next::Frame(length) => self.record(index, &bytes[..length], None),
                 Next::Part if dry => return false,
+                Next::Part if fills == FILLS_MAX => return true,
                 Next::Part => match self.fill(index) {
-                    Some(true) => {}
-                    Some(false) => dry = true,
+                    Some(more) => (dry, fills) = (!more, fills + 1),
                     None => return false,
                 },
                 Next::Nonsense => {
@@ -96,7 +100,6 @@ impl<M: LinkMemory> Control<M> {
                 }
             }
         }
-        true
     }
 
     /// Takes the first whole frame out of a stream's buffer.

@@ -114,6 +114,10 @@ impl<M: LinkMemory> Control<M> {
     /// Looks whether the streams of an attempt were dropped unread, or refused on the spot.
     pub fn streams_look(&mut self, index: u32, now: Instant) {
         let connection = &self.connections[index as usize];
+        if connection.phase == Phase::Gathering {
+            self.gathering_look(index, now);
+            return;
+        }
         if connection.phase != Phase::Connecting || connection.stream_count == 0 {
             return;
         }
@@ -147,6 +151,31 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Looks whether a peer gave up while its streams were gathered.
+    fn gathering_look(&mut self, index: u32, now: Instant) {
+        if self.is_given_up(index) {
+            self.gathering_end(index);
+        } else {
+            self.look_by(now.after(STREAM_LOOK));
+        }
+    }
+
+    /// Whether a peer has closed a stream, or sent on it, before we answered.
+    fn is_given_up(&self, index: u32) -> bool {
+        let waits = |socket: &StreamSocket| {
+            let received = socket.receive(&mut [0; 1]);
+            received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        !self.streams[index as usize].iter().flatten().all(waits)
+    }
+
+    /// Forgets a connection that was still being gathered.
+    pub fn gathering_end(&mut self, index: u32) {
+        self.link_leave(index);
+        self.slot_stale(index);
+        self.slot_release(index);
+    }
+
     /// The link, of those on which a peer connects to us, that a stream's proof belongs to.
     pub fn link_of_stream(&self, hello: &StreamHello) -> Option<u32> {
         let mut at = self.chains.first(hello.endpoint_id);
@@ -172,8 +201,9 @@ impl<M: LinkMemory> Control<M> {
         connect: &ConnectHello,
     ) {
         let place = hello.stream as usize;
-        let sound = hello.streams as usize <= STREAMS_MAX && hello.stream < hello.streams;
-        let Some(link) = self.link_of_stream(hello).filter(|_| sound) else {
+        let sound = hello.stream < hello.streams && connect.connection == hello.connection;
+        let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
+        let Some(link) = self.link_of_stream(hello).filter(limit) else {
             self.stranger();
             return;
         };
@@ -201,6 +231,11 @@ impl<M: LinkMemory> Control<M> {
             let fits = u32::from(self.connections[index as usize].stream_count) == hello.streams;
             return fits.then_some(index);
         }
+        if self.is_known(link, hello.connection) {
+            // a hello that somebody has recorded
+            self.stranger();
+            return None;
+        }
         let Some(index) = self.slot_acquire() else {
             if hello.stream == 0 {
                 self.part(link, hello.connection, RefuseReason::Full);
@@ -216,8 +251,25 @@ impl<M: LinkMemory> Control<M> {
         self.connection_phase(index, Phase::Gathering);
         self.link_join(index, link);
         self.links[link as usize].gathering += 1;
+        if hello.streams > 1 {
+            self.look_by(self.now().after(STREAM_LOOK));
+        }
         self.look_by(deadline);
         Some(index)
+    }
+
+    /// Whether a connection of a link has that number at the peer already.
+    /// *Cost*: the link's connections, one compare each.
+    fn is_known(&self, link: u32, number: u64) -> bool {
+        let mut at = self.links[link as usize].first;
+        while at != NONE {
+            let connection = &self.connections[at as usize];
+            if connection.peer.connection == number {
+                return true;
+            }
+            at = connection.link_next;
+        }
+        false
     }
 
     /// *Cost*: nothing while no connection of the link is being gathered; the newest are first.
@@ -246,11 +298,13 @@ impl<M: LinkMemory> Control<M> {
         if !whole || self.links[link as usize].phase != LinkPhase::Ready {
             return;
         }
-        let hello = connection.peer;
+        if self.is_given_up(index) {
+            self.gathering_end(index);
+            return;
+        }
+        let hello = self.connections[index as usize].peer;
         if !self.is_listener(hello.target) {
-            self.link_leave(index);
-            self.slot_stale(index);
-            self.slot_release(index);
+            self.gathering_end(index);
             self.part(link, hello.connection, RefuseReason::NoListener);
             return;
         }

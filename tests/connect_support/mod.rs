@@ -139,6 +139,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Of an endpoint that talks over so many streams; 0: over shared memory.
+    pub fn of(streams: u32) -> Limits {
+        if streams == 0 { Limits::default() } else { Limits { streams, ..Limits::tcp() } }
+    }
+
     /// Of an endpoint that talks over TCP alone, at 127.0.0.1.
     pub fn tcp() -> Limits {
         Limits { rails: RAIL_TCP, addresses: vec![([127, 0, 0, 1].into(), 8)], ..Limits::default() }

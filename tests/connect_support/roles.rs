@@ -41,11 +41,12 @@ static ALLOCATOR: Counting = Counting;
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
-        "listen" | "listen_poor" | "listen_forked" => role_listen(),
+        "listen" | "listen_poor" | "listen_poorer" | "listen_forked" => role_listen(),
         "cycles" => role_cycles(),
         "no_alloc" => role_no_alloc(),
         "descriptors" => role_descriptors(),
         "times" => role_times(),
+        "times_at_once" => role_times_at_once(),
         _ => panic!("unknown role {role}"),
     }
 }
@@ -84,12 +85,8 @@ fn start_child(role: &str, directory: &Path) -> (Child, [u8; 128]) {
 
 fn role_listen() {
     let dir = std::env::var(DIRECTORY).unwrap();
-    let limits = Limits {
-        shm_dir: dir.into(),
-        connections: 1100,
-        events: 4096,
-        ..Limits::default()
-    };
+    let limits =
+        Limits { shm_dir: dir.into(), connections: 1100, events: 4096, ..Limits::of(STREAMS) };
     let mut node = Node::new(&limits);
     let (listener, handle) = node.band.listen().unwrap();
     let text: String = handle.encode().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -100,6 +97,7 @@ fn role_listen() {
         hold_in_child();
     }
     println!("handle={text}");
+    let poorer = std::env::var(ROLE).as_deref() == Ok("listen_poorer");
     let mut accepted = Vec::with_capacity(1100);
     // until the parent kills us, or goes away
     let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
@@ -108,6 +106,9 @@ fn role_listen() {
         node.drain();
         while let Some(connection) = node.band.accept(listener).unwrap() {
             accepted.push(connection);
+            if poorer && accepted.len() == 2 {
+                descriptors_freeze();
+            }
         }
         accepted.retain(|connection| {
             let gone = node.gone(*connection).is_some();
@@ -148,7 +149,7 @@ fn signal(child: &Child, signal: i32) {
 fn role_cycles() {
     // of its own, since others that open sweep theirs and so dial what they find
     let dir = directory("cycles");
-    let limits = Limits { shm_dir: dir.clone(), ..Limits::default() };
+    let limits = Limits { shm_dir: dir.clone(), ..Limits::of(STREAMS) };
     let (mut a, mut b) = (Node::new(&limits), Node::new(&limits));
     let (listener, handle) = b.band.listen().unwrap();
     let handle = handle.encode();
@@ -178,7 +179,7 @@ fn role_no_alloc() {
         deadline: Span::millis(200),
         key: Some(crosstie::connect::key::Key::new(b"a key of many bytes").unwrap()),
         peer_deadline: Span::millis(20),
-        ..Limits::default()
+        ..Limits::of(STREAMS)
     };
     let (mut a, mut b) = (Node::new(&limits), Node::new(&limits));
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -226,7 +227,8 @@ fn descriptors_freeze() -> u64 {
 }
 
 fn role_descriptors() {
-    let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let limits = Limits::of(STREAMS);
+    let (a, b) = (Node::new(&limits), Node::new(&limits));
     let (_, handle) = b.band.listen().unwrap();
     let limit = descriptors_freeze();
     let error = a.band.connect_begin(&handle.encode()).unwrap_err();
@@ -239,7 +241,7 @@ fn role_descriptors() {
 /// First and further connections between two processes; printed, not judged.
 fn role_times() {
     let dir = directory("times");
-    let limits = Limits { connections: 1100, events: 4096, ..Limits::default() };
+    let limits = Limits { connections: 1100, events: 4096, ..Limits::of(STREAMS) };
     let node = Node::new(&limits);
     let (mut child, handle) = start_child("listen", &dir);
     let mut times = Vec::new();
@@ -258,6 +260,28 @@ fn role_times() {
         times[998],
         times.iter().sum::<std::time::Duration>()
     );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// A thousand connections begun at once; printed, not judged.
+fn role_times_at_once() {
+    let dir = directory("at_once");
+    let limits = Limits { connections: 1100, events: 4096, ..Limits::of(STREAMS) };
+    let node = Node::new(&limits);
+    let (mut child, handle) = start_child("listen", &dir);
+    for round in 0..2 {
+        let count = if round == 0 { 1 } else { 1000 };
+        let start = std::time::Instant::now();
+        let pending: Vec<_> =
+            (0..count).map(|_| node.band.connect_begin(&handle).unwrap()).collect();
+        let begun = start.elapsed();
+        for id in pending {
+            until("connect", || node.band.connect_poll(id).unwrap());
+        }
+        println!("{count} at once: begun {begun:?}, all {:?}", start.elapsed());
+    }
     child.kill().unwrap();
     child.wait().unwrap();
     let _ = std::fs::remove_dir_all(&dir);
@@ -289,12 +313,25 @@ fn socket() -> OwnedFd {
 
 /// Dials an endpoint's side band as a stranger.
 fn dial(handle: &ListenHandle) -> OwnedFd {
+    if STREAMS > 0 {
+        return dial_tcp(handle).into();
+    }
     let socket = socket();
     let (address, length) = name_of(handle);
     // SAFETY: a whole address.
     let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     socket
+}
+
+/// Dials an endpoint's first address as a stranger.
+fn dial_tcp(handle: &ListenHandle) -> std::net::TcpStream {
+    let local = handle.addresses[0].family == crosstie::wire::handle::Family::Local;
+    let address = handle.addresses[usize::from(local)];
+    let [a, b, c, d] = *address.ip.first_chunk().unwrap();
+    let stream = std::net::TcpStream::connect(std::net::SocketAddr::from(([a, b, c, d], address.port))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 /// Listens under an endpoint's name, and never answers.

@@ -23,7 +23,7 @@ impl Tcp<'_> {
             let Some(index) = self.dirty.pop() else { return };
             let index = index as usize;
             self.streams[index].is_dirty = false;
-            self.flush(index, budget);
+            self.flush_stream(index, budget);
             let stream = &self.streams[index];
             if !stream.is_open || stream.out.is_empty() {
                 continue;
@@ -37,7 +37,7 @@ impl Tcp<'_> {
     }
 
     /// The same for one stream.
-    pub(super) fn flush(&mut self, index: usize, budget: &mut u64) {
+    pub(super) fn flush_stream(&mut self, index: usize, budget: &mut u64) {
         if !self.streams[index].is_open || !self.takes_bytes(index) {
             return;
         }
@@ -62,6 +62,7 @@ impl Tcp<'_> {
             let domain = self.domain;
             stream.out.advance(sent as u64, |region| domain.pin(region, -1));
             stream.is_blocked = sent < wanted;
+            self.moved |= sent > 0;
             *budget = budget.saturating_sub(sent as u64);
             if stream.is_blocked {
                 return;
