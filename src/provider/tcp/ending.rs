@@ -35,6 +35,33 @@ impl Tcp<'_> {
         self.fail_aside(peer);
     }
 
+    /// The side band says that the peer is gone, and why. It knows better than a stream that has
+    /// ended without a goodbye: a connection that its owner never used has none.
+    #[cold]
+    pub(super) fn end_as_told(&mut self, peer: usize, cause: DownCause) {
+        let record = &mut self.peers[peer];
+        if record.state == State::Ending && record.is_unsure {
+            record.is_unsure = false;
+            record.has_until = false;
+            let code = record.code;
+            return record.end(cause, code);
+        }
+        self.begin_end(peer, cause, 0);
+    }
+
+    /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
+    /// closes without having read everything breaks it.
+    #[cold]
+    pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
+        if self.peers[peer].state == State::Open {
+            self.begin_end(peer, DownCause::Died, code);
+            let record = &mut self.peers[peer];
+            record.is_unsure = true;
+            record.has_until = true;
+            record.until = self.now.after(LAST_BYTES);
+        }
+    }
+
     /// The peer broke the wire format: nothing of it is looked at any more.
     #[cold]
     pub(super) fn break_off(&mut self, peer: usize) {
@@ -79,7 +106,9 @@ impl Tcp<'_> {
         }
         all &= record.aside.up == 0;
         let early = record.has_until && self.now < record.until;
-        all && !(early && self.streams_of(peer).any(|index| self.streams[index].is_open))
+        let unsure = record.is_unsure;
+        let more = unsure || self.streams_of(peer).any(|index| self.streams[index].is_open);
+        all && !(early && more)
     }
 
     fn end_peer(&mut self, peer: usize, events: &mut Events) {

@@ -30,6 +30,8 @@ pub struct Peer {
     pub is_fenced: bool,
     /// Whether `until` is set.
     pub has_until: bool,
+    /// Whether a stream ended without a goodbye: the side band may know better why.
+    pub is_unsure: bool,
     /// Why it ends: see [`Peer::cause`].
     cause: u8,
     /// The system's code of that.
@@ -55,12 +57,14 @@ impl Peer {
     /// A peer that was just opened.
     pub fn opened(streams: u32, aside: Aside) -> Peer {
         let (code, in_flight, held, in_scratch) = (0, 0, 0, 0);
-        let (is_fenced, has_until, cause, until) = (false, false, 0, Instant(0));
+        let (is_fenced, has_until, is_unsure) = (false, false, false);
+        let (cause, until) = (0, Instant(0));
         let state = State::Open;
         Peer {
             state,
             is_fenced,
             has_until,
+            is_unsure,
             cause,
             code,
             in_flight,

@@ -341,7 +341,7 @@ impl<'m> Provider for Tcp<'m> {
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
-            self.begin_end(peer.as_usize(), cause, 0);
+            self.end_as_told(peer.as_usize(), cause);
         }
     }
 

@@ -164,10 +164,12 @@ impl Tcp<'_> {
             Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
             Moved::Ended => {
                 let bye = self.streams[index].bye;
-                let cause = if bye { DownCause::Closed } else { DownCause::Died };
-                self.begin_end(peer, cause, 0);
+                match bye {
+                    true => self.begin_end(peer, DownCause::Closed, 0),
+                    false => self.end_unsure(peer, 0),
+                }
             }
-            Moved::Broken(code) => self.begin_end(peer, DownCause::Died, code),
+            Moved::Broken(code) => self.end_unsure(peer, code),
         }
         self.stream_close(index);
         Read::Closed

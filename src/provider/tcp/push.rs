@@ -3,7 +3,7 @@
 use super::out::PIECES_MAX;
 use super::rail::Tcp;
 use super::socket::{self, Moved, NO_PIECE};
-use crate::fabric::{DownCause, RailKey};
+use crate::fabric::RailKey;
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
 /// Staged bytes that ops leave free for answers: 64 refusals, and the count.
@@ -62,7 +62,7 @@ impl Tcp<'_> {
                 Moved::Ended => return,
                 Moved::Broken(code) => {
                     let (peer, _) = self.peer_of(index);
-                    return self.begin_end(peer, DownCause::Died, code);
+                    return self.end_unsure(peer, code);
                 }
             };
             let domain = self.domain;
