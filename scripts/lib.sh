@@ -21,11 +21,8 @@ package_of() {
         c++ | g++) echo g++ ;;
         clang) echo clang libclang-rt-dev ;;
         pkg-config) echo pkg-config ;;
-<<<<<<< HEAD
         ip | tc) echo iproute2 ;;
-=======
         mpirun) echo openmpi-bin ;;
->>>>>>> tool
         nm | ld | readelf | size) echo binutils ;;
         *) echo "$1" ;;
     esac
