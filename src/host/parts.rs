@@ -118,8 +118,9 @@ impl Parts {
 
     pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let span =
-            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
+        let span_of =
+            |heap: &Arc<SharedHeap>| HeapSpan { start: heap.start(), length: heap.length() };
+        let span = self.heap.as_ref().map(span_of);
         let network = Network::choose(self.options.device, &self.environment)?;
         let mixed = options::mixed_limits(self.options.device, &limits);
         let tcp = network.rails.tcp.then(|| {
@@ -130,10 +131,8 @@ impl Parts {
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
         let rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
-        let wait = match rail.wait_fd() {
-            Some(fd) => Some(WaitSet::over(&[self.wake.fd().as_raw_fd(), fd])?),
-            None => None,
-        };
+        let wake_fd = self.wake.fd().as_raw_fd();
+        let wait = rail.wait_fd().map(|fd| WaitSet::over(&[wake_fd, fd])).transpose()?;
         let domain = rail.domain();
         let config = self.config();
         let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
@@ -170,10 +169,9 @@ impl Parts {
             generations: tables.generations,
             events: tables.producer,
         };
-        let band = Band::open(config, shared_tables, memory).map_err(OpenError::Band)?;
-        let set_up = SetUp::Band(band);
-        let generations = tables.generations;
-        let domain = RailDomain::Host(domain);
+        let band = Band::open(config, shared_tables, memory);
+        let set_up = SetUp::Band(band.map_err(OpenError::Band)?);
+        let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
             machine: Machine::Host(machine),
