@@ -29,6 +29,9 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+/// Shortest stripe on a connection of one TCP stream.
+const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
+
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
 
@@ -112,6 +115,11 @@ impl Parts {
         Config {
             eager_bytes_max: self.options.eager_bytes_max,
             salt: self.salt,
+            stripe_bytes_min: match self.environment.tcp_streams {
+                // on one stream, stripes only let short messages pass between them
+                1 => STRIPE_BYTES_ONE_STREAM,
+                _ => Config::default().stripe_bytes_min,
+            },
             ..Config::default()
         }
     }
