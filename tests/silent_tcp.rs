@@ -43,18 +43,35 @@ fn connected(name: &str, deadline_ms: u64) -> (Node, Handle, [u8; 128], Child) {
     (a, here, handle, child)
 }
 
+/// Writes into a data stream until it takes no more, and says with which code.
+fn filled(stream: i32) -> i32 {
+    let bytes = [0u8; 65536];
+    loop {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: readable bytes.
+        let sent = unsafe { libc::send(stream, bytes.as_ptr().cast(), bytes.len(), flags) };
+        if sent < 0 {
+            return std::io::Error::last_os_error().raw_os_error().unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
     let (mut a, here, handle, mut child) = connected("silent_tcp", 200);
+    let data = a.established(here).unwrap().streams[0];
     for round in 1..3 {
         signal(&child, libc::SIGSTOP);
         until("report", || (stopped(child.id()) == round).then_some(()));
         // asked for during the silence: its kernel takes the question
         let pending = a.band.connect_begin(&handle).unwrap();
         assert_eq!(a.band.connect_poll(pending), Ok(None));
+        // it reads nothing: the window of the data stream closes
+        assert_eq!(filled(data), libc::EAGAIN);
         // much longer than it takes to declare a peer dead
-        let later = std::time::Instant::now() + std::time::Duration::from_millis(600);
+        let later = std::time::Instant::now() + std::time::Duration::from_millis(1500);
         until("a while", || (std::time::Instant::now() > later).then_some(()));
+        assert_eq!(filled(data), libc::EAGAIN);
         assert_eq!((a.gone(here), resumed(child.id())), (None, round - 1));
         signal(&child, libc::SIGCONT);
         until("resumed", || (resumed(child.id()) == round).then_some(()));

@@ -9,19 +9,17 @@
 extern crate std;
 
 use super::ifaddrs::{self, Interface, Interfaces};
-use super::peer::TextBuffer;
 use crate::wire::hello::AddressHello;
 use core::cmp::Reverse;
-use core::fmt::{self, Write};
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::string::String;
 use std::vec::Vec;
 
 /// Longest name of an interface in bytes, with the terminating zero (`IFNAMSIZ`, netdevice(7)).
 const NAME_BYTES_MAX: usize = 16;
 /// What holds without a choice.
 const CHOICE_DEFAULT: &str = "^docker,lo";
-/// Longest text in an error in bytes; what does not fit is cut.
-const TEXT_BYTES_MAX: usize = 160;
 
 /// The name of an interface.
 #[derive(Copy, Clone, Eq, PartialEq)]
@@ -92,47 +90,15 @@ pub fn ip_of(hello: &AddressHello) -> Option<IpAddr> {
     }
 }
 
-/// A short text that needs no heap.
-#[derive(Copy, Clone, Eq, PartialEq)]
-pub struct ShortText {
-    bytes: [u8; TEXT_BYTES_MAX],
-    length: usize,
-}
-
-impl ShortText {
-    fn of(text: fmt::Arguments<'_>) -> ShortText {
-        let mut bytes = [0; TEXT_BYTES_MAX];
-        let mut buffer = TextBuffer::new(&mut bytes);
-        let _ = buffer.write_fmt(text);
-        let length = buffer.length();
-        ShortText { bytes, length }
-    }
-
-    /// The text up to where it was cut.
-    pub fn as_str(&self) -> &str {
-        let bytes = &self.bytes[..self.length];
-        match core::str::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(cut) => core::str::from_utf8(&bytes[..cut.valid_up_to()]).unwrap_or(""),
-        }
-    }
-}
-
-impl fmt::Debug for ShortText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), f)
-    }
-}
-
 /// Why no address is left. What was asked for, and which interfaces there are.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Clone, Eq, PartialEq, Debug)]
 pub enum InterfaceError {
     /// The choice names nothing, as `^`, or has an empty name between commas.
-    Choice(ShortText),
+    Choice(String),
     /// No interface has a name that was asked for and an address, and is up.
-    NoMatch(ShortText, ShortText),
+    NoMatch(String, String),
     /// The choice leaves every interface out.
-    AllExcluded(ShortText, ShortText),
+    AllExcluded(String, String),
     /// The kernel refused to list them, with its code.
     System(i32),
 }
@@ -229,7 +195,7 @@ fn is_usable(address: &InterfaceAddress) -> bool {
 
 /// [`local_addresses`] of a host that has what is `found`.
 fn choose(choice: &str, found: &Interfaces) -> Result<Vec<InterfaceAddress>, InterfaceError> {
-    let text = || ShortText::of(format_args!("{choice}"));
+    let text = || String::from(choice);
     let unchosen = choice.trim().is_empty();
     let parsed = Choice::parse(if unchosen { CHOICE_DEFAULT } else { choice });
     let parsed = parsed.ok_or_else(|| InterfaceError::Choice(text()))?;
@@ -254,19 +220,13 @@ fn choose(choice: &str, found: &Interfaces) -> Result<Vec<InterfaceAddress>, Int
 }
 
 /// The interfaces in words.
-fn there(all: &[Interface]) -> ShortText {
-    struct Words<'i>(&'i [Interface]);
-    impl fmt::Display for Words<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            for (at, interface) in self.0.iter().enumerate() {
-                let comma = if at == 0 { "" } else { ", " };
-                let down = if interface.up { "" } else { " (down)" };
-                write!(f, "{comma}{}{down}", interface.name.as_str())?;
-            }
-            if self.0.is_empty() { f.write_str("none") } else { Ok(()) }
-        }
-    }
-    ShortText::of(format_args!("{}", Words(all)))
+fn there(all: &[Interface]) -> String {
+    let word = |interface: &Interface| {
+        let down = if interface.up { "" } else { " (down)" };
+        std::format!("{}{down}", interface.name.as_str())
+    };
+    let words: Vec<String> = all.iter().map(word).collect();
+    if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
 /// How likely, and how fast, an address of a peer is reached; less is better.

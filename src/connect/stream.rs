@@ -130,6 +130,14 @@ impl StreamSocket {
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
 
+    /// Takes the time back that the socket was opened, or accepted, with: it would also run while
+    /// the peer's kernel answers that its reader has no room, as that of a stopped process does
+    /// (tcp(7), `TCP_USER_TIMEOUT`), and end what only waits. For data streams; their link notices
+    /// a dead peer.
+    pub fn be_patient(&self) -> io::Result<()> {
+        self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0)
+    }
+
     /// Asks the peer's kernel now and then whether it is there, when there is nothing else to send.
     /// The first unanswered question starts the time that the socket was opened with.
     pub fn keep_alive(&self, interval_s: i32) -> io::Result<()> {

@@ -48,7 +48,7 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[self.connections[index as usize].link as usize];
         let peer = link.peer;
         let to = link.remote.ok_or(ConnectError::NoListener(peer))?;
-        let dialled = StreamSocket::connect(to, self.silence_ms());
+        let dialled = StreamSocket::connect(to, 0);
         let socket = dialled.map_err(|error| stream_error(&error, peer))?;
         self.streams[index as usize][stream as usize] = Some(socket);
         self.stream_say(index, stream)
@@ -213,6 +213,10 @@ impl<M: LinkMemory> Control<M> {
             if self.link_of_stream(hello) != Some(link) {
                 return;
             }
+        }
+        if socket.be_patient().is_err() {
+            // reset since: its peer will know
+            return;
         }
         let Some(index) = self.gather(link, hello, connect) else { return };
         self.streams[index as usize][place] = Some(socket);

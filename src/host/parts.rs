@@ -153,10 +153,9 @@ impl Parts {
             generations: tables.generations,
             events: tables.producer,
         };
-        let band = Band::open(config, shared_tables, memory).map_err(OpenError::Band)?;
-        let set_up = SetUp::Band(band);
-        let generations = tables.generations;
-        let domain = RailDomain::Host(domain);
+        let band = Band::open(config, shared_tables, memory);
+        let set_up = SetUp::Band(band.map_err(OpenError::Band)?);
+        let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
             machine: Machine::Host(machine),

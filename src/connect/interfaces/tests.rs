@@ -87,13 +87,6 @@ fn what_matches_nothing_is_named_with_what_there_is() {
 }
 
 #[test]
-fn a_long_choice_is_cut_in_the_sentence() {
-    let long = "é".repeat(300);
-    let error = chosen(&long, &usual()).unwrap_err();
-    assert!(error.to_string().contains("éé"));
-}
-
-#[test]
 fn this_host_has_a_loopback_with_its_real_prefix() {
     let all = local_addresses("lo").unwrap();
     let first = all.iter().find(|address| address.ip.is_ipv4()).unwrap();
