@@ -21,6 +21,7 @@ package_of() {
         c++ | g++) echo g++ ;;
         clang) echo clang libclang-rt-dev ;;
         pkg-config) echo pkg-config ;;
+        ip | tc) echo iproute2 ;;
         nm | ld | readelf | size) echo binutils ;;
         *) echo "$1" ;;
     esac

@@ -326,7 +326,7 @@ fn pings_are_answered_at_once_and_silent_peers_are_asked() {
     assert_eq!(b.band.counters().links_lost, 0);
 }
 
-/// Peers of this host.
+/// What roles talk over: data streams; 0 is shared memory.
 const STREAMS: u32 = 0;
 
 include!("connect_support/roles.rs");

@@ -136,6 +136,40 @@ fn closing_one_side_ends_the_others_requests_and_connections_can_be_made_again()
 }
 
 #[test]
+fn sender_ends_although_the_receiver_does_nothing_after_its_message_has_come() {
+    for device in [DeviceKind::SharedMemory, DeviceKind::Tcp] {
+        // SAFETY: nothing of this test program reads the environment in C.
+        unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "lo") };
+        let options = Options { device, ..Options::default() };
+        let (mut block_a, mut block_b) =
+            (HeapBlock::new(options.bytes()), HeapBlock::new(options.bytes()));
+        let (mut a, mut b) = (open(&mut block_a, &options), open(&mut block_b, &options));
+        let (to_b, to_a) = joined(&mut a, &mut b);
+        for length in [8u64, 8192, 100_000, 256 << 10, 1 << 20, (4 << 20) + 3] {
+            let (source, from) = a.shared.allocate(Bytes(length)).unwrap();
+            let (target, into) = b.shared.allocate(Bytes(length)).unwrap();
+            let room = Incoming { region: into, address: target as u64, length, tag: 0 };
+            let message = Outgoing { region: from, address: source as u64, length, tag: 0 };
+            let receives = [(); 8].map(|()| b.irecv(to_a, &[room]).unwrap());
+            let sends = [(); 8].map(|()| a.isend(to_b, message).unwrap());
+            for receive in receives {
+                assert_eq!(wait(&mut [&mut a, &mut b], 1, receive).result, Ok(()));
+            }
+            // from here on the receiver is not asked any more
+            for send in sends {
+                assert_eq!(wait(&mut [&mut a], 0, send).result, Ok(()), "{device:?}, {length}");
+            }
+            a.shared.free(from).unwrap();
+            b.shared.free(into).unwrap();
+        }
+        close(&mut a, to_b);
+        close(&mut b, to_a);
+        a.close();
+        b.close();
+    }
+}
+
+#[test]
 fn loopback_endpoint_talks_to_itself() {
     let options = Options { device: DeviceKind::Loopback, ..Options::default() };
     let mut block = HeapBlock::new(options.bytes());

@@ -4,17 +4,14 @@ mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::host::ConnectError;
-use crosstie::transport::{RequestError, RequestId, SubmitError};
+use crosstie::transport::{RequestError, SubmitError};
+use host_support::flow::Flow;
 use host_support::roles::{self, Process};
-use host_support::{Memory, Node, Place, Random, Watch, descriptors, directory, mappings, small};
+use host_support::{Node, Place, Random, Watch, descriptors, directory, mappings, small};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ROUNDS: u64 = 50;
 const SEED: u64 = 0x5eed_0007;
-/// Messages that may stand in each direction.
-const DEPTH: usize = 4;
-const SIZES: [usize; 8] = [0, 8, 24, 1000, 8192, 8193, 100_000, 1 << 20];
-const SIZE_MAX: usize = 1 << 20;
 /// Longest life of a child after it has connected, in calls of progress.
 const LIFE: u64 = 8000;
 
@@ -59,130 +56,6 @@ fn flow_for_ever(mut node: Node, connection: Handle) {
     loop {
         flow.step(&mut node);
         assert!(!flow.failed(), "the parent lives");
-    }
-}
-
-/// Messages of mixed sizes, both ways, for as long as the peer lives.
-struct Flow {
-    connection: Handle,
-    out: Vec<Memory>,
-    into: Vec<Memory>,
-    sends: [Option<RequestId>; DEPTH],
-    receives: [Option<RequestId>; DEPTH],
-    sent: u64,
-    posted: u64,
-    received: u64,
-    refused: Option<SubmitError>,
-    errors: Vec<RequestError>,
-}
-
-impl Flow {
-    fn new(node: &Node, connection: Handle, place: Place) -> Flow {
-        let memory = || (0..DEPTH).map(|_| Memory::new(node, place, SIZE_MAX)).collect();
-        Flow {
-            connection,
-            out: memory(),
-            into: memory(),
-            sends: [None; DEPTH],
-            receives: [None; DEPTH],
-            sent: 0,
-            posted: 0,
-            received: 0,
-            refused: None,
-            errors: vec![],
-        }
-    }
-
-    fn failed(&self) -> bool {
-        self.refused.is_some() || !self.errors.is_empty()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.sends.iter().chain(&self.receives).flatten().count()
-    }
-
-    /// Posts what can be posted, tests what is due.
-    fn step(&mut self, node: &mut Node) {
-        if !self.failed() {
-            self.post(node);
-        }
-        self.test(node);
-    }
-
-    fn post(&mut self, node: &mut Node) {
-        for at in 0..DEPTH {
-            if self.receives[at].is_none() && self.posted as usize % DEPTH == at {
-                let room = self.into[at].incoming(0, SIZE_MAX, 0);
-                match node.irecv(self.connection, &[room]) {
-                    Ok(request) => {
-                        self.receives[at] = Some(request);
-                        self.posted += 1;
-                    }
-                    Err(error) => self.refused = Some(error),
-                }
-            }
-            if self.sends[at].is_none() && self.sent as usize % DEPTH == at {
-                let size = SIZES[self.sent as usize % SIZES.len()];
-                self.out[at].fill(0, size, self.sent);
-                match node.isend(self.connection, self.out[at].outgoing(0, size, 0)) {
-                    Ok(request) => {
-                        self.sends[at] = Some(request);
-                        self.sent += 1;
-                    }
-                    Err(error) => self.refused = Some(error),
-                }
-            }
-        }
-    }
-
-    fn test(&mut self, node: &mut Node) {
-        node.progress();
-        // they end in their order, so the oldest is asked first
-        while let Some(request) = self.receives[self.received as usize % DEPTH]
-            && let Some(outcome) = node.test(request).expect("a live request")
-        {
-            let at = self.received as usize % DEPTH;
-            self.receives[at] = None;
-            match outcome.result {
-                Ok(()) => {
-                    let size = SIZES[self.received as usize % SIZES.len()];
-                    assert_eq!(outcome.lengths[0], size as u64);
-                    self.into[at].verify(0, size, self.received);
-                    self.received += 1;
-                }
-                Err(error) => self.errors.push(error),
-            }
-        }
-        if self.failed() {
-            self.receives_after_failure(node);
-        }
-        for at in 0..DEPTH {
-            if let Some(request) = self.sends[at]
-                && let Some(outcome) = node.test(request).expect("a live request")
-            {
-                self.sends[at] = None;
-                if let Err(error) = outcome.result {
-                    self.errors.push(error);
-                }
-            }
-        }
-    }
-
-    fn receives_after_failure(&mut self, node: &mut Node) {
-        for at in 0..DEPTH {
-            if let Some(request) = self.receives[at]
-                && let Some(outcome) = node.test(request).expect("a live request")
-            {
-                self.receives[at] = None;
-                self.errors.extend(outcome.result.err());
-            }
-        }
-    }
-
-    fn release(self, node: &Node) {
-        for memory in self.out.into_iter().chain(self.into) {
-            memory.release(node);
-        }
     }
 }
 

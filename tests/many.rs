@@ -30,7 +30,7 @@ fn many(connections_max: u32) -> Options {
 
 #[test]
 fn role() {
-    roles::take(&[("many", role_many), ("crossing", role_crossing)]);
+    roles::take(&[("many", role_many), ("crossing", role_crossing), ("ring", role_ring)]);
 }
 
 fn role_many() {
@@ -196,6 +196,57 @@ fn both_sides_may_connect_first() {
     let mut node = Node::open(&small(64));
     cross(&mut node, &mut peer.line, 1);
     assert!(peer.finished().success());
+}
+
+/// Processes of the ring, and times that messages go round it.
+const RING: (usize, u64) = (64, 3);
+const RING_LENGTHS: [usize; 3] = [8, 9000, 100_000];
+
+/// Listens, connects to the next of the ring, and hands on what the one before sends.
+fn role_ring() {
+    let mut line = roles::line();
+    let mut node = Node::open(&small(4));
+    let (listener, ours) = node.shared.listen().unwrap();
+    line.say(&ours);
+    let (number, next) = (line.hear_number(), line.hear::<128>());
+    let attempt = node.shared.connect(&next).unwrap();
+    let (to, from) = (node.connected(attempt).unwrap(), node.accepted(listener));
+    let memory = Memory::new(&node, Place::Private, 200_000);
+    for round in 0..RING.1 {
+        for length in RING_LENGTHS {
+            let before = (number + RING.0 as u64 - 1) % RING.0 as u64;
+            memory.fill(0, length, round << 8 | number);
+            let receive = node.irecv(from, &[memory.incoming(100_000, length, 0)]).unwrap();
+            let send = node.isend(to, memory.outgoing(0, length, 0)).unwrap();
+            assert_eq!(node.wait(receive).result, Ok(()));
+            memory.verify(100_000, length, round << 8 | before);
+            assert_eq!(node.wait(send).result, Ok(()));
+        }
+    }
+    line.say_number(number);
+    // the others may still be under way
+    line.hear_number();
+    node.disconnect(to);
+    node.disconnect(from);
+}
+
+#[test]
+fn sixty_four_processes_talk_in_a_ring() {
+    let mut ring: Vec<_> = (0..RING.0).map(|_| roles::start("ring", &[])).collect();
+    let handles: Vec<_> = ring.iter_mut().map(|process| process.line.hear::<128>()).collect();
+    for (number, process) in ring.iter_mut().enumerate() {
+        process.line.say_number(number as u64);
+        process.line.say(&handles[(number + 1) % RING.0]);
+    }
+    for (number, process) in ring.iter_mut().enumerate() {
+        assert_eq!(process.line.hear_number(), number as u64);
+    }
+    for process in &mut ring {
+        process.line.say_number(0);
+    }
+    for process in ring {
+        assert!(process.finished().success());
+    }
 }
 
 #[test]

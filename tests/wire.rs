@@ -397,6 +397,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
         ("frame", "refused", frame(Frame::Refused(refused_hello()))),
         ("frame", "closed", frame(Frame::Closed(refused_hello()))),
+        ("band", "handshake", band([&[2, 10, 100][..], &handshake].concat())),
+        ("band", "stream", [&[0][..], &frame(Frame::StreamHello(stream_hello()))].concat()),
         ("ring", "records", checks::ring_seed()),
         ("rings", "records", checks::rings_seed()),
         ("stream", "frames", checks::stream_seed()),

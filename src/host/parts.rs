@@ -29,6 +29,9 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+/// Shortest stripe on a connection of one TCP stream.
+const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
+
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
 
@@ -112,6 +115,11 @@ impl Parts {
         Config {
             eager_bytes_max: self.options.eager_bytes_max,
             salt: self.salt,
+            stripe_bytes_min: match self.environment.tcp_streams {
+                // on one stream, stripes only let short messages pass between them
+                1 => STRIPE_BYTES_ONE_STREAM,
+                _ => Config::default().stripe_bytes_min,
+            },
             ..Config::default()
         }
     }
@@ -162,10 +170,7 @@ impl Parts {
             key: network.key,
             peer_deadline: environment.peer_timeout,
             template,
-            wake: Wake {
-                call: |fd| wake::ring(fd as i32),
-                context: wake.fd().as_raw_fd() as usize,
-            },
+            wake: wake_of(&wake),
             note,
         };
         let shared_tables = BandTables {
@@ -252,4 +257,9 @@ impl Parts {
             shared,
         })
     }
+}
+
+/// How the side band wakes the data thread.
+fn wake_of(wake: &WakeFd) -> Wake {
+    Wake { call: |fd| wake::ring(fd as i32), context: wake.fd().as_raw_fd() as usize }
 }

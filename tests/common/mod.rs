@@ -49,8 +49,24 @@ pub struct PairRig<P: 'static> {
     arenas: [*mut u8; 2],
     now: Instant,
     /// Lets the world outside move on, where a rail depends on it. Then nothing repeats exactly.
-    pause: Option<fn(&mut Pair<P>)>,
+    pause: Option<Pause<P>>,
 }
+
+/// How time passes for a rail that depends on the world outside.
+pub struct Pause<P> {
+    /// Gives the world its time.
+    pub wait: fn(&mut Pair<P>),
+    /// Whether the rail has threads of its own.
+    pub threads: bool,
+}
+
+impl<P> Clone for Pause<P> {
+    fn clone(&self) -> Pause<P> {
+        *self
+    }
+}
+
+impl<P> Copy for Pause<P> {}
 
 impl<P> PairRig<P> {
     pub fn new(make: Rc<dyn Fn() -> Pair<P>>) -> PairRig<P> {
@@ -86,8 +102,12 @@ impl<P: Provider> Rig for PairRig<P> {
     fn advance(&mut self) {
         self.now = Instant(self.now.0 + 1_000);
         if let Some(pause) = self.pause {
-            pause(&mut self.pair);
+            (pause.wait)(&mut self.pair);
         }
+    }
+
+    fn has_threads(&self) -> bool {
+        self.pause.is_some_and(|pause| pause.threads)
     }
 
     fn renew(&mut self) -> bool {
@@ -128,7 +148,7 @@ pub fn run_all<P: Provider + 'static>(make: impl Fn() -> Pair<P> + 'static, skip
 pub fn run_all_pausing<P: Provider + 'static>(
     make: impl Fn() -> Pair<P> + 'static,
     skips: usize,
-    pause: Option<fn(&mut Pair<P>)>,
+    pause: Option<Pause<P>>,
 ) {
     let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
     let mut skipped = 0;

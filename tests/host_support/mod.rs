@@ -3,6 +3,8 @@
 #![allow(dead_code)]
 
 pub mod deny;
+pub mod exchange;
+pub mod flow;
 pub mod roles;
 
 use crosstie::base::carve::heap::HeapBlock;

@@ -4,7 +4,8 @@
 //! A test binary that uses this has a test `role` that calls `take` with names and functions.
 
 use super::WATCHDOG;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -30,7 +31,7 @@ impl Line {
         self.try_hear().expect("the other process answers")
     }
 
-    pub fn try_hear<const N: usize>(&mut self) -> std::io::Result<[u8; N]> {
+    pub fn try_hear<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).map(|()| bytes)
     }
@@ -41,6 +42,18 @@ impl Line {
 
     pub fn hear_number(&mut self) -> u64 {
         u64::from_le_bytes(self.hear())
+    }
+
+    pub fn say_text(&mut self, text: &str) {
+        self.say_number(text.len() as u64);
+        self.say(text.as_bytes());
+    }
+
+    pub fn hear_text(&mut self) -> String {
+        let length = self.hear_number() as usize;
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).expect("the other process answers");
+        String::from_utf8(bytes).expect("text")
     }
 
     /// Whether the other end has said something, or has ended. Does not wait.
@@ -54,16 +67,30 @@ impl Line {
 
 /// Starts this binary with a role, and with more environment.
 pub fn start(role: &str, environment: &[(&str, &str)]) -> Process {
+    start_as(role, environment, None, || Ok(()))
+}
+
+/// As [`start`]; what it says on standard error goes to a file, and `prepare` runs in the new
+/// process before its program: it must not allocate.
+pub fn start_as(
+    role: &str,
+    environment: &[(&str, &str)],
+    log: Option<File>,
+    mut prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> Process {
     let (ours, theirs) = UnixStream::pair().expect("a socket");
     ours.set_read_timeout(Some(WATCHDOG)).expect("a timeout");
     let mut command = command(role);
     command.envs(environment.iter().copied()).stdin(Stdio::from(OwnedFd::from(theirs)));
-    // SAFETY: one system call, without memory.
+    if let Some(log) = log {
+        command.stderr(Stdio::from(log));
+    }
+    // SAFETY: system calls, without memory; what is prepared keeps to that by its contract.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             // ends with the thread that started it
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            Ok(())
+            prepare()
         });
     }
     Process { child: command.spawn().expect("a process"), line: Line(ours) }
@@ -102,6 +129,18 @@ impl Process {
 
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Stops it, or lets it go on (`SIGSTOP`, `SIGCONT`).
+    pub fn signal(&self, number: i32) {
+        // SAFETY: our own child, which was not collected.
+        assert_eq!(unsafe { libc::kill(self.id() as i32, number) }, 0);
+    }
+
+    /// Whether all of it has stopped.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("proc");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
 
     /// Waits until it has ended by itself.

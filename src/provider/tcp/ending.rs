@@ -32,6 +32,7 @@ impl Tcp<'_> {
         for index in self.streams_of(peer) {
             self.streams[index].out.clear(|region| domain.pin(region, -1));
         }
+        self.fail_aside(peer);
     }
 
     /// The peer broke the wire format: nothing of it is looked at any more.
@@ -76,6 +77,7 @@ impl Tcp<'_> {
             record.has_until = true;
             record.until = self.now.after(LAST_BYTES);
         }
+        all &= record.aside.up == 0;
         let early = record.has_until && self.now < record.until;
         all && !(early && self.streams_of(peer).any(|index| self.streams[index].is_open))
     }
@@ -121,14 +123,14 @@ impl Tcp<'_> {
             return;
         }
         for index in self.streams_of(peer) {
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
             if !self.peers[peer].takes_ops() {
                 return;
             }
             if self.streams[index].out.has_room(ROOM_FOR_ANSWERS) {
                 self.stage(index, &StreamFrame::Bye);
             }
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
         }
     }
 
@@ -143,6 +145,7 @@ impl Tcp<'_> {
         }
         self.streams_close(peer, Outcome::Canceled);
         self.peers[peer].is_fenced = true;
+        self.fence_aside(peer);
     }
 
     /// Forgets a peer without ops in flight.
@@ -154,6 +157,9 @@ impl Tcp<'_> {
         }
         if self.scratch.holder == peer as u32 {
             self.scratch.holder = NONE;
+        }
+        if self.has_helpers() {
+            self.close_aside(peer);
         }
         self.peers[peer].state = State::Closed;
         self.peers_open -= 1;

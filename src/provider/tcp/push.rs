@@ -23,7 +23,7 @@ impl Tcp<'_> {
             let Some(index) = self.dirty.pop() else { return };
             let index = index as usize;
             self.streams[index].is_dirty = false;
-            self.flush(index, budget);
+            self.flush_stream(index, budget);
             let stream = &self.streams[index];
             if !stream.is_open || stream.out.is_empty() {
                 continue;
@@ -37,15 +37,21 @@ impl Tcp<'_> {
     }
 
     /// The same for one stream.
-    pub(super) fn flush(&mut self, index: usize, budget: &mut u64) {
+    pub(super) fn flush_stream(&mut self, index: usize, budget: &mut u64) {
         if !self.streams[index].is_open || !self.takes_bytes(index) {
             return;
         }
+        // answers go out although the budget is spent: after them nobody may poll again
+        let mut owed = self.streams[index].owed() > 0;
         self.stage_answers(index);
         self.serve(index);
         let mut pieces = [NO_PIECE; PIECES_MAX];
-        while !self.streams[index].out.is_empty() && *budget > 0 {
-            let most = (*budget).clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
+        while !self.streams[index].out.is_empty() && (*budget > 0 || owed) {
+            let most = match *budget {
+                0 => u64::from(ROOM_FOR_ANSWERS),
+                left => left.clamp(CALL_BYTES_MIN, CALL_BYTES_MAX),
+            };
+            owed = false;
             let stream = &mut self.streams[index];
             let count = stream.out.gather(&mut pieces, most);
             let wanted: usize = pieces[..count].iter().map(|piece| piece.iov_len).sum();
@@ -62,6 +68,7 @@ impl Tcp<'_> {
             let domain = self.domain;
             stream.out.advance(sent as u64, |region| domain.pin(region, -1));
             stream.is_blocked = sent < wanted;
+            self.moved |= sent > 0;
             *budget = budget.saturating_sub(sent as u64);
             if stream.is_blocked {
                 return;

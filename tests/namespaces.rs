@@ -1,0 +1,358 @@
+//! The whole library between hosts, which are network namespaces of this machine: messages, ends,
+//! slow and lossy links, and what the sentences say when something is wrong.
+
+mod host_support;
+mod namespace_support;
+
+use host_support::Watch;
+use host_support::roles;
+use namespace_support::two::{Log, Two, all_ended, ended, flows_on, tcp_sockets};
+use namespace_support::wire::{Quality, Wired};
+use namespace_support::work::{STREAM, role_connect, role_listen};
+use namespace_support::{Hosts, may, may_wire};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[test]
+fn role() {
+    roles::take(&[("listen", role_listen), ("connect", role_connect)]);
+}
+
+/// Each pair wants two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---------------------------------------------------------------- the hosts themselves
+
+/// Bytes through a plain socket from host 1 to host 0.
+fn plain_bytes_cross(hosts: &Hosts, address: &str, length: usize) {
+    let listener = hosts.inside(0, || TcpListener::bind((address, 0))).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut out = hosts.inside(1, || TcpStream::connect((address, port))).unwrap();
+    let (mut into, _) = listener.accept().unwrap();
+    let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            out.write_all(&bytes).unwrap();
+            drop(out);
+        });
+        let mut seen = vec![];
+        into.read_to_end(&mut seen).unwrap();
+        assert!(seen == bytes);
+    });
+}
+
+#[test]
+fn hosts_reach_each_other_and_nobody_else() {
+    if !may("hosts_reach_each_other_and_nobody_else") {
+        return;
+    }
+    let hosts = Hosts::bridged(3);
+    for address in [hosts.ipv4(0), hosts.ipv6(0)] {
+        plain_bytes_cross(&hosts, &address, 1 << 20);
+    }
+    let here = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = here.local_addr().unwrap().port();
+    hosts.inside(2, || TcpStream::connect(("127.0.0.1", port))).unwrap_err();
+    // a queue that is too short loses packets
+    hosts.shape(1, "rate 200mbit burst 4k limit 12k");
+    plain_bytes_cross(&hosts, &hosts.ipv4(0), 4 << 20);
+    assert!(hosts.dropped(1) > 0);
+}
+
+#[test]
+fn wire_takes_its_time_and_loses_packets() {
+    if !may_wire("wire_takes_its_time_and_loses_packets") {
+        return;
+    }
+    let quality = Quality {
+        delay: Duration::from_millis(5),
+        lost_per_thousand: 20,
+        packets_max: 1000,
+        seed: 0x5eed_0101,
+    };
+    let wired = Wired::new(quality);
+    for address in [wired.hosts.ipv4(0), wired.hosts.ipv6(0)] {
+        let start = Instant::now();
+        plain_bytes_cross(&wired.hosts, &address, 300_000);
+        assert!(start.elapsed() > 3 * quality.delay);
+    }
+    let (carried, lost) = wired.counts();
+    assert!(carried > 400 && lost > 2, "{carried} packets carried, {lost} lost");
+}
+
+// ---------------------------------------------------------------- messages between hosts
+
+#[test]
+fn processes_of_one_host_exchange_over_shared_memory() {
+    if !may("processes_of_one_host_exchange_over_shared_memory") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(1);
+    for seed in [0x5eed_0200, 0x5eed_0201] {
+        let mut two = Two::logged(&hosts, [0, 0], &[], None);
+        two.exchange(100, seed);
+        assert_eq!(tcp_sockets(&two.connecting), 0);
+        two.end();
+    }
+}
+
+#[test]
+fn messages_of_all_kinds_cross_between_hosts() {
+    if !may("messages_of_all_kinds_cross_between_hosts") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for (seed, environment) in [
+        (0x5eed_0210, &[][..]),
+        (0x5eed_0211, &[]),
+        (0x5eed_0212, &[("CROSSTIE_TCP_STREAMS", "4")]),
+        (0x5eed_0213, &[("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_RAILS", "tcp")]),
+        (0x5eed_0214, &[("CROSSTIE_SOCKET_IFNAME", "eth")]),
+        (0x5eed_0215, &[("CROSSTIE_SOCKET_IFNAME", "^lo,docker")]),
+        (0x5eed_0216, &[("CROSSTIE_TCP_THREADS", "2")]),
+    ] {
+        let mut two = Two::joined(&hosts, environment);
+        two.exchange(100, seed);
+        assert!(tcp_sockets(&two.connecting) >= 2, "the link and a stream: {environment:?}");
+        two.end();
+    }
+}
+
+#[test]
+fn either_family_of_addresses_is_enough() {
+    if !may("either_family_of_addresses_is_enough") {
+        return;
+    }
+    let _alone = alone();
+    for (seed, family) in [(0x5eed_0220, "-4"), (0x5eed_0221, "-6")] {
+        let hosts = Hosts::bridged(2);
+        for at in 0..2 {
+            let other = if family == "-4" { "-6" } else { "-4" };
+            hosts.forget(at, other);
+        }
+        let mut two = Two::joined(&hosts, &[]);
+        two.exchange(60, seed);
+        two.end();
+    }
+}
+
+#[test]
+fn both_connect_first_and_each_side_may_listen() {
+    if !may("both_connect_first_and_each_side_may_listen") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for at in [[0, 1], [1, 0]] {
+        let mut two = Two::logged(&hosts, at, &[], None);
+        two.exchange(20, 0x5eed_0230);
+        two.end();
+    }
+}
+
+// ---------------------------------------------------------------- ends
+
+#[test]
+fn closing_in_the_middle_ends_the_others_requests_by_name() {
+    if !may("closing_in_the_middle_ends_the_others_requests_by_name") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for listener_closes in [true, false] {
+        let mut two = Two::joined(&hosts, &[]);
+        two.say("flow");
+        two.both().into_iter().for_each(flows_on);
+        let [a, b] = two.both();
+        let (closes, other) = if listener_closes { (a, b) } else { (b, a) };
+        closes.say_text("close");
+        assert_eq!(ended(closes).trim(), "ended");
+        assert_eq!(closes.hear_text(), "closed");
+        all_ended(other, "PeerClosed");
+        other.say_text("close");
+        assert_eq!(other.hear_text(), "closed");
+        two.say("end");
+        assert!(two.listening.finished().success() && two.connecting.finished().success());
+    }
+}
+
+#[test]
+fn killed_peer_of_another_host_ends_requests_by_name() {
+    if !may("killed_peer_of_another_host_ends_requests_by_name") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for listener_dies in [true, false] {
+        for work in ["flow", "wait"] {
+            let mut two = Two::joined(&hosts, &[]);
+            two.say(work);
+            if work == "flow" {
+                two.both().into_iter().for_each(flows_on);
+            } else {
+                two.both().into_iter().for_each(|line| assert_eq!(line.hear_text(), "waits"));
+            }
+            let Two { mut listening, mut connecting } = two;
+            let (dies, lives) = match listener_dies {
+                true => (&mut listening, &mut connecting),
+                false => (&mut connecting, &mut listening),
+            };
+            dies.kill();
+            match work {
+                "flow" => all_ended(&mut lives.line, "PeerDied"),
+                _ => assert_eq!(lives.line.hear_text(), "ended Err(PeerDied)"),
+            }
+            lives.line.say_text("close");
+            assert_eq!(lives.line.hear_text(), "closed");
+        }
+    }
+}
+
+#[test]
+fn host_that_vanishes_ends_requests_within_the_deadline() {
+    if !may("host_that_vanishes_ends_requests_within_the_deadline") {
+        return;
+    }
+    let _alone = alone();
+    for work in ["flow", "wait"] {
+        let hosts = Hosts::bridged(2);
+        let mut two = Two::joined(&hosts, &[("CROSSTIE_PEER_TIMEOUT_MS", "800")]);
+        two.say(work);
+        for line in two.both() {
+            match work {
+                "flow" => flows_on(line),
+                _ => assert_eq!(line.hear_text(), "waits"),
+            }
+        }
+        hosts.cable(1, false);
+        // neither side is told; both find out, with requests that send and with those that wait
+        for line in two.both() {
+            match work {
+                "flow" => all_ended(line, "PeerDied"),
+                _ => assert_eq!(line.hear_text(), "ended Err(PeerDied)"),
+            }
+        }
+        two.end();
+    }
+}
+
+#[test]
+fn stopped_peer_is_reported_and_goes_on_when_it_may() {
+    if !may("stopped_peer_is_reported_and_goes_on_when_it_may") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let log = Log::new("stopped");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "800")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
+    two.say("flow");
+    two.both().into_iter().for_each(flows_on);
+    two.connecting.signal(libc::SIGSTOP);
+    let stopped = Watch::start();
+    while !two.connecting.is_stopped() {
+        stopped.look("a process that is to stop");
+    }
+    log.says(REPORTED);
+    assert_eq!(log.text().matches(REPORTED).count(), 1, "{}", log.text());
+    two.connecting.signal(libc::SIGCONT);
+    two.both().into_iter().for_each(flows_on);
+    log.says(REPORTED_AGAIN);
+    // nothing was lost or ended: the same flow ends when it is told to
+    two.listening.line.say_text("close");
+    assert_eq!(ended(&mut two.listening.line).trim(), "ended");
+    assert_eq!(two.listening.line.hear_text(), "closed");
+    all_ended(&mut two.connecting.line, "PeerClosed");
+}
+
+/// What the log says of a peer whose host answers and whose process does not.
+const REPORTED: &str = "has not answered for";
+/// And when it does again.
+const REPORTED_AGAIN: &str = "answers again";
+
+// ---------------------------------------------------------------- slow and lossy links
+
+#[test]
+fn messages_cross_a_slow_link_with_tiny_buffers_that_loses_packets() {
+    if !may("messages_cross_a_slow_link_with_tiny_buffers_that_loses_packets") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for at in 0..2 {
+        hosts.shape(at, "rate 100mbit burst 4k limit 12k");
+    }
+    let mut two = Two::joined(&hosts, &[]);
+    two.exchange(16, 0x5eed_0240);
+    assert!(hosts.dropped(0) > 0 && hosts.dropped(1) > 0);
+    two.end();
+}
+
+#[test]
+fn messages_cross_a_wire_with_delay_and_loss_that_breaks_for_a_while() {
+    if !may_wire("messages_cross_a_wire_with_delay_and_loss_that_breaks_for_a_while") {
+        return;
+    }
+    let _alone = alone();
+    let quality = Quality {
+        delay: Duration::from_millis(3),
+        lost_per_thousand: 5,
+        packets_max: 200,
+        seed: 0x5eed_0102,
+    };
+    let wired = Wired::new(quality);
+    let mut two = Two::joined(&wired.hosts, &[("CROSSTIE_TCP_STREAMS", "2")]);
+    two.exchange(12, 0x5eed_0250);
+    two.say("flow");
+    two.both().into_iter().for_each(flows_on);
+    wired.cut(true);
+    let (_, before) = wired.counts();
+    let watch = Watch::start();
+    while wired.counts().1 < before + 8 {
+        watch.look("packets that a cut wire loses");
+        std::thread::yield_now();
+    }
+    wired.cut(false);
+    two.both().into_iter().for_each(flows_on);
+    two.listening.line.say_text("close");
+    assert_eq!(ended(&mut two.listening.line).trim(), "ended");
+    assert_eq!(two.listening.line.hear_text(), "closed");
+    all_ended(&mut two.connecting.line, "PeerClosed");
+}
+
+/// Bits per second of the link, and messages sent over it.
+const RATE: (f64, u64) = (1e9, 320);
+
+#[test]
+fn nine_tenths_of_a_gigabit_link_are_used() {
+    if !may("nine_tenths_of_a_gigabit_link_are_used") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for at in 0..2 {
+        hosts.shape(at, "rate 1gbit burst 64k limit 2m");
+    }
+    let mut two = Two::joined(&hosts, &[]);
+    for line in two.both() {
+        line.say_text("stream");
+        line.say_number(RATE.1);
+    }
+    let eighths = [(); 8].map(|()| two.listening.line.hear_number() as f64 / 1e9);
+    for line in two.both() {
+        assert_eq!(line.hear_text(), "done");
+    }
+    // TCP finds out how fast the link is in the first of them
+    let bits = (RATE.1 * 7 / 8 * STREAM.0 as u64 * 8) as f64;
+    let share = bits / eighths[1..].iter().sum::<f64>() / RATE.0;
+    println!("{share:.3} of the link; seconds of each eighth: {eighths:.3?}");
+    assert!(share >= 0.9, "{share:.3} of the link: {eighths:.3?}");
+    two.end();
+}

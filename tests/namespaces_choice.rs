@@ -1,0 +1,207 @@
+//! Which way leads to a peer, between hosts that are network namespaces: shared memory or TCP, by
+//! which interfaces; and what is said when there is none.
+
+mod host_support;
+mod namespace_support;
+
+use host_support::roles;
+use namespace_support::two::{Two, tcp_sockets};
+use namespace_support::work::{role_connect, role_hub, role_listen, role_open};
+use namespace_support::{Hosts, Start, may};
+use std::net::TcpListener;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[test]
+fn role() {
+    roles::take(&[
+        ("listen", role_listen),
+        ("connect", role_connect),
+        ("open", role_open),
+        ("hub", role_hub),
+    ]);
+}
+
+/// Each pair wants two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---------------------------------------------------------------- both rails in one endpoint
+
+/// An endpoint in host 0 with a peer in the same host and one in host 1: over what each connection
+/// runs, and the sockets of TCP that the peers and the endpoint hold.
+fn two_peers(hosts: &Hosts, environment: &[(&str, &str)]) -> ([String; 2], [usize; 3]) {
+    let mut hub = hosts.start(0, "hub", Start { environment, log: None });
+    let handle = hub.line.hear::<128>();
+    let mut peers = [0, 1].map(|at| {
+        let mut peer = hosts.start(at, "connect", Start { environment, log: None });
+        peer.line.say(&handle);
+        assert_eq!(peer.line.hear_text(), "connected");
+        peer
+    });
+    let rails = [(); 2].map(|()| hub.line.hear_text());
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let seed = 0x5eed_0261 + 2 * at as u64;
+        peer.line.say_text("exchange");
+        for line in [&mut peer.line, &mut hub.line] {
+            line.say_number(40);
+            line.say_number(seed);
+        }
+        let arrived = [&mut peer.line, &mut hub.line].map(|line| line.hear_number());
+        assert_eq!(arrived[0], arrived[1]);
+        peer.line.say_text("rail");
+        assert_eq!(peer.line.hear_text(), rails[at], "both sides know the same");
+    }
+    let sockets = [&peers[0], &peers[1], &hub].map(tcp_sockets);
+    hub.line.say_text("end");
+    for mut peer in peers {
+        peer.line.say_text("end");
+        assert!(peer.finished().success());
+    }
+    assert!(hub.finished().success());
+    (rails, sockets)
+}
+
+#[test]
+fn peer_of_the_same_host_takes_shared_memory_and_the_others_tcp_in_one_endpoint() {
+    if !may("peer_of_the_same_host_takes_shared_memory_and_the_others_tcp_in_one_endpoint") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let words = |rails: [&str; 2]| rails.map(str::to_owned);
+    let (rails, sockets) = two_peers(&hosts, &[]);
+    assert_eq!((rails, sockets), (words(["Shm", "Tcp"]), [0, 2, 2]), "a link and a stream");
+    let (rails, sockets) = two_peers(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
+    assert_eq!((rails, sockets), (words(["Tcp", "Tcp"]), [2, 2, 4]));
+}
+
+#[test]
+fn rails_that_the_sides_do_not_share_are_named() {
+    if !may("rails_that_the_sides_do_not_share_are_named") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let [shm, tcp] = [[("CROSSTIE_RAILS", "shm")], [("CROSSTIE_RAILS", "tcp")]];
+    for (listening, connecting, at) in [(&shm, &tcp, 0), (&tcp, &shm, 0), (&tcp, &shm, 1)] {
+        let start = Start { environment: listening, log: None };
+        let mut process = hosts.start(0, "listen", start);
+        let text = refused(&hosts, at, &process.line.hear::<128>(), connecting);
+        let named = text.starts_with("Rail(") || text.starts_with("OtherHost");
+        assert!(named, "{listening:?}, {connecting:?}, host {at}: {text}");
+    }
+}
+
+#[test]
+fn hosts_that_say_the_same_number_are_still_two() {
+    if !may("hosts_that_say_the_same_number_are_still_two") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    for number in ["77", "78"] {
+        let mut two = Two::joined(&hosts, &[("CROSSTIE_NODE_ID", number)]);
+        two.exchange(20, 0x5eed_0270);
+        assert!(tcp_sockets(&two.connecting) >= 2);
+        two.end();
+    }
+}
+
+// ---------------------------------------------------------------- interfaces
+
+/// How opening an endpoint ends in host 0.
+fn opened(hosts: &Hosts, environment: &[(&str, &str)]) -> String {
+    let mut process = hosts.start(0, "open", Start { environment, log: None });
+    let text = process.line.hear_text();
+    assert!(process.finished().success());
+    text
+}
+
+#[test]
+fn interfaces_that_are_missing_or_excluded_are_named() {
+    if !may("interfaces_that_are_missing_or_excluded_are_named") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let tcp = ("CROSSTIE_RAILS", "tcp");
+    let by = |choice| [tcp, ("CROSSTIE_SOCKET_IFNAME", choice)];
+    let text = opened(&hosts, &[tcp]);
+    assert!(text.starts_with("listens ") && text.contains("Ipv4"), "{text}");
+    assert!(text.contains("Ipv6"), "{text}");
+    for wrong in ["nosuch", "=eth", "^eth,lo"] {
+        let text = opened(&hosts, &by(wrong));
+        assert!(text.starts_with("open Interface"), "{wrong}: {text}");
+        assert!(text.contains("CROSSTIE_SOCKET_IFNAME"), "{wrong}: {text}");
+    }
+    for right in ["eth0", "=eth0", "eth", "^lo"] {
+        let text = opened(&hosts, &by(right));
+        assert!(text.starts_with("listens "), "{right}: {text}");
+    }
+    // nothing leads out of this host
+    hosts.ip(0, "link set eth0 down\n");
+    let text = opened(&hosts, &by("eth0"));
+    assert!(text.starts_with("open Interface"), "{text}");
+    // shared memory is enough for those who stay at home
+    let text = opened(&hosts, &[("CROSSTIE_RAILS", "shm")]);
+    assert!(text.starts_with("listens "), "{text}");
+}
+
+#[test]
+fn addresses_that_are_all_in_use_are_named() {
+    if !may("addresses_that_are_all_in_use_are_named") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(1);
+    let taken = hosts.inside(0, || {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000").unwrap();
+        ["0.0.0.0:40000", "[::]:40000"].map(|at| TcpListener::bind(at).ok())
+    });
+    let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
+    assert!(text.contains(&format!("System({})", libc::EADDRINUSE)), "{text}");
+    drop(taken);
+    let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
+    assert!(text.starts_with("listens "), "{text}");
+}
+
+// ---------------------------------------------------------------- what cannot be reached
+
+/// How a process ends that connects to a handle.
+fn refused(hosts: &Hosts, at: usize, handle: &[u8; 128], environment: &[(&str, &str)]) -> String {
+    let mut connecting = hosts.start(at, "connect", Start { environment, log: None });
+    connecting.line.say(handle);
+    let text = connecting.line.hear_text();
+    assert!(connecting.finished().success());
+    text
+}
+
+#[test]
+fn unreachable_listeners_are_named_by_cause() {
+    if !may("unreachable_listeners_are_named_by_cause") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let mut listening = hosts.start(0, "listen", Start::default());
+    let handle = listening.line.hear::<128>();
+    let short = [("CROSSTIE_CONNECT_TIMEOUT_MS", "700")];
+    // nobody answers
+    hosts.cable(0, false);
+    let text = refused(&hosts, 1, &handle, &short);
+    assert!(text.starts_with("Deadline") || text.starts_with("Unreachable"), "{text}");
+    hosts.cable(0, true);
+    // no route
+    for family in ["-4", "-6"] {
+        hosts.forget(1, family);
+    }
+    let text = refused(&hosts, 1, &handle, &[]);
+    assert!(text.starts_with("Unreachable"), "{text}");
+    hosts.configure(1);
+    // nobody listens
+    listening.kill();
+    let text = refused(&hosts, 1, &handle, &[]);
+    assert!(text.starts_with("NoListener") || text.starts_with("Unreachable"), "{text}");
+}
