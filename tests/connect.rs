@@ -237,6 +237,17 @@ fn garbage_drops_its_own_socket_only() {
 }
 
 #[test]
+fn silent_ones_push_each_other_out_and_peers_of_the_host_still_connect() {
+    let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let (listener, handle) = b.band.listen().unwrap();
+    let silent: Vec<_> = (0..200).map(|_| dial(&handle)).collect();
+    pair(&a, &b, listener, &handle.encode());
+    until("dropped", || (b.band.counters().strangers >= 200 - 64).then_some(()));
+    assert_eq!(b.band.counters().links, 1);
+    drop(silent);
+}
+
+#[test]
 fn who_never_says_hello_is_dropped_after_the_deadline() {
     let hasty = Limits { deadline: Span::millis(50), ..Limits::default() };
     let b = Node::new(&hasty);

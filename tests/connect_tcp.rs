@@ -92,7 +92,7 @@ fn ipv6_works_and_its_handle_has_its_own_port() {
     assert_eq!(a.established(here).unwrap().rail, Rail::Tcp);
     let list = a.band.peer_addresses(here);
     assert_eq!(list.count, 1);
-    assert_eq!(hello_ip(&list.all[0]), Some(ip));
+    assert_eq!(interfaces::ip_of(&list.all[0]), Some(ip));
     assert_eq!((list.all[0].prefix_bits, list.all[0].port), (128, handle.addresses[0].port));
 }
 

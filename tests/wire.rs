@@ -293,6 +293,7 @@ fn w7_listen_handle() {
         (0, b"crosstie"),
         (8, &[1, 0, 7, 0]),
         (16, &run::<8>(0x10)),
+        (12, &[1]),
         (24, &run::<16>(0x20)),
         (40, &run::<8>(0x40)),
         (48, &[1]),
@@ -315,10 +316,11 @@ fn w7_listen_handle() {
 #[test]
 fn w8_frame_header() {
     let bytes = frame(Frame::Closed(refused_hello()));
-    let expected: [u8; 16] = laid_out(&[(0, b"XTIE"), (4, &[1, 0]), (8, &[7, 0]), (10, &[32, 0])]);
+    let expected: [u8; 16] =
+        laid_out(&[(0, b"XTIE"), (4, &[1, 0]), (6, &[1, 0]), (8, &[7, 0]), (10, &[32, 0])]);
     assert_eq!(bytes[..16], expected);
     assert_eq!(bytes[16..], refused_hello().encode());
-    assert_eq!(FrameHeader::decode(&bytes), Ok((FrameKind::Closed, 0, &bytes[16..])));
+    assert_eq!(FrameHeader::decode(&bytes), Ok((FrameKind::Closed, 1, &bytes[16..])));
     assert_eq!(FrameHeader::decode(&bytes[..15]), Err(DecodeError::Short));
     assert_eq!(FrameHeader::decode(&bytes[..47]), Err(DecodeError::Short));
     for (at, wrong) in
@@ -351,7 +353,8 @@ fn w8_bodies() {
     assert_eq!(link_hello().encode(), link);
     assert_eq!(LinkHello::from_bytes(&link), link_hello());
 
-    let connect: [u8; 128] = laid_out(&[(0, &run::<68>(0x10)), (72, &run::<8>(0x58))]);
+    let connect: [u8; 128] =
+        laid_out(&[(0, &run::<68>(0x10)), (72, &run::<8>(0x58)), (80, &run::<4>(0x60))]);
     assert_eq!(connect_hello().encode(), connect);
     assert_eq!(ConnectHello::from_bytes(&connect), connect_hello());
 
@@ -361,7 +364,7 @@ fn w8_bodies() {
     assert_eq!(RefusedHello::from_bytes(&refused), refused_hello());
     for number in 0..10 {
         let reason = RefuseReason::from_wire(number) as u32;
-        let known = (1..=8).contains(&number);
+        let known = (1..=10).contains(&number);
         assert_eq!(reason, if known { number } else { RefuseReason::Protocol as u32 });
     }
 }

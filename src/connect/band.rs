@@ -39,8 +39,8 @@ pub struct BandConfig {
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
     /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,
-    /// Data streams per connection over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish when
-    /// we connect, our limit when we listen.
+    /// Data streams per connection over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
+    /// when we connect, our limit when we listen.
     pub streams: u32,
     /// Our addresses, best first, which peers are told. Their ports do not count.
     pub addresses: AddressList,
@@ -104,14 +104,10 @@ impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
     /// *Cost*: allocates all tables: about 350 bytes per connection, 800 per link, one bit per pair
-    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used. Sweeps sockets of dead endpoints out of `shm_dir`.
+    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used.
+    /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
-        let system = |error: std::io::Error| {
-            if address::is_out_of_descriptors(&error) {
-                return OpenError::Descriptors(os::descriptor_limit());
-            }
-            OpenError::System(error.raw_os_error().unwrap_or(0))
-        };
+        let system = |error| OpenError::of(&error);
         address::sweep(&config.shm_dir);
         let poller = Arc::new(Poller::new().map_err(system)?);
         let kick = Kick::new().map_err(system)?;
@@ -185,13 +181,12 @@ impl<M: LinkMemory> Band<M> {
     /// All addresses that a connection's peer has said; none over shared memory, and none when the
     /// handle is stale.
     pub fn peer_addresses(&self, connection: Handle) -> AddressList {
-        let none = AddressList::EMPTY;
-        self.with(none, |control| Ok::<_, AddressList>(control.peer_addresses(connection)))
-            .unwrap_or(none)
+        self.with((), |control| Ok(control.peer_addresses(connection)))
+            .unwrap_or(AddressList::EMPTY)
     }
 
-    /// Whether the thread runs: from open, or the first use after it ended, until the last listener,
-    /// handshake and link is gone.
+    /// Whether the thread runs: from open, or the first use after it ended, until the last
+    /// listener, handshake and link is gone.
     pub fn is_attended(&self) -> bool {
         self.with(false, |control| Ok::<_, bool>(control.running)).unwrap_or(false)
     }

@@ -39,6 +39,8 @@ pub(super) struct Connection {
     /// The next and the last one before of the same link.
     pub link_next: u32,
     pub link_before: u32,
+    /// The next one in the chain of those that peers dialled, by the peer's number.
+    pub met_next: u32,
     /// Which part of the link's arena is ours; [`NONE`] on the listening side.
     pub arena_slot: u32,
     /// The next connection waiting at the listener.
@@ -86,6 +88,7 @@ impl Connection {
         link: NONE,
         link_next: NONE,
         link_before: NONE,
+        met_next: NONE,
         arena_slot: NONE,
         next: NONE,
         listener: 0,

@@ -126,6 +126,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub connections: Vec<Connection>,
     /// The data streams of each connection.
     pub streams: Vec<[Option<StreamSocket>; STREAMS_MAX]>,
+    /// Connections over TCP by the peer's number, where the peer connected.
+    pub met: Chains,
     /// Connections that are connecting or being gathered.
     pub attempts: Marks,
     /// Connections of which the data thread is owed an event.
@@ -168,12 +170,7 @@ impl<M: LinkMemory> Control<M> {
         memory: M,
         poller: Arc<Poller>,
     ) -> Result<Control<M>, OpenError> {
-        let system = |error: std::io::Error| {
-            if address::is_out_of_descriptors(&error) {
-                return OpenError::Descriptors(os::descriptor_limit());
-            }
-            OpenError::System(error.raw_os_error().unwrap_or(0))
-        };
+        let system = |error| OpenError::of(&error);
         let template = &config.template;
         let rings = (template.rings_bytes)(template.send_ring_bytes, template.write_ring_bytes);
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
@@ -207,6 +204,7 @@ impl<M: LinkMemory> Control<M> {
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
             connections: std::vec![Connection::FREE; connections],
             streams: core::iter::repeat_with(Default::default).take(connections).collect(),
+            met: Chains::new(connections),
             attempts: Marks::new(connections),
             owing: Marks::new(connections),
             greetings: Greetings::new(),

@@ -204,8 +204,8 @@ impl<M: LinkMemory> Control<M> {
         meant.then_some(handle.index)
     }
 
-    /// Whether a number means an attempt over TCP that was given up: its sockets are closed, so that
-    /// its slot did not wait for the peer's answer, which comes later.
+    /// Whether a number means an attempt over TCP that was given up: its sockets are closed, so
+    /// that its slot did not wait for the peer's answer, which comes later.
     fn is_former(&self, link: u32, number: u64) -> bool {
         let handle = Handle::unpack(number);
         let known = self.connections.get(handle.index as usize);

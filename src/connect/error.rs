@@ -3,6 +3,8 @@
 
 extern crate std;
 
+use super::address::is_out_of_descriptors;
+use super::os;
 use super::peer::Peer;
 use crate::wire::WIRE_MAJOR;
 use core::fmt;
@@ -42,7 +44,7 @@ pub enum ConnectError {
     HandleForeign,
     /// The other side speaks another major version, which is given.
     Version(u16),
-    /// The listener is on another host.
+    /// The listener is on another host, and we allow, or its handle names, no way to it.
     OtherHost,
     /// The listener is closed, or its process has ended.
     NoListener(Peer),
@@ -98,15 +100,25 @@ pub enum CloseError {
     Forked,
 }
 
+impl OpenError {
+    /// What the kernel said.
+    pub(super) fn of(error: &std::io::Error) -> OpenError {
+        if is_out_of_descriptors(error) {
+            return OpenError::Descriptors(os::descriptor_limit());
+        }
+        OpenError::System(error.raw_os_error().unwrap_or(0))
+    }
+}
+
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectError::HandleCorrupt => f.write_str("the handle is damaged"),
             ConnectError::HandleForeign => f.write_str("this is not a handle of crosstie"),
             ConnectError::Version(theirs) => version_sentence(*theirs, f),
-            ConnectError::OtherHost => {
-                f.write_str("the listener is on another host: not reachable by shared memory")
-            }
+            ConnectError::OtherHost => f.write_str(
+                "the listener is on another host, and no rail is allowed that leads there",
+            ),
             ConnectError::NoListener(peer) => {
                 write!(f, "nobody listens at {peer}: closed, or the process has ended")
             }

@@ -103,8 +103,6 @@ pub(super) struct Link<Mapping> {
     /// Connections that use the link, and the first of them.
     pub connections: u32,
     pub first: u32,
-    /// How many of them are still being gathered.
-    pub gathering: u32,
     /// The next link in its chain, by endpoint; and whether it stands in one.
     pub chain_next: u32,
     pub chained: bool,
@@ -147,7 +145,6 @@ impl<Mapping> Link<Mapping> {
             deadline: Instant(0),
             connections: 0,
             first: NONE,
-            gathering: 0,
             chain_next: NONE,
             chained: false,
             received: 0,

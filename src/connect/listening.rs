@@ -5,7 +5,8 @@ extern crate std;
 
 use super::address::Address;
 use super::channel::Channel;
-use super::route::{handle_address, hello_ip};
+use super::interfaces::ip_of;
+use super::route::handle_address;
 use super::socket::Socket;
 use super::stream::{StreamSocket, shutdown};
 use crate::wire::handle;
@@ -54,7 +55,7 @@ impl Listening {
     pub fn open_remote(&mut self, at: &AddressList, bind: bool, silence: u32) -> io::Result<()> {
         let mut result = Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
         for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
-            let mut of_family = at.as_slice().iter().filter_map(hello_ip);
+            let mut of_family = at.as_slice().iter().filter_map(ip_of);
             let Some(first) = of_family.find(|ip| ip.is_ipv4() == any.is_ipv4()) else { continue };
             let ip = if bind { first } else { any };
             let opened = StreamSocket::listen(SocketAddr::new(ip, 0), silence);
@@ -97,7 +98,7 @@ impl Listening {
 
     /// The port at which an address is answered.
     fn port(&self, address: &AddressHello) -> Option<u16> {
-        match hello_ip(address)? {
+        match ip_of(address)? {
             IpAddr::V4(_) => self.ipv4.as_ref().map(|(_, port)| *port),
             IpAddr::V6(_) => self.ipv6.as_ref().map(|(_, port)| *port),
         }
@@ -119,7 +120,7 @@ impl Listening {
     pub fn for_handle(&self, all: &AddressList) -> impl Iterator<Item = handle::Address> {
         let list = self.answered(all);
         (0..list.count.min(handle::ADDRESSES_MAX)).filter_map(move |i| {
-            let ip = hello_ip(&list.all[i])?;
+            let ip = ip_of(&list.all[i])?;
             Some(handle_address(SocketAddr::new(ip, list.all[i].port)))
         })
     }

@@ -1,22 +1,31 @@
-//! The side band: who talks to whom, before and beside the data path. For endpoints of one host.
+//! The side band: who talks to whom, before and beside the data path. Within a host, and between.
 //!
 //! A [`Band`] belongs to one endpoint. It is a passive state machine behind one lock
 //! ([`control`]), driven by whoever has time: its own thread, which sleeps until a socket is ready
 //! and so answers peers while the application computes, and every caller of `connect` and
 //! `accept`, so that a caller who polls does not wait for a thread to wake. The data path never
-//! takes the lock: it learns of connections from a queue of [`BandEvent`]s.
+//! takes the lock: it learns of connections from a queue of [`BandEvent`]s. The thread runs from
+//! open; when the last listener, handshake and link is gone it ends, and the next use starts it.
 //!
-//! Two endpoints share one *link* per direction of connecting: a socket, the arena with the rings
-//! of all its connections, both doorbells, and the verdict of a trial whether each can read the
-//! other's memory. The first connection pays for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1);
-//! later ones are two frames (`Connect`, `Accepted`, W8.2). The listening side answers without
-//! waiting for `accept`, so that two ranks that both connect first do not wait for each other.
+//! Two endpoints share one *link* per direction of connecting. Within a host it is a socket, the
+//! arena with the rings of all its connections, both doorbells, and the verdict of a trial whether
+//! each can read the other's memory; between hosts it is a TCP socket. The first connection pays
+//! for it (`LinkHello`, `LinkReply`, `LinkReady`, W8.1); later ones are two frames (`Connect`,
+//! `Accepted`, W8.2), or over TCP a socket per data stream and `Accepted` ([`streams`]). The
+//! listening side answers without waiting for `accept`, so that two ranks that both connect first
+//! do not wait for each other. How a listener is found is in [`dialing`] and [`route`].
+//!
+//! Who has not said a valid hello stands in a small table apart from the links ([`greeting`]), so
+//! that scanners cost little and disturb nobody.
 //!
 //! A connection's slot, arena space and mailbox are used again only when both sides have said
-//! `Closed` or the link is dead, because until then the peer may still write there.
+//! `Closed` or the link is dead, because until then the peer may still write there. An attempt over
+//! TCP that is given up need not wait: its sockets are closed, and what comes later is known by its
+//! number to be late.
 //!
-//! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread. Kernel calls are in
-//! [`os`], [`socket`] and [`ifaddrs`] only; all other files forbid unsafe code.
+//! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread, but the start of a
+//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`] and [`ifaddrs`] only;
+//! all other files forbid unsafe code.
 
 extern crate std;
 
@@ -62,4 +71,3 @@ pub use memory::{LinkMemory, MemoryError};
 pub use os::random;
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
-pub use route::{address_hello, hello_ip};

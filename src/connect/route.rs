@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::interfaces::ip_of;
 use crate::base::units::{Instant, Span};
 use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle};
 use crate::wire::hello::AddressHello;
@@ -12,29 +13,6 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// each time up to the second.
 const BACKOFF: Span = Span::millis(1);
 const BACKOFF_MAX: Span = Span::millis(64);
-
-/// An address as a hello says it.
-pub fn address_hello(ip: IpAddr, prefix_bits: u8, speed_mbit_s: u32) -> AddressHello {
-    let (octets, family) = octets(ip);
-    AddressHello {
-        ip: u128::from_le_bytes(octets),
-        port: 0,
-        family,
-        prefix_bits,
-        speed_mbit_s,
-        ..AddressHello::ZERO
-    }
-}
-
-/// The address in a hello, if this version knows its family.
-pub fn hello_ip(hello: &AddressHello) -> Option<IpAddr> {
-    let bytes = hello.ip.to_le_bytes();
-    match hello.family {
-        4 => Some(ipv4(&bytes)),
-        6 => Some(Ipv6Addr::from(bytes).into()),
-        _ => None,
-    }
-}
 
 fn ipv4(bytes: &[u8; 16]) -> IpAddr {
     Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()
@@ -92,7 +70,7 @@ fn nearness(ours: &[AddressHello], to: IpAddr, same_host: bool) -> Nearness {
     }
     let mut best = Nearness::Far;
     for hello in ours {
-        let Some(bits) = hello_ip(hello).and_then(|ip| common_bits(ip, to)) else { continue };
+        let Some(bits) = ip_of(hello).and_then(|ip| common_bits(ip, to)) else { continue };
         let subnet = bits >= u32::from(hello.prefix_bits);
         best = best.min(if subnet { Nearness::Subnet } else { Nearness::Family });
     }
@@ -197,6 +175,12 @@ impl Route {
 mod tests {
     use super::*;
 
+    fn address_hello(ip: IpAddr, prefix_bits: u8) -> AddressHello {
+        let (octets, family) = octets(ip);
+        let ip = u128::from_le_bytes(octets);
+        AddressHello { ip, family, prefix_bits, port: 0, speed_mbit_s: 0 }
+    }
+
     fn handle(addresses: [&str; 3]) -> ListenHandle {
         let address = |text: &str| match text.parse::<SocketAddr>() {
             Ok(at) => handle_address(at),
@@ -208,7 +192,7 @@ mod tests {
     fn order(ours: &[(&str, u8)], theirs: [&str; 3], same_host: bool) -> [std::string::String; 3] {
         let ours: std::vec::Vec<_> = ours
             .iter()
-            .map(|(ip, prefix_bits)| address_hello(ip.parse().unwrap(), *prefix_bits, 0))
+            .map(|(ip, prefix_bits)| address_hello(ip.parse().unwrap(), *prefix_bits))
             .collect();
         let route = Route::to(&handle(theirs), &ours, same_host);
         route.addresses.map(|at| {

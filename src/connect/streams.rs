@@ -23,8 +23,8 @@ use crate::wire::hello::{RefuseReason, RefusedHello, StreamHello};
 use std::io;
 use std::os::fd::AsFd;
 
-/// How often a stream is looked at on which a hello was sent and nobody has answered: its socket may
-/// have been dropped before it was read. Answers come over the link, so nothing waits for this.
+/// How often a stream is looked at on which a hello was sent and nobody has answered: its socket
+/// may have been dropped before it was read. Answers come over the link; nothing waits for this.
 const STREAM_LOOK: Span = Span::millis(20);
 
 impl<M: LinkMemory> Control<M> {
@@ -231,14 +231,17 @@ impl<M: LinkMemory> Control<M> {
 
     /// The connection that a stream belongs to; a new one for the first that comes.
     fn gather(&mut self, link: u32, hello: &StreamHello, connect: &ConnectHello) -> Option<u32> {
-        if let Some(index) = self.gathering(link, hello.connection) {
-            let fits = u32::from(self.connections[index as usize].stream_count) == hello.streams;
+        if let Some(index) = self.met_find(link, hello.connection) {
+            let known = &self.connections[index as usize];
+            let here = &self.streams[index as usize][hello.stream as usize];
+            let fits = known.phase == Phase::Gathering
+                && u32::from(known.stream_count) == hello.streams
+                && here.is_none();
+            if !fits {
+                // a hello that somebody has recorded
+                self.stranger();
+            }
             return fits.then_some(index);
-        }
-        if self.is_known(link, hello.connection) {
-            // a hello that somebody has recorded
-            self.stranger();
-            return None;
         }
         let Some(index) = self.slot_acquire() else {
             if hello.stream == 0 {
@@ -254,7 +257,7 @@ impl<M: LinkMemory> Control<M> {
         connection.peer = ConnectHello { connection: hello.connection, ..*connect };
         self.connection_phase(index, Phase::Gathering);
         self.link_join(index, link);
-        self.links[link as usize].gathering += 1;
+        self.met_insert(index);
         if hello.streams > 1 {
             self.look_by(self.now().after(STREAM_LOOK));
         }
@@ -262,35 +265,39 @@ impl<M: LinkMemory> Control<M> {
         Some(index)
     }
 
-    /// Whether a connection of a link has that number at the peer already.
-    /// *Cost*: the link's connections, one compare each.
-    fn is_known(&self, link: u32, number: u64) -> bool {
-        let mut at = self.links[link as usize].first;
+    /// The connection over TCP that a link's peer calls by that number.
+    fn met_find(&self, link: u32, number: u64) -> Option<u32> {
+        let mut at = self.met.first(met_key(link, number));
         while at != NONE {
             let connection = &self.connections[at as usize];
-            if connection.peer.connection == number {
-                return true;
-            }
-            at = connection.link_next;
-        }
-        false
-    }
-
-    /// *Cost*: nothing while no connection of the link is being gathered; the newest are first.
-    fn gathering(&self, link: u32, number: u64) -> Option<u32> {
-        let link = &self.links[link as usize];
-        if link.gathering == 0 {
-            return None;
-        }
-        let mut at = link.first;
-        while at != NONE {
-            let connection = &self.connections[at as usize];
-            if connection.phase == Phase::Gathering && connection.peer.connection == number {
+            if connection.link == link && connection.peer.connection == number {
                 return Some(at);
             }
-            at = connection.link_next;
+            at = connection.met_next;
         }
         None
+    }
+
+    fn met_insert(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let head = self.met.head(met_key(connection.link, connection.peer.connection));
+        connection.met_next = core::mem::replace(head, index);
+    }
+
+    /// Forgets what the peer calls a connection.
+    pub fn met_remove(&mut self, index: u32) {
+        let connection = &self.connections[index as usize];
+        let next = connection.met_next;
+        let key = met_key(connection.link, connection.peer.connection);
+        let mut at = self.met.first(key);
+        if at == index {
+            *self.met.head(key) = next;
+            return;
+        }
+        while self.connections[at as usize].met_next != index {
+            at = self.connections[at as usize].met_next;
+        }
+        self.connections[at as usize].met_next = next;
     }
 
     /// Makes the connection once all of its streams are here, and the link stands.
@@ -312,7 +319,6 @@ impl<M: LinkMemory> Control<M> {
             self.part(link, hello.connection, RefuseReason::NoListener);
             return;
         }
-        self.links[link as usize].gathering -= 1;
         self.opened(index);
     }
 
@@ -355,6 +361,13 @@ impl<M: LinkMemory> Control<M> {
             }
         }
     }
+}
+
+/// Where a peer's connection stands among those that we have met: mixed, because numbers of
+/// different peers are alike.
+fn met_key(link: u32, number: u64) -> u128 {
+    let mixed = (number ^ u64::from(link).rotate_left(48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u128::from(mixed >> 32)
 }
 
 /// What it means that a stream cannot be dialled, although its link stands.

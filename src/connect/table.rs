@@ -1,4 +1,4 @@
-//! Tables without searching: a set of indices, and links by the endpoint that they lead to.
+//! Tables without searching: a set of indices, and chains of entries by a number of theirs.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -48,28 +48,27 @@ impl Marks {
     }
 }
 
-/// Heads of chains of links, by endpoint; each link has the index of the next in its chain.
+/// Heads of chains of entries, by a random number; each has the index of the next in its chain.
 #[derive(Debug)]
 pub(super) struct Chains {
     heads: Vec<u32>,
 }
 
 impl Chains {
-    /// Chains for `links` links.
-    pub fn new(links: usize) -> Chains {
-        Chains { heads: std::vec![NONE; links.next_power_of_two()] }
+    /// Chains for so many entries.
+    pub fn new(entries: usize) -> Chains {
+        Chains { heads: std::vec![NONE; entries.next_power_of_two()] }
     }
 
-    /// The head of the chain in which `endpoint` stands, if it does.
-    pub fn head(&mut self, endpoint: u128) -> &mut u32 {
-        // endpoint ids are random numbers
-        let at = endpoint as usize & (self.heads.len() - 1);
+    /// The head of the chain in which `key` stands, if it does.
+    pub fn head(&mut self, key: u128) -> &mut u32 {
+        let at = key as usize & (self.heads.len() - 1);
         &mut self.heads[at]
     }
 
     /// The first of the chain.
-    pub fn first(&self, endpoint: u128) -> u32 {
-        self.heads[endpoint as usize & (self.heads.len() - 1)]
+    pub fn first(&self, key: u128) -> u32 {
+        self.heads[key as usize & (self.heads.len() - 1)]
     }
 }
 

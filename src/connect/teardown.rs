@@ -3,10 +3,10 @@
 
 extern crate std;
 
-use super::connection::{NONE, Phase};
+use super::connection::NONE;
 use super::control::Control;
 use super::error::ConnectError;
-use super::event::Rail;
+use super::event::{Rail, Side};
 use super::link::{ADDRESSES_AT, BUFFER_BYTES, Link, LinkPhase};
 use super::memory::LinkMemory;
 use crate::fabric::completion::DownCause;
@@ -149,9 +149,12 @@ impl<M: LinkMemory> Control<M> {
         if link == NONE {
             return;
         }
+        if connection.side == Side::Listener && connection.stream_count > 0 {
+            self.met_remove(index);
+        }
+        let connection = &mut self.connections[index as usize];
         let slot = connection.arena_slot;
         let (before, next) = (connection.link_before, connection.link_next);
-        let gathering = connection.phase == Phase::Gathering;
         connection.link = NONE;
         connection.arena_slot = NONE;
         if next != NONE {
@@ -166,7 +169,6 @@ impl<M: LinkMemory> Control<M> {
             self.arena_used[at] &= !(1 << (slot % 64));
         }
         let entry = &mut self.links[link as usize];
-        entry.gathering -= u32::from(gathering);
         entry.connections -= 1;
         self.link_unused(link);
     }

@@ -221,8 +221,8 @@ impl AddressList {
 
 wire_struct! {
     /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. A
-    /// `ConnectHello` follows this structure; that of `stream` 0 asks for the connection. `Accepted`
-    /// or `Refused` comes over the link.
+    /// `ConnectHello` follows this structure; that of `stream` 0 asks for the connection.
+    /// `Accepted` or `Refused` comes over the link.
     StreamHello [64] {
         /// The writer's endpoint.
         endpoint_id: u128 = 0,

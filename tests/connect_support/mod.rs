@@ -9,7 +9,7 @@ use crosstie::base::units::Span;
 use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
-use crosstie::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
+use crosstie::wire::hello::{AddressHello, AddressList, RAIL_SHM, RAIL_TCP};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -178,6 +178,14 @@ pub struct Node {
     pub seen: Vec<BandEvent>,
 }
 
+fn address_hello(ip: std::net::IpAddr, prefix_bits: u8) -> AddressHello {
+    let (ip, family) = match ip {
+        std::net::IpAddr::V4(ip) => (u128::from(u32::from_le_bytes(ip.octets())), 4),
+        std::net::IpAddr::V6(ip) => (u128::from_le_bytes(ip.octets()), 6),
+    };
+    AddressHello { ip, port: 0, family, prefix_bits, speed_mbit_s: 0 }
+}
+
 fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
     Vec::leak((0..count).map(|_| make()).collect())
 }
@@ -218,7 +226,7 @@ impl Node {
         };
         let mut addresses = AddressList::EMPTY;
         for (ip, prefix_bits) in &limits.addresses {
-            addresses.all[addresses.count] = address_hello(*ip, *prefix_bits, 0);
+            addresses.all[addresses.count] = address_hello(*ip, *prefix_bits);
             addresses.count += 1;
         }
         let config = BandConfig {

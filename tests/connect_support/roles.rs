@@ -229,13 +229,23 @@ fn descriptors_freeze() -> u64 {
 fn role_descriptors() {
     let limits = Limits::of(STREAMS);
     let (a, b) = (Node::new(&limits), Node::new(&limits));
-    let (_, handle) = b.band.listen().unwrap();
+    let (listener, handle) = b.band.listen().unwrap();
+    let c = Node::new(&limits);
+    let (here, there) = pair(&c, &b, listener, &handle.encode());
     let limit = descriptors_freeze();
     let error = a.band.connect_begin(&handle.encode()).unwrap_err();
     assert_eq!(error, ConnectError::Descriptors(limit));
+    if STREAMS > 0 {
+        // the link stands, and has no socket for another connection
+        let pending = c.band.connect_begin(&handle.encode()).unwrap();
+        assert_eq!(c.band.connect_poll(pending), Err(ConnectError::Descriptors(limit)));
+    }
     assert_eq!(a.band.listen().map(|_| ()), Err(ListenError::Descriptors(limit)));
     assert_eq!(b.band.listen().map(|_| ()), Ok(()), "its sockets are open already");
     until("nothing was changed", || a.all_free());
+    c.band.connection_close(here).unwrap();
+    b.band.connection_close(there).unwrap();
+    until("nothing was kept", || c.all_free());
 }
 
 /// First and further connections between two processes; printed, not judged.
@@ -329,7 +339,8 @@ fn dial_tcp(handle: &ListenHandle) -> std::net::TcpStream {
     let local = handle.addresses[0].family == crosstie::wire::handle::Family::Local;
     let address = handle.addresses[usize::from(local)];
     let [a, b, c, d] = *address.ip.first_chunk().unwrap();
-    let stream = std::net::TcpStream::connect(std::net::SocketAddr::from(([a, b, c, d], address.port))).unwrap();
+    let at = std::net::SocketAddr::from(([a, b, c, d], address.port));
+    let stream = std::net::TcpStream::connect(at).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
