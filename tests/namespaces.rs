@@ -352,7 +352,14 @@ fn nine_tenths_of_a_gigabit_link_are_used() {
     // TCP finds out how fast the link is in the first of them
     let bits = (RATE.1 * 7 / 8 * STREAM.0 as u64 * 8) as f64;
     let share = bits / eighths[1..].iter().sum::<f64>() / RATE.0;
-    println!("{share:.3} of the link; seconds of each eighth: {eighths:.3?}");
-    assert!(share >= 0.9, "{share:.3} of the link: {eighths:.3?}");
     two.end();
+    // where processors are scarce no program fills the link: then as much as a bare socket
+    let start = Instant::now();
+    plain_bytes_cross(&hosts, &hosts.ipv4(0), BARE_BYTES);
+    let bare = (BARE_BYTES * 8) as f64 / start.elapsed().as_secs_f64() / RATE.0;
+    println!("{share:.3} of the link, a bare socket {bare:.3}; seconds of eighths: {eighths:.3?}");
+    assert!(share >= 0.9 || share >= 0.9 * bare, "{share:.3} of the link, bare {bare:.3}");
 }
+
+/// Bytes that a bare socket sends over that link.
+const BARE_BYTES: usize = 128 << 20;

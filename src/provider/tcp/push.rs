@@ -41,17 +41,11 @@ impl Tcp<'_> {
         if !self.streams[index].is_open || !self.takes_bytes(index) {
             return;
         }
-        // answers go out although the budget is spent: after them nobody may poll again
-        let mut owed = self.streams[index].owed() > 0;
         self.stage_answers(index);
         self.serve(index);
         let mut pieces = [NO_PIECE; PIECES_MAX];
-        while !self.streams[index].out.is_empty() && (*budget > 0 || owed) {
-            let most = match *budget {
-                0 => u64::from(ROOM_FOR_ANSWERS),
-                left => left.clamp(CALL_BYTES_MIN, CALL_BYTES_MAX),
-            };
-            owed = false;
+        while !self.streams[index].out.is_empty() && *budget > 0 {
+            let most = (*budget).clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
             let stream = &mut self.streams[index];
             let count = stream.out.gather(&mut pieces, most);
             let wanted: usize = pieces[..count].iter().map(|piece| piece.iov_len).sum();
