@@ -29,6 +29,8 @@ mod push;
 mod rail;
 mod socket;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 pub use rail::{RECORD_SIZES, Tcp, bytes};

@@ -1,0 +1,145 @@
+//! What only this rail does: how its peers end, and how it sleeps.
+
+use super::pair::{PairConfig, PairMemory, connected};
+use super::{Limits, OpenError, Settings, Tcp, bytes};
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Completion, DownCause, LINE_BYTES, LocalSpan, Op, OpId, OpKind, Posted, Provider, RailKey,
+    RemoteSpan, Source,
+};
+use crate::provider::host_domain::HostDomain;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::vec::Vec;
+
+const PEER: PeerIndex = PeerIndex(0);
+const PEERS: u32 = 8;
+
+/// Polls until something is reported; the kernel's part of it takes microseconds.
+fn poll(rail: &mut Tcp) -> Vec<Completion> {
+    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+    let mut out = [nothing; 16];
+    loop {
+        let count = rail.poll(&mut out, Bytes::kib(64), Instant(0));
+        if count > 0 {
+            return out[..count].to_vec();
+        }
+    }
+}
+
+/// Polls until the peer is down; says why, and how many messages came before.
+fn end(rail: &mut Tcp) -> (DownCause, usize) {
+    let mut messages = 0;
+    loop {
+        for completion in poll(rail) {
+            match completion {
+                Completion::PeerDown { cause, .. } => return (cause, messages),
+                Completion::Received { peer, slot, .. } => {
+                    rail.received_release(peer, slot);
+                    messages += 1;
+                }
+                Completion::Done { .. } | Completion::Immediate { .. } => {}
+                Completion::Fenced { .. } => {}
+            }
+        }
+    }
+}
+
+fn send(rail: &mut Tcp, peer: PeerIndex) {
+    assert!(rail.send_now(peer, &[7; 32], LocalSpan::EMPTY));
+}
+
+#[test]
+fn fenced_peer_is_closed_not_dead_and_its_last_messages_arrive() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let [mut a, mut b] = memory.open();
+    (0..5).for_each(|_| send(&mut a, PEER));
+    let kind = OpKind::Fence { generation: RailGeneration(1) };
+    assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
+    assert!(matches!(poll(&mut a)[..], [Completion::Fenced { id: OpId(1), .. }]));
+    assert_eq!(end(&mut b), (DownCause::Closed, 5));
+}
+
+#[test]
+fn end_of_a_stream_without_goodbye_is_a_death() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    memory.sockets[0][0].shutdown(Shutdown::Write).unwrap();
+    let [_a, mut b] = memory.open();
+    assert_eq!(end(&mut b), (DownCause::Died, 0));
+}
+
+#[test]
+fn garbage_is_a_failure_and_what_came_before_it_is_reported() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let mut liar = memory.sockets[0][0].try_clone().unwrap();
+    let [mut a, mut b] = memory.open();
+    send(&mut a, PEER);
+    a.poll(&mut [], Bytes::kib(64), Instant(0));
+    liar.write_all(&[0xff; 100]).unwrap();
+    assert_eq!(end(&mut b), (DownCause::Failed, 1));
+}
+
+#[test]
+fn line_to_a_bad_key_breaks_the_connection() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let [mut a, mut b] = memory.open();
+    let target = RemoteSpan { key: RailKey(1 << 32 | 1), address: 64 };
+    let source = Source::Line([1; LINE_BYTES]);
+    let kind = OpKind::Write { source, target, immediate: None };
+    assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Done));
+    a.poll(&mut [], Bytes::kib(64), Instant(0));
+    assert_eq!(end(&mut b).0, DownCause::Failed);
+    assert_eq!(end(&mut a).0, DownCause::Died);
+}
+
+#[test]
+fn armed_rail_wakes_for_each_of_many_peers() {
+    let limits = Limits { peers_max: PEERS, ops_max: 8, streams: 1 };
+    let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(1)));
+    let mut rails = blocks.each_mut().map(|block| {
+        let mut carver = block.carver();
+        let domain = HostDomain::carve(&mut carver, 1).unwrap();
+        let settings = Settings { threads: 0, thread_cpus: 0 };
+        Tcp::open(&mut carver, &limits, domain, settings).unwrap()
+    });
+    let sockets: Vec<_> = (0..PEERS).map(|_| connected(&PairConfig::default())).collect();
+    for (peer, ends) in sockets.iter().enumerate() {
+        for (rail, end) in rails.iter_mut().zip(ends) {
+            rail.peer_open(PeerIndex(peer as u32), &[end.as_raw_fd()]).unwrap();
+        }
+    }
+    let [a, b] = &mut rails;
+    for peer in (0..PEERS).map(PeerIndex) {
+        assert!(b.arm(), "nothing is there yet");
+        send(a, peer);
+        assert!(a.is_unsent());
+        assert!(a.arm() && !a.is_unsent(), "arming hands over");
+        let mut wait = libc::pollfd { fd: b.wait_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one whole entry.
+        assert_eq!(unsafe { libc::poll(&mut wait, 1, 60_000) }, 1);
+        assert!(!b.arm(), "a message is there");
+        let [Completion::Received { peer: from, slot, .. }] = poll(b)[..] else {
+            panic!("one message")
+        };
+        assert_eq!(from, peer);
+        b.received_release(from, slot);
+        b.peer_close(peer).unwrap();
+        sockets[peer.as_usize()][1].shutdown(Shutdown::Both).unwrap();
+        assert_eq!(end(a).0, DownCause::Closed);
+    }
+    assert!(b.is_idle());
+}
+
+#[test]
+fn threads_without_streams_of_their_own_are_refused() {
+    let mut block = HeapBlock::new(1 << 20);
+    let mut carver = block.carver();
+    let domain = HostDomain::carve(&mut carver, 1).unwrap();
+    let limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
+    let settings = Settings { threads: 1, thread_cpus: 0 };
+    let opened = Tcp::open(&mut carver, &limits, domain, settings);
+    assert!(matches!(opened, Err(OpenError::Settings)));
+}
