@@ -7,6 +7,7 @@ use crate::transport;
 
 /// The machine of an endpoint. Its `'static` is the life of the endpoint's block, which
 /// [`super::Endpoint::open`]'s caller vouches for.
+#[allow(clippy::large_enum_variant)] // one per endpoint, in the caller's storage, never moved
 pub(super) enum Machine {
     Host(transport::Endpoint<'static, Mixed<'static>>),
     Loopback(transport::Endpoint<'static, Loopback<'static>>),

@@ -336,6 +336,7 @@ impl RefuseReason {
 }
 
 /// One frame as a value.
+#[allow(clippy::large_enum_variant)] // one at a time, on the stack
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Frame {
     /// First on a link.

@@ -3,6 +3,7 @@
 use super::*;
 use std::string::ToString;
 
+#[allow(clippy::type_complexity)] // a table
 fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Interfaces {
     let mut found = Interfaces::default();
     for (name, up, speed_mbit_s, addresses) in interfaces {

@@ -139,7 +139,7 @@ impl Tcp<'_> {
     /// Tells the threads to fence, once.
     pub(super) fn fence_aside(&mut self, peer: usize) {
         let aside = &mut self.peers[peer].aside;
-        if aside.is_fenced || !self.helpers[0].is_some() {
+        if aside.is_fenced || self.helpers[0].is_none() {
             return;
         }
         aside.is_fenced = true;

@@ -54,7 +54,8 @@ pub struct Limits {
 /// What a rail is opened with besides its limits.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Settings {
-    /// Threads that move long payloads, fewer than [`Limits::streams`]; 0: the thread that polls moves everything.
+    /// Threads that move long payloads, fewer than [`Limits::streams`]; 0: the thread that polls
+    /// moves everything.
     pub threads: u32,
     /// CPUs of those threads, one bit each; 0: they inherit the opener's.
     pub thread_cpus: u64,

@@ -37,8 +37,8 @@ pub struct Payload {
     pub left: u64,
     /// Of a write: the region.
     pub key: u64,
-    /// Of a send: the slot. On a copy thread's rail, of a write: which asking it is, then the region
-    /// that is pinned for it, plus one.
+    /// Of a send: the slot. On a copy thread's rail, of a write: which asking it is, then the
+    /// region that is pinned for it, plus one.
     pub slot: u32,
     /// Of a write: reported in the end.
     pub immediate: u32,

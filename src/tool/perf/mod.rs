@@ -189,8 +189,7 @@ fn setup(options: &Options) -> Result<Row, Failure> {
         verify: false,
         ..options.window(Measure::Latency, backing, SETUP_BYTES)
     };
-    let mut buffers: Vec<(Backing, u64)> = Vec::new();
-    buffers.push((backing, window.buffer_bytes()));
+    let buffers = [(backing, window.buffer_bytes())];
     if options.device == DeviceKind::Loopback {
         let shape = Shape { device: options.device, connections: 2 * connections };
         let mut alone = Alone::open(connections, &buffers)?;

@@ -96,6 +96,7 @@ impl End {
         let mut waiting = 0;
         loop {
             match self.stream.write(&[0]) {
+                Ok(0) => return Err("the other end of the socket is gone".into()),
                 Ok(_) => return Ok(()),
                 Err(error) => wait(error, &mut waiting)?,
             }
