@@ -44,6 +44,7 @@ use std::boxed::Box;
 use std::format;
 use std::string::String;
 use std::time::Duration;
+use std::vec;
 use std::vec::Vec;
 use window::{Kind, Window};
 
@@ -189,7 +190,7 @@ fn setup(options: &Options) -> Result<Row, Failure> {
         verify: false,
         ..options.window(Measure::Latency, backing, SETUP_BYTES)
     };
-    let buffers = [(backing, window.buffer_bytes())];
+    let buffers = vec![(backing, window.buffer_bytes())];
     if options.device == DeviceKind::Loopback {
         let shape = Shape { device: options.device, connections: 2 * connections };
         let mut alone = Alone::open(connections, &buffers)?;
