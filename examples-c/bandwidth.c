@@ -3,8 +3,10 @@
 //     bandwidth                  forks its peer
 //     bandwidth listen FILE      one side of two programs; its handle goes to FILE
 //     bandwidth connect FILE     the other side
+//     mpirun -n 2 bandwidth      or srun, or torchrun --no-python: the two ranks are the two sides
 #define _POSIX_C_SOURCE 200809L
 #include "example.h"
+#include "launch.h"
 
 enum { GROUP = XTIE_GROUP_MAX, GROUPS = 6, WINDOW = GROUP * GROUPS, REQUESTS = 64 };
 #define BYTES_MAX ((size_t)256 << 10)
@@ -19,6 +21,7 @@ static const struct {
 } steps[] = {{8, 20000}, {512, 10000}, {4096, 4000}, {32768, 1000}, {BYTES_MAX, 200}};
 
 XTIE_ENDPOINT_STORAGE(storage, 1, REQUESTS, 4);
+static struct launch launch;  // under a launcher; else its size is 0
 static xtie_connection *connection;
 static xtie_memory *memory;
 static unsigned char *source, *target;  // WINDOW messages each
@@ -140,13 +143,24 @@ static void close_all(void)
     CHECK(xtie_endpoint_close(endpoint));
 }
 
+// The handle of the other rank.
+static void handle_gathered(xtie_handle *handle)
+{
+    xtie_handle both[2];
+    memset(handle, 0, sizeof *handle);
+    launch_gather(&launch, handle, sizeof *handle, both);
+    *handle = both[0];
+}
+
 static void listen_on(const char *path, int fd)
 {
     endpoint_open();
-    xtie_handle handle;
+    xtie_handle handle, both[2];
     xtie_listener *listener = NULL;
     CHECK(xtie_endpoint_listen(endpoint, &handle, &listener));
-    if (path != NULL)
+    if (launch.size == 2)
+        launch_gather(&launch, &handle, sizeof handle, both);
+    else if (path != NULL)
         handle_write(&handle, path);
     else
         handle_send(&handle, fd);
@@ -161,7 +175,9 @@ static void connect_to(const char *path, int fd)
 {
     endpoint_open();
     xtie_handle handle;
-    if (path != NULL)
+    if (launch.size == 2)
+        handle_gathered(&handle);
+    else if (path != NULL)
         handle_read(&handle, path);
     else
         handle_receive(&handle, fd);
@@ -186,6 +202,17 @@ int main(int argc, char **argv)
     if (argc != 1) {
         fprintf(stderr, "usage: bandwidth [listen FILE | connect FILE]\n");
         return 2;
+    }
+    if (launch_find(&launch)) {
+        if (launch.size != 2)
+            fail("two ranks are wanted");
+        launch_meet(&launch);
+        if (launch.rank == 0)
+            listen_on(NULL, -1);
+        else
+            connect_to(NULL, -1);
+        launch_end(&launch);
+        return 0;
     }
     return two_processes(listen_side, connect_side);
 }

@@ -3,9 +3,13 @@
 //     pingpong                   forks its peer
 //     pingpong listen FILE       one side of two programs; its handle goes to FILE, or - for stdout
 //     pingpong connect FILE      the other side; FILE, or - for stdin
+//     mpirun -n 2 pingpong       or srun, or torchrun --no-python: the two ranks are the two sides
 //
-// Compiles by itself: cc pingpong.c $(pkg-config --cflags --libs --static crosstie)
+// Compiles by itself, with launch.h beside it:
+//     cc pingpong.c $(pkg-config --cflags --libs --static crosstie)
 #define _POSIX_C_SOURCE 200809L
+#include "launch.h"
+
 #include <crosstie.h>
 
 #include <sched.h>
@@ -33,6 +37,7 @@ static const struct {
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
 XTIE_ENDPOINT_STORAGE(storage, 1, REQUESTS, 4);
+static struct launch launch;  // under a launcher; else its size is 0
 static xtie_endpoint *endpoint;
 static xtie_connection *connection;
 static xtie_memory *memory;
@@ -316,16 +321,37 @@ static void handle_read(xtie_handle *handle, const char *path)
         fclose(file);
 }
 
+static void handle_give(const xtie_handle *handle, const char *path, int pipe_fd)
+{
+    xtie_handle both[2];
+    if (launch.size == 2)
+        launch_gather(&launch, handle, sizeof *handle, both);
+    else if (path != NULL)
+        handle_write(handle, path);
+    else if (write(pipe_fd, handle, sizeof *handle) != (ssize_t)sizeof *handle)
+        fail("the handle could not be written");
+}
+
+static void handle_take(xtie_handle *handle, const char *path, int pipe_fd)
+{
+    xtie_handle both[2], none = {0};
+    if (launch.size == 2)
+        launch_gather(&launch, &none, sizeof none, both);
+    if (launch.size == 2)
+        *handle = both[0];
+    else if (path != NULL)
+        handle_read(handle, path);
+    else if (read(pipe_fd, handle, sizeof *handle) != (ssize_t)sizeof *handle)
+        fail("the handle could not be read");
+}
+
 static void listen_side(const char *path, int pipe_fd)
 {
     endpoint_open();
     xtie_handle handle;
     xtie_listener *listener = NULL;
     CHECK(xtie_endpoint_listen(endpoint, &handle, &listener));
-    if (path != NULL)
-        handle_write(&handle, path);
-    else if (write(pipe_fd, &handle, sizeof handle) != (ssize_t)sizeof handle)
-        fail("the handle could not be written");
+    handle_give(&handle, path, pipe_fd);
     unsigned spins = 0;
     while (connection == NULL) {
         CHECK(xtie_listener_accept(endpoint, listener, &connection));
@@ -342,10 +368,7 @@ static void connect_side(const char *path, int pipe_fd)
 {
     endpoint_open();
     xtie_handle handle;
-    if (path != NULL)
-        handle_read(&handle, path);
-    else if (read(pipe_fd, &handle, sizeof handle) != (ssize_t)sizeof handle)
-        fail("the handle could not be read");
+    handle_take(&handle, path, pipe_fd);
     xtie_attempt *attempt = NULL;
     unsigned spins = 0;
     while (connection == NULL) {
@@ -358,6 +381,18 @@ static void connect_side(const char *path, int pipe_fd)
     measure();
     finish(send_start(source, 0), 0);
     endpoint_close();
+}
+
+static void launched(void)
+{
+    if (launch.size != 2)
+        fail("two ranks are wanted");
+    launch_meet(&launch);
+    if (launch.rank == 0)
+        listen_side(NULL, -1);
+    else
+        connect_side(NULL, -1);
+    launch_end(&launch);
 }
 
 int main(int argc, char **argv)
@@ -373,6 +408,10 @@ int main(int argc, char **argv)
     if (argc != 1) {
         fprintf(stderr, "usage: pingpong [listen FILE | connect FILE]\n");
         return 2;
+    }
+    if (launch_find(&launch)) {
+        launched();
+        return 0;
     }
     int ends[2];
     if (pipe(ends) != 0)

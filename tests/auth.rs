@@ -12,7 +12,7 @@ use crosstie::connect::key::{self, Key, LinkNumbers, Step};
 use crosstie::connect::*;
 use crosstie::wire::handle::ListenHandle;
 use crosstie::wire::hello::*;
-use raw::{ARENA_BYTES, Raw, hello_to, memfd};
+use raw::{ARENA_BYTES, Raw, RawTcp, hello_to, memfd};
 use std::sync::Mutex;
 
 /// Everything that bands of this process have said.
@@ -27,7 +27,11 @@ fn notes(which: impl Fn(&Note) -> bool) -> usize {
 }
 
 fn keyed(key: &[u8]) -> Limits {
-    Limits { key: Some(Key::new(key).unwrap()), note: listen_to_notes, ..Limits::default() }
+    keyed_of(Limits::default(), key)
+}
+
+fn keyed_of(limits: Limits, key: &[u8]) -> Limits {
+    Limits { key: Some(Key::new(key).unwrap()), note: listen_to_notes, ..limits }
 }
 
 const KEY: &[u8] = b"the key of these tests";
@@ -39,11 +43,18 @@ fn refusal(node: &Node, handle: &[u8; 128]) -> ConnectError {
 
 #[test]
 fn who_has_the_key_connects_and_others_are_named_without_disturbing_them() {
-    let (a, b) = (Node::new(&keyed(KEY)), Node::new(&keyed(KEY)));
+    for limits in [Limits::default(), Limits::tcp()] {
+        strangers_are_named(&limits);
+    }
+}
+
+fn strangers_are_named(limits: &Limits) {
+    let ours = keyed_of(limits.clone(), KEY);
+    let (a, b) = (Node::new(&ours), Node::new(&ours));
     let (listener, handle) = b.band.listen().unwrap();
     let bytes = handle.encode();
     pair(&a, &b, listener, &bytes);
-    let strangers = [Limits::default(), keyed(b"quite another key")];
+    let strangers = [limits.clone(), keyed_of(limits.clone(), b"quite another key")];
     for round in 0..3 {
         for limits in &strangers {
             let stranger = Node::new(limits);
@@ -64,10 +75,13 @@ fn who_has_the_key_connects_and_others_are_named_without_disturbing_them() {
 
 #[test]
 fn a_listener_without_a_key_refuses_who_has_one() {
-    let (a, b) = (Node::new(&keyed(KEY)), Node::new(&Limits::default()));
-    let (_, handle) = b.band.listen().unwrap();
-    assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
-    assert_eq!(b.band.counters().keys_refused, 1);
+    for limits in [Limits::default(), Limits::tcp()] {
+        let a = Node::new(&keyed_of(limits.clone(), KEY));
+        let b = Node::new(&limits);
+        let (_, handle) = b.band.listen().unwrap();
+        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
+        assert_eq!(b.band.counters().keys_refused, 1);
+    }
 }
 
 #[test]
@@ -147,6 +161,64 @@ fn what_was_recorded_proves_nothing_on_the_next_link() {
     assert_eq!(refused(&third), RefuseReason::Key);
     assert_eq!(b.band.counters().keys_refused, 2);
     assert_eq!(b.band.counters().links, 1);
+}
+
+/// A link over TCP, made by hand, with the key or without one.
+fn link_tcp(handle: &ListenHandle, key: Option<&Key>) -> (RawTcp, LinkNumbers) {
+    let raw = RawTcp::dial(handle);
+    let hello = LinkHello { rails: RAIL_TCP, streams: 1, arena_bytes: 0, ..hello_to(handle) };
+    let mut numbers = LinkNumbers {
+        connector: hello.nonce,
+        listener: 0,
+        connector_id: hello.endpoint_id,
+        listener_id: handle.endpoint_id,
+    };
+    let prove = |step, numbers: &LinkNumbers| {
+        let (proof_low, proof_high) = key::link_proof(key, step, numbers);
+        LinkHello { proof_low, proof_high, ..hello }
+    };
+    raw.send(Frame::LinkHello(prove(Step::Hello, &numbers)));
+    let Frame::LinkReply(reply) = raw.receive() else { panic!("no reply") };
+    numbers.listener = reply.nonce;
+    raw.send(Frame::LinkReady(prove(Step::Ready, &numbers)));
+    (raw, numbers)
+}
+
+#[test]
+fn a_data_stream_needs_the_proof_of_its_link_and_a_replayed_one_is_dropped() {
+    for limits in [Limits::tcp(), keyed_of(Limits::tcp(), KEY)] {
+        let b = Node::new(&limits);
+        let (listener, handle) = b.band.listen().unwrap();
+        let (link, numbers) = link_tcp(&handle, limits.key.as_ref());
+        let (_, other) = link_tcp(&handle, limits.key.as_ref());
+        let proof = |numbers| key::stream_proof(limits.key.as_ref(), numbers, 5, 0);
+        let target = handle.listener;
+        let connect = ConnectHello { connection: 5, target, streams: 1, ..ConnectHello::ZERO };
+        let stream = |proof| {
+            let hello =
+                StreamHello { endpoint_id: 0xabcd, proof, connection: 5, stream: 0, streams: 1 };
+            let raw = RawTcp::dial(&handle);
+            raw.send(Frame::StreamHello(hello, connect));
+            raw
+        };
+        let mut wrong = vec![0, 1, proof(&numbers) ^ 1, proof(&numbers) ^ 1 << 127];
+        if limits.key.is_some() {
+            // the number alone, which everybody on the way has seen
+            wrong.push(numbers.listener);
+        }
+        for proof in wrong {
+            stream(proof).closed();
+        }
+        let good = stream(proof(&numbers));
+        assert!(matches!(link.receive(), Frame::Accepted(_)));
+        let here = until("accept", || b.band.accept(listener).unwrap());
+        // once more, word for word: no second connection, and the first one stays
+        stream(proof(&numbers)).closed();
+        assert_eq!(b.band.accept(listener), Ok(None));
+        assert!(b.band.peer_text(here, &mut [0; 64]) > 0);
+        assert_ne!(proof(&other), proof(&numbers));
+        drop(good);
+    }
 }
 
 #[test]
@@ -253,5 +325,8 @@ fn pings_are_answered_at_once_and_silent_peers_are_asked() {
     }
     assert_eq!(b.band.counters().links_lost, 0);
 }
+
+/// What roles talk over: data streams; 0 is shared memory.
+const STREAMS: u32 = 0;
 
 include!("connect_support/roles.rs");

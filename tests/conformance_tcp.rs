@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::Pair;
+use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
 use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
-use crosstie::provider::tcp::{Limits, Tcp};
+use crosstie::provider::tcp::{Limits, Settings, Tcp};
 
 fn pair(config: PairConfig) -> Pair<Tcp<'static>> {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(config)));
@@ -34,4 +34,61 @@ fn one_stream_over_ipv6_keeps_every_promise() {
 #[test]
 fn four_streams_keep_every_promise() {
     common::run_all(|| pair(streams(4)), SKIPS_UNORDERED);
+}
+
+/// Smaller than a long payload by far. With less (the kernel goes down to 2304) the contract is
+/// kept too, but every few bytes wait for a timer of the kernel.
+const TINY_BYTES: i32 = 8192;
+
+/// With such buffers on both ways.
+fn tiny(config: PairConfig) -> PairConfig {
+    PairConfig { buffer_bytes: Some(TINY_BYTES), ..config }
+}
+
+/// Waits until the kernel has something for either side, a few milliseconds at most: with buffers
+/// this small it makes the peers wait for its own timers.
+fn wait_for_kernel(pair: &mut Pair<Tcp<'static>>) {
+    let mut waits = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    for (rail, wait) in pair.providers.iter_mut().zip(&mut waits) {
+        if !rail.arm() {
+            return;
+        }
+        wait.fd = rail.wait_fd();
+    }
+    // SAFETY: as many descriptors as are said.
+    unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, 4) };
+}
+
+const KERNEL: Option<Pause<Tcp<'static>>> = Some(Pause { wait: wait_for_kernel, threads: false });
+const THREADS: Option<Pause<Tcp<'static>>> = Some(Pause { wait: wait_for_threads, threads: true });
+
+#[test]
+fn tiny_buffers_keep_every_promise() {
+    let make = || pair(tiny(streams(1)));
+    common::run_all_pausing(make, 1, KERNEL);
+}
+
+#[test]
+fn four_streams_with_tiny_buffers_keep_every_promise() {
+    let make = || pair(tiny(streams(4)));
+    common::run_all_pausing(make, SKIPS_UNORDERED + 1, KERNEL);
+}
+
+fn threads(count: u32) -> PairConfig {
+    PairConfig { settings: Settings { threads: count, thread_cpus: 0 }, ..streams(4) }
+}
+
+/// Gives the threads their turn also while the polling one has work.
+fn wait_for_threads(pair: &mut Pair<Tcp<'static>>) {
+    wait_for_kernel(pair);
+    // SAFETY: no descriptors.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+}
+
+#[test]
+fn copy_threads_keep_every_promise() {
+    for count in [1, 3] {
+        let make = move || pair(threads(count));
+        common::run_all_pausing(make, SKIPS_UNORDERED + 2, THREADS);
+    }
 }

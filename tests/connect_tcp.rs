@@ -1,5 +1,7 @@
 //! The side band between hosts, over TCP on loopback: what works, and how it ends.
 
+#![allow(dead_code)] // of the shared parts
+
 mod connect_support;
 
 use connect_support::*;
@@ -423,10 +425,9 @@ fn between(to: SocketAddr, drops: i32, after: i32) -> u16 {
                 continue;
             }
             let other = TcpStream::connect(to).unwrap();
-            for (mut from, mut into) in [
-                (stream.try_clone().unwrap(), other.try_clone().unwrap()),
-                (other, stream),
-            ] {
+            for (mut from, mut into) in
+                [(stream.try_clone().unwrap(), other.try_clone().unwrap()), (other, stream)]
+            {
                 std::thread::spawn(move || {
                     let _ = std::io::copy(&mut from, &mut into);
                     let _ = into.shutdown(std::net::Shutdown::Write);

@@ -19,7 +19,7 @@ use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::ListenHandle;
 use crosstie::wire::hello::*;
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
-use raw::{ARENA_BYTES, Raw, hello_to, memfd};
+use raw::{ARENA_BYTES, Raw, RawTcp, hello_to, memfd};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -234,6 +234,85 @@ fn a_peer_of_minor_version_0_is_never_pinged() {
     assert!(matches!(first, Frame::Refused(_)), "{first:?}");
 }
 
+/// A hello of this version as one to another host.
+fn remote(handle: &ListenHandle) -> LinkHello {
+    LinkHello { rails: RAIL_TCP, streams: 1, arena_bytes: 0, ..hello_to(handle) }
+}
+
+fn encoded(frame: Frame) -> Vec<u8> {
+    let mut bytes = [0; FRAME_BYTES_WRITTEN];
+    let length = frame.encode(&mut bytes);
+    bytes[..length].to_vec()
+}
+
+#[test]
+fn over_tcp_too_a_newer_minor_version_works() {
+    let changes: [fn(Vec<u8>, Option<usize>) -> Vec<u8>; 2] = [|frame, _| frame, later];
+    for change in changes {
+        let b = Node::new(&Limits::tcp());
+        let (listener, handle) = b.band.listen().unwrap();
+        let link = RawTcp::dial(&handle);
+        let hello = remote(&handle);
+        link.send_bytes(&change(encoded(Frame::LinkHello(hello)), Some(40)));
+        let Frame::LinkReply(reply) = link.receive() else { panic!("no reply") };
+        link.send_bytes(&change(encoded(Frame::LinkReady(hello)), Some(40)));
+        let target = handle.listener;
+        let connect = ConnectHello { connection: 5, target, streams: 1, ..ConnectHello::ZERO };
+        let stream = StreamHello {
+            endpoint_id: hello.endpoint_id,
+            proof: reply.nonce,
+            connection: 5,
+            stream: 0,
+            streams: 1,
+        };
+        let data = RawTcp::dial(&handle);
+        data.send_bytes(&change(encoded(Frame::StreamHello(stream, connect)), None));
+        let Frame::Accepted(accepted) = link.receive() else { panic!("not accepted") };
+        let there = until("accept", || b.band.accept(listener).unwrap());
+        assert_eq!(there, Handle::unpack(accepted.connection));
+    }
+}
+
+#[test]
+fn over_tcp_too_another_major_version_is_refused_and_named() {
+    let b = Node::new(&Limits::tcp());
+    let (_, handle) = b.band.listen().unwrap();
+    for major in [0, WIRE_MAJOR + 1, u16::MAX] {
+        let raw = RawTcp::dial(&handle);
+        raw.send_bytes(&of_major(encoded(Frame::LinkHello(remote(&handle))), major));
+        let Frame::Refused(refused) = raw.receive() else { panic!("no refusal") };
+        assert_eq!(RefuseReason::from_wire(refused.reason), RefuseReason::Version);
+        assert_eq!(refused.major, WIRE_MAJOR);
+        raw.closed();
+    }
+    for (major, side) in [(0, "upgrade the peer"), (WIRE_MAJOR + 1, "upgrade this side")] {
+        let reason = RefuseReason::Version as u32;
+        let known = encoded(Frame::Refused(RefusedHello { target: 0, reason, major }));
+        for answer in [known.clone(), of_major(known, major)] {
+            let a = Node::new(&Limits::tcp());
+            let (socket, handle) = RawTcp::listen(&handle);
+            let pending = a.band.connect_begin(&handle.encode()).unwrap();
+            let link = RawTcp::of(socket.accept().unwrap().0);
+            assert!(matches!(link.receive(), Frame::LinkHello(_)));
+            link.send_bytes(&answer);
+            let error = until("refusal", || a.band.connect_poll(pending).err());
+            assert_eq!(error, ConnectError::Version(major));
+            assert!(error.to_string().ends_with(side), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_of_minor_version_0_has_no_rail_to_another_host() {
+    let b = Node::new(&Limits::tcp());
+    let (_, handle) = b.band.listen().unwrap();
+    let raw = RawTcp::dial(&handle);
+    let oldest = versions().remove(0);
+    raw.send_bytes(&addressed(&oldest, "link_hello", 0xabcd, handle.endpoint_id));
+    let Frame::Refused(refused) = raw.receive() else { panic!("no refusal") };
+    assert_eq!(RefuseReason::from_wire(refused.reason), RefuseReason::Rail);
+}
+
 fn of_major(mut frame: Vec<u8>, major: u16) -> Vec<u8> {
     frame[4..6].copy_from_slice(&major.to_le_bytes());
     frame
@@ -327,4 +406,18 @@ fn record() {
     link.send(Frame::LinkReply(reply), &[]);
     keep(&link.receive_bytes()); // link_ready
     keep(&link.receive_bytes()); // connect
+    let a = Node::new(&Limits::tcp());
+    let (socket, handle) = RawTcp::listen(&handle);
+    a.band.connect_begin(&handle.encode()).unwrap();
+    let link = RawTcp::of(socket.accept().unwrap().0);
+    let Frame::LinkHello(hello) = link.receive() else { panic!("no hello") };
+    let reply = LinkHello {
+        endpoint_id: handle.endpoint_id,
+        peer_endpoint_id: hello.endpoint_id,
+        ..remote(&handle)
+    };
+    link.send(Frame::LinkReply(reply));
+    assert!(Frame::decode(&link.receive_bytes()).is_ok()); // link_ready
+    keep(&link.receive_bytes()); // addresses
+    keep(&RawTcp::of(socket.accept().unwrap().0).receive_bytes()); // stream_hello
 }

@@ -4,9 +4,11 @@ mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::ConnectionRail;
-use crosstie::host::{DeviceKind, Options};
+use crosstie::host::{DeviceKind, Options, log};
 use crosstie::transport::{RequestError, SubmitError};
+
 use host_support::{Memory, Node, Place, joined, small, wait_both};
+use std::sync::Mutex;
 
 const LENGTH_MAX: usize = 3_000_001;
 
@@ -41,6 +43,30 @@ fn messages_of_every_size_cross() {
         from.release(&a);
         into.release(&b);
     }
+}
+
+/// What was said last.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// A rail that pushes has a slot of the peer's for each group: both sides say so, and nothing else
+/// is disturbed.
+#[test]
+fn different_requests_max_are_named_by_both_sides() {
+    log::sink_set(Some((|_, _, text| *SAID.lock().unwrap() = text.into(), 0)));
+    let (less, mut more) = (over_tcp(2), over_tcp(2));
+    more.limits.requests_max = 64;
+    let (mut a, mut b, to_b, to_a) = pair([less, more]);
+    for (node, connection, said) in
+        [(&mut a, to_b, "32 here, 64 at"), (&mut b, to_a, "64 here, 32 at")]
+    {
+        let memory = Memory::new(node, Place::Shared, 8);
+        let refused = node.isend(connection, memory.outgoing(0, 8, 0));
+        assert_eq!(refused, Err(SubmitError::Failed(RequestError::Protocol)));
+        let text = SAID.lock().unwrap().clone();
+        assert!(text.contains("requests_max differs") && text.contains(said), "{text}");
+        node.disconnect(connection);
+    }
+    log::sink_set(None);
 }
 
 /// Same-host peers take shared memory by themselves where both may.

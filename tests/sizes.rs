@@ -9,7 +9,7 @@ use crosstie::base::units::Bytes;
 use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
-use crosstie::provider::shm;
+use crosstie::provider::{shm, tcp};
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
 use std::fmt::Write;
@@ -80,6 +80,7 @@ fn records() -> Vec<(String, usize)> {
     let mut all: Vec<_> = limits::RECORD_SIZES.iter().map(named).collect();
     all.extend(options::RECORD_SIZES.iter().map(named));
     all.extend(shm::provider::RECORD_SIZES.iter().map(named));
+    all.extend(tcp::RECORD_SIZES.iter().map(named));
     all
 }
 

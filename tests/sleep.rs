@@ -4,6 +4,7 @@
 mod host_support;
 
 use crosstie::base::slab::Handle;
+use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{RequestError, RequestId};
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Random, Watch, small};
@@ -50,7 +51,7 @@ fn role_sleep() {
     deny_barrier_if_asked("TEST_SLEEPER_WITHOUT_BARRIER");
     let mut line = roles::line();
     let handle = line.hear::<128>();
-    let mut node = Node::open(&small(2));
+    let mut node = Node::open(&on(std::env::var("TEST_SLEEPER_ON_TCP").is_ok()));
     let attempt = node.shared.connect(&handle).unwrap();
     let connection = node.connected(attempt).unwrap();
     let memory = Memory::new(&node, Place::Shared, LENGTH_MAX);
@@ -85,8 +86,15 @@ fn connected(role: &str, environment: &[(&str, &str)], node: &mut Node) -> (Proc
     (process, connection)
 }
 
+/// On which device.
+fn on(tcp: bool) -> Options {
+    let device = if tcp { DeviceKind::Tcp } else { DeviceKind::Host };
+    Options { device, ..small(2) }
+}
+
 fn rounds(environment: &[(&str, &str)]) {
-    let mut node = Node::open(&small(2));
+    let tcp = environment.iter().any(|(name, _)| *name == "TEST_SLEEPER_ON_TCP");
+    let mut node = Node::open(&on(tcp));
     let (mut sleeper, connection) = connected("sleep", environment, &mut node);
     let (from, into) =
         (Memory::new(&node, Place::Shared, LENGTH_MAX), Memory::new(&node, Place::Shared, 8));
@@ -129,11 +137,17 @@ fn sleeper_misses_no_message_without_the_barrier() {
     rounds(&[("TEST_SLEEPER_WITHOUT_BARRIER", "1")]);
 }
 
+#[test]
+fn sleeper_misses_no_message_over_tcp() {
+    let _alone = alone();
+    rounds(&[("TEST_SLEEPER_ON_TCP", "1")]);
+}
+
 /// Connects, says so, and waits to be killed.
 fn role_die() {
     let mut line = roles::line();
     let handle = line.hear::<128>();
-    let mut node = Node::open(&small(2));
+    let mut node = Node::open(&on(std::env::var("TEST_SLEEPER_ON_TCP").is_ok()));
     let attempt = node.shared.connect(&handle).unwrap();
     node.connected(attempt).unwrap();
     line.say_number(1);
@@ -142,12 +156,22 @@ fn role_die() {
 
 #[test]
 fn death_of_the_peer_wakes_the_sleeper() {
+    death(false);
+}
+
+#[test]
+fn death_of_the_peer_wakes_the_sleeper_over_tcp() {
+    death(true);
+}
+
+fn death(tcp: bool) {
     let _alone = alone();
     let mut random = Random(3);
-    let mut node = Node::open(&small(2));
+    let mut node = Node::open(&on(tcp));
+    let environment: &[_] = if tcp { &[("TEST_SLEEPER_ON_TCP", "1")] } else { &[] };
     let into = Memory::new(&node, Place::Shared, 64);
     for _ in 0..20 {
-        let (mut process, connection) = connected("die", &[], &mut node);
+        let (mut process, connection) = connected("die", environment, &mut node);
         assert_eq!(process.line.hear_number(), 1);
         let receive = node.irecv(connection, &[into.incoming(0, 64, 0)]).unwrap();
         let pause = random.below(10 * PAUSE);
@@ -166,8 +190,17 @@ fn death_of_the_peer_wakes_the_sleeper() {
 
 #[test]
 fn closing_peer_wakes_the_sleeper() {
+    closing(false);
+}
+
+#[test]
+fn closing_peer_wakes_the_sleeper_over_tcp() {
+    closing(true);
+}
+
+fn closing(tcp: bool) {
     let _alone = alone();
-    let (mut a, mut b) = (Node::open(&small(2)), Node::open(&small(2)));
+    let (mut a, mut b) = (Node::open(&on(tcp)), Node::open(&on(tcp)));
     let into = Memory::new(&a, Place::Shared, 64);
     for _ in 0..20 {
         let (to_b, to_a) = host_support::joined(&mut a, &mut b);

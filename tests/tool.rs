@@ -109,6 +109,7 @@ fn every_argument_error_names_its_option() {
         (&["perf", "--device", "loopback0", "--memory", "shared"], "--memory"),
         (&["perf", "pair"], "--device loopback0"),
         (&["perf", "latencies"], "`latencies`"),
+        (&["info", "--peer", "host:port"], "--peer: `host:port`"),
         (&["info", "--jsn"], "--jsn, did you mean `--json`"),
         (&["prf"], "`prf`, did you mean `perf`"),
         (&[], "a command is missing"),
@@ -138,7 +139,7 @@ fn perf_over_shm_verifies_its_bytes_and_writes_json_lines() {
     let lines: Vec<&str> = text.lines().collect();
     for line in &lines {
         assert_json(line);
-        assert_eq!(member(line, "device"), "shm0");
+        assert_eq!(member(line, "device"), "host0");
         if member(line, "measure") != "setup" {
             let verified: u64 = member(line, "verified_bytes").parse().unwrap();
             assert!(verified > 0, "{line}");
@@ -243,4 +244,38 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
     let json = said(&["info", "--json"]);
     assert_json(json.trim_end());
     assert!(json.contains("\"devices\":{\"shm0\":"));
+}
+
+#[test]
+fn info_explains_by_which_rail_a_peer_is_reached() {
+    let text = said(&["info", "--peer", "127.0.0.1"]);
+    for wanted in ["same host", "yes: 127.0.0.1", "choice", "shm: the peer is on this host"] {
+        assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
+    }
+    assert!(text.lines().count() < 10, "{text}");
+    // An address for documentation (RFC 5737): nobody's. Nothing is sent there without a port.
+    let json = said(&["info", "--peer", "203.0.113.9", "--json"]);
+    assert_json(json.trim_end());
+    assert!(json.contains("\"same host\":\"no"), "{json}");
+    assert!(json.contains("another host"), "{json}");
+}
+
+#[test]
+fn info_tells_which_ports_answer() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let text = said(&["info", "--peer", &address.to_string()]);
+    assert!(text.contains(&format!("port {} answers", address.port())), "{text}");
+}
+
+#[test]
+fn perf_measures_a_bare_socket_in_our_place() {
+    let text = said(&["perf", "socket", "--iterations", "20", "--verify", "--json", "--no-pin"]);
+    let measures: Vec<&str> = text.lines().map(|line| member(line, "measure")).collect();
+    assert_eq!(measures, ["latency", "rate", "bandwidth", "bandwidth"]);
+    for line in text.lines() {
+        assert_json(line);
+        assert_eq!(member(line, "device"), "socket");
+        assert_ne!(member(line, "verified_bytes"), "0");
+    }
 }

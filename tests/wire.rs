@@ -18,6 +18,7 @@ use crosstie::wire::hello::{
 use crosstie::wire::immediate;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
+use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
 #[path = "fuzz/checks.rs"]
 mod checks;
@@ -403,6 +404,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("band", "connect", cut(&[128], &frame(Frame::Connect(connect_hello())))),
         ("ring", "records", checks::ring_seed()),
         ("rings", "records", checks::rings_seed()),
+        ("stream", "frames", checks::stream_seed()),
     ]
 }
 
@@ -444,4 +446,33 @@ fn decoders_take_any_damage_to_valid_bytes() {
             check(&bytes);
         }
     }
+}
+
+#[test]
+fn w9_stream_frames() {
+    let golden = |frame: StreamFrame, expected: &[u8]| {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let length = frame.encode(&mut bytes);
+        assert_eq!(&bytes[..length], expected);
+        assert_eq!(StreamFrame::decode(expected), Ok(frame));
+    };
+    let (key, address) = (n64(0x10), n64(0x18));
+    let remote = |first: [u8; 8], last: &[u8]| -> [u8; 32] {
+        laid_out(&[(0, &first), (8, &run::<8>(0x10)), (16, &run::<8>(0x18)), (24, last)])
+    };
+    let send: [u8; HEADER_BYTES_MAX] = laid_out(&[(0, &[1, 0, 0, 0, 0, 0x20, 0, 0])]);
+    golden(StreamFrame::Send { length: 8192 }, &send);
+    let immediate = Some(n32(0x20));
+    let write = StreamFrame::Write { length: 2, key, address, immediate, silent: true };
+    golden(write, &remote([2, 3, 0, 0, 2, 0, 0, 0], &run::<4>(0x20)));
+    let token = n32(0x20);
+    let read = StreamFrame::Read { length: 2, token, key, address };
+    golden(read, &remote([3, 0, 0, 0, 2, 0, 0, 0], &run::<4>(0x20)));
+    let reply: [u8; 16] = laid_out(&[(0, &[4, 4, 0, 0, 0, 0, 0, 0]), (8, &run::<4>(0x20))]);
+    golden(StreamFrame::ReadReply { length: 0, token, refused: true }, &reply);
+    let add = StreamFrame::Add { key, address, value: n64(0x20) };
+    golden(add, &remote([5, 0, 0, 0, 0, 0, 0, 0], &run::<8>(0x20)));
+    golden(StreamFrame::Done { through: 0x0102 }, &[6, 0, 0, 0, 2, 1, 0, 0]);
+    golden(StreamFrame::Failed { index: 3 }, &[7, 0, 0, 0, 3, 0, 0, 0]);
+    golden(StreamFrame::Bye, &[8, 0, 0, 0, 0, 0, 0, 0]);
 }

@@ -753,11 +753,13 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 // Closes a connection: call it again while it answers XTIE_AGAIN. After XTIE_OK nothing reads or
 // writes the buffers of its requests any more. Those that were outstanding have ended with
 // XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
-// end with XTIE_ERR_PEER_CLOSED. Messages under way are lost: one that must arrive is answered
-// by a message of the peer's first.
+// end with XTIE_ERR_PEER_CLOSED. Messages whose requests have ended still reach the host of a
+// living peer, others are lost. That the peer's program has one is known by a message of its own
+// alone.
 //
 // connection: not to be used after XTIE_OK.
-// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, make progress first;
+// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages
+//     are on their way, make progress first;
 //     XTIE_ERR_CONNECTION.
 // Threads: the endpoint's. Cost: control path; never blocks.
 int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection *connection);

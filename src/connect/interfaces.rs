@@ -165,12 +165,21 @@ impl fmt::Display for InterfaceError {
 ///
 /// *Cost*: allocates; a few system calls per interface. For open.
 pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceError> {
+    choose(choice, &survey()?)
+}
+
+/// All addresses of this host, chosen or not, for explanations.
+pub fn all_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
+    Ok(survey()?.addresses)
+}
+
+fn survey() -> Result<Interfaces, InterfaceError> {
     let system = |error: std::io::Error| InterfaceError::System(error.raw_os_error().unwrap_or(0));
     let mut found = ifaddrs::interfaces().map_err(system)?;
     for address in &mut found.addresses {
         address.speed_mbit_s = speed_mbit_s(address.name.as_str());
     }
-    choose(choice, &found)
+    Ok(found)
 }
 
 /// What the driver says; virtual interfaces often say nothing, or -1.
@@ -267,6 +276,18 @@ pub struct SubnetRank {
     speed: Reverse<u32>,
     ipv6: bool,
     prefix: Reverse<u8>,
+}
+
+impl SubnetRank {
+    /// Whether one of our interfaces is in the same subnet.
+    pub fn is_near(&self) -> bool {
+        self.distance == IN_SUBNET
+    }
+
+    /// Whether nothing speaks for the address.
+    pub fn is_hopeless(&self) -> bool {
+        self.distance == HOPELESS
+    }
 }
 
 /// One of our interfaces is in the same subnet.

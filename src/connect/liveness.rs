@@ -10,9 +10,11 @@
 use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
-use super::link::LinkPhase;
+use super::error::ConnectError;
+use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
 use crate::base::units::{Instant, Span};
+use crate::fabric::completion::DownCause;
 use crate::wire::hello::{Frame, PingHello};
 
 /// A ping is due after this part of the deadline without a word.
@@ -190,6 +192,10 @@ impl<M: LinkMemory> Control<M> {
             let verdict = link.hearing.look(now, deadline);
             let peer = link.peer;
             if let Some(silent) = verdict.silent {
+                if link.is_forsaken(now) {
+                    self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+                    continue;
+                }
                 (self.config.note)(Note::Stopped { peer, silent });
             }
             if let Some(next) = verdict.next {
@@ -201,6 +207,17 @@ impl<M: LinkMemory> Control<M> {
                 self.send(index, &Frame::Ping(PingHello { number }));
             }
         }
+    }
+}
+
+impl<Mapping> Link<Mapping> {
+    /// Whether the peer's kernel has left us without an answer, too, since we asked: then it is
+    /// not the process that is stopped. Earlier than the kernel's own timers see it, which step.
+    fn is_forsaken(&self, now: Instant) -> bool {
+        let Some(Channel::Stream(socket)) = &self.socket else { return false };
+        let Some(asked) = self.hearing.asked else { return false };
+        let half_ms = now.since(asked).0 / 2_000_000;
+        socket.unacknowledged_ms().is_some_and(|silent_ms| u64::from(silent_ms) >= half_ms)
     }
 }
 

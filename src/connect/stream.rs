@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use core::mem::{size_of, zeroed};
+use core::mem::{size_of, size_of_val, zeroed};
 use core::net::{IpAddr, SocketAddr};
 use core::ptr;
 use std::io;
@@ -136,6 +136,22 @@ impl StreamSocket {
         self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, interval_s)?;
         self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval_s)?;
         self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+    }
+
+    /// How long ago the peer's kernel acknowledged anything, in milliseconds, if it owes that for
+    /// what it was sent; `None`: it owes nothing.
+    pub fn unacknowledged_ms(&self) -> Option<u32> {
+        // places in `struct tcp_info` (linux/tcp.h), which only grows at its end
+        const UNACKED: usize = 24 / 4;
+        const LAST_ACK_RECEIVED: usize = 56 / 4;
+        let mut info = [0u32; LAST_ACK_RECEIVED + 1];
+        let mut length = size_of_val(&info) as libc::socklen_t;
+        let pointer: *mut u32 = info.as_mut_ptr();
+        let (fd, level) = (self.0.as_raw_fd(), libc::IPPROTO_TCP);
+        // SAFETY: `info` is valid for writes of `length` bytes; the kernel cuts what is longer.
+        let rc =
+            unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, pointer.cast(), &mut length) };
+        (rc == 0 && info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {

@@ -231,6 +231,11 @@ impl<M: LinkMemory> Control<M> {
             let fits = u32::from(self.connections[index as usize].stream_count) == hello.streams;
             return fits.then_some(index);
         }
+        if self.is_known(link, hello.connection) {
+            // a hello that somebody has recorded
+            self.stranger();
+            return None;
+        }
         let Some(index) = self.slot_acquire() else {
             if hello.stream == 0 {
                 self.part(link, hello.connection, RefuseReason::Full);
@@ -251,6 +256,20 @@ impl<M: LinkMemory> Control<M> {
         }
         self.look_by(deadline);
         Some(index)
+    }
+
+    /// Whether a connection of a link has that number at the peer already.
+    /// *Cost*: the link's connections, one compare each.
+    fn is_known(&self, link: u32, number: u64) -> bool {
+        let mut at = self.links[link as usize].first;
+        while at != NONE {
+            let connection = &self.connections[at as usize];
+            if connection.peer.connection == number {
+                return true;
+            }
+            at = connection.link_next;
+        }
+        false
     }
 
     /// *Cost*: nothing while no connection of the link is being gathered; the newest are first.

@@ -140,6 +140,14 @@ pub trait Provider {
     /// Fills `out` from the front and says how many; copies about `budget` bytes at most (P3).
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize;
 
+    /// Hands over what was posted, and what is owed to peers, as far as that waits for the next
+    /// poll; about `budget` bytes at most. Called after every poll, when the answers to its events
+    /// have been posted, so that all of them leave together.
+    #[inline]
+    fn flush(&mut self, budget: Bytes) {
+        let _ = budget;
+    }
+
     /// Takes the next event if it is a peer's send, which is what short messages wait for: a
     /// provider may say so by a shorter way than [`Provider::poll`]. Keeps the order of events.
     #[inline]

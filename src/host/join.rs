@@ -1,7 +1,9 @@
 //! Taking a connection that the side band has made into use, on the rail that it runs over.
 
 use super::endpoint::Known;
+use super::log::Level;
 use super::options;
+use super::shared::say_of;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
 use crate::connect::LinkParams;
@@ -63,7 +65,15 @@ pub(super) fn tcp_use(
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
     // a rail that pushes has a slot of the peer's for each group of ours
-    if params.peer.groups_max != endpoint.limits().requests_max {
+    let (ours, theirs) = (endpoint.limits().requests_max, params.peer.groups_max);
+    if theirs != ours {
+        say_of(
+            Level::Error,
+            format_args!(
+                "requests_max differs: {ours} here, {theirs} at the peer; a connection over TCP \
+                 wants the same on both sides"
+            ),
+        );
         return Err(broken);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;

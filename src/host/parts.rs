@@ -29,6 +29,9 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+/// Shortest stripe on a connection of one TCP stream.
+const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
+
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
 
@@ -112,24 +115,19 @@ impl Parts {
         Config {
             eager_bytes_max: self.options.eager_bytes_max,
             salt: self.salt,
+            stripe_bytes_min: match self.environment.tcp_streams {
+                // on one stream, stripes only let short messages pass between them
+                1 => STRIPE_BYTES_ONE_STREAM,
+                _ => Config::default().stripe_bytes_min,
+            },
             ..Config::default()
         }
     }
 
     pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let span =
-            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let network = Network::choose(self.options.device, &self.environment)?;
-        let mixed = options::mixed_limits(self.options.device, &limits);
-        let tcp = network.rails.tcp.then(|| {
-            let streams = self.environment.tcp_streams;
-            let (threads, thread_cpus) = network.threads;
-            (options::tcp_limits(&limits, streams), tcp::Settings { threads, thread_cpus })
-        });
-        // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
-        // keeps the heap until after the machine is gone (`close`).
-        let rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
+        let rail = self.rail(block, &network)?;
         let wait = match rail.wait_fd() {
             Some(fd) => Some(WaitSet::over(&[self.wake.fd().as_raw_fd(), fd])?),
             None => None,
@@ -148,26 +146,8 @@ impl Parts {
             wake: Arc::clone(&wake),
             kernel_copy: environment.kernel_copy,
         };
-        let config = BandConfig {
-            shm_dir: environment.shm_dir,
-            handshake_deadline: options.handshake_deadline,
-            links_max: 2 * limits.connections_max,
-            listeners_max: limits.connections_max,
-            node_id: environment.node_id,
-            rails: network.rail_bits(),
-            streams: environment.tcp_streams,
-            addresses: network.addresses,
-            bind: environment.socket_ifname.is_some(),
-            membarrier: wake::barrier_register(),
-            key: network.key,
-            peer_deadline: environment.peer_timeout,
-            template,
-            wake: Wake {
-                call: |fd| wake::ring(fd as i32),
-                context: wake.fd().as_raw_fd() as usize,
-            },
-            note,
-        };
+        let linger = environment.peer_timeout;
+        let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
             pool: tables.pool,
             generations: tables.generations,
@@ -184,11 +164,31 @@ impl Parts {
             events: tables.consumer,
             mailbox_key: key,
             generations,
-            linger: environment.peer_timeout,
+            linger,
             opened: Instant::now(),
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
+    }
+
+    /// The rails that the network is reached by.
+    fn rail(
+        &self,
+        block: &mut Carver<'static>,
+        network: &Network,
+    ) -> Result<Mixed<'static>, OpenError> {
+        let (device, limits) = (self.options.device, self.options.limits);
+        let mixed = options::mixed_limits(device, &limits);
+        let span =
+            self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
+        let tcp = network.rails.tcp.then(|| {
+            let streams = self.environment.tcp_streams;
+            let (threads, thread_cpus) = network.threads;
+            (options::tcp_limits(&limits, streams), tcp::Settings { threads, thread_cpus })
+        });
+        // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
+        // keeps the heap until after the machine is gone (`close`).
+        Ok(unsafe { Mixed::open(block, &mixed, span, tcp) }?)
     }
 
     fn template(&self, mailboxes: &transport::mr::CtrlMr, key: RailKey) -> LocalTemplate {
@@ -251,5 +251,33 @@ impl Parts {
             opened: Instant::now(),
             shared,
         })
+    }
+}
+
+/// What the side band is told.
+fn band_config(
+    environment: Environment,
+    network: Network,
+    options: &Options,
+    template: LocalTemplate,
+    wake: &WakeFd,
+) -> BandConfig {
+    let connections_max = options.limits.connections_max;
+    BandConfig {
+        shm_dir: environment.shm_dir,
+        handshake_deadline: options.handshake_deadline,
+        links_max: 2 * connections_max,
+        listeners_max: connections_max,
+        node_id: environment.node_id,
+        rails: network.rail_bits(),
+        streams: environment.tcp_streams,
+        addresses: network.addresses,
+        bind: environment.socket_ifname.is_some(),
+        membarrier: wake::barrier_register(),
+        key: network.key,
+        peer_deadline: environment.peer_timeout,
+        template,
+        wake: Wake { call: |fd| wake::ring(fd as i32), context: wake.fd().as_raw_fd() as usize },
+        note,
     }
 }

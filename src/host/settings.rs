@@ -124,6 +124,30 @@ pub const SETTINGS: &[Setting] = &[
         unit: "error, warning or info",
         effect: "what is written to standard error when no log callback is set",
     },
+    Setting {
+        name: "CROSSTIE_RANK",
+        default: "the launcher's",
+        unit: "number",
+        effect: "of `crosstie perf` and the examples: which of the processes this one is",
+    },
+    Setting {
+        name: "CROSSTIE_SIZE",
+        default: "the launcher's",
+        unit: "processes",
+        effect: "of `crosstie perf` and the examples: how many processes there are",
+    },
+    Setting {
+        name: "CROSSTIE_LOCAL_RANK",
+        default: "the launcher's",
+        unit: "number",
+        effect: "of `crosstie perf` and the examples: which of the processes of its host",
+    },
+    Setting {
+        name: "CROSSTIE_RENDEZVOUS",
+        default: "the launcher's",
+        unit: "host:port",
+        effect: "of `crosstie perf` and the examples: where rank 0 waits for the others",
+    },
 ];
 
 /// What the environment says beside the options.

@@ -192,7 +192,7 @@ pub(super) fn note(note: Note) {
 }
 
 /// Says a sentence that is put together on the stack.
-fn say_of(level: super::log::Level, text: core::fmt::Arguments<'_>) {
+pub(super) fn say_of(level: super::log::Level, text: core::fmt::Arguments<'_>) {
     let mut bytes = [0; SENTENCE_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);

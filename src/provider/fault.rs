@@ -205,6 +205,10 @@ impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
         kept
     }
 
+    fn flush(&mut self, budget: Bytes) {
+        self.inner.flush(budget);
+    }
+
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
         self.inner.received_copy(peer, slot, offset, to);
     }

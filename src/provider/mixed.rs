@@ -297,6 +297,13 @@ impl<'m> Provider for Mixed<'m> {
         }
     }
 
+    #[inline(always)]
+    fn flush(&mut self, budget: Bytes) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.flush(budget);
+        }
+    }
+
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
         match self.tcp_of(peer) {
             Some(tcp) => tcp.received_copy(peer, slot, offset, to),

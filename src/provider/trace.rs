@@ -221,6 +221,10 @@ impl<P: Provider, S: Sink> Provider for Trace<P, S> {
         count
     }
 
+    fn flush(&mut self, budget: Bytes) {
+        self.inner.flush(budget);
+    }
+
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
         self.inner.received_copy(peer, slot, offset, to);
     }

@@ -6,6 +6,7 @@ extern crate std;
 
 use super::arguments::{Command, Flag};
 use super::json::{Object, quoted};
+use super::network;
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
@@ -31,21 +32,33 @@ Says which devices this host has, what is unavailable and why, which limits hold
 variables are set, and how large an endpoint is.
 ",
     operands: "",
-    flags: &[Flag { name: "--json", value: "", help: "one JSON object" }],
+    flags: &[
+        Flag {
+            name: "--peer",
+            value: "HOST[:PORT]",
+            help: "say instead by which rail that host would be reached, and why;\n\
+                   with a port, whether it answers",
+        },
+        Flag { name: "--json", value: "", help: "one JSON object" },
+    ],
 };
 
 /// One line: a name and what is to be said of it.
-struct Line {
+pub struct Line {
     name: String,
     text: String,
 }
 
-struct Section {
-    name: &'static str,
-    lines: Vec<Line>,
+/// Lines that belong together.
+pub struct Section {
+    /// What they are about.
+    pub name: &'static str,
+    /// In the order in which they are shown.
+    pub lines: Vec<Line>,
 }
 
-fn line(name: &str, text: impl Into<String>) -> Line {
+/// A line.
+pub fn line(name: &str, text: impl Into<String>) -> Line {
     Line { name: name.to_string(), text: text.into() }
 }
 
@@ -55,7 +68,18 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if given.help {
         return write_out(&COMMAND.usage());
     }
-    let sections = [host(), devices(), kernel_offers(), limits(), endpoint(), variables()];
+    let sections = match given.text("--peer") {
+        Some(peer) => vec![network::peer(peer)?],
+        None => vec![
+            host(),
+            devices(),
+            network::section(),
+            kernel_offers(),
+            limits(),
+            endpoint(),
+            variables(),
+        ],
+    };
     write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })
 }
 

@@ -10,9 +10,12 @@ pub mod arguments;
 mod cpus;
 pub mod info;
 mod json;
+pub mod launch;
+mod network;
 pub mod perf;
 pub mod plot;
 mod progress;
+pub mod rendezvous;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
 mod table;

@@ -329,6 +329,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if !self.work.is_empty() {
             self.work_step();
         }
+        self.rail.flush(budget);
         Progress { events }
     }
 

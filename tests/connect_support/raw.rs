@@ -1,9 +1,11 @@
-//! A peer made by hand: record sockets of one host, and frames byte by byte.
+//! A peer made by hand: record sockets of one host, streams between hosts, frames byte by byte.
 #![allow(dead_code)]
 
 use crate::connect_support::WATCHDOG;
-use crosstie::wire::handle::ListenHandle;
+use crosstie::wire::handle::{Family, ListenHandle};
 use crosstie::wire::hello::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
@@ -162,5 +164,75 @@ pub fn hello_to(handle: &ListenHandle) -> LinkHello {
         nonce: 0x1234,
         rails: RAIL_SHM,
         ..LinkHello::ZERO
+    }
+}
+
+/// One end of a link between hosts.
+pub struct RawTcp(pub TcpStream);
+
+impl RawTcp {
+    /// Dials an endpoint at its first IPv4 address.
+    pub fn dial(handle: &ListenHandle) -> RawTcp {
+        let at = handle.addresses.iter().find(|address| address.family == Family::Ipv4);
+        let at = at.expect("an address on the network");
+        let ip = std::net::Ipv4Addr::new(at.ip[0], at.ip[1], at.ip[2], at.ip[3]);
+        RawTcp::of(TcpStream::connect((ip, at.port)).unwrap())
+    }
+
+    /// A socket at 127.0.0.1, and the handle of a listener of another host there.
+    pub fn listen(like: &ListenHandle) -> (TcpListener, ListenHandle) {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut handle = ListenHandle { node_id: !like.node_id, ..*like };
+        handle.addresses = Default::default();
+        handle.addresses[0].family = Family::Ipv4;
+        handle.addresses[0].port = socket.local_addr().unwrap().port();
+        handle.addresses[0].ip[..4].copy_from_slice(&[127, 0, 0, 1]);
+        (socket, handle)
+    }
+
+    /// A socket that is there already.
+    pub fn of(socket: TcpStream) -> RawTcp {
+        socket.set_read_timeout(Some(WATCHDOG)).unwrap();
+        RawTcp(socket)
+    }
+
+    /// Sends bytes.
+    pub fn send_bytes(&self, bytes: &[u8]) {
+        (&self.0).write_all(bytes).unwrap();
+    }
+
+    /// Sends a frame of this version.
+    pub fn send(&self, frame: Frame) {
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = frame.encode(&mut bytes);
+        self.send_bytes(&bytes[..length]);
+    }
+
+    /// The next frame's bytes. Empty: the other end is closed.
+    pub fn receive_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; FrameHeader::SIZE];
+        if let Err(error) = (&self.0).read_exact(&mut bytes) {
+            assert!(error.kind() != std::io::ErrorKind::WouldBlock, "nothing came");
+            return Vec::new();
+        }
+        let body = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
+        bytes.resize(FrameHeader::SIZE + body, 0);
+        (&self.0).read_exact(&mut bytes[FrameHeader::SIZE..]).unwrap();
+        bytes
+    }
+
+    /// The next frame that is no ping and no list of addresses.
+    pub fn receive(&self) -> Frame {
+        loop {
+            let frame = Frame::decode(&self.receive_bytes()).expect("a frame");
+            if !matches!(frame, Frame::Ping(_) | Frame::Addresses(_)) {
+                return frame;
+            }
+        }
+    }
+
+    /// That the other end closes.
+    pub fn closed(&self) {
+        assert_eq!(self.receive_bytes(), b"");
     }
 }

@@ -9,12 +9,16 @@ use crosstie::wire::{cell, descriptor, handle, head, immediate, slot, state};
 mod shared;
 #[allow(unused_imports)] // the seeds are for the corpora
 pub use shared::{ring, ring_seed, rings, rings_seed};
+#[path = "stream.rs"]
+mod streams;
+#[allow(unused_imports)]
+pub use streams::{stream, stream_seed};
 
 /// One decoder's check.
 pub type Check = fn(&[u8]);
 
 /// Every check under the name of its fuzz target and corpus.
-pub const ALL: [(&str, Check); 10] = [
+pub const ALL: [(&str, Check); 11] = [
     ("head", head),
     ("descriptor", descriptor),
     ("slot", slot),
@@ -25,6 +29,7 @@ pub const ALL: [(&str, Check); 10] = [
     ("frame", frame),
     ("ring", ring),
     ("rings", rings),
+    ("stream", stream),
 ];
 
 /// W1.

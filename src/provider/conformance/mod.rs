@@ -75,6 +75,11 @@ pub trait Rig {
     /// Lets time pass; 64 calls are longer than any delay of the rail.
     fn advance(&mut self);
 
+    /// Whether threads of the rail's own move bytes, whoever polls.
+    fn has_threads(&self) -> bool {
+        false
+    }
+
     /// Makes the connection die under both sides.
     fn sever(&mut self) {
         for side in [Side::A, Side::B] {

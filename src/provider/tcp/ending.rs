@@ -32,6 +32,34 @@ impl Tcp<'_> {
         for index in self.streams_of(peer) {
             self.streams[index].out.clear(|region| domain.pin(region, -1));
         }
+        self.fail_aside(peer);
+    }
+
+    /// The side band says that the peer is gone, and why. It knows better than a stream that has
+    /// ended without a goodbye: a connection that its owner never used has none.
+    #[cold]
+    pub(super) fn end_as_told(&mut self, peer: usize, cause: DownCause) {
+        let record = &mut self.peers[peer];
+        if record.state == State::Ending && record.is_unsure {
+            record.is_unsure = false;
+            record.has_until = false;
+            let code = record.code;
+            return record.end(cause, code);
+        }
+        self.begin_end(peer, cause, 0);
+    }
+
+    /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
+    /// closes without having read everything breaks it.
+    #[cold]
+    pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
+        if self.peers[peer].state == State::Open {
+            self.begin_end(peer, DownCause::Died, code);
+            let record = &mut self.peers[peer];
+            record.is_unsure = true;
+            record.has_until = true;
+            record.until = self.now.after(LAST_BYTES);
+        }
     }
 
     /// The peer broke the wire format: nothing of it is looked at any more.
@@ -76,8 +104,11 @@ impl Tcp<'_> {
             record.has_until = true;
             record.until = self.now.after(LAST_BYTES);
         }
+        all &= record.aside.up == 0;
         let early = record.has_until && self.now < record.until;
-        all && !(early && self.streams_of(peer).any(|index| self.streams[index].is_open))
+        let unsure = record.is_unsure;
+        let more = unsure || self.streams_of(peer).any(|index| self.streams[index].is_open);
+        all && !(early && more)
     }
 
     fn end_peer(&mut self, peer: usize, events: &mut Events) {
@@ -121,14 +152,14 @@ impl Tcp<'_> {
             return;
         }
         for index in self.streams_of(peer) {
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
             if !self.peers[peer].takes_ops() {
                 return;
             }
             if self.streams[index].out.has_room(ROOM_FOR_ANSWERS) {
                 self.stage(index, &StreamFrame::Bye);
             }
-            self.flush(index, &mut PARTING_BYTES.clone());
+            self.flush_stream(index, &mut PARTING_BYTES.clone());
         }
     }
 
@@ -143,6 +174,7 @@ impl Tcp<'_> {
         }
         self.streams_close(peer, Outcome::Canceled);
         self.peers[peer].is_fenced = true;
+        self.fence_aside(peer);
     }
 
     /// Forgets a peer without ops in flight.
@@ -154,6 +186,9 @@ impl Tcp<'_> {
         }
         if self.scratch.holder == peer as u32 {
             self.scratch.holder = NONE;
+        }
+        if self.has_helpers() {
+            self.close_aside(peer);
         }
         self.peers[peer].state = State::Closed;
         self.peers_open -= 1;

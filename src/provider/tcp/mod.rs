@@ -17,6 +17,7 @@
 //!   counted on it.
 
 mod area;
+mod aside;
 mod ending;
 mod ops;
 mod out;
@@ -28,6 +29,7 @@ mod push;
 mod rail;
 mod socket;
 mod stream;
+mod threads;
 
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
@@ -50,7 +52,7 @@ pub struct Limits {
 /// What a rail is opened with besides its limits.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Settings {
-    /// Threads that move long payloads; 0: the thread that polls moves everything.
+    /// Threads that move long payloads, fewer than [`Limits::streams`]; 0: the thread that polls moves everything.
     pub threads: u32,
     /// CPUs of those threads, one bit each; 0: they inherit the opener's.
     pub thread_cpus: u64,
@@ -61,8 +63,8 @@ pub struct Settings {
 pub enum OpenError {
     /// The block is too small.
     Block,
-    /// The limits or settings contradict each other: no peer, no stream or too many, or threads,
-    /// which need a second stream.
+    /// The limits or settings contradict each other: no peer, no stream or too many, or as many
+    /// threads as streams: a thread moves at least one, and none moves the first.
     Settings,
     /// The kernel refused, with its code.
     System(i32),

@@ -1,6 +1,7 @@
 //! One peer: its state, and its receive slots.
 
 use super::area::{Area, SLOTS, Slot};
+use super::aside::Aside;
 use crate::base::carve::Zeroable;
 use crate::base::units::Instant;
 use crate::fabric::DownCause;
@@ -29,6 +30,8 @@ pub struct Peer {
     pub is_fenced: bool,
     /// Whether `until` is set.
     pub has_until: bool,
+    /// Whether a stream ended without a goodbye: the side band may know better why.
+    pub is_unsure: bool,
     /// Why it ends: see [`Peer::cause`].
     cause: u8,
     /// The system's code of that.
@@ -43,6 +46,8 @@ pub struct Peer {
     pub in_scratch: u64,
     /// When the end is reported although more might come.
     pub until: Instant,
+    /// What copy threads have of it.
+    pub aside: Aside,
 }
 
 // SAFETY: integers, and enums with a zero value: a closed peer.
@@ -50,14 +55,16 @@ unsafe impl Zeroable for Peer {}
 
 impl Peer {
     /// A peer that was just opened.
-    pub fn opened(streams: u32) -> Peer {
+    pub fn opened(streams: u32, aside: Aside) -> Peer {
         let (code, in_flight, held, in_scratch) = (0, 0, 0, 0);
-        let (is_fenced, has_until, cause, until) = (false, false, 0, Instant(0));
+        let (is_fenced, has_until, is_unsure) = (false, false, false);
+        let (cause, until) = (0, Instant(0));
         let state = State::Open;
         Peer {
             state,
             is_fenced,
             has_until,
+            is_unsure,
             cause,
             code,
             in_flight,
@@ -65,6 +72,7 @@ impl Peer {
             held,
             in_scratch,
             until,
+            aside,
         }
     }
 

@@ -31,7 +31,7 @@ impl Tcp<'_> {
         if self.streams[index].out.has_room(wanted) {
             return true;
         }
-        self.flush(index, &mut POST_BYTES.clone());
+        self.flush_stream(index, &mut POST_BYTES.clone());
         self.streams[index].out.has_room(wanted)
     }
 
@@ -98,6 +98,12 @@ impl Tcp<'_> {
         if length > u64::from(PAYLOAD_BYTES_MAX) {
             return Err(PostError::Unsupported);
         }
+        if self.has_helpers()
+            && length >= LONG_WRITE
+            && let Some(posted) = self.hand_over(op, span, target, immediate)
+        {
+            return posted;
+        }
         let index = self.write_stream(op.peer, length);
         let copied = if length <= COPIED_MAX { length as u32 } else { 0 };
         let room = self.makes_room(index, HEADER_BYTES_MAX as u32 + copied);
@@ -124,7 +130,8 @@ impl Tcp<'_> {
     /// The stream that a write of so many bytes takes.
     fn write_stream(&self, peer: PeerIndex, length: u64) -> usize {
         let first = self.stream_index(peer, 0);
-        let others = first + 1..first + self.peers[peer.as_usize()].streams as usize;
+        let beside = usize::from(self.bulk.is_none());
+        let others = first + beside..first + self.peers[peer.as_usize()].streams as usize;
         if length < LONG_WRITE || others.is_empty() {
             return first;
         }
@@ -133,9 +140,9 @@ impl Tcp<'_> {
 
     /// Pins a span's region: its number plus one, or 0 for a span of no bytes. `None`: it lies in
     /// no region.
-    fn pin(&self, span: LocalSpan) -> Option<u32> {
-        if span.length() == Bytes::ZERO {
-            return Some(0);
+    pub(super) fn pin(&self, span: LocalSpan) -> Option<u32> {
+        if span.length() == Bytes::ZERO || self.bulk.is_some() {
+            return Some(0); // or it is pinned already
         }
         let region = self.domain.find(span.key(), span.address(), span.length().0)?;
         self.domain.pin(region, 1);
@@ -143,7 +150,7 @@ impl Tcp<'_> {
     }
 
     /// Accepts an op that ends with [`Outcome::Key`]. There is room for it.
-    fn refuse(&mut self, op: &Op) -> Result<Posted, PostError> {
+    pub(super) fn refuse(&mut self, op: &Op) -> Result<Posted, PostError> {
         let outcome = Outcome::Key;
         let entry = Entry { peer: op.peer, id: op.id, outcome, ..Entry::default() };
         let index = self.ops.acquire(entry).ok_or(PostError::Again)?;
@@ -211,8 +218,8 @@ impl Tcp<'_> {
         let (peer, id, is_fence) = (op.peer, op.id, true);
         let entry = Entry { peer, id, is_fence, generation, ..Entry::default() };
         let index = self.ops.acquire(entry).expect("a free entry was seen");
-        self.ops.finish(index);
         self.peers[op.peer.as_usize()].in_flight += 1;
+        self.finish_fence(op.peer.as_usize(), index);
         Ok(Posted::Pending)
     }
 
@@ -282,6 +289,12 @@ impl<'m> Provider for Tcp<'m> {
         self.now = now;
         let mut events = Events { slots: out, used: 0 };
         let mut left = budget.0;
+        if self.has_helpers() {
+            if self.armed {
+                self.disarm_aside();
+            }
+            self.hear(&mut events);
+        }
         if !self.dirty.is_empty() {
             self.flush_dirty(&mut left);
         }
@@ -289,10 +302,6 @@ impl<'m> Provider for Tcp<'m> {
             self.report_done(&mut events);
         }
         self.receive(&mut events, &mut left.max(1));
-        if !self.dirty.is_empty() {
-            // answers go out at once: somebody waits for them
-            self.flush_dirty(&mut left);
-        }
         if self.endings > 0 {
             self.end_peers(&mut events);
         }
@@ -300,6 +309,13 @@ impl<'m> Provider for Tcp<'m> {
             self.report_done(&mut events);
         }
         events.used
+    }
+
+    #[inline]
+    fn flush(&mut self, budget: Bytes) {
+        if !self.dirty.is_empty() {
+            self.flush_dirty(&mut budget.0.clone());
+        }
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
@@ -325,7 +341,7 @@ impl<'m> Provider for Tcp<'m> {
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
-            self.begin_end(peer.as_usize(), cause, 0);
+            self.end_as_told(peer.as_usize(), cause);
         }
     }
 

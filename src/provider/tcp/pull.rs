@@ -67,6 +67,9 @@ impl Tcp<'_> {
         budget: &mut u64,
     ) -> bool {
         while *budget > 0 && events.has_room() && self.streams[index].is_open {
+            if self.scratch.owner != NONE || self.streams[index].payload.to == To::Asking {
+                return false; // the data thread is asked for a region first
+            }
             let read = self.read(index, budget);
             if matches!(read, Read::Whole | Read::Short) && self.parse(events) == Parsed::Full {
                 return false;
@@ -101,6 +104,7 @@ impl Tcp<'_> {
         let moved = unsafe { socket::receive(stream.fd, start, SCRATCH_BYTES) };
         match moved {
             Moved::Bytes(bytes) => {
+                self.moved = true;
                 stream.carried = 0;
                 self.scratch.end = bytes;
                 self.scratch.at = 0;
@@ -132,14 +136,17 @@ impl Tcp<'_> {
             Piece { iov_base: self.scratch.start.cast(), iov_len: behind },
         ];
         let fd = self.streams[index].fd;
-        // SAFETY: the payload's place is a cell of ours, or lies in a pinned region (`payload_pin`
-        // or the read's own pin); the scratch buffer is as long, and nobody looks at it now.
-        let moved = match behind {
-            0 => unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) },
-            _ => unsafe { socket::receive_into(fd, &mut pieces) },
+        let moved = if behind == 0 {
+            // SAFETY: the payload's place is a cell of ours, or lies in a pinned region
+            // (`payload_pin`, the read's own pin, or the data thread's).
+            unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) }
+        } else {
+            // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
+            unsafe { socket::receive_into(fd, &mut pieces) }
         };
         self.unpin(pinned);
         let Moved::Bytes(bytes) = moved else { return self.read_nothing(index, moved) };
+        self.moved = true;
         let own = part.min(bytes as u64);
         let payload = &mut self.streams[index].payload;
         payload.left -= own;
@@ -157,10 +164,12 @@ impl Tcp<'_> {
             Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
             Moved::Ended => {
                 let bye = self.streams[index].bye;
-                let cause = if bye { DownCause::Closed } else { DownCause::Died };
-                self.begin_end(peer, cause, 0);
+                match bye {
+                    true => self.begin_end(peer, DownCause::Closed, 0),
+                    false => self.end_unsure(peer, 0),
+                }
             }
-            Moved::Broken(code) => self.begin_end(peer, DownCause::Died, code),
+            Moved::Broken(code) => self.end_unsure(peer, code),
         }
         self.stream_close(index);
         Read::Closed
@@ -169,7 +178,7 @@ impl Tcp<'_> {
     /// Makes the scratch buffer free to be written over.
     #[inline]
     fn clear_scratch(&mut self) {
-        debug_assert!(self.scratch.owner == NONE);
+        assert!(self.scratch.owner == NONE, "bytes that were not looked at are not written over");
         if self.scratch.holder != NONE {
             let holder = self.scratch.holder as usize;
             self.peers[holder].evacuate(&self.area, holder);
@@ -181,8 +190,8 @@ impl Tcp<'_> {
     #[inline]
     fn payload_pin(&mut self, index: usize) -> Option<u32> {
         let payload = &mut self.streams[index].payload;
-        if payload.to != To::Region {
-            return Some(NONE);
+        if payload.to != To::Region || self.bulk.is_some() {
+            return Some(NONE); // it is pinned already, or needs no pin
         }
         match self.domain.find(RailKey(payload.key), payload.address, payload.left) {
             Some(region) => {
@@ -210,6 +219,8 @@ impl Tcp<'_> {
             let step = match self.streams[index].payload.to {
                 To::Nowhere => self.parse_frame(index, events),
                 To::Cell | To::Region | To::Read | To::Drop => self.parse_payload(index, events),
+                To::Asking if self.scratch_left() > 0 => return Parsed::Full,
+                To::Asking => Ok(false),
             };
             match step {
                 Ok(true) => {}
@@ -287,7 +298,7 @@ impl Tcp<'_> {
     #[inline]
     fn take_send(&mut self, index: usize, length: u32, events: &mut Events) -> Result<(), Garbage> {
         let (peer, n) = self.peer_of(index);
-        if n != 0 || length > SEND_BYTES_MAX {
+        if n != 0 || self.bulk.is_some() || length > SEND_BYTES_MAX {
             return Err(Garbage);
         }
         let mut head: Head = [0; SEND_HEAD_BYTES];
@@ -321,6 +332,9 @@ impl Tcp<'_> {
         match frame {
             StreamFrame::Send { .. } => unreachable!("taken by `take_send`"),
             StreamFrame::Write { length, key, address, immediate, silent } => {
+                if self.bulk.is_some() {
+                    return self.take_bulk(index, frame);
+                }
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
                 let has_immediate = immediate.is_some();
@@ -329,6 +343,11 @@ impl Tcp<'_> {
                 self.streams[index].payload =
                     Payload { address, left, key, slot, immediate, has_immediate, silent, to };
                 Ok(())
+            }
+            StreamFrame::Read { .. } | StreamFrame::ReadReply { .. } | StreamFrame::Add { .. }
+                if self.bulk.is_some() || self.peer_of(index).1 != 0 =>
+            {
+                Err(Garbage)
             }
             StreamFrame::Read { length, token, key, address } => {
                 self.take_read(index, Asked { key, address, length, token })
@@ -360,6 +379,20 @@ impl Tcp<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// A write on a copy thread's rail: the data thread knows the regions.
+    fn take_bulk(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
+        let StreamFrame::Write { length, key, address, immediate, silent } = frame else {
+            return Err(Garbage);
+        };
+        let has_immediate = immediate.is_some();
+        let immediate = immediate.unwrap_or(0);
+        let (left, slot, to) = (length.into(), 0, To::Region);
+        self.streams[index].payload =
+            Payload { address, left, key, slot, immediate, has_immediate, silent, to };
+        self.ask(index);
+        Ok(())
     }
 
     fn answer(&mut self, index: usize, carried_out: bool) -> Result<(), Garbage> {
@@ -454,8 +487,9 @@ impl Tcp<'_> {
     fn finish_payload(&mut self, index: usize, events: &mut Events) -> Result<(), Garbage> {
         let payload = core::mem::take(&mut self.streams[index].payload);
         let (peer, _) = self.peer_of(index);
+        self.give_back(payload.to, payload.slot);
         match payload.to {
-            To::Nowhere => {}
+            To::Nowhere | To::Asking => {}
             To::Cell => {
                 let record = self.peers[peer].slot(&self.area, peer, payload.slot.into());
                 events.push(received(peer, payload.slot, record.head, record.length));

@@ -3,7 +3,7 @@
 use super::out::PIECES_MAX;
 use super::rail::Tcp;
 use super::socket::{self, Moved, NO_PIECE};
-use crate::fabric::{DownCause, RailKey};
+use crate::fabric::RailKey;
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
 /// Staged bytes that ops leave free for answers: 64 refusals, and the count.
@@ -23,7 +23,7 @@ impl Tcp<'_> {
             let Some(index) = self.dirty.pop() else { return };
             let index = index as usize;
             self.streams[index].is_dirty = false;
-            self.flush(index, budget);
+            self.flush_stream(index, budget);
             let stream = &self.streams[index];
             if !stream.is_open || stream.out.is_empty() {
                 continue;
@@ -37,7 +37,7 @@ impl Tcp<'_> {
     }
 
     /// The same for one stream.
-    pub(super) fn flush(&mut self, index: usize, budget: &mut u64) {
+    pub(super) fn flush_stream(&mut self, index: usize, budget: &mut u64) {
         if !self.streams[index].is_open || !self.takes_bytes(index) {
             return;
         }
@@ -56,12 +56,13 @@ impl Tcp<'_> {
                 Moved::Ended => return,
                 Moved::Broken(code) => {
                     let (peer, _) = self.peer_of(index);
-                    return self.begin_end(peer, DownCause::Died, code);
+                    return self.end_unsure(peer, code);
                 }
             };
             let domain = self.domain;
             stream.out.advance(sent as u64, |region| domain.pin(region, -1));
             stream.is_blocked = sent < wanted;
+            self.moved |= sent > 0;
             *budget = budget.saturating_sub(sent as u64);
             if stream.is_blocked {
                 return;

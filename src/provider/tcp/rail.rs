@@ -1,17 +1,23 @@
 //! The rail's storage: opening it, opening peers, and the lists that say where work is.
 
+extern crate std;
+
 use super::area::{Area, SCRATCH_AT};
+use super::aside::Bulk;
 use super::ops::{Entry, Ops};
 use super::peer::{Peer, State};
 use super::socket::{self, READY_MAX, Ready, Watch};
 use super::stream::Stream;
+use super::threads::{Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::Completion;
+use crate::memory::WakeFd;
 use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
+use std::os::fd::AsRawFd;
 
 /// Up to so many streams are read without asking first which of them have something.
 const DIRECT_MAX: usize = 2;
@@ -37,6 +43,20 @@ pub const RECORD_SIZES: [(&str, usize); 3] = [
     ("tcp stream", size_of::<Stream>()),
     ("tcp op", size_of::<Entry>()),
 ];
+
+/// What a copy thread's rail asks of the data thread, or gives back to it.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Up {
+    /// A write comes in: may its bytes go there?
+    Ask { stream: u32, serial: u32, key: u64, address: u64, length: u64 },
+    /// A region that was pinned for one is not needed any more.
+    Release { region: u32 },
+}
+
+/// How many of them may wait: a stream gives back, asks, and gives back what came too late.
+pub(super) const fn ups_max(limits: &Limits) -> usize {
+    (4 * limits.peers_max as usize * limits.streams as usize).next_power_of_two()
+}
 
 /// What was read last and not looked at yet.
 #[derive(Debug)]
@@ -96,6 +116,16 @@ pub struct Tcp<'m> {
     /// Peers that are ending.
     pub(super) endings: u32,
     pub(super) now: Instant,
+    /// Whether anything was sent or received since somebody asked.
+    pub(super) moved: bool,
+    /// Set on a copy thread's rail.
+    pub(super) bulk: Option<Bulk<'m>>,
+    /// Copy threads, the first so many.
+    pub(super) helpers: [Option<Helper>; THREADS_MAX],
+    /// Rung by copy threads while this one sleeps.
+    pub(super) wake: Option<WakeFd>,
+    /// Whether they may ring.
+    pub(super) armed: bool,
 }
 
 // SAFETY: the pointers of its records lead into the reserve that it owns.
@@ -110,7 +140,7 @@ impl<'m> Tcp<'m> {
         settings: Settings,
     ) -> Result<Tcp<'m>, OpenError> {
         let fits = (1..=STREAMS_MAX as u32).contains(&limits.streams);
-        if !fits || limits.peers_max == 0 || settings.threads > 0 && limits.streams == 1 {
+        if !fits || limits.peers_max == 0 || settings.threads >= limits.streams {
             return Err(OpenError::Settings);
         }
         let count = limits.peers_max as usize * limits.streams as usize;
@@ -124,6 +154,7 @@ impl<'m> Tcp<'m> {
         // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
         let start = unsafe { area.scratch().add(SCRATCH_AT) };
         let nothing = Ready { stream: NONE, readable: false, writable: false };
+        let (helpers, wake) = start_helpers(limits, &settings, &watch)?;
         Ok(Tcp {
             domain,
             limits: *limits,
@@ -142,6 +173,11 @@ impl<'m> Tcp<'m> {
             ready_count: 0,
             endings: 0,
             now: Instant(0),
+            moved: false,
+            bulk: None,
+            helpers,
+            wake,
+            armed: false,
         })
     }
 
@@ -155,15 +191,25 @@ impl<'m> Tcp<'m> {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
+        let aside = if self.has_helpers() { &fds[1..] } else { &[] };
+        let fds = &fds[..fds.len() - aside.len()];
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
-            let watched = self.watch.add(*fd, index as u32);
-            if let Err(errno) = watched.and_then(|()| socket::without_delay(*fd)) {
-                fds[..=n].iter().for_each(|fd| self.watch.remove(*fd));
+            socket::without_delay(*fd);
+            if let Err(errno) = self.watch.add(*fd, index as u32) {
+                fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
                 return Err(PeerOpenError::System(errno.0));
             }
         }
-        self.peers[peer.as_usize()] = Peer::opened(fds.len() as u32);
+        let record = &mut self.peers[peer.as_usize()];
+        *record = Peer::opened(fds.len() as u32, record.aside);
+        if self.has_helpers()
+            && let Err(error) = self.open_aside(peer, aside)
+        {
+            fds.iter().for_each(|fd| self.watch.remove(*fd));
+            self.peers[peer.as_usize()].state = State::Closed;
+            return Err(error);
+        }
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
             let is_dirty = self.streams[index].is_dirty;
@@ -209,6 +255,9 @@ impl<'m> Tcp<'m> {
     /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
     pub fn arm(&mut self) -> bool {
         self.flush_dirty(&mut Bytes::mib(1).0);
+        if self.has_helpers() && !self.arm_aside() {
+            return false;
+        }
         for n in 0..self.dirty.len() {
             let index = *self.dirty.at_mut(n) as usize;
             if !self.streams[index].is_blocked {
@@ -264,6 +313,9 @@ impl<'m> Tcp<'m> {
             let ready = self.ready[self.ready_at];
             self.ready_at += 1;
             let index = ready.stream as usize;
+            if ready.stream == NONE {
+                continue; // a copy thread has rung
+            }
             if ready.writable && self.streams[index].is_open {
                 self.mark_dirty(index);
             }
@@ -308,9 +360,10 @@ impl<'m> Tcp<'m> {
             return;
         }
         stream.is_open = false;
-        stream.payload = Default::default();
+        let payload = core::mem::take(&mut stream.payload);
         stream.carried = 0;
         self.watch.remove(stream.fd);
+        self.give_back(payload.to, payload.slot);
         let open = &mut self.open[..self.open_count];
         if let Some(at) = open.iter().position(|open| *open == index as u32) {
             open[at] = open[open.len() - 1];
@@ -323,6 +376,11 @@ impl<'m> Tcp<'m> {
         self.streams[index].out.clear(|region| domain.pin(region, -1));
     }
 
+    /// Whether anything was sent or received since the last call.
+    pub(super) fn take_moved(&mut self) -> bool {
+        core::mem::take(&mut self.moved)
+    }
+
     #[cold]
     pub(super) fn report_done(&mut self, events: &mut Events) {
         while events.has_room() {
@@ -331,4 +389,26 @@ impl<'m> Tcp<'m> {
             events.push(entry.completion());
         }
     }
+}
+
+type Helpers = ([Option<Helper>; THREADS_MAX], Option<WakeFd>);
+
+/// Starts the copy threads, which end when they are dropped.
+fn start_helpers(
+    limits: &Limits,
+    settings: &Settings,
+    watch: &Watch,
+) -> Result<Helpers, OpenError> {
+    let mut helpers = [const { None }; THREADS_MAX];
+    if settings.threads == 0 {
+        return Ok((helpers, None));
+    }
+    let system = |errno: crate::memory::Errno| OpenError::System(errno.0);
+    let wake = WakeFd::create().map_err(system)?;
+    let fd = wake.fd().as_raw_fd();
+    watch.add(fd, NONE).map_err(system)?;
+    for slot in helpers.iter_mut().take(settings.threads as usize) {
+        *slot = Some(Helper::start(limits, settings, fd)?);
+    }
+    Ok((helpers, Some(wake)))
 }

@@ -93,15 +93,14 @@ pub fn unacknowledged(fd: i32) -> u32 {
     if result < 0 { 0 } else { bytes as u32 }
 }
 
-/// Short messages go out when they are handed over, not when the last one was acknowledged.
-pub fn without_delay(fd: i32) -> Result<(), Errno> {
+/// Short messages go out when they are handed over, not when the last one was acknowledged. A
+/// socket that is no TCP socket does so anyway, and refuses.
+pub fn without_delay(fd: i32) {
     let one: i32 = 1;
     let length = size_of::<i32>() as libc::socklen_t;
     let value: *const i32 = &one;
     // SAFETY: four readable bytes.
-    let result =
-        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value.cast(), length) };
-    Errno::check(result.into()).map(|_| ())
+    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value.cast(), length) };
 }
 
 /// One stream that is ready, by the number it was added with.

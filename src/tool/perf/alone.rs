@@ -6,6 +6,7 @@ extern crate std;
 use super::Bench;
 use super::flow::Flow;
 use super::pingpong;
+use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::window::{Kind, Window};
 use crate::base::slab::Handle;
@@ -24,8 +25,8 @@ pub struct Alone {
     side: Side,
     near: Vec<Handle>,
     far: Vec<Handle>,
-    /// How long each connection took, in order.
-    pub setup: Vec<Duration>,
+    /// What the connections cost.
+    pub setup: Setup,
 }
 
 impl Alone {
@@ -37,13 +38,14 @@ impl Alone {
             side.buffers_make(*backing, *bytes)?;
         }
         let (listener, handle) = side.listen()?;
-        let mut alone = Alone { side, near: [].into(), far: [].into(), setup: [].into() };
+        let setup = Setup::new(connections);
+        let mut alone = Alone { side, near: [].into(), far: [].into(), setup };
         for _ in 0..connections {
             let began = Instant::now();
             alone.side.connections.clear();
             alone.side.connect(&handle)?;
             alone.side.accept(listener, 2)?;
-            alone.setup.push(began.elapsed());
+            alone.setup.made(began);
             alone.near.push(alone.side.connections[0]);
             alone.far.push(alone.side.connections[1]);
         }

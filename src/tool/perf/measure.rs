@@ -7,7 +7,6 @@ use super::Bench;
 use super::alone::Alone;
 use super::options::{Measure, Options, Verify};
 use super::report::Row;
-use super::side::Shape;
 use super::window::{Kind, Window};
 use crate::host::owned::Backing;
 use crate::tool::Failure;
@@ -77,7 +76,11 @@ impl Plan<'_> {
                 bench.window(&Window { rounds, ..window }, Some(&mut samples))?;
                 percentiles(&mut row, samples);
             }
-            Measure::Bandwidth | Measure::Rate | Measure::Setup | Measure::Pair => {
+            Measure::Bandwidth
+            | Measure::Rate
+            | Measure::Setup
+            | Measure::Pair
+            | Measure::Socket => {
                 self.throughput(&mut row, &windows, &window);
             }
         }
@@ -189,25 +192,6 @@ fn percentiles(row: &mut Row, mut samples: Vec<u32>) {
     row.put("min_us", at(0.0));
     row.put("p50_us", at(0.5));
     row.put("p99_us", at(0.99));
-}
-
-/// The row of a set-up: the first connection, the others, all.
-pub fn setup_row(options: &Options, setup: &[Duration], shape: &Shape) -> Row {
-    let mut row = Row::new(options, Measure::Setup, None);
-    let mut micros: Vec<f64> = setup.iter().map(|took| took.as_secs_f64() * 1e6).collect();
-    row.put("connections", micros.len() as f64);
-    row.put("first_us", micros[0]);
-    row.put("all_ms", micros.iter().sum::<f64>() / 1e3);
-    micros.remove(0);
-    micros.sort_by(f64::total_cmp);
-    let at = |share: f64| match micros.len() {
-        0 => f64::NAN,
-        count => micros[((count - 1) as f64 * share).round() as usize],
-    };
-    row.put("further_p50_us", at(0.5));
-    row.put("further_p99_us", at(0.99));
-    row.put("endpoint_bytes", shape.options().bytes() as f64);
-    row
 }
 
 #[cfg(test)]

@@ -5,34 +5,50 @@
 //! different CPUs, and asks it for one window after the other over a pipe; while a window runs,
 //! both touch nothing but their endpoint. A window starts with an empty message of the peer, when
 //! it has posted its first receives, and a stream ends with another, when it has received all.
+//!
+//! Started by a launcher, or with `--pattern`, each process is a rank, and all ranks measure at
+//! once ([`together`]).
 #![forbid(unsafe_code)]
 
 extern crate std;
 
 mod alone;
+mod crew;
 mod flow;
+mod lanes;
 mod measure;
 mod options;
+mod pattern;
 mod peer;
 mod pingpong;
+mod process;
 mod report;
+mod setup;
 mod side;
+mod socket;
+mod together;
 mod window;
 
 use super::Failure;
+use super::launch;
 use super::progress::Progress;
 use crate::host::DeviceKind;
+use crate::host::owned::Backing;
 use alone::Alone;
 use options::{Measure, Options};
 use peer::{Pair, Setting};
 use report::{Report, Row};
 use side::Shape;
+use socket::SocketPair;
 use std::boxed::Box;
 use std::format;
 use std::string::String;
 use std::time::Duration;
 use std::vec::Vec;
-use window::Window;
+use window::{Kind, Window};
+
+/// Length of the message that each connection carries once when set-up is measured.
+const SETUP_BYTES: u64 = 8;
 
 pub use peer::{NAME as PEER_COMMAND, run as run_peer};
 
@@ -56,10 +72,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         return super::write_out(&options::COMMAND.usage());
     }
     let options = Options::read(&given)?;
+    let launch = launch::read(&launch::environment)?;
+    if launch.is_some() || options.pattern.is_some() || options.processes.is_some() {
+        return together::run(&options, launch, args);
+    }
     let mut report = Report::new(&options);
     let mut progress = Progress::new(steps(&options));
+    let apart = |measure: &Measure| matches!(measure, Measure::Setup | Measure::Socket);
     let transfers: Vec<Measure> =
-        options.measures.iter().copied().filter(|measure| *measure != Measure::Setup).collect();
+        options.measures.iter().copied().filter(|measure| !apart(measure)).collect();
     if !transfers.is_empty() {
         transfers_run(&options, &transfers, &mut report, &mut progress)?;
     }
@@ -69,6 +90,9 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         progress.clear();
         report.add(row)?;
     }
+    if options.measures.contains(&Measure::Socket) {
+        socket_run(&options, &mut report, &mut progress)?;
+    }
     progress.clear();
     report.finish()
 }
@@ -76,6 +100,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 fn steps(options: &Options) -> usize {
     let each = |measure: &Measure| match measure {
         Measure::Setup => 1,
+        Measure::Socket => options.socket_plans().iter().map(|(_, sizes)| sizes.len()).sum(),
         measure => options.sizes(*measure).len() * options.backings(*measure).len(),
     };
     options.measures.iter().map(each).sum()
@@ -126,23 +151,58 @@ fn pairs(options: &Options, report: &mut Report, progress: &mut Progress) -> Res
     Ok(())
 }
 
-/// How long connections take, on endpoints of their own.
+/// What the kernel gives without us.
+fn socket_run(
+    options: &Options,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let plans: Vec<(Measure, u64)> = options
+        .socket_plans()
+        .into_iter()
+        .flat_map(|(measure, sizes)| sizes.into_iter().map(move |bytes| (measure, bytes)))
+        .collect();
+    let backing = Backing::Private;
+    let room = |(measure, bytes): &(Measure, u64)| {
+        options.window(*measure, backing, *bytes).outstanding * bytes
+    };
+    let bytes = plans.iter().map(room).max().unwrap_or(0);
+    let mut bench = SocketPair::open(options.cpus, bytes)?;
+    for (measure, bytes) in plans {
+        progress.step("socket");
+        let plan = measure::Plan { options, measure, backing, bytes };
+        let row = plan.run(&mut bench)?.of(socket::DEVICE);
+        progress.clear();
+        report.add(row)?;
+    }
+    Ok(())
+}
+
+/// What connections take, on endpoints of their own.
 fn setup(options: &Options) -> Result<Row, Failure> {
     let connections = options.connections.unwrap_or(options::SETUP_CONNECTIONS);
-    let (setup, shape) = match options.device {
-        DeviceKind::Loopback => {
-            let shape = Shape { device: DeviceKind::Loopback, connections: 2 * connections };
-            (Alone::open(connections, &[])?.setup, shape)
-        }
-        DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-            let setting = setting(options, connections);
-            (
-                Pair::open(&Setting { buffers: [].into(), ..setting.clone() })?.setup.clone(),
-                setting.shape,
-            )
-        }
+    let backing = Backing::Private;
+    let window = Window {
+        kind: Kind::PingPong,
+        rounds: u64::from(connections),
+        group: 1,
+        verify: false,
+        ..options.window(Measure::Latency, backing, SETUP_BYTES)
     };
-    Ok(measure::setup_row(options, &setup, &shape))
+    let mut buffers: Vec<(Backing, u64)> = Vec::new();
+    buffers.push((backing, window.buffer_bytes()));
+    if options.device == DeviceKind::Loopback {
+        let shape = Shape { device: options.device, connections: 2 * connections };
+        let mut alone = Alone::open(connections, &buffers)?;
+        alone.window(&window, None)?;
+        alone.setup.used();
+        return Ok(alone.setup.row(options, &shape));
+    }
+    let setting = Setting { buffers, ..setting(options, connections) };
+    let mut pair = Pair::open(&setting)?;
+    pair.window(&window, None)?;
+    pair.setup.used();
+    Ok(pair.setup.row(options, &setting.shape))
 }
 
 fn setting(options: &Options, connections: u32) -> Setting {

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::pattern::Pattern;
 use super::refused;
 use super::window::Window;
 use crate::host::DeviceKind;
@@ -34,9 +35,13 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
   latency     half of a round trip, one message at a time
   bandwidth   several messages outstanding
   rate        short messages per second, 32 outstanding
-  setup       how long connections take
+  setup       how long connections take, and what memory they need
+  socket      a bare TCP socket of this host in our place: latency, rate and bandwidth
   pair        loopback0 only: one receive, one send and their tests
   all         latency, bandwidth, rate and setup; the default
+
+Started by mpirun, srun or torchrun, each process is a rank of --pattern, and rank 0 prints. Where
+they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOST:PORT.
 ",
     operands: "[WHAT...]",
     flags: &[
@@ -61,7 +66,7 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
             name: "--memory",
             value: "KIND",
             help: "shared (the library's), private (the heap, registered) or both\n\
-                   (default both; rate: shared)",
+                   (default both; rate: shared; tcp0: private)",
         },
         Flag {
             name: "--one-buffer",
@@ -70,6 +75,16 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
                    fi_pingpong do; by default each has its own",
         },
         Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
+        Flag {
+            name: "--pattern",
+            value: "NAME",
+            help: "pair, ring or all-to-all: latency, bandwidth and rate among ranks",
+        },
+        Flag {
+            name: "--processes",
+            value: "N",
+            help: "ranks that are started here when no launcher does (default 2)",
+        },
         Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
         Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
@@ -102,11 +117,21 @@ pub enum Measure {
     Setup,
     /// The library's own cost.
     Pair,
+    /// A socket in the library's place.
+    Socket,
 }
 
 impl Measure {
-    const ALL: [Measure; 5] =
-        [Measure::Latency, Measure::Bandwidth, Measure::Rate, Measure::Setup, Measure::Pair];
+    /// All of them; the default ones stand first.
+    const EVERY: [Measure; 6] = [
+        Measure::Latency,
+        Measure::Bandwidth,
+        Measure::Rate,
+        Measure::Setup,
+        Measure::Pair,
+        Measure::Socket,
+    ];
+    const DEFAULT: &[Measure] = Measure::EVERY.split_at(4).0;
 
     /// As it is typed and printed.
     pub fn name(self) -> &'static str {
@@ -116,6 +141,7 @@ impl Measure {
             Measure::Rate => "rate",
             Measure::Setup => "setup",
             Measure::Pair => "pair",
+            Measure::Socket => "socket",
         }
     }
 }
@@ -161,6 +187,10 @@ pub struct Options {
     pub json: bool,
     /// Where the plot goes.
     pub svg: Option<String>,
+    /// Who talks to whom among ranks, when given.
+    pub pattern: Option<Pattern>,
+    /// Ranks that we start ourselves, when given.
+    pub processes: Option<u32>,
 }
 
 impl Options {
@@ -183,6 +213,8 @@ impl Options {
             cpus: chosen_cpus(given)?,
             json: given.has("--json"),
             svg: given.text("--svg").map(String::from),
+            pattern: pattern(given)?,
+            processes: given.number("--processes", 2, 64)?.map(|count| count as u32),
         };
         options.check()?;
         Ok(options)
@@ -195,6 +227,9 @@ impl Options {
         }
         if self.both && loopback {
             return Err(refused("--both", "loopback0 is one process, which takes turns"));
+        }
+        if self.measures.contains(&Measure::Socket) && (self.both || self.group != 1) {
+            return Err("`socket` has one direction, and no groups".into());
         }
         if self.verify != Verify::No && self.one_buffer {
             return Err(refused("--verify", "not with --one-buffer, whose bytes overlap"));
@@ -212,7 +247,7 @@ impl Options {
     /// The sizes of a measurement.
     pub fn sizes(&self, measure: Measure) -> Vec<u64> {
         match (&self.sizes, measure) {
-            (_, Measure::Setup) => vec![],
+            (_, Measure::Setup | Measure::Socket) => vec![],
             (Some(sizes), _) => sizes.clone(),
             (None, Measure::Rate | Measure::Pair) => vec![8],
             (None, Measure::Latency | Measure::Bandwidth) => {
@@ -226,6 +261,8 @@ impl Options {
         match (&self.memory, self.device, measure) {
             (Some(kinds), _, _) => kinds.clone(),
             (None, DeviceKind::Loopback, _) => vec![Backing::Private],
+            // Sockets read and write any memory alike.
+            (None, DeviceKind::Tcp, _) => vec![Backing::Private],
             (None, _, Measure::Rate) => vec![Backing::Shared],
             (None, _, _) => vec![Backing::Shared, Backing::Private],
         }
@@ -236,7 +273,7 @@ impl Options {
         match measure {
             Measure::Latency | Measure::Pair => 1,
             Measure::Rate => self.outstanding.unwrap_or(RATE_OUTSTANDING),
-            Measure::Bandwidth | Measure::Setup => self.outstanding.unwrap_or(8),
+            Measure::Bandwidth | Measure::Setup | Measure::Socket => self.outstanding.unwrap_or(8),
         }
     }
 
@@ -256,6 +293,65 @@ impl Options {
             group: self.group,
             one_buffer: self.one_buffer,
             verify: self.verify == Verify::Inside,
+        }
+    }
+
+    /// What is measured over a bare socket, and with which sizes.
+    pub fn socket_plans(&self) -> Vec<(Measure, Vec<u64>)> {
+        let sizes = |usual: &[u64]| {
+            let sizes = self.sizes.as_deref().unwrap_or(usual);
+            sizes.iter().copied().filter(|bytes| *bytes > 0).collect()
+        };
+        vec![
+            (Measure::Latency, sizes(&[8])),
+            (Measure::Rate, vec![8]),
+            (Measure::Bandwidth, sizes(&[64 << 10, 1 << 20])),
+        ]
+    }
+
+    /// The sizes that were asked for.
+    pub fn sizes_given(&self) -> Option<&[u64]> {
+        self.sizes.as_deref()
+    }
+
+    /// Whether a number of outstanding messages was asked for.
+    pub fn outstanding_given(&self) -> bool {
+        self.outstanding.is_some()
+    }
+
+    /// The memory that ranks of a pattern use.
+    pub fn pattern_backing(&self) -> Backing {
+        self.backings(Measure::Rate)[0]
+    }
+
+    /// Checks what only ranks of a pattern cannot do; returns what they measure.
+    pub fn pattern_check(&self, pattern: Pattern, size: u32) -> Result<Vec<Measure>, Failure> {
+        if !pattern.takes(size) {
+            let why = format!("{} wants an even number of processes, not {size}", pattern.name());
+            return Err(refused("--pattern", &why));
+        }
+        if self.processes.is_some_and(|count| count != size) {
+            return Err(refused("--processes", &format!("the launcher has started {size}")));
+        }
+        for (option, given) in [
+            ("--both", self.both),
+            ("--connections", self.connections.is_some()),
+            ("--group", self.group != 1),
+            ("--one-buffer", self.one_buffer),
+            ("--svg", self.svg.is_some()),
+            ("--memory", self.memory.as_ref().is_some_and(|kinds| kinds.len() != 1)),
+            ("--device", self.device == DeviceKind::Loopback),
+        ] {
+            if given {
+                return Err(refused(option, "not among ranks of a pattern"));
+            }
+        }
+        let mut measures = self.measures.clone();
+        measures.retain(|measure| *measure != Measure::Setup); // one of the default set
+        let wrong = measures.iter().find(|m| matches!(m, Measure::Pair | Measure::Socket));
+        match (wrong, measures.is_empty()) {
+            (None, false) => Ok(measures),
+            _ => Err("among ranks of a pattern, WHAT is latency, bandwidth or rate".into()),
         }
     }
 
@@ -281,17 +377,17 @@ fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
     let mut measures = Vec::new();
     for operand in operands {
         if operand == "all" {
-            measures.extend(&Measure::ALL[..4]);
+            measures.extend(Measure::DEFAULT);
             continue;
         }
-        let found = Measure::ALL.iter().find(|measure| measure.name() == operand);
-        let known = Measure::ALL.iter().map(|measure| measure.name());
+        let found = Measure::EVERY.iter().find(|measure| measure.name() == operand);
+        let known = Measure::EVERY.iter().map(|measure| measure.name());
         measures.push(*found.ok_or_else(|| {
             format!("nothing called `{operand}` is measured{}", hint(operand, known))
         })?);
     }
     if measures.is_empty() {
-        measures.extend(&Measure::ALL[..4]);
+        measures.extend(Measure::DEFAULT);
     }
     Ok(measures)
 }
@@ -308,10 +404,19 @@ fn memory(given: &Given) -> Result<Option<Vec<Backing>>, Failure> {
     }
 }
 
-fn device(given: &Given) -> Result<DeviceKind, Failure> {
+/// The device of `--device`.
+pub fn device(given: &Given) -> Result<DeviceKind, Failure> {
     let Some(name) = given.text("--device") else { return Ok(DeviceKind::Host) };
     let names = "host0, shm0, tcp0 or loopback0";
     DeviceKind::named(name).ok_or_else(|| refused("--device", &format!("`{name}` is not {names}")))
+}
+
+fn pattern(given: &Given) -> Result<Option<Pattern>, Failure> {
+    let Some(name) = given.text("--pattern") else { return Ok(None) };
+    match Pattern::ALL.iter().find(|pattern| pattern.name() == name) {
+        Some(pattern) => Ok(Some(*pattern)),
+        None => Err(refused("--pattern", &format!("`{name}` is not pair, ring or all-to-all"))),
+    }
 }
 
 fn verify(given: &Given) -> Result<Verify, Failure> {

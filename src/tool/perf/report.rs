@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::options::{Measure, Options, Verify};
+use super::socket;
 use crate::host::DeviceKind;
 use crate::host::owned::Backing;
 use crate::tool::json::Object;
@@ -19,7 +20,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct Row {
     measure: Measure,
-    device: DeviceKind,
+    device: &'static str,
     memory: Option<&'static str>,
     bytes: Option<u64>,
     outstanding: u64,
@@ -37,7 +38,7 @@ impl Row {
         });
         Row {
             measure,
-            device: options.device,
+            device: options.device.name(),
             memory,
             bytes: of.map(|(_, bytes)| bytes),
             outstanding: options.outstanding(measure),
@@ -51,13 +52,19 @@ impl Row {
         self.values.push((name, value));
     }
 
+    /// The row is of something that is no device.
+    pub fn of(mut self, device: &'static str) -> Row {
+        self.device = device;
+        self
+    }
+
     fn value(&self, name: &str) -> Option<f64> {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
     fn json(&self, options: &Options) -> String {
         let mut object =
-            Object::new().text("measure", self.measure.name()).text("device", self.device.name());
+            Object::new().text("measure", self.measure.name()).text("device", self.device);
         if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
             object = object
                 .text("memory", memory)
@@ -113,20 +120,33 @@ impl<'a> Report<'a> {
     fn tables(&self) -> String {
         let mut text = self.heading();
         for measure in &self.options.measures {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.measure == *measure).collect();
-            if let Some(first) = rows.first() {
-                text.push_str(&format!("\n{}\n{}", self.legend(*measure), table(first, &rows)));
+            if *measure == Measure::Socket {
+                text.push_str(
+                    "\na bare TCP socket on the loopback interface, one send per message\n",
+                );
+                for (measure, _) in self.options.socket_plans() {
+                    text.push_str(&self.section(measure, socket::DEVICE));
+                }
+            } else {
+                text.push_str(&self.section(*measure, self.options.device.name()));
             }
         }
         text
     }
 
+    fn section(&self, measure: Measure, device: &str) -> String {
+        let of = |row: &&Row| row.measure == measure && row.device == device;
+        let rows: Vec<&Row> = self.rows.iter().filter(of).collect();
+        match rows.first() {
+            Some(first) => format!("\n{}\n{}", self.legend(measure), table(first, &rows)),
+            None => String::new(),
+        }
+    }
+
     fn heading(&self) -> String {
         let place = match (self.options.device, self.options.cpus) {
             (DeviceKind::Loopback, _) => String::from("both ends in one thread"),
-            (_, Some((a, b))) => {
-                format!("two processes on CPUs {a} and {b}")
-            }
+            (_, Some((a, b))) => format!("two processes on CPUs {a} and {b}"),
             (_, None) => String::from("two processes, not pinned"),
         };
         let verified: u64 = self.rows.iter().map(|row| row.verified).sum();
@@ -154,7 +174,11 @@ impl<'a> Report<'a> {
                  windows",
                 measure.name()
             ),
-            Measure::Setup => String::from("setup: from connect to a usable connection"),
+            Measure::Setup => String::from(
+                "setup: from connect to a usable connection; memory: new in this process, of a \
+                 further\nconnection after its first message",
+            ),
+            Measure::Socket => String::new(), // has a table for each of its parts
             Measure::Pair => String::from("pair: one receive, one send, and their tests"),
         }
     }
@@ -178,7 +202,8 @@ impl<'a> Report<'a> {
     }
 
     fn series(&self, measure: Measure, memory: &str, value: &str) -> Series {
-        let rows = self.rows.iter().filter(|row| row.measure == measure);
+        let of = |row: &&Row| row.measure == measure && row.device != socket::DEVICE;
+        let rows = self.rows.iter().filter(of);
         let points = rows
             .filter(|row| row.memory == Some(memory))
             .filter_map(|row| Some((row.bytes? as f64, row.value(value)?)))

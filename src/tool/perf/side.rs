@@ -8,6 +8,7 @@ use crate::base::slab::Handle;
 use crate::connect::ListenerId;
 use crate::host::owned::{Backing, Buffer, Owned};
 use crate::host::{DeviceKind, Options};
+use crate::memory::probe;
 use crate::tool::Failure;
 use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::wire::GROUP_MAX;
@@ -17,6 +18,8 @@ use std::vec::Vec;
 
 /// Fruitless polls after which the CPU is offered to others: a peer on the same CPU must run.
 const POLLS_BEFORE_YIELD: u32 = 1 << 14;
+/// The same among more processes than CPUs: whoever has nothing to do is in the way.
+const POLLS_IN_A_CROWD: u32 = 16;
 /// Outstanding receives, and sends, of one connection.
 pub const REQUESTS_MAX: u32 = 64;
 
@@ -47,6 +50,19 @@ struct Buffers {
     receive: Buffer,
 }
 
+/// Where one message of a pattern lies in a buffer of its own kind.
+#[derive(Copy, Clone, Debug)]
+pub struct Place {
+    /// In which memory.
+    pub backing: Backing,
+    /// Bytes from the buffer's start.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// What the bytes are made from; `None`: nobody looks.
+    pub seed: Option<u64>,
+}
+
 /// One process of a measurement.
 pub struct Side {
     /// The endpoint and its memory.
@@ -55,6 +71,7 @@ pub struct Side {
     pub connections: Vec<Handle>,
     buffers: Vec<Buffers>,
     polls: u32,
+    polls_before_yield: u32,
     /// Bytes that were compared with what was sent.
     pub verified: u64,
     /// Messages whose bytes were wrong.
@@ -70,9 +87,17 @@ impl Side {
             connections: [].into(),
             buffers: [].into(),
             polls: 0,
+            polls_before_yield: POLLS_BEFORE_YIELD,
             verified: 0,
             wrong: 0,
         })
+    }
+
+    /// So many processes of this host run at once.
+    pub fn crowd(&mut self, processes: u32) {
+        if processes as usize > probe::cpus_allowed().len() {
+            self.polls_before_yield = POLLS_IN_A_CROWD;
+        }
     }
 
     /// Allocates buffers to send from and to receive into.
@@ -192,6 +217,54 @@ impl Side {
         }
     }
 
+    /// Sends one message of a pattern. `None`: no record is free now.
+    pub fn send_at(
+        &mut self,
+        connection: Handle,
+        place: &Place,
+    ) -> Result<Option<RequestId>, Failure> {
+        let buffer = self.buffers(place.backing).send;
+        if let Some(seed) = place.seed {
+            self.owned.fill(buffer, place.offset, place.bytes, seed);
+        }
+        let message = self.owned.outgoing(buffer, place.offset, place.bytes, 0);
+        accepted(self.owned.endpoint().isend(connection, message))
+    }
+
+    /// Posts room for one message of a pattern. `None`: no record is free now.
+    pub fn receive_at(
+        &mut self,
+        connection: Handle,
+        place: &Place,
+    ) -> Result<Option<RequestId>, Failure> {
+        let buffer = self.buffers(place.backing).receive;
+        let room = self.owned.incoming(buffer, place.offset, place.bytes, 0);
+        accepted(self.owned.endpoint().irecv(connection, &[room]))
+    }
+
+    /// Looks at the bytes of a message that has arrived, when its place says what they are.
+    pub fn verify_at(&mut self, place: &Place) {
+        let Some(seed) = place.seed else { return };
+        let buffer = self.buffers(place.backing).receive;
+        let same = self.owned.check(buffer, place.offset, place.bytes, seed);
+        self.verified += place.bytes;
+        self.wrong += u64::from(!same);
+    }
+
+    /// Waits for a receive of one message, and says how long that was.
+    pub fn wait_length(&mut self, request: RequestId) -> Result<u64, Failure> {
+        loop {
+            match self.owned.endpoint().test(request) {
+                Ok(None) => self.idle(),
+                Ok(Some(Outcome { result: Ok(()), lengths, .. })) => return Ok(lengths[0]),
+                Ok(Some(outcome)) => {
+                    return Err(format!("a message failed: {:?}", outcome.result));
+                }
+                Err(error) => return Err(format!("test: {error:?}")),
+            }
+        }
+    }
+
     /// Asks for a request, and makes progress. Its outcome must be a success.
     #[inline]
     pub fn ended(&mut self, request: RequestId) -> Result<bool, Failure> {
@@ -235,7 +308,7 @@ impl Side {
     #[inline]
     fn idle(&mut self) {
         self.polls += 1;
-        if self.polls == POLLS_BEFORE_YIELD {
+        if self.polls >= self.polls_before_yield {
             self.polls = 0;
             std::thread::yield_now();
         }

@@ -1,0 +1,425 @@
+//! Copy threads: each drives some of the streams beside the first with a rail of its own, and is
+//! told and tells through two queues.
+//!
+//! A thread never looks at the table of regions, whose pins only the data thread counts. The data
+//! thread pins the source of a write before it hands it over; and for a write that comes in, the
+//! thread asks, waits until the data thread has pinned the target, and says when it is done with.
+
+extern crate std;
+
+use super::rail::{self, NONE, Tcp, Up};
+use super::{Limits, OpenError, Settings};
+use crate::base::carve::{Carver, Zeroable, bytes_for};
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::ring::{Consumer, Indices, Producer, split};
+use crate::base::sync::{AtomicU32, Cell, Ordering, fence};
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
+    Source,
+};
+use crate::memory::{Errno, Reserve, WakeFd};
+use crate::provider::host_domain::HostDomain;
+use std::os::fd::AsRawFd;
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::{Builder, JoinHandle};
+
+/// Most copy threads of a rail: one for each stream beside the first.
+pub const THREADS_MAX: usize = super::STREAMS_MAX - 1;
+/// Bytes that a thread moves between looks at its queue.
+const BUDGET: Bytes = Bytes::kib(256);
+/// Turns without work until a thread sleeps.
+const IDLE_MAX: u32 = 200;
+/// How long a thread sleeps at a time while it waits for the data thread, in milliseconds.
+const WAIT_MS: i32 = 1;
+/// Events of one turn.
+const BATCH: usize = 16;
+
+/// What a thread is told.
+#[derive(Copy, Clone)]
+pub(super) enum Command {
+    /// Nothing: what an unused place of the queue holds.
+    Nothing,
+    /// Takes streams of a peer; the descriptors are the thread's own.
+    Open { peer: PeerIndex, fds: [i32; super::STREAMS_MAX], count: usize },
+    /// A write whose source is pinned; `op` is the number of its entry.
+    Write {
+        op: u32,
+        peer: PeerIndex,
+        source: LocalSpan,
+        target: RemoteSpan,
+        immediate: Option<u32>,
+    },
+    /// Answers [`Up::Ask`]: the pinned region, or [`NONE`].
+    Granted { stream: u32, serial: u32, region: u32 },
+    /// The peer is gone.
+    Fail { peer: PeerIndex },
+    /// Stops moving anything of the peer's.
+    Fence { peer: PeerIndex },
+    /// Forgets the peer.
+    Close { peer: PeerIndex },
+}
+
+/// What a thread tells.
+#[derive(Copy, Clone)]
+pub(super) enum Event {
+    /// See [`Command::Nothing`].
+    Nothing,
+    /// A write of that entry ended.
+    Done { op: u32, result: Result<(), OpError> },
+    /// A write with immediate came.
+    Immediate { peer: PeerIndex, immediate: u32 },
+    /// The peer is gone, as far as these streams say.
+    Down { peer: PeerIndex, cause: DownCause },
+    /// Nothing of the peer's moves here any more.
+    Fenced { peer: PeerIndex },
+    /// The peer is forgotten.
+    Closed { peer: PeerIndex },
+    /// Asks, or gives back.
+    Up(Up),
+}
+
+/// Words that the two threads share beside the queues.
+#[repr(C)]
+struct Shared {
+    /// Whether the thread sleeps, or is about to.
+    asleep: AtomicU32,
+    /// Whether the data thread sleeps, or is about to.
+    armed: AtomicU32,
+    /// Whether the thread is to end.
+    stop: AtomicU32,
+    commands: Indices,
+    events: Indices,
+}
+
+// SAFETY: atomics of integers.
+unsafe impl Zeroable for Shared {}
+
+/// The data thread's end of one copy thread. Dropping it ends the thread.
+pub(super) struct Helper {
+    commands: Option<Producer<'static, Command>>,
+    events: Option<Consumer<'static, Event>>,
+    shared: &'static Shared,
+    wake: i32,
+    thread: Option<JoinHandle<()>>,
+    /// Bytes handed over and not reported.
+    pub queued: u64,
+    /// What everything above lies in, or holds open: last, so that it goes last.
+    _wake: WakeFd,
+    _memory: Reserve,
+}
+
+impl core::fmt::Debug for Helper {
+    fn fmt(&self, f: &mut core::fmt::Formatter) -> core::fmt::Result {
+        f.debug_struct("Helper").field("queued", &self.queued).finish_non_exhaustive()
+    }
+}
+
+/// Commands that wait at most: a write per op, a grant per stream, and per peer one of each other.
+fn commands_max(limits: &Limits) -> usize {
+    let peers = limits.peers_max as usize;
+    (limits.ops_max as usize + peers * (limits.streams as usize + 4)).next_power_of_two()
+}
+
+impl Helper {
+    /// Starts a thread. `main_wake` is rung when the data thread sleeps and there is news.
+    pub fn start(
+        limits: &Limits,
+        settings: &Settings,
+        main_wake: i32,
+    ) -> Result<Helper, OpenError> {
+        let system = |errno: Errno| OpenError::System(errno.0);
+        let commands = commands_max(limits);
+        let asks = rail::ups_max(limits);
+        let fds = limits.peers_max as usize * super::STREAMS_MAX;
+        let length = bytes_for::<Shared>(1)
+            + bytes_for::<Cell<Command>>(commands)
+            + bytes_for::<Cell<Event>>(commands)
+            + bytes_for::<i32>(fds)
+            + bytes_for::<Up>(asks)
+            + HostDomain::bytes(0)
+            + rail::bytes(limits);
+        let memory = Reserve::create(length).map_err(system)?;
+        // SAFETY: fresh memory of that length, aligned to a page; it outlives the thread, which is
+        // joined before it is unmapped (`drop`).
+        let mut carver: Carver<'static> = unsafe { Carver::new(memory.start(), length) };
+        let shared: &'static Shared = carver.value::<Shared>()?;
+        let queue = carver.filled_with(commands, || Cell::new(Command::Nothing))?;
+        let (producer, told) = split(&shared.commands, queue);
+        let queue = carver.filled_with(commands, || Cell::new(Event::Nothing))?;
+        let (tells, consumer) = split(&shared.events, queue);
+        let fds = carver.filled(fds, -1)?;
+        let ups = carver.filled(asks, Up::Release { region: NONE })?;
+        let domain = HostDomain::carve(&mut carver, 0)?;
+        let none = Settings { threads: 0, thread_cpus: 0 };
+        let mut rail = Tcp::open(&mut carver, limits, domain, none)?;
+        rail.set_bulk(ups);
+        let wake = WakeFd::create().map_err(system)?;
+        let wake_fd = wake.fd().as_raw_fd();
+        let mut work = Work { rail, told, tells, shared, wake: wake_fd, main_wake, fds };
+        let quiet = SignalsBlocked::new();
+        let thread = Builder::new().name("crosstie-copy".into()).spawn(move || work.run());
+        drop(quiet);
+        let refused = |error: std::io::Error| OpenError::System(error.raw_os_error().unwrap_or(0));
+        let thread = thread.map_err(refused)?;
+        let cpus = settings.thread_cpus;
+        let pinned = if cpus == 0 { Ok(()) } else { pin_to(&thread, cpus) };
+        let helper = Helper {
+            commands: Some(producer),
+            events: Some(consumer),
+            shared,
+            wake: wake_fd,
+            thread: Some(thread),
+            queued: 0,
+            _wake: wake,
+            _memory: memory,
+        };
+        pinned.map_err(system)?;
+        Ok(helper)
+    }
+
+    /// Tells the thread. `false`: the queue is full, and nothing was told.
+    pub fn tell(&mut self, command: Command) -> bool {
+        let told = self.commands.as_mut().is_some_and(|queue| queue.push(command).is_ok());
+        // [asleep]: our command before our look at whether it sleeps
+        fence(Ordering::SeqCst);
+        if self.shared.asleep.load(Ordering::Relaxed) != 0 {
+            crate::memory::wake::ring(self.wake);
+        }
+        told
+    }
+
+    /// The next thing that the thread tells.
+    #[inline]
+    pub fn heard(&mut self) -> Option<Event> {
+        self.events.as_mut()?.pop()
+    }
+
+    /// Says that the data thread is about to sleep. `false`: there is news.
+    pub fn arm(&mut self) -> bool {
+        self.shared.armed.store(1, Ordering::Relaxed);
+        // [armed]: our flag before our look at the queue
+        fence(Ordering::SeqCst);
+        !self.events.as_ref().is_some_and(Consumer::has_some)
+    }
+
+    /// The opposite.
+    pub fn disarm(&mut self) {
+        self.shared.armed.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // release: [stop], nothing is told any more
+        self.shared.stop.store(1, Ordering::Release);
+        crate::memory::wake::ring(self.wake);
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has said so; its memory is not used any more either way.
+            let _ = thread.join();
+        }
+        self.commands = None;
+        self.events = None;
+    }
+}
+
+/// Copies of the streams' descriptors for a thread, which closes them: the caller may close its own
+/// as soon as the peer is closed.
+pub(super) fn own_copy(fd: i32) -> Result<i32, Errno> {
+    // SAFETY: a call without pointers.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    Errno::check(copy.into()).map(|_| copy)
+}
+
+/// Closes what [`own_copy`] has made.
+pub(super) fn close(fd: i32) {
+    // SAFETY: ours, and used by nobody any more.
+    unsafe { libc::close(fd) };
+}
+
+/// The thread's side.
+struct Work {
+    rail: Tcp<'static>,
+    told: Consumer<'static, Command>,
+    tells: Producer<'static, Event>,
+    shared: &'static Shared,
+    wake: i32,
+    main_wake: i32,
+    fds: &'static mut [i32],
+}
+
+impl Work {
+    fn run(&mut self) {
+        let nothing = Completion::Immediate { peer: PeerIndex(0), immediate: 0 };
+        let mut out = [nothing; BATCH];
+        let mut idle = 0;
+        // acquire: pairs with [stop]
+        while self.shared.stop.load(Ordering::Acquire) == 0 {
+            let mut busy = false;
+            while let Some(command) = self.told.pop() {
+                self.obey(command);
+                busy = true;
+            }
+            let count = self.rail.poll(&mut out, BUDGET, Instant(0));
+            busy |= count > 0 || self.rail.take_moved();
+            while let Some(up) = self.rail.take_up() {
+                self.tell(Event::Up(up));
+                busy = true;
+            }
+            for completion in &out[..count] {
+                self.report(completion);
+            }
+            idle = if busy { 0 } else { idle + 1 };
+            if idle > IDLE_MAX {
+                self.sleep();
+                idle = 0;
+            }
+        }
+        for fd in self.fds.iter().filter(|fd| **fd >= 0) {
+            close(*fd);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Nothing => {}
+            Command::Open { peer, fds, count } => {
+                let own = &mut self.fds[peer.as_usize() * super::STREAMS_MAX..][..count];
+                own.copy_from_slice(&fds[..count]);
+                if self.rail.peer_open(peer, &fds[..count]).is_err() {
+                    self.tell(Event::Down { peer, cause: DownCause::Failed });
+                }
+            }
+            Command::Write { op, peer, source, target, immediate } => {
+                let kind = OpKind::Write { source: Source::Span(source), target, immediate };
+                self.post(&Op { id: OpId(op.into()), peer, kind });
+            }
+            Command::Granted { stream, serial, region } => {
+                self.rail.granted(stream as usize, serial, region);
+            }
+            Command::Fail { peer } => self.rail.peer_fail(peer, DownCause::Died),
+            Command::Fence { peer } => {
+                let kind = OpKind::Fence { generation: RailGeneration(0) };
+                self.post(&Op { id: OpId(u64::MAX), peer, kind });
+            }
+            Command::Close { peer } => {
+                // the data thread has seen everything end, so nothing is in flight
+                let _ = self.rail.peer_close(peer);
+                let own = peer.as_usize() * super::STREAMS_MAX;
+                for fd in &mut self.fds[own..own + super::STREAMS_MAX] {
+                    if *fd >= 0 {
+                        close(core::mem::replace(fd, -1));
+                    }
+                }
+                self.tell(Event::Closed { peer });
+            }
+        }
+    }
+
+    /// Posts. There is room: no more is handed over than one stream takes.
+    fn post(&mut self, op: &Op) {
+        if self.rail.post(op, Instant(0)).is_ok() {
+            return;
+        }
+        match op.kind {
+            OpKind::Fence { .. } => self.tell(Event::Fenced { peer: op.peer }),
+            _ => {
+                let result = Err(OpError { kind: OpErrorKind::PeerDown, code: 0 });
+                self.tell(Event::Done { op: op.id.0 as u32, result });
+            }
+        }
+    }
+
+    fn report(&mut self, completion: &Completion) {
+        self.tell(match *completion {
+            Completion::Done { id, result, .. } => Event::Done { op: id.0 as u32, result },
+            Completion::Immediate { peer, immediate } => Event::Immediate { peer, immediate },
+            Completion::PeerDown { peer, cause } => Event::Down { peer, cause },
+            Completion::Fenced { peer, .. } => Event::Fenced { peer },
+            Completion::Received { .. } => unreachable!("no sends on these streams"),
+        });
+    }
+
+    /// Tells the data thread, and waits while it does not listen.
+    fn tell(&mut self, event: Event) {
+        while self.tells.push(event).is_err() {
+            if self.shared.stop.load(Ordering::Acquire) != 0 {
+                return;
+            }
+            self.wait(&mut [], WAIT_MS);
+        }
+        // [armed]: our event before our look at whether it sleeps
+        fence(Ordering::SeqCst);
+        if self.shared.armed.load(Ordering::Relaxed) != 0 {
+            crate::memory::wake::ring(self.main_wake);
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.shared.asleep.store(1, Ordering::Relaxed);
+        // [asleep]: our flag before our look at the queue
+        fence(Ordering::SeqCst);
+        let told = self.told.has_some() || self.shared.stop.load(Ordering::Acquire) != 0;
+        if !told && self.rail.is_asking() {
+            self.wait(&mut [], WAIT_MS);
+        } else if !told && self.rail.arm() {
+            self.wait(&mut [self.rail.wait_fd()], -1);
+        }
+        self.shared.asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until one of the descriptors is readable, or the thread is rung.
+    fn wait(&self, fds: &mut [i32], timeout_ms: i32) {
+        let nothing = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
+        let mut waits = [nothing; 2];
+        waits[0].fd = self.wake;
+        if let Some(fd) = fds.first() {
+            waits[1].fd = *fd;
+        }
+        // SAFETY: two whole entries.
+        unsafe { libc::poll(waits.as_mut_ptr(), 2, timeout_ms) };
+        if waits[0].revents != 0 {
+            let mut count = 0u64;
+            // SAFETY: eight writable bytes.
+            unsafe { libc::read(self.wake, (&raw mut count).cast(), 8) };
+        }
+    }
+}
+
+/// While it lives, this thread takes no signals, and neither will a thread that it starts: they
+/// are the program's.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> SignalsBlocked {
+        // SAFETY: plain sets of bits, for which zero is a value.
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+        // SAFETY: both sets are valid for the length of the calls.
+        unsafe {
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        }
+        SignalsBlocked(before)
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: a valid set; the old one may be left out.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
+    }
+}
+
+fn pin_to(thread: &JoinHandle<()>, cpus: u64) -> Result<(), Errno> {
+    // SAFETY: a plain set of bits, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    for cpu in (0..64).filter(|cpu| cpus & 1 << cpu != 0) {
+        // SAFETY: below the size of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: a thread that was not joined, and a whole set.
+    let code =
+        unsafe { libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &set) };
+    if code == 0 { Ok(()) } else { Err(Errno(code)) }
+}

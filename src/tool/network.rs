@@ -1,0 +1,279 @@
+//! What `crosstie info` says of TCP: which addresses of this host peers are told, and by which rail
+//! a certain peer would be reached, and why.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::Failure;
+use super::info::{Line, Section, line};
+use crate::connect::interfaces::{
+    InterfaceAddress, InterfaceName, all_addresses, ip_of, local_addresses, rank, subnet_rank,
+};
+use crate::host::device::Rails;
+use crate::host::settings::{Environment, environment};
+use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
+use std::format;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::string::{String, ToString};
+use std::time::Duration;
+use std::vec::Vec;
+
+/// How long a port of a peer may take to answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Each address of this host: whether peers are told, and why not.
+pub fn section() -> Section {
+    let settings = environment();
+    let choice = settings.socket_ifname.clone().unwrap_or_default();
+    let chosen = local_addresses(&choice);
+    let used = chosen.as_deref().unwrap_or_default();
+    let mut lines: Vec<Line> = Vec::new();
+    for address in all_addresses().unwrap_or_default() {
+        let text = match (used.contains(&address), speed(&address)) {
+            (true, speed) => format!("used{speed}"),
+            (false, _) => format!("not used: {}", why_not(&address, &choice)),
+        };
+        lines.push(line(&shown(&address), text));
+    }
+    if let Err(error) = chosen {
+        lines.push(line("tcp", format!("unavailable: {error}")));
+    }
+    lines.push(line("rails", allowed(&settings)));
+    Section { name: "network", lines }
+}
+
+/// `eth0 10.0.0.2/24`.
+fn shown(address: &InterfaceAddress) -> String {
+    format!("{} {}/{}", address.name.as_str(), address.ip, address.prefix_bits)
+}
+
+fn speed(address: &InterfaceAddress) -> String {
+    match address.speed_mbit_s {
+        0 => String::new(),
+        speed => format!(", {speed} Mbit/s"),
+    }
+}
+
+fn why_not(address: &InterfaceAddress, choice: &str) -> String {
+    if !address.up {
+        return "the interface is down".into();
+    }
+    if address.link_local && address.ip.is_ipv6() {
+        return "good on one link only".into();
+    }
+    match choice.trim() {
+        "" if address.loopback => "reaches this host alone, and there are others".into(),
+        "" => "left out unless CROSSTIE_SOCKET_IFNAME names it".into(),
+        choice => format!("not among CROSSTIE_SOCKET_IFNAME={choice}"),
+    }
+}
+
+fn allowed(settings: &Environment) -> String {
+    let names = match (settings.rails.shm, settings.rails.tcp) {
+        (true, true) => "shm and tcp",
+        (true, false) => "shm alone",
+        (false, true) => "tcp alone",
+        (false, false) => "none",
+    };
+    match std::env::var("CROSSTIE_RAILS") {
+        Ok(text) => format!("{names} (CROSSTIE_RAILS={text})"),
+        Err(_) => format!("{names} (CROSSTIE_RAILS is not set)"),
+    }
+}
+
+/// A peer that was asked for.
+struct Asked {
+    name: String,
+    port: Option<u16>,
+    /// Its addresses in the order in which they would be tried.
+    addresses: Vec<AddressHello>,
+    /// Addresses were left out, being too many.
+    more: bool,
+}
+
+impl Asked {
+    /// Reads `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` and asks the resolver.
+    fn find(text: &str, ours: &[InterfaceAddress]) -> Result<Asked, Failure> {
+        let (name, port) = host_port(text)?;
+        let found = (name.as_str(), port.unwrap_or(0)).to_socket_addrs();
+        let found = found.map_err(|error| format!("option --peer: {name}: {error}"))?;
+        let mut ips: Vec<IpAddr> = Vec::new();
+        for address in found {
+            if !ips.contains(&address.ip()) {
+                ips.push(address.ip());
+            }
+        }
+        let more = ips.len() > ADDRESSES_MAX;
+        ips.truncate(ADDRESSES_MAX);
+        let mut addresses: Vec<AddressHello> = ips.into_iter().map(hello).collect();
+        subnet_rank(ours, &mut addresses);
+        Ok(Asked { name, port, addresses, more })
+    }
+
+    fn ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.addresses.iter().filter_map(ip_of)
+    }
+}
+
+/// An address of which nothing else is known, as its owner would tell it.
+fn hello(ip: IpAddr) -> AddressHello {
+    let address = InterfaceAddress {
+        name: InterfaceName::new(b""),
+        ip,
+        prefix_bits: 0,
+        up: true,
+        loopback: ip.is_loopback(),
+        link_local: false,
+        speed_mbit_s: 0,
+    };
+    address.hello(0)
+}
+
+fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
+    let wrong = || format!("option --peer: `{text}` is not HOST or HOST:PORT");
+    if text.parse::<IpAddr>().is_ok() {
+        return Ok((text.to_string(), None));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port.parse::<u16>().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match bare.unwrap_or(host) {
+        "" => Err(wrong()),
+        host => Ok((host.to_string(), port)),
+    }
+}
+
+/// How a peer would be reached, and why.
+pub fn peer(text: &str) -> Result<Section, Failure> {
+    let settings = environment();
+    let choice = settings.socket_ifname.clone().unwrap_or_default();
+    let used = local_addresses(&choice);
+    let ours = used.as_deref().unwrap_or_default();
+    let asked = Asked::find(text, ours)?;
+    let all = all_addresses().unwrap_or_default();
+    let own = asked.ips().find(|ip| ip.is_loopback() || all.iter().any(|our| our.ip == *ip));
+
+    let ips: Vec<String> = asked.ips().map(|ip| ip.to_string()).collect();
+    let more = if asked.more { ", …" } else { "" };
+    let mut lines: Vec<Line> = Vec::new();
+    lines.push(line("peer", format!("{}: {}{more}", asked.name, ips.join(", "))));
+    lines.push(line(
+        "same host",
+        match own {
+            Some(ip) => format!("yes: {ip} is an address of this host"),
+            None => "no: none of its addresses is one of this host".into(),
+        },
+    ));
+    lines.push(line("rails", allowed(&settings)));
+    if let Err(error) = &used {
+        lines.push(line("tcp", format!("unavailable: {error}")));
+    }
+    for address in &asked.addresses {
+        let Some(ip) = ip_of(address) else { continue };
+        let answer = asked.port.map(|port| answers(ip, port)).unwrap_or_default();
+        lines.push(line(&ip.to_string(), format!("{}{answer}", route(ours, address))));
+    }
+    let first = asked.addresses.first();
+    let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
+    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok(), near)));
+    Ok(Section { name: "peer", lines })
+}
+
+/// Whether one of our addresses is in the subnet of the peer's, or both reach this host alone.
+fn is_near(our: &InterfaceAddress, address: &AddressHello) -> bool {
+    let own = our.loopback && ip_of(address).is_some_and(|ip| ip.is_loopback());
+    own || rank(std::slice::from_ref(our), address).is_near()
+}
+
+/// What speaks for an address of the peer.
+fn route(ours: &[InterfaceAddress], address: &AddressHello) -> String {
+    match ours.iter().find(|our| is_near(our, address)) {
+        Some(our) => format!("in the subnet of {}", shown(our)),
+        None if ip_of(address).is_some_and(|ip| ip.is_loopback()) => "its own loopback".into(),
+        None if rank(ours, address).is_hopeless() => {
+            "no address of this family is used here".into()
+        }
+        None => "in no subnet of this host: through a router, if at all".into(),
+    }
+}
+
+/// Whether something listens at the port.
+fn answers(ip: IpAddr, port: u16) -> String {
+    match TcpStream::connect_timeout(&SocketAddr::new(ip, port), ANSWER) {
+        Ok(_) => format!("; port {port} answers"),
+        Err(error) => format!("; port {port} does not answer ({error})"),
+    }
+}
+
+fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -> String {
+    let tcp = rails.tcp && tcp;
+    let over = near.map(|our| format!(", over {}", our.name.as_str())).unwrap_or_default();
+    match (own, rails.shm, tcp) {
+        (true, true, true) => "shm: the peer is on this host; tcp when nobody answers there, as \
+                               from another container"
+            .into(),
+        (true, true, false) => "shm: the peer is on this host".into(),
+        (true, false, true) => {
+            format!("tcp{over}: the peer is on this host, but shm is not allowed")
+        }
+        (false, _, true) => format!("tcp{over}: the peer is on another host"),
+        (false, true, false) => "none: the peer is on another host, and there is no tcp".into(),
+        (_, false, false) => "none: no rail is left".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn our(name: &str, ip: [u8; 4], prefix_bits: u8) -> InterfaceAddress {
+        InterfaceAddress {
+            name: InterfaceName::new(name.as_bytes()),
+            ip: Ipv4Addr::from(ip).into(),
+            prefix_bits,
+            up: true,
+            loopback: ip[0] == 127,
+            link_local: false,
+            speed_mbit_s: 0,
+        }
+    }
+
+    #[test]
+    fn peers_are_named_with_and_without_a_port() {
+        assert_eq!(host_port("node7"), Ok(("node7".into(), None)));
+        assert_eq!(host_port("node7:80"), Ok(("node7".into(), Some(80))));
+        assert_eq!(host_port("fd00::2"), Ok(("fd00::2".into(), None)));
+        assert_eq!(host_port("[fd00::2]:80"), Ok(("fd00::2".into(), Some(80))));
+        for wrong in ["", ":80", "node:port", "node:99999"] {
+            assert!(host_port(wrong).unwrap_err().contains("--peer"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_subnet_of_a_peer_is_named() {
+        let ours = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
+        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()));
+        assert_eq!(to([10, 2, 0, 9]), "in the subnet of eth1 10.2.0.2/24");
+        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router, if at all");
+    }
+
+    #[test]
+    fn the_choice_follows_host_and_rails() {
+        let rails = |shm, tcp| Rails { shm, tcp };
+        let eth0 = our("eth0", [10, 1, 0, 2], 24);
+        for (rails, own, tcp, wanted) in [
+            (rails(true, true), true, true, "shm: "),
+            (rails(false, true), true, true, "tcp, over eth0: the peer is on this host"),
+            (rails(true, true), false, true, "tcp, over eth0: the peer is on another host"),
+            (rails(true, false), false, true, "none: the peer is on another host"),
+            (rails(true, true), false, false, "none: the peer is on another host"),
+            (rails(false, true), true, false, "none: no rail is left"),
+        ] {
+            let text = chosen(rails, own, tcp, Some(&eth0));
+            assert!(text.starts_with(wanted), "{text}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! `crosstie perf` among ranks: latency, bandwidth and rate in a pattern, one table on rank 0.
+//!
+//! After each window all ranks learn all times, and so all come to the same conclusions: how many
+//! messages the next window has, and when there have been enough.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::crew::Crew;
+use super::lanes::{Job, Lanes, STEP_LIMIT, stride};
+use super::options::{Measure, Options, Verify};
+use super::pattern::Pattern;
+use super::side::Shape;
+use crate::host::owned::Backing;
+use crate::memory::probe;
+use crate::tool::json::Object;
+use crate::tool::launch::{Launch, Launcher};
+use crate::tool::rendezvous::Rendezvous;
+use crate::tool::table::Table;
+use crate::tool::text::{bytes_short, number};
+use crate::tool::{Failure, write_out};
+use std::format;
+use std::string::{String, ToString};
+use std::time::Instant;
+use std::vec;
+use std::vec::Vec;
+
+/// Windows of one measurement, unless their time is over.
+const WINDOWS: usize = 5;
+/// Windows that are run even then: odd, so that the median is one of them.
+const WINDOWS_MIN: usize = 3;
+/// A window this long tells how many messages fill the wanted time.
+const CALIBRATION_NS: f64 = 4e6;
+/// Messages on each way in the window that is checked.
+const VERIFY_ROUNDS: u64 = 16;
+/// Messages of one rank that are outstanding, all ways together, unless asked otherwise.
+const OUTSTANDING_ALL: u64 = 32;
+/// With more ranks than this, large messages are measured on request only: their buffers are
+/// needed once for each two ranks.
+const MANY: u32 = 8;
+
+/// A rank's part of a gathering after each window.
+#[derive(Copy, Clone)]
+struct Heard {
+    ns: u64,
+    verified: u64,
+    wrong: u64,
+}
+
+impl Heard {
+    fn bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        for (at, value) in [self.ns, self.verified, self.wrong].into_iter().enumerate() {
+            bytes[8 * at..8 * at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<Heard> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        Some(Heard { ns: word(0)?, verified: word(8)?, wrong: word(16)? })
+    }
+}
+
+/// A row of the table: nanoseconds of a round in each rank, sorted.
+struct Row {
+    measure: Measure,
+    bytes: u64,
+    outstanding: u64,
+    ns: Vec<f64>,
+    verified: u64,
+}
+
+/// All that a rank needs to measure.
+struct Together<'a> {
+    options: &'a Options,
+    pattern: Pattern,
+    met: Rendezvous,
+    lanes: Lanes,
+    /// Bytes that all ranks have verified, up to the last row.
+    verified: u64,
+}
+
+/// Measures as one rank of a launch, or starts ranks and measures with them.
+pub fn run(options: &Options, launch: Option<Launch>, args: &[String]) -> Result<(), Failure> {
+    let pattern = options.pattern.unwrap_or(Pattern::Pair);
+    let size = launch.as_ref().map_or(options.processes.unwrap_or(2), |launch| launch.size);
+    let measures = options.pattern_check(pattern, size)?;
+    let (crew, met, launch) = match launch {
+        Some(launch) => (None, Rendezvous::meet(&launch)?, launch),
+        None => {
+            let (crew, met, launch) = Crew::start(size, args)?;
+            (Some(crew), met, launch)
+        }
+    };
+    pin(options, &launch)?;
+    measure(options, pattern, &measures, met)?;
+    crew.map_or(Ok(()), Crew::finish)
+}
+
+/// Ranks that we started ourselves get a CPU each, where there are as many. A launcher has seen to
+/// that in its own way.
+fn pin(options: &Options, launch: &Launch) -> Result<(), Failure> {
+    let cpus = probe::cpus_allowed();
+    let ours = launch.launcher == Launcher::Crosstie && options.cpus.is_some();
+    match cpus.get(launch.local_rank as usize) {
+        Some(cpu) if ours && cpus.len() >= launch.size as usize => {
+            probe::cpu_pin(*cpu).map_err(|error| format!("CPU {cpu}: errno {}", error.0))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn measure(
+    options: &Options,
+    pattern: Pattern,
+    measures: &[Measure],
+    mut met: Rendezvous,
+) -> Result<(), Failure> {
+    let size = met.size();
+    let shape = Shape { device: options.device, connections: pattern.connections(size) };
+    let backing = options.pattern_backing();
+    let plans: Vec<(Measure, u64)> = measures
+        .iter()
+        .flat_map(|measure| sizes(options, *measure, size).into_iter().map(|b| (*measure, b)))
+        .collect();
+    let room = |(measure, bytes): &(Measure, u64)| {
+        let slots = outstanding(options, *measure, pattern, size) * u64::from(pattern.fan(size));
+        slots * stride(*bytes)
+    };
+    let room = plans.iter().map(room).max().unwrap_or(0);
+    let lanes = Lanes::open(pattern, &shape, (backing, room), &mut met)?;
+    let mut together = Together { options, pattern, met, lanes, verified: 0 };
+    let mut rows = Vec::new();
+    for (measure, bytes) in plans {
+        let row = together.row(measure, bytes)?;
+        if together.met.rank() == 0 && options.json {
+            write_out(&format!("{}\n", json(&together, &row)))?;
+        }
+        rows.push(row);
+    }
+    if together.met.rank() == 0 && !options.json {
+        write_out(&table(&together, &rows))?;
+    }
+    // Closing would cut short whoever is still at work.
+    together.met.barrier(STEP_LIMIT)
+}
+
+fn sizes(options: &Options, measure: Measure, size: u32) -> Vec<u64> {
+    match (options.sizes_given(), measure) {
+        (Some(sizes), _) => sizes.to_vec(),
+        (None, Measure::Bandwidth) if size > MANY => vec![4 << 10, 64 << 10],
+        (None, Measure::Bandwidth) => vec![4 << 10, 64 << 10, 1 << 20],
+        (None, Measure::Latency) => vec![8, 4 << 10],
+        (None, _) => vec![8],
+    }
+}
+
+/// Outstanding on each way.
+fn outstanding(options: &Options, measure: Measure, pattern: Pattern, size: u32) -> u64 {
+    match measure {
+        Measure::Latency => 1,
+        measure => {
+            let most = options.outstanding(measure).min(super::side::REQUESTS_MAX.into());
+            let share = (OUTSTANDING_ALL / u64::from(pattern.fan(size))).max(1);
+            if options.outstanding_given() { most } else { most.min(share) }
+        }
+    }
+}
+
+impl Together<'_> {
+    fn row(&mut self, measure: Measure, bytes: u64) -> Result<Row, Failure> {
+        let size = self.met.size();
+        let outstanding = outstanding(self.options, measure, self.pattern, size);
+        let verify = self.options.verify == Verify::Inside;
+        let job = Job { bytes, rounds: 1, outstanding, verify };
+        self.window(measure, &Job { rounds: VERIFY_ROUNDS, verify: true, ..job })?;
+        let rounds = match self.options.iterations {
+            Some(rounds) => rounds,
+            None => self.calibrate(measure, &job)?,
+        };
+        let job = Job { rounds, ..job };
+        let mut windows: Vec<Vec<Heard>> = Vec::new();
+        let mut spent = 0.0;
+        while windows.len() < WINDOWS_MIN
+            || (windows.len() < WINDOWS && spent < self.options.seconds * 1e9)
+        {
+            let heard = self.window(measure, &job)?;
+            spent += slowest(&heard);
+            windows.push(heard);
+        }
+        let last = windows.last().map_or(&[][..], |heard| &heard[..]);
+        let wrong: u64 = last.iter().map(|heard| heard.wrong).sum();
+        if wrong != 0 {
+            return Err(format!("{wrong} messages of {bytes} bytes arrived with wrong bytes"));
+        }
+        let all = last.iter().map(|heard| heard.verified).sum::<u64>();
+        let verified = all - self.verified;
+        self.verified = all;
+        let ns = each_rank(&windows, rounds as f64);
+        Ok(Row { measure, bytes, outstanding, ns, verified })
+    }
+
+    /// Runs one window; returns what all ranks have to say of it.
+    fn window(&mut self, measure: Measure, job: &Job) -> Result<Vec<Heard>, Failure> {
+        self.lanes.align(self.met.size())?;
+        let began = Instant::now();
+        match measure {
+            Measure::Latency => self.lanes.steps(job)?,
+            _ => self.lanes.stream(job)?,
+        }
+        let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (verified, wrong) = self.lanes.checked();
+        let parts = self.met.gather(&Heard { ns, verified, wrong }.bytes(), STEP_LIMIT)?;
+        let heard = parts.iter().map(|part| Heard::read(part));
+        heard.collect::<Option<_>>().ok_or_else(|| "a rank runs another version".into())
+    }
+
+    fn calibrate(&mut self, measure: Measure, job: &Job) -> Result<u64, Failure> {
+        let wanted = self.options.seconds * 1e9 / (WINDOWS + 1) as f64;
+        let mut rounds = 2 * job.outstanding;
+        loop {
+            let took = slowest(&self.window(measure, &Job { rounds, ..*job })?);
+            if took >= CALIBRATION_NS.min(wanted) {
+                return Ok(((rounds as f64 * wanted / took) as u64).max(2));
+            }
+            rounds *= 4;
+        }
+    }
+}
+
+fn slowest(heard: &[Heard]) -> f64 {
+    heard.iter().map(|heard| heard.ns).max().unwrap_or(0) as f64
+}
+
+/// Each rank's median window, in nanoseconds per round; sorted.
+fn each_rank(windows: &[Vec<Heard>], rounds: f64) -> Vec<f64> {
+    let ranks = windows.first().map_or(0, Vec::len);
+    let median_of = |rank: usize| {
+        let mut ns: Vec<u64> = windows.iter().map(|heard| heard[rank].ns).collect();
+        ns.sort_unstable();
+        ns[ns.len() / 2] as f64 / rounds
+    };
+    let mut all: Vec<f64> = (0..ranks).map(median_of).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+// ---------------------------------------------------------------- what is shown
+
+impl Row {
+    /// The unit, and the least, the median and the greatest value of a rank.
+    fn values(&self, together: &Together) -> (&'static str, [f64; 3]) {
+        let count = self.ns.len();
+        let (least, middle, most) = (self.ns[0], self.ns[count / 2], self.ns[count - 1]);
+        // In a pair half of a round trip.
+        let half = if together.pattern == Pattern::Pair { 2e3 } else { 1e3 };
+        let fan = together.lanes.fan() as f64;
+        let bytes = self.bytes as f64;
+        match self.measure {
+            Measure::Latency => ("us", [least, middle, most].map(|ns| ns / half)),
+            Measure::Rate => ("mmsg_s", [most, middle, least].map(|ns| fan * 1e3 / ns)),
+            _ => ("gb_s", [most, middle, least].map(|ns| fan * bytes / ns)),
+        }
+    }
+}
+
+fn backing_name(backing: Backing) -> &'static str {
+    match backing {
+        Backing::Shared => "shared",
+        Backing::Private => "private",
+    }
+}
+
+fn json(together: &Together, row: &Row) -> String {
+    let (unit, values) = row.values(together);
+    let options = together.options;
+    let mut object = Object::new()
+        .text("measure", row.measure.name())
+        .text("pattern", together.pattern.name())
+        .count("processes", together.met.size().into())
+        .text("device", options.device.name())
+        .text("memory", backing_name(options.pattern_backing()))
+        .count("bytes", row.bytes)
+        .count("outstanding", row.outstanding)
+        .count("verified_bytes", row.verified);
+    for (name, value) in ["min", "median", "max"].iter().zip(values) {
+        object = object.number(&format!("{name}_{unit}"), value);
+    }
+    object.finish()
+}
+
+fn table(together: &Together, rows: &[Row]) -> String {
+    let (pattern, size) = (together.pattern, together.met.size());
+    let step = match pattern {
+        Pattern::Pair => "half of a round trip",
+        Pattern::Ring => "until each rank has sent to the next and heard from the one before",
+        Pattern::AllToAll => "until each rank has sent to, and heard from, all others",
+    };
+    let verified: u64 = rows.iter().map(|row| row.verified).sum();
+    let mut table = Table::new(&["what", "bytes", "outstanding", "unit", "min", "median", "max"]);
+    for row in rows {
+        let (unit, values) = row.values(together);
+        let unit = match unit {
+            "us" => "us",
+            "gb_s" => "GB/s",
+            _ => "million/s",
+        };
+        let mut cells = vec![row.measure.name().to_string(), bytes_short(row.bytes)];
+        cells.extend([row.outstanding.to_string(), unit.to_string()]);
+        cells.extend(values.map(number));
+        table.row(cells);
+    }
+    format!(
+        "{}, {}, {size} processes; {verified} bytes verified, none wrong\n\
+         latency: {step}\n\
+         bandwidth and rate: what each rank sends; least, median and greatest of all ranks\n\n{}",
+        pattern.name(),
+        together.options.device.name(),
+        table.text()
+    )
+}

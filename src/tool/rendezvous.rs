@@ -1,0 +1,367 @@
+//! Where the processes of a launch exchange what they need before they can talk through us:
+//! handles, and signs that all have arrived.
+//!
+//! Rank 0 is a small TCP server. Each other rank keeps one connection to it, over which it says who
+//! it is, and then gives its part of every gathering and takes all parts. Whoever connects and does
+//! not say the launch's key is dropped, and disturbs nothing.
+//!
+//! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4
+//! each), and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts
+//! come back in the order of ranks.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::Failure;
+use super::launch::{Launch, Meeting};
+use std::format;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::string::String;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::vec;
+use std::vec::Vec;
+
+/// How long all ranks may take to arrive.
+pub const MEET_SECONDS: u64 = 30;
+/// How long one attempt to connect may take, and a stranger may hold a place.
+const STEP: Duration = Duration::from_secs(2);
+/// Between two looks at sockets: nothing here is timed.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Connections that have not said who they are, at a time; further ones wait in the kernel.
+const STRANGERS_MAX: usize = 256;
+/// Longest part of a gathering in bytes.
+const PART_BYTES_MAX: usize = 1 << 20;
+const HELLO_BYTES: usize = 24;
+const MAGIC: [u8; 8] = *b"xtiemeet";
+
+/// A launch that has met.
+pub struct Rendezvous {
+    rank: u32,
+    size: u32,
+    /// To rank 0; on rank 0 to each other rank, in order.
+    streams: Vec<TcpStream>,
+}
+
+/// A connection that has not said all of its hello.
+struct Stranger {
+    stream: TcpStream,
+    hello: [u8; HELLO_BYTES],
+    length: usize,
+    since: Instant,
+}
+
+/// What a hello is to rank 0.
+enum Said {
+    NotYet,
+    Rank(u32),
+    Nonsense,
+}
+
+impl Rendezvous {
+    /// Meets the other ranks, within half a minute.
+    ///
+    /// *Errors*: a sentence that says which ranks are missing, or where rank 0 was looked for.
+    pub fn meet(launch: &Launch) -> Result<Rendezvous, Failure> {
+        let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
+        if launch.rank == 0 {
+            let listener = listen(&launch.meeting)?;
+            return Rendezvous::serve(&listener, launch, deadline);
+        }
+        let stream = find(launch, deadline)?;
+        Ok(Rendezvous { rank: launch.rank, size: launch.size, streams: vec![stream] })
+    }
+
+    /// Waits for all other ranks, as rank 0, on a listener that is there already.
+    pub fn serve(
+        listener: &TcpListener,
+        launch: &Launch,
+        deadline: Instant,
+    ) -> Result<Rendezvous, Failure> {
+        let system = |error| format!("rendezvous: {error}");
+        listener.set_nonblocking(true).map_err(system)?;
+        let mut ranks: Vec<Option<TcpStream>> = (1..launch.size).map(|_| None).collect();
+        let mut strangers: Vec<Stranger> = Vec::new();
+        while ranks.iter().any(Option::is_none) {
+            if Instant::now() > deadline {
+                return Err(missing(&ranks));
+            }
+            let came = arrivals(listener, &mut strangers)?;
+            let heard = hear(&mut strangers, launch, &mut ranks)?;
+            if !came && !heard {
+                sleep(PAUSE);
+            }
+        }
+        let streams = ranks.into_iter().flatten().collect();
+        Ok(Rendezvous { rank: 0, size: launch.size, streams })
+    }
+
+    /// This process's number.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many processes have met.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Gives `part` and takes the parts of all ranks, in their order: every rank gets the same.
+    ///
+    /// *Errors*: a rank is gone, or has not come within `limit`.
+    pub fn gather(&mut self, part: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, Failure> {
+        assert!(part.len() <= PART_BYTES_MAX);
+        let deadline = Instant::now() + limit;
+        if self.rank != 0 {
+            let stream = &mut self.streams[0];
+            let gone = |error| of_rank(0, error);
+            part_write(stream, part, deadline).map_err(gone)?;
+            return (0..self.size).map(|_| part_read(stream, deadline).map_err(gone)).collect();
+        }
+        let mut parts = vec![part.to_vec()];
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            parts.push(part_read(stream, deadline).map_err(|error| of_rank(at + 1, error))?);
+        }
+        let mut all = Vec::new();
+        for part in &parts {
+            all.extend((part.len() as u32).to_le_bytes());
+            all.extend(part);
+        }
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            all_write(stream, &all, deadline).map_err(|error| of_rank(at + 1, error))?;
+        }
+        Ok(parts)
+    }
+
+    /// Waits until all ranks are here.
+    pub fn barrier(&mut self, limit: Duration) -> Result<(), Failure> {
+        self.gather(&[], limit).map(|_| ())
+    }
+}
+
+fn of_rank(rank: usize, error: std::io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("rank {rank} does not come"),
+        _ => format!("rank {rank} is gone ({error})"),
+    }
+}
+
+fn missing(ranks: &[Option<TcpStream>]) -> Failure {
+    let missing: Vec<String> = (1..=ranks.len())
+        .filter(|rank| ranks[rank - 1].is_none())
+        .map(|rank| format!("{rank}"))
+        .collect();
+    let count = missing.len();
+    let shown = missing[..count.min(8)].join(", ");
+    let more = if count > 8 { ", …" } else { "" };
+    format!("after {MEET_SECONDS} s, {count} ranks have not come to the rendezvous: {shown}{more}")
+}
+
+// ---------------------------------------------------------------- rank 0
+
+/// Rank 0's listener: on the loopback address when all meet there, else on all addresses.
+pub fn listen(meeting: &Meeting) -> Result<TcpListener, Failure> {
+    let port = meeting.port;
+    let address = meeting.hosts.first().and_then(|host| host.parse::<IpAddr>().ok());
+    let listener = match address {
+        Some(address) if address.is_loopback() => TcpListener::bind((address, port)),
+        _ => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
+    };
+    listener.map_err(|error| {
+        format!("rank 0 cannot listen on port {port} ({error}); set CROSSTIE_RENDEZVOUS=HOST:PORT")
+    })
+}
+
+/// Takes in whoever has connected; says whether anybody has.
+fn arrivals(listener: &TcpListener, strangers: &mut Vec<Stranger>) -> Result<bool, Failure> {
+    let mut came = false;
+    while strangers.len() < STRANGERS_MAX {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // A connection that was reset while it waited; out of descriptors, too, may pass.
+            Err(_) => break,
+        };
+        if stream.set_nonblocking(true).is_ok() {
+            let since = Instant::now();
+            strangers.push(Stranger { stream, hello: [0; HELLO_BYTES], length: 0, since });
+            came = true;
+        }
+    }
+    Ok(came)
+}
+
+/// Reads what strangers say; makes ranks of those who say the right thing, drops the others.
+fn hear(
+    strangers: &mut Vec<Stranger>,
+    launch: &Launch,
+    ranks: &mut [Option<TcpStream>],
+) -> Result<bool, Failure> {
+    let mut heard = false;
+    let mut at = 0;
+    while at < strangers.len() {
+        match strangers[at].read(launch) {
+            Said::NotYet => {
+                at += 1;
+                continue;
+            }
+            Said::Nonsense => drop(strangers.swap_remove(at)),
+            Said::Rank(rank) => {
+                let mut stream = strangers.swap_remove(at).stream;
+                let place = &mut ranks[rank as usize - 1];
+                // It may have waited too long for our answer, and have come again.
+                if place.as_ref().is_some_and(is_open) {
+                    return Err(format!("two processes say that they are rank {rank}"));
+                }
+                if stream.set_nodelay(true).and_then(|()| stream.write_all(&MAGIC)).is_ok() {
+                    *place = Some(stream);
+                }
+            }
+        }
+        heard = true;
+    }
+    Ok(heard)
+}
+
+/// Whether the other end has not closed. A rank that waits for its answer says nothing more.
+fn is_open(stream: &TcpStream) -> bool {
+    let peeked = stream.peek(&mut [0; 1]);
+    matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+impl Stranger {
+    fn read(&mut self, launch: &Launch) -> Said {
+        match self.stream.read(&mut self.hello[self.length..]) {
+            Ok(0) => return Said::Nonsense,
+            Ok(length) => self.length += length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return Said::Nonsense,
+        }
+        let wanted = hello(launch);
+        let common = self.length.min(HELLO_BYTES - 4);
+        if self.hello[..common] != wanted[..common] || self.since.elapsed() > STEP {
+            return Said::Nonsense;
+        }
+        if self.length < HELLO_BYTES {
+            return Said::NotYet;
+        }
+        let rank = [self.hello[20], self.hello[21], self.hello[22], self.hello[23]];
+        match u32::from_le_bytes(rank) {
+            rank if (1..launch.size).contains(&rank) => Said::Rank(rank),
+            _ => Said::Nonsense,
+        }
+    }
+}
+
+fn hello(launch: &Launch) -> [u8; HELLO_BYTES] {
+    let mut hello = [0; HELLO_BYTES];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..16].copy_from_slice(&launch.meeting.key.to_le_bytes());
+    hello[16..20].copy_from_slice(&launch.size.to_le_bytes());
+    hello[20..].copy_from_slice(&launch.rank.to_le_bytes());
+    hello
+}
+
+// ---------------------------------------------------------------- the other ranks
+
+/// Looks for rank 0 until it answers: it may not have started yet, and another program may sit on
+/// its port for a moment.
+fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
+    let meeting = &launch.meeting;
+    let mut last = String::from("no address");
+    while Instant::now() < deadline {
+        for host in &meeting.hosts {
+            let addresses = match (host.as_str(), meeting.port).to_socket_addrs() {
+                Ok(addresses) => addresses,
+                Err(error) => {
+                    last = format!("{host}: {error}");
+                    continue;
+                }
+            };
+            for address in addresses {
+                match introduce(launch, address) {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => last = format!("{address}: {error}"),
+                }
+            }
+        }
+        sleep(10 * PAUSE);
+    }
+    let (hosts, port) = (meeting.hosts.join(", "), meeting.port);
+    Err(format!(
+        "rank 0 was not found on {hosts}, port {port}, within {MEET_SECONDS} s (last: {last}); \
+         set CROSSTIE_RENDEZVOUS=HOST:PORT"
+    ))
+}
+
+fn introduce(launch: &Launch, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, STEP)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
+    all_write(&mut stream, &hello(launch), deadline)?;
+    let mut answer = [0; MAGIC.len()];
+    // Rank 0 answers when it looks; what is not rank 0 says something else, or closes.
+    all_read(&mut stream, &mut answer, Instant::now() + 2 * STEP)?;
+    match answer == MAGIC {
+        true => Ok(stream),
+        false => Err(std::io::Error::new(ErrorKind::InvalidData, "another program answers")),
+    }
+}
+
+// ---------------------------------------------------------------- parts
+
+fn part_write(stream: &mut TcpStream, part: &[u8], deadline: Instant) -> std::io::Result<()> {
+    let mut all = (part.len() as u32).to_le_bytes().to_vec();
+    all.extend(part);
+    all_write(stream, &all, deadline)
+}
+
+fn part_read(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    all_read(stream, &mut length, deadline)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > PART_BYTES_MAX {
+        return Err(std::io::Error::new(ErrorKind::InvalidData, "too long a part"));
+    }
+    let mut part = vec![0; length];
+    all_read(stream, &mut part, deadline)?;
+    Ok(part)
+}
+
+fn all_write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) => wait(error, deadline)?,
+        }
+    }
+    Ok(())
+}
+
+fn all_read(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> std::io::Result<()> {
+    let mut length = 0;
+    while length < bytes.len() {
+        match stream.read(&mut bytes[length..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(more) => length += more,
+            Err(error) => wait(error, deadline)?,
+        }
+    }
+    Ok(())
+}
+
+/// Waits a moment where that may help.
+fn wait(error: std::io::Error, deadline: Instant) -> std::io::Result<()> {
+    match error.kind() {
+        ErrorKind::Interrupted => Ok(()),
+        ErrorKind::WouldBlock if Instant::now() < deadline => {
+            sleep(PAUSE);
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,134 @@
+//! Silent peers of other hosts: one that is stopped is reported and its connections stay; one whose
+//! packets vanish is dead within the deadline.
+#![allow(dead_code)] // of the shared parts
+
+mod connect_support;
+
+use connect_support::*;
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Span;
+use crosstie::connect::*;
+use crosstie::fabric::completion::DownCause;
+use crosstie::wire::handle::ListenHandle;
+use std::io::Write;
+use std::sync::Mutex;
+
+/// Everything that bands of this process have said.
+static SAID: Mutex<Vec<Note>> = Mutex::new(Vec::new());
+
+fn listen_to_notes(note: Note) {
+    SAID.lock().unwrap().push(note);
+}
+
+fn stopped(pid: u32) -> usize {
+    let of = |note: &&Note| matches!(note, Note::Stopped { peer, .. } if peer.pid == pid);
+    SAID.lock().unwrap().iter().filter(of).count()
+}
+
+fn resumed(pid: u32) -> usize {
+    let of = |note: &&Note| matches!(note, Note::Resumed { peer, .. } if peer.pid == pid);
+    SAID.lock().unwrap().iter().filter(of).count()
+}
+
+/// A connection to a process of its own, over TCP, and that process.
+fn connected(name: &str, deadline_ms: u64) -> (Node, Handle, [u8; 128], Child) {
+    let dir = directory(name);
+    let limits =
+        Limits { peer_deadline: Span::millis(deadline_ms), note: listen_to_notes, ..Limits::tcp() };
+    let a = Node::new(&limits);
+    let (child, handle) = start_child("listen", &dir);
+    let pending = a.band.connect_begin(&handle).unwrap();
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    let _ = std::fs::remove_dir_all(&dir);
+    (a, here, handle, child)
+}
+
+#[test]
+fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
+    let (mut a, here, handle, mut child) = connected("silent_tcp", 200);
+    for round in 1..3 {
+        signal(&child, libc::SIGSTOP);
+        until("report", || (stopped(child.id()) == round).then_some(()));
+        // asked for during the silence: its kernel takes the question
+        let pending = a.band.connect_begin(&handle).unwrap();
+        assert_eq!(a.band.connect_poll(pending), Ok(None));
+        // much longer than it takes to declare a peer dead
+        let later = std::time::Instant::now() + std::time::Duration::from_millis(600);
+        until("a while", || (std::time::Instant::now() > later).then_some(()));
+        assert_eq!((a.gone(here), resumed(child.id())), (None, round - 1));
+        signal(&child, libc::SIGCONT);
+        until("resumed", || (resumed(child.id()) == round).then_some(()));
+        until("connect", || a.band.connect_poll(pending).unwrap());
+        assert_eq!(stopped(child.id()), round);
+    }
+    assert_eq!((a.band.counters().links, a.gone(here)), (1, None));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+}
+
+/// Runs `ip` in the namespace that this process is in.
+fn ip(arguments: &str) -> bool {
+    Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_peer_whose_packets_vanish_is_dead_within_the_deadline() {
+    // the loopback of a network of its own is a link that can be taken down
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "role_vanish", "--nocapture"]).env(ROLE, "vanish");
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return skipped(&error.to_string()),
+    };
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("unshare failed") {
+        return skipped(&text);
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    if said.contains("no loopback") {
+        return skipped("ip is missing");
+    }
+    assert!(output.status.success() && said.contains("vanished"), "{said}{text}");
+}
+
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: no network namespace of our own: {why}");
+}
+
+#[test]
+fn role_vanish() {
+    if std::env::var(ROLE).as_deref() != Ok("vanish") {
+        return;
+    }
+    if !ip("link set lo up") {
+        println!("no loopback");
+        return;
+    }
+    // idle when it happens, and with a question under way
+    for asks in [false, true] {
+        let (mut a, here, handle, mut child) = connected("vanish", 800);
+        assert!(ip("link set lo down"));
+        let pending = asks.then(|| a.band.connect_begin(&handle).unwrap());
+        assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+        if let Some(pending) = pending {
+            let error = until("an end", || a.band.connect_poll(pending).err());
+            println!("asked: {error}");
+        }
+        // dead, not stopped
+        assert_eq!(stopped(child.id()), 0);
+        assert!(ip("link set lo up"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        a.band.connection_close(here).unwrap();
+        until("free", || a.all_free());
+        ListenHandle::decode(&handle).unwrap();
+    }
+    println!("vanished");
+}
+
+/// Peers over TCP, with one stream.
+const STREAMS: u32 = 1;
+
+include!("connect_support/roles.rs");
