@@ -369,6 +369,11 @@ fn w8_bodies() {
     }
 }
 
+/// What the fuzz target `band` takes: where to cut, and what to say.
+fn cut(places: &[u8], bytes: &[u8]) -> Vec<u8> {
+    [&[places.len() as u8][..], places, bytes].concat()
+}
+
 /// Valid encodings, from which the fuzzer starts: corpus, file name, bytes.
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let (first, second) = cell::encode(&[0x10, 0, 1, 2, 3, 4, 5, u64::MAX], 9, 3);
@@ -397,6 +402,9 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
         ("frame", "refused", frame(Frame::Refused(refused_hello()))),
         ("frame", "closed", frame(Frame::Closed(refused_hello()))),
+        ("band", "link_hello", cut(&[10, 100], &frame(Frame::LinkHello(link_hello())))),
+        ("band", "link_ready", cut(&[], &frame(Frame::LinkReady(link_hello())))),
+        ("band", "connect", cut(&[128], &frame(Frame::Connect(connect_hello())))),
         ("ring", "records", checks::ring_seed()),
         ("rings", "records", checks::rings_seed()),
         ("stream", "frames", checks::stream_seed()),

@@ -264,6 +264,11 @@ impl Random {
     }
 }
 
+/// Whether the environment lets endpoints use TCP alone: the rung `tcp`.
+pub fn over_tcp() -> bool {
+    std::env::var("CROSSTIE_RAILS").as_deref() == Ok("tcp")
+}
+
 /// Open descriptors of this process.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
