@@ -309,6 +309,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     #[inline(always)]
     pub fn progress(&mut self, now: Instant, budget: Bytes) -> Progress {
         self.now = now;
+        if !self.work.is_empty() {
+            self.work_step(); // what the user has asked for since leaves with this poll
+        }
         let mut events = 0;
         while events < POLL_BATCH {
             match self.rail.next() {
