@@ -222,6 +222,12 @@ impl<'m> Tcp<'m> {
         Ok(())
     }
 
+    /// Whether the next poll must be told the time: a peer is ending.
+    #[inline(always)]
+    pub fn wants_time(&self) -> bool {
+        self.endings > 0
+    }
+
     /// Whether no peer is open, so that polling is of no use.
     #[inline]
     pub fn is_idle(&self) -> bool {
