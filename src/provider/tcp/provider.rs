@@ -288,6 +288,9 @@ impl<'m> Provider for Tcp<'m> {
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         self.now = now;
         let is_timed = self.wants_time();
+        if self.is_watching {
+            self.poll_awake();
+        }
         let mut events = Events { slots: out, used: 0 };
         let mut left = budget.0;
         if self.has_helpers() {
