@@ -118,6 +118,10 @@ pub struct Tcp<'m> {
     pub(super) now: Instant,
     /// Whether anything was sent or received since somebody asked.
     pub(super) moved: bool,
+    /// Whether an op was refused for want of room since the user was about to sleep.
+    pub(super) starved: bool,
+    /// Whether bytes have left since the last op that was refused.
+    pub(super) drained: bool,
     /// Set on a copy thread's rail.
     pub(super) bulk: Option<Bulk<'m>>,
     /// Copy threads, the first so many.
@@ -174,6 +178,8 @@ impl<'m> Tcp<'m> {
             endings: 0,
             now: Instant(0),
             moved: false,
+            starved: false,
+            drained: false,
             bulk: None,
             helpers,
             wake,
@@ -255,6 +261,9 @@ impl<'m> Tcp<'m> {
     /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
     pub fn arm(&mut self) -> bool {
         self.flush_dirty(&mut Bytes::mib(1).0);
+        if core::mem::take(&mut self.starved) && self.drained {
+            return false; // what found no room may find it now
+        }
         if self.has_helpers() && !self.arm_aside() {
             return false;
         }
