@@ -1,4 +1,4 @@
-//! Every interleaving of the two containers that threads share, under loom.
+//! Every interleaving of the containers that threads share, under loom.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --no-default-features --test loom`
 //!
@@ -8,6 +8,7 @@
 
 use crosstie::base::pool::Pool;
 use crosstie::base::ring::{Indices, split};
+use crosstie::base::slab::Handle;
 use crosstie::base::sync::{AtomicU32, AtomicU64, Cell};
 use loom::thread;
 
@@ -80,6 +81,81 @@ macro_rules! pool_hands_each_index_to_one_thread {
             assert_eq!(pool.acquire(), None);
         })
     };
+}
+
+/// One thread uses a range that another takes out, and then does with the memory what it likes.
+macro_rules! range_in_use_stays {
+    ($regions:ident, $pool:path, $handle:ty, $hold:expr) => {
+        loom::model(|| {
+            let free = <$pool>::new(leak(AtomicU64::new(0)), leak([AtomicU32::new(0)]));
+            let slots = leak([$regions::RegionSlot::default()]);
+            let table = $regions::RegionTable::new(slots, free);
+            let range = $regions::Range { start: 64, length: 8, tag: 0 };
+            let handle = table.insert(range).unwrap();
+            let memory = leak(Cell::new(0u32));
+            let remover = thread::spawn(move || {
+                if table.remove(handle).is_ok() {
+                    // SAFETY: nobody uses the range; loom checks that.
+                    unsafe { memory.write(2) };
+                }
+            });
+            let hold: fn(&$regions::RegionTable<'static>, $handle) -> bool = $hold;
+            if hold(&table, handle) {
+                // SAFETY: the range stays while it is pinned; loom checks that.
+                unsafe { memory.write(1) };
+                table.pin(handle.index, -1);
+            }
+            remover.join().unwrap();
+            // whichever came first, the counts are even
+            let gone = table.get(handle).is_none();
+            assert_eq!(table.remove(handle).is_err(), gone);
+            assert!(table.insert(range).is_some(), "the slot is free again");
+        })
+    };
+}
+
+#[test]
+fn range_in_use_is_not_taken_out() {
+    use crosstie::base::regions;
+    range_in_use_stays!(regions, Pool<'_>, Handle, |table, handle| {
+        table.hold(handle, 64, 8).is_some()
+    });
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn range_that_is_looked_up_and_then_pinned_is_found() {
+    use crosstie::base::regions;
+    range_in_use_stays!(regions, Pool<'_>, Handle, |table, handle| {
+        let found = table.get(handle).is_some();
+        if found {
+            table.pin(handle.index, 1);
+        }
+        found
+    });
+}
+
+/// The shipped file without its fences.
+#[allow(dead_code, unused_imports)]
+#[path = "."]
+mod no_fence {
+    pub use crosstie::base::{pool, slab};
+    pub mod sync {
+        pub use crosstie::base::sync::{AtomicU32, AtomicU64, Ordering};
+
+        pub fn fence(_: Ordering) {}
+    }
+    #[path = "../src/base/regions.rs"]
+    pub mod regions;
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn range_without_fences_is_found() {
+    use no_fence::regions;
+    range_in_use_stays!(regions, Pool<'_>, Handle, |table, handle| {
+        table.hold(handle, 64, 8).is_some()
+    });
 }
 
 #[test]

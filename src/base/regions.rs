@@ -3,7 +3,7 @@
 
 use super::pool::Pool;
 use super::slab::Handle;
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// One registered range. Zeroed storage is a free slot.
 #[derive(Debug, Default)]
@@ -82,10 +82,12 @@ impl<'m> RegionTable<'m> {
     pub fn insert(&self, range: Range) -> Option<Handle> {
         let index = self.free.acquire()?;
         let slot = &self.slots[index as usize];
+        // [fields] whoever reads a field from here on sees that the last range has gone
+        fence(Ordering::Release);
         slot.start.store(range.start, Ordering::Relaxed);
         slot.length.store(range.length, Ordering::Relaxed);
         slot.tag.store(range.tag, Ordering::Relaxed);
-        slot.pins.store(0, Ordering::Relaxed);
+        // the count is zero but for a use that is about to see that its range has gone
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
         // release: [region], the fields above belong to this generation
         slot.generation.store(generation, Ordering::Release);
@@ -124,6 +126,22 @@ impl<'m> RegionTable<'m> {
         range.contains(start, length).then_some(slot)
     }
 
+    /// [`RegionTable::holding`] for whom nobody else keeps the range in, and pins it: from now on
+    /// it stays, or it was gone. Data thread only. *Cost*: a fence.
+    #[inline]
+    pub fn hold(&self, handle: Handle, start: u64, length: u64) -> Option<&'m RegionSlot> {
+        let slot = self.holding(handle, start, length)?;
+        slot.pin(1);
+        // [hold] either we see that the range has gone, or `remove` sees the pin; with [fields],
+        // what `holding` has read was of one range
+        fence(Ordering::SeqCst);
+        if slot.generation.load(Ordering::Relaxed) != handle.generation {
+            slot.pin(-1);
+            return None;
+        }
+        Some(slot)
+    }
+
     /// The slot with that number, if there is one.
     #[inline(always)]
     pub fn slot(&self, index: u32) -> Option<&'m RegionSlot> {
@@ -157,7 +175,8 @@ impl<'m> RegionTable<'m> {
         }
     }
 
-    /// Takes a range out, from any thread.
+    /// Takes a range out, from any thread. Where a use begins at the same moment, that use may be
+    /// refused although the range stays.
     pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
         self.idle(handle)?;
         let slot = &self.slots[handle.index as usize];
@@ -165,6 +184,14 @@ impl<'m> RegionTable<'m> {
         slot.generation
             .compare_exchange(handle.generation, after, Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| RemoveError::Stale)?;
+        // pairs with [hold]
+        fence(Ordering::SeqCst);
+        // acquire: pairs with the end of the last use
+        if slot.pins.load(Ordering::Acquire) != 0 {
+            // nobody else changes it: the handle is stale, and the slot is not free
+            slot.generation.store(handle.generation, Ordering::Release);
+            return Err(RemoveError::Busy);
+        }
         self.free.release(handle.index);
         Ok(())
     }

@@ -44,6 +44,14 @@ impl<'m> HostDomain<'m> {
         self.table.get(handle)?.contains(address, length).then_some(handle.index)
     }
 
+    /// [`HostDomain::find`] for a range that a peer names, and pins the region: a thread that takes
+    /// it out meanwhile is refused, or has come first. See [`RegionTable::hold`].
+    #[inline]
+    pub fn hold(&self, key: RailKey, address: u64, length: u64) -> Option<u32> {
+        let handle = Handle::unpack(key.0);
+        self.table.hold(handle, address, length).map(|_| handle.index)
+    }
+
     /// Counts an op that uses the region in (`+1`) or out (`-1`); see [`RegionTable::pin`].
     pub fn pin(&self, index: u32, change: i32) {
         self.table.pin(index, change);

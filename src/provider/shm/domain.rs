@@ -24,8 +24,7 @@ impl<'m> ShmDomain<'m> {
     /// region that its key names.
     pub(super) fn pin(&self, span: LocalSpan) -> Option<()> {
         let handle = Handle::unpack(span.key().0);
-        let range = self.regions.get(handle)?;
-        range.contains(span.address(), span.length().0).then(|| self.regions.pin(handle.index, 1))
+        self.regions.hold(handle, span.address(), span.length().0).map(|_| ())
     }
 }
 

@@ -170,19 +170,25 @@ impl Peer {
         let prefix = prefix_of(record);
         let length = u64::from(record.length);
         let (last, acked) = (length == prefix.amount, record.flags & FLAG_ACK != 0);
-        let range = work.regions.get(Handle::unpack(prefix.key));
-        let inside = range.is_some_and(|range| range.contains(prefix.address, prefix.amount));
-        if length > prefix.amount || (acked && !last) || (!inside && last && !acked) {
+        if length > prefix.amount || (acked && !last) {
             return Err(Corrupt);
         }
-        self.part_refused |= !inside;
+        let key = Handle::unpack(prefix.key);
+        let held = work.regions.hold(key, prefix.address, prefix.amount);
+        if held.is_none() && last && !acked {
+            return Err(Corrupt);
+        }
+        self.part_refused |= held.is_none();
         if !self.part_refused {
             // SAFETY: the record lies in the ring (`peek`); the target lies in a registered
-            // region, which its owner keeps valid until it has deregistered it.
+            // region, which is pinned (`hold`).
             unsafe {
                 let from = record.at.add(body_at(record.length as usize));
                 from.copy_to(prefix.address as *mut u8, record.length as usize);
             }
+        }
+        if let Some(region) = held {
+            region.pin(-1);
         }
         if last {
             let refused = core::mem::take(&mut self.part_refused);
@@ -199,17 +205,19 @@ impl Peer {
 
     fn take_add(&mut self, work: &mut Work, record: &Record) {
         let prefix = prefix_of(record);
-        let range = work.regions.get(Handle::unpack(prefix.key));
-        let inside = range.is_some_and(|range| range.contains(prefix.address, 8))
-            && prefix.address.is_multiple_of(8);
-        if inside {
-            // SAFETY: an aligned word of a registered region (checked above).
+        let held = match prefix.address.is_multiple_of(8) {
+            true => work.regions.hold(Handle::unpack(prefix.key), prefix.address, 8),
+            false => None,
+        };
+        if let Some(region) = held {
+            // SAFETY: an aligned word of a registered region, which is pinned (`hold`).
             let word = unsafe { u64_at(prefix.address as *mut u8) };
             // All adds through this rail are made by this thread, so a load and a store will do.
             // release: [add], for a user thread that waits for the sum with acquire
             word.store(word.load(super::word::RELAXED).wrapping_add(prefix.amount), RELEASE);
+            region.pin(-1);
         }
-        self.acknowledge(!inside);
+        self.acknowledge(held.is_none());
     }
 
     /// Ends with [`Outcome::Key`] what the board says cannot succeed.

@@ -61,19 +61,17 @@ impl Peer {
     pub(super) fn take_request(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
         let prefix = prefix_of(record);
         let handle = Handle::unpack(prefix.key);
-        let range = work.regions.get(handle);
-        let inside = range.is_some_and(|range| range.contains(prefix.address, prefix.amount));
+        if self.serves.count as usize == REQUESTS_MAX {
+            return Err(Corrupt);
+        }
+        let inside = work.regions.hold(handle, prefix.address, prefix.amount).is_some();
         self.serves.push(Serve {
             address: prefix.address,
             left: prefix.amount,
             serial: prefix.word,
             region: handle.index,
             refused: !inside,
-        })?;
-        if inside {
-            work.regions.pin(handle.index, 1);
-        }
-        Ok(())
+        })
     }
 
     /// Meets the oldest requests as far as room and budget reach.

@@ -205,11 +205,7 @@ impl Tcp<'_> {
             }
             Event::Up(Up::Release { region }) => self.domain.pin(region, -1),
             Event::Up(Up::Ask { stream, serial, key, address, length }) => {
-                let found = self.domain.find(RailKey(key), address, length);
-                if let Some(region) = found {
-                    self.domain.pin(region, 1);
-                }
-                let region = found.unwrap_or(NONE);
+                let region = self.domain.hold(RailKey(key), address, length).unwrap_or(NONE);
                 self.tell(helper, Command::Granted { stream, serial, region });
             }
         }

@@ -144,8 +144,7 @@ impl Tcp<'_> {
         if span.length() == Bytes::ZERO || self.bulk.is_some() {
             return Some(0); // or it is pinned already
         }
-        let region = self.domain.find(span.key(), span.address(), span.length().0)?;
-        self.domain.pin(region, 1);
+        let region = self.domain.hold(span.key(), span.address(), span.length().0)?;
         Some(region + 1)
     }
 

@@ -193,11 +193,8 @@ impl Tcp<'_> {
         if payload.to != To::Region || self.bulk.is_some() {
             return Some(NONE); // it is pinned already, or needs no pin
         }
-        match self.domain.find(RailKey(payload.key), payload.address, payload.left) {
-            Some(region) => {
-                self.domain.pin(region, 1);
-                Some(region)
-            }
+        match self.domain.hold(RailKey(payload.key), payload.address, payload.left) {
+            Some(region) => Some(region),
             None => {
                 payload.to = To::Drop;
                 None
@@ -360,11 +357,12 @@ impl Tcp<'_> {
                 self.take_reply(index, length, token, refused)
             }
             StreamFrame::Add { key, address, value } => {
-                let found = self.domain.find(RailKey(key), address, 8);
-                let found = found.filter(|_| address.is_multiple_of(8));
+                let found = match address.is_multiple_of(8) {
+                    true => self.domain.hold(RailKey(key), address, 8),
+                    false => None,
+                };
                 if let Some(region) = found {
-                    self.domain.pin(region, 1);
-                    // SAFETY: aligned, and in a registered region (`find`), which is pinned.
+                    // SAFETY: aligned, and in a registered region, which is pinned (`hold`).
                     unsafe { touch::add(address, value) };
                     self.domain.pin(region, -1);
                 }

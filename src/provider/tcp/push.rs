@@ -132,21 +132,22 @@ impl Tcp<'_> {
         }
         // SAFETY: between `served` and `asked`, so it was written when the read came.
         let asked = unsafe { self.area.asked(peer, n, stream.served).read() };
-        let found = self.domain.find(RailKey(asked.key), asked.address, asked.length.into());
+        let found = match asked.length {
+            0 => None,
+            length => self.domain.hold(RailKey(asked.key), asked.address, length.into()),
+        };
         let refused = found.is_none() && asked.length > 0;
         let length = if refused { 0 } else { asked.length };
         let token = asked.token;
         self.stage(index, &StreamFrame::ReadReply { length, token, refused });
         let stream = &mut self.streams[index];
         stream.served = stream.served.wrapping_add(1);
-        let Some(region) = found.filter(|_| length > 0) else { return true };
+        let Some(region) = found else { return true };
         if u64::from(length) <= COPIED_MAX {
-            self.domain.pin(region, 1);
-            // SAFETY: the range lies in a registered region (`find`), which is pinned.
+            // SAFETY: the range lies in a registered region, which is pinned (`hold`).
             unsafe { stream.out.put_from(asked.address, length) };
             self.domain.pin(region, -1);
         } else {
-            self.domain.pin(region, 1);
             // SAFETY: as above; pinned until the span was sent or dropped.
             unsafe { stream.out.span(asked.address, length.into(), region + 1) };
         }
