@@ -34,7 +34,7 @@ fn plain_bytes_cross(hosts: &Hosts, address: &str, length: usize) {
     let port = listener.local_addr().unwrap().port();
     let mut out = hosts.inside(1, || TcpStream::connect((address, port))).unwrap();
     let (mut into, _) = listener.accept().unwrap();
-    let bytes: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..length).map(|at| ((at * 31) >> 3) as u8).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             out.write_all(&bytes).unwrap();

@@ -304,7 +304,7 @@ fn streams_without_proof_and_nonsense_about_streams_are_strangers() {
     let mut hand = Hand::new(&handle);
     hand.ready();
     let proof = hand.reply.nonce;
-    let mut forged = vec![
+    let mut forged = [
         hand.stream_of(&handle, 77, 0, 1, proof ^ 1),
         hand.stream_of(&handle, 77, 0, 1, 0),
         hand.stream_of(&handle, 77, 1, 1, proof),

@@ -90,21 +90,18 @@ impl Scene {
 
     /// Messages of each way cross, and their bytes are right.
     pub fn works(&mut self, number: u64) {
-        let Scene { a, b, ends, from, into, .. } = self;
+        let Scene { a, b, ends: (to, back), from, into, .. } = self;
         for length in [8, LENGTH] {
-            for (from, into, a, b, to, back) in [(&*from, &*into, &mut *a, &mut *b, ends.0, ends.1)]
-            {
-                from.fill(0, length, number);
-                let receive = b.irecv(back, &[into.incoming(0, length, 9)]).unwrap();
-                let send = a.isend(to, from.outgoing(0, length, 9)).unwrap();
-                assert_eq!(wait_both(b, a, receive).result, Ok(()));
-                assert_eq!(wait_both(a, b, send).result, Ok(()));
-                into.verify(0, length, number);
-                let receive = a.irecv(to, &[from.incoming(0, length, 8)]).unwrap();
-                let send = b.isend(back, into.outgoing(0, length, 8)).unwrap();
-                assert_eq!(wait_both(a, b, receive).result, Ok(()));
-                assert_eq!(wait_both(b, a, send).result, Ok(()));
-            }
+            from.fill(0, length, number);
+            let receive = b.irecv(*back, &[into.incoming(0, length, 9)]).unwrap();
+            let send = a.isend(*to, from.outgoing(0, length, 9)).unwrap();
+            assert_eq!(wait_both(b, a, receive).result, Ok(()));
+            assert_eq!(wait_both(a, b, send).result, Ok(()));
+            into.verify(0, length, number);
+            let receive = a.irecv(*to, &[from.incoming(0, length, 8)]).unwrap();
+            let send = b.isend(*back, into.outgoing(0, length, 8)).unwrap();
+            assert_eq!(wait_both(a, b, receive).result, Ok(()));
+            assert_eq!(wait_both(b, a, send).result, Ok(()));
         }
     }
 

@@ -332,12 +332,11 @@ impl Tcp<'_> {
                 if self.bulk.is_some() {
                     return self.take_bulk(index, frame);
                 }
+                if silent && immediate.is_none() && self.scratch_left() >= length as usize {
+                    return self.take_line(key, address, length);
+                }
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
-                if silent && immediate.is_none() && self.scratch_left() >= length as usize {
-                    let region = found.ok_or(Garbage)?;
-                    return Ok(self.take_line(region, address, length));
-                }
                 let has_immediate = immediate.is_some();
                 let immediate = immediate.unwrap_or(0);
                 let (left, slot) = (length.into(), 0);
@@ -383,16 +382,18 @@ impl Tcp<'_> {
         }
     }
 
-    /// A line that lies in the scratch buffer, whole: the common case by far.
+    /// A line that lies in the scratch buffer, whole: the common case by far. Whoever hears of no
+    /// refusal has counted on it.
     #[inline]
-    fn take_line(&mut self, region: u32, address: u64, length: u32) {
+    fn take_line(&mut self, key: u64, address: u64, length: u32) -> Result<(), Garbage> {
+        let region = self.domain.hold(RailKey(key), address, length.into()).ok_or(Garbage)?;
         let from = self.scratch_bytes().as_ptr() as u64;
-        self.domain.pin(region, 1);
         // SAFETY: the source lies in the scratch buffer, as the caller has found, and the target in
         // a region, which is pinned.
         unsafe { touch::copy(from, address, length.into()) };
         self.domain.pin(region, -1);
         self.scratch_pass(length as usize);
+        Ok(())
     }
 
     /// A write on a copy thread's rail: the data thread knows the regions.
