@@ -31,6 +31,7 @@ extern crate std;
 
 mod address;
 mod announce;
+mod asks;
 mod band;
 mod channel;
 mod connection;
