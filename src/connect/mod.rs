@@ -57,6 +57,7 @@ mod reading;
 mod requests;
 mod route;
 mod socket;
+mod stalls;
 mod stream;
 mod streams;
 mod table;
