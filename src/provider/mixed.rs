@@ -174,10 +174,16 @@ impl<'m> Mixed<'m> {
         self.tcp.as_mut().is_none_or(Tcp::arm) && self.shm.arm()
     }
 
-    /// Whether the next poll looks at the sockets, and so wants to know the time: one is open, and
-    /// it was not quiet a moment ago, or shared memory is not in use.
+    /// Whether the next poll must be told the time: over TCP something ends.
     #[inline(always)]
-    pub fn looks_at_sockets(&self) -> bool {
+    pub fn wants_time(&self) -> bool {
+        self.tcp.as_ref().is_some_and(Tcp::wants_time)
+    }
+
+    /// Whether the next poll looks at the sockets: one is open, and it was not quiet a moment ago,
+    /// or shared memory is not in use.
+    #[inline(always)]
+    fn looks_at_sockets(&self) -> bool {
         match &self.tcp {
             None => false,
             Some(tcp) => {
@@ -291,6 +297,10 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn next(&mut self) -> Next {
+        if self.shm.is_idle() {
+            // then it does not look at a ring, either
+            return if self.looks_at_sockets() { Next::Poll } else { Next::Nothing };
+        }
         match self.shm.next() {
             Next::Nothing if self.looks_at_sockets() => Next::Poll,
             next => next,

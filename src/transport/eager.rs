@@ -42,14 +42,15 @@ impl<P: Provider> Endpoint<'_, P> {
         if !c.queue.is_empty() || !self.is_short(index, region, message.length) {
             return None;
         }
-        if !pull && !self.early_allowed(index, message.tag) {
-            return None;
-        }
+        let offer = match pull {
+            true => Offer::NotYet,
+            false => self.early_offer(index, message.tag)?,
+        };
         let span = self.regions.span(region, message.address, message.length, 0);
         self.stream_post(index, KIND_EAGER, message.tag, 0, span).ok()?;
         self.stats.eager += 1;
         if !pull {
-            self.eager_account(index, message.tag);
+            self.eager_account(index, message.tag, offer);
         }
         Some(RequestId::pack(RequestKind::Complete {
             length: message.length,
@@ -67,21 +68,22 @@ impl<P: Provider> Endpoint<'_, P> {
         length <= c.eager_bytes_max && copied
     }
 
-    /// Whether a message with `tag` may go early: either the visible oldest group takes it, or no
-    /// group is visible and there is room to remember it.
-    #[inline(never)]
-    pub(super) fn early_allowed(&mut self, index: usize, tag: i32) -> bool {
+    /// What the peer's oldest group says to a message with `tag` that may go early: either it
+    /// takes the message, or it is not visible and there is room to remember the message.
+    #[inline]
+    fn early_offer(&mut self, index: usize, tag: i32) -> Option<Offer> {
         match self.offer(index, tag) {
-            Offer::Receive(_) => true,
-            Offer::NoMatch => false,
-            Offer::NotYet => u32::from(self.connections[index].early) < EARLY_MAX,
+            Offer::NoMatch => None,
+            Offer::NotYet if u32::from(self.connections[index].early) >= EARLY_MAX => None,
+            offer => Some(offer),
         }
     }
 
-    /// On a rail that pushes, accounts for a message that has left in the stream.
-    #[inline(never)]
-    pub(super) fn eager_account(&mut self, index: usize, tag: i32) {
-        match self.offer(index, tag) {
+    /// On a rail that pushes, accounts for a message that has left in the stream, to which the
+    /// peer's oldest group said `offer`.
+    #[inline]
+    pub(super) fn eager_account(&mut self, index: usize, tag: i32, offer: Offer) {
+        match offer {
             Offer::Receive(receive) => self.offer_take(index, receive),
             Offer::NoMatch | Offer::NotYet => {
                 let c = &mut self.connections[index];
@@ -214,7 +216,13 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Sends a queued short message; `false` when it is blocked.
-    pub(super) fn eager_queued(&mut self, index: usize, previous: u8, record: u8) -> bool {
+    pub(super) fn eager_queued(
+        &mut self,
+        index: usize,
+        previous: u8,
+        record: u8,
+        offer: Offer,
+    ) -> bool {
         let send = self.sends[self.send_at(index, record)];
         let span = self.regions.span(send.region, send.address, send.length, 0);
         if self.stream_post(index, KIND_EAGER, send.tag, 0, span).is_err() {
@@ -223,7 +231,7 @@ impl<P: Provider> Endpoint<'_, P> {
         self.queue_remove(index, previous, record);
         self.stats.eager += 1;
         if !self.connections[index].pull {
-            self.eager_account(index, send.tag);
+            self.eager_account(index, send.tag, offer);
         }
         self.send_end(index, record, None);
         true

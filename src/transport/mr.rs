@@ -230,6 +230,12 @@ impl CtrlMr {
         bytes
     }
 
+    /// One word of a line that is whole.
+    #[inline]
+    pub(super) fn word_at(&self, connection: usize, line: usize, index: usize) -> u64 {
+        self.word(connection, line, index).load(Ordering::Acquire)
+    }
+
     /// Forgets what an earlier connection left.
     pub(super) fn clear(&self, connection: usize) {
         for line in 0..self.stride / lines(1) {

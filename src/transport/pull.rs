@@ -3,6 +3,7 @@
 
 use super::eager::{OP_READ, op_id};
 use super::endpoint::Endpoint;
+use super::push::Offer;
 use super::records::{HeldMessage, NIL, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
@@ -33,7 +34,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let send = self.sends[self.send_at(index, record)];
             let left = if self.is_short(index, send.region, send.length) {
-                self.eager_queued(index, NIL, record)
+                self.eager_queued(index, NIL, record, Offer::NotYet)
             } else {
                 self.descriptor_send(index, record)
             };

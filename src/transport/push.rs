@@ -18,6 +18,10 @@ use crate::wire::{GROUP_MAX, cell, immediate};
 /// A slot's cell number when the receive has no room and hence no region.
 const NO_CELL: u32 = u32::MAX;
 
+/// Which words of a slot (W3) hold its tag, in the low half, and its flags, in the second quarter.
+const TAG_WORD: usize = 3;
+const FLAGS_WORD: usize = 4;
+
 /// What the peer's oldest group says to a message.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Offer {
@@ -287,7 +291,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let c = &self.connections[index];
         let (group, count, bound) = (c.group_next, c.group_count, c.group_bound);
-        let tags = (0..count).map(|receive| self.slot_read(index, group, receive).tag);
+        let tags = (0..count).map(|receive| self.slot_tag(index, group, receive));
         match matching::find(tags, bound, tag) {
             Some(receive) => Offer::Receive(receive),
             None => Offer::NoMatch,
@@ -323,7 +327,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let c = &self.connections[index];
             let untouched = c.group_bound == 0 && c.group_count != 0;
-            if untouched && self.slot_read(index, c.group_next, 0).flags & SLOT_CANCEL != 0 {
+            if untouched && self.slot_flags(index, c.group_next, 0) & SLOT_CANCEL != 0 {
                 let c = &mut self.connections[index];
                 c.canceled = Some(c.group_next);
                 c.canceled_news = true;
@@ -354,7 +358,9 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.acks_take(index, Seq(first.credits_through), Seq(first.delivered_through));
         self.connections[index].group_count = first.count;
-        self.early_replay(index, number, first.count);
+        if first.count > 1 || first.flags & SLOT_TAKEN != 0 || self.connections[index].early > 0 {
+            self.early_replay(index, number, first.count);
+        }
         let c = &self.connections[index];
         if c.group_bound == matching::full(c.group_count) {
             self.group_pass(index);
@@ -375,7 +381,7 @@ impl<P: Provider> Endpoint<'_, P> {
         while at < usize::from(self.connections[index].early) {
             let early = self.early[index * EARLY_MAX as usize + at];
             let bound = self.connections[index].group_bound;
-            let tags = (0..count).map(|receive| self.slot_read(index, number, receive).tag);
+            let tags = (0..count).map(|receive| self.slot_tag(index, number, receive));
             match matching::find(tags, bound, early.tag) {
                 Some(receive) => {
                     self.connections[index].group_bound |= 1 << receive;
@@ -398,6 +404,20 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn slot_read(&self, index: usize, group: Seq, receive: u8) -> ControlSlot {
         ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
+    }
+
+    /// The tag of a slot that is there.
+    #[inline]
+    fn slot_tag(&self, index: usize, group: Seq, receive: u8) -> i32 {
+        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), TAG_WORD);
+        word as i32
+    }
+
+    /// The flags of a slot that is there.
+    #[inline]
+    fn slot_flags(&self, index: usize, group: Seq, receive: u8) -> u16 {
+        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), FLAGS_WORD);
+        (word >> 16) as u16
     }
 
     /// A slot that is there and valid.
@@ -432,16 +452,18 @@ impl<P: Provider> Endpoint<'_, P> {
             let send = self.sends[self.send_at(index, record)];
             let short = send.length <= self.connections[index].eager_bytes_max;
             let group = self.connections[index].group_next;
-            let left = match self.offer(index, send.tag) {
+            let offer = self.offer(index, send.tag);
+            let left = match offer {
                 Offer::NoMatch => {
                     (previous, record) = (record, send.next);
                     continue;
                 }
-                Offer::Receive(_) if short => self.eager_queued(index, previous, record),
+                Offer::Receive(_) if short => self.eager_queued(index, previous, record, offer),
                 Offer::Receive(receive) => self.start_send(index, previous, record, receive),
                 Offer::NotYet => {
-                    let may = previous == NIL && short && self.early_allowed(index, send.tag);
-                    may && self.eager_queued(index, previous, record)
+                    let room = u32::from(self.connections[index].early) < EARLY_MAX;
+                    let may = previous == NIL && short && room;
+                    may && self.eager_queued(index, previous, record, offer)
                 }
             };
             if !left {

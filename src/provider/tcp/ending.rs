@@ -57,8 +57,6 @@ impl Tcp<'_> {
             self.begin_end(peer, DownCause::Died, code);
             let record = &mut self.peers[peer];
             record.is_unsure = true;
-            record.has_until = true;
-            record.until = self.now.after(LAST_BYTES);
         }
     }
 
@@ -100,7 +98,7 @@ impl Tcp<'_> {
             }
         }
         let record = &mut self.peers[peer];
-        if record.cause() == DownCause::Closed && !record.has_until {
+        if (record.cause() == DownCause::Closed || record.is_unsure) && !record.has_until {
             record.has_until = true;
             record.until = self.now.after(LAST_BYTES);
         }

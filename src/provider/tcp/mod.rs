@@ -32,6 +32,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod watching;
 
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 

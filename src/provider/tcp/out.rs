@@ -145,6 +145,18 @@ impl Out {
         unsafe { self.spans.add((count % SPANS_MAX) as usize) }
     }
 
+    /// What waits, if that is staged bytes alone; something waits.
+    #[inline]
+    pub fn only_staged(&self) -> Option<Piece> {
+        if self.first != self.next {
+            return None;
+        }
+        let at = self.sent.wrapping_sub(self.origin) as usize;
+        // SAFETY: staged bytes lie in the storage.
+        let start = unsafe { self.staging.add(at) };
+        Some(Piece { iov_base: start.cast(), iov_len: self.staged() as usize })
+    }
+
     /// The first pieces of what waits, about `most` bytes; says how many pieces.
     pub fn gather(&self, pieces: &mut [Piece; PIECES_MAX], most: u64) -> usize {
         let (mut staged, mut span, mut count, mut total) = (self.sent, self.first, 0, 0);

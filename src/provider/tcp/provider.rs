@@ -287,6 +287,10 @@ impl<'m> Provider for Tcp<'m> {
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         self.now = now;
+        let is_timed = self.wants_time();
+        if self.is_watching {
+            self.poll_awake();
+        }
         let mut events = Events { slots: out, used: 0 };
         let mut left = budget.0;
         if self.has_helpers() {
@@ -302,7 +306,7 @@ impl<'m> Provider for Tcp<'m> {
             self.report_done(&mut events);
         }
         self.receive(&mut events, &mut left.max(1));
-        if self.endings > 0 {
+        if is_timed {
             self.end_peers(&mut events);
         }
         if !self.ops.none_done() {

@@ -337,6 +337,10 @@ impl Tcp<'_> {
                 }
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
+                if silent && immediate.is_none() && self.scratch_left() >= length as usize {
+                    let region = found.ok_or(Garbage)?;
+                    return Ok(self.take_line(region, address, length));
+                }
                 let has_immediate = immediate.is_some();
                 let immediate = immediate.unwrap_or(0);
                 let (left, slot) = (length.into(), 0);
@@ -379,6 +383,18 @@ impl Tcp<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// A line that lies in the scratch buffer, whole: the common case by far.
+    #[inline]
+    fn take_line(&mut self, region: u32, address: u64, length: u32) {
+        let from = self.scratch_bytes().as_ptr() as u64;
+        self.domain.pin(region, 1);
+        // SAFETY: the source lies in the scratch buffer, as the caller has found, and the target in
+        // a region, which is pinned.
+        unsafe { touch::copy(from, address, length.into()) };
+        self.domain.pin(region, -1);
+        self.scratch_pass(length as usize);
     }
 
     /// A write on a copy thread's rail: the data thread knows the regions.

@@ -3,6 +3,7 @@
 use super::out::PIECES_MAX;
 use super::rail::Tcp;
 use super::socket::{self, Moved, NO_PIECE};
+use super::stream::Stream;
 use crate::fabric::RailKey;
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
@@ -43,14 +44,19 @@ impl Tcp<'_> {
         }
         self.stage_answers(index);
         self.serve(index);
-        let mut pieces = [NO_PIECE; PIECES_MAX];
         while !self.streams[index].out.is_empty() && *budget > 0 {
-            let most = (*budget).clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
             let stream = &mut self.streams[index];
-            let count = stream.out.gather(&mut pieces, most);
-            let wanted: usize = pieces[..count].iter().map(|piece| piece.iov_len).sum();
-            // SAFETY: staged bytes, and spans whose regions are pinned until they were sent.
-            let sent = match unsafe { socket::send(stream.fd, &mut pieces[..count]) } {
+            let (wanted, moved) = match stream.out.only_staged() {
+                Some(mut piece) => {
+                    // SAFETY: staged bytes.
+                    let moved =
+                        unsafe { socket::send(stream.fd, core::slice::from_mut(&mut piece)) };
+                    (piece.iov_len, moved)
+                }
+                // SAFETY: staged bytes, and spans whose regions are pinned until they were sent.
+                None => unsafe { send_gathered(stream, *budget) },
+            };
+            let sent = match moved {
                 Moved::Bytes(sent) => sent,
                 Moved::Nothing => 0,
                 Moved::Ended => return,
@@ -145,4 +151,18 @@ impl Tcp<'_> {
         }
         true
     }
+}
+
+/// One call for staged bytes and spans; says how many bytes it was given, and what it took.
+///
+/// # Safety
+/// - the regions of all spans that wait are pinned.
+#[inline(never)]
+unsafe fn send_gathered(stream: &mut Stream, budget: u64) -> (usize, Moved) {
+    let mut pieces = [NO_PIECE; PIECES_MAX];
+    let most = budget.clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
+    let count = stream.out.gather(&mut pieces, most);
+    let wanted = pieces[..count].iter().map(|piece| piece.iov_len).sum();
+    // SAFETY: staged bytes lie in the storage, and the caller vouches for the spans.
+    (wanted, unsafe { socket::send(stream.fd, &mut pieces[..count]) })
 }

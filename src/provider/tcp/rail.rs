@@ -12,15 +12,13 @@ use super::threads::{Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::Instant;
 use crate::fabric::Completion;
 use crate::memory::WakeFd;
 use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
 
-/// Up to so many streams are read without asking first which of them have something.
-const DIRECT_MAX: usize = 2;
 /// No stream.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -108,11 +106,15 @@ pub struct Tcp<'m> {
     pub(super) open_count: usize,
     pub(super) peers_open: u32,
     pub(super) area: Area,
-    watch: Watch,
+    pub(super) watch: Watch,
+    /// Whether the open streams are watched.
+    pub(super) is_watching: bool,
+    /// Polls since somebody slept over the watched streams.
+    pub(super) polls_awake: u32,
     pub(super) scratch: Scratch,
-    ready: [Ready; READY_MAX],
-    ready_at: usize,
-    ready_count: usize,
+    pub(super) ready: [Ready; READY_MAX],
+    pub(super) ready_at: usize,
+    pub(super) ready_count: usize,
     /// Peers that are ending.
     pub(super) endings: u32,
     pub(super) now: Instant,
@@ -167,6 +169,8 @@ impl<'m> Tcp<'m> {
             peers_open: 0,
             area,
             watch,
+            is_watching: false,
+            polls_awake: 0,
             scratch: Scratch { start, before: 0, at: 0, end: 0, owner: NONE, holder: NONE },
             ready: [nothing; READY_MAX],
             ready_at: 0,
@@ -194,12 +198,11 @@ impl<'m> Tcp<'m> {
         let aside = if self.has_helpers() { &fds[1..] } else { &[] };
         let fds = &fds[..fds.len() - aside.len()];
         for (n, fd) in fds.iter().enumerate() {
-            let index = self.stream_index(peer, n);
             socket::without_delay(*fd);
-            if let Err(errno) = self.watch.add(*fd, index as u32) {
+            self.watch_one(*fd, self.stream_index(peer, n)).map_err(|errno| {
                 fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
-                return Err(PeerOpenError::System(errno.0));
-            }
+                PeerOpenError::System(errno.0)
+            })?;
         }
         let record = &mut self.peers[peer.as_usize()];
         *record = Peer::opened(fds.len() as u32, record.aside);
@@ -219,7 +222,14 @@ impl<'m> Tcp<'m> {
             self.open_count += 1;
         }
         self.peers_open += 1;
+        self.watch_many();
         Ok(())
+    }
+
+    /// Whether the next poll must be told the time: a peer is ending.
+    #[inline(always)]
+    pub fn wants_time(&self) -> bool {
+        self.endings > 0
     }
 
     /// Whether no peer is open, so that polling is of no use.
@@ -252,24 +262,9 @@ impl<'m> Tcp<'m> {
         self.watch.fd()
     }
 
-    /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
-    pub fn arm(&mut self) -> bool {
-        self.flush_dirty(&mut Bytes::mib(1).0);
-        if self.has_helpers() && !self.arm_aside() {
-            return false;
-        }
-        for n in 0..self.dirty.len() {
-            let index = *self.dirty.at_mut(n) as usize;
-            if !self.streams[index].is_blocked {
-                return false;
-            }
-            self.want_room(index);
-        }
-        self.ops.none_done()
-            && self.scratch.owner == NONE
-            && self.endings == 0
-            && self.ready_at == self.ready_count
-            && self.watch.look(&mut self.ready) == 0
+    /// The number of an open stream.
+    pub(super) fn open_stream(&self, n: usize) -> usize {
+        self.open[n] as usize
     }
 
     pub(super) fn stream_index(&self, peer: PeerIndex, n: usize) -> usize {
@@ -281,12 +276,6 @@ impl<'m> Tcp<'m> {
     pub(super) fn peer_of(&self, index: usize) -> (usize, usize) {
         let streams = self.limits.streams as usize;
         if streams == 1 { (index, 0) } else { (index / streams, index % streams) }
-    }
-
-    /// Whether every stream is read, without asking which has something.
-    #[inline]
-    pub(super) fn reads_directly(&self) -> bool {
-        self.open_count <= DIRECT_MAX
     }
 
     /// The stream that is read next: its number, and a number to ask with for the one after it.
@@ -332,24 +321,6 @@ impl<'m> Tcp<'m> {
         if !stream.is_dirty {
             stream.is_dirty = true;
             self.dirty.push(index as u32);
-        }
-    }
-
-    /// Has the wait descriptor tell when the stream has room.
-    pub(super) fn want_room(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        if !stream.wants_room {
-            stream.wants_room = true;
-            self.watch.writable(stream.fd, index as u32, true);
-        }
-    }
-
-    /// The opposite.
-    pub(super) fn want_no_room(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        if stream.wants_room {
-            stream.wants_room = false;
-            self.watch.writable(stream.fd, index as u32, false);
         }
     }
 
