@@ -87,6 +87,8 @@ pub enum PeerOpenError {
     Index,
     /// No stream, or too many.
     Streams,
+    /// Threads still let go of the last peer of that number: poll, then call again.
+    Again,
     /// The kernel refused, with its code.
     System(i32),
 }
