@@ -344,7 +344,7 @@ impl Endpoint {
             return false;
         }
         match &mut self.machine {
-            Machine::Host(endpoint) => endpoint.rail_mut().arm(),
+            Machine::Host(endpoint) => endpoint.look_around() && endpoint.rail_mut().arm(),
             Machine::Loopback(_) => false,
         }
     }

@@ -154,6 +154,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         self.connections[index].state_seen = line.sequence;
+        self.news += 1;
         self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
         self.connections[index].groups_take(Seq(line.groups_through));
         if self.connections[index].waiting != 0 && line.delivered_mask != 0 {

@@ -68,7 +68,8 @@ pub struct ConnectionSetup {
 /// What a call of [`Endpoint::progress`] did.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Progress {
-    /// Events that the rail reported. Zero does not mean that nothing is outstanding.
+    /// Events that the rail reported, lines of peers that said something new, and sends that ended
+    /// since the last call. Zero does not mean that nothing is outstanding.
     pub events: usize,
 }
 
@@ -102,6 +103,12 @@ pub struct Endpoint<'m, P: Provider> {
     /// Connections whose mailbox will change.
     pub(super) watch: BitSet<'m>,
     pub(super) stats: Stats,
+    /// What happened since the last progress ended, without an event of the rail's.
+    pub(super) news: usize,
+    /// Pushing connections in use, whose peers may ask groups back.
+    pushing: usize,
+    /// The connection whose slots are looked at next, although nothing waits for them.
+    rota: usize,
     pub(super) now: Instant,
     batch: [Completion; POLL_BATCH],
 }
@@ -142,6 +149,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             work: BitSet::new(block.slice(bitset::words(connections))?),
             watch: BitSet::new(block.slice(bitset::words(connections))?),
             stats: Stats::default(),
+            news: 0,
+            pushing: 0,
+            rota: 0,
             now: Instant::default(),
             batch: [nothing; POLL_BATCH],
         })
@@ -192,6 +202,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let records = self.limits.requests_max;
         self.mailboxes.clear(index);
         self.records_clear(index);
+        self.pushing += usize::from(!setup.pull);
         self.connections[index] = Connection {
             state: ConnectionState::Open,
             pull: setup.pull,
@@ -326,6 +337,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 }
             }
         }
+        if self.pushing != 0 {
+            self.rota_step();
+        }
         if !self.watch.is_empty() {
             self.watch_step();
         }
@@ -333,7 +347,32 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             self.work_step();
         }
         self.rail.flush(budget);
+        events += core::mem::take(&mut self.news);
         Progress { events }
+    }
+
+    /// Before its user sleeps: looks at what every peer has asked for without an event. `false`:
+    /// something is due now, make progress instead.
+    pub fn look_around(&mut self) -> bool {
+        if self.pushing == 0 {
+            return true;
+        }
+        let before = self.news;
+        for _ in 0..self.connections.len() {
+            self.rota_step();
+        }
+        self.news == before
+    }
+
+    /// Looks at one connection's slots: a peer that wants a group back waits for the verdict, also
+    /// when we have nothing to send.
+    fn rota_step(&mut self) {
+        let index = self.rota;
+        self.rota = if index + 1 < self.connections.len() { index + 1 } else { 0 };
+        let c = &self.connections[index];
+        if c.state == ConnectionState::Open && !c.pull {
+            self.withdrawals_look(index);
+        }
     }
 
     /// Takes in a batch of the rail's events.
@@ -434,6 +473,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             Err(CloseError::Busy) => return Err(ConnectionCloseError::Again),
         }
         self.requests_end(index);
+        self.pushing -= usize::from(!self.connections[index].pull);
         self.connections[index].state = ConnectionState::Free;
         self.work.remove(index);
         self.watch.remove(index);

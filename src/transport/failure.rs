@@ -77,6 +77,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let send = &mut self.sends[at];
         send.state = SendState::Done;
         send.error = error;
+        self.news += 1;
         self.regions.unpin(send.region);
     }
 

@@ -341,6 +341,18 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
+    /// Steps over groups that the peer wants back, if its oldest was never looked at since.
+    pub(super) fn withdrawals_look(&mut self, index: usize) {
+        let c = &self.connections[index];
+        let number = c.group_next;
+        if c.group_bound == 0
+            && self.slot_whole(index, number, 0).is_some_and(|slot| slot.flags & SLOT_CANCEL != 0)
+        {
+            self.group_seen(index);
+            self.news += usize::from(self.connections[index].group_next != number);
+        }
+    }
+
     /// Looks for all slots of the oldest group; when they are there, replays the early messages.
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];

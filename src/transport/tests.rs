@@ -208,6 +208,18 @@ fn canceled_receive_ends_and_later_messages_find_their_receives() {
 }
 
 #[test]
+fn canceled_receive_ends_although_its_peer_sends_nothing() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, false);
+    let mut target = [0u8; 16];
+    let to = pair.register(&mut target);
+    let canceled = pair.endpoint.irecv(B, &[incoming(to, &target, 3)]).unwrap();
+    pair.endpoint.progress(Instant(0), BUDGET);
+    pair.endpoint.cancel(canceled).unwrap();
+    assert_eq!(pair.finish(canceled).result, Err(RequestError::Canceled));
+}
+
+#[test]
 fn thousands_of_messages_keep_order_with_few_records() {
     for pull in [true, false] {
         let mut block = block();

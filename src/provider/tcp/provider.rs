@@ -268,7 +268,7 @@ impl<'m> Provider for Tcp<'m> {
                 _ => Err(PostError::PeerDown),
             };
         }
-        match &op.kind {
+        let result = match &op.kind {
             OpKind::Send { head, payload } => {
                 self.send(op.peer, head, *payload).map(|()| Posted::Done)
             }
@@ -276,7 +276,11 @@ impl<'m> Provider for Tcp<'m> {
             OpKind::Read { target, source } => self.post_read(op, *target, *source),
             OpKind::Add { target, value } => self.add(op, *target, *value),
             OpKind::Fence { generation } => self.post_fence(op, generation.0),
+        };
+        if result == Err(PostError::Again) {
+            (self.starved, self.drained) = (true, false);
         }
+        result
     }
 
     #[inline]

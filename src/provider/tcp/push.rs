@@ -69,6 +69,7 @@ impl Tcp<'_> {
             stream.out.advance(sent as u64, |region| domain.pin(region, -1));
             stream.is_blocked = sent < wanted;
             self.moved |= sent > 0;
+            self.drained |= sent > 0;
             *budget = budget.saturating_sub(sent as u64);
             if stream.is_blocked {
                 return;

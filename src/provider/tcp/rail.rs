@@ -120,6 +120,10 @@ pub struct Tcp<'m> {
     pub(super) now: Instant,
     /// Whether anything was sent or received since somebody asked.
     pub(super) moved: bool,
+    /// Whether an op was refused for want of room since the user was about to sleep.
+    pub(super) starved: bool,
+    /// Whether bytes have left since the last op that was refused.
+    pub(super) drained: bool,
     /// Set on a copy thread's rail.
     pub(super) bulk: Option<Bulk<'m>>,
     /// Copy threads, the first so many.
@@ -178,6 +182,8 @@ impl<'m> Tcp<'m> {
             endings: 0,
             now: Instant(0),
             moved: false,
+            starved: false,
+            drained: false,
             bulk: None,
             helpers,
             wake,

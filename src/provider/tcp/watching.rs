@@ -21,6 +21,9 @@ impl Tcp<'_> {
     /// Hands over what is staged, and makes ready for sleep. `false`: something is there already.
     pub fn arm(&mut self) -> bool {
         self.flush_dirty(&mut Bytes::mib(1).0);
+        if core::mem::take(&mut self.starved) && self.drained {
+            return false; // what found no room may find it now
+        }
         if self.has_helpers() && !self.arm_aside() {
             return false;
         }
