@@ -157,6 +157,9 @@ fn documented() -> Vec<(String, usize)> {
             ("rings of 64 connections", 64 * rings_bytes(&default)),
             ("rings of 1000 connections", 1000 * rings_bytes(&default)),
             ("rings of 1000 connections, shortest", 1000 * rings_bytes(&shortest())),
+            ("10000 connections", of(10_000).bytes()),
+            ("reserve of 1 connection over TCP", tcp::peer_reserve_bytes(1)),
+            ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
         ]
         .map(|(name, number)| (name.to_owned(), number)),
     );

@@ -34,6 +34,7 @@ mod tests;
 mod threads;
 mod watching;
 
+pub use area::part_bytes as peer_reserve_bytes;
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
 use crate::base::carve::BlockTooSmall;
