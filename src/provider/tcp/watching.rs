@@ -74,8 +74,8 @@ impl Tcp<'_> {
         true
     }
 
-    /// Counts a poll while streams are watched: when they are few, and nobody has slept for a while,
-    /// they need not be.
+    /// Counts a poll while streams are watched: when they are few, and nobody has slept for a
+    /// while, they need not be.
     #[cold]
     pub(super) fn poll_awake(&mut self) {
         if self.open_count > DIRECT_MAX {
