@@ -191,12 +191,14 @@ fn a_data_stream_needs_the_proof_of_its_link_and_a_replayed_one_is_dropped() {
         let (listener, handle) = b.band.listen().unwrap();
         let (link, numbers) = link_tcp(&handle, limits.key.as_ref());
         let (_, other) = link_tcp(&handle, limits.key.as_ref());
-        let proof = |numbers| key::stream_proof(limits.key.as_ref(), numbers, 5, 0);
         let target = handle.listener;
         let connect = ConnectHello { connection: 5, target, streams: 1, ..ConnectHello::ZERO };
+        let (endpoint_id, connection) = (0xabcd, 5);
+        let hello =
+            StreamHello { endpoint_id, connection, streams: 1, ask: 1, ..StreamHello::ZERO };
+        let proof = |numbers| key::stream_proof(limits.key.as_ref(), numbers, &hello);
         let stream = |proof| {
-            let hello =
-                StreamHello { endpoint_id: 0xabcd, proof, connection: 5, stream: 0, streams: 1 };
+            let hello = StreamHello { proof, ..hello };
             let raw = RawTcp::dial(&handle);
             raw.send(Frame::StreamHello(hello, connect));
             raw
@@ -218,6 +220,50 @@ fn a_data_stream_needs_the_proof_of_its_link_and_a_replayed_one_is_dropped() {
         assert!(b.band.peer_text(here, &mut [0; 64]) > 0);
         assert_ne!(proof(&other), proof(&numbers));
         drop(good);
+    }
+}
+
+#[test]
+fn a_hello_that_was_recorded_is_worth_nothing_after_its_connection_closed() {
+    for limits in [Limits::tcp(), keyed_of(Limits::tcp(), KEY)] {
+        let b = Node::new(&limits);
+        let (listener, handle) = b.band.listen().unwrap();
+        let (link, numbers) = link_tcp(&handle, limits.key.as_ref());
+        let target = handle.listener;
+        let say = |connection, ask| {
+            let connect = ConnectHello { connection, target, streams: 1, ..ConnectHello::ZERO };
+            let (endpoint_id, streams) = (0xabcd, 1);
+            let mut hello =
+                StreamHello { endpoint_id, connection, streams, ask, ..StreamHello::ZERO };
+            hello.proof = key::stream_proof(limits.key.as_ref(), &numbers, &hello);
+            let raw = RawTcp::dial(&handle);
+            raw.send(Frame::StreamHello(hello, connect));
+            raw
+        };
+        let strangers = b.band.counters().strangers;
+        for (round, (connection, ask)) in [(5, 7), (5, 6), (9, 2000)].into_iter().enumerate() {
+            let good = say(connection, ask);
+            let Frame::Accepted(accepted) = link.receive() else { panic!("not accepted") };
+            let here = until("accept", || b.band.accept(listener).unwrap());
+            b.band.connection_close(here).unwrap();
+            assert!(matches!(link.receive(), Frame::Closed(_)));
+            let (target, reason) = (accepted.connection, RefuseReason::Closed as u32);
+            let closed = RefusedHello { target, reason, major: crosstie::wire::WIRE_MAJOR };
+            link.send(Frame::Closed(closed));
+            drop(good);
+            until("free", || b.all_free());
+            // the same bytes, on the link that still stands
+            say(connection, ask).closed();
+            assert_eq!(b.band.counters().strangers, strangers + round as u64 + 1);
+            assert_eq!(b.band.accept(listener), Ok(None));
+        }
+        // too low to be remembered, and none at all
+        for ask in [900, 1, 0] {
+            say(5, ask).closed();
+        }
+        assert_eq!(b.band.accept(listener), Ok(None));
+        drop(say(5, 2001));
+        assert!(matches!(link.receive(), Frame::Accepted(_)));
     }
 }
 

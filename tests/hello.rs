@@ -264,6 +264,7 @@ fn over_tcp_too_a_newer_minor_version_works() {
             connection: 5,
             stream: 0,
             streams: 1,
+            ask: 1,
         };
         let data = RawTcp::dial(&handle);
         data.send_bytes(&change(encoded(Frame::StreamHello(stream, connect)), None));

@@ -145,6 +145,68 @@ fn role_vanish() {
     println!("vanished");
 }
 
+/// From now on nothing that is sent to this socket arrives: its kernel drops it, unacknowledged.
+fn black_hole(stream: i32) {
+    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
+    let mut filters = [drop_all];
+    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: a whole program, which the kernel copies.
+    let rc =
+        unsafe { libc::setsockopt(stream, level, option, (&raw const program).cast(), length) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn stalls() -> usize {
+    let of = |note: &&Note| matches!(note, Note::Stalled { .. });
+    SAID.lock().unwrap().iter().filter(of).count()
+}
+
+#[test]
+fn a_stream_whose_packets_vanish_ends_its_connection_alone_although_the_link_answers() {
+    let deadline = Span::millis(800);
+    let limits =
+        Limits { peer_deadline: deadline, note: listen_to_notes, streams: 3, ..Limits::tcp() };
+    let (mut a, mut b) = (Node::new(&limits), Node::new(&limits));
+    let (listener, handle) = b.band.listen().unwrap();
+    let bytes = handle.encode();
+    let mut all = [0; 3].map(|_| pair(&a, &b, listener, &bytes));
+    // the first is full of what nobody reads, the second idle; the last one's second stream
+    // leads nowhere
+    let lanes = all.map(|(here, there)| {
+        (a.established(here).unwrap().streams[1], b.established(there).unwrap().streams[1])
+    });
+    for (near, far) in lanes {
+        carry(near, far);
+    }
+    assert_eq!(filled(lanes[0].0), libc::EAGAIN);
+    black_hole(lanes[2].1);
+    assert_eq!(filled(lanes[2].0), libc::EAGAIN);
+    for round in 1..3 {
+        let (here, there) = all[2];
+        assert_eq!(until("gone", || a.gone(here)), DownCause::Failed);
+        assert_eq!(stalls(), round);
+        assert_eq!((a.gone(all[0].0), a.gone(all[1].0), b.gone(there)), (None, None, None));
+        carry(lanes[1].0, lanes[1].1);
+        // closed as any other; its peer hears of it over the link
+        a.band.connection_close(here).unwrap();
+        assert_eq!(until("closed", || b.gone(there)), DownCause::Closed);
+        b.band.connection_close(there).unwrap();
+        all[2] = pair(&a, &b, listener, &bytes);
+        let far = b.established(all[2].1).unwrap().streams[0];
+        black_hole(far);
+        carry_into_nothing(a.established(all[2].0).unwrap().streams[0]);
+    }
+    assert_eq!(a.band.counters().links_lost + b.band.counters().links_lost, 0);
+}
+
+/// Sends a byte.
+fn carry_into_nothing(stream: i32) {
+    // SAFETY: one readable byte.
+    assert_eq!(unsafe { libc::send(stream, [0u8].as_ptr().cast(), 1, 0) }, 1);
+}
+
 /// Peers over TCP, with one stream.
 const STREAMS: u32 = 1;
 

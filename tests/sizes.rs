@@ -157,6 +157,9 @@ fn documented() -> Vec<(String, usize)> {
             ("rings of 64 connections", 64 * rings_bytes(&default)),
             ("rings of 1000 connections", 1000 * rings_bytes(&default)),
             ("rings of 1000 connections, shortest", 1000 * rings_bytes(&shortest())),
+            ("10000 connections", of(10_000).bytes()),
+            ("reserve of 1 connection over TCP", tcp::peer_reserve_bytes(1)),
+            ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
         ]
         .map(|(name, number)| (name.to_owned(), number)),
     );
@@ -266,5 +269,17 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + 64
             + lines(c);
         assert_eq!(machine + regions + band + rail, options.bytes(), "{options:?}");
+    }
+}
+
+#[test]
+fn every_setting_is_in_the_readme() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for setting in crosstie::host::settings::SETTINGS {
+        let named = |line: &str| {
+            let cell = line.strip_prefix('|').and_then(|rest| rest.split('|').next());
+            cell.is_some_and(|cell| cell.contains(&format!("`{}`", setting.name)))
+        };
+        assert!(text.lines().any(named), "{} is not in the table of README.md", setting.name);
     }
 }

@@ -234,6 +234,7 @@ fn ten_thousand_bogus_connections_cost_little_and_peers_connect_meanwhile() {
 struct Hand {
     link: TcpStream,
     reply: LinkHello,
+    asks: std::cell::Cell<u64>,
 }
 
 impl Hand {
@@ -242,7 +243,11 @@ impl Hand {
         link.write_all(&bytes_of(&Frame::LinkHello(hello_to(handle)))).unwrap();
         let Some(Frame::LinkReply(reply)) = next(&mut link) else { panic!("no reply") };
         let Some(Frame::Addresses(_)) = next(&mut link) else { panic!("no addresses") };
-        Hand { link, reply }
+        Hand::of(link, reply)
+    }
+
+    fn of(link: TcpStream, reply: LinkHello) -> Hand {
+        Hand { link, reply, asks: std::cell::Cell::new(0) }
     }
 
     fn ready(&mut self) {
@@ -262,7 +267,9 @@ impl Hand {
         streams: u32,
         proof: u128,
     ) -> TcpStream {
-        let hello = StreamHello { endpoint_id: 2, proof, connection, stream, streams };
+        let ask = self.asks.get() + 1;
+        self.asks.set(ask);
+        let hello = StreamHello { endpoint_id: 2, proof, connection, stream, streams, ask };
         let connect =
             ConnectHello { connection, target: handle.listener, streams, ..ConnectHello::ZERO };
         let mut socket = dial_tcp(handle);
@@ -353,7 +360,7 @@ fn a_half_open_link_is_dropped_at_the_deadline_and_its_end_frees_what_was_gather
             let mut link = dial_tcp(&handle);
             link.write_all(&bytes_of(&Frame::LinkHello(hello_to(&handle)))).unwrap();
             match next(&mut link) {
-                Some(Frame::LinkReply(reply)) => Some(Hand { link, reply }),
+                Some(Frame::LinkReply(reply)) => Some(Hand::of(link, reply)),
                 Some(Frame::Refused(_)) => None,
                 other => panic!("{other:?}"),
             }

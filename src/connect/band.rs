@@ -103,7 +103,7 @@ pub struct Band<M: LinkMemory> {
 impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
-    /// *Cost*: allocates all tables: about 350 bytes per connection, 800 per link, one bit per pair
+    /// *Cost*: allocates all tables: about 450 bytes per connection, 900 per link, one bit per pair
     /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::error::ConnectError;
-use super::event::Side;
+use super::event::{STREAMS_MAX, Side};
+use super::stalls::Stall;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
 use crate::fabric::completion::DownCause;
@@ -55,6 +56,10 @@ pub(super) struct Connection {
     pub stream_count: u8,
     /// A bit for each stream on which its hello is still to be sent.
     pub streams_unsent: u8,
+    /// How long the streams' bytes have been without an answer.
+    pub stalls: [Stall; STREAMS_MAX],
+    /// For so long that the connection has ended; the data thread is told, or owed it.
+    pub stalled: bool,
     /// The stream that asks for the connection has come.
     pub streams_asked: bool,
     /// The endpoint and listener that its caller goes on asking for by handle.
@@ -97,6 +102,8 @@ impl Connection {
         deadline: Instant(0),
         stream_count: 0,
         streams_unsent: 0,
+        stalls: [Stall::NONE; STREAMS_MAX],
+        stalled: false,
         streams_asked: false,
         keyed: None,
         queued: false,

@@ -16,6 +16,7 @@ use super::listening::{Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::{NAME_BYTES, Peer};
+use super::stalls::Rounds;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use crate::base::sync::AtomicU64;
@@ -68,6 +69,14 @@ pub enum Note {
         /// Who.
         peer: Peer,
         /// How long it was silent.
+        silent: Span,
+    },
+    /// Packets of one connection vanish on the way, although its peer answers otherwise: the
+    /// connection has ended.
+    Stalled {
+        /// Who.
+        peer: Peer,
+        /// How long its host has acknowledged nothing of that connection.
         silent: Span,
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
@@ -147,6 +156,8 @@ pub(super) struct Control<M: LinkMemory> {
     /// When we had time for the silences of peers last, and when we must have some again.
     pub looked: Instant,
     pub hearing_next: Instant,
+    /// When data streams are looked at for vanished packets, and which.
+    pub stalls: Rounds,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -216,6 +227,7 @@ impl<M: LinkMemory> Control<M> {
             next_look: Instant(u64::MAX),
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),
+            stalls: Rounds::NONE,
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
@@ -282,6 +294,7 @@ impl<M: LinkMemory> Control<M> {
         self.attempts_look(now);
         self.handshakes_look(now);
         self.liveness(now);
+        self.stalls_look(now);
     }
 
     /// Ends handshakes that take too long, and dials again where it is time.

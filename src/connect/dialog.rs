@@ -101,6 +101,7 @@ impl<M: LinkMemory> Control<M> {
         self.listeners[listener].push(&mut self.connections, index);
         self.owe(index, true, None);
         self.flush(index);
+        self.stalls_start(index);
     }
 
     /// Whether a number means a listener of ours that is open.
@@ -154,6 +155,7 @@ impl<M: LinkMemory> Control<M> {
             self.flush(index);
         } else {
             self.owe(index, true, None);
+            self.stalls_start(index);
         }
     }
 
@@ -186,7 +188,7 @@ impl<M: LinkMemory> Control<M> {
             self.close(index);
             return;
         }
-        if !connection.closed_here {
+        if !connection.closed_here && !connection.stalled {
             self.owe(index, false, Some(DownCause::Closed));
         }
         self.finish(index);
@@ -238,7 +240,7 @@ impl<M: LinkMemory> Control<M> {
             Phase::Open => {
                 connection.owes_hello = false;
                 connection.owes_closed = false;
-                let known = connection.peer_closed;
+                let known = connection.peer_closed || connection.stalled;
                 connection.peer_closed = true;
                 if !connection.closed_here && !known {
                     self.owe(index, false, Some(cause));

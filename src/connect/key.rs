@@ -5,6 +5,7 @@
 
 extern crate std;
 
+use crate::wire::hello::StreamHello;
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -143,13 +144,14 @@ impl Key {
         mac
     }
 
-    fn stream(&self, numbers: &LinkNumbers, connection: u64, stream: u32) -> Hmac<Sha256> {
+    fn stream(&self, numbers: &LinkNumbers, hello: &StreamHello) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         mac.update(b"xtie stream\0\0\0\0\0");
         mac.update(&numbers.connector.to_le_bytes());
         mac.update(&numbers.listener.to_le_bytes());
-        mac.update(&connection.to_le_bytes());
-        mac.update(&stream.to_le_bytes());
+        mac.update(&hello.connection.to_le_bytes());
+        mac.update(&hello.stream.to_le_bytes());
+        mac.update(&hello.ask.to_le_bytes());
         mac
     }
 }
@@ -182,34 +184,23 @@ pub fn link_proves(
 }
 
 /// The proof that goes with a `StreamHello`: without a key it is the listener's number, which only
-/// the two ends of the link know.
-pub fn stream_proof(
-    key: Option<&Key>,
-    numbers: &LinkNumbers,
-    connection: u64,
-    stream: u32,
-) -> u128 {
+/// the two ends of the link know. What the hello says as its proof does not count.
+pub fn stream_proof(key: Option<&Key>, numbers: &LinkNumbers, hello: &StreamHello) -> u128 {
     let Some(key) = key else { return numbers.listener };
-    let proof: [u8; 32] = key.stream(numbers, connection, stream).finalize().into_bytes().into();
+    let proof: [u8; 32] = key.stream(numbers, hello).finalize().into_bytes().into();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&proof[..16]);
     u128::from_le_bytes(bytes)
 }
 
 /// Whether a `StreamHello` belongs to the link.
-pub fn stream_proves(
-    key: Option<&Key>,
-    numbers: &LinkNumbers,
-    connection: u64,
-    stream: u32,
-    proof: u128,
-) -> bool {
+pub fn stream_proves(key: Option<&Key>, numbers: &LinkNumbers, hello: &StreamHello) -> bool {
     match key {
         // one number has no parts that could be guessed one by one
-        None => numbers.listener != 0 && proof == numbers.listener,
+        None => numbers.listener != 0 && hello.proof == numbers.listener,
         Some(key) => {
-            let mac = key.stream(numbers, connection, stream);
-            mac.verify_truncated_left(&proof.to_le_bytes()).is_ok()
+            let mac = key.stream(numbers, hello);
+            mac.verify_truncated_left(&hello.proof.to_le_bytes()).is_ok()
         }
     }
 }

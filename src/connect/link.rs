@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::address::Address;
+use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
 use super::event::{Rail, Side};
@@ -94,6 +95,8 @@ pub(super) struct Link<Mapping> {
     pub peer_nonce: u128,
     /// Data streams of each connection.
     pub streams: u32,
+    /// The numbers of its `StreamHello`s: ours where we connect, else the peer's.
+    pub asks: Asks,
     /// When the peer was heard last.
     pub hearing: Hearing,
     /// Whether it is asked when it is silent.
@@ -140,6 +143,7 @@ impl<Mapping> Link<Mapping> {
             nonce: 0,
             peer_nonce: 0,
             streams: 0,
+            asks: Asks::NONE,
             hearing: Hearing::NONE,
             pings: false,
             deadline: Instant(0),

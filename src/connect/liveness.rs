@@ -4,7 +4,8 @@
 //! nothing is acknowledged any more ([`super::stream`]), and its link ends. A peer that is
 //! *stopped*, or does not get a processor, still has a kernel that acknowledges: its link stays,
 //! and it is reported, once when it has said nothing for the deadline, and once when it speaks
-//! again. Time is monotonic; and time in which we did not look ourselves counts for nobody.
+//! again. Time is monotonic; and time in which we did not look ourselves counts for nobody. A data
+//! stream whose packets vanish while its link answers is the business of [`super::stalls`].
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;
@@ -77,6 +78,11 @@ impl Hearing {
         self.due = now.after(Span(deadline.0 / PINGS));
         self.asked = None;
         core::mem::take(&mut self.reported).then_some(silent)
+    }
+
+    /// Whether something has come since then.
+    pub fn is_heard_since(&self, then: Instant) -> bool {
+        self.heard > then
     }
 
     /// Nobody looked for too long: the peer gets its time again.

@@ -31,6 +31,7 @@ extern crate std;
 
 mod address;
 mod announce;
+mod asks;
 mod band;
 mod channel;
 mod connection;
@@ -56,6 +57,7 @@ mod reading;
 mod requests;
 mod route;
 mod socket;
+mod stalls;
 mod stream;
 mod streams;
 mod table;

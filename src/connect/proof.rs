@@ -53,15 +53,13 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// What our hello on a data stream says in its proof.
-    pub fn stream_proof(&self, link: u32, connection: u64, stream: u32) -> u128 {
-        key::stream_proof(self.config.key.as_ref(), &self.numbers(link), connection, stream)
+    pub fn stream_proof(&self, link: u32, hello: &StreamHello) -> u128 {
+        key::stream_proof(self.config.key.as_ref(), &self.numbers(link), hello)
     }
 
     /// Whether a data stream's proof is that of this link.
     pub fn stream_verify(&self, link: u32, hello: &StreamHello) -> bool {
-        let key = self.config.key.as_ref();
-        let StreamHello { connection, stream, proof, .. } = *hello;
-        key::stream_proves(key, &self.numbers(link), connection, stream, proof)
+        key::stream_proves(self.config.key.as_ref(), &self.numbers(link), hello)
     }
 }
 

@@ -8,6 +8,7 @@
 extern crate std;
 
 use super::address;
+use super::asks::Ask;
 use super::connection::{NONE, Phase};
 use super::control::{Control, TOKEN_STREAM};
 use super::dialing::system;
@@ -58,18 +59,20 @@ impl<M: LinkMemory> Control<M> {
     fn stream_say(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
         let connection = &self.connections[index as usize];
         let number = connection.handle(index).pack();
-        let hello = StreamHello {
+        let link = connection.link;
+        let mut hello = StreamHello {
             endpoint_id: self.endpoint_id,
-            proof: self.stream_proof(connection.link, number, stream),
+            proof: 0,
             connection: number,
             stream,
             streams: u32::from(connection.stream_count),
+            ask: self.links[link as usize].asks.next(),
         };
+        hello.proof = self.stream_proof(link, &hello);
         let frame = Frame::StreamHello(hello, self.connect_hello(index));
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
-        let link = &self.links[connection.link as usize];
-        let peer = link.peer;
+        let peer = self.links[link as usize].peer;
         let Some(socket) = &self.streams[index as usize][stream as usize] else { return Ok(()) };
         let bit = 1 << stream;
         match socket.send(&bytes[..length]) {
@@ -211,6 +214,16 @@ impl<M: LinkMemory> Control<M> {
             // the link's last word was sent before, and is mostly there
             self.pump(link);
             if self.link_of_stream(hello) != Some(link) {
+                return;
+            }
+        }
+        match self.links[link as usize].asks.take(hello.ask) {
+            Ask::Fresh => {}
+            // long overtaken: its writer asks again
+            Ask::Late => return,
+            Ask::Seen => {
+                // somebody has recorded it
+                self.stranger();
                 return;
             }
         }

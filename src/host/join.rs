@@ -80,6 +80,8 @@ pub(super) fn tcp_use(
     let rail = endpoint.rail_mut();
     rail.peer_open_tcp(PeerIndex(index), streams).map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
+        // nothing was taken into use: asked again after some progress
+        tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
     let setup = ConnectionSetup {

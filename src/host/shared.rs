@@ -184,6 +184,14 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
         ),
+        Note::Stalled { peer, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} answers, but its host has acknowledged nothing of one connection for {} \
+                 ms: packets of that connection are lost on the way, and it has ended",
+                silent.0 / 1_000_000
+            ),
+        ),
         Note::Descriptors(_) => say(
             Level::Warning,
             "a peer was turned away: this process may open no more file descriptors (ulimit -n)",

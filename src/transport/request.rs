@@ -87,7 +87,7 @@ const fn number(kind: u64, connection: ConnectionIndex, record: u8, generation: 
 /// Why a request was not accepted. Nothing was changed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum SubmitError {
-    /// No record is free now: test outstanding requests, then call again.
+    /// No record is free now: test outstanding requests, or make progress, then call again.
     Again,
     /// No such connection, or it is closed.
     Connection,

@@ -234,6 +234,8 @@ wire_struct! {
         stream: u32 = 40,
         /// How many streams it has.
         streams: u32 = 44,
+        /// Counts the writer's `StreamHello`s on the link, from 1: none comes twice.
+        ask: u64 = 48,
     }
 }
 

@@ -40,16 +40,23 @@ fn proofs_are_those_of_the_wire_format() {
         assert_eq!(hex(&bytes), expected, "{step:?}");
         assert!(link_proves(Some(&key), step, &NUMBERS, proof));
     }
-    let proof = stream_proof(Some(&key), &NUMBERS, 0x4142434445464748, 3);
-    assert_eq!(hex(&proof.to_le_bytes()), "7395bf2b8cbaa4bc4b819d7621af364a");
-    assert!(stream_proves(Some(&key), &NUMBERS, 0x4142434445464748, 3, proof));
+    let hello =
+        StreamHello { connection: 0x4142434445464748, stream: 3, ask: 9, ..StreamHello::ZERO };
+    let proof = stream_proof(Some(&key), &NUMBERS, &hello);
+    assert_eq!(hex(&proof.to_le_bytes()), "660e93139a7c0f5d937aed76e92d0290");
+    assert!(stream_proves(Some(&key), &NUMBERS, &StreamHello { proof, ..hello }));
 }
 
 #[test]
 fn another_key_another_step_or_other_numbers_prove_nothing() {
     let (key, other) = (Key::new(KEY).unwrap(), Key::new(b"a key of another test").unwrap());
     let ready = link_proof(Some(&key), Step::Ready, &NUMBERS);
-    let stream = stream_proof(Some(&key), &NUMBERS, 1, 2);
+    let hello = StreamHello { connection: 1, stream: 2, ask: 3, ..StreamHello::ZERO };
+    let stream = stream_proof(Some(&key), &NUMBERS, &hello);
+    let proves = |key: Option<&Key>, numbers: &LinkNumbers, hello: &StreamHello, proof| {
+        stream_proves(key, numbers, &StreamHello { proof, ..*hello })
+    };
+    assert!(proves(Some(&key), &NUMBERS, &hello, stream));
     assert!(!link_proves(Some(&other), Step::Ready, &NUMBERS, ready));
     assert!(!link_proves(Some(&key), Step::Reply, &NUMBERS, ready));
     assert!(!link_proves(Some(&key), Step::Ready, &NUMBERS, (ready.1, ready.0)));
@@ -57,23 +64,27 @@ fn another_key_another_step_or_other_numbers_prove_nothing() {
     // one side alone has a key
     assert!(!link_proves(None, Step::Ready, &NUMBERS, ready));
     assert!(link_proves(None, Step::Ready, &NUMBERS, (0, 0)));
-    assert!(!stream_proves(Some(&key), &NUMBERS, 1, 2, NUMBERS.listener));
-    assert!(!stream_proves(None, &NUMBERS, 1, 2, stream));
-    assert!(stream_proves(None, &NUMBERS, 1, 2, NUMBERS.listener));
+    assert!(!proves(Some(&key), &NUMBERS, &hello, NUMBERS.listener));
+    assert!(!proves(None, &NUMBERS, &hello, stream));
+    assert!(proves(None, &NUMBERS, &hello, NUMBERS.listener));
     // before a number was said, zero is not it
-    assert!(!stream_proves(None, &LinkNumbers::default(), 1, 2, 0));
-    assert!(!stream_proves(Some(&key), &NUMBERS, 1, 3, stream));
-    assert!(!stream_proves(Some(&key), &NUMBERS, 2, 2, stream));
+    assert!(!proves(None, &LinkNumbers::default(), &hello, 0));
+    let others = [
+        StreamHello { stream: 3, ..hello },
+        StreamHello { connection: 2, ..hello },
+        StreamHello { ask: 4, ..hello },
+    ];
+    assert!(others.iter().all(|other| !proves(Some(&key), &NUMBERS, other, stream)));
     // what was recorded on one link is worth nothing on the next
     let fresh = LinkNumbers { listener: 7, ..NUMBERS };
     assert!(!link_proves(Some(&key), Step::Ready, &fresh, ready));
-    assert!(!stream_proves(Some(&key), &fresh, 1, 2, stream));
-    assert!(!stream_proves(None, &fresh, 1, 2, NUMBERS.listener));
+    assert!(!proves(Some(&key), &fresh, &hello, stream));
+    assert!(!proves(None, &fresh, &hello, NUMBERS.listener));
     // every bit counts
     for bit in 0..128 {
         assert!(!link_proves(Some(&key), Step::Ready, &NUMBERS, (ready.0 ^ 1 << bit, ready.1)));
         assert!(!link_proves(Some(&key), Step::Ready, &NUMBERS, (ready.0, ready.1 ^ 1 << bit)));
-        assert!(!stream_proves(Some(&key), &NUMBERS, 1, 2, stream ^ 1 << bit));
+        assert!(!proves(Some(&key), &NUMBERS, &hello, stream ^ 1 << bit));
     }
 }
 

@@ -53,7 +53,8 @@ pub struct Area {
     streams: usize,
 }
 
-const fn part_bytes(streams: usize) -> usize {
+/// Address space of one peer with so many streams; what is used of it becomes memory.
+pub const fn part_bytes(streams: usize) -> usize {
     let staging = STAGING_FIRST as usize + (streams - 1) * STAGING_OTHER as usize;
     staging + streams * STREAM_TABLES + SLOT_TABLE + SLOTS * SEND_BYTES_MAX as usize
 }

@@ -57,7 +57,7 @@ impl Tcp<'_> {
     pub(super) fn open_aside(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
         let count = self.helpers.iter().flatten().count();
         if self.peers[peer.as_usize()].aside.closing != 0 {
-            return Err(PeerOpenError::System(libc::EAGAIN));
+            return Err(PeerOpenError::Again);
         }
         let mut copies = [-1; STREAMS_MAX];
         for (n, fd) in fds.iter().enumerate() {
@@ -201,7 +201,9 @@ impl Tcp<'_> {
                 }
             }
             Event::Closed { peer } => {
-                self.peers[peer.as_usize()].aside.closing &= !(1 << helper);
+                let aside = &mut self.peers[peer.as_usize()].aside;
+                aside.closing &= !(1 << helper);
+                self.peers_open -= u32::from(aside.closing == 0);
             }
             Event::Up(Up::Release { region }) => self.domain.pin(region, -1),
             Event::Up(Up::Ask { stream, serial, key, address, length }) => {

@@ -189,7 +189,8 @@ impl Tcp<'_> {
             self.close_aside(peer);
         }
         self.peers[peer].state = State::Closed;
-        self.peers_open -= 1;
+        // one that threads still let go of is polled for until they have
+        self.peers_open -= u32::from(self.peers[peer].aside.closing == 0);
         self.area.release(peer);
     }
 }

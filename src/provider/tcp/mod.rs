@@ -34,6 +34,7 @@ mod tests;
 mod threads;
 mod watching;
 
+pub use area::part_bytes as peer_reserve_bytes;
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
 use crate::base::carve::BlockTooSmall;
@@ -87,6 +88,8 @@ pub enum PeerOpenError {
     Index,
     /// No stream, or too many.
     Streams,
+    /// Threads still let go of the last peer of that number: poll, then call again.
+    Again,
     /// The kernel refused, with its code.
     System(i32),
 }

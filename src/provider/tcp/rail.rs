@@ -238,7 +238,7 @@ impl<'m> Tcp<'m> {
         self.endings > 0
     }
 
-    /// Whether no peer is open, so that polling is of no use.
+    /// Whether no peer is open, or held by a thread, so that polling is of no use.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.peers_open == 0
