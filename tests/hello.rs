@@ -247,7 +247,8 @@ fn encoded(frame: Frame) -> Vec<u8> {
 
 #[test]
 fn over_tcp_too_a_newer_minor_version_works() {
-    let changes: [fn(Vec<u8>, Option<usize>) -> Vec<u8>; 2] = [|frame, _| frame, later];
+    type Change = fn(Vec<u8>, Option<usize>) -> Vec<u8>;
+    let changes: [Change; 2] = [|frame, _| frame, later];
     for change in changes {
         let b = Node::new(&Limits::tcp());
         let (listener, handle) = b.band.listen().unwrap();
