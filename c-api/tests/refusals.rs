@@ -186,14 +186,26 @@ fn peer_without_descriptors_is_named() {
 
 #[test]
 fn peer_without_memory_is_named() {
+    if over_tcp() {
+        println!("left out: a connection over TCP takes no memory of the listener's");
+        return;
+    }
     refused_by("listen_without_memory", XTIE_ERR_PEER_MEMORY);
+}
+
+/// Whether this run is one of the rung `tcp`.
+fn over_tcp() -> bool {
+    std::env::var("CROSSTIE_RAILS").is_ok_and(|rails| rails == "tcp")
 }
 
 fn refused_by(name: &str, expected: xtie_result) {
     let it = Opened::new(&config(HOST));
     let (peer, handle) = Peer::start(name);
     expect(connect(&it, &handle).0, expected);
-    says(&it, &peer.0.id().to_string());
+    if !over_tcp() {
+        // over TCP it turns the caller away before it has said who it is
+        says(&it, &peer.0.id().to_string());
+    }
     let (_good, handle) = Peer::start("listen");
     expect(connect(&it, &handle).0, XTIE_OK);
     it.close();
@@ -210,7 +222,10 @@ fn deadline() {
     peer.signal(libc::SIGSTOP);
     let start = Instant::now();
     expect(connect(&it, &handle).0, XTIE_ERR_DEADLINE);
-    assert!(start.elapsed() >= Duration::from_millis(300), "before its time");
+    // between hosts a sixteenth is kept back, so that the cause is named before the caller gives up
+    let least_ms = if over_tcp() { 300 * 15 / 16 } else { 300 };
+    let taken = start.elapsed();
+    assert!(taken >= Duration::from_millis(least_ms), "before its time: {taken:?}");
     says(&it, "answer");
     expect(connect_asleep(&it, &handle), XTIE_ERR_DEADLINE);
     peer.signal(libc::SIGCONT);
