@@ -26,6 +26,8 @@ struct Target {
     listener: ListenerId,
     endpoint_id: u128,
     address: SocketAddr,
+    /// Where block and endpoint lie, so that whoever looks for leaks sees that they are kept.
+    _kept: [usize; 2],
 }
 
 fn target() -> &'static Target {
@@ -47,6 +49,7 @@ fn open() -> Target {
     // SAFETY: the block is never freed, and nobody else knows it.
     let endpoint = unsafe { Endpoint::open(block.start(), block.length(), &options) };
     let endpoint = Box::leak(Box::new(endpoint.expect("an endpoint")));
+    let _kept = [core::ptr::from_ref(block).addr(), core::ptr::from_ref(endpoint).addr()];
     // SAFETY: the endpoint is never closed.
     let shared = unsafe { endpoint.shared.place().as_ref() };
     let (listener, handle) = shared.listen().expect("a listener");
@@ -55,7 +58,7 @@ fn open() -> Target {
     let found = found.expect("127.0.0.1");
     let ip: [u8; 4] = found.ip[..4].try_into().expect("four bytes");
     let address = SocketAddr::from((ip, found.port));
-    Target { shared, listener, endpoint_id: handle.endpoint_id, address }
+    Target { shared, listener, endpoint_id: handle.endpoint_id, address, _kept }
 }
 
 /// First a count of cuts and as many places (in 256ths of the rest), then what is said.
