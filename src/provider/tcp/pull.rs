@@ -150,7 +150,7 @@ impl Tcp<'_> {
         let own = part.min(bytes as u64);
         let payload = &mut self.streams[index].payload;
         payload.left -= own;
-        payload.address += own;
+        payload.address = payload.address.wrapping_add(own);
         *budget = budget.saturating_sub(bytes as u64);
         self.scratch.end = bytes - own as usize;
         self.scratch.before = 0;
@@ -488,7 +488,7 @@ impl Tcp<'_> {
             self.unpin(pinned.unwrap_or(NONE));
             let payload = &mut self.streams[index].payload;
             payload.left -= part;
-            payload.address += part;
+            payload.address = payload.address.wrapping_add(part);
             self.scratch_pass(part as usize);
         }
         if self.streams[index].payload.left > 0 || !events.has_room() {

@@ -10,6 +10,7 @@ use crate::fabric::{
     RemoteSpan, Source,
 };
 use crate::provider::host_domain::HostDomain;
+use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -83,6 +84,27 @@ fn garbage_is_a_failure_and_what_came_before_it_is_reported() {
     a.poll(&mut [], Bytes::kib(64), Instant(0));
     liar.write_all(&[0xff; 100]).unwrap();
     assert_eq!(end(&mut b), (DownCause::Failed, 1));
+}
+
+#[test]
+fn write_to_the_end_of_the_address_space_is_read_and_dropped() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let mut liar = memory.sockets[0][0].try_clone().unwrap();
+    let [mut a, mut b] = memory.open();
+    let frame = StreamFrame::Write {
+        length: 4096,
+        key: 0,
+        address: u64::MAX - 8,
+        immediate: None,
+        silent: false,
+    };
+    let mut header = [0; HEADER_BYTES_MAX];
+    let length = frame.encode(&mut header);
+    liar.write_all(&header[..length]).unwrap();
+    liar.write_all(&[1; 4096]).unwrap();
+    send(&mut a, PEER);
+    a.poll(&mut [], Bytes::kib(64), Instant(0));
+    assert!(matches!(poll(&mut b)[..], [Completion::Received { .. }]));
 }
 
 #[test]
