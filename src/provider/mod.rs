@@ -5,6 +5,8 @@
 mod fifo;
 #[cfg(not(loom))]
 pub mod host_domain;
+#[cfg(feature = "std")]
+mod ops;
 pub mod random;
 #[cfg(not(loom))]
 mod touch;

@@ -1,8 +1,11 @@
-//! Ops that were accepted and have not been reported: one table for all peers, threaded into lists.
+//! What the shared-memory rail keeps of an op.
 #![forbid(unsafe_code)]
 
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{Completion, LocalSpan, OpError, OpErrorKind, OpId, RemoteSpan};
+use crate::provider::ops::{self, Linked};
+
+pub use crate::provider::ops::List;
 
 /// What an entry is.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -116,119 +119,28 @@ impl Entry {
     }
 }
 
-/// First and last of a list of entries, as index plus one. Zeroed: empty.
-#[derive(Copy, Clone, Default, Debug)]
-#[repr(C)]
-pub struct List {
-    first: u32,
-    last: u32,
-}
-
-impl List {
-    /// Whether nothing is in it.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.first == 0
-    }
-
-    /// The oldest entry.
+impl Linked for Entry {
     #[inline]
-    pub fn first(&self) -> Option<u32> {
-        self.first.checked_sub(1)
-    }
-}
-
-/// The table.
-#[derive(Debug)]
-pub struct Ops<'m> {
-    entries: &'m mut [Entry],
-    free: List,
-    done: List,
-}
-
-impl<'m> Ops<'m> {
-    /// A table in which every entry is free.
-    pub fn new(entries: &'m mut [Entry]) -> Ops<'m> {
-        let mut ops = Ops { entries, free: List::default(), done: List::default() };
-        for index in 0..ops.entries.len() as u32 {
-            let mut free = ops.free;
-            ops.append(&mut free, index);
-            ops.free = free;
-        }
-        ops
+    fn next(&self) -> u32 {
+        self.next
     }
 
-    /// Takes an entry, or `None` when all are in use.
-    pub fn acquire(&mut self, entry: Entry) -> Option<u32> {
-        let mut free = self.free;
-        let index = self.take_first(&mut free)?;
-        self.free = free;
-        self.entries[index as usize] = entry;
-        Some(index)
-    }
-
-    /// Whether no entry is free.
-    pub fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
-    /// The entry at `index`.
     #[inline]
-    pub fn get(&mut self, index: u32) -> &mut Entry {
-        &mut self.entries[index as usize]
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
     }
+}
 
-    /// Puts an entry, which is in no list, at the end of one.
-    pub fn append(&mut self, list: &mut List, index: u32) {
-        self.entries[index as usize].next = 0;
-        match list.last.checked_sub(1) {
-            Some(last) => self.entries[last as usize].next = index + 1,
-            None => list.first = index + 1,
-        }
-        list.last = index + 1;
-    }
+/// The table of this rail.
+pub type Ops<'m> = ops::Ops<'m, Entry>;
 
-    /// Takes the oldest entry out of a list.
-    pub fn take_first(&mut self, list: &mut List) -> Option<u32> {
-        let index = list.first()?;
-        list.first = self.entries[index as usize].next;
-        if list.first == 0 {
-            list.last = 0;
-        }
-        Some(index)
-    }
-
-    /// The entry after `index` in its list.
-    pub fn after(&self, index: u32) -> Option<u32> {
-        self.entries[index as usize].next.checked_sub(1)
-    }
-
-    /// Ends an op that is in no list: `take_done` will hand it out.
-    pub fn finish(&mut self, index: u32, outcome: Outcome, code: i32) {
+impl Ops<'_> {
+    /// Ends an op that is in no list, in this way.
+    pub fn end(&mut self, index: u32, outcome: Outcome, code: i32) {
         let entry = self.get(index);
         entry.outcome = outcome;
         entry.code = code;
-        let mut done = self.done;
-        self.append(&mut done, index);
-        self.done = done;
-    }
-
-    /// Whether nothing waits to be reported.
-    #[inline(always)]
-    pub fn none_done(&self) -> bool {
-        self.done.is_empty()
-    }
-
-    /// The oldest ended op; its entry is free now.
-    pub fn take_done(&mut self) -> Option<Entry> {
-        let mut done = self.done;
-        let index = self.take_first(&mut done)?;
-        self.done = done;
-        let entry = self.entries[index as usize];
-        let mut free = self.free;
-        self.append(&mut free, index);
-        self.free = free;
-        Some(entry)
+        self.finish(index);
     }
 }
 
@@ -252,8 +164,8 @@ mod tests {
             assert_eq!(ops.take_first(&mut list), Some(a));
             assert_eq!(ops.take_first(&mut list), Some(b));
             assert!(list.is_empty());
-            ops.finish(b, Outcome::Success, 0);
-            ops.finish(a, Outcome::Key, 0);
+            ops.end(b, Outcome::Success, 0);
+            ops.end(a, Outcome::Key, 0);
             assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id + 100)));
             assert_eq!(ops.take_done().map(|e| e.id), Some(OpId(id)));
             assert!(ops.none_done());

@@ -108,7 +108,7 @@ pub(super) fn finish(ops: &mut Ops, regions: RegionTable, index: u32, how: Outco
         entry.pinned = false;
         regions.pin(Handle::unpack(entry.local.key().0).index, -1);
     }
-    ops.finish(index, how, code);
+    ops.end(index, how, code);
 }
 
 /// One connection. Zeroed: closed.

@@ -1,8 +1,11 @@
-//! Ops that were accepted and have not been reported: one table for all peers, threaded into lists.
+//! What the TCP rail keeps of an op.
 #![forbid(unsafe_code)]
 
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::fabric::{Completion, OpError, OpErrorKind, OpId};
+use crate::provider::ops::{self, Linked};
+
+pub use crate::provider::ops::List;
 
 /// How an op ended.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -62,126 +65,20 @@ impl Entry {
     }
 }
 
-/// First and last of a list of entries, as index plus one. Zeroed: empty.
-#[derive(Copy, Clone, Default, Debug)]
-#[repr(C)]
-pub struct List {
-    first: u32,
-    last: u32,
-}
-
-impl List {
-    /// Whether nothing is in it.
+impl Linked for Entry {
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.first == 0
+    fn next(&self) -> u32 {
+        self.next
     }
 
-    /// The oldest entry.
     #[inline]
-    pub fn first(&self) -> Option<u32> {
-        self.first.checked_sub(1)
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
     }
 }
 
-/// The table.
-#[derive(Debug)]
-pub struct Ops<'m> {
-    entries: &'m mut [Entry],
-    free: List,
-    done: List,
-}
-
-impl<'m> Ops<'m> {
-    /// A table in which every entry is free.
-    pub fn new(entries: &'m mut [Entry]) -> Ops<'m> {
-        let mut ops = Ops { entries, free: List::default(), done: List::default() };
-        let mut free = List::default();
-        for index in 0..ops.entries.len() as u32 {
-            ops.append(&mut free, index);
-        }
-        ops.free = free;
-        ops
-    }
-
-    /// Takes an entry, or `None` when all are in use.
-    #[inline]
-    pub fn acquire(&mut self, entry: Entry) -> Option<u32> {
-        let mut free = self.free;
-        let index = self.take_first(&mut free)?;
-        self.free = free;
-        self.entries[index as usize] = entry;
-        Some(index)
-    }
-
-    /// Whether no entry is free.
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
-    /// The entry at `index`.
-    #[inline]
-    pub fn get(&mut self, index: u32) -> &mut Entry {
-        &mut self.entries[index as usize]
-    }
-
-    /// Puts an entry, which is in no list, at the end of one.
-    #[inline]
-    pub fn append(&mut self, list: &mut List, index: u32) {
-        self.entries[index as usize].next = 0;
-        match list.last.checked_sub(1) {
-            Some(last) => self.entries[last as usize].next = index + 1,
-            None => list.first = index + 1,
-        }
-        list.last = index + 1;
-    }
-
-    /// Takes the oldest entry out of a list.
-    #[inline]
-    pub fn take_first(&mut self, list: &mut List) -> Option<u32> {
-        let index = list.first()?;
-        list.first = self.entries[index as usize].next;
-        if list.first == 0 {
-            list.last = 0;
-        }
-        Some(index)
-    }
-
-    /// The entry `n` behind the oldest of a list.
-    pub fn nth(&mut self, list: &List, n: u32) -> Option<&mut Entry> {
-        let mut index = list.first()?;
-        for _ in 0..n {
-            index = self.entries[index as usize].next.checked_sub(1)?;
-        }
-        Some(self.get(index))
-    }
-
-    /// Ends an op that is in no list: `take_done` will hand it out.
-    pub fn finish(&mut self, index: u32) {
-        let mut done = self.done;
-        self.append(&mut done, index);
-        self.done = done;
-    }
-
-    /// Whether nothing waits to be reported.
-    #[inline]
-    pub fn none_done(&self) -> bool {
-        self.done.is_empty()
-    }
-
-    /// The oldest ended op; its entry is free now.
-    pub fn take_done(&mut self) -> Option<Entry> {
-        let mut done = self.done;
-        let index = self.take_first(&mut done)?;
-        self.done = done;
-        let entry = self.entries[index as usize];
-        let mut free = self.free;
-        self.append(&mut free, index);
-        self.free = free;
-        Some(entry)
-    }
-}
+/// The table of this rail.
+pub type Ops<'m> = ops::Ops<'m, Entry>;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,137 @@
+//! Ops that a rail has accepted and not reported: one table for all peers, threaded into lists.
+#![forbid(unsafe_code)]
+
+/// First and last of a list of entries, as index plus one. Zeroed: empty.
+#[derive(Copy, Clone, Default, Debug)]
+#[repr(C)]
+pub struct List {
+    first: u32,
+    last: u32,
+}
+
+impl List {
+    /// Whether nothing is in it.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.first == 0
+    }
+
+    /// The oldest entry.
+    #[inline]
+    pub fn first(&self) -> Option<u32> {
+        self.first.checked_sub(1)
+    }
+}
+
+/// What the table holds: it keeps its place in a list itself.
+pub trait Linked: Copy {
+    /// The entry behind it, as index plus one; 0: none.
+    fn next(&self) -> u32;
+
+    /// Puts another one behind it.
+    fn set_next(&mut self, next: u32);
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Ops<'m, E> {
+    entries: &'m mut [E],
+    free: List,
+    done: List,
+}
+
+impl<'m, E: Linked> Ops<'m, E> {
+    /// A table in which every entry is free.
+    pub fn new(entries: &'m mut [E]) -> Ops<'m, E> {
+        let mut ops = Ops { entries, free: List::default(), done: List::default() };
+        let mut free = List::default();
+        for index in 0..ops.entries.len() as u32 {
+            ops.append(&mut free, index);
+        }
+        ops.free = free;
+        ops
+    }
+
+    /// Takes an entry, or `None` when all are in use.
+    #[inline]
+    pub fn acquire(&mut self, entry: E) -> Option<u32> {
+        let mut free = self.free;
+        let index = self.take_first(&mut free)?;
+        self.free = free;
+        self.entries[index as usize] = entry;
+        Some(index)
+    }
+
+    /// Whether no entry is free.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// The entry at `index`.
+    #[inline]
+    pub fn get(&mut self, index: u32) -> &mut E {
+        &mut self.entries[index as usize]
+    }
+
+    /// Puts an entry, which is in no list, at the end of one.
+    #[inline]
+    pub fn append(&mut self, list: &mut List, index: u32) {
+        self.entries[index as usize].set_next(0);
+        match list.last.checked_sub(1) {
+            Some(last) => self.entries[last as usize].set_next(index + 1),
+            None => list.first = index + 1,
+        }
+        list.last = index + 1;
+    }
+
+    /// Takes the oldest entry out of a list.
+    #[inline]
+    pub fn take_first(&mut self, list: &mut List) -> Option<u32> {
+        let index = list.first()?;
+        list.first = self.entries[index as usize].next();
+        if list.first == 0 {
+            list.last = 0;
+        }
+        Some(index)
+    }
+
+    /// The entry after `index` in its list.
+    pub fn after(&self, index: u32) -> Option<u32> {
+        self.entries[index as usize].next().checked_sub(1)
+    }
+
+    /// The entry `n` behind the oldest of a list.
+    pub fn nth(&mut self, list: &List, n: u32) -> Option<&mut E> {
+        let mut index = list.first()?;
+        for _ in 0..n {
+            index = self.after(index)?;
+        }
+        Some(self.get(index))
+    }
+
+    /// Ends an op that is in no list: `take_done` will hand it out.
+    pub fn finish(&mut self, index: u32) {
+        let mut done = self.done;
+        self.append(&mut done, index);
+        self.done = done;
+    }
+
+    /// Whether nothing waits to be reported.
+    #[inline(always)]
+    pub fn none_done(&self) -> bool {
+        self.done.is_empty()
+    }
+
+    /// The oldest ended op; its entry is free now.
+    pub fn take_done(&mut self) -> Option<E> {
+        let mut done = self.done;
+        let index = self.take_first(&mut done)?;
+        self.done = done;
+        let entry = self.entries[index as usize];
+        let mut free = self.free;
+        self.append(&mut free, index);
+        self.free = free;
+        Some(entry)
+    }
+}
