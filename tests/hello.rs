@@ -23,6 +23,7 @@ use raw::{ARENA_BYTES, Raw, RawTcp, hello_to, memfd};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const HEAD: usize = FrameHeader::SIZE;
 
@@ -302,6 +303,47 @@ fn over_tcp_too_another_major_version_is_refused_and_named() {
             assert!(error.to_string().ends_with(side), "{error}");
         }
     }
+}
+
+/// A listener's data thread may use a connection's stream before its side band's answer is read.
+#[test]
+fn a_stream_that_is_used_before_the_answer_is_read_stays_as_it_is() {
+    let mut a = Node::new(&Limits::tcp());
+    let (_, like) = a.band.listen().unwrap();
+    let (socket, handle) = RawTcp::listen(&like);
+    let pending = a.band.connect_begin(&handle.encode()).unwrap();
+    let link = RawTcp::of(socket.accept().unwrap().0);
+    let Frame::LinkHello(hello) = link.receive() else { panic!("no hello") };
+    let reply = LinkHello {
+        node_id: handle.node_id,
+        endpoint_id: handle.endpoint_id,
+        peer_endpoint_id: hello.endpoint_id,
+        ..remote(&handle)
+    };
+    link.send(Frame::LinkReply(reply));
+    let Frame::LinkReady(_) = link.receive() else { panic!("not ready") };
+    let data = RawTcp::of(socket.accept().unwrap().0);
+    let Frame::StreamHello(_, connect) = data.receive() else { panic!("no stream") };
+    data.send_bytes(b"payload");
+    // until streams have been looked at several times
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(100) {
+        assert_eq!(a.band.connect_poll(pending), Ok(None));
+    }
+    link.send(Frame::Accepted(ConnectHello {
+        connection: 9,
+        target: connect.connection,
+        streams: 1,
+        ..ConnectHello::ZERO
+    }));
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    let params = a.established(here).unwrap();
+    let (mut bytes, fd) = ([0; 16], params.streams[0]);
+    // SAFETY: sixteen writable bytes.
+    let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!((got, &bytes[..7]), (7, &b"payload"[..]));
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.accept().is_err(), "another stream was dialled");
 }
 
 #[test]

@@ -124,9 +124,18 @@ impl StreamSocket {
 
     /// Takes what is there; 0: the peer has closed.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.receive_with(into, 0)
+    }
+
+    /// Copies what is there, and leaves it there; 0: the peer has closed.
+    pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.receive_with(into, libc::MSG_PEEK)
+    }
+
+    fn receive_with(&self, into: &mut [u8], flags: i32) -> io::Result<usize> {
+        let (fd, at) = (self.0.as_raw_fd(), into.as_mut_ptr());
         // SAFETY: `into` is writable for its length.
-        let got =
-            unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) };
+        let got = unsafe { libc::recv(fd, at.cast(), into.len(), flags) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
 

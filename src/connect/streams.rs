@@ -136,16 +136,17 @@ impl<M: LinkMemory> Control<M> {
             }
             let mut bytes = [0; FRAME_BYTES_MAX];
             let Some(socket) = &self.streams[index as usize][stream as usize] else { continue };
-            let result = match socket.receive(&mut bytes) {
+            let result = match socket.peek(&mut bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Ok(0) | Err(_) => self.stream_dial(index, stream),
                 Ok(length) => match Frame::decode(&bytes[..length]) {
                     Ok(Frame::Refused(refused)) => {
                         let reason = RefuseReason::from_wire(refused.reason);
                         Err(self.refusal_error(connection.link, reason, refused.major))
                     }
-                    _ => self.stream_dial(index, stream),
+                    // the peer uses it already: that it was accepted is still to be read
+                    _ => continue,
                 },
-                Err(_) => self.stream_dial(index, stream),
             };
             if let Err(error) = result {
                 self.fail(index, error);
@@ -166,7 +167,7 @@ impl<M: LinkMemory> Control<M> {
     /// Whether a peer has closed a stream, or sent on it, before we answered.
     fn is_given_up(&self, index: u32) -> bool {
         let waits = |socket: &StreamSocket| {
-            let received = socket.receive(&mut [0; 1]);
+            let received = socket.peek(&mut [0; 1]);
             received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
         !self.streams[index as usize].iter().flatten().all(waits)
@@ -250,10 +251,7 @@ impl<M: LinkMemory> Control<M> {
             let fits = known.phase == Phase::Gathering
                 && u32::from(known.stream_count) == hello.streams
                 && here.is_none();
-            if !fits {
-                // a hello that somebody has recorded
-                self.stranger();
-            }
+            // else its peer dialled again what we have answered since
             return fits.then_some(index);
         }
         let Some(index) = self.slot_acquire() else {
