@@ -51,6 +51,7 @@ pub(super) fn shm_use(
             .min(options::eager_bytes_max(params.send_ring_bytes)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
+        lanes: 1,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -90,6 +91,7 @@ pub(super) fn tcp_use(
         eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
+        lanes: 1,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -120,6 +122,7 @@ pub(super) fn loopback_use(
             eager_bytes_max: Bytes::mib(1),
             credits: CREDITS,
             groups_max,
+            lanes: 1,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

@@ -8,7 +8,8 @@ use super::matching;
 use super::records::{Connection, GroupRecord, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
-use crate::fabric::{Line, OpKind, Posted, Provider, RemoteSpan, Source};
+use super::rail::{CtrlRail, CtrlSpan};
+use crate::fabric::{Line, Posted, Provider};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
@@ -48,7 +49,11 @@ impl Connection {
     /// Whether the peer waits for something that only a state line can tell.
     #[inline]
     pub(super) fn state_due(&self) -> bool {
-        self.delivery_news || self.canceled_news || self.credits_due() || self.groups_due()
+        self.delivery_news
+            || self.canceled_news
+            || self.credits_due()
+            || self.groups_due()
+            || self.taken_due()
     }
 
     /// Whether the peer may run out of credits before it hears of more.
@@ -140,7 +145,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn state_look(&mut self, index: usize) {
         let last = self.mailboxes.last_word(index, 0);
         let c = &self.connections[index];
-        if last as u32 == c.state_seen || (last >> 32) as u32 != c.epoch {
+        if last as u32 == c.state_seen || (last >> 32) as u32 != c.peer_epoch {
             return;
         }
         self.state_take(index);
@@ -156,7 +161,9 @@ impl<P: Provider> Endpoint<'_, P> {
         self.connections[index].state_seen = line.sequence;
         self.news += 1;
         self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
-        self.connections[index].groups_take(Seq(line.groups_through));
+        let c = &mut self.connections[index];
+        c.groups_take(Seq(line.groups_through));
+        c.taken_take(Seq(line.eager_through));
         if self.connections[index].waiting != 0 && line.delivered_mask != 0 {
             self.deliveries_apply(index, Seq(line.delivered_through), line.delivered_mask);
         }
@@ -224,7 +231,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// newer one: the next is written when the last has landed.
     pub(super) fn state_write(&mut self, index: usize, flags: u32) -> bool {
         let c = &self.connections[index];
-        if c.state_flying {
+        if c.state_flying || c.control_blocked {
             return false;
         }
         let sequence = c.state_sequence.wrapping_add(1);
@@ -240,11 +247,7 @@ impl<P: Provider> Endpoint<'_, P> {
             sequence,
             epoch: c.epoch,
         };
-        let write = OpKind::Write {
-            source: Source::Line(line.encode()),
-            target: c.mailbox,
-            immediate: None,
-        };
+        let write = CtrlRail(c.control).write(line.encode(), c.mailbox);
         let Ok(posted) = self.post(index, op_id(OP_STATE, 0, 0), write) else {
             return false;
         };
@@ -254,13 +257,19 @@ impl<P: Provider> Endpoint<'_, P> {
         c.told_by_head();
         c.delivery_news = false;
         c.canceled_news = false;
+        c.taken_told = c.eager_expected;
+        c.taken_bytes = 0;
         self.stats.state_lines += 1;
         true
     }
 
     /// Writes a line of the peer's control memory; `false` when the rail has no room.
-    pub(super) fn line_write(&mut self, index: usize, target: RemoteSpan, line: Line) -> bool {
-        let write = OpKind::Write { source: Source::Line(line), target, immediate: None };
+    pub(super) fn line_write(&mut self, index: usize, target: CtrlSpan, line: Line) -> bool {
+        let c = &self.connections[index];
+        if c.control_blocked {
+            return false;
+        }
+        let write = CtrlRail(c.control).write(line, target);
         match self.post(index, op_id(OP_CONTROL, 0, 0), write) {
             Ok(posted) => {
                 self.connections[index].lines_flying += u32::from(posted == Posted::Pending);

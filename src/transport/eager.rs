@@ -5,13 +5,16 @@ use super::endpoint::{Endpoint, Outgoing};
 use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX, UNDELIVERED_MAX};
 use super::matching;
 use super::push::Offer;
+use super::rail::DataRail;
 use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, SendState};
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
-use crate::base::ids::ConnectionIndex;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, OpKind, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
-use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
+use crate::wire::head::{
+    KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, KIND_START, SendHead,
+};
 
 /// What an op id says: kind high, then record, then stripe or receive.
 pub(super) const OP_CONTROL: u64 = 0;
@@ -20,6 +23,7 @@ pub(super) const OP_STRIPE: u64 = 2;
 pub(super) const OP_READ: u64 = 3;
 pub(super) const OP_FENCE: u64 = 4;
 pub(super) const OP_STATE: u64 = 5;
+pub(super) const OP_REPORT: u64 = 6;
 
 pub(super) const fn op_id(kind: u64, record: u8, part: u8) -> OpId {
     OpId(kind << 32 | (record as u64) << 8 | part as u64)
@@ -46,7 +50,7 @@ impl<P: Provider> Endpoint<'_, P> {
             true => Offer::NotYet,
             false => self.early_offer(index, message.tag)?,
         };
-        let span = self.regions.span(region, message.address, message.length, 0);
+        let span = self.regions.span(region, message.address, message.length, DataRail(0));
         self.stream_post(index, KIND_EAGER, message.tag, 0, span).ok()?;
         self.stats.eager += 1;
         if !pull {
@@ -111,19 +115,22 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
             return Err(Blocked);
         }
-        let c = &mut self.connections[index];
-        let head = c.head(kind, tag, stripes).encode();
-        let kind = OpKind::Send { head, payload };
-        let op = Op { id: op_id(OP_STREAM, 0, 0), peer: c.peer, kind };
-        let sent = self.rail.post(&op, self.now);
-        match sent {
-            Ok(posted) => c.ops_in_flight += u32::from(posted == Posted::Pending),
-            Err(error) => {
-                self.stats.again += u64::from(error == PostError::Again);
-                return Err(Blocked);
-            }
+        let c = &self.connections[index];
+        let kept_at = match c.fails_over() {
+            false => None,
+            true if c.control_blocked || c.resend.is_some() => return Err(Blocked),
+            true => Some(self.keep_room(index, payload.length().0).ok_or(Blocked)?),
+        };
+        let c = &self.connections[index];
+        let fields = c.head(kind, tag, stripes);
+        let send = OpKind::Send { head: fields.encode(), payload };
+        if self.post(index, op_id(OP_STREAM, 0, 0), send).is_err() {
+            return Err(Blocked);
         }
-        c.head_left(long);
+        if let Some(kept_at) = kept_at {
+            self.keep(index, &fields, kept_at, payload);
+        }
+        self.connections[index].head_left(long);
         Ok(())
     }
 
@@ -166,6 +173,7 @@ impl<P: Provider> Endpoint<'_, P> {
             state: SendState::Queued,
             ..SendRecord::FREE
         };
+        self.carried_mut(at).fill(0);
         self.regions.pin(region);
         self.queue_append(index, record);
         if self.sends_step(index) {
@@ -224,7 +232,7 @@ impl<P: Provider> Endpoint<'_, P> {
         offer: Offer,
     ) -> bool {
         let send = self.sends[self.send_at(index, record)];
-        let span = self.regions.span(send.region, send.address, send.length, 0);
+        let span = self.regions.span(send.region, send.address, send.length, DataRail(0));
         if self.stream_post(index, KIND_EAGER, send.tag, 0, span).is_err() {
             return false;
         }
@@ -239,28 +247,59 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// A send of the peer's stream has come.
     #[inline(always)]
-    pub(super) fn send_arrived(&mut self, index: usize, slot: RecvSlot, head: &Head, length: u32) {
+    pub(super) fn send_arrived(
+        &mut self,
+        peer: PeerIndex,
+        slot: RecvSlot,
+        head: &Head,
+        length: u32,
+    ) {
         let fields = SendHead::from_bytes(head);
-        if !self.eager_expected(index, slot, &fields, length) {
-            self.other_arrived(index, slot, fields, length);
+        let (index, lane) = self.lane_of(peer);
+        if !self.eager_expected(index, peer, slot, &fields, length) {
+            self.other_arrived(index, lane, slot, fields, length);
         }
     }
 
     /// Takes in a send that [`Endpoint::eager_expected`] left alone.
     #[inline(never)]
-    fn other_arrived(&mut self, index: usize, slot: RecvSlot, head: SendHead, length: u32) {
+    fn other_arrived(
+        &mut self,
+        index: usize,
+        lane: u8,
+        slot: RecvSlot,
+        head: SendHead,
+        length: u32,
+    ) {
         if self.connections[index].state != ConnectionState::Open {
-            self.rail.received_release(self.connections[index].peer, slot);
+            let peer = self.lane_peer_of(index, lane);
+            self.rail.received_release(peer, slot);
             return;
         }
         if head.check().is_err() {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        self.stream_take(index, slot, &head, length);
+        if matches!(head.kind, KIND_REPORT | KIND_REPORT_READ | KIND_PROBE) {
+            return self.word_arrived(index, lane, slot, &head, length);
+        }
+        self.stream_take(index, lane, slot, &head, length);
+    }
+
+    /// The end of a lane by the connection's number.
+    #[inline]
+    pub(super) fn lane_peer_of(&self, index: usize, lane: u8) -> PeerIndex {
+        self.lane_peer(ConnectionIndex(index as u32), lane)
     }
 
     /// Takes in any other send of the stream.
-    fn stream_take(&mut self, index: usize, slot: RecvSlot, head: &SendHead, length: u32) {
+    fn stream_take(
+        &mut self,
+        index: usize,
+        lane: u8,
+        slot: RecvSlot,
+        head: &SendHead,
+        length: u32,
+    ) {
         self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
         let c = &mut self.connections[index];
         c.groups_take(Seq(head.group_base));
@@ -273,6 +312,7 @@ impl<P: Provider> Endpoint<'_, P> {
             length,
             kind: head.kind,
             stripes: head.stripes,
+            lane,
             next: NIL,
         };
         if message.eager_number != c.eager_expected {
@@ -289,7 +329,11 @@ impl<P: Provider> Endpoint<'_, P> {
     fn in_turn(&mut self, index: usize, message: HeldMessage) {
         let c = &mut self.connections[index];
         c.eager_expected = c.eager_expected.next();
-        if c.canceling.is_some() {
+        c.taken_bytes = c.taken_bytes.wrapping_add(message.length);
+        if c.taken_due() {
+            self.work.insert(index);
+        }
+        if self.connections[index].canceling.is_some() {
             self.passed_take(index, message.group_base);
         }
         let oldest = self.connections[index].group_oldest;
@@ -375,20 +419,22 @@ impl<P: Provider> Endpoint<'_, P> {
             self.stats.truncated += 1;
             Some(RequestError::Truncated)
         } else {
-            let span = self.regions.span(record.region, record.address, length, 0);
+            let span = self.regions.span(record.region, record.address, length, DataRail(0));
             if length != 0 {
-                self.rail.received_copy(self.connections[index].peer, message.slot, 0, span);
+                let peer = self.lane_peer_of(index, message.lane);
+                self.rail.received_copy(peer, message.slot, 0, span);
             }
             None
         };
-        self.release(index, message.slot);
+        self.release(index, &message);
         self.receive_end(index, group, receive, error);
     }
 
     /// Gives a receive slot back to the rail, and with it a credit to the peer.
     #[inline]
-    pub(super) fn release(&mut self, index: usize, slot: RecvSlot) {
-        self.rail.received_release(self.connections[index].peer, slot);
+    pub(super) fn release(&mut self, index: usize, message: &HeldMessage) {
+        let peer = self.lane_peer_of(index, message.lane);
+        self.rail.received_release(peer, message.slot);
         self.credit_return(index);
     }
 
@@ -455,6 +501,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.held_at(index, record);
         self.connections[index].held_free = self.held[at].next;
         self.held[at] = HeldMessage { next: NIL, ..message };
+        self.lane_mut(index, message.lane).held += 1;
         Some(record)
     }
 
@@ -463,6 +510,11 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.held_at(index, record);
         self.held[at].next = free;
         self.connections[index].held_free = record;
+        let lane = self.held[at].lane;
+        self.lane_mut(index, lane).held -= 1;
+        if self.connections[index].fails_over() {
+            self.lane_offer(index, lane);
+        }
     }
 
     /// Keeps a send that came before its turn; one from the past breaks the protocol.

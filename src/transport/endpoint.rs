@@ -1,11 +1,14 @@
 //! The endpoint: owns the parts, takes requests, makes progress, tells outcomes.
 #![forbid(unsafe_code)]
 
-use super::limits::{CREDITS, Config, EARLY_MAX, Limits, POLL_BATCH};
-use super::mr::{CtrlMr, DataMrs, Scratch, SpanError};
+use super::limits::{
+    CREDITS, Config, EARLY_MAX, KEPT_BYTES, Limits, POLL_BATCH, STREAM_KEPT,
+};
+use super::mr::{CtrlMr, DataMrs, Kept, Scratch, SpanError};
+use super::rail::Lane;
 use super::records::{
-    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, NIL, ReceiveRecord,
-    SendRecord,
+    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord,
+    SendRecord, StreamRecord,
 };
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use super::stats::Stats;
@@ -15,10 +18,7 @@ use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
-use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, Next, Op, OpId, OpKind, PostError, Posted, Provider,
-    RemoteSpan,
-};
+use crate::fabric::{Caps, Completion, DownCause, Next, Provider, RemoteSpan};
 use crate::wire::GROUP_MAX;
 
 /// Longest message. NCCL's steps are at most 1 GiB; 64 stripes of the largest transfer hold more.
@@ -63,6 +63,9 @@ pub struct ConnectionSetup {
     pub credits: u32,
     /// Groups that may be outstanding at the peer; must equal ours on rails that push.
     pub groups_max: u32,
+    /// Lanes that the connection has at both ends, 1 to [`Limits::rails_max`]. Lane 0 is up, the
+    /// others come up by [`Endpoint::lane_rejoin`]. With several the rail pushes.
+    pub lanes: u8,
 }
 
 /// What a call of [`Endpoint::progress`] did.
@@ -98,15 +101,30 @@ pub struct Endpoint<'m, P: Provider> {
     pub(super) receives: &'m mut [ReceiveRecord],
     pub(super) early: &'m mut [EarlySend],
     pub(super) held: &'m mut [HeldMessage],
+    pub(super) lanes: &'m mut [Lane],
+    /// Which stripes of each send each lane has carried and not been relieved of.
+    pub(super) carried: &'m mut [u64],
+    pub(super) stream: &'m mut [StreamRecord],
+    pub(super) kept: Kept,
     /// Connections with something to post.
     pub(super) work: BitSet<'m>,
     /// Connections whose mailbox will change.
     pub(super) watch: BitSet<'m>,
+    /// Connections that wait for something with a deadline.
+    pub(super) troubled: BitSet<'m>,
+    /// Lanes, by their peer number, that their provider may close and open again.
+    pub(super) lanes_down: BitSet<'m>,
+    /// A lane's number within its peer number has so many bits.
+    pub(super) lane_bits: u32,
+    /// Connections of several lanes.
+    pub(super) failing_over: usize,
     pub(super) stats: Stats,
+    /// Why a peer's report was not believed last.
+    pub(super) report_error: Option<super::ReportError>,
     /// What happened since the last progress ended, without an event of the rail's.
     pub(super) news: usize,
     /// Pushing connections in use, whose peers may ask groups back.
-    pushing: usize,
+    pub(super) pushing: usize,
     /// The connection whose slots are looked at next, although nothing waits for them.
     rota: usize,
     pub(super) now: Instant,
@@ -127,6 +145,11 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     ) -> Result<Endpoint<'m, P>, BlockTooSmall> {
         let connections = limits.connections_max as usize;
         let requests = connections * limits.requests_max as usize;
+        let rails = limits.rails_max as usize;
+        let (stream, kept) = match rails {
+            1 => (0, 0),
+            _ => (STREAM_KEPT as usize, KEPT_BYTES as usize),
+        };
         let early = EarlySend { tag: 0, number: Seq(0) };
         assert!(rail.caps().copies_at_post);
         let nothing = Completion::PeerDown { peer: PeerIndex(0), cause: DownCause::Closed };
@@ -146,9 +169,18 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             receives: block.filled(requests * GROUP_MAX, ReceiveRecord::FREE)?,
             early: block.filled(connections * EARLY_MAX as usize, early)?,
             held: block.filled(connections * CREDITS as usize, HeldMessage::FREE)?,
+            lanes: block.filled(connections * rails, Lane::DOWN)?,
+            carried: block.slice(requests * rails)?,
+            stream: block.filled(connections * stream, StreamRecord::FREE)?,
+            kept: Kept::carve(block, connections * kept)?,
             work: BitSet::new(block.slice(bitset::words(connections))?),
             watch: BitSet::new(block.slice(bitset::words(connections))?),
+            troubled: BitSet::new(block.slice(bitset::words(connections))?),
+            lanes_down: BitSet::new(block.slice(bitset::words(limits.peers_max() as usize))?),
+            lane_bits: limits.rails_max.trailing_zeros(),
+            failing_over: 0,
             stats: Stats::default(),
+            report_error: None,
             news: 0,
             pushing: 0,
             rota: 0,
@@ -187,50 +219,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         self.connections
             .get(connection.as_usize())
             .is_some_and(|c| c.state == ConnectionState::Open)
-    }
-
-    /// Takes a connection that the side band has set up into use. The rail's peer of the same
-    /// number is open.
-    ///
-    /// *Panics* when the connection is in use, or on a pushing rail the peers' `groups_max` differ.
-    pub fn connection_open(&mut self, connection: ConnectionIndex, setup: &ConnectionSetup) {
-        let index = connection.as_usize();
-        assert_eq!(self.connections[index].state, ConnectionState::Free);
-        assert!(setup.pull || setup.groups_max == self.limits.requests_max);
-        let eager = setup.eager_bytes_max.min(self.config.eager_bytes_max);
-        let sent = self.rail.send_payload_max(PeerIndex(connection.0));
-        let records = self.limits.requests_max;
-        self.mailboxes.clear(index);
-        self.records_clear(index);
-        self.pushing += usize::from(!setup.pull);
-        self.connections[index] = Connection {
-            state: ConnectionState::Open,
-            pull: setup.pull,
-            peer: PeerIndex(connection.0),
-            eager_bytes_max: eager.min(sent).0,
-            sends_free: if records == 64 { u64::MAX } else { (1 << records) - 1 },
-            credits_through: Seq(setup.credits),
-            credits_told: Seq(CREDITS),
-            mailbox: setup.mailbox,
-            held_free: 0,
-            ..Connection::FREE
-        };
-    }
-
-    /// Makes every record of a connection free; requests of its earlier use are stale from now on.
-    fn records_clear(&mut self, index: usize) {
-        for record in 0..self.limits.requests_max as u8 {
-            let at = self.send_at(index, record);
-            let generation = self.sends[at].generation.wrapping_add(1);
-            self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
-            let generation = self.groups[at].generation;
-            self.groups[at] = GroupRecord { generation, ..GroupRecord::FREE };
-        }
-        for record in 0..CREDITS as u8 {
-            let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
-            let at = self.held_at(index, record);
-            self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
-        }
     }
 
     /// Accepts a message. The buffer belongs to the library until the request has ended.
@@ -293,7 +281,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let at = index * requests as usize + number.cell(requests);
         let group = &mut self.groups[at];
         let offered = c.pull || number.ahead_of(c.slots_next) < requests as i32;
-        if !group.free || !offered {
+        // where slots may have to be written again, their records wait until the peer is past them
+        let kept = c.fails_over() && number.ahead_of(c.peer_groups_through) >= requests as i32;
+        if !group.free || !offered || kept {
             return Err(SubmitError::Again);
         }
         // the record is free: what a refused group leaves in it does not count
@@ -327,7 +317,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         while events < POLL_BATCH {
             match self.rail.next() {
                 Next::Received { peer, slot, head, length } => {
-                    self.send_arrived(peer.as_usize(), slot, &head, length);
+                    self.send_arrived(peer, slot, &head, length);
                     events += 1;
                 }
                 Next::Nothing => break,
@@ -345,6 +335,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         }
         if !self.work.is_empty() {
             self.work_step();
+        }
+        if !self.troubled.is_empty() {
+            self.deadlines_look();
         }
         self.rail.flush(budget);
         events += core::mem::take(&mut self.news);
@@ -390,14 +383,14 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     fn completion(&mut self, completion: &Completion) {
         match *completion {
             Completion::Received { peer, slot, ref head, length } => {
-                self.send_arrived(peer.as_usize(), slot, head, length);
+                self.send_arrived(peer, slot, head, length);
             }
-            Completion::Done { peer, id, result } => self.op_done(peer.as_usize(), id, result),
+            Completion::Done { peer, id, result } => self.op_done(peer, id, result),
             Completion::Immediate { peer, immediate } => {
-                self.stripe_arrived(peer.as_usize(), immediate);
+                self.stripe_arrived(self.lane_of(peer).0, immediate);
             }
-            Completion::Fenced { peer, .. } => self.fenced(peer.as_usize()),
-            Completion::PeerDown { peer, cause } => self.peer_went_down(peer.as_usize(), cause),
+            Completion::Fenced { peer, .. } => self.fenced(peer),
+            Completion::PeerDown { peer, cause } => self.peer_went_down(peer, cause),
         }
     }
 
@@ -436,71 +429,20 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     fn connection_work(&mut self, index: usize) -> bool {
         match self.connections[index].state {
             ConnectionState::Free | ConnectionState::Failed => false,
-            ConnectionState::Failing | ConnectionState::Closing => self.fence_step(index),
+            ConnectionState::Failing | ConnectionState::Closing => self.fences_step(index),
             ConnectionState::Open => {
+                let failover = self.connections[index].fails_over() && self.failover_step(index);
                 let pulls = self.pulls_step(index);
                 let slots = self.slots_step(index);
                 let sends = self.sends_step(index);
                 let state = self.state_step(index);
-                pulls | slots | sends | state
+                failover | pulls | slots | sends | state
             }
         }
-    }
-
-    /// Gives up a connection: its outstanding requests end with [`RequestError::Closed`] and can
-    /// still be tested until the connection's number is used again.
-    pub fn connection_close(
-        &mut self,
-        connection: ConnectionIndex,
-    ) -> Result<(), ConnectionCloseError> {
-        let index = connection.as_usize();
-        let c = self.connections.get_mut(index).ok_or(ConnectionCloseError::Stale)?;
-        match c.state {
-            ConnectionState::Free => return Err(ConnectionCloseError::Stale),
-            ConnectionState::Open => {
-                c.state = ConnectionState::Closing;
-                c.failure.0 = RequestError::Closed;
-            }
-            ConnectionState::Failing | ConnectionState::Failed | ConnectionState::Closing => {}
-        }
-        self.fence_step(index);
-        if !self.connections[index].is_quiet() {
-            self.work.insert(index);
-            return Err(ConnectionCloseError::Again);
-        }
-        match self.rail.peer_close(self.connections[index].peer) {
-            Ok(()) | Err(CloseError::Stale) => {}
-            Err(CloseError::Busy) => return Err(ConnectionCloseError::Again),
-        }
-        self.requests_end(index);
-        self.pushing -= usize::from(!self.connections[index].pull);
-        self.connections[index].state = ConnectionState::Free;
-        self.work.remove(index);
-        self.watch.remove(index);
-        Ok(())
-    }
-
-    /// Posts an op and keeps count of what is in flight.
-    #[inline]
-    pub(super) fn post(
-        &mut self,
-        index: usize,
-        id: OpId,
-        kind: OpKind,
-    ) -> Result<Posted, PostError> {
-        let c = &mut self.connections[index];
-        let result = self.rail.post(&Op { id, peer: c.peer, kind }, self.now);
-        match result {
-            Ok(Posted::Pending) => c.ops_in_flight += 1,
-            Ok(Posted::Done) => {}
-            Err(PostError::Again) => self.stats.again += 1,
-            Err(PostError::PeerDown | PostError::Unsupported) => {}
-        }
-        result
     }
 
     #[inline(always)]
-    fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
+    pub(super) fn open_index(&self, connection: ConnectionIndex) -> Result<usize, SubmitError> {
         let index = connection.as_usize();
         match self.connections.get(index) {
             Some(c) if c.state == ConnectionState::Open => Ok(index),

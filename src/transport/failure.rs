@@ -1,53 +1,82 @@
 //! How requests end: well, or because an operation, a peer or the user ended them.
 #![forbid(unsafe_code)]
 
-use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_STATE, OP_STREAM, OP_STRIPE, op_id};
+use super::eager::{
+    OP_CONTROL, OP_FENCE, OP_READ, OP_REPORT, OP_STATE, OP_STREAM, OP_STRIPE,
+};
 use super::endpoint::Endpoint;
 use super::matching;
-use super::records::{ConnectionState, Fence, GroupRecord, NIL, Queue, SendState};
+use super::records::{ConnectionState, GroupRecord, NIL, Queue, SendState};
 use super::request::{RequestError, RequestId, RequestIdError, RequestKind};
-use crate::base::ids::RailGeneration;
+use super::schedule::Cut;
+use crate::base::ids::PeerIndex;
 use crate::base::seq::{Arrival, Seq};
-use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, OpKind, PostError, Posted, Provider};
+use crate::fabric::{OpError, OpErrorKind, OpId, Provider};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::STATE_FAILED;
 
 impl<P: Provider> Endpoint<'_, P> {
+    #[cfg(test)]
+    pub fn dump(&self, index: usize) {
+        let c = &self.connections[index];
+        std::eprintln!("{:?} up {} control {} blocked {} fenced {} epoch {} {} resend {:?} taken {:?} eager {:?} exp {:?} told {:?} report {:?} group next {:?} post {:?} slots {:?} through {:?} waiting {} queue {:?} cons {:?} cred {:?} lost {} canceling {:?} unexpected {:?} ahead {:?} lf {} sf {} sn {:?} dt {:?}", c.state, c.up, c.control, c.control_blocked, c.control_fenced, c.epoch, c.peer_epoch, c.resend, c.taken_through, c.eager_number, c.eager_expected, c.taken_told, c.report, c.group_next, c.group_post, c.slots_next, c.peer_groups_through, c.waiting, c.queue, c.consumed, c.credits_through, c.cells_lost, c.canceling, c.unexpected, c.ahead, c.lines_flying, c.state_flying, c.send_number, c.delivered_through);
+        for lane in 0..c.lane_count { let l = self.lane(index, lane); std::eprintln!("   {:?} gen {} fence {:?} pf {} held {} ops {} probe {} failed {:?}", l.state, l.generation, l.fence, l.peer_fenced, l.held, l.ops_in_flight, l.probe_due, l.failed_at); }
+        for r in 0..self.limits.requests_max as u8 { let s = &self.sends[self.send_at(index, r)]; if s.state != SendState::Free { std::eprintln!("   send {r} {:?} len {} posted {:x} written {:x} arrived {:x} stripes {} delivered {} n {:?} token {:x} err {:?}", s.state, s.length, s.posted, s.written, s.arrived, s.stripes, s.delivered, s.number, s.token, s.error); } }
+        for r in 0..self.limits.requests_max as u8 { let at = self.send_at(index, r); let g = &self.groups[at]; if !g.free { std::eprintln!("   group {:?} count {} bound {:x} done {:x} cancel {} rec {:?}", g.number, g.count, g.bound, g.done, g.cancel, (0..usize::from(g.count)).map(|i| { let r = &self.receives[at * GROUP_MAX + i]; (r.label, r.length, r.stripes, r.total, r.cell) }).collect::<std::vec::Vec<_>>()); } }
+    }
+
     /// An op that was pending has completed.
-    pub(super) fn op_done(&mut self, index: usize, id: OpId, result: Result<(), OpError>) {
-        let c = &mut self.connections[index];
-        c.ops_in_flight = c.ops_in_flight.saturating_sub(1);
+    pub(super) fn op_done(&mut self, peer: PeerIndex, id: OpId, result: Result<(), OpError>) {
+        let (index, lane) = self.lane_of(peer);
+        let entry = self.lane_mut(index, lane);
+        entry.ops_in_flight = entry.ops_in_flight.saturating_sub(1);
         if let Err(error) = result {
-            self.op_failed(index, error);
+            self.op_failed(index, lane, error);
         }
         let (record, part) = ((id.0 >> 8) as u8, id.0 as u8);
         match id.0 >> 32 {
-            OP_STRIPE => self.stripe_written(index, record, part, result.is_ok()),
+            OP_STRIPE => self.stripe_written(index, lane, record, part, result.is_ok()),
             OP_READ => self.read_done(index, record, part, result.is_ok()),
             OP_STATE => self.connections[index].state_flying = false,
-            OP_CONTROL => self.connections[index].lines_flying -= 1,
-            OP_STREAM | OP_FENCE => {}
+            OP_CONTROL => {
+                let c = &mut self.connections[index];
+                c.lines_flying = c.lines_flying.saturating_sub(1);
+            }
+            OP_STREAM | OP_FENCE | OP_REPORT => {}
             _ => debug_assert!(false, "completion of an op that was never posted"),
         }
+        self.lane_settle(index, lane);
         if self.connections[index].state != ConnectionState::Open {
             self.work.insert(index);
         }
     }
 
-    fn op_failed(&mut self, index: usize, error: OpError) {
+    fn op_failed(&mut self, index: usize, lane: u8, error: OpError) {
         match error.kind {
             // the provider reports the peer itself, with the cause
             OpErrorKind::PeerDown | OpErrorKind::Canceled => {}
             OpErrorKind::Key => self.connection_fail(index, RequestError::Protocol),
+            OpErrorKind::Fabric if self.connections[index].fails_over() => {
+                self.lane_fail(index, lane, error.code);
+            }
             OpErrorKind::Fabric => {
                 self.connection_fail(index, RequestError::Fabric(error.code));
             }
         }
     }
 
-    fn stripe_written(&mut self, index: usize, record: u8, stripe: u8, ok: bool) {
+    fn stripe_written(&mut self, index: usize, lane: u8, record: u8, stripe: u8, ok: bool) {
         let at = self.send_at(index, record);
-        if ok && self.sends[at].state != SendState::Free {
+        let send = self.sends[at];
+        if self.connections[index].fails_over() {
+            let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
+            let (_, bytes) = cut.stripe(u32::from(stripe), send.length);
+            let now = self.now;
+            self.lane_mut(index, lane).load.completed(bytes, now);
+            // lanes that had enough on their way may take more
+            self.work.insert(index);
+        }
+        if ok && send.state != SendState::Free {
             self.sends[at].written |= 1 << stripe;
             self.send_settle(index, record);
         }
@@ -200,60 +229,55 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         self.stats.failures += 1;
-        if !self.connections[index].peer_down {
+        #[cfg(test)]
+        if std::env::var("XT").is_ok() && std::env::var("XTQ").is_err() { std::eprintln!("conn {index} fails {error:?} {:?} at {:?} report {:?} up {} blocked {} control {}", self.report_error, self.now, self.connections[index].report, self.connections[index].up, self.connections[index].control_blocked, self.connections[index].control); for lane in 0..self.connections[index].lane_count { std::eprintln!("   {:?}", self.lane(index, lane)); } }
+        let c = &self.connections[index];
+        if !c.peer_down && !c.control_blocked {
             self.state_write(index, STATE_FAILED); // one try: the peer has its own means too
         }
         let c = &mut self.connections[index];
         c.state = ConnectionState::Failing;
         c.failure.0 = error;
+        self.lanes_fail(index);
         self.work.insert(index);
-    }
-
-    /// The provider says that nothing more will come from a peer.
-    pub(super) fn peer_went_down(&mut self, index: usize, cause: DownCause) {
-        self.connections[index].peer_down = true;
-        let error = match cause {
-            DownCause::Closed => RequestError::PeerClosed,
-            DownCause::Died => RequestError::PeerDied,
-            DownCause::Failed => RequestError::Protocol,
-        };
-        self.connection_fail(index, error);
-    }
-
-    /// Fences both directions; says whether the rail had no room for it.
-    pub(super) fn fence_step(&mut self, index: usize) -> bool {
-        let c = &self.connections[index];
-        if c.fence == Fence::Needed {
-            let generation = RailGeneration(c.epoch);
-            match self.post(index, op_id(OP_FENCE, 0, 0), OpKind::Fence { generation }) {
-                Ok(Posted::Pending) => {
-                    let c = &mut self.connections[index];
-                    c.fence = Fence::Posted;
-                    c.ops_in_flight -= 1; // answered by `Fenced`, not counted as an op
-                }
-                Err(PostError::Again) => return true,
-                // a rail that cannot even be asked has forgotten the peer
-                Ok(Posted::Done) | Err(PostError::PeerDown | PostError::Unsupported) => {
-                    self.connections[index].fence = Fence::Holds;
-                }
-            }
+        if self.wants_time() {
+            self.troubled.insert(index);
         }
-        self.fence_settle(index);
-        false
     }
 
-    /// A fence holds.
-    pub(super) fn fenced(&mut self, index: usize) {
-        self.connections[index].fence = Fence::Holds;
-        self.fence_settle(index);
-    }
-
-    fn fence_settle(&mut self, index: usize) {
-        let c = &self.connections[index];
-        if c.is_quiet() && c.state == ConnectionState::Failing {
+    /// Ends the requests of a connection that is lost and fenced.
+    pub(super) fn fence_settle(&mut self, index: usize) {
+        let failing = self.connections[index].state == ConnectionState::Failing;
+        if failing && self.is_quiet(index) {
             self.requests_end(index);
             self.connections[index].state = ConnectionState::Failed;
         }
+    }
+
+    /// Ends the requests of a connection that is lost and cannot be fenced: their memory stays
+    /// registered, because somebody may still touch it.
+    pub(super) fn requests_abandon(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        c.failure.0 = RequestError::Unfenced;
+        if c.state == ConnectionState::Failing {
+            c.state = ConnectionState::Failed;
+        }
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            let send = &self.sends[at];
+            if !matches!(send.state, SendState::Free | SendState::Done) {
+                self.regions.pin(send.region);
+            }
+            let group = self.groups[at];
+            for receive in 0..group.count {
+                if !group.free && group.done >> receive & 1 == 0 {
+                    let record_at = at * GROUP_MAX + usize::from(receive);
+                    self.regions.pin(self.receives[record_at].region);
+                }
+            }
+        }
+        self.stats.unfenced += 1;
+        self.requests_end(index);
     }
 
     /// Ends everything that is outstanding on a connection.

@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::mr::SCRATCH_BYTES;
-use super::records::{Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord};
+use super::rail::Lane;
+use super::records::{
+    Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
+};
 use crate::base::bitset;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::regions::RegionSlot;
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Span};
 use crate::wire::{GROUP_MAX, RAILS_MAX};
 
 /// Most outstanding sends, and most outstanding receives, of one connection: the free records of
@@ -23,6 +26,16 @@ pub const REGIONS_MAX: u32 = (1 << 16) - 1;
 /// of short messages with 32 outstanding never stops for them, and a state line per 12 messages
 /// returns them; what is held unexpected stays within 1.5 KiB of records.
 pub const CREDITS: u32 = 48;
+
+/// Receives of one lane beyond the credits: a report, the word that one was read, a probe.
+pub const RECEIVES_SPARE: u32 = 3;
+
+/// Sends of the stream that are kept until the peer has taken them in, where another lane may have
+/// to carry them again: more than there are credits.
+pub const STREAM_KEPT: u32 = 64;
+
+/// Bytes of their payloads that are kept; the longest message of the stream is a quarter of it.
+pub const KEPT_BYTES: u32 = 8 << 10;
 
 /// On a rail that pushes, credits that only starts of bound messages may use, so that early
 /// messages which nobody receives cannot keep a bound message from starting.
@@ -45,6 +58,7 @@ pub const POLL_BATCH: usize = 16;
 const _: () = assert!(EARLY_MAX + CREDITS_FOR_STARTS <= CREDITS && CREDITS <= UNDELIVERED_MAX);
 const _: () = assert!(UNDELIVERED_MAX <= 64, "the delivery mask is one word");
 const _: () = assert!(CREDITS <= u8::MAX as u32 && REQUESTS_MAX <= 64);
+const _: () = assert!(STREAM_KEPT.is_power_of_two() && STREAM_KEPT > CREDITS);
 
 /// What an endpoint is opened for.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -56,6 +70,8 @@ pub struct Limits {
     pub requests_max: u32,
     /// Regions registered at a time, 1 to [`REGIONS_MAX`].
     pub regions_max: u32,
+    /// Lanes of each connection at most: 1, 2, 4 or 8. With one nothing is kept for a second.
+    pub rails_max: u32,
 }
 
 /// Why limits were refused.
@@ -67,6 +83,8 @@ pub enum LimitsError {
     Requests,
     /// `regions_max` is zero or too large.
     Regions,
+    /// `rails_max` is not 1, 2, 4 or 8.
+    Rails,
 }
 
 /// Fewest `requests_max`: a slot per early send.
@@ -74,7 +92,7 @@ pub const REQUESTS_MIN: u32 = EARLY_MAX.next_power_of_two();
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections_max: 64, requests_max: 32, regions_max: 256 }
+        Limits { connections_max: 64, requests_max: 32, regions_max: 256, rails_max: 1 }
     }
 }
 
@@ -90,6 +108,9 @@ impl Limits {
         }
         if self.regions_max == 0 || self.regions_max > REGIONS_MAX {
             return Err(LimitsError::Regions);
+        }
+        if !self.rails_max.is_power_of_two() || self.rails_max > RAILS_MAX as u32 {
+            return Err(LimitsError::Rails);
         }
         Ok(())
     }
@@ -109,6 +130,22 @@ impl Limits {
             + bytes_for::<EarlySend>(EARLY_MAX as usize)
             + bytes_for::<HeldMessage>(CREDITS as usize)
             + self.mailbox_bytes()
+            + self.lanes_bytes()
+    }
+
+    /// The part of it that the number of lanes decides: their records, which of them carries which
+    /// stripe, and, where there may be several, what of the stream is kept to be sent again.
+    pub const fn lanes_bytes(&self) -> usize {
+        let rails = self.rails_max as usize;
+        let kept = bytes_for::<StreamRecord>(STREAM_KEPT as usize) + lines(KEPT_BYTES as usize);
+        bytes_for::<Lane>(rails)
+            + bytes_for::<u64>(self.requests_max as usize * rails)
+            + if rails > 1 { kept } else { 0 }
+    }
+
+    /// Peers that the rail must have room for: one per lane.
+    pub const fn peers_max(&self) -> u32 {
+        self.connections_max * self.rails_max
     }
 
     /// Bytes of the region table.
@@ -124,19 +161,22 @@ impl Limits {
     pub const fn machine_bytes(&self) -> usize {
         let connections = self.connections_max as usize;
         connections * self.connection_bytes()
-            + 2 * bytes_for::<u64>(bitset::words(connections))
+            + 3 * bytes_for::<u64>(bitset::words(connections))
+            + bytes_for::<u64>(bitset::words(self.peers_max() as usize))
             + lines(SCRATCH_BYTES)
     }
 }
 
 /// The records that the terms of the formula count, and their sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 8] = [
+pub const RECORD_SIZES: [(&str, usize); 10] = [
     ("Connection", size_of::<Connection>()),
     ("SendRecord", size_of::<SendRecord>()),
     ("GroupRecord", size_of::<GroupRecord>()),
     ("ReceiveRecord", size_of::<ReceiveRecord>()),
     ("EarlySend", size_of::<EarlySend>()),
     ("HeldMessage", size_of::<HeldMessage>()),
+    ("Lane", size_of::<Lane>()),
+    ("StreamRecord", size_of::<StreamRecord>()),
     ("RegionSlot", size_of::<RegionSlot>()),
     ("region keys", size_of::<[u64; RAILS_MAX]>()),
 ];
@@ -154,6 +194,10 @@ pub struct Config {
     pub salt: u32,
     /// Shortest stripe that a pushed message is cut into.
     pub stripe_bytes_min: Bytes,
+    /// How long a connection waits for a lane to come back when none lives.
+    pub loss_span: Span,
+    /// How long a failed lane's fence, and then the peer's report about it, may take.
+    pub fence_span: Span,
 }
 
 impl Default for Config {
@@ -163,6 +207,8 @@ impl Default for Config {
             eager_mapped_bytes_max: Bytes::kib(1),
             salt: 0,
             stripe_bytes_min: Bytes::kib(128),
+            loss_span: Span::millis(2_000),
+            fence_span: Span::millis(10_000),
         }
     }
 }
@@ -173,7 +219,7 @@ mod tests {
 
     #[test]
     fn one_connection_pair_fits_in_64_kib() {
-        let limits = Limits { connections_max: 1, requests_max: 32, regions_max: 1 };
+        let limits = Limits { connections_max: 1, requests_max: 32, regions_max: 1, rails_max: 1 };
         let pair = 2 * limits.connection_bytes();
         std::println!(
             "pair {pair}: connection {} send {} group {} receive {} held {} early {} mailbox {}",

@@ -29,19 +29,26 @@ mod acknowledge;
 mod ask;
 mod eager;
 pub mod endpoint;
+mod failover;
 mod failure;
+mod lanes;
 pub mod limits;
 pub mod matching;
 #[allow(unsafe_code)]
 pub mod mr;
+mod offer;
 mod pull;
 mod push;
+pub mod rail;
 mod records;
 pub mod request;
 pub mod schedule;
 pub mod stats;
 mod straight;
+mod stripes;
 
+pub use failover::ReportError;
+pub use lanes::LaneView;
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use limits::{Config, Limits};
 pub use mr::DataMrs;

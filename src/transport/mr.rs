@@ -3,6 +3,7 @@
 //! They are different types on purpose: a control rail cannot be given user data, nor a data rail
 //! a mailbox.
 
+use super::rail::DataRail;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice, lines};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionTable, RemoveError};
@@ -133,22 +134,28 @@ impl<'m> DataMrs<'m> {
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
     #[inline(always)]
-    pub(super) fn span(&self, region: u16, address: u64, length: u64, rail: usize) -> LocalSpan {
+    pub(super) fn span(
+        &self,
+        region: u16,
+        address: u64,
+        length: u64,
+        rail: DataRail,
+    ) -> LocalSpan {
         // no table is long enough for `NO_REGION`
         let Some(keys) = self.keys.get(usize::from(region)) else {
             return LocalSpan::EMPTY;
         };
-        let key = RailKey(keys[rail].load(Ordering::Relaxed));
+        let key = RailKey(keys[usize::from(rail.0)].load(Ordering::Relaxed));
         // SAFETY: `check` found the buffer inside a region whose registrant vouched for it
         // (`insert`), and the record that holds its number has it pinned against removal.
         unsafe { LocalSpan::new(address, Bytes(length), key) }
     }
 
     /// The key of a region on one rail.
-    pub(super) fn key(&self, region: u16, rail: usize) -> u64 {
+    pub(super) fn key(&self, region: u16, rail: DataRail) -> u64 {
         match region {
             NO_REGION => 0,
-            _ => self.keys[usize::from(region)][rail].load(Ordering::Relaxed),
+            _ => self.keys[usize::from(region)][usize::from(rail.0)].load(Ordering::Relaxed),
         }
     }
 
@@ -264,8 +271,10 @@ pub struct Scratch {
     memory: RawSlice,
 }
 
-/// Bytes of a scratch: the longest descriptor.
-pub const SCRATCH_BYTES: usize = 128;
+/// Bytes of a scratch: the longest report.
+pub const SCRATCH_BYTES: usize = crate::wire::report::REPORT_BYTES_MAX;
+
+const _: () = assert!(SCRATCH_BYTES >= crate::wire::descriptor::DESCRIPTOR_BYTES_MAX);
 
 impl Scratch {
     /// Cuts one.
@@ -291,6 +300,57 @@ impl Scratch {
 // SAFETY: the pointer is into memory that only this object touches.
 unsafe impl Send for Scratch {}
 
+/// Copies of payloads of the stream that may have to be sent again: a ring of bytes for each
+/// connection.
+#[derive(Debug)]
+pub struct Kept {
+    memory: RawSlice,
+}
+
+impl Kept {
+    /// Cuts rings of `length` bytes together.
+    pub fn carve(block: &mut Carver<'_>, length: usize) -> Result<Kept, BlockTooSmall> {
+        let memory = block.raw(length)?;
+        if length != 0 {
+            memory.start.expose_provenance();
+        }
+        Ok(Kept { memory })
+    }
+
+    /// Copies a payload to `offset`.
+    pub(super) fn put(&mut self, offset: usize, payload: LocalSpan) {
+        let length = payload.length().0 as usize;
+        if length == 0 {
+            return;
+        }
+        assert!(offset <= self.memory.length && length <= self.memory.length - offset);
+        let from = core::ptr::with_exposed_provenance::<u8>(payload.address() as usize);
+        // SAFETY: the span's maker vouches for the source, which is no part of this memory; the
+        // target lies inside the raw slice (assert), which only this object touches.
+        unsafe { self.memory.start.add(offset).copy_from(from, length) };
+    }
+
+    /// A payload that was put there.
+    pub(super) fn span(&self, offset: usize, length: usize) -> LocalSpan {
+        if length == 0 {
+            return LocalSpan::EMPTY;
+        }
+        assert!(offset <= self.memory.length && length <= self.memory.length - offset);
+        // SAFETY: inside the raw slice (assert), which lives as long as the endpoint; rails copy a
+        // send at post (`Caps::copies_at_post`, asserted at open).
+        unsafe {
+            LocalSpan::new(
+                self.memory.start as u64 + offset as u64,
+                Bytes::of(length),
+                RailKey::default(),
+            )
+        }
+    }
+}
+
+// SAFETY: the pointer is into memory that only this object touches.
+unsafe impl Send for Kept {}
+
 /// Registration for tests, which have no unsafe code of their own.
 #[cfg(test)]
 pub mod vouched {
@@ -310,8 +370,7 @@ pub mod vouched {
             length: Bytes::of(memory.len()),
             kind: MemoryKind::Host,
         };
-        let mut keys = [RailKey(0); RAILS_MAX];
-        keys[0] = register(domain, region).expect("room for a region");
+        let keys = [register(domain, region).expect("room for a region"); RAILS_MAX];
         // SAFETY: tests drop their memory after the endpoint, and look at it when a request ended.
         unsafe { table.insert(region, &keys) }.expect("room for a region")
     }

@@ -4,6 +4,7 @@
 use super::eager::{OP_READ, op_id};
 use super::endpoint::Endpoint;
 use super::push::Offer;
+use super::rail::DataRail;
 use super::records::{HeldMessage, NIL, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
@@ -49,7 +50,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.send_at(index, record);
         let send = self.sends[at];
         let mut keys = [0; 8];
-        keys[0] = self.regions.key(send.region, 0);
+        keys[0] = self.regions.key(send.region, DataRail(0));
         let descriptor =
             Descriptor { address: send.address, length: send.length, keys, rails: 1 }.encode();
         let payload = self.scratch.fill(&descriptor[..DESCRIPTOR_BYTES]);
@@ -124,7 +125,8 @@ impl<P: Provider> Endpoint<'_, P> {
     fn descriptor_read(&self, index: usize, message: &HeldMessage) -> Option<Descriptor> {
         let mut payload = [0; DESCRIPTOR_BYTES_MAX];
         let payload = payload.get_mut(..message.length as usize)?;
-        self.rail.received_peek(self.connections[index].peer, message.slot, payload);
+        let peer = self.lane_peer_of(index, message.lane);
+        self.rail.received_peek(peer, message.slot, payload);
         Descriptor::decode(payload).ok()
     }
 
@@ -147,11 +149,12 @@ impl<P: Provider> Endpoint<'_, P> {
         if descriptor.length > room {
             self.stats.truncated += 1;
             self.receives[at].length = descriptor.length;
-            self.release(index, message.slot);
+            self.release(index, message);
             self.receive_end(index, group, receive, Some(RequestError::Truncated));
             return Reading::Begun;
         }
-        let target = self.regions.span(record.region, record.address, descriptor.length, 0);
+        let target =
+            self.regions.span(record.region, record.address, descriptor.length, DataRail(0));
         let source = RemoteSpan { key: RailKey(descriptor.keys[0]), address: descriptor.address };
         let cell = group.cell(self.limits.requests_max) as u8;
         match self.post(index, op_id(OP_READ, cell, receive), OpKind::Read { target, source }) {
@@ -166,7 +169,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 }
             }
         }
-        self.release(index, message.slot);
+        self.release(index, message);
         Reading::Begun
     }
 }

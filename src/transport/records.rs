@@ -1,5 +1,7 @@
 //! What the machine remembers: plain values in the caller's block, no pointers.
 //!
+//! Where the lanes of a connection are is in [`super::rail`].
+//!
 //! ```text
 //! connection   Free ─open─► Open ─close──────────► Closing ─fenced─► Free
 //!                            └─peer down, failure─► Failing ─fenced─► Failed ─close─► Closing
@@ -15,11 +17,13 @@
 
 use super::limits::CELLS;
 use super::mr::NO_REGION;
+use super::rail::{CtrlSpan, DataSpan};
 use super::request::RequestError;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::{Seq, SeqWindow};
 use crate::base::slab::Handle;
-use crate::fabric::{RecvSlot, RemoteSpan};
+use crate::base::units::Instant;
+use crate::fabric::RecvSlot;
 
 /// End of a list of records.
 pub const NIL: u8 = u8::MAX;
@@ -91,12 +95,40 @@ pub struct Connection {
     pub pull: bool,
     /// The peer went down by the provider's word.
     pub peer_down: bool,
-    pub fence: Fence,
+    /// The end of the lane that carries control.
     pub peer: PeerIndex,
     pub failure: Failure,
-    /// Operations accepted as pending and not completed.
-    pub ops_in_flight: u32,
+
+    // its lanes
+    /// How many there are; with one, its end is the connection's.
+    pub lane_count: u8,
+    /// A bit for each lane that is in use.
+    pub up: u8,
+    /// The lane that carries our stream of sends and our lines.
+    pub control: u8,
+    /// The lane whose turn it is to carry a stripe.
+    pub turn: u8,
+    /// Our control lane has failed, and the peer has not said what it carried.
+    pub control_blocked: bool,
+    /// The peer has, but no lane lives that could carry on.
+    pub control_fenced: bool,
+    /// Cells whose lines may have been lost with a control lane.
+    pub cells_lost: u8,
+    /// The next send of the stream that is to be sent again, if any.
+    pub resend: Option<Seq>,
+    /// The peer has taken in our sends below this.
+    pub taken_through: Seq,
+    /// Where the next payload is kept.
+    pub kept_next: u32,
+    /// Our sends that we had taken in when we last said so, and bytes of them since then.
+    pub taken_told: Seq,
+    pub taken_bytes: u32,
+    pub report: ReportState,
+    /// When the last lane failed.
+    pub stranded_at: Option<Instant>,
+    /// What our lines say, and what the peer's must say.
     pub epoch: u32,
+    pub peer_epoch: u32,
 
     // as sender
     pub eager_bytes_max: u64,
@@ -130,7 +162,7 @@ pub struct Connection {
     pub canceled: Option<Seq>,
     /// It has not been told yet.
     pub canceled_news: bool,
-    pub mailbox: RemoteSpan,
+    pub mailbox: CtrlSpan,
     /// Sequence of the last state line that we took in.
     pub state_seen: u32,
 
@@ -171,9 +203,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Whether nothing is in flight any more, in either direction.
-    pub const fn is_quiet(&self) -> bool {
-        self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
+    /// Whether a lane may die without the connection: what has left may have to leave again.
+    #[inline]
+    pub const fn fails_over(&self) -> bool {
+        self.lane_count > 1
     }
 
     /// Whether the stream of sends can be taken in without looking left or right: nothing waits
@@ -202,11 +235,24 @@ impl Connection {
         state: ConnectionState::Free,
         pull: false,
         peer_down: false,
-        fence: Fence::Needed,
         peer: PeerIndex(0),
         failure: Failure(RequestError::Closed),
-        ops_in_flight: 0,
+        lane_count: 1,
+        up: 1,
+        control: 0,
+        turn: 0,
+        control_blocked: false,
+        control_fenced: false,
+        cells_lost: 0,
+        resend: None,
+        taken_through: Seq(0),
+        kept_next: 0,
+        taken_told: Seq(0),
+        taken_bytes: 0,
+        report: ReportState::NONE,
+        stranded_at: None,
         epoch: 1,
+        peer_epoch: 1,
         eager_bytes_max: 0,
         sends_free: 0,
         queue: Queue::EMPTY,
@@ -223,7 +269,7 @@ impl Connection {
         groups_told: Seq(0),
         canceled: None,
         canceled_news: false,
-        mailbox: RemoteSpan { key: crate::fabric::RailKey(0), address: 0 },
+        mailbox: CtrlSpan(DataSpan::NONE.0),
         state_seen: 0,
         group_oldest: Seq(0),
         group_post: Seq(0),
@@ -268,12 +314,14 @@ pub enum SendState {
 pub struct SendRecord {
     pub address: u64,
     pub length: u64,
-    /// Where the bound slot lies at the peer.
-    pub target: RemoteSpan,
+    /// Where the bound slot's buffer lies at the peer.
+    pub target: DataSpan,
     /// Stripes posted (of those in `stripes`).
     pub posted: u64,
     /// Stripes whose source is free again.
     pub written: u64,
+    /// Stripes that the peer has said it has.
+    pub arrived: u64,
     pub stripe_bytes: u64,
     pub tag: i32,
     pub number: Seq,
@@ -295,9 +343,10 @@ impl SendRecord {
     pub const FREE: SendRecord = SendRecord {
         address: 0,
         length: 0,
-        target: RemoteSpan { key: crate::fabric::RailKey(0), address: 0 },
+        target: DataSpan::NONE,
         posted: 0,
         written: 0,
+        arrived: 0,
         stripe_bytes: 0,
         tag: 0,
         number: Seq(0),
@@ -396,6 +445,8 @@ pub struct HeldMessage {
     pub length: u32,
     pub kind: u8,
     pub stripes: u8,
+    /// The lane that it came on.
+    pub lane: u8,
     pub next: u8,
 }
 
@@ -410,6 +461,65 @@ impl HeldMessage {
         length: 0,
         kind: 0,
         stripes: 0,
+        lane: 0,
         next: NIL,
+    };
+}
+
+/// A send of the stream that the peer may not have taken in: what sending it again takes.
+#[derive(Copy, Clone, Debug)]
+pub struct StreamRecord {
+    pub tag: i32,
+    pub send_number: Seq,
+    pub group_base: Seq,
+    /// Where its payload is kept, counted through all payloads ever kept.
+    pub kept_at: u32,
+    pub length: u16,
+    pub kind: u8,
+    pub stripes: u8,
+}
+
+impl StreamRecord {
+    /// Nothing kept.
+    pub const FREE: StreamRecord = StreamRecord {
+        tag: 0,
+        send_number: Seq(0),
+        group_base: Seq(0),
+        kept_at: 0,
+        length: 0,
+        kind: 0,
+        stripes: 0,
+    };
+}
+
+/// Where the exchange of reports stands. One report of each side is unread at most.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct ReportState {
+    /// Number of our last one.
+    pub number: u32,
+    /// There is something that it did not say.
+    pub due: bool,
+    /// The lane that carries it, until the peer has read it.
+    pub unread_on: Option<u8>,
+    /// It was lost with its lane, and is to be sent again.
+    pub lost: bool,
+    /// Number of the peer's last one.
+    pub seen: u32,
+    /// The peer is to be told that we have read it.
+    pub read_due: bool,
+    /// The lane on which it was told so last, and may not have heard it.
+    pub read_on: Option<u8>,
+}
+
+impl ReportState {
+    /// No report yet.
+    pub const NONE: ReportState = ReportState {
+        number: 0,
+        due: false,
+        unread_on: None,
+        lost: false,
+        seen: 0,
+        read_due: false,
+        read_on: None,
     };
 }

@@ -120,6 +120,13 @@ pub enum RequestError {
     Protocol,
     /// The rail failed, with the provider's code.
     Fabric(i32),
+    /// Every rail of the connection failed, and none came back in time; the last one's code.
+    RailsLost(i32),
+    /// A rail failed, and the peer never said what it had carried.
+    NoAnswer,
+    /// A rail failed, and could not be fenced in time: the request's memory may still be touched.
+    /// Its regions stay registered until the endpoint is closed.
+    Unfenced,
 }
 
 /// How a request ended.

@@ -30,4 +30,18 @@ pub struct Stats {
     pub state_lines: u64,
     /// Connections that failed.
     pub failures: u64,
+    /// Lanes that failed while their connection went on.
+    pub lane_failures: u64,
+    /// Lanes that came up, later than their connection or again.
+    pub lane_joins: u64,
+    /// Reports written about lanes.
+    pub reports: u64,
+    /// Stripes that a lane lost, and that others carried.
+    pub stripes_moved: u64,
+    /// Sends of the stream that a lane lost, and that another carried.
+    pub resends: u64,
+    /// Times that control moved to another lane.
+    pub control_moves: u64,
+    /// Connections that ended without a fence: their memory stays registered.
+    pub unfenced: u64,
 }

@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
+use super::rail::DataRail;
 use super::records::{Connection, ConnectionState, NIL};
+use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
@@ -54,7 +56,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !common {
             return false;
         }
-        let span = self.regions.span(region, message.address, message.length, 0);
+        let span = self.regions.span(region, message.address, message.length, DataRail(0));
         let head = c.head(KIND_EAGER, message.tag, 0).encode();
         if !self.rail.send_now(c.peer, &head, span) {
             return false;
@@ -72,6 +74,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn eager_expected(
         &mut self,
         index: usize,
+        peer: PeerIndex,
         slot: RecvSlot,
         head: &SendHead,
         length: u32,
@@ -102,20 +105,22 @@ impl<P: Provider> Endpoint<'_, P> {
         (group.bound, group.done) = (1, 1);
         receive.length = length;
         receive.label = head.eager_number;
+        c.taken_bytes = c.taken_bytes.wrapping_add(length as u32);
+        let owes = c.taken_due();
         if receive.cell != NIL {
             c.cell_drop(receive);
         }
-        if c.credit_free() {
+        if c.credit_free() || owes {
             self.work.insert(index);
         }
         self.stats.receives += 1;
         self.stats.receive_bytes += length;
         let region = receive.region;
         if length != 0 {
-            let span = self.regions.span(region, receive.address, length, 0);
-            self.rail.received_take(c.peer, slot, span);
+            let span = self.regions.span(region, receive.address, length, DataRail(0));
+            self.rail.received_take(peer, slot, span);
         } else {
-            self.rail.received_release(c.peer, slot);
+            self.rail.received_release(peer, slot);
         }
         self.regions.unpin(region);
         if delivers {

@@ -16,7 +16,7 @@ use std::vec::Vec;
 const A: ConnectionIndex = ConnectionIndex(0);
 const B: ConnectionIndex = ConnectionIndex(1);
 const BUDGET: Bytes = Bytes::kib(if cfg!(miri) { 16 } else { 256 });
-const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 16 };
+const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 16, rails_max: 1 };
 const RAIL: loopback::Limits = loopback::Limits {
     peers_max: 2,
     slots: 64,
@@ -53,6 +53,7 @@ impl<'m> Pair<'m> {
                 eager_bytes_max: Bytes::kib(8),
                 credits: CREDITS,
                 groups_max: LIMITS.requests_max,
+                lanes: 1,
             };
             endpoint.connection_open(own, &setup);
         }
@@ -333,7 +334,7 @@ fn peer_that_repeats_a_delivery_number_fails_the_connection() {
     descriptor[16..].copy_from_slice(&key.0.to_le_bytes());
     let words = pair.register(&mut descriptor);
     let region = pair.regions.check(words, descriptor.as_ptr() as u64, 24).unwrap();
-    let payload = pair.regions.span(region, descriptor.as_ptr() as u64, 24, 0);
+    let payload = pair.regions.span(region, descriptor.as_ptr() as u64, 24, rail::DataRail(0));
     for eager_number in 0..2 {
         let credits_through = CREDITS;
         let head = SendHead {

@@ -11,6 +11,14 @@ pub const KIND_DESCRIPTOR: u8 = 2;
 /// length (8 bytes).
 pub const KIND_START: u8 = 3;
 
+/// Outside of the stream: the payload is a [`super::report::Report`].
+pub const KIND_REPORT: u8 = 4;
+/// Outside of the stream: the report whose number is the tag has been read.
+pub const KIND_REPORT_READ: u8 = 5;
+/// Outside of the stream: the lane that carries it is open at its writer; the tag is its
+/// generation.
+pub const KIND_PROBE: u8 = 6;
+
 wire_struct! {
     /// W1. What every send says before its payload.
     SendHead [32] {
@@ -18,9 +26,10 @@ wire_struct! {
         kind: u8 = 0,
         /// Stripes of the message, 1 to 64; for `KIND_START`, else 0.
         stripes: u8 = 1,
-        /// The sender's data epoch.
+        /// The sender's control epoch.
         epoch: u32 = 4,
-        /// The user's tag; for `KIND_START` the token of the slot it was bound to.
+        /// The user's tag; for `KIND_START` the token of the slot it was bound to; outside of the
+        /// stream a number, see the `KIND_` constants.
         tag: i32 = 8,
         /// Number of the next long message (descriptor or start) of the sender; this one's if it is
         /// one.
@@ -50,6 +59,7 @@ impl SendHead {
     pub fn check(&self) -> Result<(), DecodeError> {
         match self.kind {
             KIND_EAGER | KIND_DESCRIPTOR if self.stripes == 0 => Ok(()),
+            KIND_REPORT | KIND_REPORT_READ | KIND_PROBE if self.stripes == 0 => Ok(()),
             KIND_START if (1..=super::STRIPES_MAX as u8).contains(&self.stripes) => Ok(()),
             _ => Err(DecodeError::Field),
         }

@@ -78,6 +78,14 @@ impl<'m> SimFabric<'m> {
         self.state.borrow_mut().connect(a, b).ok_or(ConnectError::Full)
     }
 
+    /// Joins the ends of two ports that are called `peer` there, and that are free.
+    pub fn connect_at(&self, a: u32, b: u32, peer: PeerIndex) -> Result<(), ConnectError> {
+        if a == b || a.max(b) >= self.config.ports {
+            return Err(ConnectError::Range);
+        }
+        self.state.borrow_mut().connect_at(a, b, peer).ok_or(ConnectError::Full)
+    }
+
     /// One endpoint's rail. *Panics* when there is no such port.
     pub fn port(&self, port: u32) -> SimPort<'_, 'm> {
         assert!(port < self.config.ports);

@@ -188,6 +188,17 @@ impl<'m> State<'m> {
 
     pub(super) fn connect(&mut self, a: u32, b: u32) -> Option<(PeerIndex, PeerIndex)> {
         let (a, b) = (self.end_free(a)?, self.end_free(b)?);
+        self.join(a, b);
+        Some((self.peer(a as u32), self.peer(b as u32)))
+    }
+
+    pub(super) fn connect_at(&mut self, a: u32, b: u32, peer: PeerIndex) -> Option<()> {
+        let (a, b) = (self.end(a, peer)?, self.end(b, peer)?);
+        let free = [a, b].iter().all(|end| self.ends[*end].link == Link::Closed);
+        free.then(|| self.join(a, b))
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
         self.serial += 1;
         for (end, partner) in [(a, b), (b, a)] {
             let free = self.slots_free_all(end);
@@ -195,7 +206,6 @@ impl<'m> State<'m> {
             let link = Link::Open;
             self.ends[end] = End { last_due: 0, serial, partner, free, inflight: 0, link };
         }
-        Some((self.peer(a as u32), self.peer(b as u32)))
     }
 
     fn end_free(&self, port: u32) -> Option<usize> {

@@ -140,8 +140,7 @@ pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, Registe
 
 /// Enters memory of a simulation into the table of an endpoint.
 pub fn enter(table: &DataMrs<'_>, region: Region, key: RailKey) -> Option<Handle> {
-    let mut keys = [RailKey(0); 8];
-    keys[0] = key;
+    let keys = [key; 8];
     // SAFETY: as in `register`; buffers in flight are looked at only when their request has ended,
     // and fabric, endpoints and user are one thread.
     unsafe { table.insert(region, &keys) }

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+mod lanes;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;
 mod oracle;
@@ -138,7 +139,7 @@ fn worker(options: &Options, judged: Judged, next: &AtomicU64, stop: &AtomicBool
     sum
 }
 
-fn classes(tally: &Tally) -> [(&'static str, u64); 20] {
+fn classes(tally: &Tally) -> [(&'static str, u64); 25] {
     let network = &tally.network;
     [
         ("user calls", tally.calls),
@@ -161,6 +162,11 @@ fn classes(tally: &Tally) -> [(&'static str, u64); 20] {
         ("fault: rail death", network.deaths),
         ("fault: late completion", network.late_completions),
         ("fault: ghost write", network.ghosts),
+        ("lane: failed", tally.lanes.failures),
+        ("lane: came up", tally.lanes.joins),
+        ("lane: stripes moved", tally.lanes.moved),
+        ("lane: sends sent again", tally.lanes.resends),
+        ("lane: control moved", tally.lanes.control_moves),
     ]
 }
 
@@ -175,6 +181,7 @@ fn total(tallies: &[Tally]) -> Tally {
         sum.unexpected += tally.unexpected;
         sum.pushed += tally.pushed;
         sum.pulled += tally.pulled;
+        sum.lanes.sum(&tally.lanes);
         sum.network.add(&tally.network);
     }
     sum
@@ -244,6 +251,7 @@ mod tests {
             unexpected: 1,
             pushed: 1,
             pulled: 1,
+            lanes: lanes::Counts { failures: 1, joins: 1, moved: 1, resends: 1, control_moves: 1 },
         }
     }
 

@@ -95,7 +95,12 @@ fn config(peers: u32, regions: usize) -> SimConfig {
 /// Runs it. An error is a sentence about what should not have happened.
 pub fn run(peers: u32) -> Result<Account, String> {
     let regions = Memory::regions_for(peers as usize);
-    let limits = Limits { connections_max: peers, requests_max: 32, regions_max: regions as u32 };
+    let limits = Limits {
+        connections_max: peers,
+        requests_max: 32,
+        regions_max: regions as u32,
+        rails_max: 1,
+    };
     let config = config(peers, regions);
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
@@ -212,6 +217,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 eager_bytes_max: Bytes::of(MESSAGE_BYTES),
                 credits: CREDITS,
                 groups_max: self.endpoint.limits().requests_max,
+                lanes: 1,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::lanes::{self, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
 use super::oracle::{self, Pairing, Posted, Sent};
 use crate::base::carve::heap::HeapBlock;
@@ -13,17 +14,17 @@ use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::random::Random;
 use crate::provider::sim::{CERTAIN, Faults, SimConfig, SimCounts, SimFabric, SimPort};
 use crate::transport::endpoint::ConnectionCloseError;
-use crate::transport::limits::CREDITS;
+use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crate::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
     RequestId, Stats, SubmitError,
 };
+use crate::wire::report::REPORT_BYTES_MAX;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-const CONNECTION: ConnectionIndex = ConnectionIndex(0);
-const LIMITS: Limits = Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32 };
+pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 /// Regions of each endpoint: more than a peer remembers, so that cells are written anew.
 const REGIONS: usize = 12;
 const TAGS: u64 = 3;
@@ -55,6 +56,8 @@ pub struct Tally {
     pub pushed: u64,
     /// Messages pulled.
     pub pulled: u64,
+    /// What became of lanes.
+    pub lanes: lanes::Counts,
 }
 
 struct SendRecord {
@@ -109,22 +112,29 @@ impl Direction {
     }
 }
 
-struct World<'f, 'm> {
-    endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
+pub(super) struct World<'f, 'm> {
+    pub(super) endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
     tables: [DataMrs<'m>; 2],
     regions: [[Handle; REGIONS]; 2],
     memory: [Memory; 2],
     directions: [Direction; 2],
-    random: Random,
-    now: Instant,
+    pub(super) random: Random,
+    pub(super) now: Instant,
     calls: u64,
-    failed: bool,
+    pub(super) failed: bool,
+    pub(super) lanes: Lanes,
+}
+
+/// The limits of endpoints whose connection has so many lanes at most.
+const fn limits(rails_max: u32) -> Limits {
+    Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32, rails_max }
 }
 
 /// The network of a schedule: half of them pull, half of the others keep no order.
-fn config(seed: u64) -> SimConfig {
+fn config(seed: u64) -> (SimConfig, Lanes) {
     let mut random = Random::new(seed ^ 0x5eed);
-    let pull = random.below(2) == 0;
+    let pull = random.below(3) == 0;
+    let lanes = lanes::draw(&mut random, pull);
     let often = |random: &mut Random, most: u32| random.below(u64::from(most)) as u32;
     let lossy = random.below(4) == 0;
     let faults = Faults {
@@ -136,11 +146,11 @@ fn config(seed: u64) -> SimConfig {
         late_completion: often(&mut random, CERTAIN / 4),
         ghost: if lossy { CERTAIN / 2 } else { 0 },
     };
-    SimConfig {
+    let config = SimConfig {
         ports: 2,
-        peers_max: 1,
-        recv_slots: CREDITS,
-        payload_max: EAGER_BYTES,
+        peers_max: lanes.count.next_power_of_two(),
+        recv_slots: CREDITS + if lanes.count > 1 { RECEIVES_SPARE } else { 0 },
+        payload_max: EAGER_BYTES.max(Bytes::of(REPORT_BYTES_MAX)),
         regions_max: 2 * REGIONS as u32 + 2,
         flights_max: 512,
         pull,
@@ -150,8 +160,9 @@ fn config(seed: u64) -> SimConfig {
         latency: Span(100),
         delay_max: Span(3000),
         seed,
-        faults,
-    }
+        faults: lanes.faults(faults),
+    };
+    (config, lanes)
 }
 
 /// Says which message belongs to which receive.
@@ -163,29 +174,31 @@ pub fn run(seed: u64) -> Result<Tally, String> {
 }
 
 fn run_judged(seed: u64, judge: Oracle) -> Result<Tally, String> {
-    let config = config(seed);
+    let (config, lanes) = config(seed);
     let way = if config.pull { "pull" } else { "push" };
     let order = if config.ordered { "ordered" } else { "unordered" };
-    run_on(config, judge).map_err(|sentence| format!("({way}, {order}) {sentence}"))
+    let text = lanes.text();
+    run_on(config, lanes, judge).map_err(|error| format!("({way}, {order}, {text}) {error}"))
 }
 
-fn run_on(config: SimConfig, judge: Oracle) -> Result<Tally, String> {
+fn run_on(config: SimConfig, lanes: Lanes, judge: Oracle) -> Result<Tally, String> {
     let seed = config.seed;
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
-    let (a, b) = fabric.connect(0, 1).map_err(|error| format!("connect: {error:?}"))?;
-    assert_eq!((a, b), (PeerIndex(0), PeerIndex(0)));
-    let bytes = LIMITS.machine_bytes() + LIMITS.regions_bytes();
+    fabric.connect_at(0, 1, PeerIndex(0)).map_err(|error| format!("connect: {error:?}"))?;
+    let limits = limits(config.peers_max);
+    let bytes = limits.machine_bytes() + limits.regions_bytes();
     let mut blocks = [HeapBlock::new(bytes), HeapBlock::new(bytes)];
-    let mut world = World::open(&fabric, &mut blocks, config.pull, seed)?;
+    let mut world = World::open(&fabric, &mut blocks, (config.pull, limits), lanes, seed)?;
     let steps = 60 + world.random.below(200);
     for _ in 0..steps {
         world.step()?;
+        world.lanes_step(&fabric)?;
         if world.failed {
             break;
         }
     }
-    world.settle()?;
+    world.settle(&fabric)?;
     world.check(&fabric, judge)
 }
 
@@ -193,7 +206,8 @@ impl<'f, 'm> World<'f, 'm> {
     fn open(
         fabric: &'f SimFabric<'m>,
         blocks: &'m mut [HeapBlock; 2],
-        pull: bool,
+        (pull, limits): (bool, Limits),
+        lanes: Lanes,
         seed: u64,
     ) -> Result<World<'f, 'm>, String> {
         let mut memories = [Memory::new(REGIONS), Memory::new(REGIONS)];
@@ -201,15 +215,17 @@ impl<'f, 'm> World<'f, 'm> {
         let mut port = 0;
         let halves = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
-            let table = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).expect("sized");
+            let table = DataMrs::carve(&mut carver, limits.regions_max, 0).expect("sized");
             let config = Config {
                 eager_bytes_max: EAGER_BYTES,
                 eager_mapped_bytes_max: EAGER_BYTES,
                 salt: 0x5a17 + port,
                 stripe_bytes_min: Bytes(128),
+                loss_span: lanes::LOSS_SPAN,
+                fence_span: lanes::FENCE_SPAN,
             };
             let rail = fabric.port(port);
-            let endpoint = Endpoint::open(&mut carver, LIMITS, config, table, rail).expect("sized");
+            let endpoint = Endpoint::open(&mut carver, limits, config, table, rail).expect("sized");
             port += 1;
             (endpoint, table)
         });
@@ -234,7 +250,8 @@ impl<'f, 'm> World<'f, 'm> {
                 mailbox,
                 eager_bytes_max: EAGER_BYTES,
                 credits: CREDITS,
-                groups_max: LIMITS.requests_max,
+                groups_max: limits.requests_max,
+                lanes: lanes.count as u8,
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }
@@ -248,6 +265,7 @@ impl<'f, 'm> World<'f, 'm> {
             now: Instant(0),
             calls: 0,
             failed: false,
+            lanes,
         })
     }
 
@@ -430,8 +448,9 @@ impl<'f, 'm> World<'f, 'm> {
     }
 
     /// Completes what is open, or closes what is broken, until every request has ended.
-    fn settle(&mut self) -> Result<(), String> {
+    fn settle(&mut self, fabric: &SimFabric<'m>) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
+            self.lanes_step(fabric)?;
             if !self.failed {
                 self.complete()?;
             } else {
@@ -449,6 +468,8 @@ impl<'f, 'm> World<'f, 'm> {
                 return self.close_both();
             }
         }
+        #[cfg(test)]
+        for side in 0..2 { self.endpoints[side].dump(0); }
         Err("requests never ended".into())
     }
 
@@ -516,6 +537,7 @@ impl<'f, 'm> World<'f, 'm> {
             tally.unexpected += stats.unexpected;
             tally.pushed += stats.pushed;
             tally.pulled += stats.pulled;
+            tally.lanes.add(stats);
         }
         Ok(tally)
     }
@@ -527,6 +549,9 @@ fn ends_connection(outcome: &Outcome) -> bool {
         Err(RequestError::PeerClosed
             | RequestError::PeerDied
             | RequestError::Protocol
+            | RequestError::RailsLost(_)
+            | RequestError::NoAnswer
+            | RequestError::Unfenced
             | RequestError::Fabric(_))
     )
 }
@@ -600,6 +625,13 @@ mod tests {
         let blank = |group: &Posted| Posted { tags: std::vec![0; group.tags.len()] };
         let sent: Vec<Sent> = sent.iter().map(|sent| Sent { tag: 0, ..*sent }).collect();
         oracle::pair(&sent, &posted.iter().map(blank).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn xt_one() {
+        if let Ok(seed) = std::env::var("XT") {
+            std::eprintln!("{:?}", run(seed.parse().unwrap()).map(|_| ()));
+        }
     }
 
     #[test]

@@ -1,0 +1,568 @@
+//! What follows a lane's failure: both sides say what it carried, the rest moves to living lanes.
+//!
+//! Each side fences a failed lane for itself, then says in a *report* (W10) what came. When a side
+//! has fenced the lane and has the peer's report about it, it knows exactly which of its stripes,
+//! sends and lines were lost, and that none of them can still arrive: those it sends again on
+//! other lanes. A stripe thus belongs to one lane in one generation at any time.
+//!
+//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one of
+//! each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
+//!
+//! [`RECEIVES_SPARE`]: super::limits::RECEIVES_SPARE
+#![forbid(unsafe_code)]
+
+use super::eager::{OP_REPORT, op_id};
+use super::endpoint::Endpoint;
+use super::limits::{KEPT_BYTES, STREAM_KEPT};
+use super::rail::LaneState;
+use super::records::{NIL, SendState, StreamRecord};
+use super::request::RequestError;
+use crate::base::seq::Seq;
+use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
+use crate::wire::head::{KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead};
+use crate::wire::immediate;
+use crate::wire::report::{
+    ENTRIES_MAX, LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport,
+};
+use crate::wire::{GROUP_MAX, RAILS_MAX};
+
+/// Sends of the peer that are taken in before a state line is written for that alone, and bytes of
+/// them: well before what the peer keeps of them is full.
+const TAKEN_OWED: i32 = STREAM_KEPT as i32 / 4;
+const TAKEN_BYTES_OWED: u32 = KEPT_BYTES / 4;
+
+/// Control moves between two reports of an honest peer, at most: it tells of each lane that fails.
+const EPOCHS_MAX: u32 = RAILS_MAX as u32;
+
+/// Why a report is not one that an honest peer writes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ReportError {
+    /// It cannot be read.
+    Malformed,
+    /// Its number is not the next one.
+    Number,
+    /// Its control epoch is far from the last one.
+    Epoch,
+    /// It speaks of other lanes than were agreed on.
+    Lanes,
+    /// It speaks of a generation that has not been.
+    Generation,
+    /// It acknowledges what was never sent.
+    Through,
+    /// It claims stripes that were never written.
+    Stripes,
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// What is due on the lanes of a connection; says whether something still is.
+    pub(super) fn failover_step(&mut self, index: usize) -> bool {
+        let fences = self.fences_step(index);
+        let probes = self.probes_step(index);
+        let reports = self.reports_step(index);
+        let c = &self.connections[index];
+        if c.control_blocked && c.control_fenced && c.up != 0 {
+            self.control_resume(index);
+        }
+        let resends = self.resend_step(index);
+        fences | probes | reports | resends
+    }
+
+    /// Probes lanes that are joining.
+    fn probes_step(&mut self, index: usize) -> bool {
+        let mut remain = false;
+        for lane in 0..self.connections[index].lane_count {
+            let entry = self.lane(index, lane);
+            if !entry.probe_due {
+                continue;
+            }
+            let generation = entry.generation as i32;
+            if self.word_send(index, lane, KIND_PROBE, generation, LocalSpan::EMPTY) {
+                self.lane_mut(index, lane).probe_due = false;
+            } else {
+                remain |= self.lane(index, lane).probe_due;
+            }
+        }
+        remain
+    }
+
+    /// Sends a word outside of the stream on one lane; `false` when there is no room.
+    fn word_send(
+        &mut self,
+        index: usize,
+        lane: u8,
+        kind: u8,
+        number: i32,
+        payload: LocalSpan,
+    ) -> bool {
+        let c = &self.connections[index];
+        let head = SendHead { kind, tag: number, ..c.head(kind, 0, 0) }.encode();
+        let send = OpKind::Send { head, payload };
+        match self.post_on(index, lane, op_id(OP_REPORT, lane, 0), send) {
+            Ok(Posted::Pending | Posted::Done) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Sends our report if it is due, and says that we have read the peer's.
+    fn reports_step(&mut self, index: usize) -> bool {
+        let c = &self.connections[index];
+        let Some(lane) = self.report_lane(index) else { return false };
+        let mut remain = false;
+        if c.report.read_due {
+            let seen = c.report.seen as i32;
+            if self.word_send(index, lane, KIND_REPORT_READ, seen, LocalSpan::EMPTY) {
+                let state = &mut self.connections[index].report;
+                (state.read_due, state.read_on) = (false, Some(lane));
+            } else {
+                remain = true;
+            }
+        }
+        let state = self.connections[index].report;
+        let again = state.unread_on.is_some() && state.lost;
+        let fresh = state.unread_on.is_none() && state.due;
+        if !again && !fresh {
+            return remain;
+        }
+        let number = if again { state.number } else { state.number.wrapping_add(1) };
+        let report = self.report_make(index, number);
+        let mut bytes = [0; REPORT_BYTES_MAX];
+        let length = report.encode(&mut bytes);
+        let payload = self.scratch.fill(&bytes[..length]);
+        if !self.word_send(index, lane, KIND_REPORT, number as i32, payload) {
+            return true;
+        }
+        let state = &mut self.connections[index].report;
+        state.number = number;
+        state.unread_on = Some(lane);
+        // the word that the first one was read would stand for the second, which may be lost: what
+        // is new in it stays due
+        (state.lost, state.due) = (false, state.due && again);
+        self.stats.reports += 1;
+        remain
+    }
+
+    /// The lane that carries our reports: that of control while it lives.
+    fn report_lane(&self, index: usize) -> Option<u8> {
+        let c = &self.connections[index];
+        match c.up {
+            0 => None,
+            up if up >> c.control & 1 == 1 => Some(c.control),
+            up => Some(up.trailing_zeros() as u8),
+        }
+    }
+
+    fn report_make(&self, index: usize, number: u32) -> Report {
+        let c = &self.connections[index];
+        let mut report = Report {
+            number,
+            epoch: c.epoch,
+            delivered_mask: c.arrived.mask(),
+            delivered_through: c.arrived.through().0,
+            eager_through: c.eager_expected.0,
+            credits_through: c.credits_now().0,
+            groups_through: c.group_next.0,
+            lane_count: c.lane_count,
+            ..Report::EMPTY
+        };
+        for lane in 0..c.lane_count {
+            let entry = self.lane(index, lane);
+            let status = match entry.state {
+                LaneState::Up | LaneState::Joining => LaneStatus::Up,
+                LaneState::Failing => LaneStatus::Failing,
+                LaneState::Down if entry.generation == 0 && lane != 0 => LaneStatus::Absent,
+                LaneState::Fenced | LaneState::Down => LaneStatus::Fenced,
+            };
+            let generation = entry.generation;
+            report.lanes[usize::from(lane)] = LaneReport { generation, status };
+        }
+        let window = self.limits.requests_max;
+        let oldest = Seq(c.group_post.0.wrapping_sub(window));
+        for ahead in 0..window {
+            self.report_group(index, oldest.plus(ahead), &mut report);
+        }
+        report
+    }
+
+    /// Says which stripes of a group's open receives have come.
+    fn report_group(&self, index: usize, number: Seq, report: &mut Report) {
+        let at = self.group_at(index, number);
+        let group = &self.groups[at];
+        if group.number != number || group.free {
+            return;
+        }
+        for receive in 0..group.count {
+            let arrived = self.receives[at * GROUP_MAX + usize::from(receive)].stripes;
+            let count = usize::from(report.entry_count);
+            if group.done >> receive & 1 == 0 && arrived != 0 && count < ENTRIES_MAX {
+                let token = immediate::token(number, receive);
+                report.entries[count] = StripesReport { token, arrived };
+                report.entry_count += 1;
+            }
+        }
+    }
+
+    /// A send outside of the stream has come.
+    pub(super) fn word_arrived(
+        &mut self,
+        index: usize,
+        lane: u8,
+        slot: RecvSlot,
+        head: &SendHead,
+        length: u32,
+    ) {
+        let peer = self.lane_peer_of(index, lane);
+        let mut bytes = [0; REPORT_BYTES_MAX];
+        let length = (length as usize).min(REPORT_BYTES_MAX + 1);
+        if head.kind == KIND_REPORT && length <= REPORT_BYTES_MAX {
+            self.rail.received_peek(peer, slot, &mut bytes[..length]);
+        }
+        self.rail.received_release(peer, slot);
+        if !self.connections[index].fails_over() {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
+        let taken = match head.kind {
+            KIND_PROBE => self.probe_arrived(index, lane, head.tag as u32),
+            KIND_REPORT_READ => self.report_read(index, head.tag as u32),
+            _ => match bytes.get(..length).map(Report::decode) {
+                Some(Ok(report)) => self.report_arrived(index, &report),
+                Some(Err(_)) | None => Err(ReportError::Malformed),
+            },
+        };
+        if let Err(error) = taken {
+            self.report_error = Some(error);
+            self.connection_fail(index, RequestError::Protocol);
+        }
+    }
+
+    /// The peer has opened a lane too.
+    fn probe_arrived(&mut self, index: usize, lane: u8, number: u32) -> Result<(), ReportError> {
+        let entry = self.lane_mut(index, lane);
+        if number != entry.generation {
+            return Err(ReportError::Generation);
+        }
+        if entry.state != LaneState::Joining {
+            return Ok(());
+        }
+        entry.state = LaneState::Up;
+        entry.stats.joins += 1;
+        let c = &mut self.connections[index];
+        c.up |= 1 << lane;
+        c.stranded_at = None;
+        self.stats.lane_joins += 1;
+        self.news += 1;
+        self.work.insert(index);
+        Ok(())
+    }
+
+    /// The peer has read our report.
+    fn report_read(&mut self, index: usize, number: u32) -> Result<(), ReportError> {
+        let state = &mut self.connections[index].report;
+        if Seq(number).ahead_of(Seq(state.number)) > 0 {
+            return Err(ReportError::Number);
+        }
+        if number == state.number {
+            (state.unread_on, state.lost) = (None, false);
+            self.work.insert(index);
+        }
+        Ok(())
+    }
+
+    /// The peer has said what came.
+    fn report_arrived(&mut self, index: usize, report: &Report) -> Result<(), ReportError> {
+        let seen = Seq(self.connections[index].report.seen);
+        match Seq(report.number).ahead_of(seen) {
+            // the same may come twice, when the lane died that should have told that we read it;
+            // what is true in one of them stays true
+            0 | 1 if report.number != 0 => {}
+            // one that was sent again, and overtaken by the next
+            ..0 if report.number != 0 => return Ok(()),
+            _ => return Err(ReportError::Number),
+        }
+        self.report_check(index, report)?;
+        let c = &mut self.connections[index];
+        c.report.seen = report.number;
+        c.report.read_due = true;
+        if Seq(report.epoch).ahead_of(Seq(c.peer_epoch)) > 0 {
+            c.peer_epoch = report.epoch;
+        }
+        self.work.insert(index);
+        self.news += 1;
+        self.acks_take(index, Seq(report.credits_through), Seq(report.delivered_through));
+        self.deliveries_apply(index, Seq(report.delivered_through), report.delivered_mask);
+        let c = &mut self.connections[index];
+        c.groups_take(Seq(report.groups_through));
+        c.taken_take(Seq(report.eager_through));
+        self.arrivals_take(index, report);
+        for lane in 0..self.connections[index].lane_count {
+            self.lane_report_take(index, lane, report.lanes[usize::from(lane)]);
+        }
+        Ok(())
+    }
+
+    /// Whether an honest peer may say that.
+    fn report_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
+        let c = &self.connections[index];
+        if report.lane_count != c.lane_count {
+            return Err(ReportError::Lanes);
+        }
+        let moves = Seq(report.epoch).ahead_of(Seq(c.peer_epoch));
+        if moves.unsigned_abs() > EPOCHS_MAX {
+            return Err(ReportError::Epoch);
+        }
+        for (lane, said) in report.lanes.iter().enumerate() {
+            if lane >= usize::from(c.lane_count) {
+                if *said != LaneReport::default() {
+                    return Err(ReportError::Lanes);
+                }
+                continue;
+            }
+            // the peer may have opened a lane once more than we know, and said so elsewhere
+            let known = self.lane(index, lane as u8).generation;
+            let current = said.generation <= known || said.status == LaneStatus::Up;
+            let absent = said.status == LaneStatus::Absent && said.generation != 0;
+            if absent || (!current && said.status == LaneStatus::Failing && known != 0) {
+                return Err(ReportError::Generation);
+            }
+        }
+        let beyond = Seq(report.eager_through).ahead_of(c.eager_number) > 0
+            || Seq(report.delivered_through).ahead_of(c.send_number) > 0
+            || Seq(report.groups_through).ahead_of(c.group_post) > 0;
+        if beyond { Err(ReportError::Through) } else { self.entries_check(index, report) }
+    }
+
+    fn entries_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
+        for entry in report.entries() {
+            let send = self.send_by_token(index, entry.token);
+            let posted = send.map_or(u64::MAX, |at| self.sends[at].posted);
+            if entry.arrived & !posted != 0 {
+                return Err(ReportError::Stripes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The send on its way that is bound to a receive of the peer's.
+    fn send_by_token(&self, index: usize, token: u32) -> Option<usize> {
+        let first = self.send_at(index, 0);
+        (first..first + self.limits.requests_max as usize).find(|at| {
+            let send = &self.sends[*at];
+            let bound = matches!(send.state, SendState::Writing | SendState::Waiting);
+            bound && send.token == token
+        })
+    }
+
+    fn arrivals_take(&mut self, index: usize, report: &Report) {
+        for entry in report.entries() {
+            if let Some(at) = self.send_by_token(index, entry.token) {
+                self.sends[at].arrived |= entry.arrived;
+            }
+        }
+    }
+
+    /// What the peer says of one lane.
+    fn lane_report_take(&mut self, index: usize, lane: u8, said: LaneReport) {
+        let entry = self.lane(index, lane);
+        let failed = matches!(said.status, LaneStatus::Failing | LaneStatus::Fenced);
+        if said.generation != entry.generation || !failed || entry.state == LaneState::Down {
+            return;
+        }
+        self.lane_fail(index, lane, 0);
+        if said.status == LaneStatus::Fenced {
+            self.lane_mut(index, lane).peer_fenced = true;
+            if self.lane(index, lane).state == LaneState::Fenced {
+                self.lane_reconcile(index, lane);
+            }
+        }
+    }
+
+    /// A lane is fenced on both sides, and the peer has said what came: what did not is ours to
+    /// send again.
+    pub(super) fn lane_reconcile(&mut self, index: usize, lane: u8) {
+        for record in 0..self.limits.requests_max as u8 {
+            self.send_relieve(index, record, lane);
+        }
+        let c = &mut self.connections[index];
+        if lane == c.control && c.control_blocked {
+            c.control_fenced = true;
+        }
+        self.lane_is_down(index, lane);
+        self.work.insert(index);
+    }
+
+    /// Takes a message's stripes from a lane that is no more: those that did not arrive are to be
+    /// written again.
+    fn send_relieve(&mut self, index: usize, record: u8, lane: u8) {
+        let at = self.send_at(index, record);
+        let carried = core::mem::take(&mut self.carried_mut(at)[usize::from(lane)]);
+        let send = &mut self.sends[at];
+        let bound = matches!(send.state, SendState::Writing | SendState::Waiting);
+        if carried == 0 || !bound {
+            return;
+        }
+        send.written |= carried;
+        let missing = if send.delivered { 0 } else { carried & !send.arrived };
+        send.posted &= !missing;
+        send.written &= !missing;
+        if missing == 0 {
+            return self.send_settle(index, record);
+        }
+        send.state = SendState::Writing;
+        let moved = missing.count_ones();
+        // the peer never spent a receive on them
+        let c = &mut self.connections[index];
+        c.consumed = Seq(c.consumed.0.wrapping_sub(moved));
+        self.lane_mut(index, lane).stats.moved += u64::from(moved);
+        self.stats.stripes_moved += u64::from(moved);
+    }
+
+    /// The peer cannot be reached by what was written on our old control lane any more: everything
+    /// that it may have lost is written again, on another.
+    fn control_resume(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        (c.control_blocked, c.control_fenced) = (false, false);
+        c.control = c.up.trailing_zeros() as u8;
+        c.peer = crate::base::ids::PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
+        // lines: whatever the peer may still look for
+        c.lines_flying = 0;
+        c.state_flying = false;
+        c.delivery_news = true;
+        c.canceled_news |= c.canceled.is_some();
+        c.canceling = None;
+        c.slots_next = c.peer_groups_through;
+        c.slots_at = 0;
+        for (at, cell) in c.cells.iter_mut().enumerate() {
+            if cell.users != 0 {
+                c.cells_lost |= 1 << at;
+            } else {
+                cell.region = Default::default();
+            }
+        }
+        // the stream: what the peer has not taken in
+        let untaken = c.taken_through != c.eager_number;
+        c.resend = untaken.then_some(c.taken_through);
+        self.stats.control_moves += 1;
+        self.watch.insert(index);
+        self.work.insert(index);
+    }
+
+    /// Sends again what the peer has not taken in; says whether some is left.
+    fn resend_step(&mut self, index: usize) -> bool {
+        while let Some(number) = self.connections[index].resend {
+            let c = &self.connections[index];
+            if c.control_blocked {
+                return false; // goes on when the next control lane is known
+            }
+            if number == c.eager_number {
+                self.connections[index].resend = None;
+                return false;
+            }
+            let record = self.stream[self.stream_at(index, number)];
+            let head = SendHead {
+                send_number: record.send_number.0,
+                eager_number: number.0,
+                group_base: record.group_base.0,
+                ..c.head(record.kind, record.tag, record.stripes)
+            };
+            let payload = self.kept_span(index, record.kept_at, record.length);
+            let send = OpKind::Send { head: head.encode(), payload };
+            if self.post(index, op_id(super::eager::OP_STREAM, 0, 0), send).is_err() {
+                return true;
+            }
+            self.connections[index].resend = Some(number.next());
+            self.stats.resends += 1;
+        }
+        false
+    }
+
+    #[inline]
+    fn stream_at(&self, index: usize, number: Seq) -> usize {
+        index * STREAM_KEPT as usize + number.cell(STREAM_KEPT)
+    }
+
+    fn kept_span(&self, index: usize, kept_at: u32, length: u16) -> LocalSpan {
+        let offset = index * KEPT_BYTES as usize + (kept_at % KEPT_BYTES) as usize;
+        self.kept.span(offset, usize::from(length))
+    }
+
+    /// Where a payload of so many bytes can be kept; `None`: the peer has to take in others first.
+    #[inline]
+    pub(super) fn keep_room(&self, index: usize, length: u64) -> Option<u32> {
+        let c = &self.connections[index];
+        if c.eager_number.ahead_of(c.taken_through) >= STREAM_KEPT as i32 {
+            return None;
+        }
+        let length = length as u32;
+        let (mut at, left) = (c.kept_next, KEPT_BYTES - c.kept_next % KEPT_BYTES);
+        if length > left {
+            at = at.wrapping_add(left); // a payload lies in one piece
+        }
+        let oldest = match c.taken_through == c.eager_number {
+            true => at,
+            false => self.stream[self.stream_at(index, c.taken_through)].kept_at,
+        };
+        (at.wrapping_add(length).wrapping_sub(oldest) <= KEPT_BYTES).then_some(at)
+    }
+
+    /// Keeps what leaves as the next send of the stream.
+    #[inline]
+    pub(super) fn keep(&mut self, index: usize, head: &SendHead, kept_at: u32, payload: LocalSpan) {
+        let length = payload.length().0 as u16;
+        let offset = index * KEPT_BYTES as usize + (kept_at % KEPT_BYTES) as usize;
+        self.kept.put(offset, payload);
+        let at = self.stream_at(index, Seq(head.eager_number));
+        self.stream[at] = StreamRecord {
+            tag: head.tag,
+            send_number: Seq(head.send_number),
+            group_base: Seq(head.group_base),
+            kept_at,
+            length,
+            kind: head.kind,
+            stripes: head.stripes,
+        };
+        self.connections[index].kept_next = kept_at.wrapping_add(u32::from(length));
+    }
+
+    /// Forgets sends that came on a lane before their turn: they come again, on another.
+    pub(super) fn ahead_drop(&mut self, index: usize, lane: u8) {
+        let peer = self.lane_peer_of(index, lane);
+        let (mut previous, mut record) = (NIL, self.connections[index].ahead.head);
+        while record != NIL {
+            let message = self.held[self.held_at(index, record)];
+            if message.lane != lane {
+                (previous, record) = (record, message.next);
+                continue;
+            }
+            if previous == NIL {
+                self.connections[index].ahead.head = message.next;
+            } else {
+                let before = self.held_at(index, previous);
+                self.held[before].next = message.next;
+            }
+            // no credit returns: the same credit pays for it when it comes again
+            self.rail.received_release(peer, message.slot);
+            self.held_release(index, record);
+            record = message.next;
+        }
+    }
+}
+
+impl super::records::Connection {
+    /// Takes in how far the peer has taken in our sends.
+    #[inline]
+    pub(super) fn taken_take(&mut self, through: Seq) {
+        let sound = through.ahead_of(self.eager_number) <= 0;
+        if sound && through.ahead_of(self.taken_through) > 0 {
+            self.taken_through = through;
+        }
+    }
+
+    /// Whether the peer must hear what we have taken in, so that it need not keep it.
+    #[inline]
+    pub(super) fn taken_due(&self) -> bool {
+        self.fails_over()
+            && (self.taken_bytes >= TAKEN_BYTES_OWED
+                || self.eager_expected.ahead_of(self.taken_told) >= TAKEN_OWED)
+    }
+}
+
+const _: () = assert!(RAILS_MAX <= 8, "lanes are bits of a byte");

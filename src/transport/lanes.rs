@@ -1,0 +1,531 @@
+//! The lanes of a connection in use: opening, posting, failing, fencing, closing.
+#![forbid(unsafe_code)]
+
+use super::eager::{OP_FENCE, op_id};
+use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
+use super::limits::{CREDITS, KEPT_BYTES};
+use super::rail::{CtrlSpan, Lane, LaneState, LaneStats};
+use super::records::{
+    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
+};
+use super::request::RequestError;
+use super::schedule::Load;
+use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
+use crate::base::seq::Seq;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{CloseError, DownCause, Op, OpId, OpKind, PostError, Posted, Provider};
+
+/// Longest payload of the stream where it is kept to be sent again.
+const KEPT_PAYLOAD_MAX: Bytes = Bytes((KEPT_BYTES / 4) as u64);
+
+/// What a connection's lane is doing, for whoever asks.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct LaneView {
+    /// Where it is.
+    pub state: LaneState,
+    /// Which use of it.
+    pub generation: u32,
+    /// The provider's code of its last failure; 0 if there was none.
+    pub code: i32,
+    /// Bytes per second as measured lately; 0: not known.
+    pub speed: u64,
+    /// Whether it carries our control.
+    pub control: bool,
+    /// Counts.
+    pub stats: LaneStats,
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// The end of a lane, as the rail knows it.
+    #[inline(always)]
+    pub fn lane_peer(&self, connection: ConnectionIndex, lane: u8) -> PeerIndex {
+        PeerIndex(connection.0 << self.lane_bits | u32::from(lane))
+    }
+
+    /// Which connection, and which of its lanes, the rail means.
+    #[inline(always)]
+    pub(super) fn lane_of(&self, peer: PeerIndex) -> (usize, u8) {
+        let lane = peer.0 & ((1 << self.lane_bits) - 1);
+        (peer.as_usize() >> self.lane_bits, lane as u8)
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_at(&self, index: usize, lane: u8) -> usize {
+        index << self.lane_bits | usize::from(lane)
+    }
+
+    #[inline(always)]
+    pub(super) fn lane(&self, index: usize, lane: u8) -> &Lane {
+        &self.lanes[self.lane_at(index, lane)]
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_mut(&mut self, index: usize, lane: u8) -> &mut Lane {
+        let at = self.lane_at(index, lane);
+        &mut self.lanes[at]
+    }
+
+    /// How a lane is.
+    pub fn lane_view(&self, connection: ConnectionIndex, lane: u8) -> Option<LaneView> {
+        let c = self.connections.get(connection.as_usize())?;
+        if c.state == ConnectionState::Free || lane >= c.lane_count {
+            return None;
+        }
+        let entry = self.lane(connection.as_usize(), lane);
+        Some(LaneView {
+            state: entry.state,
+            generation: entry.generation,
+            code: entry.code,
+            speed: entry.load.speed,
+            control: c.control == lane,
+            stats: entry.stats,
+        })
+    }
+
+    /// Whether calls of [`Endpoint::progress`] must be told the time: a connection of several lanes
+    /// is open.
+    #[inline(always)]
+    pub fn wants_time(&self) -> bool {
+        self.failing_over != 0
+    }
+
+    /// Takes a connection that the side band has set up into use. The rail's peer of its lane 0 is
+    /// open.
+    ///
+    /// *Panics* when the connection is in use, on a pushing rail the peers' `groups_max` differ, or
+    /// there are more lanes than [`super::Limits::rails_max`].
+    pub fn connection_open(&mut self, connection: ConnectionIndex, setup: &ConnectionSetup) {
+        let index = connection.as_usize();
+        assert_eq!(self.connections[index].state, ConnectionState::Free);
+        assert!(setup.pull || setup.groups_max == self.limits.requests_max);
+        assert!((1..=self.limits.rails_max).contains(&u32::from(setup.lanes)));
+        let several = setup.lanes > 1;
+        assert!(!(setup.pull && several), "who fails over, pushes");
+        let peer = self.lane_peer(connection, 0);
+        let mut eager = setup.eager_bytes_max.min(self.config.eager_bytes_max);
+        if several {
+            eager = eager.min(KEPT_PAYLOAD_MAX);
+        }
+        let sent = self.rail.send_payload_max(peer);
+        let records = self.limits.requests_max;
+        self.mailboxes.clear(index);
+        self.records_clear(index);
+        self.pushing += usize::from(!setup.pull);
+        self.failing_over += usize::from(several);
+        self.connections[index] = Connection {
+            state: ConnectionState::Open,
+            pull: setup.pull,
+            peer,
+            lane_count: setup.lanes,
+            eager_bytes_max: eager.min(sent).0,
+            sends_free: if records == 64 { u64::MAX } else { (1 << records) - 1 },
+            credits_through: Seq(setup.credits),
+            credits_told: Seq(CREDITS),
+            mailbox: CtrlSpan(setup.mailbox),
+            held_free: 0,
+            ..Connection::FREE
+        };
+        *self.lane_mut(index, 0) =
+            Lane { state: LaneState::Up, fence: Fence::Needed, peer_fenced: false, ..Lane::DOWN };
+    }
+
+    /// Makes every record of a connection free; requests of its earlier use are stale from now on.
+    fn records_clear(&mut self, index: usize) {
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            let generation = self.sends[at].generation.wrapping_add(1);
+            self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+            let generation = self.groups[at].generation;
+            self.groups[at] = GroupRecord { generation, ..GroupRecord::FREE };
+            self.carried_mut(at).fill(0);
+        }
+        for record in 0..CREDITS as u8 {
+            let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
+            let at = self.held_at(index, record);
+            self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
+        }
+        let first = index << self.lane_bits;
+        self.lanes[first..first + (1 << self.lane_bits)].fill(Lane::DOWN);
+    }
+
+    /// By lane, the stripes of a send that it has carried.
+    #[inline]
+    pub(super) fn carried_mut(&mut self, send_at: usize) -> &mut [u64] {
+        let first = send_at << self.lane_bits;
+        &mut self.carried[first..first + (1 << self.lane_bits)]
+    }
+
+    /// Posts an op on one lane and keeps count of what is in flight.
+    #[inline]
+    pub(super) fn post_on(
+        &mut self,
+        index: usize,
+        lane: u8,
+        id: OpId,
+        kind: OpKind,
+    ) -> Result<Posted, PostError> {
+        let peer = self.lane_peer(ConnectionIndex(index as u32), lane);
+        let result = self.rail.post(&Op { id, peer, kind }, self.now);
+        match result {
+            Ok(Posted::Pending) => self.lane_mut(index, lane).ops_in_flight += 1,
+            Ok(Posted::Done) => {}
+            Err(PostError::Again) => self.stats.again += 1,
+            Err(PostError::PeerDown | PostError::Unsupported) => {}
+        }
+        result
+    }
+
+    /// Posts an op of control.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        index: usize,
+        id: OpId,
+        kind: OpKind,
+    ) -> Result<Posted, PostError> {
+        self.post_on(index, self.connections[index].control, id, kind)
+    }
+
+    /// A lane carries nothing more: it failed, or the peer says so. What it carried is sorted out
+    /// when both sides have fenced it. The connection goes on, if it has others.
+    pub(super) fn lane_fail(&mut self, index: usize, lane: u8, code: i32) {
+        let now = self.now;
+        let entry = self.lane_mut(index, lane);
+        let joining = match entry.state {
+            LaneState::Joining => true,
+            LaneState::Up => false,
+            LaneState::Down | LaneState::Failing | LaneState::Fenced => return,
+        };
+        entry.state = LaneState::Failing;
+        entry.fence = Fence::Needed;
+        // what has only been probed has carried nothing that anybody waits for
+        entry.peer_fenced = joining;
+        entry.probe_due = false;
+        entry.code = code;
+        entry.failed_at = now;
+        entry.stats.failures += 1;
+        let c = &mut self.connections[index];
+        c.up &= !(1 << lane);
+        c.report.due = true;
+        if c.report.unread_on == Some(lane) {
+            c.report.lost = true;
+        }
+        if c.report.read_on == Some(lane) {
+            c.report.read_due = true;
+        }
+        if !joining && lane == c.control && !c.control_blocked {
+            c.control_blocked = true;
+            c.epoch = c.epoch.wrapping_add(1);
+        }
+        if c.up == 0 && c.stranded_at.is_none() {
+            c.stranded_at = Some(now);
+        }
+        self.stats.lane_failures += 1;
+        self.news += 1;
+        self.work.insert(index);
+        self.troubled.insert(index);
+    }
+
+    /// Posts the fences of failed lanes; says whether one had no room.
+    pub(super) fn fences_step(&mut self, index: usize) -> bool {
+        let mut remain = false;
+        for lane in 0..self.connections[index].lane_count {
+            if self.lane(index, lane).state == LaneState::Failing {
+                remain |= self.lane_fence(index, lane);
+            }
+        }
+        remain
+    }
+
+    /// Fences one lane in both directions; says whether the rail had no room for it.
+    fn lane_fence(&mut self, index: usize, lane: u8) -> bool {
+        if self.lane(index, lane).fence == Fence::Needed {
+            let generation = RailGeneration(self.lane(index, lane).generation);
+            match self.post_on(index, lane, op_id(OP_FENCE, 0, 0), OpKind::Fence { generation }) {
+                Ok(Posted::Pending) => {
+                    let entry = self.lane_mut(index, lane);
+                    entry.fence = Fence::Posted;
+                    entry.ops_in_flight -= 1; // answered by `Fenced`, not counted as an op
+                }
+                Err(PostError::Again) => return true,
+                // a rail that cannot even be asked has forgotten the peer
+                Ok(Posted::Done) | Err(PostError::PeerDown | PostError::Unsupported) => {
+                    self.lane_mut(index, lane).fence = Fence::Holds;
+                }
+            }
+        }
+        self.lane_settle(index, lane);
+        false
+    }
+
+    /// A fence holds.
+    pub(super) fn fenced(&mut self, peer: PeerIndex) {
+        let (index, lane) = self.lane_of(peer);
+        self.lane_mut(index, lane).fence = Fence::Holds;
+        self.lane_settle(index, lane);
+    }
+
+    /// Goes on with a lane, or a connection, of which nothing is in flight any more.
+    pub(super) fn lane_settle(&mut self, index: usize, lane: u8) {
+        let entry = self.lane(index, lane);
+        if entry.state != LaneState::Failing || !entry.is_quiet() {
+            return;
+        }
+        self.lane_fenced(index, lane);
+        match self.connections[index].state {
+            ConnectionState::Open => {
+                if self.lane(index, lane).peer_fenced {
+                    self.lane_reconcile(index, lane);
+                }
+            }
+            _ => self.fence_settle(index),
+        }
+    }
+
+    /// A lane is fenced here: its operations read no source any more, and what came on it is known.
+    fn lane_fenced(&mut self, index: usize, lane: u8) {
+        self.lane_mut(index, lane).state = LaneState::Fenced;
+        self.lane_mut(index, lane).load.reset();
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            let carried = self.carried_mut(at)[usize::from(lane)];
+            if carried != 0 && self.sends[at].state != SendState::Free {
+                self.sends[at].written |= carried;
+                self.send_settle(index, record);
+            }
+        }
+        self.ahead_drop(index, lane);
+        self.connections[index].report.due = true;
+        self.work.insert(index);
+    }
+
+    /// Whether nothing is in flight on a connection any more.
+    pub(super) fn is_quiet(&self, index: usize) -> bool {
+        let count = self.connections[index].lane_count;
+        (0..count).all(|lane| self.lane(index, lane).is_quiet())
+    }
+
+    /// Nothing more is posted on any lane; each that was in use is fenced.
+    pub(super) fn lanes_fail(&mut self, index: usize) {
+        for lane in 0..self.connections[index].lane_count {
+            let now = self.now;
+            let entry = self.lane_mut(index, lane);
+            if matches!(entry.state, LaneState::Up | LaneState::Joining) {
+                entry.state = LaneState::Failing;
+                entry.fence = Fence::Needed;
+                entry.failed_at = now;
+            }
+        }
+        self.connections[index].up = 0;
+    }
+
+    /// The provider says that nothing more will come on a lane.
+    pub(super) fn peer_went_down(&mut self, peer: PeerIndex, cause: DownCause) {
+        let (index, lane) = self.lane_of(peer);
+        if !self.connections[index].fails_over() {
+            return self.connection_lost(ConnectionIndex(index as u32), cause);
+        }
+        let in_use = matches!(self.lane(index, lane).state, LaneState::Up | LaneState::Joining);
+        if self.connections[index].state != ConnectionState::Open || !in_use {
+            return;
+        }
+        if cause != DownCause::Closed {
+            return self.lane_fail(index, lane, 0);
+        }
+        // what was sent on others before may still be on its way
+        self.lane_mut(index, lane).closed = true;
+        let open = |lane| self.connections[index].up >> lane & 1 == 1;
+        let count = self.connections[index].lane_count;
+        if (0..count).all(|lane| self.lane(index, lane).closed || !open(lane)) {
+            self.connection_lost(ConnectionIndex(index as u32), cause);
+        }
+    }
+
+    /// A connection's peer is gone, whatever its lanes say.
+    pub fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
+        let index = connection.as_usize();
+        self.connections[index].peer_down = true;
+        let error = match cause {
+            DownCause::Closed => RequestError::PeerClosed,
+            DownCause::Died => RequestError::PeerDied,
+            DownCause::Failed => RequestError::Protocol,
+        };
+        self.connection_fail(index, error);
+    }
+
+    /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
+    /// used again when the peer has probed it too. `false`: the connection is closed, or the lane
+    /// is not down.
+    pub fn lane_rejoin(&mut self, connection: ConnectionIndex, lane: u8, generation: u32) -> bool {
+        let index = connection.as_usize();
+        let c = &self.connections[index];
+        let entry = self.lane(index, lane.min(c.lane_count - 1));
+        let down = c.state == ConnectionState::Open
+            && lane < c.lane_count
+            && entry.state == LaneState::Down
+            && generation > entry.generation;
+        if !down {
+            return false;
+        }
+        let stats = entry.stats;
+        *self.lane_mut(index, lane) = Lane {
+            state: LaneState::Joining,
+            fence: Fence::Needed,
+            peer_fenced: false,
+            probe_due: true,
+            generation,
+            reserve: entry.reserve,
+            stats,
+            ..Lane::DOWN
+        };
+        self.lanes_down.remove(self.lane_at(index, lane));
+        self.work.insert(index);
+        true
+    }
+
+    /// The next lane that is down and that nothing holds: its provider's peer may be closed, and
+    /// opened again for [`Endpoint::lane_rejoin`]. Each is named once.
+    pub fn next_lane_down(&mut self) -> Option<(ConnectionIndex, u8)> {
+        let at = self.lanes_down.next_from(0)?;
+        self.lanes_down.remove(at);
+        let (index, lane) = self.lane_of(PeerIndex(at as u32));
+        Some((ConnectionIndex(index as u32), lane))
+    }
+
+    /// A lane is fenced on both sides.
+    pub(super) fn lane_is_down(&mut self, index: usize, lane: u8) {
+        self.lane_mut(index, lane).state = LaneState::Down;
+        self.lane_offer(index, lane);
+    }
+
+    /// Offers a lane that is down to be opened again, when nothing that came on it is held.
+    pub(super) fn lane_offer(&mut self, index: usize, lane: u8) {
+        let entry = self.lane(index, lane);
+        let open = self.connections[index].state == ConnectionState::Open;
+        if open && entry.state == LaneState::Down && entry.held == 0 {
+            let at = self.lane_at(index, lane);
+            self.lanes_down.insert(at);
+            self.news += 1;
+        }
+    }
+
+    /// Gives up a connection: its outstanding requests end with [`RequestError::Closed`] and can
+    /// still be tested until the connection's number is used again.
+    pub fn connection_close(
+        &mut self,
+        connection: ConnectionIndex,
+    ) -> Result<(), ConnectionCloseError> {
+        let index = connection.as_usize();
+        let c = self.connections.get_mut(index).ok_or(ConnectionCloseError::Stale)?;
+        match c.state {
+            ConnectionState::Free => return Err(ConnectionCloseError::Stale),
+            ConnectionState::Open => {
+                c.state = ConnectionState::Closing;
+                c.failure.0 = RequestError::Closed;
+                self.lanes_fail(index);
+            }
+            ConnectionState::Failing | ConnectionState::Failed | ConnectionState::Closing => {}
+        }
+        self.fences_step(index);
+        if !self.is_quiet(index) {
+            self.work.insert(index);
+            return Err(ConnectionCloseError::Again);
+        }
+        for lane in 0..self.connections[index].lane_count {
+            match self.rail.peer_close(self.lane_peer(connection, lane)) {
+                Ok(()) | Err(CloseError::Stale) => {}
+                Err(CloseError::Busy) => return Err(ConnectionCloseError::Again),
+            }
+            let at = self.lane_at(index, lane);
+            self.lanes_down.remove(at);
+        }
+        self.requests_end(index);
+        self.pushing -= usize::from(!self.connections[index].pull);
+        self.failing_over -= usize::from(self.connections[index].fails_over());
+        self.connections[index].state = ConnectionState::Free;
+        self.work.remove(index);
+        self.watch.remove(index);
+        self.troubled.remove(index);
+        Ok(())
+    }
+
+    /// Chooses the lane for a stripe; `None`: every lane has enough on its way.
+    #[inline]
+    pub(super) fn lane_pick(&mut self, index: usize, bytes: u64) -> Option<u8> {
+        let c = &self.connections[index];
+        if !c.fails_over() {
+            return Some(0);
+        }
+        let first = index << self.lane_bits;
+        let lanes = &self.lanes[first..first + usize::from(c.lane_count)];
+        let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];
+        let mut usable = c.up;
+        for (lane, (load, entry)) in loads.iter_mut().zip(lanes).enumerate() {
+            *load = entry.load;
+            usable &= !(u8::from(entry.reserve) << lane);
+        }
+        let usable = if usable == 0 { c.up } else { usable };
+        if usable == 0 {
+            return None;
+        }
+        super::schedule::pick(&loads[..lanes.len()], usable, bytes, c.turn, self.now)
+    }
+
+    /// What has a deadline: lanes that are not fenced, reports that do not come, no lane at all.
+    #[cold]
+    pub(super) fn deadlines_look(&mut self) {
+        let mut from = 0;
+        while let Some(index) = self.troubled.next_from(from) {
+            from = index + 1;
+            if !self.deadline_look(index) {
+                self.troubled.remove(index);
+            }
+        }
+    }
+
+    /// Says whether there is still something to wait for.
+    fn deadline_look(&mut self, index: usize) -> bool {
+        let (now, config) = (self.now, self.config);
+        let c = &self.connections[index];
+        if matches!(c.state, ConnectionState::Free | ConnectionState::Failed) {
+            return false;
+        }
+        let mut waits = false;
+        let mut late = None;
+        for lane in 0..c.lane_count {
+            let entry = self.lane(index, lane);
+            let error = match entry.state {
+                LaneState::Failing => RequestError::Unfenced,
+                LaneState::Fenced => RequestError::NoAnswer,
+                LaneState::Down | LaneState::Joining | LaneState::Up => continue,
+            };
+            waits = true;
+            if late.is_none() && is_past(now, entry.failed_at, config.fence_span.0) {
+                late = Some(error);
+            }
+        }
+        if c.state != ConnectionState::Open {
+            if late == Some(RequestError::Unfenced) {
+                self.requests_abandon(index);
+                return false;
+            }
+            return waits;
+        }
+        if let Some(since) = c.stranded_at {
+            waits = true;
+            if is_past(now, since, config.loss_span.0) {
+                let code = self.lane(index, c.control).code;
+                self.connection_fail(index, RequestError::RailsLost(code));
+                return true;
+            }
+        }
+        if let Some(error) = late {
+            self.connection_fail(index, error);
+        }
+        waits
+    }
+}
+
+fn is_past(now: Instant, since: Instant, span_ns: u64) -> bool {
+    now.since(since).0 > span_ns
+}

@@ -1,0 +1,293 @@
+//! On a rail that pushes, the receiver offers its buffers in control slots.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::limits::CELLS;
+use super::rail::DataRail;
+use super::records::{HeldMessage, KnownRegion, NIL};
+use super::request::RequestError;
+use crate::base::seq::Seq;
+use crate::base::slab::Handle;
+use crate::fabric::Provider;
+use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
+use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
+
+/// A slot's cell number when the receive has no room and hence no region.
+pub(super) const NO_CELL: u32 = u32::MAX;
+
+/// Line numbers of a mailbox: state line, cells of two lines each, slots.
+pub(super) const fn cell_line(cell: usize) -> usize {
+    1 + cell * 2
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    pub(super) fn slot_line(&self, group: Seq, receive: u8) -> usize {
+        1 + CELLS * 2 + group.cell(self.limits.requests_max) * GROUP_MAX + usize::from(receive)
+    }
+
+    /// Writes the slots that are due; says whether some remain.
+    pub(super) fn slots_step(&mut self, index: usize) -> bool {
+        let c = &self.connections[index];
+        if c.pull || c.control_blocked {
+            return false; // goes on when the next control lane is known
+        }
+        let blocked = self.offers_step(index);
+        let canceling = self.cancel_step(index);
+        blocked | canceling
+    }
+
+    /// Offers the groups that have not been; says whether the rail or the cells have no room.
+    fn offers_step(&mut self, index: usize) -> bool {
+        let c = &mut self.connections[index];
+        if c.slots_next.before(c.peer_groups_through) {
+            // what was to be written again has been seen
+            (c.slots_next, c.slots_at) = (c.peer_groups_through, 0);
+        }
+        loop {
+            let c = &self.connections[index];
+            let (number, first) = (c.slots_next, c.slots_at);
+            let room = number.ahead_of(c.peer_groups_through) < self.limits.requests_max as i32;
+            if number == c.group_post {
+                return false;
+            }
+            if !room {
+                self.watch.insert(index); // the peer's state line will make room
+                return false;
+            }
+            if !self.group_offer(index, number, first) {
+                return true;
+            }
+            self.connections[index].slots_next = number.next();
+            self.connections[index].slots_at = 0;
+        }
+    }
+
+    /// Writes the slots of the next group from `first` on; `false` when the rail has no room or no
+    /// cell is free, and then those written stay written.
+    fn group_offer(&mut self, index: usize, number: Seq, first: u8) -> bool {
+        let group = self.groups[self.group_at(index, number)];
+        debug_assert_eq!(group.number, number);
+        for receive in first..group.count {
+            if !self.slot_write(index, number, receive, group.count, 0) {
+                return false;
+            }
+            self.connections[index].slots_at = receive + 1;
+        }
+        true
+    }
+
+    fn slot_write(
+        &mut self,
+        index: usize,
+        number: Seq,
+        receive: u8,
+        count: u8,
+        flags: u16,
+    ) -> bool {
+        let at = self.group_at(index, number);
+        let record_at = at * GROUP_MAX + usize::from(receive);
+        let record = self.receives[record_at];
+        let taken = self.groups[at].bound >> receive & 1 == 1;
+        let Some((cell, cell_sequence)) = self.cell_for(index, record_at, taken) else {
+            return false;
+        };
+        let c = &self.connections[index];
+        let slot = ControlSlot {
+            address: record.address,
+            length: record.length,
+            cell,
+            cell_sequence,
+            tag: record.label as i32,
+            token: immediate::token(number, receive),
+            index: receive,
+            count,
+            flags: flags | if taken { SLOT_TAKEN } else { 0 },
+            credits_through: c.credits_now().0,
+            delivered_through: c.arrived.through().0,
+            taken_by: if taken { record.label } else { 0 },
+            sequence: number.0,
+            epoch: c.epoch,
+        };
+        let target = c.mailbox.plus((self.slot_line(number, receive) * 64) as u64);
+        self.line_write(index, target, slot.encode())
+    }
+
+    /// The cell that tells the keys of a receive's region, written if the peer does not know them.
+    fn cell_for(&mut self, index: usize, record_at: usize, taken: bool) -> Option<(u32, u32)> {
+        let record = self.receives[record_at];
+        if record.region == super::mr::NO_REGION || taken {
+            return Some((NO_CELL, 0));
+        }
+        if record.cell != NIL {
+            let at = usize::from(record.cell);
+            if self.connections[index].cells_lost >> at & 1 == 1 && !self.cell_rewrite(index, at) {
+                return None;
+            }
+            return Some((u32::from(record.cell), self.connections[index].cells[at].sequence));
+        }
+        let region = self.regions.handle(record.region);
+        let cells = self.connections[index].cells;
+        let known = cells.iter().position(|cell| cell.region == region);
+        let lost = self.connections[index].cells_lost;
+        let at = match known {
+            Some(at) if lost >> at & 1 == 1 && !self.cell_rewrite(index, at) => return None,
+            Some(at) => at,
+            None => {
+                let free = cells.iter().position(|cell| cell.users == 0)?;
+                if !self.cell_write(index, free, record.region, region) {
+                    return None;
+                }
+                free
+            }
+        };
+        let cell = &mut self.connections[index].cells[at];
+        cell.users += 1;
+        self.receives[record_at].cell = at as u8;
+        Some((at as u32, cell.sequence))
+    }
+
+    fn cell_write(&mut self, index: usize, at: usize, region: u16, handle: Handle) -> bool {
+        let c = &mut self.connections[index];
+        let used = c.cells[at].sequence != 0;
+        if used && c.lines_flying != 0 && !self.caps.ordered {
+            return false; // what is written anew must not land before what it replaces
+        }
+        // a number is never used for two contents, not even when the second line finds no room
+        let sequence = c.cells[at].sequence.wrapping_add(1);
+        c.cells[at] = KnownRegion { region: Handle::default(), sequence, users: 0 };
+        c.cells_lost &= !(1 << at);
+        let written = self.cell_lines(index, at, region);
+        if written {
+            self.connections[index].cells[at].region = handle;
+        }
+        written
+    }
+
+    /// Writes a cell again that was lost with its lane: the same number, the same content.
+    fn cell_rewrite(&mut self, index: usize, at: usize) -> bool {
+        let region = self.connections[index].cells[at].region.index as u16;
+        let written = self.cell_lines(index, at, region);
+        if written {
+            self.connections[index].cells_lost &= !(1 << at);
+        }
+        written
+    }
+
+    fn cell_lines(&mut self, index: usize, at: usize, region: u16) -> bool {
+        let c = &self.connections[index];
+        let (sequence, epoch) = (c.cells[at].sequence, c.epoch);
+        let target = c.mailbox.plus((cell_line(at) * 64) as u64);
+        let mut keys = [0; RAILS_MAX];
+        for (rail, key) in keys.iter_mut().enumerate() {
+            *key = self.regions.key(region, DataRail(rail as u8));
+        }
+        let (first, second) = cell::encode(&keys, sequence, epoch);
+        self.line_write(index, target, first) && self.line_write(index, target.plus(64), second)
+    }
+
+    /// A receive has ended: its slot names the cell no more.
+    #[inline(always)]
+    pub(super) fn cell_leave(&mut self, index: usize, record_at: usize) {
+        let receive = &mut self.receives[record_at];
+        if receive.cell != NIL {
+            self.connections[index].cell_drop(receive);
+        }
+    }
+
+    /// Asks for the oldest group back that the user canceled; says whether that must be retried.
+    fn cancel_step(&mut self, index: usize) -> bool {
+        if let Some(number) = self.connections[index].canceling {
+            let group = self.groups[self.group_at(index, number)];
+            if group.number == number && !group.free && group.bound == 0 {
+                return false; // the verdict is on its way
+            }
+            self.connections[index].canceling = None; // a message came first
+        }
+        let c = &self.connections[index];
+        if c.lines_flying != 0 && !self.caps.ordered {
+            return true; // what is written anew must not land before what it replaces
+        }
+        let mut number = c.group_oldest;
+        while number != c.slots_next && number.before(c.slots_next) {
+            let group = self.groups[self.group_at(index, number)];
+            if group.number == number && group.cancel && !group.free && group.bound == 0 {
+                // the first slot speaks for the group, so that asking is one write
+                if !self.slot_write(index, number, 0, group.count, SLOT_CANCEL) {
+                    return true;
+                }
+                self.connections[index].canceling = Some(number);
+                self.watch.insert(index);
+                return false;
+            }
+            number = number.next();
+        }
+        false
+    }
+
+    /// The start of a message that the sender bound to one of our slots has come, in turn.
+    pub(super) fn start_arrived(&mut self, index: usize, message: HeldMessage) {
+        let mut length = [0; 8];
+        if message.length as usize != length.len() {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
+        let peer = self.lane_peer_of(index, message.lane);
+        self.rail.received_peek(peer, message.slot, &mut length);
+        self.release(index, &message);
+        let Some((group, receive)) = self.token_find(index, message.tag as u32) else {
+            return self.connection_fail(index, RequestError::Protocol);
+        };
+        let at = self.group_at(index, group);
+        let record_at = at * GROUP_MAX + usize::from(receive);
+        if self.groups[at].bound >> receive & 1 == 1 {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
+        self.groups[at].bound |= 1 << receive;
+        let record = &mut self.receives[record_at];
+        let room = record.length;
+        record.length = u64::from_le_bytes(length);
+        record.label = message.number.0;
+        record.total = message.stripes;
+        let (wanted, stripes) = (record.length, record.stripes);
+        self.oldest_advance(index);
+        if wanted > room {
+            self.stats.truncated += 1;
+            self.receive_end(index, group, receive, Some(RequestError::Truncated));
+        } else {
+            self.stripes_settle(index, group, receive, stripes, message.stripes);
+        }
+    }
+
+    /// A stripe is in place.
+    pub(super) fn stripe_arrived(&mut self, index: usize, word: u32) {
+        self.credit_return(index);
+        let (token, stripe) = immediate::decode(word);
+        let Some((group, receive)) = self.token_find(index, token) else {
+            return self.connection_fail(index, RequestError::Protocol);
+        };
+        let record_at = self.group_at(index, group) * GROUP_MAX + usize::from(receive);
+        let record = &mut self.receives[record_at];
+        if record.stripes >> stripe & 1 == 1 {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
+        record.stripes |= 1 << stripe;
+        let (stripes, total) = (record.stripes, record.total);
+        self.stripes_settle(index, group, receive, stripes, total);
+    }
+
+    fn stripes_settle(&mut self, index: usize, group: Seq, receive: u8, stripes: u64, total: u8) {
+        if total != 0 && stripes.count_ones() == u32::from(total) {
+            self.receive_end(index, group, receive, None);
+        }
+    }
+
+    /// The outstanding receive that a token means.
+    fn token_find(&self, index: usize, token: u32) -> Option<(Seq, u8)> {
+        let c = &self.connections[index];
+        let window = self.limits.requests_max;
+        let oldest = Seq(c.group_post.0.wrapping_sub(window));
+        let (number, receive) = immediate::resolve(token, oldest, window)?;
+        let group = self.groups[self.group_at(index, number)];
+        let open = group.number == number && !group.free && receive < group.count;
+        (open && group.done >> receive & 1 == 0).then_some((number, receive))
+    }
+}

@@ -1,0 +1,169 @@
+//! The rails of one connection, its *lanes*: what each is good for, and how it is.
+//!
+//! ```text
+//! lane   Down ─rejoin──────► Joining ─peer's probe──► Up
+//!        Up, Joining ─error, peer's word─► Failing ─fence holds, ops retired─► Fenced
+//!        Fenced ─peer has fenced it too──► Down (what it lost moves to living lanes)
+//! ```
+//!
+//! Control and data are written by different types, each of which takes memory of its own kind:
+//!
+//! ```compile_fail
+//! use crosstie::transport::rail::{CtrlRail, DataSpan};
+//! fn wrong(rail: CtrlRail, line: [u8; 64], user_memory: DataSpan) {
+//!     rail.write(line, user_memory); // a control rail writes mailboxes, never user memory
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! use crosstie::transport::rail::{CtrlSpan, DataRail};
+//! use crosstie::fabric::LocalSpan;
+//! fn wrong(rail: DataRail, from: LocalSpan, mailbox: CtrlSpan) {
+//!     rail.write(from, mailbox, 0); // a data rail writes user memory, never mailboxes
+//! }
+//! ```
+//!
+//! ```
+//! use crosstie::transport::rail::{CtrlRail, CtrlSpan, DataRail, DataSpan};
+//! use crosstie::fabric::{LocalSpan, OpKind};
+//! fn right(line: [u8; 64], mailbox: CtrlSpan, from: LocalSpan, to: DataSpan) -> [OpKind; 2] {
+//!     [CtrlRail(0).write(line, mailbox), DataRail(1).write(from, to, 7)]
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+use super::records::Fence;
+use super::schedule::Load;
+use crate::base::units::Instant;
+use crate::fabric::{Line, LocalSpan, OpKind, RailKey, RemoteSpan, Source};
+
+/// Memory of the peer that holds its mailbox for us.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct CtrlSpan(pub RemoteSpan);
+
+impl CtrlSpan {
+    /// The span that starts `offset` bytes later.
+    pub const fn plus(self, offset: u64) -> CtrlSpan {
+        CtrlSpan(self.0.plus(offset))
+    }
+}
+
+/// Memory of the peer's user.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct DataSpan(pub RemoteSpan);
+
+impl DataSpan {
+    /// Nowhere.
+    pub const NONE: DataSpan = DataSpan(RemoteSpan { key: RailKey(0), address: 0 });
+
+    /// The span that starts `offset` bytes later.
+    pub const fn plus(self, offset: u64) -> DataSpan {
+        DataSpan(self.0.plus(offset))
+    }
+}
+
+/// A lane as one that carries control: the stream of sends, and lines of mailboxes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct CtrlRail(pub u8);
+
+impl CtrlRail {
+    /// One line of the peer's mailbox.
+    #[inline]
+    pub const fn write(self, line: Line, target: CtrlSpan) -> OpKind {
+        OpKind::Write { source: Source::Line(line), target: target.0, immediate: None }
+    }
+}
+
+/// A lane as one that carries data: stripes into memory of the peer's user.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct DataRail(pub u8);
+
+impl DataRail {
+    /// One stripe, with the immediate that tells of it.
+    #[inline]
+    pub const fn write(self, source: LocalSpan, target: DataSpan, immediate: u32) -> OpKind {
+        let source = Source::Span(source);
+        OpKind::Write { source, target: target.0, immediate: Some(immediate) }
+    }
+}
+
+/// Where a lane is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LaneState {
+    /// Not in use; fenced on both sides, or never up.
+    Down,
+    /// Open again; the peer's probe has not come.
+    Joining,
+    /// In use.
+    Up,
+    /// Nothing more is posted; operations are being fenced.
+    Failing,
+    /// Fenced here; the peer has not said that it is there.
+    Fenced,
+}
+
+/// Counts of one lane since the connection was opened.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct LaneStats {
+    /// Bytes of stripes posted on it.
+    pub bytes: u64,
+    /// Stripes posted on it.
+    pub stripes: u64,
+    /// Stripes that it lost, and that moved to other lanes.
+    pub moved: u64,
+    /// Times that it failed.
+    pub failures: u64,
+    /// Times that it came up again.
+    pub joins: u64,
+}
+
+/// One rail of one connection.
+#[repr(align(64))] // whole lines, as `Limits::lanes_bytes` counts it
+#[derive(Copy, Clone, Debug)]
+pub struct Lane {
+    pub state: LaneState,
+    pub fence: Fence,
+    /// The peer's target side is fenced for this generation.
+    pub peer_fenced: bool,
+    /// The peer has closed it in good order.
+    pub closed: bool,
+    /// Only for when no other lane lives.
+    pub reserve: bool,
+    /// A probe is to be sent.
+    pub probe_due: bool,
+    /// The provider's code of its last failure.
+    pub code: i32,
+    pub generation: u32,
+    /// Operations accepted as pending and not completed.
+    pub ops_in_flight: u32,
+    /// Receive slots of it that are held.
+    pub held: u32,
+    /// When it failed.
+    pub failed_at: Instant,
+    pub load: Load,
+    pub stats: LaneStats,
+}
+
+impl Lane {
+    /// Not in use.
+    pub const DOWN: Lane = Lane {
+        state: LaneState::Down,
+        fence: Fence::Holds,
+        peer_fenced: true,
+        closed: false,
+        reserve: false,
+        probe_due: false,
+        code: 0,
+        generation: 0,
+        ops_in_flight: 0,
+        held: 0,
+        failed_at: Instant(0),
+        load: Load::IDLE,
+        stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },
+    };
+
+    /// Whether nothing is in flight on it any more, in either direction.
+    pub const fn is_quiet(&self) -> bool {
+        self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
+    }
+}

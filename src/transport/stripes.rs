@@ -1,0 +1,100 @@
+//! The stripes of long messages on a rail that pushes.
+#![forbid(unsafe_code)]
+
+use super::eager::{OP_STRIPE, op_id};
+use super::endpoint::Endpoint;
+use super::rail::DataRail;
+use super::records::SendState;
+use super::schedule::{self, Cut};
+use crate::fabric::{Posted, Provider};
+use crate::wire::immediate;
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// The cut of a message: once, whatever becomes of the lanes.
+    pub(super) fn cut(&self, index: usize, length: u64) -> Option<Cut> {
+        let lanes = u32::from(self.connections[index].lane_count);
+        let min = schedule::stripe_min(length, lanes, self.config.stripe_bytes_min);
+        schedule::cut(length, min, self.caps.transfer_max)
+    }
+
+    /// Writes the stripes that are due; says whether some remain.
+    pub(super) fn stripes_step(&mut self, index: usize) -> bool {
+        if self.connections[index].waiting == 0 {
+            return false;
+        }
+        let records = self.limits.requests_max;
+        let mut used = !self.connections[index].sends_free;
+        let mut remain = false;
+        while used.trailing_zeros() < records {
+            let record = used.trailing_zeros() as u8;
+            used &= used - 1;
+            if self.sends[self.send_at(index, record)].state == SendState::Writing {
+                remain |= !self.stripes_write(index, record);
+            }
+        }
+        remain
+    }
+
+    /// Writes the stripes of one message; `false` when some could not be posted.
+    fn stripes_write(&mut self, index: usize, record: u8) -> bool {
+        let at = self.send_at(index, record);
+        let send = self.sends[at];
+        let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
+        let mut missing = cut.all() & !send.posted;
+        while missing != 0 {
+            let stripe = missing.trailing_zeros();
+            missing &= missing - 1;
+            let (offset, length) = cut.stripe(stripe, send.length);
+            if !self.may_consume(index, 0) {
+                return false;
+            }
+            let Some(lane) = self.lane_pick(index, length) else {
+                return false; // goes on when one of its stripes has ended
+            };
+            let rail = DataRail(lane);
+            let span = self.regions.span(send.region, send.address + offset, length, rail);
+            let word = immediate::encode(send.token, stripe);
+            let write = rail.write(span, send.target.plus(offset), word);
+            let id = op_id(OP_STRIPE, record, stripe as u8);
+            let Ok(posted) = self.post_on(index, lane, id, write) else {
+                return false;
+            };
+            self.stripe_left(index, at, lane, stripe, length, posted);
+        }
+        self.sends[at].state = SendState::Waiting;
+        self.send_settle(index, record);
+        true
+    }
+
+    /// Accounts for a stripe that was posted.
+    #[inline]
+    fn stripe_left(
+        &mut self,
+        index: usize,
+        at: usize,
+        lane: u8,
+        stripe: u32,
+        bytes: u64,
+        posted: Posted,
+    ) {
+        let now = self.now;
+        let c = &mut self.connections[index];
+        c.consumed = c.consumed.next();
+        let several = c.fails_over();
+        c.turn = if lane + 1 < c.lane_count { lane + 1 } else { 0 };
+        self.sends[at].posted |= 1 << stripe;
+        if posted == Posted::Done {
+            self.sends[at].written |= 1 << stripe;
+        }
+        if several {
+            self.carried_mut(at)[usize::from(lane)] |= 1 << stripe;
+            let entry = self.lane_mut(index, lane);
+            entry.load.posted(bytes, now);
+            if posted == Posted::Done {
+                entry.load.completed(bytes, now);
+            }
+            entry.stats.bytes += bytes;
+            entry.stats.stripes += 1;
+        }
+    }
+}
