@@ -41,9 +41,7 @@ impl fmt::Display for OpenError {
             OpenError::Limits(LimitsError::Regions) => {
                 f.write_str("regions_max must be from 1 to 65534")
             }
-            OpenError::Limits(LimitsError::Rails) => {
-                f.write_str("rails_max must be 1, 2, 4 or 8")
-            }
+            OpenError::Limits(LimitsError::Rails) => f.write_str("rails_max must be 1, 2, 4 or 8"),
             OpenError::Rings => f.write_str(
                 "ring sizes must be powers of two from 4096, and the eager size at most a quarter \
                  of the send ring",

@@ -521,7 +521,9 @@ impl<P: Provider> Endpoint<'_, P> {
     fn hold_ahead(&mut self, index: usize, message: HeldMessage) {
         let c = &self.connections[index];
         let ahead = message.eager_number.ahead_of(c.eager_expected);
-        if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || self.caps.ordered {
+        // an ordered lane that has lost a send has failed: its sender knows, and sends again
+        let ordered = self.caps.ordered && !c.fails_over();
+        if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || ordered {
             return self.connection_fail(index, RequestError::Protocol);
         }
         let head = c.ahead.head;

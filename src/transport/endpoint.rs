@@ -1,14 +1,12 @@
 //! The endpoint: owns the parts, takes requests, makes progress, tells outcomes.
 #![forbid(unsafe_code)]
 
-use super::limits::{
-    CREDITS, Config, EARLY_MAX, KEPT_BYTES, Limits, POLL_BATCH, STREAM_KEPT,
-};
+use super::limits::{CREDITS, Config, EARLY_MAX, KEPT_BYTES, Limits, POLL_BATCH, STREAM_KEPT};
 use super::mr::{CtrlMr, DataMrs, Kept, Scratch, SpanError};
 use super::rail::Lane;
 use super::records::{
-    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord,
-    SendRecord, StreamRecord,
+    Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord,
+    StreamRecord,
 };
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use super::stats::Stats;

@@ -421,13 +421,14 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &mut self.connections[index];
         (c.control_blocked, c.control_fenced) = (false, false);
         c.control = c.up.trailing_zeros() as u8;
-        c.peer = crate::base::ids::PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
+        c.peer =
+            crate::base::ids::PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
         // lines: whatever the peer may still look for
         c.lines_flying = 0;
         c.state_flying = false;
         c.delivery_news = true;
         c.canceled_news |= c.canceled.is_some();
-        c.canceling = None;
+        c.cancel_lost = c.canceling.is_some();
         c.slots_next = c.peer_groups_through;
         c.slots_at = 0;
         for (at, cell) in c.cells.iter_mut().enumerate() {

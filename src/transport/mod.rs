@@ -47,9 +47,9 @@ pub mod stats;
 mod straight;
 mod stripes;
 
+pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use failover::ReportError;
 pub use lanes::LaneView;
-pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use limits::{Config, Limits};
 pub use mr::DataMrs;
 pub use request::{Outcome, RequestError, RequestId, SubmitError};

@@ -134,13 +134,7 @@ impl<'m> DataMrs<'m> {
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
     #[inline(always)]
-    pub(super) fn span(
-        &self,
-        region: u16,
-        address: u64,
-        length: u64,
-        rail: DataRail,
-    ) -> LocalSpan {
+    pub(super) fn span(&self, region: u16, address: u64, length: u64, rail: DataRail) -> LocalSpan {
         // no table is long enough for `NO_REGION`
         let Some(keys) = self.keys.get(usize::from(region)) else {
             return LocalSpan::EMPTY;

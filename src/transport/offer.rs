@@ -199,7 +199,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if let Some(number) = self.connections[index].canceling {
             let group = self.groups[self.group_at(index, number)];
             if group.number == number && !group.free && group.bound == 0 {
-                return false; // the verdict is on its way
+                return self.cancel_again(index, number, group.count);
             }
             self.connections[index].canceling = None; // a message came first
         }
@@ -215,13 +215,29 @@ impl<P: Provider> Endpoint<'_, P> {
                 if !self.slot_write(index, number, 0, group.count, SLOT_CANCEL) {
                     return true;
                 }
-                self.connections[index].canceling = Some(number);
+                let c = &mut self.connections[index];
+                (c.canceling, c.cancel_lost) = (Some(number), false);
                 self.watch.insert(index);
                 return false;
             }
             number = number.next();
         }
         false
+    }
+
+    /// Asks for a group back once more, if a lane lost the asking; else the verdict is on its way.
+    /// Says whether that must be retried.
+    fn cancel_again(&mut self, index: usize, number: Seq, count: u8) -> bool {
+        let c = &mut self.connections[index];
+        // who has passed the group has decided
+        c.cancel_lost &= !number.before(c.peer_groups_through);
+        if !c.cancel_lost || !number.before(c.slots_next) {
+            return c.cancel_lost;
+        }
+        self.watch.insert(index);
+        let asked = self.slot_write(index, number, 0, count, SLOT_CANCEL);
+        self.connections[index].cancel_lost = !asked;
+        !asked
     }
 
     /// The start of a message that the sender bound to one of our slots has come, in turn.

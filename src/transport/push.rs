@@ -264,8 +264,7 @@ impl<P: Provider> Endpoint<'_, P> {
         send.token = slot.token;
         send.stripes = stripes;
         send.stripe_bytes = cut.stripe_bytes;
-        send.target =
-            DataSpan(RemoteSpan { key: RailKey(keys[0]), address: slot.address });
+        send.target = DataSpan(RemoteSpan { key: RailKey(keys[0]), address: slot.address });
         send.state = SendState::Writing;
         if !fits {
             // the receive ends as truncated by the start alone

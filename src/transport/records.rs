@@ -179,6 +179,8 @@ pub struct Connection {
     pub peer_groups_through: Seq,
     /// The group whose withdrawal the peer has been asked for.
     pub canceling: Option<Seq>,
+    /// The asking may have been lost with its lane.
+    pub cancel_lost: bool,
     pub eager_expected: Seq,
     pub held_free: u8,
     /// Messages that no receive matches yet, in order.
@@ -277,6 +279,7 @@ impl Connection {
         slots_at: 0,
         peer_groups_through: Seq(0),
         canceling: None,
+        cancel_lost: false,
         eager_expected: Seq(0),
         held_free: NIL,
         unexpected: Queue::EMPTY,

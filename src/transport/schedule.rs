@@ -123,7 +123,8 @@ impl Load {
         }
         let sample = (u128::from(self.done) * 1_000_000_000 / u128::from(taken_ns)) as u64;
         let sample = sample.max(1);
-        self.speed = if self.speed == 0 { sample } else { self.speed - self.speed / 4 + sample / 4 };
+        self.speed =
+            if self.speed == 0 { sample } else { self.speed - self.speed / 4 + sample / 4 };
         (self.since, self.done) = (now, 0);
     }
 

@@ -16,7 +16,8 @@ use std::vec::Vec;
 const A: ConnectionIndex = ConnectionIndex(0);
 const B: ConnectionIndex = ConnectionIndex(1);
 const BUDGET: Bytes = Bytes::kib(if cfg!(miri) { 16 } else { 256 });
-const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 16, rails_max: 1 };
+const LIMITS: Limits =
+    Limits { connections_max: 2, requests_max: 32, regions_max: 16, rails_max: 1 };
 const RAIL: loopback::Limits = loopback::Limits {
     peers_max: 2,
     slots: 64,

@@ -9,8 +9,8 @@ use crate::base::units::Span;
 use crate::fabric::Provider;
 use crate::provider::random::Random;
 use crate::provider::sim::{CERTAIN, Faults, SimFabric};
-use crate::transport::rail::LaneState;
 use crate::transport::Stats;
+use crate::transport::rail::LaneState;
 use std::format;
 use std::string::String;
 
@@ -124,12 +124,17 @@ impl<'m> World<'_, 'm> {
         if self.random.chance(self.lanes.returns) {
             self.lane_return(fabric)?;
         }
-        if self.lanes.careful && self.lanes.kills < KILLS_MAX && self.random.chance(self.lanes.deaths) {
+        if self.lanes.careful
+            && self.lanes.kills < KILLS_MAX
+            && self.random.chance(self.lanes.deaths)
+        {
             self.lane_kill(fabric);
         }
         if self.lanes.careful && self.failed {
             #[cfg(test)]
-            for side in 0..2 { self.endpoints[side].dump(0); }
+            for side in 0..2 {
+                self.endpoints[side].dump(0);
+            }
             return Err("a request failed although a lane lived".into());
         }
         Ok(())

@@ -469,7 +469,9 @@ impl<'f, 'm> World<'f, 'm> {
             }
         }
         #[cfg(test)]
-        for side in 0..2 { self.endpoints[side].dump(0); }
+        for side in 0..2 {
+            self.endpoints[side].dump(0);
+        }
         Err("requests never ended".into())
     }
 
