@@ -233,4 +233,12 @@ impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
         }
         self.inner.peer_close(peer)
     }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let ours = |held: &Held| ended(&held.completion) == Some(peer);
+        if self.held.iter().flatten().any(ours) {
+            return Err(CloseError::Busy);
+        }
+        self.inner.peer_detach(peer)
+    }
 }

@@ -131,7 +131,7 @@ impl<'m> Mixed<'m> {
 
     /// Opens a connection over sockets, which stay the caller's; see [`Tcp::peer_open`].
     pub fn peer_open_tcp(&mut self, peer: PeerIndex, streams: &[i32]) -> Result<(), PeerOpenError> {
-        if self.rail_of.get(peer.as_usize()) != Some(&CLOSED) {
+        if self.rail_of.get(peer.as_usize()) == Some(&ON_SHM) {
             return Err(PeerOpenError::Index);
         }
         self.tcp.as_mut().ok_or(PeerOpenError::Index)?.peer_open(peer, streams)?;
@@ -359,5 +359,13 @@ impl<'m> Provider for Mixed<'m> {
         }
         self.rail_of[peer.as_usize()] = CLOSED;
         Ok(())
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.peer_detach(peer),
+            None => self.shm.peer_detach(peer),
+        }
+        // what it sent is still asked for where it is
     }
 }

@@ -244,6 +244,10 @@ impl<P: Provider, S: Sink> Provider for Trace<P, S> {
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         self.inner.peer_close(peer)
     }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.inner.peer_detach(peer)
+    }
 }
 
 #[cfg(test)]

@@ -501,7 +501,6 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.held_at(index, record);
         self.connections[index].held_free = self.held[at].next;
         self.held[at] = HeldMessage { next: NIL, ..message };
-        self.lane_mut(index, message.lane).held += 1;
         Some(record)
     }
 
@@ -510,11 +509,6 @@ impl<P: Provider> Endpoint<'_, P> {
         let at = self.held_at(index, record);
         self.held[at].next = free;
         self.connections[index].held_free = record;
-        let lane = self.held[at].lane;
-        self.lane_mut(index, lane).held -= 1;
-        if self.connections[index].fails_over() {
-            self.lane_offer(index, lane);
-        }
     }
 
     /// Keeps a send that came before its turn; one from the past breaks the protocol.

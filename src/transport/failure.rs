@@ -52,12 +52,11 @@ impl<P: Provider> Endpoint<'_, P> {
         for lane in 0..c.lane_count {
             let l = self.lane(index, lane);
             std::eprintln!(
-                "   {:?} gen {} fence {:?} pf {} held {} ops {} probe {} failed {:?}",
+                "   {:?} gen {} fence {:?} pf {} ops {} probe {} failed {:?}",
                 l.state,
                 l.generation,
                 l.fence,
                 l.peer_fenced,
-                l.held,
                 l.ops_in_flight,
                 l.probe_due,
                 l.failed_at

@@ -234,6 +234,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 remain |= self.lane_fence(index, lane);
             }
         }
+        self.fence_settle(index); // no lane may have been left to fence
         remain
     }
 
@@ -383,8 +384,8 @@ impl<P: Provider> Endpoint<'_, P> {
         true
     }
 
-    /// The next lane that is down and that nothing holds: its provider's peer may be closed, and
-    /// opened again for [`Endpoint::lane_rejoin`]. Each is named once.
+    /// The next lane that is down: its end may be detached from the rail, and opened again for
+    /// [`Endpoint::lane_rejoin`]. Each is named once.
     pub fn next_lane_down(&mut self) -> Option<(ConnectionIndex, u8)> {
         let at = self.lanes_down.next_from(0)?;
         self.lanes_down.remove(at);
@@ -392,21 +393,12 @@ impl<P: Provider> Endpoint<'_, P> {
         Some((ConnectionIndex(index as u32), lane))
     }
 
-    /// A lane is fenced on both sides.
+    /// A lane is fenced on both sides: its peer may be detached, and opened again.
     pub(super) fn lane_is_down(&mut self, index: usize, lane: u8) {
         self.lane_mut(index, lane).state = LaneState::Down;
-        self.lane_offer(index, lane);
-    }
-
-    /// Offers a lane that is down to be opened again, when nothing that came on it is held.
-    pub(super) fn lane_offer(&mut self, index: usize, lane: u8) {
-        let entry = self.lane(index, lane);
-        let open = self.connections[index].state == ConnectionState::Open;
-        if open && entry.state == LaneState::Down && entry.held == 0 {
-            let at = self.lane_at(index, lane);
-            self.lanes_down.insert(at);
-            self.news += 1;
-        }
+        let at = self.lane_at(index, lane);
+        self.lanes_down.insert(at);
+        self.news += 1;
     }
 
     /// Gives up a connection: its outstanding requests end with [`RequestError::Closed`] and can

@@ -136,8 +136,6 @@ pub struct Lane {
     pub generation: u32,
     /// Operations accepted as pending and not completed.
     pub ops_in_flight: u32,
-    /// Receive slots of it that are held.
-    pub held: u32,
     /// When it failed.
     pub failed_at: Instant,
     pub load: Load,
@@ -156,7 +154,6 @@ impl Lane {
         code: 0,
         generation: 0,
         ops_in_flight: 0,
-        held: 0,
         failed_at: Instant(0),
         load: Load::IDLE,
         stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },

@@ -177,6 +177,10 @@ impl<'m> Provider for SimPort<'_, 'm> {
     }
 
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        self.fabric.state.borrow_mut().peer_close(self.port, peer)
+        self.fabric.state.borrow_mut().peer_close(self.port, peer, false)
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.fabric.state.borrow_mut().peer_close(self.port, peer, true)
     }
 }

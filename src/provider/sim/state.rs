@@ -201,7 +201,7 @@ impl<'m> State<'m> {
     fn join(&mut self, a: usize, b: usize) {
         self.serial += 1;
         for (end, partner) in [(a, b), (b, a)] {
-            let free = self.slots_free_all(end);
+            let free = self.slots_list(end);
             let (serial, partner) = (self.serial, partner as u32);
             let link = Link::Open;
             self.ends[end] = End { last_due: 0, serial, partner, free, inflight: 0, link };
@@ -221,15 +221,22 @@ impl<'m> State<'m> {
         (same && self.ends[partner].link != Link::Closed).then_some(partner)
     }
 
-    fn slots_free_all(&mut self, end: usize) -> u32 {
+    /// Lists the slots that are not held; says which is the first.
+    fn slots_list(&mut self, end: usize) -> u32 {
         let count = self.config.recv_slots;
         let first = end * count as usize;
-        for (index, slot) in self.slots[first..][..count as usize].iter_mut().enumerate() {
-            let after = index as u32 + 2;
-            slot.next = if after <= count { after } else { NONE };
-            slot.held = false;
+        let mut next = NONE;
+        for (index, slot) in self.slots[first..][..count as usize].iter_mut().enumerate().rev() {
+            if !slot.held {
+                slot.next = core::mem::replace(&mut next, index as u32 + 1);
+            }
         }
-        if count == 0 { NONE } else { 1 }
+        next
+    }
+
+    fn slots_discard(&mut self, end: usize) {
+        let count = self.config.recv_slots as usize;
+        self.slots[end * count..][..count].iter_mut().for_each(|slot| slot.held = false);
     }
 
     fn slot_index(&self, end: usize, slot: u32) -> usize {
@@ -393,7 +400,12 @@ impl<'m> State<'m> {
         self.event_push(own, Event::Fenced { end, id, generation });
     }
 
-    pub(super) fn peer_close(&mut self, port: u32, peer: PeerIndex) -> Result<(), CloseError> {
+    pub(super) fn peer_close(
+        &mut self,
+        port: u32,
+        peer: PeerIndex,
+        keep_slots: bool,
+    ) -> Result<(), CloseError> {
         let end = self.end(port, peer).ok_or(CloseError::Stale)?;
         if self.ends[end].link == Link::Closed {
             return Err(CloseError::Stale);
@@ -409,6 +421,9 @@ impl<'m> State<'m> {
         }
         self.events_void(end);
         self.ends[end].link = Link::Closed;
+        if !keep_slots {
+            self.slots_discard(end);
+        }
         Ok(())
     }
 

@@ -175,7 +175,14 @@ impl Tcp<'_> {
         self.fence_aside(peer);
     }
 
-    /// Forgets a peer without ops in flight.
+    /// Gives back what a forgotten peer has sent.
+    pub(super) fn discard(&mut self, peer: usize) {
+        let record = &mut self.peers[peer];
+        (record.held, record.in_scratch) = (0, 0);
+        self.area.release(peer);
+    }
+
+    /// Forgets a peer without ops in flight, but for what it has sent.
     pub(super) fn forget(&mut self, peer: usize) {
         self.part(peer);
         self.streams_close(peer, Outcome::Canceled);
@@ -183,6 +190,8 @@ impl Tcp<'_> {
             self.endings -= 1;
         }
         if self.scratch.holder == peer as u32 {
+            let Tcp { peers, area, .. } = self;
+            peers[peer].evacuate(area, peer);
             self.scratch.holder = NONE;
         }
         if self.has_helpers() {
@@ -191,6 +200,5 @@ impl Tcp<'_> {
         self.peers[peer].state = State::Closed;
         // one that threads still let go of is polled for until they have
         self.peers_open -= u32::from(self.peers[peer].aside.closing == 0);
-        self.area.release(peer);
     }
 }

@@ -54,9 +54,9 @@ pub struct Peer {
 unsafe impl Zeroable for Peer {}
 
 impl Peer {
-    /// A peer that was just opened.
-    pub fn opened(streams: u32, aside: Aside) -> Peer {
-        let (code, in_flight, held, in_scratch) = (0, 0, 0, 0);
+    /// A peer that was just opened. `held`: slots of its last use that are held still.
+    pub fn opened(streams: u32, aside: Aside, held: u64) -> Peer {
+        let (code, in_flight, in_scratch) = (0, 0, 0);
         let (is_fenced, has_until, is_unsure) = (false, false, false);
         let (cause, until) = (0, Instant(0));
         let state = State::Open;

@@ -359,6 +359,19 @@ impl<'m> Provider for Tcp<'m> {
             Some(record) if record.in_flight > 0 => Err(CloseError::Busy),
             Some(_) => {
                 self.forget(peer.as_usize());
+                self.discard(peer.as_usize());
+                Ok(())
+            }
+        }
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.peers.get(peer.as_usize()) {
+            None => Err(CloseError::Stale),
+            Some(record) if record.state == State::Closed => Err(CloseError::Stale),
+            Some(record) if record.in_flight > 0 => Err(CloseError::Busy),
+            Some(_) => {
+                self.forget(peer.as_usize());
                 Ok(())
             }
         }

@@ -211,7 +211,7 @@ impl<'m> Tcp<'m> {
             })?;
         }
         let record = &mut self.peers[peer.as_usize()];
-        *record = Peer::opened(fds.len() as u32, record.aside);
+        *record = Peer::opened(fds.len() as u32, record.aside, record.held);
         if self.has_helpers()
             && let Err(error) = self.open_aside(peer, aside)
         {

@@ -144,7 +144,7 @@ impl<'m> World<'_, 'm> {
     fn lanes_release(&mut self, side: usize) -> Result<(), String> {
         while let Some((connection, lane)) = self.endpoints[side].next_lane_down() {
             let peer = self.endpoints[side].lane_peer(connection, lane);
-            let closed = self.endpoints[side].rail_mut().peer_close(peer);
+            let closed = self.endpoints[side].rail_mut().peer_detach(peer);
             closed.map_err(|error| format!("lane {lane} was said to be down: {error:?}"))?;
             self.lanes.released[side] |= 1 << lane;
         }
