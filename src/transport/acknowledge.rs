@@ -8,7 +8,7 @@ use super::matching;
 use super::records::{Connection, GroupRecord, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
-use crate::fabric::{Line, OpKind, Posted, Provider, RemoteSpan, Source};
+use crate::fabric::{Line, OpKind, PostError, Posted, Provider, RemoteSpan, Source};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
@@ -259,14 +259,21 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Writes a line of the peer's control memory; `false` when the rail has no room.
-    pub(super) fn line_write(&mut self, index: usize, target: RemoteSpan, line: Line) -> bool {
-        let write = OpKind::Write { source: Source::Line(line), target, immediate: None };
-        match self.post(index, op_id(OP_CONTROL, 0, 0), write) {
-            Ok(posted) => {
-                self.connections[index].lines_flying += u32::from(posted == Posted::Pending);
-                true
+    pub(super) fn line_write(&mut self, index: usize, target: RemoteSpan, line: &Line) -> bool {
+        let (id, peer) = (op_id(OP_CONTROL, 0, 0), self.connections[index].peer);
+        let result = self.rail.post_line(id, peer, target, line, self.now);
+        let c = &mut self.connections[index];
+        match result {
+            Ok(Posted::Done) => {}
+            Ok(Posted::Pending) => {
+                c.ops_in_flight += 1;
+                c.lines_flying += 1;
             }
-            Err(_) => false,
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                return false;
+            }
         }
+        true
     }
 }

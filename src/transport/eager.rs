@@ -9,7 +9,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, S
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 
@@ -113,9 +113,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let c = &mut self.connections[index];
         let head = c.head(kind, tag, stripes).encode();
-        let kind = OpKind::Send { head, payload };
-        let op = Op { id: op_id(OP_STREAM, 0, 0), peer: c.peer, kind };
-        let sent = self.rail.post(&op, self.now);
+        let sent = self.rail.post_send(op_id(OP_STREAM, 0, 0), c.peer, &head, payload, self.now);
         match sent {
             Ok(posted) => c.ops_in_flight += u32::from(posted == Posted::Pending),
             Err(error) => {

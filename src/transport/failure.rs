@@ -188,6 +188,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.group_withdraw(index, number);
         } else {
             group.cancel = true;
+            self.connections[index].cancels_due = true;
             self.work.insert(index);
         }
         Ok(())

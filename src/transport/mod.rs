@@ -39,6 +39,7 @@ mod push;
 mod records;
 pub mod request;
 pub mod schedule;
+mod slots;
 pub mod stats;
 mod straight;
 

@@ -3,24 +3,18 @@
 
 use super::eager::{OP_STRIPE, op_id};
 use super::endpoint::Endpoint;
-use super::limits::{CELLS, EARLY_MAX};
+use super::limits::EARLY_MAX;
 use super::matching;
 use super::records::{HeldMessage, KnownRegion, NIL, SendState};
 use super::request::RequestError;
 use super::schedule::{self, Cut};
+use super::slots::{NO_CELL, cell_line};
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::fabric::{OpKind, Posted, Provider, RailKey, RemoteSpan, Source};
 use crate::wire::head::KIND_START;
 use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, cell, immediate};
-
-/// A slot's cell number when the receive has no room and hence no region.
-const NO_CELL: u32 = u32::MAX;
-
-/// Which words of a slot (W3) hold its tag, in the low half, and its flags, in the second quarter.
-const TAG_WORD: usize = 3;
-const FLAGS_WORD: usize = 4;
 
 /// What the peer's oldest group says to a message.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -33,16 +27,7 @@ pub(super) enum Offer {
     NotYet,
 }
 
-/// Line numbers of a mailbox: state line, cells of two lines each, slots.
-const fn cell_line(cell: usize) -> usize {
-    1 + cell * 2
-}
-
 impl<P: Provider> Endpoint<'_, P> {
-    fn slot_line(&self, group: Seq, receive: u8) -> usize {
-        1 + CELLS * 2 + group.cell(self.limits.requests_max) * GROUP_MAX + usize::from(receive)
-    }
-
     // ---- receiver ----
 
     /// Writes the slots that are due; says whether some remain.
@@ -123,7 +108,7 @@ impl<P: Provider> Endpoint<'_, P> {
             epoch: c.epoch,
         };
         let target = c.mailbox.plus((self.slot_line(number, receive) * 64) as u64);
-        self.line_write(index, target, slot.encode())
+        self.line_write(index, target, &slot.encode())
     }
 
     /// The cell that tells the keys of a receive's region, written if the peer does not know them.
@@ -168,8 +153,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let mut keys = [0; 8];
         keys[0] = self.regions.key(region, 0);
         let (first, second) = cell::encode(&keys, sequence, epoch);
-        let written = self.line_write(index, target, first)
-            && self.line_write(index, target.plus(64), second);
+        let written = self.line_write(index, target, &first)
+            && self.line_write(index, target.plus(64), &second);
         if written {
             self.connections[index].cells[at].region = handle;
         }
@@ -195,6 +180,9 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connections[index].canceling = None; // a message came first
         }
         let c = &self.connections[index];
+        if !c.cancels_due {
+            return false;
+        }
         if c.lines_flying != 0 && !self.caps.ordered {
             return true; // what is written anew must not land before what it replaces
         }
@@ -212,6 +200,8 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             number = number.next();
         }
+        let c = &mut self.connections[index];
+        c.cancels_due = c.slots_next != c.group_post; // those that are not offered were not seen
         false
     }
 
@@ -346,7 +336,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let number = c.group_next;
         if c.group_bound == 0
-            && self.slot_whole(index, number, 0).is_some_and(|slot| slot.flags & SLOT_CANCEL != 0)
+            && self.slot_is_there(index, number, 0)
+            && self.slot_flags(index, number, 0) & SLOT_CANCEL != 0
+            && self.slot_whole(index, number, 0).is_some()
         {
             self.group_seen(index);
             self.news += usize::from(self.connections[index].group_next != number);
@@ -357,7 +349,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
         let number = c.group_next;
-        let Some(first) = self.slot_whole(index, number, 0) else {
+        let Some(first) = self.slot_glance(index, number) else {
             return false;
         };
         if first.index != 0 {
@@ -412,49 +404,6 @@ impl<P: Provider> Endpoint<'_, P> {
             list.copy_within(at + 1.., at);
             self.connections[index].early -= 1;
         }
-    }
-
-    fn slot_read(&self, index: usize, group: Seq, receive: u8) -> ControlSlot {
-        ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
-    }
-
-    /// The tag of a slot that is there.
-    #[inline]
-    fn slot_tag(&self, index: usize, group: Seq, receive: u8) -> i32 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), TAG_WORD);
-        word as i32
-    }
-
-    /// The flags of a slot that is there.
-    #[inline]
-    fn slot_flags(&self, index: usize, group: Seq, receive: u8) -> u16 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), FLAGS_WORD);
-        (word >> 16) as u16
-    }
-
-    /// A slot that is there and valid.
-    fn slot_whole(&self, index: usize, group: Seq, receive: u8) -> Option<ControlSlot> {
-        let line = self.slot_line(group, receive);
-        let expected = u64::from(self.connections[index].epoch) << 32 | u64::from(group.0);
-        if self.mailboxes.last_word(index, line) != expected {
-            return None;
-        }
-        ControlSlot::decode(&self.mailboxes.line(index, line)).ok()
-    }
-
-    /// The keys of a slot's region, once they are there. A receive that is open keeps its cell, so
-    /// they will be; one that an early message has filled may have lost it, and needs none.
-    fn cell_read(&self, index: usize, slot: &ControlSlot) -> Option<[u64; 8]> {
-        if slot.cell == NO_CELL {
-            return Some([0; 8]);
-        }
-        let at = slot.cell as usize;
-        if at >= CELLS {
-            return None;
-        }
-        let first = self.mailboxes.line(index, cell_line(at));
-        let second = self.mailboxes.line(index, cell_line(at) + 1);
-        cell::decode(&first, &second, slot.cell_sequence, self.connections[index].epoch)
     }
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.

@@ -147,6 +147,8 @@ pub struct Connection {
     pub peer_groups_through: Seq,
     /// The group whose withdrawal the peer has been asked for.
     pub canceling: Option<Seq>,
+    /// Whether a group may have been canceled that the peer was not asked for.
+    pub cancels_due: bool,
     pub eager_expected: Seq,
     pub held_free: u8,
     /// Messages that no receive matches yet, in order.
@@ -231,6 +233,7 @@ impl Connection {
         slots_at: 0,
         peer_groups_through: Seq(0),
         canceling: None,
+        cancels_due: false,
         eager_expected: Seq(0),
         held_free: NIL,
         unexpected: Queue::EMPTY,
