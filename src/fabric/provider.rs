@@ -2,7 +2,7 @@
 
 use super::caps::Caps;
 use super::completion::{Completion, DownCause, Next};
-use super::op::{Head, Op};
+use super::op::{Head, Line, Op, OpId, OpKind, RemoteSpan, Source};
 use super::region::{DeregisterError, RailKey, Region, RegisterError};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
@@ -128,6 +128,33 @@ pub trait Provider {
 
     /// Accepts or refuses an op (P1, P2).
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
+
+    /// [`Provider::post`] of a send, whose parts need not be put together to an op first.
+    #[inline]
+    fn post_send(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        self.post(&Op { id, peer, kind: OpKind::Send { head: *head, payload } }, now)
+    }
+
+    /// The same of a line without an immediate.
+    #[inline]
+    fn post_line(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        let kind = OpKind::Write { source: Source::Line(*line), target, immediate: None };
+        self.post(&Op { id, peer, kind }, now)
+    }
 
     /// Posts a send if nothing stands in its way and it is complete at once, as after
     /// [`Posted::Done`]. `false`: nothing was changed, and [`Provider::post`] knows what to do.

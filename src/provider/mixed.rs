@@ -11,8 +11,8 @@ use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, Head, LocalSpan, Next, Op, PostError,
-    Posted, Provider, RecvSlot, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Head, Line, LocalSpan, Next, Op, OpId,
+    PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
 use crate::memory::Reserve;
 
@@ -280,6 +280,36 @@ impl<'m> Provider for Mixed<'m> {
         }
     }
 
+    #[inline]
+    fn post_send(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.post_send(id, peer, head, payload, now),
+            None => self.shm.post_send(id, peer, head, payload, now),
+        }
+    }
+
+    #[inline]
+    fn post_line(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        match self.tcp_of(peer) {
+            Some(tcp) => tcp.post_line(id, peer, target, line, now),
+            None => self.shm.post_line(id, peer, target, line, now),
+        }
+    }
+
     #[inline(always)]
     fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
         // shared memory refuses a peer that it has not opened: nothing need be looked up
@@ -299,7 +329,10 @@ impl<'m> Provider for Mixed<'m> {
     fn next(&mut self) -> Next {
         if self.shm.is_idle() {
             // then it does not look at a ring, either
-            return if self.looks_at_sockets() { Next::Poll } else { Next::Nothing };
+            return match &mut self.tcp {
+                Some(tcp) if !tcp.is_idle() => tcp.next_straight(),
+                Some(_) | None => Next::Nothing,
+            };
         }
         match self.shm.next() {
             Next::Nothing if self.looks_at_sockets() => Next::Poll,

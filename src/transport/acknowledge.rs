@@ -9,7 +9,7 @@ use super::rail::{CtrlRail, CtrlSpan};
 use super::records::{Connection, GroupRecord, SendState};
 use super::request::RequestError;
 use crate::base::seq::Seq;
-use crate::fabric::{Line, Posted, Provider};
+use crate::fabric::{Line, PostError, Posted, Provider};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
@@ -264,18 +264,23 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Writes a line of the peer's control memory; `false` when the rail has no room.
-    pub(super) fn line_write(&mut self, index: usize, target: CtrlSpan, line: Line) -> bool {
+    pub(super) fn line_write(&mut self, index: usize, target: CtrlSpan, line: &Line) -> bool {
         let c = &self.connections[index];
         if c.control_blocked {
             return false;
         }
-        let write = CtrlRail(c.control).write(line, target);
-        match self.post(index, op_id(OP_CONTROL, 0, 0), write) {
-            Ok(posted) => {
-                self.connections[index].lines_flying += u32::from(posted == Posted::Pending);
-                true
+        let (id, peer, control) = (op_id(OP_CONTROL, 0, 0), c.peer, c.control);
+        match self.rail.post_line(id, peer, target.0, line, self.now) {
+            Ok(Posted::Done) => {}
+            Ok(Posted::Pending) => {
+                self.lane_mut(index, control).ops_in_flight += 1;
+                self.connections[index].lines_flying += 1;
             }
-            Err(_) => false,
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                return false;
+            }
         }
+        true
     }
 }

@@ -10,7 +10,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, S
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, OpId, OpKind, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{
     KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, KIND_START, SendHead,
@@ -123,9 +123,14 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         let c = &self.connections[index];
         let fields = c.head(kind, tag, stripes);
-        let send = OpKind::Send { head: fields.encode(), payload };
-        if self.post(index, op_id(OP_STREAM, 0, 0), send).is_err() {
-            return Err(Blocked);
+        let (id, peer, control) = (op_id(OP_STREAM, 0, 0), c.peer, c.control);
+        match self.rail.post_send(id, peer, &fields.encode(), payload, self.now) {
+            Ok(Posted::Done) => {}
+            Ok(Posted::Pending) => self.lane_mut(index, control).ops_in_flight += 1,
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                return Err(Blocked);
+            }
         }
         if let Some(kept_at) = kept_at {
             self.keep(index, &fields, kept_at, payload);

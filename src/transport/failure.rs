@@ -14,94 +14,6 @@ use crate::wire::GROUP_MAX;
 use crate::wire::state::STATE_FAILED;
 
 impl<P: Provider> Endpoint<'_, P> {
-    #[cfg(test)]
-    pub fn dump(&self, index: usize) {
-        let c = &self.connections[index];
-        std::eprintln!(
-            "{:?} up {} control {} blocked {} fenced {} epoch {} {} resend {:?} taken {:?} eager {:?} exp {:?} told {:?} report {:?} group next {:?} post {:?} slots {:?} through {:?} waiting {} queue {:?} cons {:?} cred {:?} lost {} canceling {:?} unexpected {:?} ahead {:?} lf {} sf {} sn {:?} dt {:?}",
-            c.state,
-            c.up,
-            c.control,
-            c.control_blocked,
-            c.control_fenced,
-            c.epoch,
-            c.peer_epoch,
-            c.resend,
-            c.taken_through,
-            c.eager_number,
-            c.eager_expected,
-            c.taken_told,
-            c.report,
-            c.group_next,
-            c.group_post,
-            c.slots_next,
-            c.peer_groups_through,
-            c.waiting,
-            c.queue,
-            c.consumed,
-            c.credits_through,
-            c.cells_lost,
-            c.canceling,
-            c.unexpected,
-            c.ahead,
-            c.lines_flying,
-            c.state_flying,
-            c.send_number,
-            c.delivered_through
-        );
-        for lane in 0..c.lane_count {
-            let l = self.lane(index, lane);
-            std::eprintln!(
-                "   {:?} gen {} fence {:?} pf {} ops {} probe {} failed {:?}",
-                l.state,
-                l.generation,
-                l.fence,
-                l.peer_fenced,
-                l.ops_in_flight,
-                l.probe_due,
-                l.failed_at
-            );
-        }
-        for r in 0..self.limits.requests_max as u8 {
-            let s = &self.sends[self.send_at(index, r)];
-            if s.state != SendState::Free {
-                std::eprintln!(
-                    "   send {r} {:?} len {} posted {:x} written {:x} arrived {:x} stripes {} delivered {} n {:?} token {:x} err {:?}",
-                    s.state,
-                    s.length,
-                    s.posted,
-                    s.written,
-                    s.arrived,
-                    s.stripes,
-                    s.delivered,
-                    s.number,
-                    s.token,
-                    s.error
-                );
-            }
-        }
-        for r in 0..self.limits.requests_max as u8 {
-            let at = self.send_at(index, r);
-            let g = &self.groups[at];
-            if !g.free {
-                std::eprintln!(
-                    "   group {:?} count {} bound {:x} done {:x} cancel {} rec {:?}",
-                    g.number,
-                    g.count,
-                    g.bound,
-                    g.done,
-                    g.cancel,
-                    (0..usize::from(g.count))
-                        .map(|i| {
-                            let r = &self.receives[at * GROUP_MAX + i];
-                            (r.label, r.length, r.stripes, r.total, r.cell)
-                        })
-                        .collect::<std::vec::Vec<_>>()
-                );
-            }
-        }
-    }
-
     /// An op that was pending has completed.
     pub(super) fn op_done(&mut self, peer: PeerIndex, id: OpId, result: Result<(), OpError>) {
         let (index, lane) = self.lane_of(peer);
@@ -294,6 +206,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.group_withdraw(index, number);
         } else {
             group.cancel = true;
+            self.connections[index].cancels_due = true;
             self.work.insert(index);
         }
         Ok(())
@@ -306,22 +219,6 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         self.stats.failures += 1;
-        #[cfg(test)]
-        if std::env::var("XT").is_ok() && std::env::var("XTQ").is_err() {
-            std::eprintln!("{}", std::backtrace::Backtrace::force_capture());
-            std::eprintln!(
-                "conn {index} fails {error:?} {:?} at {:?} report {:?} up {} blocked {} control {}",
-                self.report_error,
-                self.now,
-                self.connections[index].report,
-                self.connections[index].up,
-                self.connections[index].control_blocked,
-                self.connections[index].control
-            );
-            for lane in 0..self.connections[index].lane_count {
-                std::eprintln!("   {:?}", self.lane(index, lane));
-            }
-        }
         let c = &self.connections[index];
         if !c.peer_down && !c.control_blocked {
             self.state_write(index, STATE_FAILED); // one try: the peer has its own means too

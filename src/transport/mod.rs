@@ -43,6 +43,7 @@ pub mod rail;
 mod records;
 pub mod request;
 pub mod schedule;
+mod slots;
 pub mod stats;
 mod straight;
 mod stripes;

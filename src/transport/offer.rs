@@ -2,29 +2,17 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::limits::CELLS;
 use super::rail::DataRail;
 use super::records::{HeldMessage, KnownRegion, NIL};
 use super::request::RequestError;
+use super::slots::{NO_CELL, cell_line};
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::fabric::Provider;
 use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
-/// A slot's cell number when the receive has no room and hence no region.
-pub(super) const NO_CELL: u32 = u32::MAX;
-
-/// Line numbers of a mailbox: state line, cells of two lines each, slots.
-pub(super) const fn cell_line(cell: usize) -> usize {
-    1 + cell * 2
-}
-
 impl<P: Provider> Endpoint<'_, P> {
-    pub(super) fn slot_line(&self, group: Seq, receive: u8) -> usize {
-        1 + CELLS * 2 + group.cell(self.limits.requests_max) * GROUP_MAX + usize::from(receive)
-    }
-
     /// Writes the slots that are due; says whether some remain.
     pub(super) fn slots_step(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
@@ -109,7 +97,7 @@ impl<P: Provider> Endpoint<'_, P> {
             epoch: c.epoch,
         };
         let target = c.mailbox.plus((self.slot_line(number, receive) * 64) as u64);
-        self.line_write(index, target, slot.encode())
+        self.line_write(index, target, &slot.encode())
     }
 
     /// The cell that tells the keys of a receive's region, written if the peer does not know them.
@@ -182,7 +170,7 @@ impl<P: Provider> Endpoint<'_, P> {
             *key = self.regions.key(region, DataRail(rail as u8));
         }
         let (first, second) = cell::encode(&keys, sequence, epoch);
-        self.line_write(index, target, first) && self.line_write(index, target.plus(64), second)
+        self.line_write(index, target, &first) && self.line_write(index, target.plus(64), &second)
     }
 
     /// A receive has ended: its slot names the cell no more.
@@ -204,6 +192,9 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connections[index].canceling = None; // a message came first
         }
         let c = &self.connections[index];
+        if !c.cancels_due {
+            return false;
+        }
         if c.lines_flying != 0 && !self.caps.ordered {
             return true; // what is written anew must not land before what it replaces
         }
@@ -222,6 +213,8 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             number = number.next();
         }
+        let c = &mut self.connections[index];
+        c.cancels_due = c.slots_next != c.group_post; // those that are not offered were not seen
         false
     }
 

@@ -2,20 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::limits::{CELLS, EARLY_MAX};
+use super::limits::EARLY_MAX;
 use super::matching;
-use super::offer::{NO_CELL, cell_line};
 use super::rail::DataSpan;
 use super::records::{NIL, SendState};
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RailKey, RemoteSpan};
-use crate::wire::cell;
 use crate::wire::head::KIND_START;
-use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
-
-/// Which words of a slot (W3) hold its tag, in the low half, and its flags, in the second quarter.
-const TAG_WORD: usize = 3;
-const FLAGS_WORD: usize = 4;
+use crate::wire::slot::{SLOT_CANCEL, SLOT_TAKEN};
 
 /// What the peer's oldest group says to a message.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -91,7 +85,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let number = c.group_next;
         if c.group_bound == 0
-            && self.slot_whole(index, number, 0).is_some_and(|slot| slot.flags & SLOT_CANCEL != 0)
+            && self.slot_is_there(index, number, 0)
+            && self.slot_flags(index, number, 0) & SLOT_CANCEL != 0
+            && self.slot_whole(index, number, 0).is_some()
         {
             self.group_seen(index);
             self.news += usize::from(self.connections[index].group_next != number);
@@ -102,7 +98,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
         let number = c.group_next;
-        let Some(first) = self.slot_whole(index, number, 0) else {
+        let Some(first) = self.slot_glance(index, number) else {
             return false;
         };
         if first.index != 0 {
@@ -157,49 +153,6 @@ impl<P: Provider> Endpoint<'_, P> {
             list.copy_within(at + 1.., at);
             self.connections[index].early -= 1;
         }
-    }
-
-    fn slot_read(&self, index: usize, group: Seq, receive: u8) -> ControlSlot {
-        ControlSlot::from_bytes(&self.mailboxes.line(index, self.slot_line(group, receive)))
-    }
-
-    /// The tag of a slot that is there.
-    #[inline]
-    fn slot_tag(&self, index: usize, group: Seq, receive: u8) -> i32 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), TAG_WORD);
-        word as i32
-    }
-
-    /// The flags of a slot that is there.
-    #[inline]
-    fn slot_flags(&self, index: usize, group: Seq, receive: u8) -> u16 {
-        let word = self.mailboxes.word_at(index, self.slot_line(group, receive), FLAGS_WORD);
-        (word >> 16) as u16
-    }
-
-    /// A slot that is there and valid.
-    fn slot_whole(&self, index: usize, group: Seq, receive: u8) -> Option<ControlSlot> {
-        let line = self.slot_line(group, receive);
-        let expected = u64::from(self.connections[index].peer_epoch) << 32 | u64::from(group.0);
-        if self.mailboxes.last_word(index, line) != expected {
-            return None;
-        }
-        ControlSlot::decode(&self.mailboxes.line(index, line)).ok()
-    }
-
-    /// The keys of a slot's region, once they are there. A receive that is open keeps its cell, so
-    /// they will be; one that an early message has filled may have lost it, and needs none.
-    fn cell_read(&self, index: usize, slot: &ControlSlot) -> Option<[u64; 8]> {
-        if slot.cell == NO_CELL {
-            return Some([0; 8]);
-        }
-        let at = slot.cell as usize;
-        if at >= CELLS {
-            return None;
-        }
-        let first = self.mailboxes.line(index, cell_line(at));
-        let second = self.mailboxes.line(index, cell_line(at) + 1);
-        cell::decode(&first, &second, slot.cell_sequence, self.connections[index].peer_epoch)
     }
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.

@@ -120,7 +120,7 @@ pub struct LaneStats {
 /// One rail of one connection.
 #[repr(align(64))] // whole lines, as `Limits::lanes_bytes` counts it
 #[derive(Copy, Clone, Debug)]
-pub struct Lane {
+pub(super) struct Lane {
     pub state: LaneState,
     pub fence: Fence,
     /// The peer's target side is fenced for this generation.

@@ -181,6 +181,8 @@ pub struct Connection {
     pub canceling: Option<Seq>,
     /// The asking may have been lost with its lane.
     pub cancel_lost: bool,
+    /// Whether a group may have been canceled that the peer was not asked for.
+    pub cancels_due: bool,
     pub eager_expected: Seq,
     pub held_free: u8,
     /// Messages that no receive matches yet, in order.
@@ -280,6 +282,7 @@ impl Connection {
         peer_groups_through: Seq(0),
         canceling: None,
         cancel_lost: false,
+        cancels_due: false,
         eager_expected: Seq(0),
         held_free: NIL,
         unexpected: Queue::EMPTY,

@@ -48,13 +48,95 @@ impl ControlSlot {
     /// Decodes and checks position, count and flags.
     pub fn decode(bytes: &[u8; 64]) -> Result<ControlSlot, DecodeError> {
         let slot = ControlSlot::from_bytes(bytes);
-        let count = usize::from(slot.count);
-        if !(1..=GROUP_MAX).contains(&count) || slot.index >= slot.count {
-            return Err(DecodeError::Field);
-        }
-        if slot.flags & !SLOT_FLAGS != 0 {
-            return Err(DecodeError::Field);
-        }
+        check(slot.index, slot.count, slot.flags)?;
         Ok(slot)
+    }
+}
+
+#[inline]
+fn check(index: u8, count: u8, flags: u16) -> Result<(), DecodeError> {
+    if !(1..=GROUP_MAX).contains(&usize::from(count)) || index >= count {
+        return Err(DecodeError::Field);
+    }
+    if flags & !SLOT_FLAGS != 0 {
+        return Err(DecodeError::Field);
+    }
+    Ok(())
+}
+
+/// What a sender wants of a slot whose tag alone it looks at besides: two words of eight.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SlotGlance {
+    /// As in the slot.
+    pub index: u8,
+    /// As in the slot.
+    pub count: u8,
+    /// As in the slot.
+    pub flags: u16,
+    /// As in the slot.
+    pub credits_through: u32,
+    /// As in the slot.
+    pub delivered_through: u32,
+}
+
+impl SlotGlance {
+    /// Which word holds position, count and flags.
+    pub const PLACE_WORD: usize = 4;
+    /// Which word holds both counts.
+    pub const COUNTS_WORD: usize = 5;
+
+    /// Decodes and checks the same fields as [`ControlSlot::decode`].
+    #[inline]
+    pub fn decode(place: u64, counts: u64) -> Result<SlotGlance, DecodeError> {
+        let (index, count, flags) = (place as u8, (place >> 8) as u8, (place >> 16) as u16);
+        check(index, count, flags)?;
+        let (credits_through, delivered_through) = (counts as u32, (counts >> 32) as u32);
+        Ok(SlotGlance { index, count, flags, credits_through, delivered_through })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glance_shows_the_same() {
+        for (index, count, flags) in
+            [(0, 1, 0), (7, 8, SLOT_CANCEL), (1, 1, 0), (0, 9, 0), (0, 1, 4)]
+        {
+            let (credits_through, delivered_through) = (0x0102_0304, 0x0506_0708);
+            let slot = ControlSlot {
+                address: 1,
+                length: 2,
+                cell: 3,
+                cell_sequence: 4,
+                tag: 5,
+                token: 6,
+                index,
+                count,
+                flags,
+                credits_through,
+                delivered_through,
+                taken_by: 7,
+                sequence: 8,
+                epoch: 9,
+            };
+            let bytes = slot.encode();
+            let word = |at| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&bytes[8 * at..][..8]);
+                u64::from_le_bytes(word)
+            };
+            let glance =
+                SlotGlance::decode(word(SlotGlance::PLACE_WORD), word(SlotGlance::COUNTS_WORD));
+            let whole = ControlSlot::decode(&bytes).map(|slot| SlotGlance {
+                index: slot.index,
+                count: slot.count,
+                flags: slot.flags,
+                credits_through: slot.credits_through,
+                delivered_through: slot.delivered_through,
+            });
+            assert_eq!(glance, whole);
+        }
     }
 }

@@ -12,6 +12,8 @@ pub const HEADER_BYTES_MAX: usize = 40;
 pub const SEND_HEAD_AT: usize = 8;
 /// Bytes of a send's head.
 pub const SEND_HEAD_BYTES: usize = 32;
+/// Bytes of a write's header.
+pub const WRITE_HEADER_BYTES: usize = 32;
 /// Writes and adds of one stream that may be on their way without an answer.
 pub const UNANSWERED_MAX: u32 = 64;
 /// Reads of one stream that may be on their way without an answer.
@@ -70,7 +72,7 @@ impl StreamKind {
     pub const fn header_bytes(self) -> usize {
         match self {
             StreamKind::Send => HEADER_BYTES_MAX,
-            StreamKind::Write | StreamKind::Read | StreamKind::Add => 32,
+            StreamKind::Write | StreamKind::Read | StreamKind::Add => WRITE_HEADER_BYTES,
             StreamKind::ReadReply => 16,
             StreamKind::Done | StreamKind::Failed | StreamKind::Bye => 8,
         }
@@ -211,6 +213,62 @@ impl StreamFrame {
     }
 }
 
+/// A write that nobody answers and that carries no immediate: a line, as a rule.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SilentWrite {
+    /// Bytes of payload that follow.
+    pub length: u32,
+    /// The reader's region.
+    pub key: u64,
+    /// Where in it.
+    pub address: u64,
+}
+
+impl SilentWrite {
+    /// Its header, the same as [`StreamFrame::encode`] writes.
+    #[inline]
+    pub fn encode(&self) -> [u8; WRITE_HEADER_BYTES] {
+        let start = u64::from(self.length) << 32 | u64::from(SILENT_WRITE);
+        let mut bytes = [0; WRITE_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&start.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.address.to_le_bytes());
+        bytes
+    }
+
+    /// Whether `bytes`, which start with its header, hold all of its payload.
+    #[inline]
+    pub const fn is_whole(&self, bytes: &[u8]) -> bool {
+        bytes.len() - WRITE_HEADER_BYTES >= self.length as usize
+    }
+}
+
+/// The low half of a silent write's first word.
+const SILENT_WRITE: u32 = StreamKind::Write as u32 | (FLAG_SILENT as u32) << 8;
+
+/// The payload's length of the send whose whole header `bytes` start with, if they do: the same as
+/// [`StreamFrame::decode`] says, in one comparison.
+#[inline]
+pub fn send_length(bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < HEADER_BYTES_MAX {
+        return None;
+    }
+    let word = get(bytes, 0);
+    (word as u32 == StreamKind::Send as u32).then_some((word >> 32) as u32)
+}
+
+/// The same for a silent write.
+#[inline]
+pub fn silent_write(bytes: &[u8]) -> Option<SilentWrite> {
+    if bytes.len() < WRITE_HEADER_BYTES {
+        return None;
+    }
+    let word = get(bytes, 0);
+    let (key, address) = (get(bytes, 8), get(bytes, 16));
+    let write = SilentWrite { length: (word >> 32) as u32, key, address };
+    (word as u32 == SILENT_WRITE && write.length <= PAYLOAD_BYTES_MAX).then_some(write)
+}
+
 #[inline]
 fn body(kind: StreamKind, flags: u8, length: u32, bytes: &[u8]) -> StreamFrame {
     match kind {
@@ -288,6 +346,27 @@ mod tests {
         back(StreamFrame::Done { through: u32::MAX });
         back(StreamFrame::Failed { index: u32::MAX });
         back(StreamFrame::Bye);
+    }
+
+    #[test]
+    fn a_quick_look_says_the_same() {
+        let (key, address) = (u64::MAX, 1 << 63);
+        let write = |length, immediate, silent| {
+            let mut bytes = [0; HEADER_BYTES_MAX];
+            StreamFrame::Write { length, key, address, immediate, silent }.encode(&mut bytes);
+            silent_write(&bytes)
+        };
+        let found = write(64, None, true);
+        let line = SilentWrite { length: 64, key, address };
+        assert_eq!((found, silent_write(&line.encode())), (Some(line), Some(line)));
+        assert!(write(64, None, false).is_none() && write(64, Some(0), true).is_none());
+        assert!(write(PAYLOAD_BYTES_MAX + 1, None, true).is_none());
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        StreamFrame::Send { length: 8192 }.encode(&mut bytes);
+        assert_eq!((send_length(&bytes), silent_write(&bytes)), (Some(8192), None));
+        assert_eq!(send_length(&bytes[..HEADER_BYTES_MAX - 1]), None);
+        bytes[2] = 1;
+        assert_eq!(send_length(&bytes), None, "a byte that is zero in this version");
     }
 
     #[test]

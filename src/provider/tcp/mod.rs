@@ -28,6 +28,7 @@ mod pull;
 mod push;
 mod rail;
 mod socket;
+mod straight;
 mod stream;
 #[cfg(test)]
 mod tests;

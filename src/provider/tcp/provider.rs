@@ -8,12 +8,15 @@ use super::rail::{Events, Tcp};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, LINE_BYTES, LocalSpan,
-    Op, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, LINE_BYTES, Line,
+    LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source,
+    Syscalls,
 };
 use crate::provider::host_domain::HostDomain;
 use crate::provider::touch;
-use crate::wire::stream::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX, SEND_HEAD_AT, StreamFrame};
+use crate::wire::stream::{
+    HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX, SEND_HEAD_AT, SilentWrite, StreamFrame, WRITE_HEADER_BYTES,
+};
 
 /// Writes from here on go over the streams beside the first, where there are any: it stays free
 /// for what is short.
@@ -24,6 +27,20 @@ const POST_BYTES: u64 = 64 << 10;
 const _: () = assert!(SEND_HEAD_AT + HEAD_BYTES == HEADER_BYTES_MAX);
 
 impl Tcp<'_> {
+    #[inline]
+    fn takes_ops(&self, peer: PeerIndex) -> bool {
+        self.peers.get(peer.as_usize()).is_some_and(|peer| peer.takes_ops())
+    }
+
+    /// Remembers that an op found no room.
+    #[inline]
+    fn note_starved(&mut self, result: Result<Posted, PostError>) -> Result<Posted, PostError> {
+        if result == Err(PostError::Again) {
+            (self.starved, self.drained) = (true, false);
+        }
+        result
+    }
+
     /// Whether so many bytes can be staged, if need be after handing others over.
     #[inline]
     fn makes_room(&mut self, index: usize, bytes: u32) -> bool {
@@ -55,11 +72,32 @@ impl Tcp<'_> {
         Ok(())
     }
 
+    #[inline]
+    fn line(
+        &mut self,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+    ) -> Result<Posted, PostError> {
+        let index = self.stream_index(peer, 0);
+        if !self.makes_room(index, (WRITE_HEADER_BYTES + LINE_BYTES) as u32) {
+            return Err(PostError::Again);
+        }
+        let (key, address) = (target.key.0, target.address);
+        let header = SilentWrite { length: LINE_BYTES as u32, key, address };
+        let out = &mut self.streams[index].out;
+        out.put(&header.encode());
+        out.put(line);
+        self.mark_dirty(index);
+        Ok(Posted::Done)
+    }
+
     fn write(&mut self, op: &Op) -> Result<Posted, PostError> {
         let OpKind::Write { source, target, immediate } = &op.kind else {
             unreachable!("called for writes")
         };
         match source {
+            Source::Line(line) if immediate.is_none() => self.line(op.peer, *target, line),
             Source::Line(line) => {
                 let index = self.stream_index(op.peer, 0);
                 let bytes = HEADER_BYTES_MAX + LINE_BYTES;
@@ -276,16 +314,44 @@ impl<'m> Provider for Tcp<'m> {
             OpKind::Add { target, value } => self.add(op, *target, *value),
             OpKind::Fence { generation } => self.post_fence(op, generation.0),
         };
-        if result == Err(PostError::Again) {
-            (self.starved, self.drained) = (true, false);
+        self.note_starved(result)
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        _id: OpId,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+        _now: Instant,
+    ) -> Result<Posted, PostError> {
+        if !self.takes_ops(peer) {
+            return Err(PostError::PeerDown);
         }
-        result
+        let result = self.send(peer, head, payload).map(|()| Posted::Done);
+        self.note_starved(result)
+    }
+
+    #[inline]
+    fn post_line(
+        &mut self,
+        _id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        _now: Instant,
+    ) -> Result<Posted, PostError> {
+        if !self.takes_ops(peer) {
+            return Err(PostError::PeerDown);
+        }
+        let result = self.line(peer, target, line);
+        self.note_starved(result)
     }
 
     #[inline]
     fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
-        let takes = self.peers.get(peer.as_usize()).is_some_and(|peer| peer.takes_ops());
-        takes && self.send(peer, head, payload).is_ok()
+        self.takes_ops(peer) && self.send(peer, head, payload).is_ok()
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {

@@ -8,7 +8,10 @@ use super::stream::{ASKED_MAX, Payload, To};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
 use crate::provider::touch;
-use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, SEND_HEAD_BYTES, StreamFrame};
+use crate::wire::stream::{
+    self, HEADER_BYTES_MAX, SEND_HEAD_AT, SEND_HEAD_BYTES, SilentWrite, StreamFrame,
+    WRITE_HEADER_BYTES,
+};
 
 /// Bytes of one read at most, beside the scratch buffer.
 const READ_BYTES_MAX: u64 = 256 << 10;
@@ -21,7 +24,7 @@ const LONG_BYTES: u64 = 16 << 10;
 const BEHIND_LONG: usize = 256;
 
 /// The peer broke the rules of the wire.
-struct Garbage;
+pub(super) struct Garbage;
 
 /// How far a look at the scratch buffer came.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -34,7 +37,7 @@ pub(super) enum Parsed {
 
 /// What a read of a stream gave.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Read {
+pub(super) enum Read {
     /// As much as was asked for: there may be more.
     Whole,
     /// Less: there is no more.
@@ -84,7 +87,8 @@ impl Tcp<'_> {
     }
 
     /// One system call.
-    fn read(&mut self, index: usize, budget: &mut u64) -> Read {
+    #[inline]
+    pub(super) fn read(&mut self, index: usize, budget: &mut u64) -> Read {
         self.clear_scratch();
         let stream = &mut self.streams[index];
         let carried = stream.carried as usize;
@@ -248,7 +252,7 @@ impl Tcp<'_> {
 
     /// The bytes that were not looked at.
     #[inline]
-    fn scratch_bytes(&self) -> &[u8] {
+    pub(super) fn scratch_bytes(&self) -> &[u8] {
         // SAFETY: `before` bytes before the buffer and those up to `end` were written, and nobody
         // writes them while they are looked at.
         unsafe {
@@ -272,6 +276,19 @@ impl Tcp<'_> {
         if !events.has_room() {
             return Ok(false);
         }
+        if let Some(length) = stream::send_length(bytes) {
+            if let Some((slot, head)) = self.take_send(index, length)? {
+                events.push(received(self.peer_of(index).0, slot, head, length));
+            }
+            return Ok(true);
+        }
+        if self.bulk.is_none()
+            && let Some(line) = stream::silent_write(bytes)
+            && line.is_whole(bytes)
+        {
+            self.take_line(line)?;
+            return Ok(true);
+        }
         let length = StreamFrame::header_bytes(*first).map_err(|_| Garbage)?;
         if bytes.len() < length {
             let left = bytes.len();
@@ -283,17 +300,18 @@ impl Tcp<'_> {
             return Ok(false);
         }
         let frame = StreamFrame::decode(&bytes[..length]).map_err(|_| Garbage)?;
-        if let StreamFrame::Send { length } = frame {
-            self.take_send(index, length, events)?;
-            return Ok(true);
-        }
         self.scratch_pass(length);
         self.take(index, frame)?;
         Ok(true)
     }
 
+    /// Takes a send whose header is there: its slot and head, or `None` when bytes are missing.
     #[inline]
-    fn take_send(&mut self, index: usize, length: u32, events: &mut Events) -> Result<(), Garbage> {
+    pub(super) fn take_send(
+        &mut self,
+        index: usize,
+        length: u32,
+    ) -> Result<Option<(u32, Head)>, Garbage> {
         let (peer, n) = self.peer_of(index);
         if n != 0 || self.bulk.is_some() || length > SEND_BYTES_MAX {
             return Err(Garbage);
@@ -309,7 +327,7 @@ impl Tcp<'_> {
             let to = To::Cell;
             self.streams[index].payload =
                 Payload { to, address, left: length.into(), slot, ..Payload::default() };
-            return Ok(());
+            return Ok(None);
         }
         if length > 0 {
             // SAFETY: the payload lies in the buffer, whole.
@@ -320,20 +338,16 @@ impl Tcp<'_> {
             self.scratch.holder = peer as u32;
             self.scratch_pass(length as usize);
         }
-        events.push(received(peer, slot, head, length));
-        Ok(())
+        Ok(Some((slot, head)))
     }
 
     /// Acts on a frame that is no send.
     fn take(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
         match frame {
-            StreamFrame::Send { .. } => unreachable!("taken by `take_send`"),
+            StreamFrame::Send { .. } => unreachable!("a whole header is taken by `take_send`"),
             StreamFrame::Write { length, key, address, immediate, silent } => {
                 if self.bulk.is_some() {
                     return self.take_bulk(index, frame);
-                }
-                if silent && immediate.is_none() && self.scratch_left() >= length as usize {
-                    return self.take_line(key, address, length);
                 }
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
@@ -382,10 +396,12 @@ impl Tcp<'_> {
         }
     }
 
-    /// A line that lies in the scratch buffer, whole: the common case by far. Whoever hears of no
-    /// refusal has counted on it.
+    /// A line that lies in the scratch buffer, whole, with its header. Whoever hears of no refusal
+    /// has counted on it.
     #[inline]
-    fn take_line(&mut self, key: u64, address: u64, length: u32) -> Result<(), Garbage> {
+    pub(super) fn take_line(&mut self, line: SilentWrite) -> Result<(), Garbage> {
+        let SilentWrite { length, key, address } = line;
+        self.scratch_pass(WRITE_HEADER_BYTES);
         let region = self.domain.hold(RailKey(key), address, length.into()).ok_or(Garbage)?;
         let from = self.scratch_bytes().as_ptr() as u64;
         // SAFETY: the source lies in the scratch buffer, as the caller has found, and the target in

@@ -42,7 +42,9 @@ impl Tcp<'_> {
         if !self.streams[index].is_open || !self.takes_bytes(index) {
             return;
         }
-        self.stage_answers(index);
+        if self.streams[index].owed() > 0 {
+            self.stage_answers(index);
+        }
         self.serve(index);
         while !self.streams[index].out.is_empty() && *budget > 0 {
             let stream = &mut self.streams[index];
@@ -95,10 +97,9 @@ impl Tcp<'_> {
     }
 
     /// Stages what is owed to the peer, if there is room.
-    #[inline]
     fn stage_answers(&mut self, index: usize) {
         let stream = &mut self.streams[index];
-        if stream.owed() == 0 || !stream.out.has_room(ROOM_FOR_ANSWERS) {
+        if !stream.out.has_room(ROOM_FOR_ANSWERS) {
             return;
         }
         let (told, answered) = (stream.told, stream.answered);
@@ -116,6 +117,14 @@ impl Tcp<'_> {
     /// Answers the peer's reads, oldest first, as far as there is room.
     #[inline]
     fn serve(&mut self, index: usize) {
+        let stream = &self.streams[index];
+        if stream.served != stream.asked {
+            self.serve_all(index);
+        }
+    }
+
+    #[inline(never)]
+    fn serve_all(&mut self, index: usize) {
         while self.streams[index].served != self.streams[index].asked {
             if !self.serve_one(index) {
                 return;
