@@ -123,9 +123,8 @@ impl<M: LinkMemory> Control<M> {
         let frame = Frame::StreamHello(hello, self.connect_hello(index));
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
-        let token = TOKEN_LANE
-            | u64::from(self.lane_place(index, lane)) * STREAMS_MAX as u64
-            | u64::from(stream);
+        let place = self.lane_place(index, lane) * STREAMS_MAX as u32 + stream;
+        let token = TOKEN_LANE | u64::from(place);
         let waiting = self.lane(index, lane).unsent & (1 << stream) != 0;
         let Some(socket) = &self.lane_sockets(index, lane)[stream as usize] else { return Ok(()) };
         let sent = socket.send(&bytes[..length]);
