@@ -291,7 +291,8 @@ fn a_lane_is_kept_until_it_is_wanted_with_what_was_sent_on_it() {
 struct Hand {
     link: RawTcp,
     reply: LinkHello,
-    first: RawTcp,
+    /// The streams of the set-up.
+    first: Vec<RawTcp>,
     asks: u64,
 }
 
@@ -303,11 +304,12 @@ impl Hand {
         link.send(Frame::LinkHello(hello));
         let Frame::LinkReply(reply) = link.receive() else { panic!("no reply") };
         link.send(Frame::LinkReady(hello));
-        let first = RawTcp::dial(handle);
-        let mut hand = Hand { link, reply, first, asks: 0 };
-        hand.say(&hand.first, handle, hand.hello(0, 0, 0, streams), lanes);
-        for stream in 1..streams {
-            hand.lane(handle, 0, 0, stream, streams);
+        let mut hand = Hand { link, reply, first: Vec::new(), asks: 0 };
+        for stream in 0..streams {
+            let socket = RawTcp::dial(handle);
+            hand.say(&socket, handle, hand.hello(0, 0, stream, streams), lanes);
+            hand.asks += 1;
+            hand.first.push(socket);
         }
         hand
     }
@@ -345,9 +347,9 @@ impl Hand {
         stream: u32,
         streams: u32,
     ) -> RawTcp {
-        self.asks += 1;
         let socket = RawTcp::dial(handle);
         self.say(&socket, handle, self.hello(lane, generation, stream, streams), 2);
+        self.asks += 1;
         socket
     }
 }
@@ -509,19 +511,16 @@ fn a_lane_that_cannot_be_dialled_is_said_once_and_tried_until_it_can() {
     let mut a = Node::new(&Limits { lanes_wish: 2, ..at(1, 2) });
     let by_hand = answer(&a, 2, Some(0));
     let here = until("connect", || a.band.connect_poll(by_hand.pending).unwrap());
-    let of = |generation: u32| until("the lane", || up(&mut a, here, 1, generation)).generation;
-    let mut of = of;
+    let mut of = |generation: u32| until("the lane", || up(&mut a, here, 1, generation)).generation;
     assert_eq!(of(1), 1);
     // nobody listens any more
     let to = by_hand.socket.local_addr().unwrap();
     drop(by_hand.socket);
-    let pid = std::process::id();
     let missed = |note: &Note| {
         matches!(note, Note::LaneMissed { lane: 1, code: libc::ECONNREFUSED, peer }
             if peer.endpoint_id == by_hand.handle.endpoint_id)
     };
     for outage in 1..3 {
-        let _ = pid;
         a.band.lane_wanted(here, 1).unwrap();
         until("it to be said", || (said(missed) == outage).then_some(()));
         a_while(60);
