@@ -39,7 +39,7 @@ pub struct BandConfig {
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
     /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,
-    /// Data streams per connection over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
+    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
     /// when we connect, our limit when we listen.
     pub streams: u32,
     /// Lanes per connection over TCP, 1 to [`RAILS_MAX`](crate::wire::RAILS_MAX): our limit.
@@ -111,7 +111,7 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Cost*: allocates all tables: about 450 bytes per connection, 900 per link, one bit per pair
     /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used;
-    /// with more than one lane about 250 bytes for each of a connection.
+    /// with more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);

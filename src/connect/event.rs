@@ -66,7 +66,7 @@ pub enum Side {
     Listener = 1,
 }
 
-/// Most data streams of one connection.
+/// Most data streams of one lane.
 pub const STREAMS_MAX: usize = 4;
 
 /// What a connection runs over.

@@ -21,6 +21,9 @@ use std::os::fd::AsFd;
 const BACKOFF: Span = Span::millis(10);
 /// Longest wait.
 const BACKOFF_MAX: Span = Span::millis(1000);
+/// How long a dial may take: two attempts of the kernel's. A path that comes back during a longer
+/// one would wait for the kernel's next attempt, which come further and further apart.
+const DIAL_MAX: Span = Span::millis(2000);
 
 /// The wait after the one that is due.
 fn longer(backoff: Span) -> Span {
@@ -83,7 +86,7 @@ impl<M: LinkMemory> Control<M> {
             self.lane_due(index, lane, None);
             return;
         };
-        let deadline = self.deadline();
+        let deadline = self.now().after(Span(self.config.handshake_deadline.0.min(DIAL_MAX.0)));
         let entry = self.lane(index, lane);
         entry.state = LaneState::Dialing;
         entry.generation += 1;

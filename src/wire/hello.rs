@@ -142,7 +142,7 @@ wire_struct! {
         /// `RAIL_` bits: what the writer can use towards the reader (since minor 1; 0 means shared
         /// memory alone).
         rails: u32 = 144,
-        /// Data streams per connection over TCP: the connector's wish, the listener's limit (since
+        /// Data streams of each lane over TCP: the connector's wish, the listener's limit (since
         /// minor 1).
         streams: u32 = 148,
         /// Proof that the writer knows the shared key; 0: it has none (since minor 1).
