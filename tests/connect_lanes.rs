@@ -175,6 +175,13 @@ fn lanes_join_between_addresses_of_their_own() {
         assert_eq!((told(&mut both.a), told(&mut both.b)), (2, 2));
         both.close();
     }
+    // over another family
+    let ips = vec![([127, 0, 0, 1].into(), 8), ("::1".parse().unwrap(), 128)];
+    let limits = Limits { addresses: ips, ..at(1, 8) };
+    let mut both = Pair::new(&limits, &limits);
+    assert_eq!(both.lanes(), (2, 2));
+    both.joined(1, 1);
+    both.close();
 }
 
 #[test]

@@ -178,9 +178,15 @@ impl<M: LinkMemory> Band<M> {
         self.with(CloseError::Forked, |control| control.connection_close(connection))
     }
 
-    /// Asks for the next generation of a lane: the data thread has let go of its streams, which
-    /// are closed. Lanes 1 and up of a new connection are wanted without asking. A
-    /// [`BandEvent::Lane`] follows when it is up; a lane that is wanted already stays so.
+    /// Asks for the next generation of a lane: the data thread has let go of the streams that the
+    /// last [`BandEvent::Lane`], or `Established`, brought, and they are closed. Call it once for
+    /// each of these: a second call may close what has come since. Lanes 1 and up of a new
+    /// connection are wanted without asking. Another [`BandEvent::Lane`] follows when it is up; a
+    /// lane that is wanted already stays so.
+    ///
+    /// Where we connect, the lane is dialled at once, unless it died within a second of coming up
+    /// and had done so before; then, and when it cannot be dialled, after 10 ms, doubled up to a
+    /// second, for as long as the connection stands.
     ///
     /// *Errors*: [`CloseError::Stale`] also when the connection has no such lane, or one alone.
     pub fn lane_wanted(&self, connection: Handle, lane: u32) -> Result<(), CloseError> {

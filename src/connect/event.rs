@@ -94,7 +94,8 @@ pub struct LinkParams {
     pub streams: [i32; STREAMS_MAX],
     /// How many data streams each lane has.
     pub stream_count: u32,
-    /// How many lanes the connection has, as both sides know: 1 over shared memory. Lane 0 is up.
+    /// How many lanes the connection has, as both sides know: 1 over shared memory. Lane 0 is up,
+    /// as generation 1.
     pub lanes: u32,
     /// Address of the connection's rings.
     pub rings_address: usize,

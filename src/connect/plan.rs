@@ -88,8 +88,11 @@ impl Pairs {
                 let (Some((a, _, a_bits)), Some((b, port, b_bits))) = (our, their) else {
                     continue;
                 };
-                let reach =
-                    a.is_loopback() == b.is_loopback() && (!a.is_loopback() || ends.same_host);
+                let reach = match ends.same_host {
+                    true => a.is_loopback() == b.is_loopback(),
+                    // an address that both hosts have, as those of bridges, leads to ourselves
+                    false => !a.is_loopback() && !b.is_loopback() && a != b,
+                };
                 // a port of 0 says that nobody listens there
                 *cell = reach && port != 0 && is_common_subnet(a, b, a_bits.max(b_bits));
             }
@@ -237,8 +240,16 @@ mod tests {
         let (ours, theirs) = ("127.0.0.1/8 ::1/128", "127.0.0.1/8 ::1/128");
         assert_eq!(ways_of(ours, theirs, true, 0, 8), "link ::1>[::1]:7");
         assert_eq!(ways_of(ours, theirs, false, 0, 8), "link");
+        assert_eq!(ways_of("::1/128 127.0.0.1/8", "::1/128 10.0.0.1/8", true, 0, 8), "link");
         let mixed = ("10.0.0.1/24 127.0.0.1/8", "10.0.0.2/24 127.0.0.2/8");
         assert_eq!(ways(mixed.0, mixed.1), "link");
+    }
+
+    #[test]
+    fn an_address_that_two_hosts_have_is_no_way_between_them() {
+        let (ours, theirs) = ("10.0.0.1/24 10.9.0.1/16", "10.0.0.2/24 10.9.0.1/16");
+        assert_eq!(ways_of(ours, theirs, false, 0, 8), "link");
+        assert_eq!(ways_of(ours, theirs, true, 0, 8), "link 10.9.0.1>10.9.0.1:7");
     }
 
     #[test]
