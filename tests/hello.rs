@@ -267,6 +267,7 @@ fn over_tcp_too_a_newer_minor_version_works() {
             stream: 0,
             streams: 1,
             ask: 1,
+            ..StreamHello::ZERO
         };
         let data = RawTcp::dial(&handle);
         data.send_bytes(&change(encoded(Frame::StreamHello(stream, connect)), None));

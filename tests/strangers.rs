@@ -269,7 +269,15 @@ impl Hand {
     ) -> TcpStream {
         let ask = self.asks.get() + 1;
         self.asks.set(ask);
-        let hello = StreamHello { endpoint_id: 2, proof, connection, stream, streams, ask };
+        let hello = StreamHello {
+            endpoint_id: 2,
+            proof,
+            connection,
+            stream,
+            streams,
+            ask,
+            ..StreamHello::ZERO
+        };
         let connect =
             ConnectHello { connection, target: handle.listener, streams, ..ConnectHello::ZERO };
         let mut socket = dial_tcp(handle);

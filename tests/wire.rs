@@ -13,7 +13,7 @@ use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, Listen
 use crosstie::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
 use crosstie::wire::hello::{
     ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
-    RefuseReason, RefusedHello,
+    RefuseReason, RefusedHello, StreamHello,
 };
 use crosstie::wire::immediate;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
@@ -149,6 +149,7 @@ fn link_hello() -> LinkHello {
         streams: n32(0xa4),
         proof_low: n128(0xb0),
         proof_high: n128(0xc0),
+        lanes: n32(0xd0),
     }
 }
 
@@ -168,6 +169,19 @@ fn connect_hello() -> ConnectHello {
         control_rails: n32(0x50),
         features: n64(0x58),
         streams: n32(0x60),
+    }
+}
+
+fn stream_hello() -> StreamHello {
+    StreamHello {
+        endpoint_id: n128(0x10),
+        proof: n128(0x20),
+        connection: n64(0x30),
+        stream: n32(0x38),
+        streams: n32(0x3c),
+        ask: n64(0x40),
+        lane: 7,
+        lane_generation: n32(0x48),
     }
 }
 
@@ -349,6 +363,7 @@ fn w8_bodies() {
         (128, &run::<16>(0x90)),
         (144, &run::<8>(0xa0)),
         (160, &run::<32>(0xb0)),
+        (192, &run::<4>(0xd0)),
     ]);
     assert_eq!(link_hello().encode(), link);
     assert_eq!(LinkHello::from_bytes(&link), link_hello());
@@ -357,6 +372,15 @@ fn w8_bodies() {
         laid_out(&[(0, &run::<68>(0x10)), (72, &run::<8>(0x58)), (80, &run::<4>(0x60))]);
     assert_eq!(connect_hello().encode(), connect);
     assert_eq!(ConnectHello::from_bytes(&connect), connect_hello());
+
+    let stream: [u8; 64] = laid_out(&[
+        (0, &run::<32>(0x10)),
+        (32, &run::<24>(0x30)),
+        (56, &[7]),
+        (60, &run::<4>(0x48)),
+    ]);
+    assert_eq!(stream_hello().encode(), stream);
+    assert_eq!(StreamHello::from_bytes(&stream), stream_hello());
 
     let refused: [u8; 32] =
         laid_out(&[(0, &run::<8>(0x10)), (8, &[2, 0, 0, 0]), (12, &run::<2>(0x20))]);
@@ -402,6 +426,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "accepted", frame(Frame::Accepted(connect_hello()))),
         ("frame", "refused", frame(Frame::Refused(refused_hello()))),
         ("frame", "closed", frame(Frame::Closed(refused_hello()))),
+        ("frame", "stream_hello", frame(Frame::StreamHello(stream_hello(), connect_hello()))),
         ("band", "link_hello", cut(&[10, 100], &frame(Frame::LinkHello(link_hello())))),
         ("band", "link_ready", cut(&[], &frame(Frame::LinkReady(link_hello())))),
         ("band", "connect", cut(&[128], &frame(Frame::Connect(connect_hello())))),

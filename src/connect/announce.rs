@@ -42,6 +42,7 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.owes_established = false;
         connection.owes_gone = None;
+        connection.owes_lanes = 0;
         self.owing.put(index, false);
     }
 
@@ -59,6 +60,9 @@ impl<M: LinkMemory> Control<M> {
                 return false;
             }
             self.connections[index as usize].owes_established = false;
+        }
+        if connection.owes_lanes != 0 && !self.announce_lanes(index) {
+            return false;
         }
         if let Some(cause) = connection.owes_gone {
             let event = BandEvent::Gone { index, generation, cause };
@@ -87,6 +91,7 @@ impl<M: LinkMemory> Control<M> {
                 rail: Rail::Tcp,
                 streams: self.streams[index as usize].each_ref().map(fd),
                 stream_count: u32::from(connection.stream_count),
+                lanes: u32::from(connection.lanes),
                 ..LinkParams::NONE
             };
         }
@@ -102,6 +107,7 @@ impl<M: LinkMemory> Control<M> {
             rail: Rail::Shm,
             streams: LinkParams::NONE.streams,
             stream_count: 0,
+            lanes: 1,
             rings_address: arena + connection.rings_offset as usize,
             send_ring_bytes,
             write_ring_bytes,

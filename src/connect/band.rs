@@ -39,12 +39,18 @@ pub struct BandConfig {
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
     /// but over the network; without `RAIL_TCP` nothing touches the network.
     pub rails: u32,
-    /// Data streams per connection over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
+    /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
     /// when we connect, our limit when we listen.
     pub streams: u32,
+    /// Lanes per connection over TCP, 1 to [`RAILS_MAX`](crate::wire::RAILS_MAX): our limit.
+    pub lanes_max: u32,
+    /// Lanes that we ask for when we connect: so many, as far as both limits allow. 0: as many as
+    /// there are pairs of addresses in common subnets, at least 1.
+    pub lanes_wish: u32,
     /// Our addresses, best first, which peers are told. Their ports do not count.
     pub addresses: AddressList,
-    /// Answer at the first address of each family alone, instead of at all of the host.
+    /// Answer at our addresses alone, instead of at all of the host; without further lanes, at the
+    /// first of each family.
     pub bind: bool,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
@@ -104,7 +110,8 @@ impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
     /// *Cost*: allocates all tables: about 450 bytes per connection, 900 per link, one bit per pair
-    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used.
+    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used;
+    /// with more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
@@ -169,6 +176,21 @@ impl<M: LinkMemory> Band<M> {
     /// its rings. Its slot is used again when the peer has closed too, or died.
     pub fn connection_close(&self, connection: Handle) -> Result<(), CloseError> {
         self.with(CloseError::Forked, |control| control.connection_close(connection))
+    }
+
+    /// Asks for the next generation of a lane: the data thread has let go of the streams that the
+    /// last [`BandEvent::Lane`], or `Established`, brought, and they are closed. Call it once for
+    /// each of these: a second call may close what has come since. Lanes 1 and up of a new
+    /// connection are wanted without asking. Another [`BandEvent::Lane`] follows when it is up; a
+    /// lane that is wanted already stays so.
+    ///
+    /// Where we connect, the lane is dialled at once, unless it died within a second of coming up
+    /// and had done so before; then, and when it cannot be dialled, after 10 ms, doubled up to a
+    /// second, for as long as the connection stands.
+    ///
+    /// *Errors*: [`CloseError::Stale`] also when the connection has no such lane, or one alone.
+    pub fn lane_wanted(&self, connection: Handle, lane: u32) -> Result<(), CloseError> {
+        self.with(CloseError::Forked, |control| control.lane_wanted(connection, lane))
     }
 
     /// Writes who a connection's peer is, cut to fit, and says how many bytes that took; 0: the

@@ -54,9 +54,11 @@ pub(super) struct Connection {
     pub deadline: Instant,
     /// Data streams over TCP; 0 over shared memory.
     pub stream_count: u8,
-    /// A bit for each stream on which its hello is still to be sent.
+    /// Lanes; before both sides agree, as many as we plan.
+    pub lanes: u8,
+    /// A bit for each stream of lane 0 on which its first hello is still to be sent.
     pub streams_unsent: u8,
-    /// How long the streams' bytes have been without an answer.
+    /// How long the bytes of lane 0's streams have been without an answer.
     pub stalls: [Stall; STREAMS_MAX],
     /// For so long that the connection has ended; the data thread is told, or owed it.
     pub stalled: bool,
@@ -82,6 +84,8 @@ pub(super) struct Connection {
     pub owes_established: bool,
     /// The data thread has not been told that it is gone, and why.
     pub owes_gone: Option<DownCause>,
+    /// A bit for each lane of which it has not been told something.
+    pub owes_lanes: u8,
 }
 
 impl Connection {
@@ -101,6 +105,7 @@ impl Connection {
         peer: ConnectHello::ZERO,
         deadline: Instant(0),
         stream_count: 0,
+        lanes: 1,
         streams_unsent: 0,
         stalls: [Stall::NONE; STREAMS_MAX],
         stalled: false,
@@ -115,6 +120,7 @@ impl Connection {
         owes_closed: false,
         owes_established: false,
         owes_gone: None,
+        owes_lanes: 0,
     };
 
     /// Its handle, given its slot.
@@ -124,6 +130,6 @@ impl Connection {
 
     /// Whether the data thread is owed an event.
     pub fn owes_event(&self) -> bool {
-        self.owes_established || self.owes_gone.is_some()
+        self.owes_established || self.owes_gone.is_some() || self.owes_lanes != 0
     }
 }

@@ -10,9 +10,10 @@ use super::connection::{Connection, Phase};
 use super::error::{ConnectError, OpenError};
 use super::event::STREAMS_MAX;
 use super::greeting::Greetings;
+use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
-use super::listening::{Door, Listening};
+use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::{NAME_BYTES, Peer};
@@ -22,6 +23,7 @@ use super::table::{Chains, Marks};
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
+use crate::wire::RAILS_MAX;
 use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
 use std::boxed::Box;
 use std::fs::File;
@@ -38,6 +40,8 @@ const TOKEN_PIDFD: u64 = 3 << 32;
 pub(super) const TOKEN_GREETING: u64 = 4 << 32;
 /// The index is that of the connection, times [`STREAMS_MAX`], and the stream.
 pub(super) const TOKEN_STREAM: u64 = 5 << 32;
+/// The index is that of the lane's place in its table, times [`STREAMS_MAX`], and the stream.
+pub(super) const TOKEN_LANE: u64 = 6 << 32;
 
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
@@ -77,6 +81,26 @@ pub enum Note {
         /// Who.
         peer: Peer,
         /// How long its host has acknowledged nothing of that connection.
+        silent: Span,
+    },
+    /// A lane of a connection cannot be dialled; it is tried again for as long as the connection
+    /// stands. Once per outage.
+    LaneMissed {
+        /// Who.
+        peer: Peer,
+        /// Which lane.
+        lane: u8,
+        /// The kernel's code.
+        code: i32,
+    },
+    /// Packets of one lane of a connection vanish on the way, although its peer answers otherwise:
+    /// the lane is given up, and dialled again.
+    LaneStalled {
+        /// Who.
+        peer: Peer,
+        /// Which lane.
+        lane: u8,
+        /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
@@ -133,8 +157,12 @@ pub(super) struct Control<M: LinkMemory> {
     /// A row of [`BUFFER_BYTES`] per link; the kernel gives them memory when they are touched.
     pub buffers: Vec<u8>,
     pub connections: Vec<Connection>,
-    /// The data streams of each connection.
+    /// The data streams of each connection's lane 0.
     pub streams: Vec<[Option<StreamSocket>; STREAMS_MAX]>,
+    /// Where a connection may have several lanes, as many entries for each connection; else none.
+    pub lanes: Vec<Lane>,
+    /// Lanes that something is due for.
+    pub lanes_due: Marks,
     /// Connections over TCP by the peer's number, where the peer connected.
     pub met: Chains,
     /// Connections that are connecting or being gathered.
@@ -195,6 +223,7 @@ impl<M: LinkMemory> Control<M> {
         if rails == 0 || streams == 0 || streams > STREAMS_MAX {
             return Err(OpenError::Tables);
         }
+        let lanes = lane_count(&config, connections)?;
         let endpoint_id = os::random().map_err(system)?;
         let word = os::random().map_err(system)? as u64;
         Ok(Control {
@@ -215,6 +244,8 @@ impl<M: LinkMemory> Control<M> {
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
             connections: std::vec![Connection::FREE; connections],
             streams: core::iter::repeat_with(Default::default).take(connections).collect(),
+            lanes: core::iter::repeat_with(Lane::free).take(lanes).collect(),
+            lanes_due: Marks::new(lanes),
             met: Chains::new(connections),
             attempts: Marks::new(connections),
             owing: Marks::new(connections),
@@ -258,6 +289,7 @@ impl<M: LinkMemory> Control<M> {
                 TOKEN_PIDFD => self.process_ended(index),
                 TOKEN_GREETING => self.greeting_ready(index),
                 TOKEN_STREAM => self.stream_ready(index),
+                TOKEN_LANE => self.lane_ready(index),
                 _ => {}
             }
         }
@@ -292,6 +324,7 @@ impl<M: LinkMemory> Control<M> {
         }
         self.greetings_look(now);
         self.attempts_look(now);
+        self.lanes_look(now);
         self.handshakes_look(now);
         self.liveness(now);
         self.stalls_look(now);
@@ -458,18 +491,22 @@ impl<M: LinkMemory> Control<M> {
     }
 }
 
+/// Entries of the table of lanes.
+fn lane_count(config: &BandConfig, connections: usize) -> Result<usize, OpenError> {
+    match config.lanes_max as usize {
+        1 => Ok(0),
+        lanes if (2..=RAILS_MAX).contains(&lanes) => Ok(lanes * connections),
+        _ => Err(OpenError::Tables),
+    }
+}
+
 /// A poller's token for a listening socket, and back.
 pub(super) fn door_token(door: Door) -> u64 {
-    TOKEN_DOOR | door as u64
+    TOKEN_DOOR | door.number() as u64
 }
 
 fn door(index: u32) -> Door {
-    match index {
-        0 => Door::Name,
-        1 => Door::Path,
-        2 => Door::Ipv4,
-        _ => Door::Ipv6,
-    }
+    DOORS[index as usize]
 }
 
 /// The file name of the running program, cut to fit.

@@ -102,6 +102,7 @@ impl<M: LinkMemory> Control<M> {
         self.owe(index, true, None);
         self.flush(index);
         self.stalls_start(index);
+        self.lanes_start(index);
     }
 
     /// Whether a number means a listener of ours that is open.
@@ -150,12 +151,14 @@ impl<M: LinkMemory> Control<M> {
         self.connection_phase(index, Phase::Open);
         let connection = &mut self.connections[index as usize];
         connection.peer = *hello;
+        connection.lanes = connection.lanes.min(hello.data_rails.clamp(1, 255) as u8);
         if connection.abandoned {
             connection.owes_closed = true;
             self.flush(index);
         } else {
             self.owe(index, true, None);
             self.stalls_start(index);
+            self.lanes_start(index);
         }
     }
 
@@ -191,6 +194,7 @@ impl<M: LinkMemory> Control<M> {
         if !connection.closed_here && !connection.stalled {
             self.owe(index, false, Some(DownCause::Closed));
         }
+        self.lanes_rest(index);
         self.finish(index);
     }
 
@@ -245,6 +249,7 @@ impl<M: LinkMemory> Control<M> {
                 if !connection.closed_here && !known {
                     self.owe(index, false, Some(cause));
                 }
+                self.lanes_rest(index);
                 self.finish(index);
             }
             Phase::Free | Phase::Failed(_) => {}
@@ -332,7 +337,13 @@ impl<M: LinkMemory> Control<M> {
         let handle = connection.handle(index).pack();
         let template = &self.config.template;
         let hello = template.hello(index, handle, target, connection.rings_offset);
-        ConnectHello { streams: u32::from(connection.stream_count), ..hello }
+        match connection.stream_count {
+            0 => hello,
+            streams => {
+                let (streams, lanes) = (u32::from(streams), u32::from(connection.lanes));
+                ConnectHello { streams, data_rails: lanes, control_rails: lanes, ..hello }
+            }
+        }
     }
 
     /// The socket of a link has room again.

@@ -26,6 +26,35 @@ pub enum BandEvent {
         /// Why.
         cause: DownCause,
     },
+    /// A lane is up. Always after the `Established` of its connection.
+    Lane {
+        /// The connection's slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// Which lane.
+        lane: u8,
+        /// Which time it comes up, more than the last time.
+        lane_generation: u32,
+        /// Descriptors of its data streams, open until
+        /// [`Band::lane_wanted`](super::Band::lane_wanted) or `connection_close`: `stream_count` of
+        /// them.
+        streams: [i32; STREAMS_MAX],
+        /// How many data streams there are.
+        stream_count: u8,
+    },
+    /// Packets of a lane vanish, although its peer answers otherwise. Its streams stay open until
+    /// [`Band::lane_wanted`](super::Band::lane_wanted).
+    LaneGone {
+        /// The connection's slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// Which lane.
+        lane: u8,
+        /// Why.
+        cause: DownCause,
+    },
 }
 
 /// Which side of a connection we are; the rings are laid out by it.
@@ -37,7 +66,7 @@ pub enum Side {
     Listener = 1,
 }
 
-/// Most data streams of one connection.
+/// Most data streams of one lane.
 pub const STREAMS_MAX: usize = 4;
 
 /// What a connection runs over.
@@ -60,10 +89,14 @@ pub struct LinkParams {
     /// What the connection runs over; fields that belong to another rail are those of
     /// [`LinkParams::NONE`].
     pub rail: Rail,
-    /// Descriptors of the data streams, open until `connection_close`: `stream_count` of them.
+    /// Descriptors of the data streams of lane 0, open until `connection_close` or, where there are
+    /// several lanes, [`Band::lane_wanted`](super::Band::lane_wanted): `stream_count` of them.
     pub streams: [i32; STREAMS_MAX],
-    /// How many data streams there are.
+    /// How many data streams each lane has.
     pub stream_count: u32,
+    /// How many lanes the connection has, as both sides know: 1 over shared memory. Lane 0 is up,
+    /// as generation 1.
+    pub lanes: u32,
     /// Address of the connection's rings.
     pub rings_address: usize,
     /// Length of one send ring in bytes, as the connector chose it.
@@ -90,6 +123,7 @@ impl LinkParams {
         rail: Rail::Shm,
         streams: [-1; STREAMS_MAX],
         stream_count: 0,
+        lanes: 1,
         rings_address: 0,
         send_ring_bytes: 0,
         write_ring_bytes: 0,
@@ -116,9 +150,9 @@ pub struct LocalTemplate {
     pub credits: u32,
     /// Longest eager payload that we take.
     pub eager_bytes_max: u32,
-    /// Data rails.
+    /// Data rails over shared memory; over TCP it is the number of lanes.
     pub data_rails: u32,
-    /// Control rails.
+    /// Control rails, likewise.
     pub control_rails: u32,
     /// Protocol features.
     pub features: u64,

@@ -17,6 +17,7 @@ use super::memory::LinkMemory;
 use super::os;
 use super::peer::Peer;
 use super::socket::Received;
+use super::stream::StreamSocket;
 use crate::base::units::{Instant, Span};
 use crate::wire::DecodeError;
 use crate::wire::hello::{FRAME_BYTES_MAX, FRAME_MAGIC, Frame, FrameHeader, RefuseReason};
@@ -137,7 +138,10 @@ impl<M: LinkMemory> Control<M> {
             && let Ok(Frame::StreamHello(stream, _)) = Frame::decode(&bytes[..length])
             && let Some(link) = self.link_of_stream(&stream)
         {
-            self.part(link, stream.connection, RefuseReason::Descriptors);
+            // a lane's end says enough
+            if stream.lane_generation == 0 {
+                self.part(link, stream.connection, RefuseReason::Descriptors);
+            }
             return;
         }
         caller.refuse(0, RefuseReason::Descriptors);
@@ -328,12 +332,39 @@ fn read_first(channel: &Channel, bytes: &mut [u8], before: usize) -> First {
             Err(error) if is_waiting(&error) => First::Part(0),
             Err(_) => First::Nonsense,
         },
-        Channel::Stream(socket) => match socket.receive(&mut bytes[before..]) {
-            Ok(0) => First::Nonsense,
-            Ok(more) => first_frame(&bytes[..before + more]),
-            Err(error) if is_waiting(&error) => First::Part(before),
-            Err(_) => First::Nonsense,
-        },
+        Channel::Stream(socket) => {
+            // its header first, which says how much is the frame's: behind a lane's hello its data
+            // may be there already
+            let mut length = before;
+            loop {
+                let end = match frame_length(&bytes[..length]) {
+                    None => FrameHeader::SIZE,
+                    Some(end) => end,
+                };
+                match socket.receive(&mut bytes[length..end]) {
+                    Ok(0) => return First::Nonsense,
+                    Ok(more) => length += more,
+                    Err(error) if is_waiting(&error) => return First::Part(length),
+                    Err(_) => return First::Nonsense,
+                }
+                match first_frame(&bytes[..length]) {
+                    First::Part(_) => {}
+                    First::Frame(..) if is_followed(socket, &bytes[..length]) => {
+                        return First::Nonsense;
+                    }
+                    first => return first,
+                }
+            }
+        }
+    }
+}
+
+/// Whether something stands behind a first frame of which nothing may before it is answered; that
+/// of a lane is not.
+fn is_followed(socket: &StreamSocket, frame: &[u8]) -> bool {
+    match Frame::decode(frame) {
+        Ok(Frame::StreamHello(hello, _)) if hello.lane_generation != 0 => false,
+        Ok(_) | Err(_) => matches!(socket.peek(&mut [0; 1]), Ok(more) if more > 0),
     }
 }
 
@@ -341,7 +372,7 @@ fn is_waiting(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// What the first bytes of a stream are. Nothing may follow the first frame until it is answered.
+/// What the first bytes of a stream are.
 fn first_frame(bytes: &[u8]) -> First {
     let magic = FRAME_MAGIC.to_le_bytes();
     let known = bytes.len().min(magic.len());
@@ -352,8 +383,7 @@ fn first_frame(bytes: &[u8]) -> First {
         None => First::Part(bytes.len()),
         Some(length) if length > FRAME_BYTES_MAX => First::Nonsense,
         Some(length) if bytes.len() < length => First::Part(bytes.len()),
-        Some(length) if bytes.len() == length => First::Frame(length, None),
-        Some(_) => First::Nonsense,
+        Some(length) => First::Frame(length, None),
     }
 }
 

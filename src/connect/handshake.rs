@@ -42,6 +42,7 @@ impl<M: LinkMemory> Control<M> {
             nonce: link.nonce,
             rails: self.config.rails,
             streams: self.config.streams,
+            lanes: if link.rail == Rail::Tcp { self.config.lanes_max } else { 0 },
             ..LinkHello::ZERO
         };
         if link.rail == Rail::Tcp {
@@ -261,6 +262,9 @@ impl<M: LinkMemory> Control<M> {
         }
         link.peer_nonce = hello.nonce;
         link.streams = self.config.streams.min(hello.streams.max(1));
+        if link.rail == Rail::Tcp {
+            link.lanes = self.config.lanes_max.min(hello.lanes.max(1));
+        }
         Ok(())
     }
 
@@ -301,7 +305,9 @@ impl<M: LinkMemory> Control<M> {
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
-        self.ask_all(index);
+        if self.links[index as usize].is_askable() {
+            self.ask_all(index);
+        }
     }
 
     /// `LinkReady` has come.
@@ -322,7 +328,8 @@ impl<M: LinkMemory> Control<M> {
         self.gathered_all(index);
     }
 
-    /// The peer's addresses, kept for rails that come later.
+    /// The peer's addresses, kept for lanes that come later. Connections that waited for them are
+    /// asked for.
     pub fn addresses(&mut self, index: u32, list: &AddressList) {
         if !self.is_remote(index) {
             return;
@@ -331,6 +338,11 @@ impl<M: LinkMemory> Control<M> {
         let length = Frame::Addresses(*list).encode(&mut bytes);
         let at = index as usize * super::link::BUFFER_BYTES + ADDRESSES_AT;
         self.buffers[at..at + length].copy_from_slice(&bytes[..length]);
+        let link = &mut self.links[index as usize];
+        let known = core::mem::replace(&mut link.addressed, true);
+        if !known && link.side == Side::Connector && link.is_askable() {
+            self.ask_all(index);
+        }
     }
 
     /// The addresses that the peer of a link has said.

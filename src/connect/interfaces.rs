@@ -305,6 +305,11 @@ fn distance(ours: IpAddr, theirs: IpAddr, bits: u8) -> u8 {
     }
 }
 
+/// Whether two addresses are of one subnet, whose prefix has so many bits.
+pub(super) fn is_common_subnet(ours: IpAddr, theirs: IpAddr, bits: u8) -> bool {
+    distance(ours, theirs, bits) == IN_SUBNET
+}
+
 /// Puts a peer's addresses in the order in which they should be tried: common subnets first, then
 /// what routers may reach; within that the faster first, then IPv4. Else their order stays.
 /// *Cost*: no allocation; the square of their number, which is at most

@@ -152,6 +152,8 @@ impl Key {
         mac.update(&hello.connection.to_le_bytes());
         mac.update(&hello.stream.to_le_bytes());
         mac.update(&hello.ask.to_le_bytes());
+        mac.update(&u32::from(hello.lane).to_le_bytes());
+        mac.update(&hello.lane_generation.to_le_bytes());
         mac
     }
 }

@@ -93,8 +93,12 @@ pub(super) struct Link<Mapping> {
     /// Our random number for this link, and the peer's.
     pub nonce: u128,
     pub peer_nonce: u128,
-    /// Data streams of each connection.
+    /// Data streams of each lane.
     pub streams: u32,
+    /// Most lanes of each connection.
+    pub lanes: u32,
+    /// The peer has said its addresses.
+    pub addressed: bool,
     /// The numbers of its `StreamHello`s: ours where we connect, else the peer's.
     pub asks: Asks,
     /// When the peer was heard last.
@@ -143,6 +147,8 @@ impl<Mapping> Link<Mapping> {
             nonce: 0,
             peer_nonce: 0,
             streams: 0,
+            lanes: 1,
+            addressed: false,
             asks: Asks::NONE,
             hearing: Hearing::NONE,
             pings: false,
@@ -166,6 +172,12 @@ impl<Mapping> Link<Mapping> {
             }
             LinkPhase::Free | LinkPhase::Dead => false,
         }
+    }
+
+    /// Whether we can ask for connections on it: where there may be several lanes, the peer's
+    /// addresses say how many.
+    pub fn is_askable(&self) -> bool {
+        self.phase == LinkPhase::Ready && (self.lanes == 1 || self.addressed)
     }
 
     /// Whether the handshake is still going on, so that the deadline counts.

@@ -1,4 +1,5 @@
-//! The sockets at which an endpoint answers: two on its host, two for other hosts.
+//! The sockets at which an endpoint answers: two on its host, and for other hosts one per family or
+//! address.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -10,7 +11,7 @@ use super::route::handle_address;
 use super::socket::Socket;
 use super::stream::{StreamSocket, shutdown};
 use crate::wire::handle;
-use crate::wire::hello::{AddressHello, AddressList};
+use crate::wire::hello::{ADDRESSES_MAX, AddressHello, AddressList};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,22 +23,70 @@ pub enum Door {
     Name,
     /// Under the path.
     Path,
-    /// IPv4.
-    Ipv4,
-    /// IPv6.
-    Ipv6,
+    /// At addresses of the network.
+    Net(u8),
 }
 
+impl Door {
+    /// Its place among [`DOORS`].
+    pub fn number(self) -> usize {
+        match self {
+            Door::Name => 0,
+            Door::Path => 1,
+            Door::Net(at) => NET_AT + usize::from(at),
+        }
+    }
+}
+
+/// Where the doors of the network begin.
+const NET_AT: usize = 2;
+
 /// All doors.
-pub const DOORS: [Door; 4] = [Door::Name, Door::Path, Door::Ipv4, Door::Ipv6];
+pub const DOORS: [Door; NET_AT + ADDRESSES_MAX] = {
+    let mut doors = [Door::Name; NET_AT + ADDRESSES_MAX];
+    doors[1] = Door::Path;
+    let mut at = 0;
+    while at < ADDRESSES_MAX {
+        doors[NET_AT + at] = Door::Net(at as u8);
+        at += 1;
+    }
+    doors
+};
+
+/// At which addresses of the network peers are answered.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Answers {
+    /// At all that the host has.
+    All,
+    /// At our first of each family.
+    First,
+    /// At each of ours.
+    Each,
+}
+
+/// A socket for peers of other hosts.
+#[derive(Debug)]
+struct Net {
+    socket: StreamSocket,
+    port: u16,
+    /// Where it answers.
+    ip: IpAddr,
+    /// It stands for every address of its family.
+    family: bool,
+}
+
+impl Net {
+    fn answers(&self, ip: IpAddr) -> bool {
+        if self.family { self.ip.is_ipv4() == ip.is_ipv4() } else { self.ip == ip }
+    }
+}
 
 /// Those that are open.
 #[derive(Debug, Default)]
 pub struct Listening {
     by_name: Option<Socket>,
     by_path: Option<Socket>,
-    ipv4: Option<(StreamSocket, u16)>,
-    ipv6: Option<(StreamSocket, u16)>,
+    net: [Option<Net>; ADDRESSES_MAX],
 }
 
 impl Listening {
@@ -47,23 +96,37 @@ impl Listening {
         Ok(())
     }
 
-    /// Opens a door for each family of `addresses`: at the first of them with `bind`, else at all
-    /// addresses of the host.
+    /// Opens doors at `at`: one for each family, or with [`Answers::Each`] for each address.
     ///
     /// *Errors*: also when there is no address. A family that the kernel lacks is left out while
-    /// the other is there.
-    pub fn open_remote(&mut self, at: &AddressList, bind: bool, silence: u32) -> io::Result<()> {
+    /// the other is there; so is one of several addresses that is not, or no longer, ours.
+    pub fn open_remote(
+        &mut self,
+        at: &AddressList,
+        answers: Answers,
+        silence: u32,
+    ) -> io::Result<()> {
         let mut result = Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
-        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
-            let mut of_family = at.as_slice().iter().filter_map(ip_of);
-            let Some(first) = of_family.find(|ip| ip.is_ipv4() == any.is_ipv4()) else { continue };
-            let ip = if bind { first } else { any };
-            let opened = StreamSocket::listen(SocketAddr::new(ip, 0), silence);
-            let opened = opened.and_then(|socket| socket.port().map(|port| (socket, port)));
-            match opened {
-                Ok(door) if any.is_ipv4() => (self.ipv4, result) = (Some(door), Ok(())),
-                Ok(door) => (self.ipv6, result) = (Some(door), Ok(())),
+        let mut doors = 0;
+        for ip in at.as_slice().iter().filter_map(ip_of) {
+            if self.net.iter().flatten().any(|known| known.answers(ip)) {
+                continue;
+            }
+            let (bound, family) = match (answers, ip) {
+                (Answers::All, IpAddr::V4(_)) => (Ipv4Addr::UNSPECIFIED.into(), true),
+                (Answers::All, IpAddr::V6(_)) => (Ipv6Addr::UNSPECIFIED.into(), true),
+                (Answers::First, ip) => (ip, true),
+                (Answers::Each, ip) => (ip, false),
+            };
+            let opened = StreamSocket::listen(SocketAddr::new(bound, 0), silence);
+            match opened.and_then(|socket| socket.port().map(|port| (socket, port))) {
+                Ok((socket, port)) => {
+                    self.net[doors] = Some(Net { socket, port, ip: bound, family });
+                    doors += 1;
+                    result = Ok(());
+                }
                 Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
+                Err(error) if !family && error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -75,8 +138,7 @@ impl Listening {
         match door {
             Door::Name => self.by_name.as_ref().map(AsFd::as_fd),
             Door::Path => self.by_path.as_ref().map(AsFd::as_fd),
-            Door::Ipv4 => self.ipv4.as_ref().map(|(socket, _)| socket.as_fd()),
-            Door::Ipv6 => self.ipv6.as_ref().map(|(socket, _)| socket.as_fd()),
+            Door::Net(at) => self.net[usize::from(at)].as_ref().map(|net| net.socket.as_fd()),
         }
     }
 
@@ -86,8 +148,10 @@ impl Listening {
         match door {
             Door::Name => self.by_name.as_ref().ok_or_else(closed)?.accept().map(Channel::Record),
             Door::Path => self.by_path.as_ref().ok_or_else(closed)?.accept().map(Channel::Record),
-            Door::Ipv4 => self.ipv4.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream),
-            Door::Ipv6 => self.ipv6.as_ref().ok_or_else(closed)?.0.accept().map(Channel::Stream),
+            Door::Net(at) => {
+                let net = self.net[usize::from(at)].as_ref().ok_or_else(closed)?;
+                net.socket.accept().map(Channel::Stream)
+            }
         }
     }
 
@@ -98,10 +162,8 @@ impl Listening {
 
     /// The port at which an address is answered.
     fn port(&self, address: &AddressHello) -> Option<u16> {
-        match ip_of(address)? {
-            IpAddr::V4(_) => self.ipv4.as_ref().map(|(_, port)| *port),
-            IpAddr::V6(_) => self.ipv6.as_ref().map(|(_, port)| *port),
-        }
+        let ip = ip_of(address)?;
+        self.net.iter().flatten().find(|net| net.answers(ip)).map(|net| net.port)
     }
 
     /// Those of `all` that are answered, with their ports.

@@ -15,6 +15,10 @@
 //! listening side answers without waiting for `accept`, so that two ranks that both connect first
 //! do not wait for each other. How a listener is found is in [`dialing`] and [`route`].
 //!
+//! A connection over TCP may have several *lanes*, each with streams of its own and between other
+//! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
+//! comes back while the connection stands ([`lanes`], [`lane_dialing`]).
+//!
 //! Who has not said a valid hello stands in a small table apart from the links ([`greeting`]), so
 //! that scanners cost little and disturb nobody.
 //!
@@ -45,6 +49,8 @@ mod handshake;
 mod ifaddrs;
 pub mod interfaces;
 pub mod key;
+mod lane_dialing;
+mod lanes;
 mod link;
 mod listener;
 mod listening;
@@ -52,6 +58,7 @@ mod liveness;
 mod memory;
 mod os;
 mod peer;
+mod plan;
 mod proof;
 mod reading;
 mod requests;

@@ -9,9 +9,8 @@ use super::connection::{NONE, Phase};
 use super::control::{Control, door_token};
 use super::error::{AcceptError, CloseError, ConnectError, ListenError};
 use super::event::Side;
-use super::link::LinkPhase;
 use super::listener::ListenerId;
-use super::listening::{DOORS, Listening};
+use super::listening::{Answers, DOORS, Listening};
 use super::memory::LinkMemory;
 use super::os;
 use super::peer::TextBuffer;
@@ -85,7 +84,7 @@ impl<M: LinkMemory> Control<M> {
         let alone = addresses.count == 0 && self.config.rails & RAIL_SHM != 0;
         let mut opened = Ok(());
         if self.config.rails & RAIL_TCP != 0 && !alone {
-            opened = listening.open_remote(addresses, self.config.bind, self.silence_ms());
+            opened = listening.open_remote(addresses, self.answers(), self.silence_ms());
         }
         for door in DOORS {
             if let (Some(socket), Ok(())) = (listening.socket(door), &opened) {
@@ -97,6 +96,15 @@ impl<M: LinkMemory> Control<M> {
             self.unlisten();
         }
         opened
+    }
+
+    /// At which of our addresses peers are answered.
+    fn answers(&self) -> Answers {
+        match self.config.bind {
+            false => Answers::All,
+            true if self.config.lanes_max > 1 => Answers::Each,
+            true => Answers::First,
+        }
     }
 
     /// Closes the listening sockets, and removes the path.
@@ -170,7 +178,7 @@ impl<M: LinkMemory> Control<M> {
         self.look_by(deadline);
         self.link_join(index, link);
         let id = PendingId(self.connections[index as usize].handle(index));
-        if self.links[link as usize].phase == LinkPhase::Ready {
+        if self.links[link as usize].is_askable() {
             self.ask(index);
         }
         Ok(id)
@@ -312,7 +320,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The slot of a handle that is not stale.
-    fn live(&self, handle: Handle) -> Option<u32> {
+    pub fn live(&self, handle: Handle) -> Option<u32> {
         let connection = self.connections.get(handle.index as usize)?;
         let live = connection.phase != Phase::Free
             && connection.generation == handle.generation

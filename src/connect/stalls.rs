@@ -3,14 +3,18 @@
 //!
 //! The kernel would try again for a quarter of an hour. So each stream's unacknowledged bytes are
 //! looked at a few times per deadline, and a connection ends whose peer's host has acknowledged
-//! nothing for as long as ends a link ([`Control::silence_ms`]), although the link was heard since.
+//! nothing for as long as ends a link ([`Control::silence_ms`]), although the link was heard since;
+//! of a connection with several lanes, the lane ends.
 //! A peer that does not read is no such case: its host acknowledges that its window is closed.
 #![forbid(unsafe_code)]
 
 use super::connection::{NONE, Phase};
 use super::control::{Control, Note};
+use super::event::STREAMS_MAX;
+use super::lanes::{LaneSockets, LaneState};
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
+use super::peer::Peer;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 
@@ -110,27 +114,57 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         self.stalls.met = true;
-        let mut oldest = now;
-        let sockets = self.streams[index as usize].iter();
-        for (socket, stall) in sockets.zip(&mut connection.stalls) {
-            let silent_ms = socket.as_ref().and_then(|socket| socket.unacknowledged_ms());
-            let silent = silent_ms.map(|silent_ms| Span::millis(u64::from(silent_ms)));
-            oldest = oldest.min(stall.look(now, silent).unwrap_or(now));
-        }
-        let silent = now.since(oldest);
-        let link = connection.link;
-        if silent.0 < u64::from(self.silence_ms()) * 1_000_000 || link == NONE {
+        let lanes = u32::from(connection.lanes);
+        if lanes > 1 {
+            (0..lanes).for_each(|lane| self.lane_stall_look(index, lane, now));
             return;
         }
-        let link = &self.links[link as usize];
-        // one that is silent too has its own judge
-        if link.phase == LinkPhase::Ready && link.hearing.is_heard_since(oldest) {
-            let peer = link.peer;
+        let oldest = oldest(&self.streams[index as usize], &mut connection.stalls, now);
+        if let Some((peer, silent)) = self.stall_judge(index, oldest, now) {
             self.connections[index as usize].stalled = true;
             (self.config.note)(Note::Stalled { peer, silent });
             self.owe(index, false, Some(DownCause::Failed));
         }
     }
+
+    fn lane_stall_look(&mut self, index: u32, lane: u32, now: Instant) {
+        let place = self.lane_place(index, lane);
+        let entry = &mut self.lanes[place as usize];
+        if entry.state != LaneState::Held || entry.stalled {
+            return;
+        }
+        let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
+        let oldest = oldest(sockets, &mut entry.stalls, now);
+        if let Some((peer, silent)) = self.stall_judge(index, oldest, now) {
+            (self.config.note)(Note::LaneStalled { peer, lane: lane as u8, silent });
+            self.lane_gone(index, lane, DownCause::Failed);
+        }
+    }
+
+    /// Whether streams whose bytes are unanswered since `oldest` have stalled: of whom, and for how
+    /// long.
+    fn stall_judge(&self, index: u32, oldest: Instant, now: Instant) -> Option<(Peer, Span)> {
+        let silent = now.since(oldest);
+        let link = self.connections[index as usize].link;
+        if silent.0 < u64::from(self.silence_ms()) * 1_000_000 || link == NONE {
+            return None;
+        }
+        let link = &self.links[link as usize];
+        // one that is silent too has its own judge
+        let answers = link.phase == LinkPhase::Ready && link.hearing.is_heard_since(oldest);
+        answers.then_some((link.peer, silent))
+    }
+}
+
+/// Since when some of the streams' bytes are unanswered; `now`: none are.
+fn oldest(sockets: &LaneSockets, stalls: &mut [Stall; STREAMS_MAX], now: Instant) -> Instant {
+    let mut oldest = now;
+    for (socket, stall) in sockets.iter().zip(stalls) {
+        let silent_ms = socket.as_ref().and_then(|socket| socket.unacknowledged_ms());
+        let silent = silent_ms.map(|silent_ms| Span::millis(u64::from(silent_ms)));
+        oldest = oldest.min(stall.look(now, silent).unwrap_or(now));
+    }
+    oldest
 }
 
 #[cfg(test)]

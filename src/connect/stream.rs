@@ -4,7 +4,7 @@
 extern crate std;
 
 use core::mem::{size_of, size_of_val, zeroed};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -67,17 +67,45 @@ impl StreamSocket {
         if at.is_ipv6() {
             socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         }
-        let (address, length) = raw(at);
-        let pointer: *const Raw = &address;
-        // SAFETY: `address` is a whole structure of `length` bytes.
-        check(unsafe { libc::bind(socket.0.as_raw_fd(), pointer.cast(), length) })?;
+        socket.bind(at)?;
         // SAFETY: a call without pointers.
         check(unsafe { libc::listen(socket.0.as_raw_fd(), BACKLOG) })?;
         Ok(socket)
     }
 
+    fn bind(&self, at: SocketAddr) -> io::Result<()> {
+        let (address, length) = raw(at);
+        let pointer: *const Raw = &address;
+        // SAFETY: `address` is a whole structure of `length` bytes.
+        check(unsafe { libc::bind(self.0.as_raw_fd(), pointer.cast(), length) }).map(|_| ())
+    }
+
     /// The port that the kernel chose.
     pub fn port(&self) -> io::Result<u16> {
+        let address = self.name()?;
+        // SAFETY: the port lies at the same place in both structures, and all bytes are filled.
+        Ok(u16::from_be(unsafe { address.v4.sin_port }))
+    }
+
+    /// Our end's address.
+    pub fn local(&self) -> io::Result<IpAddr> {
+        let address = self.name()?;
+        // SAFETY: the family lies at the same place in both structures, and all bytes are filled.
+        match i32::from(unsafe { address.v4.sin_family }) {
+            libc::AF_INET => {
+                // SAFETY: the family says so.
+                let ip = unsafe { address.v4.sin_addr.s_addr };
+                Ok(Ipv4Addr::from(ip.to_ne_bytes()).into())
+            }
+            _ => {
+                // SAFETY: our sockets have one of two families, and it is not the other.
+                let ip = unsafe { address.v6.sin6_addr.s6_addr };
+                Ok(Ipv6Addr::from(ip).into())
+            }
+        }
+    }
+
+    fn name(&self) -> io::Result<Raw> {
         // SAFETY: a plain structure of integers, for which zero is a value.
         let mut address = Raw { v6: unsafe { zeroed() } };
         let mut length = size_of::<Raw>() as libc::socklen_t;
@@ -85,14 +113,28 @@ impl StreamSocket {
         let fd = self.0.as_raw_fd();
         // SAFETY: `address` is valid for writes of `length` bytes.
         check(unsafe { libc::getsockname(fd, pointer.cast(), &mut length) })?;
-        // SAFETY: the port lies at the same place in both structures, and all bytes are filled.
-        Ok(u16::from_be(unsafe { address.v4.sin_port }))
+        Ok(address)
     }
 
     /// A socket that connects, or has connected, to `to`: what is sent on it is `WouldBlock` until
     /// then, and the error if it fails.
     pub fn connect(to: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
+        StreamSocket::connect_from(None, to, silence_ms)
+    }
+
+    /// Like [`StreamSocket::connect`], from an address of ours.
+    pub fn connect_from(
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        silence_ms: u32,
+    ) -> io::Result<StreamSocket> {
         let socket = StreamSocket::new(to, silence_ms)?;
+        if let Some(ip) = from {
+            // the port is chosen when it connects, and may be shared among destinations; a kernel
+            // that refuses chooses one now
+            let _ = socket.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+            socket.bind(SocketAddr::new(ip, 0))?;
+        }
         let (address, length) = raw(to);
         let pointer: *const Raw = &address;
         // SAFETY: `address` is a whole structure of `length` bytes.

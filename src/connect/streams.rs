@@ -36,6 +36,7 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.stream_count = count as u8;
         connection.asked = true;
+        self.lanes_plan(index);
         for stream in 0..count {
             if let Err(error) = self.stream_dial(index, stream) {
                 self.fail(index, error);
@@ -67,6 +68,7 @@ impl<M: LinkMemory> Control<M> {
             stream,
             streams: u32::from(connection.stream_count),
             ask: self.links[link as usize].asks.next(),
+            ..StreamHello::ZERO
         };
         hello.proof = self.stream_proof(link, &hello);
         let frame = Frame::StreamHello(hello, self.connect_hello(index));
@@ -205,7 +207,10 @@ impl<M: LinkMemory> Control<M> {
         connect: &ConnectHello,
     ) {
         let place = hello.stream as usize;
-        let sound = hello.stream < hello.streams && connect.connection == hello.connection;
+        let joins = hello.lane_generation != 0;
+        let sound = hello.stream < hello.streams
+            && connect.connection == hello.connection
+            && (joins || hello.lane == 0);
         let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
             self.stranger();
@@ -230,6 +235,10 @@ impl<M: LinkMemory> Control<M> {
         }
         if socket.be_patient().is_err() {
             // reset since: its peer will know
+            return;
+        }
+        if joins {
+            self.lane_hello(link, socket, hello);
             return;
         }
         let Some(index) = self.gather(link, hello, connect) else { return };
@@ -277,7 +286,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The connection over TCP that a link's peer calls by that number.
-    fn met_find(&self, link: u32, number: u64) -> Option<u32> {
+    pub fn met_find(&self, link: u32, number: u64) -> Option<u32> {
         let mut at = self.met.first(met_key(link, number));
         while at != NONE {
             let connection = &self.connections[at as usize];
@@ -330,6 +339,8 @@ impl<M: LinkMemory> Control<M> {
             self.part(link, hello.connection, RefuseReason::NoListener);
             return;
         }
+        let lanes = self.links[link as usize].lanes.min(hello.data_rails.max(1));
+        self.connections[index as usize].lanes = lanes as u8;
         self.opened(index);
     }
 
@@ -359,8 +370,9 @@ impl<M: LinkMemory> Control<M> {
         self.flush_parting(link);
     }
 
-    /// Closes a connection's streams.
+    /// Closes a connection's streams, of all lanes.
     pub fn streams_close(&mut self, index: u32) {
+        self.lanes_close(index);
         let unsent = core::mem::take(&mut self.connections[index as usize].streams_unsent);
         if self.connections[index as usize].stream_count == 0 {
             return;

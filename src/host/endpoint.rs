@@ -198,6 +198,8 @@ impl Endpoint {
             BandEvent::Established { index, generation, params } => {
                 self.known[index as usize] = Known::new(generation, params);
             }
+            // connections have one lane each
+            BandEvent::Lane { .. } | BandEvent::LaneGone { .. } => {}
             BandEvent::Gone { index, generation, cause } => {
                 let known = &mut self.known[index as usize];
                 if known.generation != generation {

@@ -270,6 +270,8 @@ fn band_config(
         node_id: environment.node_id,
         rails: network.rail_bits(),
         streams: environment.tcp_streams,
+        lanes_max: 1,
+        lanes_wish: 1,
         addresses: network.addresses,
         bind: environment.socket_ifname.is_some(),
         membarrier: wake::barrier_register(),

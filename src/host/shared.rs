@@ -192,6 +192,20 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
+        Note::LaneMissed { peer, lane, code } => say_of(
+            Level::Warning,
+            format_args!(
+                "rail {lane} to {peer} cannot be connected (errno {code}); it is tried again"
+            ),
+        ),
+        Note::LaneStalled { peer, lane, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} answers, but its host has acknowledged nothing on rail {lane} for {} ms: \
+                 packets are lost on the way; that rail is connected again",
+                silent.0 / 1_000_000
+            ),
+        ),
         Note::Descriptors(_) => say(
             Level::Warning,
             "a peer was turned away: this process may open no more file descriptors (ulimit -n)",

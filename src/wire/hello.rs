@@ -142,13 +142,16 @@ wire_struct! {
         /// `RAIL_` bits: what the writer can use towards the reader (since minor 1; 0 means shared
         /// memory alone).
         rails: u32 = 144,
-        /// Data streams per connection over TCP: the connector's wish, the listener's limit (since
+        /// Data streams of each lane over TCP: the connector's wish, the listener's limit (since
         /// minor 1).
         streams: u32 = 148,
         /// Proof that the writer knows the shared key; 0: it has none (since minor 1).
         proof_low: u128 = 160,
         /// Continued.
         proof_high: u128 = 176,
+        /// Most lanes of one connection over TCP that the writer takes; 0 is read as 1 (since
+        /// minor 1).
+        lanes: u32 = 192,
     }
 }
 
@@ -222,7 +225,8 @@ impl AddressList {
 wire_struct! {
     /// W8.6. Body of `StreamHello`: this socket is a stream of a connection over TCP. A
     /// `ConnectHello` follows this structure; that of `stream` 0 asks for the connection.
-    /// `Accepted` or `Refused` comes over the link.
+    /// `Accepted` or `Refused` comes over the link. With a `lane_generation` it is one of a lane of
+    /// a connection that stands, and nothing answers it.
     StreamHello [64] {
         /// The writer's endpoint.
         endpoint_id: u128 = 0,
@@ -236,6 +240,10 @@ wire_struct! {
         streams: u32 = 44,
         /// Counts the writer's `StreamHello`s on the link, from 1: none comes twice.
         ask: u64 = 48,
+        /// Which lane of the connection.
+        lane: u8 = 56,
+        /// Which time the lane comes up; 0: lane 0 as the connection is set up.
+        lane_generation: u32 = 60,
     }
 }
 
@@ -270,9 +278,10 @@ wire_struct! {
         credits: u32 = 52,
         /// Longest eager payload that the writer takes.
         eager_bytes_max: u32 = 56,
-        /// Data rails of the writer.
+        /// Lanes of the connection: `Connect`, as its writer plans; `Accepted`, as both use. 0 is
+        /// read as 1.
         data_rails: u32 = 60,
-        /// Control rails of the writer.
+        /// The same number.
         control_rails: u32 = 64,
         /// Reserved for protocol features; zero.
         features: u64 = 72,
@@ -473,6 +482,7 @@ mod tests {
         streams: 1,
         proof_low: 15,
         proof_high: 16,
+        lanes: 8,
     };
 
     fn frames() -> [Frame; 11] {
@@ -486,7 +496,16 @@ mod tests {
             Frame::Accepted(connect),
             Frame::Refused(refused),
             Frame::Closed(refused),
-            Frame::StreamHello(StreamHello { streams: 2, stream: 1, ..StreamHello::ZERO }, connect),
+            Frame::StreamHello(
+                StreamHello {
+                    streams: 2,
+                    stream: 1,
+                    lane: 7,
+                    lane_generation: 9,
+                    ..StreamHello::ZERO
+                },
+                connect,
+            ),
             Frame::Ping(PingHello { number: 17 }),
             Frame::Pong(PingHello { number: 18 }),
             Frame::Addresses(AddressList { count: 2, ..AddressList::EMPTY }),

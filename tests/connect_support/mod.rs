@@ -134,6 +134,9 @@ pub struct Limits {
     pub shm_dir: PathBuf,
     pub rails: u32,
     pub streams: u32,
+    pub lanes: u32,
+    /// Lanes asked for; 0: as many as addresses can be used.
+    pub lanes_wish: u32,
     /// Addresses to answer at, with prefix lengths.
     pub addresses: Vec<(std::net::IpAddr, u8)>,
 }
@@ -164,6 +167,8 @@ impl Default for Limits {
             shm_dir: "/dev/shm".into(),
             rails: RAIL_SHM,
             streams: 1,
+            lanes: 1,
+            lanes_wish: 0,
             addresses: Vec::new(),
         }
     }
@@ -237,6 +242,8 @@ impl Node {
             listeners_max: 4,
             rails: limits.rails,
             streams: limits.streams,
+            lanes_max: limits.lanes,
+            lanes_wish: limits.lanes_wish,
             addresses,
             bind: true,
             membarrier: true,

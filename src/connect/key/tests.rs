@@ -40,11 +40,16 @@ fn proofs_are_those_of_the_wire_format() {
         assert_eq!(hex(&bytes), expected, "{step:?}");
         assert!(link_proves(Some(&key), step, &NUMBERS, proof));
     }
-    let hello =
+    let first =
         StreamHello { connection: 0x4142434445464748, stream: 3, ask: 9, ..StreamHello::ZERO };
-    let proof = stream_proof(Some(&key), &NUMBERS, &hello);
-    assert_eq!(hex(&proof.to_le_bytes()), "660e93139a7c0f5d937aed76e92d0290");
-    assert!(stream_proves(Some(&key), &NUMBERS, &StreamHello { proof, ..hello }));
+    let later = StreamHello { lane: 5, lane_generation: 0x61626364, ..first };
+    for (hello, expected) in
+        [(first, "dbe16fc846db0370bfeb0e1788828840"), (later, "3bf5c8c56783ebb25ccf243a62b63bff")]
+    {
+        let proof = stream_proof(Some(&key), &NUMBERS, &hello);
+        assert_eq!(hex(&proof.to_le_bytes()), expected);
+        assert!(stream_proves(Some(&key), &NUMBERS, &StreamHello { proof, ..hello }));
+    }
 }
 
 #[test]
@@ -71,6 +76,8 @@ fn another_key_another_step_or_other_numbers_prove_nothing() {
     assert!(!proves(None, &LinkNumbers::default(), &hello, 0));
     let others = [
         StreamHello { stream: 3, ..hello },
+        StreamHello { lane: 1, ..hello },
+        StreamHello { lane_generation: 1, ..hello },
         StreamHello { connection: 2, ..hello },
         StreamHello { ask: 4, ..hello },
     ];
