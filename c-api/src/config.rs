@@ -66,9 +66,14 @@ pub struct xtie_endpoint_config {
     pub connect_timeout_ms: u32,
     /// XTIE_ENDPOINT_ flags, or zero.
     pub flags: u32,
+    /// Most rails of one connection, each of which may die without it: 1, 2, 4 or 8; default 2.
+    /// Of the loopback device there is one.
+    pub rails_max: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-// SAFETY: integers without padding (8 of 4 bytes, one of 8, 2 of 4); the snapshot has the offsets.
+// SAFETY: integers without padding (8 of 4 bytes, one of 8, 4 of 4); the snapshot has the offsets.
 unsafe impl Sized32 for xtie_endpoint_config {
     const FIRST_BYTES: usize = 48;
 }
@@ -88,6 +93,9 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
     if config.flags & !XTIE_ENDPOINT_NO_HEAP != 0 {
         return Err(XTIE_ERR_FLAGS);
     }
+    if config.reserved != 0 {
+        return Err(XTIE_ERR_STRUCT);
+    }
     let default = Options::default();
     let options = Options {
         device: kind_or_error(config.device)?,
@@ -95,6 +103,11 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             connections_max: or(config.connections_max, default.limits.connections_max),
             requests_max: or(config.requests_max, default.limits.requests_max),
             regions_max: or(config.regions_max, default.limits.regions_max),
+            rails_max: match config.struct_size as usize {
+                // a program of a time when there was one, and of the storage that this takes
+                xtie_endpoint_config::FIRST_BYTES => 1,
+                _ => or(config.rails_max, default.limits.rails_max),
+            },
         },
         eager_bytes_max: or(Bytes(config.eager_bytes_max.into()), default.eager_bytes_max),
         send_ring_bytes: or(config.send_ring_bytes, default.send_ring_bytes),
@@ -112,6 +125,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         LimitsError::Connections => XTIE_ERR_CONNECTIONS_MAX,
         LimitsError::Requests => XTIE_ERR_REQUESTS_MAX,
         LimitsError::Regions => XTIE_ERR_REGIONS_MAX,
+        LimitsError::Rails => XTIE_ERR_RAILS_MAX,
     })?;
     if options.limits.regions_max > 65534 {
         return Err(XTIE_ERR_REGIONS_MAX);
@@ -123,7 +137,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
 /// Bytes of storage for options: the sum that stands as a macro in the header. It has some room to
 /// spare, so that a later library of the same ABI still fits into a program's arrays.
 pub(crate) fn storage_bytes(options: &Options) -> usize {
-    let Limits { connections_max, requests_max, regions_max } = options.limits;
+    let Limits { connections_max, requests_max, regions_max, rails_max } = options.limits;
     let requests = connections_max as usize * requests_max as usize;
     let operations = (connections_max as usize).next_power_of_two().max(16);
     let mut connection = XTIE_BYTES_CONNECTION;
@@ -180,6 +194,8 @@ pub unsafe extern "C" fn xtie_endpoint_config_init(
             heap_bytes: default.heap_bytes.0,
             connect_timeout_ms: (default.handshake_deadline.0 / 1_000_000) as u32,
             flags: 0,
+            rails_max: default.limits.rails_max,
+            reserved: 0,
         };
         // SAFETY: not null, and the caller says that it has `struct_size` bytes.
         unsafe { config_out.cast::<u8>().write_bytes(0, struct_size) };

@@ -131,6 +131,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Limits(LimitsError::Connections) => XTIE_ERR_CONNECTIONS_MAX,
         OpenError::Limits(LimitsError::Requests) => XTIE_ERR_REQUESTS_MAX,
         OpenError::Limits(LimitsError::Regions) => XTIE_ERR_REGIONS_MAX,
+        OpenError::Limits(LimitsError::Rails) => XTIE_ERR_RAILS_MAX,
         OpenError::Rings => XTIE_ERR_RINGS,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
@@ -157,7 +158,10 @@ pub(crate) struct Ended {
 impl Ended {
     /// The error that a request ended with.
     pub fn request(error: RequestError, connection: Option<Handle>) -> Ended {
-        let code = if let RequestError::Fabric(code) = error { code } else { 0 };
+        let code = match error {
+            RequestError::Fabric(code) | RequestError::RailsLost(code) => code,
+            _ => 0,
+        };
         let result = match error {
             RequestError::Truncated => XTIE_ERR_TRUNCATED,
             RequestError::PeerClosed => XTIE_ERR_PEER_CLOSED,
@@ -166,6 +170,9 @@ impl Ended {
             RequestError::Canceled => XTIE_ERR_CANCELED,
             RequestError::Protocol => XTIE_ERR_PROTOCOL,
             RequestError::Fabric(_) => XTIE_ERR_FABRIC,
+            RequestError::RailsLost(_) => XTIE_ERR_RAILS_LOST,
+            RequestError::NoAnswer => XTIE_ERR_NO_ANSWER,
+            RequestError::Unfenced => XTIE_ERR_UNFENCED,
         };
         Ended { result, code, connection }
     }

@@ -137,6 +137,15 @@ pub enum xtie_result {
     XTIE_ERR_INTERFACE = -73,
     /// The file of CROSSTIE_KEY_FILE cannot be used.
     XTIE_ERR_KEY_FILE = -74,
+    /// Every rail of the connection failed, and none came back in time.
+    XTIE_ERR_RAILS_LOST = -75,
+    /// A rail failed, and the peer never said what it had carried.
+    XTIE_ERR_NO_ANSWER = -76,
+    /// A rail failed and could not be fenced in time: the request's memory may still be touched,
+    /// and stays registered until the endpoint is closed.
+    XTIE_ERR_UNFENCED = -77,
+    /// rails_max is not 1, 2, 4 or 8.
+    XTIE_ERR_RAILS_MAX = -78,
 }
 
 use xtie_result::*;
@@ -207,6 +216,10 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
     (XTIE_ERR_INTERFACE, c"no chosen interface has an address (CROSSTIE_SOCKET_IFNAME)"),
     (XTIE_ERR_KEY_FILE, c"the file of CROSSTIE_KEY_FILE cannot be used"),
+    (XTIE_ERR_RAILS_LOST, c"every rail of the connection failed, and none came back in time"),
+    (XTIE_ERR_NO_ANSWER, c"a rail failed, and the peer never said what it had carried"),
+    (XTIE_ERR_UNFENCED, c"a rail failed and could not be fenced: its memory may still be touched"),
+    (XTIE_ERR_RAILS_MAX, c"rails_max must be 1, 2, 4 or 8"),
 ];
 
 impl xtie_result {
