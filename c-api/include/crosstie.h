@@ -117,7 +117,14 @@
     ((size_t)XTIE_BYTES_FIXED + (size_t)(connections_max) * (size_t)XTIE_BYTES_CONNECTION +        \
      (size_t)(connections_max) * (size_t)(requests_max) * (size_t)XTIE_BYTES_REQUEST +             \
      XTIE_OPERATIONS(connections_max) * (size_t)XTIE_BYTES_OPERATION +               \
-     (size_t)(regions_max) * (size_t)XTIE_BYTES_REGION)
+     (size_t)(regions_max) * (size_t)XTIE_BYTES_REGION + XTIE_RAILS_BYTES(connections_max, 2))
+
+// The part of it that several rails take; XTIE_ENDPOINT_BYTES has that of the default rails_max.
+#define XTIE_RAILS_BYTES(connections_max, rails_max)                                               \
+    ((rails_max) == 1 ? (size_t)0                                                                  \
+                      : (size_t)(connections_max) *                                                \
+                            ((size_t)XTIE_BYTES_SEVERAL +                                          \
+                             (size_t)(rails_max) * (size_t)XTIE_BYTES_RAIL))
 
 // The same for the loopback device.
 #define XTIE_LOOPBACK_BYTES(connections_max, requests_max, regions_max)                            \
@@ -179,6 +186,12 @@
 
 // Term of XTIE_ENDPOINT_BYTES: a connection without requests.
 #define XTIE_BYTES_CONNECTION 4096
+
+// Term of XTIE_RAILS_BYTES: a connection that may have several rails.
+#define XTIE_BYTES_SEVERAL 10240
+
+// Term of XTIE_RAILS_BYTES: each of them.
+#define XTIE_BYTES_RAIL 2560
 
 // Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 #define XTIE_BYTES_REQUEST 880
@@ -332,6 +345,15 @@ typedef enum xtie_result {
     XTIE_ERR_INTERFACE = -73,
     // The file of CROSSTIE_KEY_FILE cannot be used.
     XTIE_ERR_KEY_FILE = -74,
+    // Every rail of the connection failed, and none came back in time.
+    XTIE_ERR_RAILS_LOST = -75,
+    // A rail failed, and the peer never said what it had carried.
+    XTIE_ERR_NO_ANSWER = -76,
+    // A rail failed and could not be fenced in time: the request's memory may still be touched,
+    // and stays registered until the endpoint is closed.
+    XTIE_ERR_UNFENCED = -77,
+    // rails_max is not 1, 2, 4 or 8.
+    XTIE_ERR_RAILS_MAX = -78,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -408,6 +430,11 @@ typedef struct xtie_endpoint_config {
     uint32_t connect_timeout_ms;
     // XTIE_ENDPOINT_ flags, or zero.
     uint32_t flags;
+    // Most rails of one connection, each of which may die without it: 1, 2, 4 or 8; default 2.
+    // Of the loopback device there is one.
+    uint32_t rails_max;
+    // Zero.
+    uint32_t reserved;
 } xtie_endpoint_config;
 
 // Bytes that tell other endpoints where a listener is: send them there in any way, such as a
@@ -532,7 +559,8 @@ int xtie_device_properties_get(uint32_t device, struct xtie_device_properties *p
 int xtie_endpoint_config_init(struct xtie_endpoint_config *config_out, size_t struct_size);
 
 // How much storage an endpoint takes; XTIE_ENDPOINT_BYTES and XTIE_LOOPBACK_BYTES say the same to
-// the compiler. Only the device's kind, connections_max, requests_max and regions_max matter.
+// the compiler. Only the device's kind, connections_max, requests_max, regions_max and rails_max
+// matter.
 //
 // config: the caller's, read only during the call.
 // bytes_out: the size in bytes.

@@ -4,7 +4,7 @@ use crate::device::kind_or_error;
 use crate::guard::{self, ROOM_BYTES};
 use crate::result::xtie_result;
 use crate::result::xtie_result::*;
-use crate::structs::{Sized32, read};
+use crate::structs::{Sized32, read, write};
 use core::ffi::c_int;
 use crosstie::base::units::{Bytes, Span};
 use crosstie::host::{DeviceKind, Options};
@@ -23,6 +23,10 @@ pub const XTIE_ENDPOINT_NO_HEAP: u32 = 0x1;
 pub const XTIE_BYTES_FIXED: u32 = 8192;
 /// Term of XTIE_ENDPOINT_BYTES: a connection without requests.
 pub const XTIE_BYTES_CONNECTION: u32 = 4096;
+/// Term of XTIE_RAILS_BYTES: a connection that may have several rails.
+pub const XTIE_BYTES_SEVERAL: u32 = 10240;
+/// Term of XTIE_RAILS_BYTES: each of them.
+pub const XTIE_BYTES_RAIL: u32 = 2560;
 /// Term of XTIE_ENDPOINT_BYTES: a send and a group of eight receives of one connection.
 pub const XTIE_BYTES_REQUEST: u32 = 880;
 /// Term of XTIE_ENDPOINT_BYTES: a transfer that is under way, and news from the side band.
@@ -151,6 +155,14 @@ pub(crate) fn storage_bytes(options: &Options) -> usize {
         + requests * XTIE_BYTES_REQUEST as usize
         + operations * operation as usize
         + regions_max as usize * XTIE_BYTES_REGION as usize
+        + connections_max as usize * rails_bytes(rails_max)
+}
+
+fn rails_bytes(rails_max: u32) -> usize {
+    match rails_max {
+        1 => 0,
+        _ => XTIE_BYTES_SEVERAL as usize + rails_max as usize * XTIE_BYTES_RAIL as usize,
+    }
 }
 
 /// For tests: what the endpoint and the guard really take.
@@ -198,15 +210,18 @@ pub unsafe extern "C" fn xtie_endpoint_config_init(
             reserved: 0,
         };
         // SAFETY: not null, and the caller says that it has `struct_size` bytes.
-        unsafe { config_out.cast::<u8>().write_bytes(0, struct_size) };
-        // SAFETY: as above; the first version's size is ours.
-        unsafe { config_out.write_unaligned(config) };
-        XTIE_OK
+        unsafe { config_out.cast::<u32>().write_unaligned(size) };
+        // SAFETY: as above, and its first word says so now.
+        match unsafe { write(config_out, &config) } {
+            Ok(()) => XTIE_OK,
+            Err(result) => result,
+        }
     })
 }
 
 /// How much storage an endpoint takes; XTIE_ENDPOINT_BYTES and XTIE_LOOPBACK_BYTES say the same to
-/// the compiler. Only the device's kind, connections_max, requests_max and regions_max matter.
+/// the compiler. Only the device's kind, connections_max, requests_max, regions_max and rails_max
+/// matter.
 ///
 /// config: the caller's, read only during the call.
 /// bytes_out: the size in bytes.

@@ -9,6 +9,7 @@ pub mod device;
 pub mod endpoint;
 pub mod error;
 mod join;
+mod lanes;
 mod link_memory;
 pub mod log;
 mod machine;

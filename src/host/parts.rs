@@ -4,6 +4,7 @@ extern crate std;
 
 use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
+use super::lanes::LaneKnown;
 use super::link_memory::HostMemory;
 use super::machine::Machine;
 use super::network::Network;
@@ -42,6 +43,7 @@ pub(super) struct Tables {
     producer: Producer<'static, BandEvent>,
     consumer: Consumer<'static, BandEvent>,
     known: &'static mut [Known],
+    lanes: &'static mut [LaneKnown],
 }
 
 impl From<BlockTooSmall> for OpenError {
@@ -82,7 +84,9 @@ impl Tables {
         let cells = block.filled_with(count, || Cell::new(nothing))?;
         let (producer, consumer) = ring::split(indices, cells);
         let known = block.filled(connections, Known::NOTHING)?;
-        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known })
+        let lanes = connections * options::lanes_each(&options.limits);
+        let lanes = block.filled(lanes, LaneKnown::NOTHING)?;
+        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known, lanes })
     }
 }
 
@@ -160,6 +164,8 @@ impl Parts {
         Ok(Endpoint {
             machine: Machine::Host(machine),
             known: tables.known,
+            lanes: tables.lanes,
+            lanes_fresh: 0,
             events: tables.consumer,
             mailbox_key: key,
             generations,
@@ -198,8 +204,8 @@ impl Parts {
             groups_max: self.options.limits.requests_max,
             credits: CREDITS,
             eager_bytes_max: self.options.eager_bytes_max.0 as u32,
-            data_rails: 1,
-            control_rails: 1,
+            data_rails: self.options.limits.rails_max,
+            control_rails: self.options.limits.rails_max,
             features: 0,
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,
@@ -226,7 +232,7 @@ impl Parts {
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
         let Parts { regions, tables, half, heap, wake, .. } = self;
-        let Tables { pool, generations, producer, consumer, known } = tables;
+        let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);
         let shared = Shared {
             regions,
@@ -243,6 +249,8 @@ impl Parts {
         Ok(Endpoint {
             machine,
             known,
+            lanes,
+            lanes_fresh: 0,
             events: consumer,
             mailbox_key,
             generations,
@@ -270,8 +278,8 @@ fn band_config(
         node_id: environment.node_id,
         rails: network.rail_bits(),
         streams: environment.tcp_streams,
-        lanes_max: 1,
-        lanes_wish: 1,
+        lanes_max: options.limits.rails_max,
+        lanes_wish: environment.tcp_rails,
         addresses: network.addresses,
         bind: environment.socket_ifname.is_some(),
         membarrier: wake::barrier_register(),

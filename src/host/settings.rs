@@ -8,6 +8,7 @@ use super::log::{Level, say};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
+use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
 use std::format;
 use std::path::PathBuf;
@@ -81,6 +82,12 @@ pub const SETTINGS: &[Setting] = &[
         default: "every interface but loopback and docker",
         unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
         effect: "the interfaces that other hosts reach this one by",
+    },
+    Setting {
+        name: "CROSSTIE_TCP_RAILS",
+        default: "one for each subnet that both hosts are in",
+        unit: "1 to 8, up to rails_max",
+        effect: "TCP rails of each connection: while one lives, no message is lost",
     },
     Setting {
         name: "CROSSTIE_TCP_STREAMS",
@@ -163,6 +170,8 @@ pub struct Environment {
     pub socket_ifname: Option<String>,
     /// Sockets of a connection over TCP, when we connect.
     pub tcp_streams: u32,
+    /// TCP rails of each connection; 0: as many as there are common subnets.
+    pub tcp_rails: u32,
     /// Threads that move long payloads.
     pub tcp_threads: u32,
     /// Their CPUs, one bit each; 0: they inherit the opener's.
@@ -183,6 +192,7 @@ impl Default for Environment {
             rails: Rails::ALL,
             socket_ifname: None,
             tcp_streams: 1,
+            tcp_rails: 0,
             tcp_threads: 0,
             tcp_thread_cpus: 0,
             key_file: None,
@@ -226,6 +236,7 @@ pub fn environment() -> Environment {
         shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
         rails: understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
+        tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
         tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
             .map_or(default.tcp_streams, |n| n as u32),
         tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)

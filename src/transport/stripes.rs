@@ -88,13 +88,13 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         if several {
             self.carried_mut(at)[usize::from(lane)] |= 1 << stripe;
-            let entry = self.lane_mut(index, lane);
-            entry.load.posted(bytes, now);
+            let meter = self.meter_mut(index, lane);
+            meter.load.posted(bytes, now);
             if posted == Posted::Done {
-                entry.load.completed(bytes, now);
+                meter.load.completed(bytes, now);
             }
-            entry.stats.bytes += bytes;
-            entry.stats.stripes += 1;
+            meter.stats.bytes += bytes;
+            meter.stats.stripes += 1;
         }
     }
 }
