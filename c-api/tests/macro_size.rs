@@ -50,6 +50,7 @@ fn endpoint_fits_and_little_is_wasted() {
             let said = said_of(index, (connections_max, requests_max, regions_max), rails_max);
             assert!(exact <= said, "{device:?} {limits:?}: {exact} do not fit in {said}");
             let most = match device {
+                _ if rails_max > 1 => exact + exact / 2 + (16 << 10),
                 DeviceKind::Host | DeviceKind::SharedMemory => exact + exact / 8 + (16 << 10),
                 // it has no state of rings
                 DeviceKind::Tcp => exact + exact / 7 + (16 << 10),

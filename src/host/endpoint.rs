@@ -212,14 +212,7 @@ impl Endpoint {
                 self.lanes_forget(index);
                 self.known[index as usize] = Known::new(generation, params);
             }
-            BandEvent::Lane {
-                index,
-                generation,
-                lane,
-                lane_generation,
-                streams,
-                stream_count,
-            } => {
+            BandEvent::Lane { index, generation, lane, lane_generation, streams, stream_count } => {
                 if self.known[index as usize].generation == generation {
                     let fresh = Fresh { generation: lane_generation, streams, stream_count };
                     self.lane_came(index, lane, fresh);

@@ -13,7 +13,7 @@ use crate::base::units::Bytes;
 use crate::connect::{
     Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side, TextBuffer,
 };
-use crate::fabric::{Domain, MemoryKind, RailKey, Region};
+use crate::fabric::{Domain, MemoryKind, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
@@ -238,8 +238,8 @@ impl Shared {
         let region = Region { address, length, kind };
         // SAFETY: the caller's promise is the domain's.
         let key = unsafe { self.domain.domain().register(region) }?;
-        let mut keys = [RailKey(0); RAILS_MAX];
-        keys[0] = key;
+        // all rails of this host reach its memory through one table
+        let keys = [key; RAILS_MAX];
         // SAFETY: the caller's promise is the table's.
         match unsafe { self.regions.insert(region, &keys) } {
             Some(handle) => Ok(handle),

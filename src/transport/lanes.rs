@@ -133,14 +133,13 @@ impl<P: Provider> Endpoint<'_, P> {
             held_free: 0,
             ..Connection::FREE
         };
-        *self.lane_mut(index, 0) =
-            Lane {
-                state: LaneState::Up,
-                fence: Fence::Needed,
-                peer_fenced: false,
-                generation: 1,
-                ..Lane::DOWN
-            };
+        *self.lane_mut(index, 0) = Lane {
+            state: LaneState::Up,
+            fence: Fence::Needed,
+            peer_fenced: false,
+            generation: 1,
+            ..Lane::DOWN
+        };
     }
 
     /// Makes every record of a connection free; requests of its earlier use are stale from now on.
