@@ -367,8 +367,9 @@ impl Endpoint {
     ///
     /// *Cost*: two system calls.
     pub fn wait_arm(&mut self) -> bool {
-        self.shared.wake.drain();
-        if self.progress().events != 0 {
+        // whoever rang has changed something that the caller may not have looked at since
+        let rung = self.shared.wake.drain();
+        if self.progress().events != 0 || rung {
             return false;
         }
         match &mut self.machine {
