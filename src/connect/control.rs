@@ -126,6 +126,10 @@ pub(super) struct Control<M: LinkMemory> {
     pub links: Vec<Link<M::Mapping>>,
     /// Entries of `links` not in use.
     pub links_free: Vec<u32>,
+    /// Links whose peer owes us the last word of the handshake.
+    pub links_greeted: u32,
+    /// The last [`Link::order`] given.
+    pub links_order: u64,
     /// Links by endpoint.
     pub chains: Chains,
     /// Links whose handshake goes on.
@@ -210,6 +214,8 @@ impl<M: LinkMemory> Control<M> {
             listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             links_free: (0..links as u32).rev().collect(),
+            links_greeted: 0,
+            links_order: 0,
             chains: Chains::new(links),
             half_open: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],

@@ -151,6 +151,10 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Dropped);
             return;
         }
+        if link.phase == LinkPhase::Ready && link.rail == Rail::Tcp {
+            // its goodbye may have been lost with the socket
+            self.attempts_move(index);
+        }
         self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
     }
 
@@ -259,6 +263,9 @@ impl<M: LinkMemory> Control<M> {
         if theirs & self.config.rails & rail == 0 {
             return Err(RefuseReason::Rail);
         }
+        if link.rail == Rail::Tcp && hello.nonce == 0 && link.peer_minor >= 1 {
+            return Err(RefuseReason::Protocol);
+        }
         link.peer_nonce = hello.nonce;
         link.streams = self.config.streams.min(hello.streams.max(1));
         Ok(())
@@ -287,6 +294,7 @@ impl<M: LinkMemory> Control<M> {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer),
                 RefuseReason::Rail => ConnectError::Rail(peer),
+                RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
@@ -294,8 +302,8 @@ impl<M: LinkMemory> Control<M> {
         }
         let ready = Frame::LinkReady(self.hello_of(index));
         if self.send_hello(index, &ready).is_err() {
-            let peer = self.links[index as usize].peer;
-            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+            // it has gone, or needed our place for another: dialling again tells
+            self.missed(index, Miss::Dropped);
             return;
         }
         self.link_phase(index, LinkPhase::Ready);
