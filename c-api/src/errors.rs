@@ -194,7 +194,8 @@ impl Explain for Ended {
     fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
         text.write_str(self.result.sentence().to_str().unwrap_or(""))?;
         if self.code != 0 {
-            write!(text, " (code {})", self.code)?;
+            // what host rails say is an errno
+            write!(text, ": {}", std::io::Error::from_raw_os_error(self.code))?;
         }
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));

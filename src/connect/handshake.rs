@@ -142,8 +142,8 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// The peer's end of the socket is closed.
-    pub fn link_ended(&mut self, index: u32) {
+    /// The peer's end of the socket is closed, or the socket broke with the kernel's code; 0: not.
+    pub fn link_ended(&mut self, index: u32, code: i32) {
         let link = &self.links[index as usize];
         let peer = link.peer;
         if link.phase == LinkPhase::HelloSent {
@@ -151,11 +151,18 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Dropped);
             return;
         }
-        if link.phase == LinkPhase::Ready && link.rail == Rail::Tcp {
-            // its goodbye may have been lost with the socket
-            self.attempts_move(index);
+        let (mut cause, mut error) = (DownCause::Died, ConnectError::PeerDied(peer));
+        // a host that has acknowledged nothing for too long counts as dead
+        if link.rail == Rail::Tcp && code != libc::ETIMEDOUT {
+            if code != 0 {
+                (cause, error) = (DownCause::Broken(code), ConnectError::Unreachable(peer, code));
+            }
+            if link.phase == LinkPhase::Ready {
+                // its goodbye may have been lost with the socket
+                self.attempts_move(index);
+            }
         }
-        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        self.link_down(index, cause, error);
     }
 
     /// A whole frame has come on a link.
@@ -235,7 +242,7 @@ impl<M: LinkMemory> Control<M> {
         self.link_chain(index);
         let reply = Frame::LinkReply(self.hello_of(index));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
-            self.link_ended(index);
+            self.link_ended(index, 0);
         }
     }
 
