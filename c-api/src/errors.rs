@@ -135,7 +135,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
         OpenError::Rails => XTIE_ERR_NO_RAIL,
-        OpenError::Interface => XTIE_ERR_INTERFACE,
+        OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
         OpenError::Key => XTIE_ERR_KEY_FILE,
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,

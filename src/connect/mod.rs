@@ -74,6 +74,6 @@ pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
-pub use os::random;
+pub use os::{descriptor_limit, random};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
