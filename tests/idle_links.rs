@@ -110,7 +110,8 @@ fn who_asks_while_its_link_is_closed_succeeds_over_a_new_one() {
             }
         });
         until("free", || b.all_free());
-        assert_eq!(b.band.counters().links_lost, 0);
+        let counters = b.band.counters();
+        assert_eq!((counters.links_lost, counters.strangers), (0, 0));
     }
 }
 

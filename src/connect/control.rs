@@ -10,6 +10,7 @@ use super::connection::{Connection, Phase};
 use super::error::{ConnectError, OpenError};
 use super::event::STREAMS_MAX;
 use super::greeting::Greetings;
+use super::idle::Dismissed;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
 use super::listening::{Door, Listening};
@@ -130,6 +131,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub links_greeted: u32,
     /// The last [`Link::order`] given.
     pub links_order: u64,
+    /// Endpoints whose links have given way lately.
+    pub dismissed: Dismissed,
     /// Links by endpoint.
     pub chains: Chains,
     /// Links whose handshake goes on.
@@ -216,6 +219,7 @@ impl<M: LinkMemory> Control<M> {
             links_free: (0..links as u32).rev().collect(),
             links_greeted: 0,
             links_order: 0,
+            dismissed: Dismissed::NONE,
             chains: Chains::new(links),
             half_open: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],

@@ -26,6 +26,33 @@ pub(super) const NO_CONNECTION: u64 = 0;
 /// than peers that dial within one round trip, and few enough to look for the oldest each time.
 const GREETED_MAX: usize = 1024;
 
+/// Peers that are remembered after their links have given way: more than data streams that cross
+/// with the goodbyes of as many links.
+const DISMISSED_MAX: usize = 64;
+
+/// Endpoints whose links have given way lately: a stream of theirs that is on its way is late, and
+/// no stranger's.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Dismissed {
+    endpoints: [u128; DISMISSED_MAX],
+    next: usize,
+}
+
+impl Dismissed {
+    /// Nobody.
+    pub const NONE: Dismissed = Dismissed { endpoints: [0; DISMISSED_MAX], next: 0 };
+
+    fn note(&mut self, endpoint_id: u128) {
+        self.endpoints[self.next] = endpoint_id;
+        self.next = (self.next + 1) % DISMISSED_MAX;
+    }
+
+    /// Whether it is one of them.
+    pub fn knows(&self, endpoint_id: u128) -> bool {
+        endpoint_id != 0 && self.endpoints.contains(&endpoint_id)
+    }
+}
+
 impl<M: LinkMemory> Control<M> {
     /// An entry for a link, if need be that of one without connections. The caller gives it a
     /// phase, or gives it back.
@@ -71,6 +98,7 @@ impl<M: LinkMemory> Control<M> {
             let goodbye = RefusedHello { target: NO_CONNECTION, reason, major: WIRE_MAJOR };
             // one that does not fit need not: the end says nearly the same
             self.send(index, &Frame::Closed(goodbye));
+            self.dismissed.note(self.links[index as usize].peer.endpoint_id);
         }
         self.link_forget(index);
     }
