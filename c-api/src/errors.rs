@@ -135,7 +135,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
         OpenError::Rails => XTIE_ERR_NO_RAIL,
-        OpenError::Interface => XTIE_ERR_INTERFACE,
+        OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
         OpenError::Key => XTIE_ERR_KEY_FILE,
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
@@ -194,7 +194,8 @@ impl Explain for Ended {
     fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
         text.write_str(self.result.sentence().to_str().unwrap_or(""))?;
         if self.code != 0 {
-            write!(text, " (code {})", self.code)?;
+            // what host rails say is an errno
+            write!(text, ": {}", std::io::Error::from_raw_os_error(self.code))?;
         }
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));

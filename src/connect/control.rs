@@ -10,6 +10,7 @@ use super::connection::{Connection, Phase};
 use super::error::{ConnectError, OpenError};
 use super::event::STREAMS_MAX;
 use super::greeting::Greetings;
+use super::idle::Dismissed;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
 use super::listening::{Door, Listening};
@@ -126,6 +127,12 @@ pub(super) struct Control<M: LinkMemory> {
     pub links: Vec<Link<M::Mapping>>,
     /// Entries of `links` not in use.
     pub links_free: Vec<u32>,
+    /// Links whose peer owes us the last word of the handshake.
+    pub links_greeted: u32,
+    /// The last [`Link::order`] given.
+    pub links_order: u64,
+    /// Endpoints whose links have given way lately.
+    pub dismissed: Dismissed,
     /// Links by endpoint.
     pub chains: Chains,
     /// Links whose handshake goes on.
@@ -210,6 +217,9 @@ impl<M: LinkMemory> Control<M> {
             listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             links_free: (0..links as u32).rev().collect(),
+            links_greeted: 0,
+            links_order: 0,
+            dismissed: Dismissed::NONE,
             chains: Chains::new(links),
             half_open: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],

@@ -255,7 +255,8 @@ impl<M: LinkMemory> Control<M> {
         self.look_by(at);
     }
 
-    fn dial_now(&mut self, index: u32) {
+    /// Dials, and ends the link if that cannot be.
+    pub fn dial_now(&mut self, index: u32) {
         self.link_phase(index, LinkPhase::Dialing);
         if let Err(error) = self.dial(index) {
             self.link_down(index, DownCause::Failed, error);

@@ -7,6 +7,7 @@ use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
+use super::idle::NO_CONNECTION;
 use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
@@ -174,6 +175,10 @@ impl<M: LinkMemory> Control<M> {
 
     /// The peer will not touch the connection's rings again.
     fn peer_closed(&mut self, link: u32, closed: &RefusedHello) {
+        if closed.target == NO_CONNECTION {
+            self.dismissed(link);
+            return;
+        }
         let Some(index) = self.find(link, closed.target, Phase::Open) else {
             if !self.is_former(link, closed.target) {
                 self.nonsense(link);

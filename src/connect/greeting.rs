@@ -288,6 +288,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// A link for a socket that has said hello.
     fn link_greeted(&mut self, channel: Channel, watched: bool) -> Option<u32> {
+        self.greeted_bound();
         let Some(index) = self.link_acquire() else {
             channel.refuse(0, RefuseReason::Full);
             if watched {

@@ -142,8 +142,8 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// The peer's end of the socket is closed.
-    pub fn link_ended(&mut self, index: u32) {
+    /// The peer's end of the socket is closed, or the socket broke with the kernel's code; 0: not.
+    pub fn link_ended(&mut self, index: u32, code: i32) {
         let link = &self.links[index as usize];
         let peer = link.peer;
         if link.phase == LinkPhase::HelloSent {
@@ -151,7 +151,18 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Dropped);
             return;
         }
-        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        let (mut cause, mut error) = (DownCause::Died, ConnectError::PeerDied(peer));
+        // a host that has acknowledged nothing for too long counts as dead
+        if link.rail == Rail::Tcp && code != libc::ETIMEDOUT {
+            if code != 0 {
+                (cause, error) = (DownCause::Broken(code), ConnectError::Unreachable(peer, code));
+            }
+            if link.phase == LinkPhase::Ready {
+                // its goodbye may have been lost with the socket
+                self.attempts_move(index);
+            }
+        }
+        self.link_down(index, cause, error);
     }
 
     /// A whole frame has come on a link.
@@ -231,7 +242,7 @@ impl<M: LinkMemory> Control<M> {
         self.link_chain(index);
         let reply = Frame::LinkReply(self.hello_of(index));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
-            self.link_ended(index);
+            self.link_ended(index, 0);
         }
     }
 
@@ -258,6 +269,9 @@ impl<M: LinkMemory> Control<M> {
         let theirs = if hello.rails == 0 { RAIL_SHM } else { hello.rails };
         if theirs & self.config.rails & rail == 0 {
             return Err(RefuseReason::Rail);
+        }
+        if link.rail == Rail::Tcp && hello.nonce == 0 && link.peer_minor >= 1 {
+            return Err(RefuseReason::Protocol);
         }
         link.peer_nonce = hello.nonce;
         link.streams = self.config.streams.min(hello.streams.max(1));
@@ -287,6 +301,7 @@ impl<M: LinkMemory> Control<M> {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer),
                 RefuseReason::Rail => ConnectError::Rail(peer),
+                RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
@@ -294,8 +309,8 @@ impl<M: LinkMemory> Control<M> {
         }
         let ready = Frame::LinkReady(self.hello_of(index));
         if self.send_hello(index, &ready).is_err() {
-            let peer = self.links[index as usize].peer;
-            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+            // it has gone, or needed our place for another: dialling again tells
+            self.missed(index, Miss::Dropped);
             return;
         }
         self.link_phase(index, LinkPhase::Ready);

@@ -103,6 +103,9 @@ pub(super) struct Link<Mapping> {
     pub pings: bool,
     /// When the handshake must be through.
     pub deadline: Instant,
+    /// When the entry was taken, the link stood, or its last connection went, whatever came last:
+    /// compared with others.
+    pub order: u64,
     /// Connections that use the link, and the first of them.
     pub connections: u32,
     pub first: u32,
@@ -147,6 +150,7 @@ impl<Mapping> Link<Mapping> {
             hearing: Hearing::NONE,
             pings: false,
             deadline: Instant(0),
+            order: 0,
             connections: 0,
             first: NONE,
             chain_next: NONE,
@@ -171,5 +175,10 @@ impl<Mapping> Link<Mapping> {
     /// Whether the handshake is still going on, so that the deadline counts.
     pub fn is_half_open(&self) -> bool {
         self.is_usable() && self.phase != LinkPhase::Ready
+    }
+
+    /// Whether it is half open and the peer's turn: it has dialled, and not said its last word.
+    pub fn is_greeted(&self) -> bool {
+        self.phase == LinkPhase::ReplySent
     }
 }

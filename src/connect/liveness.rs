@@ -198,6 +198,11 @@ impl<M: LinkMemory> Control<M> {
             let verdict = link.hearing.look(now, deadline);
             let peer = link.peer;
             if let Some(silent) = verdict.silent {
+                if link.connections == 0 {
+                    // nobody misses it
+                    self.link_dismiss(index);
+                    continue;
+                }
                 if link.is_forsaken(now) {
                     self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
                     continue;

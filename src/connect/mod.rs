@@ -15,6 +15,9 @@
 //! listening side answers without waiting for `accept`, so that two ranks that both connect first
 //! do not wait for each other. How a listener is found is in [`dialing`] and [`route`].
 //!
+//! A link without connections is kept for the next one as long as nobody else needs its place
+//! ([`idle`]).
+//!
 //! Who has not said a valid hello stands in a small table apart from the links ([`greeting`]), so
 //! that scanners cost little and disturb nobody.
 //!
@@ -42,6 +45,7 @@ mod error;
 mod event;
 mod greeting;
 mod handshake;
+mod idle;
 mod ifaddrs;
 pub mod interfaces;
 pub mod key;
@@ -70,6 +74,6 @@ pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
-pub use os::random;
+pub use os::{descriptor_limit, random};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;

@@ -57,7 +57,7 @@ impl<M: LinkMemory> Control<M> {
             }
             match socket.receive(&mut bytes) {
                 Ok(received) if received.length == 0 => {
-                    self.link_ended(index);
+                    self.link_ended(index, 0);
                     return false;
                 }
                 Ok(received) => self.record(index, &bytes[..received.length], Some(received)),
@@ -68,7 +68,7 @@ impl<M: LinkMemory> Control<M> {
                     // before is still there
                     io::ErrorKind::ConnectionReset if !reset => reset = true,
                     _ => {
-                        self.link_ended(index);
+                        self.link_ended(index, error.raw_os_error().unwrap_or(0));
                         return false;
                     }
                 },
@@ -127,7 +127,7 @@ impl<M: LinkMemory> Control<M> {
         let room = &mut row[link.received..];
         match socket.receive(room) {
             Ok(0) => {
-                self.link_ended(index);
+                self.link_ended(index, 0);
                 None
             }
             Ok(more) => {
@@ -138,7 +138,7 @@ impl<M: LinkMemory> Control<M> {
                 io::ErrorKind::WouldBlock => None,
                 io::ErrorKind::Interrupted => Some(true),
                 _ => {
-                    self.link_ended(index);
+                    self.link_ended(index, error.raw_os_error().unwrap_or(0));
                     None
                 }
             },

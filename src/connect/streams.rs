@@ -208,7 +208,9 @@ impl<M: LinkMemory> Control<M> {
         let sound = hello.stream < hello.streams && connect.connection == hello.connection;
         let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
-            self.stranger();
+            if !self.dismissed.knows(hello.endpoint_id) {
+                self.stranger();
+            }
             return;
         };
         if self.links[link as usize].phase == LinkPhase::ReplySent {

@@ -1,6 +1,7 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
+use crate::connect::descriptor_limit;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::transport::limits::LimitsError;
@@ -21,6 +22,8 @@ pub enum OpenError {
     Rails,
     /// No interface is left that other hosts could reach us by.
     Interface,
+    /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
+    InterfaceChoice,
     /// The file of `CROSSTIE_KEY_FILE` cannot be used.
     Key,
     /// The side band could not be opened.
@@ -47,14 +50,47 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Storage => f.write_str("the storage is smaller than the endpoint's size"),
             OpenError::Device => f.write_str("the device cannot be used on this host"),
-            OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
+            OpenError::Rails => f.write_str(
+                "CROSSTIE_RAILS allows no rail that the device has, or cannot be understood",
+            ),
             OpenError::Interface => f.write_str(
                 "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
                  the device has no rail but TCP",
             ),
+            OpenError::InterfaceChoice => f.write_str(
+                "CROSSTIE_SOCKET_IFNAME cannot be understood: names with commas between them, and \
+                 ^ or = at most in front of all",
+            ),
             OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
+            OpenError::Band(crate::connect::OpenError::Descriptors(limit)) => {
+                descriptors(*limit, f)
+            }
+            OpenError::System(libc::EMFILE) => descriptors(descriptor_limit(), f),
+            OpenError::System(libc::ENFILE) => {
+                f.write_str("this host may open no more file descriptors (fs.file-max)")
+            }
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
             OpenError::System(code) => write!(f, "the kernel refused (errno {code})"),
         }
+    }
+}
+
+fn descriptors(limit: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::string::ToString;
+
+    #[test]
+    fn the_limit_of_descriptors_is_named_with_its_value() {
+        let band = OpenError::Band(crate::connect::OpenError::Descriptors(77));
+        assert!(band.to_string().contains("no more than 77 file descriptors"), "{band}");
+        let system = OpenError::System(libc::EMFILE).to_string();
+        assert!(system.contains(&descriptor_limit().to_string()), "{system}");
+        assert!(system.contains("ulimit -n"), "{system}");
     }
 }

@@ -58,6 +58,10 @@ impl Network {
 
     /// No address: shared memory alone, if that is allowed.
     fn without(&mut self, error: &InterfaceError) -> Result<(), OpenError> {
+        if let InterfaceError::Choice(_) = error {
+            say(Level::Error, &format!("{error}"));
+            return Err(OpenError::InterfaceChoice);
+        }
         if !self.rails.shm {
             say(Level::Error, &format!("{error}"));
             return Err(OpenError::Interface);
@@ -91,6 +95,11 @@ fn threads(environment: &Environment) -> (u32, u64) {
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
     let Some(path) = &environment.key_file else { return Ok(None) };
+    if path.as_os_str().is_empty() {
+        // a script whose own variable is not set must not open the port without a key
+        say(Level::Error, "CROSSTIE_KEY_FILE is set and names no file: unset it to have no key");
+        return Err(OpenError::Key);
+    }
     match Key::read(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) => {

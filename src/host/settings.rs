@@ -167,7 +167,7 @@ pub struct Environment {
     pub tcp_threads: u32,
     /// Their CPUs, one bit each; 0: they inherit the opener's.
     pub tcp_thread_cpus: u64,
-    /// The file with the key that all hosts share.
+    /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
     /// How long a peer on another host may be silent.
     pub peer_timeout: Span,
@@ -224,14 +224,14 @@ pub fn environment() -> Environment {
     Environment {
         kernel_copy: number("CROSSTIE_KERNEL_COPY").map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
-        rails: understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
+        rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
             .map_or(default.tcp_streams, |n| n as u32),
         tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
             .map_or(default.tcp_threads, |n| n as u32),
         tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus).unwrap_or(0),
-        key_file: path("CROSSTIE_KEY_FILE").filter(|path| !path.as_os_str().is_empty()),
+        key_file: path("CROSSTIE_KEY_FILE"),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
         node_id: understood("CROSSTIE_NODE_ID", node_id),
@@ -266,13 +266,28 @@ fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
     }
 }
 
+/// As [`understood`], for what must not be ignored: `otherwise` if it is not understood.
+fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) -> Option<T> {
+    let text = std::env::var_os(name)?;
+    let text = text.to_string_lossy();
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    Some(read(text).unwrap_or_else(|why| {
+        say(Level::Error, &format!("{name}={text}: {why}"));
+        otherwise
+    }))
+}
+
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
-    let mut rails = Rails { shm: false, tcp: false };
+    let mut rails = Rails::NONE;
     for name in text.split(',').map(str::trim) {
-        match name {
+        match name.to_ascii_lowercase().as_str() {
             "shm" => rails.shm = true,
             "tcp" => rails.tcp = true,
+            "" => return Err(String::from("a name is missing; there are shm and tcp")),
             _ => return Err(format!("there is no rail {name}; there are shm and tcp")),
         }
     }
@@ -363,7 +378,10 @@ mod tests {
         assert_eq!(rails("shm, tcp"), Ok(Rails::ALL));
         assert_eq!(rails("tcp"), Ok(Rails { shm: false, tcp: true }));
         assert!(rails("tcp,verbs").unwrap_err().contains("there are shm and tcp"));
-        assert!(rails(",").is_err());
+        assert_eq!(rails("TCP,Shm"), Ok(Rails::ALL));
+        for empty in [",", "shm,", ",tcp", "shm,,tcp"] {
+            assert!(rails(empty).unwrap_err().contains("a name is missing"), "{empty}");
+        }
     }
 
     #[test]

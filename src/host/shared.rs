@@ -192,9 +192,12 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
-        Note::Descriptors(_) => say(
+        Note::Descriptors(limit) => say_of(
             Level::Warning,
-            "a peer was turned away: this process may open no more file descriptors (ulimit -n)",
+            format_args!(
+                "a peer was turned away: this process may open no more than {limit} file \
+                 descriptors (ulimit -n)"
+            ),
         ),
     }
 }
@@ -392,4 +395,24 @@ fn established(index: u32, generation: u32, other: u32, side: Side) -> BandEvent
     let peer = ConnectHello { connection: u64::from(other), ..ConnectHello::default() };
     let params = LinkParams { peer, side, ..LinkParams::NONE };
     BandEvent::Established { index, generation, params }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::log::{Level, sink_set};
+    use std::string::String;
+
+    #[test]
+    fn a_peer_turned_away_for_want_of_descriptors_is_said_with_the_limit() {
+        static SAID: Mutex<String> = Mutex::new(String::new());
+        fn keep(_: usize, _: Level, text: &str) {
+            SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        }
+        sink_set(Some((keep, 0)));
+        note(Note::Descriptors(4321));
+        sink_set(None);
+        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(said.contains("no more than 4321 file descriptors"), "{said}");
+    }
 }

@@ -13,7 +13,8 @@ use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use std::format;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::string::{String, ToString};
 use std::time::Duration;
 use std::vec::Vec;
@@ -170,14 +171,17 @@ pub fn peer(text: &str) -> Result<Section, Failure> {
     if let Err(error) = &used {
         lines.push(line("tcp", format!("unavailable: {error}")));
     }
+    let mut any = false;
     for address in &asked.addresses {
         let Some(ip) = ip_of(address) else { continue };
+        let leads = leads(ip);
+        any |= leads.is_ok();
         let answer = asked.port.map(|port| answers(ip, port)).unwrap_or_default();
-        lines.push(line(&ip.to_string(), format!("{}{answer}", route(ours, address))));
+        lines.push(line(&ip.to_string(), format!("{}{answer}", route(ours, address, leads))));
     }
     let first = asked.addresses.first();
     let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
-    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok(), near)));
+    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok() && any, near)));
     Ok(Section { name: "peer", lines })
 }
 
@@ -188,15 +192,28 @@ fn is_near(our: &InterfaceAddress, address: &AddressHello) -> bool {
 }
 
 /// What speaks for an address of the peer.
-fn route(ours: &[InterfaceAddress], address: &AddressHello) -> String {
+fn route(ours: &[InterfaceAddress], address: &AddressHello, leads: io::Result<()>) -> String {
+    if let Err(error) = leads {
+        return format!("no route of this host leads there ({error})");
+    }
     match ours.iter().find(|our| is_near(our, address)) {
         Some(our) => format!("in the subnet of {}", shown(our)),
         None if ip_of(address).is_some_and(|ip| ip.is_loopback()) => "its own loopback".into(),
         None if rank(ours, address).is_hopeless() => {
             "no address of this family is used here".into()
         }
-        None => "in no subnet of this host: through a router, if at all".into(),
+        None => "in no subnet of this host: through a router".into(),
     }
+}
+
+/// Whether the kernel has a route to an address. Nothing is sent.
+fn leads(ip: IpAddr) -> io::Result<()> {
+    let any: IpAddr = match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // of no service's; a socket of datagrams only looks the route up
+    UdpSocket::bind((any, 0))?.connect((ip, 9))
 }
 
 /// Whether something listens at the port.
@@ -219,7 +236,7 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
             format!("tcp{over}: the peer is on this host, but shm is not allowed")
         }
         (false, _, true) => format!("tcp{over}: the peer is on another host"),
-        (false, true, false) => "none: the peer is on another host, and there is no tcp".into(),
+        (false, true, false) => "none: the peer is on another host, and tcp leads nowhere".into(),
         (_, false, false) => "none: no rail is left".into(),
     }
 }
@@ -227,7 +244,6 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     fn our(name: &str, ip: [u8; 4], prefix_bits: u8) -> InterfaceAddress {
         InterfaceAddress {
@@ -253,11 +269,22 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_to_which_no_route_leads_is_said_to_be_so_whatever_its_subnet() {
+        let ours = [our("eth0", [10, 1, 0, 2], 24)];
+        let nowhere = || Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        for ip in [[10, 1, 0, 9], [10, 9, 0, 9]] {
+            let text = route(&ours, &hello(Ipv4Addr::from(ip).into()), nowhere());
+            assert!(text.contains("no route") && text.contains("unreachable"), "{text}");
+        }
+        assert!(leads(Ipv4Addr::LOCALHOST.into()).is_ok());
+    }
+
+    #[test]
     fn the_subnet_of_a_peer_is_named() {
         let ours = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
-        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()));
+        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()), Ok(()));
         assert_eq!(to([10, 2, 0, 9]), "in the subnet of eth1 10.2.0.2/24");
-        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router, if at all");
+        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router");
     }
 
     #[test]

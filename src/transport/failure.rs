@@ -217,6 +217,7 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
+            DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
     }
