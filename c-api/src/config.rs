@@ -5,9 +5,11 @@ use crate::guard::{self, ROOM_BYTES};
 use crate::result::xtie_result;
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, read};
+use crate::text::Text;
 use core::ffi::c_int;
+use core::fmt::Write;
 use crosstie::base::units::{Bytes, Span};
-use crosstie::host::{DeviceKind, Options};
+use crosstie::host::{DeviceKind, Options, log};
 use crosstie::transport::Limits;
 use crosstie::transport::limits::LimitsError;
 
@@ -50,8 +52,9 @@ pub struct xtie_endpoint_config {
     pub requests_max: u32,
     /// Most pieces of registered memory, 1 to 65534; default 256.
     pub regions_max: u32,
-    /// Longest message in bytes that is copied instead of read in place; default 8192. From memory
-    /// of xtie_memory_alloc, 1024 at most: peers read that without help.
+    /// Longest message in bytes that is copied instead of read in place: up to a quarter of the
+    /// send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
+    /// peers read that without help.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
     /// 4096 to 131072; default 65536.
@@ -62,7 +65,8 @@ pub struct xtie_endpoint_config {
     /// Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
     /// allocated. Default 64 GiB.
     pub heap_bytes: u64,
-    /// How long a peer may take to answer a connect, in milliseconds; default 10000.
+    /// How long a connect may take, with all addresses that are tried, in milliseconds; default
+    /// 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.
     pub connect_timeout_ms: u32,
     /// XTIE_ENDPOINT_ flags, or zero.
     pub flags: u32,
@@ -116,7 +120,12 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
     if options.limits.regions_max > 65534 {
         return Err(XTIE_ERR_REGIONS_MAX);
     }
-    options.check().map_err(|error| crate::errors::open_result(&error))?;
+    options.check().map_err(|error| {
+        // the code alone does not say which size, and what it may be
+        let text = Text::of(|text| write!(text, "{error}"));
+        log::say(log::Level::Error, text.as_str());
+        crate::errors::open_result(&error)
+    })?;
     Ok(options)
 }
 

@@ -7,7 +7,7 @@ use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
-use super::error::{ConnectError, OpenError};
+use super::error::{ConnectError, KeyCause, OpenError};
 use super::event::STREAMS_MAX;
 use super::greeting::Greetings;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
@@ -55,7 +55,7 @@ pub enum Note {
     Stranger,
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
-    Key(Peer),
+    Key(Peer, KeyCause),
     /// A peer has said nothing for the deadline, although its kernel answers: its process is
     /// stopped, or does not get a processor. Its connections stay. Once per silence.
     Stopped {
@@ -304,7 +304,7 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             let link = &self.links[index as usize];
             if now >= link.deadline {
-                let peer = link.peer;
+                let peer = link.named();
                 self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
                 continue;
             }

@@ -11,6 +11,7 @@ use super::event::{Rail, Side};
 use super::liveness::Hearing;
 use super::peer::Peer;
 use super::route::Route;
+use super::tried::Tried;
 use crate::base::units::Instant;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
 use core::net::SocketAddr;
@@ -84,6 +85,8 @@ pub(super) struct Link<Mapping> {
     pub peer: Peer,
     /// The peer's process in our namespace, as the kernel says; 0: not visible.
     pub pid: i32,
+    /// `RAIL_` bits that its handle says; 0: we did not connect.
+    pub peer_rails: u32,
     /// Wire minor version of the peer.
     pub peer_minor: u16,
     /// What the peer offers.
@@ -135,8 +138,9 @@ impl<Mapping> Link<Mapping> {
             address: None,
             route: Route::NONE,
             remote: None,
-            peer: Peer { name: [0; super::NAME_BYTES], pid: 0, node_id: 0, endpoint_id: 0 },
+            peer: Peer::UNKNOWN,
             pid: 0,
+            peer_rails: 0,
             peer_minor: 0,
             features: 0,
             copies: false,
@@ -166,6 +170,17 @@ impl<Mapping> Link<Mapping> {
             }
             LinkPhase::Free | LinkPhase::Dead => false,
         }
+    }
+
+    /// The peer, and where we dialled it: the one address that answered, or all.
+    pub fn named(&self) -> Peer {
+        let answered = self.phase == LinkPhase::Ready || self.route.connected;
+        let tried = match (self.rail, self.remote) {
+            (Rail::Shm, _) => Tried::NONE,
+            (Rail::Tcp, Some(remote)) if answered => Tried::of([remote]),
+            (Rail::Tcp, _) => Tried::of(self.route.addresses()),
+        };
+        Peer { tried, ..self.peer }
     }
 
     /// Whether the handshake is still going on, so that the deadline counts.

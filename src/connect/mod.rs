@@ -62,14 +62,16 @@ mod stream;
 mod streams;
 mod table;
 mod teardown;
+mod tried;
 
 pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};
 pub use control::{BandCounters, Note};
-pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
+pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, OpenError};
 pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::random;
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
+pub use tried::Tried;

@@ -213,7 +213,7 @@ impl<M: LinkMemory> Control<M> {
                 Err(error)
             }
             Phase::Connecting if self.now() >= connection.deadline => {
-                let peer = self.links[connection.link as usize].peer;
+                let peer = self.links[connection.link as usize].named();
                 self.give_up(index);
                 Err(ConnectError::Deadline(peer))
             }

@@ -147,6 +147,11 @@ impl StreamSocket {
         self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0)
     }
 
+    /// Sets the time that the socket was opened with anew.
+    pub fn give_up_after(&self, silence_ms: u32) -> io::Result<()> {
+        self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms as i32)
+    }
+
     /// Asks the peer's kernel now and then whether it is there, when there is nothing else to send.
     /// The first unanswered question starts the time that the socket was opened with.
     pub fn keep_alive(&self, interval_s: i32) -> io::Result<()> {

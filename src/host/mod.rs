@@ -24,7 +24,7 @@ pub mod shared;
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
 };
 pub use options::Options;
 pub use shared::{Attempt, Half, Shared};

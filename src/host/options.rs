@@ -3,7 +3,7 @@
 
 use super::device::DeviceKind;
 use super::endpoint::Known;
-use super::error::OpenError;
+use super::error::{OpenError, RingsError};
 use super::shared::Shared;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
@@ -125,10 +125,18 @@ impl Options {
         let ring = |bytes: u32, max: u32| {
             bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes)
         };
-        let rings = ring(self.send_ring_bytes, SEND_RING_BYTES_MAX)
-            && ring(self.write_ring_bytes, WRITE_RING_BYTES_MAX);
-        let eager = rings && self.eager_bytes_max <= eager_bytes_max(self.send_ring_bytes);
-        if eager { Ok(()) } else { Err(OpenError::Rings) }
+        let (send, write) = (self.send_ring_bytes, self.write_ring_bytes);
+        if !ring(send, SEND_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Send(send)));
+        }
+        if !ring(write, WRITE_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Write(write)));
+        }
+        let (bytes, most) = (self.eager_bytes_max.0, eager_bytes_max(send).0);
+        if bytes > most {
+            return Err(OpenError::Rings(RingsError::Eager { bytes, most, ring: send }));
+        }
+        Ok(())
     }
 
     /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.

@@ -165,13 +165,9 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             "something that is no crosstie peer talks to the side-band socket; it is ignored",
         ),
-        Note::Key(peer) => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} was not let in: it has another shared key, or one side alone has one \
-                 (CROSSTIE_KEY_FILE)"
-            ),
-        ),
+        Note::Key(peer, cause) => {
+            say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
+        }
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
