@@ -108,11 +108,10 @@ fn jobs_and_steps_meet_at_ports_of_their_own() {
 fn no_launcher_and_single_processes_are_no_launch() {
     for variables in [
         &[][..],
-        &[("RANK", "0")],
         &[("WORLD_SIZE", "4")],
         &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")],
-        // A batch script, and an interactive shell.
-        &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1")],
+        // A batch script of one task, and an interactive shell.
+        &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_JOB_ID", "1")],
         &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "4294967290")],
     ] {
         assert_eq!(found(variables), Ok(None), "{variables:?}");
@@ -125,6 +124,13 @@ fn what_is_missing_or_wrong_is_named() {
     let size = ("CROSSTIE_SIZE", "2");
     for (variables, wanted) in [
         (&[rank][..], "CROSSTIE_SIZE is not"),
+        (&[size], "CROSSTIE_SIZE is set but CROSSTIE_RANK is not"),
+        (&[("RANK", "0")], "RANK is set but WORLD_SIZE is not"),
+        (
+            &[("CROSSTIE_RANK", "0"), ("CROSSTIE_SIZE", "1"), ("CROSSTIE_RENDEZVOUS", "host:1")],
+            "CROSSTIE_SIZE is 1 and CROSSTIE_RENDEZVOUS is set",
+        ),
+        (&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], "start it with srun"),
         (&[rank, size], "set CROSSTIE_RENDEZVOUS=HOST:PORT"),
         (&[("CROSSTIE_RANK", "2"), size], "CROSSTIE_RANK=2 is not a number from 0 to 1"),
         (&[rank, ("CROSSTIE_SIZE", "many")], "CROSSTIE_SIZE=many"),
@@ -229,7 +235,10 @@ fn missing_ranks_are_named() {
     let Err(error) = Rendezvous::serve(&listener, &first, Instant::now()) else {
         panic!("nobody was there");
     };
-    assert!(error.contains("2 ranks have not come") && error.contains("1, 2"), "{error}");
+    assert!(
+        error.contains("2 ranks have not come to the rendezvous at ") && error.contains(": 1, 2"),
+        "{error}"
+    );
 }
 
 // ---------------------------------------------------------------- the program

@@ -9,7 +9,8 @@ use crate::text::Text;
 use core::ffi::c_int;
 use core::fmt::Write;
 use crosstie::base::units::{Bytes, Span};
-use crosstie::host::{DeviceKind, Options, log};
+use crosstie::host::options::StorageTerms;
+use crosstie::host::{Options, log};
 use crosstie::transport::Limits;
 use crosstie::transport::limits::LimitsError;
 
@@ -129,24 +130,22 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
     Ok(options)
 }
 
-/// Bytes of storage for options: the sum that stands as a macro in the header. It has some room to
-/// spare, so that a later library of the same ABI still fits into a program's arrays.
+/// Bytes of storage for options: the sum that stands as a macro in the header.
 pub(crate) fn storage_bytes(options: &Options) -> usize {
-    let Limits { connections_max, requests_max, regions_max } = options.limits;
-    let requests = connections_max as usize * requests_max as usize;
-    let operations = (connections_max as usize).next_power_of_two().max(16);
-    let mut connection = XTIE_BYTES_CONNECTION;
-    let mut operation = XTIE_BYTES_OPERATION;
-    if options.device == DeviceKind::Loopback {
-        connection += XTIE_BYTES_LOOPBACK;
-        operation += XTIE_BYTES_LOOPBACK_OPERATION;
-    }
-    XTIE_BYTES_FIXED as usize
-        + connections_max as usize * connection as usize
-        + requests * XTIE_BYTES_REQUEST as usize
-        + operations * operation as usize
-        + regions_max as usize * XTIE_BYTES_REGION as usize
+    options.storage_bytes()
 }
+
+/// The header's terms are those of the library.
+const _: () = {
+    let (host, loopback) = (StorageTerms::HOST, StorageTerms::LOOPBACK);
+    assert!(host.fixed == XTIE_BYTES_FIXED && loopback.fixed == XTIE_BYTES_FIXED);
+    assert!(host.connection == XTIE_BYTES_CONNECTION);
+    assert!(loopback.connection == XTIE_BYTES_CONNECTION + XTIE_BYTES_LOOPBACK);
+    assert!(host.request == XTIE_BYTES_REQUEST && loopback.request == XTIE_BYTES_REQUEST);
+    assert!(host.operation == XTIE_BYTES_OPERATION);
+    assert!(loopback.operation == XTIE_BYTES_OPERATION + XTIE_BYTES_LOOPBACK_OPERATION);
+    assert!(host.region == XTIE_BYTES_REGION && loopback.region == XTIE_BYTES_REGION);
+};
 
 /// For tests: what the endpoint and the guard really take.
 #[doc(hidden)]

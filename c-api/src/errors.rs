@@ -199,8 +199,13 @@ impl Explain for Ended {
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));
         match core::str::from_utf8(&peer[..length]) {
-            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}"),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}")?,
+            Ok(_) | Err(_) => {}
+        }
+        let died = self.connection.filter(|_| self.result == XTIE_ERR_PEER_DIED);
+        match died.and_then(|connection| shared.peer_ending(connection)) {
+            Some(ending) => write!(text, ": {ending}"),
+            None => Ok(()),
         }
     }
 }

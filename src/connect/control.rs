@@ -7,8 +7,9 @@ use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
+use super::ending::Ending;
 use super::error::{ConnectError, KeyCause, OpenError};
-use super::event::STREAMS_MAX;
+use super::event::{Rail, STREAMS_MAX, Side};
 use super::greeting::Greetings;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
@@ -81,6 +82,17 @@ pub enum Note {
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
+    /// A connection stands; once per connection.
+    Connected {
+        /// To whom.
+        peer: Peer,
+        /// Over which rail.
+        rail: Rail,
+        /// Which side we are.
+        side: Side,
+    },
+    /// We have closed a connection that stood; once per connection.
+    Closed(Peer),
 }
 
 /// What the side band has counted since open.
@@ -430,6 +442,7 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[index as usize];
         if ended(link) {
             let peer = link.peer;
+            self.links[index as usize].ending = Some(Ending::Process);
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
     }

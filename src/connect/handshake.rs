@@ -6,6 +6,7 @@ extern crate std;
 use super::channel::Channel;
 use super::control::Control;
 use super::dialing::Miss;
+use super::ending::Ending;
 use super::error::{ConnectError, KeyCause};
 use super::event::{Rail, Side};
 use super::link::{ADDRESSES_AT, LinkPhase, UNSENT_AT, UNSENT_BYTES_MAX};
@@ -143,7 +144,8 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The peer's end of the socket is closed.
-    pub fn link_ended(&mut self, index: u32) {
+    pub fn link_ended(&mut self, index: u32, ending: Ending) {
+        self.links[index as usize].ending = Some(ending);
         let link = &self.links[index as usize];
         let peer = link.peer;
         if link.phase == LinkPhase::HelloSent {
@@ -230,8 +232,8 @@ impl<M: LinkMemory> Control<M> {
         }
         self.link_chain(index);
         let reply = Frame::LinkReply(self.hello_of(index));
-        if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
-            self.link_ended(index);
+        if let Err(error) = self.watch(index).and_then(|()| self.send_hello(index, &reply)) {
+            self.link_ended(index, Ending::of(&error));
         }
     }
 

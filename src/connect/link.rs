@@ -7,6 +7,7 @@ use super::address::Address;
 use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
+use super::ending::Ending;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
 use super::peer::Peer;
@@ -80,9 +81,11 @@ pub(super) struct Link<Mapping> {
     pub address: Option<Address>,
     /// Where we dial on the network; only when we connect.
     pub route: Route,
-    /// Where the link's socket was dialled on the network; data streams go there too.
+    /// Where the link's socket leads on the network; data streams are dialled there, too.
     pub remote: Option<SocketAddr>,
     pub peer: Peer,
+    /// How it ended without a word from the peer, as far as it was seen.
+    pub ending: Option<Ending>,
     /// The peer's process in our namespace, as the kernel says; 0: not visible.
     pub pid: i32,
     /// `RAIL_` bits that its handle says; 0: we did not connect.
@@ -139,6 +142,7 @@ impl<Mapping> Link<Mapping> {
             route: Route::NONE,
             remote: None,
             peer: Peer::UNKNOWN,
+            ending: None,
             pid: 0,
             peer_rails: 0,
             peer_minor: 0,
@@ -174,7 +178,8 @@ impl<Mapping> Link<Mapping> {
 
     /// The peer, and where we dialled it: the one address that answered, or all.
     pub fn named(&self) -> Peer {
-        let answered = self.phase == LinkPhase::Ready || self.route.connected;
+        let dials = matches!(self.phase, LinkPhase::Dialing | LinkPhase::HelloSent);
+        let answered = !dials || self.route.connected;
         let tried = match (self.rail, self.remote) {
             (Rail::Shm, _) => Tried::NONE,
             (Rail::Tcp, Some(remote)) if answered => Tried::of([remote]),

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::route::{handle_address, handle_socket};
-use crate::wire::handle::{ADDRESSES_MAX, Address, Family};
+use crate::wire::handle::{ADDRESSES_MAX, Address, Family, ListenHandle};
 use core::fmt;
 use core::net::SocketAddr;
 
@@ -22,6 +22,21 @@ impl Tried {
             *place = handle_address(at);
         }
         tried
+    }
+
+    /// All that a listener's handle names.
+    pub fn of_handle(handle: &ListenHandle) -> Tried {
+        Tried::of(handle.addresses.iter().filter_map(handle_socket))
+    }
+
+    /// Whether other hosts cannot use any of them.
+    pub fn is_own_host(&self) -> bool {
+        self.addresses().all(|at| at.ip().is_loopback())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.addresses().next().is_none()
     }
 
     fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {

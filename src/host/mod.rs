@@ -13,6 +13,7 @@ mod link_memory;
 pub mod log;
 mod machine;
 mod network;
+mod news;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]

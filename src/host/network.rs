@@ -43,6 +43,12 @@ impl Network {
             return Ok(network);
         }
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
+        if let Some((missing, there)) = interfaces::unmatched(choice) {
+            let name = "CROSSTIE_SOCKET_IFNAME";
+            let text =
+                format!("{name}={choice}: no interface matches {missing}; there are {there}");
+            say(Level::Warning, &text);
+        }
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
             Err(error) => network.without(&error)?,

@@ -110,6 +110,33 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
     }
 }
 
+/// What [`Options::storage_bytes`] adds up, in bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct StorageTerms {
+    /// An endpoint without anything.
+    pub fixed: u32,
+    /// A connection without requests.
+    pub connection: u32,
+    /// A send and a group of eight receives of one connection.
+    pub request: u32,
+    /// A transfer that is under way, and news from the side band.
+    pub operation: u32,
+    /// Registered memory.
+    pub region: u32,
+}
+
+impl StorageTerms {
+    /// Of all devices but the loopback.
+    pub const HOST: StorageTerms =
+        StorageTerms { fixed: 8192, connection: 4096, request: 880, operation: 512, region: 144 };
+    /// Of the loopback device.
+    pub const LOOPBACK: StorageTerms = StorageTerms {
+        connection: StorageTerms::HOST.connection + 90112,
+        operation: StorageTerms::HOST.operation + 512,
+        ..StorageTerms::HOST
+    };
+}
+
 /// What the side band and the data thread keep of connections, and their sizes in bytes.
 pub const RECORD_SIZES: [(&str, usize); 4] = [
     ("Known", size_of::<Known>()),
@@ -137,6 +164,24 @@ impl Options {
             return Err(OpenError::Rings(RingsError::Eager { bytes, most, ring: send }));
         }
         Ok(())
+    }
+
+    /// Bytes of storage that a program gives: the sum that stands as a macro in the C header. It
+    /// has some room to spare, so that a later library of the same ABI still fits into a program's
+    /// arrays.
+    pub fn storage_bytes(&self) -> usize {
+        let Limits { connections_max, requests_max, regions_max } = self.limits;
+        let connections = connections_max as usize;
+        let operations = connections.next_power_of_two().max(16);
+        let terms = match self.device {
+            DeviceKind::Loopback => StorageTerms::LOOPBACK,
+            DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => StorageTerms::HOST,
+        };
+        terms.fixed as usize
+            + connections * terms.connection as usize
+            + connections * requests_max as usize * terms.request as usize
+            + operations * terms.operation as usize
+            + regions_max as usize * terms.region as usize
     }
 
     /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.
