@@ -53,6 +53,7 @@ fn every_launcher_says_rank_size_and_where() {
     let pmi = [("PMI_RANK", "2"), ("PMI_SIZE", "3"), ("MPI_LOCALRANKID", "0")];
     let own = [("CROSSTIE_RANK", "2"), ("CROSSTIE_SIZE", "3"), ("CROSSTIE_LOCAL_RANK", "1")];
     let told = ("CROSSTIE_RENDEZVOUS", "[::1]:4000");
+    let zone = ("CROSSTIE_RENDEZVOUS", "[fe80::1%eth0]:4000");
     let mpirun: &[&str] = &["10.0.0.9", "10.1.0.9", "fd00::2"];
     for (variables, launcher, ranks, hosts) in [
         (TORCHRUN.to_vec(), Launcher::Torchrun, (3, 8, 1), &["node7"][..]),
@@ -63,6 +64,7 @@ fn every_launcher_says_rank_size_and_where() {
         ([&own[..], &[told]].concat(), Launcher::Crosstie, (2, 3, 1), &["::1"]),
         ([MPIRUN, &own, &[told]].concat(), Launcher::Crosstie, (2, 3, 1), &["::1"]),
         ([SRUN, &[told]].concat(), Launcher::Slurm, (5, 6, 2), &["::1"]),
+        ([SRUN, &[zone]].concat(), Launcher::Slurm, (5, 6, 2), &["fe80::1%eth0"]),
         ([MPIRUN, &TORCHRUN[3..]].concat(), Launcher::OpenMpi, (1, 4, 0), &["node7"]),
     ] {
         let launch = launch_of(&variables);
