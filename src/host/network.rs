@@ -37,7 +37,7 @@ impl Network {
         }
         // asked of peers on this host, too
         let key = key(environment)?;
-        let threads = threads(environment)?;
+        let threads = if allowed.tcp { threads(environment)? } else { (0, 0) };
         let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
