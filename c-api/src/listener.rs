@@ -12,7 +12,8 @@ use crosstie::host::{AcceptError, ConnectError, ListenError, Shared};
 
 /// ---- Listener and connection -------------------------------------------------------------------
 ///
-/// Opens a listener: other endpoints connect to it with its handle.
+/// Opens a listener: other endpoints connect to it with its handle. An endpoint has as many as
+/// connections_max at a time; on the loopback device 4.
 ///
 /// handle_out: the bytes for them.
 /// listener_out: the listener, until xtie_listener_close or xtie_endpoint_close.
@@ -81,6 +82,11 @@ pub unsafe extern "C" fn xtie_listener_close(
 
 /// Connects to a listener: call it again with the same arguments until *connection_out is not NULL
 /// or an error comes. Nobody needs to accept for that.
+///
+/// An attempt ends connect_timeout_ms (CROSSTIE_CONNECT_TIMEOUT_MS) after its first call at the
+/// latest, and no other timeout ends it. XTIE_ERR_UNREACHABLE: no address of a listener on another
+/// host took the connection until then, or the kernel said before that none can.
+/// XTIE_ERR_DEADLINE: somebody took it, or is on this host, and did not answer.
 ///
 /// handle: the listener's, read during the first call only.
 /// attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it

@@ -7,8 +7,9 @@ use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
-use super::error::{ConnectError, OpenError};
-use super::event::STREAMS_MAX;
+use super::ending::Ending;
+use super::error::{ConnectError, KeyCause, OpenError};
+use super::event::{Rail, STREAMS_MAX, Side};
 use super::greeting::Greetings;
 use super::idle::Dismissed;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
@@ -56,7 +57,7 @@ pub enum Note {
     Stranger,
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
-    Key(Peer),
+    Key(Peer, KeyCause),
     /// A peer has said nothing for the deadline, although its kernel answers: its process is
     /// stopped, or does not get a processor. Its connections stay. Once per silence.
     Stopped {
@@ -82,6 +83,17 @@ pub enum Note {
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
+    /// A connection stands; once per connection.
+    Connected {
+        /// To whom.
+        peer: Peer,
+        /// Over which rail.
+        rail: Rail,
+        /// Which side we are.
+        side: Side,
+    },
+    /// We have closed a connection that stood; once per connection.
+    Closed(Peer),
 }
 
 /// What the side band has counted since open.
@@ -314,7 +326,7 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             let link = &self.links[index as usize];
             if now >= link.deadline {
-                let peer = link.peer;
+                let peer = link.named();
                 self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
                 continue;
             }
@@ -440,6 +452,7 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[index as usize];
         if ended(link) {
             let peer = link.peer;
+            self.links[index as usize].ending = Some(Ending::Process);
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
     }

@@ -302,6 +302,7 @@ impl<M: LinkMemory> Control<M> {
         link.rail = channel.rail();
         link.deadline = deadline;
         link.pid = channel.pid();
+        link.remote = channel.remote();
         let token = TOKEN_LINK | u64::from(index);
         let added = if watched {
             self.poller.change(channel.as_fd(), token, true, false);

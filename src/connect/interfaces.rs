@@ -140,6 +140,23 @@ pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceE
     choose(choice, &survey()?)
 }
 
+/// The names of a choice that asks for what no interface is called, and which interfaces there are
+/// instead. None of a choice that leaves interfaces out: that they are not there is its aim.
+pub fn unmatched(choice: &str) -> Option<(String, String)> {
+    let parsed = Choice::parse(choice).filter(|parsed| !parsed.exclude)?;
+    unmatched_in(parsed, &survey().ok()?.all)
+}
+
+fn unmatched_in(choice: Choice<'_>, all: &[Interface]) -> Option<(String, String)> {
+    let is_there = |name: &&str| {
+        let one = Choice { names: name, ..choice };
+        all.iter().any(|interface| one.lists(interface.name.as_str()))
+    };
+    let names = choice.names.split(',').map(str::trim);
+    let missing: Vec<&str> = names.filter(|name| !is_there(name)).collect();
+    (!missing.is_empty()).then(|| (missing.join(", "), there(all)))
+}
+
 /// All addresses of this host, chosen or not, for explanations.
 pub fn all_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
     Ok(survey()?.addresses)

@@ -11,6 +11,7 @@
 use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
+use super::ending::Ending;
 use super::error::ConnectError;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
@@ -204,6 +205,7 @@ impl<M: LinkMemory> Control<M> {
                     continue;
                 }
                 if link.is_forsaken(now) {
+                    self.links[index as usize].ending = Some(Ending::Silent(silent));
                     self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
                     continue;
                 }

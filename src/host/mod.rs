@@ -13,6 +13,7 @@ mod link_memory;
 pub mod log;
 mod machine;
 mod network;
+mod news;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]
@@ -24,7 +25,7 @@ pub mod shared;
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
 };
 pub use options::Options;
 pub use shared::{Attempt, Half, Shared};

@@ -88,6 +88,8 @@ struct Asked {
     port: Option<u16>,
     /// Its addresses in the order in which they would be tried.
     addresses: Vec<AddressHello>,
+    /// The same as the resolver gave them: with the link of those that are good on one alone.
+    sockets: Vec<SocketAddr>,
     /// Addresses were left out, being too many.
     more: bool,
 }
@@ -98,8 +100,9 @@ impl Asked {
         let (name, port) = host_port(text)?;
         let found = (name.as_str(), port.unwrap_or(0)).to_socket_addrs();
         let found = found.map_err(|error| format!("option --peer: {name}: {error}"))?;
+        let sockets: Vec<SocketAddr> = found.collect();
         let mut ips: Vec<IpAddr> = Vec::new();
-        for address in found {
+        for address in &sockets {
             if !ips.contains(&address.ip()) {
                 ips.push(address.ip());
             }
@@ -108,7 +111,7 @@ impl Asked {
         ips.truncate(ADDRESSES_MAX);
         let mut addresses: Vec<AddressHello> = ips.into_iter().map(hello).collect();
         subnet_rank(ours, &mut addresses);
-        Ok(Asked { name, port, addresses, more })
+        Ok(Asked { name, port, addresses, sockets, more })
     }
 
     fn ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
@@ -132,8 +135,15 @@ fn hello(ip: IpAddr) -> AddressHello {
 
 fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
     let wrong = || format!("option --peer: `{text}` is not HOST or HOST:PORT");
-    if text.parse::<IpAddr>().is_ok() {
-        return Ok((text.to_string(), None));
+    // an IPv6 address may name its link, and may stand in brackets
+    let bare = |text: &str| {
+        let inside = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let text = inside.unwrap_or(text);
+        let (ip, _) = text.split_once('%').unwrap_or((text, ""));
+        ip.parse::<IpAddr>().is_ok().then(|| text.to_string())
+    };
+    if let Some(ip) = bare(text) {
+        return Ok((ip, None));
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, Some(port.parse::<u16>().map_err(|_| wrong())?)),
@@ -176,8 +186,19 @@ pub fn peer(text: &str) -> Result<Section, Failure> {
         let Some(ip) = ip_of(address) else { continue };
         let leads = leads(ip);
         any |= leads.is_ok();
-        let answer = asked.port.map(|port| answers(ip, port)).unwrap_or_default();
-        lines.push(line(&ip.to_string(), format!("{}{answer}", route(ours, address, leads))));
+        let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
+        let answer = asked.port.and(socket).map(answers).unwrap_or_default();
+        let way = match all.iter().find(|our| our.ip == ip) {
+            Some(our) if !ours.contains(our) => {
+                format!(
+                    "of this host ({}), peers are not told: {}",
+                    our.name.as_str(),
+                    why_not(our, &choice)
+                )
+            }
+            _ => route(ours, address, leads),
+        };
+        lines.push(line(&ip.to_string(), format!("{way}{answer}")));
     }
     let first = asked.addresses.first();
     let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
@@ -217,8 +238,9 @@ fn leads(ip: IpAddr) -> io::Result<()> {
 }
 
 /// Whether something listens at the port.
-fn answers(ip: IpAddr, port: u16) -> String {
-    match TcpStream::connect_timeout(&SocketAddr::new(ip, port), ANSWER) {
+fn answers(at: &SocketAddr) -> String {
+    let port = at.port();
+    match TcpStream::connect_timeout(at, ANSWER) {
         Ok(_) => format!("; port {port} answers"),
         Err(error) => format!("; port {port} does not answer ({error})"),
     }
@@ -263,6 +285,9 @@ mod tests {
         assert_eq!(host_port("node7:80"), Ok(("node7".into(), Some(80))));
         assert_eq!(host_port("fd00::2"), Ok(("fd00::2".into(), None)));
         assert_eq!(host_port("[fd00::2]:80"), Ok(("fd00::2".into(), Some(80))));
+        assert_eq!(host_port("[fd00::2]"), Ok(("fd00::2".into(), None)));
+        assert_eq!(host_port("fe80::2%eth0"), Ok(("fe80::2%eth0".into(), None)));
+        assert_eq!(host_port("[fe80::2%eth0]:80"), Ok(("fe80::2%eth0".into(), Some(80))));
         for wrong in ["", ":80", "node:port", "node:99999"] {
             assert!(host_port(wrong).unwrap_err().contains("--peer"), "{wrong}");
         }
