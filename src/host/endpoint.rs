@@ -7,6 +7,7 @@ use super::error::OpenError;
 use super::join;
 use super::lanes::{Fresh, LaneKnown};
 use super::machine::{Machine, each};
+use super::news;
 use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
@@ -398,6 +399,7 @@ impl Endpoint {
         // the rail uses sockets that the side band closes
         drop(machine);
         shared.close();
+        news::closed();
     }
 
     /// Closes a connection that is in use, if it can be.

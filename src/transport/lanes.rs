@@ -380,7 +380,8 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         if cause != DownCause::Closed {
-            return self.lane_fail(index, lane, 0);
+            let code = if let DownCause::Broken(code) = cause { code } else { 0 };
+            return self.lane_fail(index, lane, code);
         }
         // what was sent on others before may still be on its way
         self.lane_mut(index, lane).closed = true;
@@ -405,6 +406,7 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
+            DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
     }
