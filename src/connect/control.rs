@@ -220,6 +220,14 @@ pub(super) struct Control<M: LinkMemory> {
     pub closed: bool,
 }
 
+/// Whether there is room for anything, and a way to reach anybody.
+fn is_sound(config: &BandConfig) -> bool {
+    config.links_max != 0
+        && config.listeners_max != 0
+        && config.rails & (RAIL_SHM | RAIL_TCP) != 0
+        && (1..=STREAMS_MAX).contains(&(config.streams as usize))
+}
+
 impl<M: LinkMemory> Control<M> {
     /// Reserves everything that is needed until close.
     pub fn new(
@@ -234,12 +242,8 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
-        let streams = config.streams as usize;
         let rails = config.rails & (RAIL_SHM | RAIL_TCP);
-        if connections == 0 || links == 0 || config.listeners_max == 0 {
-            return Err(OpenError::Tables);
-        }
-        if rails == 0 || streams == 0 || streams > STREAMS_MAX {
+        if connections == 0 || !is_sound(&config) {
             return Err(OpenError::Tables);
         }
         let lanes = lane_count(&config, connections)?;

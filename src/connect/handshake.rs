@@ -311,6 +311,7 @@ impl<M: LinkMemory> Control<M> {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer, self.key_cause(hello)),
                 RefuseReason::Rail => self.rail_error(index, hello.rails),
+                RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
