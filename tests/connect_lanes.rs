@@ -181,7 +181,7 @@ fn lanes_join_between_addresses_of_their_own() {
     // an interface's other family is no rail beside it
     let ips = vec![([127, 0, 0, 1].into(), 8), ("::1".parse().unwrap(), 128)];
     let limits = Limits { addresses: ips, ..at(1, 8) };
-    let both = Pair::new(&limits, &limits);
+    let mut both = Pair::new(&limits, &limits);
     assert_eq!(both.lanes(), (1, 1));
     both.close();
 }
