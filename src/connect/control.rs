@@ -103,6 +103,19 @@ pub enum Note {
         /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
+    /// The path of a link is gone while a connection of several lanes stands: the link is dialled
+    /// again, and the other lanes go on.
+    LinkLost {
+        /// Who.
+        peer: Peer,
+    },
+    /// A link that was reported as lost is back.
+    LinkBack {
+        /// Who.
+        peer: Peer,
+        /// How long it was away.
+        lost: Span,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
 }
@@ -154,6 +167,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub chains: Chains,
     /// Links whose handshake goes on.
     pub half_open: Marks,
+    /// Links that were lost, and may come back.
+    pub lost: Marks,
     /// A row of [`BUFFER_BYTES`] per link; the kernel gives them memory when they are touched.
     pub buffers: Vec<u8>,
     pub connections: Vec<Connection>,
@@ -241,6 +256,7 @@ impl<M: LinkMemory> Control<M> {
             links_free: (0..links as u32).rev().collect(),
             chains: Chains::new(links),
             half_open: Marks::new(links),
+            lost: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
             connections: std::vec![Connection::FREE; connections],
             streams: core::iter::repeat_with(Default::default).take(connections).collect(),
@@ -327,6 +343,7 @@ impl<M: LinkMemory> Control<M> {
         self.lanes_look(now);
         self.handshakes_look(now);
         self.liveness(now);
+        self.outages_look(now);
         self.stalls_look(now);
     }
 

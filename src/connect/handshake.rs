@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::channel::Channel;
+use super::connection::NONE;
 use super::control::Control;
 use super::dialing::Miss;
 use super::error::ConnectError;
@@ -92,7 +93,11 @@ impl<M: LinkMemory> Control<M> {
     fn proved(&self, index: u32, frame: &Frame) -> Frame {
         let prove = |hello: &LinkHello, kind| {
             let (proof_low, proof_high) = self.link_proof(index, kind);
-            LinkHello { proof_low, proof_high, ..*hello }
+            let resume = match self.links[index as usize].resumes {
+                NONE => 0,
+                lost => self.resume_proof(index, lost, kind),
+            };
+            LinkHello { proof_low, proof_high, resume, ..*hello }
         };
         match frame {
             Frame::LinkHello(hello) => Frame::LinkHello(prove(hello, FrameKind::LinkHello)),
@@ -123,7 +128,10 @@ impl<M: LinkMemory> Control<M> {
     pub fn send_bytes(&mut self, index: u32, bytes: &[u8]) -> io::Result<()> {
         let link = &mut self.links[index as usize];
         let Some(socket) = &link.socket else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sent = socket.send(bytes)?;
+        let sent = socket.send(bytes).inspect_err(|error| {
+            // said once: who reads afterwards sees an end without a cause
+            link.code = error.raw_os_error().unwrap_or(0);
+        })?;
         let rest = &bytes[sent..];
         if !rest.is_empty() {
             let at = index as usize * super::link::BUFFER_BYTES + UNSENT_AT;
@@ -143,13 +151,17 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// The peer's end of the socket is closed.
+    /// The peer's end of the socket is closed, or the kernel has given the socket up.
     pub fn link_ended(&mut self, index: u32) {
         let link = &self.links[index as usize];
-        let peer = link.peer;
+        let (peer, path) = (link.peer, is_path_error(link.code));
         if link.phase == LinkPhase::HelloSent {
             // it went away before it looked at us, or had no room to greet us
-            self.missed(index, Miss::Dropped);
+            self.missed(index, if path { Miss::Code(link.code) } else { Miss::Dropped });
+            return;
+        }
+        if path || self.is_resumed(index) {
+            self.link_silent(index);
             return;
         }
         self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
@@ -172,6 +184,9 @@ impl<M: LinkMemory> Control<M> {
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
             (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
                 let reason = RefuseReason::from_wire(refused.reason);
+                if reason == RefuseReason::Closed && self.resume_refused(index) {
+                    return;
+                }
                 if reason == RefuseReason::NoListener && self.is_remote(index) {
                     // another endpoint has that port now
                     self.missed(index, Miss::Code(libc::ECONNREFUSED));
@@ -229,7 +244,9 @@ impl<M: LinkMemory> Control<M> {
             self.link_forget(index);
             return;
         }
-        self.link_chain(index);
+        if self.links[index as usize].resumes == NONE {
+            self.link_chain(index);
+        }
         let reply = Frame::LinkReply(self.hello_of(index));
         if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
             self.link_ended(index);
@@ -243,6 +260,10 @@ impl<M: LinkMemory> Control<M> {
         }
         self.take_hello(index, hello)?;
         self.link_verify(index, FrameKind::LinkHello, hello)?;
+        if hello.resume != 0 && self.is_remote(index) {
+            let lost = self.resume_find(index, hello).ok_or(RefuseReason::Closed)?;
+            self.links[index as usize].resumes = lost;
+        }
         let link = &mut self.links[index as usize];
         link.nonce = os::random().map_err(|_| RefuseReason::Memory)?;
         Ok(())
@@ -280,6 +301,7 @@ impl<M: LinkMemory> Control<M> {
         link.peer = Peer::of(hello, link.pid);
         let adopted = self.take_hello(index, hello).and_then(|()| {
             self.link_verify(index, FrameKind::LinkReply, hello)?;
+            self.resume_check(index, FrameKind::LinkReply, hello)?;
             if lost {
                 return Err(RefuseReason::Descriptors);
             }
@@ -291,6 +313,7 @@ impl<M: LinkMemory> Control<M> {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer),
                 RefuseReason::Rail => ConnectError::Rail(peer),
+                RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
@@ -300,6 +323,10 @@ impl<M: LinkMemory> Control<M> {
         if self.send_hello(index, &ready).is_err() {
             let peer = self.links[index as usize].peer;
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+            return;
+        }
+        if self.links[index as usize].resumes != NONE {
+            self.resumed(index);
             return;
         }
         self.link_phase(index, LinkPhase::Ready);
@@ -312,12 +339,19 @@ impl<M: LinkMemory> Control<M> {
 
     /// `LinkReady` has come.
     fn ready(&mut self, index: u32, hello: &LinkHello) {
-        if let Err(reason) = self.link_verify(index, FrameKind::LinkReady, hello) {
+        let verified = self.link_verify(index, FrameKind::LinkReady, hello);
+        let verified =
+            verified.and_then(|()| self.resume_check(index, FrameKind::LinkReady, hello));
+        if let Err(reason) = verified {
             if let Some(socket) = &self.links[index as usize].socket {
                 socket.refuse(0, reason);
             }
             let peer = self.links[index as usize].peer;
             self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
+            return;
+        }
+        if self.links[index as usize].resumes != NONE {
+            self.resumed(index);
             return;
         }
         // now the peer knows whether it can read our memory
@@ -417,4 +451,12 @@ fn refuse(error: MemoryError) -> RefuseReason {
         MemoryError::Exhausted | MemoryError::System(_) => RefuseReason::Memory,
         MemoryError::Descriptors => RefuseReason::Descriptors,
     }
+}
+
+/// Whether the kernel's code says that packets do not get through, and nothing of the peer.
+fn is_path_error(code: i32) -> bool {
+    matches!(
+        code,
+        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH | libc::ENETDOWN
+    )
 }

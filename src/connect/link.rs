@@ -9,6 +9,7 @@ use super::channel::Channel;
 use super::connection::NONE;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
+use super::outage::Outage;
 use super::peer::Peer;
 use super::route::Route;
 use crate::base::units::Instant;
@@ -40,6 +41,9 @@ pub(super) enum LinkPhase {
     ReplySent,
     /// Connections can be made.
     Ready,
+    /// The socket leads nowhere any more, but connections of several lanes stand: the link is
+    /// dialled again where we connect, and awaited where we listen ([`super::outage`]).
+    Lost,
     /// The socket is closed; mappings stay while connections use them.
     Dead,
 }
@@ -121,6 +125,12 @@ pub(super) struct Link<Mapping> {
     pub blocked: bool,
     /// A last word that did not fit. While it waits, nothing is read, so one place is enough.
     pub parting: Option<Parting>,
+    /// What the kernel said when the socket failed; 0: nothing.
+    pub code: i32,
+    /// The lost link that this one is to take over, else [`NONE`].
+    pub resumes: u32,
+    /// How the link has been lost.
+    pub outage: Outage,
 }
 
 impl<Mapping> Link<Mapping> {
@@ -161,6 +171,9 @@ impl<Mapping> Link<Mapping> {
             unsent: 0,
             blocked: false,
             parting: None,
+            code: 0,
+            resumes: NONE,
+            outage: Outage::NONE,
         }
     }
 
@@ -170,8 +183,13 @@ impl<Mapping> Link<Mapping> {
             LinkPhase::Dialing | LinkPhase::HelloSent | LinkPhase::ReplySent | LinkPhase::Ready => {
                 true
             }
-            LinkPhase::Free | LinkPhase::Dead => false,
+            LinkPhase::Free | LinkPhase::Lost | LinkPhase::Dead => false,
         }
+    }
+
+    /// Whether its connections have a peer, with a socket or for now without.
+    pub fn stands(&self) -> bool {
+        matches!(self.phase, LinkPhase::Ready | LinkPhase::Lost)
     }
 
     /// Whether we can ask for connections on it: where there may be several lanes, the peer's

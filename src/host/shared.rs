@@ -206,6 +206,17 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
+        Note::LinkLost { peer } => say_of(
+            Level::Warning,
+            format_args!(
+                "the path of the side-band link to {peer} is lost; its other rails go on, and the \
+                 link is connected again"
+            ),
+        ),
+        Note::LinkBack { peer, lost } => say_of(
+            Level::Warning,
+            format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
+        ),
         Note::Descriptors(_) => say(
             Level::Warning,
             "a peer was turned away: this process may open no more file descriptors (ulimit -n)",
