@@ -284,6 +284,35 @@ fn what_is_closed_during_an_outage_is_said_afterwards() {
     both.close();
 }
 
+#[test]
+fn one_side_may_notice_nothing() {
+    let _alone = alone();
+    let long = Limits { peer_deadline: Span::millis(20_000), ..at(10, 2) };
+    // who listens notices: the old socket comes back into use
+    let mut both = Pair::new(&long, &at(10, 2));
+    let one = both.joined(1, 1);
+    cut(ip(10, 1));
+    let lost = || said(|note| matches!(note, Note::LinkLost { .. }));
+    until("the loss", || (lost() == 1).then_some(()));
+    carry(one.1, one.2);
+    mend(ip(10, 1));
+    let back = || said(|note| matches!(note, Note::LinkBack { .. }));
+    until("the link", || (back() == 1).then_some(()));
+    assert_eq!((of_link(&both.handle), lost()), ((0, 0), 1));
+    both.close();
+    SAID.lock().unwrap().clear();
+    // who connects notices, and takes over a link that nobody there has lost
+    let long = Limits { peer_deadline: Span::millis(20_000), ..at(11, 2) };
+    let mut both = Pair::new(&at(11, 2), &long);
+    let one = both.joined(1, 1);
+    cut(ip(11, 1));
+    both.back(1);
+    carry(one.1, one.2);
+    assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+    assert_eq!((lost(), back()), (1, 1));
+    both.close();
+}
+
 /// As a listener that has no room for another link: what was lost stays lost, lanes come and go.
 fn full(subnet: u8, addresses: u8) -> (Limits, Limits) {
     (at(subnet, addresses), Limits { links: 1, ..at(subnet, addresses) })

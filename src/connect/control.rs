@@ -240,7 +240,6 @@ impl<M: LinkMemory> Control<M> {
         }
         let lanes = lane_count(&config, connections)?;
         let endpoint_id = os::random().map_err(system)?;
-        let word = os::random().map_err(system)? as u64;
         Ok(Control {
             endpoint_id,
             node_id: match config.node_id {
@@ -268,7 +267,7 @@ impl<M: LinkMemory> Control<M> {
             greetings: Greetings::new(),
             arena_used: std::vec![0; links * connections.div_ceil(64)],
             rings_bytes,
-            probe: Box::new(AtomicU64::new(word)),
+            probe: Box::new(AtomicU64::new(os::random().map_err(system)? as u64)),
             counters: BandCounters::default(),
             keyed: 0,
             next_look: Instant(u64::MAX),

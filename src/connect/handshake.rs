@@ -130,7 +130,7 @@ impl<M: LinkMemory> Control<M> {
         let Some(socket) = &link.socket else { return Err(io::ErrorKind::NotConnected.into()) };
         let sent = socket.send(bytes).inspect_err(|error| {
             // said once: who reads afterwards sees an end without a cause
-            link.code = error.raw_os_error().unwrap_or(0);
+            link.failed(error);
         })?;
         let rest = &bytes[sent..];
         if !rest.is_empty() {
@@ -154,7 +154,7 @@ impl<M: LinkMemory> Control<M> {
     /// The peer's end of the socket is closed, or the kernel has given the socket up.
     pub fn link_ended(&mut self, index: u32) {
         let link = &self.links[index as usize];
-        let (peer, path) = (link.peer, is_path_error(link.code));
+        let (peer, path) = (link.peer, link.is_path_dead());
         if link.phase == LinkPhase::HelloSent {
             // it went away before it looked at us, or had no room to greet us
             self.missed(index, if path { Miss::Code(link.code) } else { Miss::Dropped });
@@ -451,12 +451,4 @@ fn refuse(error: MemoryError) -> RefuseReason {
         MemoryError::Exhausted | MemoryError::System(_) => RefuseReason::Memory,
         MemoryError::Descriptors => RefuseReason::Descriptors,
     }
-}
-
-/// Whether the kernel's code says that packets do not get through, and nothing of the peer.
-fn is_path_error(code: i32) -> bool {
-    matches!(
-        code,
-        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH | libc::ENETDOWN
-    )
 }

@@ -15,6 +15,7 @@ use super::route::Route;
 use crate::base::units::Instant;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
 use core::net::SocketAddr;
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// Bytes received on a stream and not yet read as frames: the longest frame, and more, so that many
@@ -185,6 +186,25 @@ impl<Mapping> Link<Mapping> {
             }
             LinkPhase::Free | LinkPhase::Lost | LinkPhase::Dead => false,
         }
+    }
+
+    /// The socket has failed. The first cause counts: what comes after it is without one.
+    pub fn failed(&mut self, error: &io::Error) {
+        if !self.is_path_dead() {
+            self.code = error.raw_os_error().unwrap_or(0);
+        }
+    }
+
+    /// Whether the kernel has said that packets do not get through, and nothing of the peer.
+    pub fn is_path_dead(&self) -> bool {
+        matches!(
+            self.code,
+            libc::ETIMEDOUT
+                | libc::EHOSTUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENETUNREACH
+                | libc::ENETDOWN
+        )
     }
 
     /// Whether its connections have a peer, with a socket or for now without.

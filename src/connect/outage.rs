@@ -3,7 +3,8 @@
 //! A link over TCP is one socket on one path. When that goes silent, connections of one lane end
 //! with it; those of several stay, and their lanes are judged by themselves ([`super::stalls`]).
 //! Whether the peer lives is then seen from the lanes: their kernels are asked, and when none has
-//! answered for as long as a peer may be silent, the peer is dead. The side that connected dials
+//! answered for as long as a peer may be silent, the peer is dead: a host that dies altogether is
+//! noticed within twice the deadline where connections have several lanes. The side that connected dials
 //! the link again ([`super::resume`]).
 //!
 //! The old socket is kept, unread, until another takes its place: its end would tell the peer that

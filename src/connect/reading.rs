@@ -139,7 +139,7 @@ impl<M: LinkMemory> Control<M> {
                 io::ErrorKind::WouldBlock => None,
                 io::ErrorKind::Interrupted => Some(true),
                 _ => {
-                    link.code = error.raw_os_error().unwrap_or(0);
+                    link.failed(&error);
                     self.link_ended(index);
                     None
                 }

@@ -207,8 +207,8 @@ impl StreamSocket {
         (info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
     }
 
-    /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends has
-    /// closed.
+    /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends
+    /// has closed.
     pub fn heard_ms(&self) -> Option<u32> {
         const ESTABLISHED: u8 = 1;
         const LAST_DATA_RECEIVED: usize = 52 / 4;

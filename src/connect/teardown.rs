@@ -55,6 +55,7 @@ impl<M: LinkMemory> Control<M> {
         link.unsent = 0;
         link.blocked = false;
         link.parting = None;
+        link.code = 0;
     }
 
     /// Closes what a link has of its peer.
