@@ -222,7 +222,10 @@ fn a_link_whose_path_dies_comes_back_over_another_and_the_other_lanes_go_on() {
         // the second path can die as well
         cut(ip(subnet, 2));
         both.lost(2);
+        let (c, d) = pair(&both.a, &both.b, both.listener, &both.handle.encode());
         both.back(2);
+        both.a.band.connection_close(c).unwrap();
+        both.b.band.connection_close(d).unwrap();
         assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
         let (here, there) = (both.a.band.counters(), both.b.band.counters());
         assert_eq!((here.links_lost, there.links_lost, there.strangers), (0, 0, 0));

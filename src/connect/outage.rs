@@ -3,15 +3,17 @@
 //! A link over TCP is one socket on one path. When that goes silent, connections of one lane end
 //! with it; those of several stay, and their lanes are judged by themselves ([`super::stalls`]).
 //! Whether the peer lives is then seen from the lanes: their kernels are asked, and when none has
-//! answered for as long as a peer may be silent, the peer is dead: a host that dies altogether is
-//! noticed within twice the deadline where connections have several lanes. The side that connected dials
-//! the link again ([`super::resume`]).
+//! answered for as long as a peer may be silent, the peer is dead. So a host that dies altogether
+//! is noticed within twice the deadline. The side that connected dials the link again
+//! ([`super::resume`]).
 //!
 //! The old socket is kept, unread, until another takes its place: its end would tell the peer that
 //! this process is gone. For the same reason the kernel is not told to give up a link's socket by
 //! itself once a connection of several lanes runs over it. Where we listen the socket comes back
 //! into use when the peer, which may have noticed nothing, goes on talking on it.
 #![forbid(unsafe_code)]
+
+extern crate std;
 
 use super::channel::Channel;
 use super::connection::{NONE, Phase};
@@ -26,8 +28,6 @@ use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use core::net::SocketAddr;
 use std::os::fd::AsFd;
-
-extern crate std;
 
 /// How long a peer may be silent where no deadline is set, but a peer's was shorter.
 const LIMIT: Span = Span::millis(10_000);
