@@ -358,6 +358,55 @@ fn lanes_are_judged_and_rejoin_without_a_link_and_a_killed_peer_is_dead() {
     until("a free", || a.all_free());
 }
 
+/// Listens, accepts, and says the handle, until it is killed.
+fn listen_here() {
+    let mut node = Node::new(&full(12, 2).1);
+    let (listener, handle) = node.band.listen().unwrap();
+    let text: String = handle.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("handle={text}");
+    let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    while unsafe { libc::poll(&mut poll, 1, 5) } == 0 {
+        node.drain();
+        let _ = node.band.accept(listener).unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_during_an_outage_is_dead() {
+    let _alone = alone();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "role_here", "--nocapture"]).env(ROLE, "listen_here");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.find_map(|line| Some(line.split_once("handle=")?.1.to_owned())).unwrap();
+    let mut bytes = [0; 128];
+    for (byte, at) in bytes.iter_mut().zip((0..256).step_by(2)) {
+        *byte = u8::from_str_radix(&said[at..at + 2], 16).unwrap();
+    }
+    let handle = ListenHandle::decode(&bytes).unwrap();
+    let mut a = Node::new(&full(12, 2).0);
+    let pending = a.band.connect_begin(&bytes).unwrap();
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    until("the lane", || up(&mut a, here, 1, 1));
+    // nothing comes back from the first address, and the peer has no room for another link
+    let first = SocketAddrV4::new(ip(12, 1), handle.addresses[0].port);
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let Ok(fd) = entry.file_name().to_str().unwrap().parse() else { continue };
+        if name(fd, true) == Some(first) {
+            black_hole(fd);
+        }
+    }
+    until("the loss", || (of_link(&handle).0 == 1).then_some(()));
+    assert_eq!(a.gone(here), None);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(of_link(&handle), (1, 0));
+    a.band.connection_close(here).unwrap();
+    until("a free", || a.all_free());
+}
+
 #[test]
 fn a_peer_that_no_lane_hears_any_more_is_dead_on_both_sides() {
     let _alone = alone();
@@ -418,6 +467,7 @@ fn run_alone_here(role: &str) {
 #[test]
 fn role_here() {
     match std::env::var(ROLE).as_deref() {
+        Ok("listen_here") => listen_here(),
         Ok("outages") => outages(false),
         Ok("no_alloc") => outages(true),
         _ => {}
