@@ -150,6 +150,7 @@ fn link_hello() -> LinkHello {
         proof_low: n128(0xb0),
         proof_high: n128(0xc0),
         lanes: n32(0xd0),
+        resume: n128(0xd8),
     }
 }
 
@@ -368,6 +369,7 @@ fn w8_bodies() {
         (144, &run::<8>(0xa0)),
         (160, &run::<32>(0xb0)),
         (192, &run::<4>(0xd0)),
+        (200, &run::<16>(0xd8)),
     ]);
     assert_eq!(link_hello().encode(), link);
     assert_eq!(LinkHello::from_bytes(&link), link_hello());
