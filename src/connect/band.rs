@@ -365,7 +365,8 @@ fn start<M: LinkMemory>(shared: &Arc<Shared<M>>) -> std::io::Result<JoinHandle<(
 /// The thread: sleeps until something is ready or due, and ends when nothing can be.
 fn run<M: LinkMemory>(shared: &Shared<M>) {
     let mut ready = Ready::new();
-    let mut sleep_ms = -1;
+    // what was due when the last thread ended still is: nobody says so again
+    let mut sleep_ms = shared.lock().sleep_ms();
     loop {
         shared.poller.wait(&mut ready, sleep_ms);
         if ready.tokens().any(|token| token == TOKEN_KICK) {
