@@ -38,7 +38,7 @@ use crate::base::units::Instant;
 use crate::fabric::{Line, LocalSpan, OpKind, RailKey, RemoteSpan, Source};
 
 /// Memory of the peer that holds its mailbox for us.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct CtrlSpan(pub RemoteSpan);
 
 impl CtrlSpan {
@@ -49,7 +49,7 @@ impl CtrlSpan {
 }
 
 /// Memory of the peer's user.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct DataSpan(pub RemoteSpan);
 
 impl DataSpan {
@@ -88,7 +88,7 @@ impl DataRail {
 }
 
 /// Where a lane is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum LaneState {
     /// Not in use; fenced on both sides, or never up.
     Down,

@@ -1,0 +1,57 @@
+//! What the models are about.
+
+use crate::world::{Call, EAGER_BYTES, LONG_BYTES, Plan, Room};
+
+const fn long(message: u8, buffer: usize) -> Call {
+    Call::Send { message, tag: 0, length: LONG_BYTES, buffer }
+}
+
+const fn room(message: u8, buffer: usize) -> Room {
+    Room { tag: 0, length: LONG_BYTES, buffer, message }
+}
+
+const ANY_END: &[(usize, usize)] = &[(0, 0), (0, 1), (1, 0), (1, 1)];
+
+/// Two lanes, two messages of two stripes each; up to two ends fail, at any moment.
+pub static STRIPES: Plan = Plan {
+    name: "stripes",
+    local: false,
+    calls: [
+        &[long(0, 0), long(1, 1)],
+        &[Call::Receive(&[room(0, 0)]), Call::Receive(&[room(1, 1)])],
+    ],
+    settled: [0, 2],
+    made: [2, 0],
+    mortal: ANY_END,
+    kills_max: 2,
+    rejoins_max: 0,
+};
+
+/// The same where ops are complete before they have landed.
+pub static STRIPES_LOCAL: Plan = Plan { name: "stripes, local", local: true, ..STRIPES };
+
+/// A group of two tags, an early message into it, a slot and buffers used again; control moves,
+/// and a lane comes back.
+pub static GROUPS: Plan = Plan {
+    name: "groups",
+    local: true,
+    calls: [
+        &[
+            Call::Send { message: 0, tag: 1, length: EAGER_BYTES, buffer: 0 },
+            Call::Send { message: 1, tag: 2, length: LONG_BYTES, buffer: 1 },
+            Call::Send { message: 2, tag: 0, length: LONG_BYTES, buffer: 2 },
+        ],
+        &[
+            Call::Receive(&[
+                Room { tag: 2, length: LONG_BYTES, buffer: 0, message: 1 },
+                Room { tag: 1, length: LONG_BYTES, buffer: 1, message: 0 },
+            ]),
+            Call::Receive(&[Room { tag: 0, length: LONG_BYTES, buffer: 2, message: 2 }]),
+        ],
+    ],
+    settled: [1, 0],
+    made: [1, 1],
+    mortal: &[(0, 0), (1, 0)],
+    kills_max: 1,
+    rejoins_max: 1,
+};
