@@ -323,11 +323,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 }
                 continue;
             }
-            // the peer may have opened a lane once more than we know, and said so elsewhere
-            let known = self.lane(index, lane as u8).generation;
-            let current = said.generation <= known || said.status == LaneStatus::Up;
-            let absent = said.status == LaneStatus::Absent && said.generation != 0;
-            if absent || (!current && said.status == LaneStatus::Failing && known != 0) {
+            if said.status == LaneStatus::Absent && said.generation != 0 {
                 return Err(ReportError::Generation);
             }
         }
@@ -369,12 +365,18 @@ impl<P: Provider> Endpoint<'_, P> {
     /// What the peer says of one lane.
     fn lane_report_take(&mut self, index: usize, lane: u8, said: LaneReport) {
         let entry = self.lane(index, lane);
-        let failed = matches!(said.status, LaneStatus::Failing | LaneStatus::Fenced);
-        if said.generation != entry.generation || !failed || entry.state == LaneState::Down {
+        if entry.state == LaneState::Down {
+            return;
+        }
+        let same = said.generation == entry.generation;
+        // who has opened it anew had fenced it, also where no report was in time to say so
+        let fenced =
+            said.generation > entry.generation || (same && said.status == LaneStatus::Fenced);
+        if !fenced && !(same && said.status == LaneStatus::Failing) {
             return;
         }
         self.lane_fail(index, lane, 0);
-        if said.status == LaneStatus::Fenced {
+        if fenced {
             self.lane_mut(index, lane).peer_fenced = true;
             if self.lane(index, lane).state == LaneState::Fenced {
                 self.lane_reconcile(index, lane);

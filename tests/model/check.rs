@@ -3,6 +3,7 @@
 //! A machine borrows its block and cannot be cloned, so a state is the actions that lead to it, and
 //! the digest of the world that they make; expanding it makes that world again.
 
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -127,6 +128,16 @@ pub struct Found {
     /// A state was seen in which everything had ended.
     pub over: bool,
     pub wrong: Option<Wrong>,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{}, after {:?}", self.name, self.history)?;
+        match &self.violation {
+            Some((invariant, sentence)) => write!(out, "{invariant:?}: {sentence}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A violation, and how to come to it.

@@ -24,9 +24,17 @@ fn holds(plan: &'static Plan, bounded: usize) {
     let model = Failover { plan, mutant: None };
     let start = std::time::Instant::now();
     let found = model.check(depth(bounded));
-    println!("{}: {} states, depth {}, all: {}, over: {} in {:?}", plan.name, found.states, found.depth, found.complete, found.over, start.elapsed());
+    println!(
+        "{}: {} states, depth {}, all: {}, over: {} in {:?}",
+        plan.name,
+        found.states,
+        found.depth,
+        found.complete,
+        found.over,
+        start.elapsed()
+    );
     if let Some(wrong) = found.wrong {
-        panic!("{}: {wrong:#?}", plan.name);
+        panic!("{}: {wrong}", plan.name);
     }
 }
 

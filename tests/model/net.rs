@@ -65,10 +65,22 @@ pub struct End {
 
 #[derive(Clone, Hash, Debug)]
 enum Cargo {
-    Send { head: Head, payload: Vec<u8> },
-    Line { address: u64, line: Line },
+    Send {
+        head: Head,
+        payload: Vec<u8>,
+    },
+    Line {
+        address: u64,
+        line: Line,
+    },
     /// `bytes` once the source has been read.
-    Stripe { from: u64, length: u64, bytes: Option<Vec<u8>>, to: u64, immediate: u32 },
+    Stripe {
+        from: u64,
+        length: u64,
+        bytes: Option<Vec<u8>>,
+        to: u64,
+        immediate: u32,
+    },
 }
 
 #[derive(Clone, Hash, Debug)]
@@ -256,10 +268,14 @@ impl Net {
         let Some((id, generation)) = self.ends[side][lane].fence.take() else { return };
         self.ends[side][lane].link = Link::Fenced;
         self.tell_all(side, lane);
-        let unread =
-            |flight: &Flight| matches!(flight.cargo, Cargo::Stripe { bytes: None, .. });
+        let unread = |flight: &Flight| matches!(flight.cargo, Cargo::Stripe { bytes: None, .. });
         self.flights[side][lane].retain(|flight| !unread(flight));
         self.events[side].push_back(Event::Fenced { lane, id, generation });
+    }
+
+    /// What is under way, for people.
+    pub fn text(&self) -> String {
+        format!("flights {:?}\nevents {:?}", self.flights, self.events)
     }
 
     /// Whether nothing is under way.

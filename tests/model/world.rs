@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use crosstie::base::carve::{BLOCK_ALIGN, Carver};
-use crosstie::base::ids::{ConnectionIndex, PeerIndex};
+use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{MemoryKind, RailKey, Region, RemoteSpan};
@@ -188,7 +188,8 @@ impl World {
     pub fn new(plan: &'static Plan, mutant: Option<Mutant>) -> World {
         let net = Rc::new(RefCell::new(Net::new(plan.local, Memory::new(BUFFERS))));
         let blocks = [block_take(), block_take()];
-        let [(first, a), (second, b)] = [0, 1].map(|side| endpoint(blocks[side], side, &net, mutant));
+        let [(first, a), (second, b)] =
+            [0, 1].map(|side| endpoint(blocks[side], side, &net, mutant));
         let mut world = World {
             plan,
             net,
@@ -487,24 +488,25 @@ impl World {
                 return;
             }
         }
-        let left: Vec<_> = self.requests.iter().flatten().map(|request| request.call).collect();
-        let sentence = format!("made {:?}, never ended: {left:?}", self.made);
+        let sentence = format!("not everything ended\n{}", self.text());
         self.accuse(Invariant::Ends, sentence);
     }
 
-    /// How far both sides' connections are: for those that have failed or moved.
-    pub fn moved(&self) -> u64 {
-        self.endpoints.iter().map(|endpoint| endpoint.stats().stripes_moved).sum()
-    }
-
-    /// The lanes that came up again.
-    pub fn joins(&self) -> u64 {
-        let joins = self.endpoints.iter().map(|endpoint| endpoint.stats().lane_joins);
-        joins.sum::<u64>().saturating_sub(2)
-    }
-
-    /// The rail's peer number of a lane, as the machines count.
-    pub fn peer(&self, lane: u8) -> PeerIndex {
-        self.endpoints[0].lane_peer(CONNECTION, lane)
+    /// Where everything stands, for people.
+    fn text(&self) -> String {
+        let mut lines = vec![format!("made {:?}", self.made)];
+        let net = self.net.borrow();
+        for side in 0..2 {
+            for lane in 0..LANES {
+                let view = self.endpoints[side].lane_view(CONNECTION, lane as u8);
+                let view = view.map(|view| (view.state, view.generation, view.control));
+                lines.push(format!("{side}, lane {lane}: {view:?} {:?}", net.ends[side][lane]));
+            }
+            let open = self.requests[side].iter().map(|request| request.call);
+            lines.push(format!("{side}: {:?}", open.collect::<Vec<_>>()));
+            lines.push(format!("{side}: {:?}", self.endpoints[side].stats()));
+        }
+        lines.push(net.text());
+        lines.join("\n")
     }
 }
