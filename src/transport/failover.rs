@@ -372,10 +372,9 @@ impl<P: Provider> Endpoint<'_, P> {
         // who has opened it anew had fenced it, also where no report was in time to say so
         let fenced =
             said.generation > entry.generation || (same && said.status == LaneStatus::Fenced);
-        if !fenced && !(same && said.status == LaneStatus::Failing) {
-            return;
+        if fenced || (same && said.status == LaneStatus::Failing) {
+            self.lane_fail(index, lane, 0);
         }
-        self.lane_fail(index, lane, 0);
         if fenced {
             self.lane_mut(index, lane).peer_fenced = true;
             if self.lane(index, lane).state == LaneState::Fenced {

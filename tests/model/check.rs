@@ -87,7 +87,8 @@ impl Failover {
     pub fn finish(&self, history: &[Action]) -> Option<Violation> {
         let finished = self.world(history, |world| {
             world.finish();
-            world.wrong()
+            let wrong = world.wrong();
+            wrong.map(|(kind, what)| (kind, format!("{what}\nthen {:?}", world.trace)))
         });
         finished.unwrap_or_else(Some)
     }

@@ -5,6 +5,7 @@
 
 mod check;
 mod memory;
+mod mutants;
 mod net;
 mod plans;
 mod world;

@@ -9,6 +9,7 @@ use crosstie::base::ids::ConnectionIndex;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{MemoryKind, RailKey, Region, RemoteSpan};
+use crosstie::provider::random::Random;
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::mutant::Mutant;
 use crosstie::transport::rail::LaneState;
@@ -34,6 +35,9 @@ const LIMITS: Limits = Limits {
 };
 /// Rounds of a fair run after which what has not ended never will.
 const ROUNDS_MAX: usize = 60;
+
+/// Most actions that are drawn before that.
+const WANDER_MAX: u64 = 48;
 
 /// What the user asks for.
 #[derive(Copy, Clone, Debug)]
@@ -100,6 +104,8 @@ pub struct World {
     made: [usize; 2],
     released: [u8; 2],
     kills: u32,
+    /// What was drawn, after the history of the state.
+    pub trace: Vec<Action>,
     blocks: [*mut u8; 2],
 }
 
@@ -199,6 +205,7 @@ impl World {
             made: [0; 2],
             released: [0; 2],
             kills: 0,
+            trace: Vec::new(),
             blocks,
         };
         for side in 0..2 {
@@ -477,8 +484,10 @@ impl World {
         }
     }
 
-    /// (c): if nothing more fails, everything ends, and nothing stays under way.
+    /// (c): whatever happens for a while, if nothing more fails then, everything ends, and nothing
+    /// stays under way.
     pub fn finish(&mut self) {
+        self.wander();
         for _ in 0..ROUNDS_MAX {
             for side in 0..2 {
                 self.submit(side);
@@ -490,6 +499,23 @@ impl World {
         }
         let sentence = format!("not everything ended\n{}", self.text());
         self.accuse(Invariant::Ends, sentence);
+    }
+
+    /// Some actions, drawn from the state: half of the states on a lane's way to failure are deeper
+    /// than a search of all orders comes.
+    fn wander(&mut self) {
+        let mut random = Random::new(self.digest());
+        let mut enabled = Vec::new();
+        for _ in 0..random.below(WANDER_MAX) {
+            enabled.clear();
+            self.enabled(&mut enabled);
+            let action = enabled[random.below(enabled.len() as u64) as usize];
+            self.trace.push(action);
+            self.act(action);
+            if self.wrong().is_some() {
+                return;
+            }
+        }
     }
 
     /// Where everything stands, for people.
