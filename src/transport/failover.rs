@@ -364,15 +364,20 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// What the peer says of one lane.
     fn lane_report_take(&mut self, index: usize, lane: u8, said: LaneReport) {
-        let entry = self.lane(index, lane);
+        let past = match said.status {
+            LaneStatus::Fenced => said.generation.saturating_add(1),
+            // who has opened it anew had fenced it, also where no report was in time to say so
+            LaneStatus::Up | LaneStatus::Failing => said.generation,
+            LaneStatus::Absent => 0,
+        };
+        let entry = self.lane_mut(index, lane);
+        entry.peer_past = entry.peer_past.max(past);
         if entry.state == LaneState::Down {
             return;
         }
-        let same = said.generation == entry.generation;
-        // who has opened it anew had fenced it, also where no report was in time to say so
-        let fenced =
-            said.generation > entry.generation || (same && said.status == LaneStatus::Fenced);
-        if fenced || (same && said.status == LaneStatus::Failing) {
+        let fenced = entry.generation < entry.peer_past;
+        let failing = said.status == LaneStatus::Failing && said.generation == entry.generation;
+        if fenced || failing {
             self.lane_fail(index, lane, 0);
         }
         if fenced {

@@ -372,19 +372,24 @@ impl<P: Provider> Endpoint<'_, P> {
         if !down {
             return false;
         }
-        let stats = entry.stats;
+        let Lane { stats, peer_past, .. } = *entry;
         *self.lane_mut(index, lane) = Lane {
             state: LaneState::Joining,
             fence: Fence::Needed,
             peer_fenced: false,
             probe_due: true,
             generation,
+            peer_past,
             reserve: entry.reserve,
             stats,
             ..Lane::DOWN
         };
         self.lanes_down.remove(self.lane_at(index, lane));
         self.work.insert(index);
+        if generation < peer_past {
+            // the peer's end is dead already, and it will not say so again
+            self.lane_fail(index, lane, 0);
+        }
         true
     }
 

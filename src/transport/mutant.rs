@@ -88,8 +88,8 @@ mod proof {
             sets.map(|set| set.next_from(index) == Some(index)).hash(out);
             for lane in 0..c.lane_count {
                 let entry = self.lane(index, lane);
-                (entry.state, entry.fence, entry.peer_fenced, entry.closed).hash(out);
-                (entry.probe_due, entry.generation, entry.ops_in_flight).hash(out);
+                (entry.state, entry.fence, entry.peer_fenced, entry.peer_past).hash(out);
+                (entry.closed, entry.probe_due, entry.generation, entry.ops_in_flight).hash(out);
                 entry.load.flying.hash(out);
                 let at = self.lane_at(index, lane);
                 (self.lanes_down.next_from(at) == Some(at)).hash(out);

@@ -125,6 +125,8 @@ pub(super) struct Lane {
     pub fence: Fence,
     /// The peer's target side is fenced for this generation.
     pub peer_fenced: bool,
+    /// The peer has said that its side of each generation below this is fenced.
+    pub peer_past: u32,
     /// The peer has closed it in good order.
     pub closed: bool,
     /// Only for when no other lane lives.
@@ -148,6 +150,7 @@ impl Lane {
         state: LaneState::Down,
         fence: Fence::Holds,
         peer_fenced: true,
+        peer_past: 0,
         closed: false,
         reserve: false,
         probe_due: false,

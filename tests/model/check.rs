@@ -7,6 +7,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crosstie::provider::random::Random;
 use crosstie::transport::mutant::Mutant;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -91,6 +92,17 @@ impl Failover {
             wrong.map(|(kind, what)| (kind, format!("{what}\nthen {:?}", world.trace)))
         });
         finished.unwrap_or_else(Some)
+    }
+
+    /// One random walk of so many actions, to its end.
+    pub fn walk(&self, seed: u64, count: u64) -> Option<Violation> {
+        let walked = self.world(&[], |world| {
+            world.wander(&mut Random::new(seed), count);
+            world.settle_all();
+            let wrong = world.wrong();
+            wrong.map(|(kind, what)| (kind, format!("{what}\nafter {:?}", world.trace)))
+        });
+        walked.unwrap_or_else(Some)
     }
 
     /// Looks for a violation; the result counts the states.

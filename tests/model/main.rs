@@ -53,3 +53,22 @@ fn stripes_move_that_were_complete_for_their_writer() {
 fn groups_survive_the_death_of_their_control_lane() {
     holds(&plans::GROUPS, 50_000);
 }
+
+fn walks(plan: &'static Plan, count: u64) {
+    let model = Failover { plan, mutant: None };
+    for seed in 1..=count {
+        if let Some((invariant, sentence)) = model.walk(seed, 400) {
+            panic!("{}, walk {seed}: {invariant:?}: {sentence}", plan.name);
+        }
+    }
+}
+
+#[test]
+fn long_walks_end_well() {
+    walks(&plans::LONG, 5_000);
+}
+
+#[test]
+fn long_walks_end_well_where_ops_are_complete_at_post() {
+    walks(&plans::LONG_LOCAL, 5_000);
+}

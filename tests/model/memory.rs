@@ -42,6 +42,11 @@ impl Memory {
         BUFFERS + buffer as u64 * BUFFER_STRIDE
     }
 
+    /// Whether a buffer is the user's own.
+    pub fn is_free(&self, side: usize, buffer: usize) -> bool {
+        self.buffers[side][buffer].lent == Lent::No
+    }
+
     /// Lends a buffer to the library.
     pub fn lend(&mut self, side: usize, buffer: usize, lent: Lent, bytes: Vec<u8>) {
         assert_eq!(self.buffers[side][buffer].lent, Lent::No, "the user's own mistake");

@@ -55,3 +55,39 @@ pub static GROUPS: Plan = Plan {
     kills_max: 1,
     rejoins_max: 1,
 };
+
+/// More of everything, in both directions, and lanes that die and come back again and again: for
+/// random walks.
+pub static LONG: Plan = Plan {
+    name: "long",
+    local: false,
+    calls: [
+        &[
+            long(0, 0),
+            Call::Send { message: 1, tag: 0, length: EAGER_BYTES, buffer: 0 },
+            Call::Receive(&[room(6, 3)]),
+            long(2, 1),
+            long(3, 0),
+            Call::Send { message: 4, tag: 0, length: 0, buffer: 0 },
+            Call::Receive(&[Room { tag: 1, ..room(7, 2) }]),
+            long(5, 2),
+        ],
+        &[
+            Call::Receive(&[room(0, 0)]),
+            Call::Receive(&[room(1, 1), room(2, 2)]),
+            long(6, 0),
+            Call::Receive(&[room(3, 3)]),
+            Call::Send { message: 7, tag: 1, length: EAGER_BYTES, buffer: 0 },
+            Call::Receive(&[room(4, 0)]),
+            Call::Receive(&[room(5, 1)]),
+        ],
+    ],
+    settled: [0, 0],
+    made: [0, 0],
+    mortal: ANY_END,
+    kills_max: 12,
+    rejoins_max: 9,
+};
+
+/// The same where ops are complete before they have landed.
+pub static LONG_LOCAL: Plan = Plan { name: "long, local", local: true, ..LONG };

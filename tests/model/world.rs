@@ -240,7 +240,7 @@ impl World {
         let net = self.net.borrow();
         for side in 0..2u8 {
             let at = usize::from(side);
-            if self.made[at] < self.plan.calls[at].len() {
+            if self.next_call(&net, at).is_some() {
                 out.push(Action::Submit(side));
             }
             out.push(Action::Progress(side));
@@ -261,6 +261,17 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The next call of a side, if its buffers are free.
+    fn next_call(&self, net: &Net, side: usize) -> Option<Call> {
+        let call = self.plan.calls[side].get(self.made[side]).copied()?;
+        let is_free = |buffer| net.memory.is_free(side, buffer);
+        let free = match call {
+            Call::Send { length, buffer, .. } => length <= EAGER_BYTES || is_free(buffer),
+            Call::Receive(rooms) => rooms.iter().all(|room| is_free(room.buffer)),
+        };
+        free.then_some(call)
     }
 
     fn may_kill(&self, net: &Net, side: usize, lane: usize) -> bool {
@@ -318,7 +329,7 @@ impl World {
 
     /// Makes the next call; it is made again later where the machine has no room.
     fn submit(&mut self, side: usize) {
-        let Some(call) = self.plan.calls[side].get(self.made[side]).copied() else { return };
+        let Some(call) = self.next_call(&self.net.borrow(), side) else { return };
         let result = match call {
             Call::Send { message, tag, length, buffer } => {
                 self.send(side, message, tag, length, buffer)
@@ -487,8 +498,16 @@ impl World {
     /// (c): whatever happens for a while, if nothing more fails then, everything ends, and nothing
     /// stays under way.
     pub fn finish(&mut self) {
-        self.wander();
-        for _ in 0..ROUNDS_MAX {
+        let mut random = Random::new(self.digest());
+        let count = random.below(WANDER_MAX);
+        self.wander(&mut random, count);
+        self.settle_all();
+    }
+
+    /// Makes the calls that are left, and lets everything end.
+    pub fn settle_all(&mut self) {
+        let calls = self.plan.calls[0].len() + self.plan.calls[1].len();
+        for _ in 0..ROUNDS_MAX + calls {
             for side in 0..2 {
                 self.submit(side);
             }
@@ -503,17 +522,19 @@ impl World {
 
     /// Some actions, drawn from the state: half of the states on a lane's way to failure are deeper
     /// than a search of all orders comes.
-    fn wander(&mut self) {
-        let mut random = Random::new(self.digest());
+    pub fn wander(&mut self, random: &mut Random, count: u64) {
         let mut enabled = Vec::new();
-        for _ in 0..random.below(WANDER_MAX) {
+        for _ in 0..count {
+            if self.wrong().is_some() {
+                return;
+            }
             enabled.clear();
             self.enabled(&mut enabled);
             let action = enabled[random.below(enabled.len() as u64) as usize];
-            self.trace.push(action);
+            let before = self.digest();
             self.act(action);
-            if self.wrong().is_some() {
-                return;
+            if self.digest() != before {
+                self.trace.push(action);
             }
         }
     }
