@@ -18,7 +18,7 @@ use crate::world::{Action, Plan, World};
 #[derive(Copy, Clone, Debug)]
 pub enum Depth {
     /// So many transitions, the shortest histories first.
-    States(usize),
+    Transitions(usize),
     /// Everything.
     Full,
 }
@@ -110,7 +110,7 @@ impl Failover {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let builder = self.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
         let builder = match depth {
-            Depth::States(count) => builder.target_state_count(count),
+            Depth::Transitions(count) => builder.target_state_count(count),
             Depth::Full => builder,
         };
         let checker = builder.spawn_bfs().join();
@@ -128,7 +128,7 @@ impl Failover {
             let violation = node.wrong.clone().or_else(|| self.finish(&node.history));
             Wrong { name, violation, history: node.history }
         });
-        Found { states, depth: checker.max_depth(), complete: checker.is_done(), over, wrong }
+        Found { states, depth: checker.max_depth(), over, wrong }
     }
 }
 
@@ -137,7 +137,6 @@ impl Failover {
 pub struct Found {
     pub states: usize,
     pub depth: usize,
-    pub complete: bool,
     /// A state was seen in which everything had ended.
     pub over: bool,
     pub wrong: Option<Wrong>,

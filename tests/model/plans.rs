@@ -27,6 +27,16 @@ pub static STRIPES: Plan = Plan {
     rejoins_max: 0,
 };
 
+/// One message of two stripes, and one death: few enough orders to see all of them.
+pub static SMALL: Plan = Plan {
+    name: "small",
+    calls: [&[long(0, 0)], &[Call::Receive(&[room(0, 0)])]],
+    settled: [0, 1],
+    made: [1, 0],
+    kills_max: 1,
+    ..STRIPES
+};
+
 /// The same where ops are complete before they have landed.
 pub static STRIPES_LOCAL: Plan = Plan { name: "stripes, local", local: true, ..STRIPES };
 
@@ -91,3 +101,42 @@ pub static LONG: Plan = Plan {
 
 /// The same where ops are complete before they have landed.
 pub static LONG_LOCAL: Plan = Plan { name: "long, local", local: true, ..LONG };
+
+/// So many short messages that their numbers need more than ten bits.
+const MANY: usize = 1_200;
+
+const fn stream_sends() -> [Call; MANY] {
+    let mut calls = [long(0, 0); MANY];
+    let mut at = 0;
+    while at < MANY {
+        calls[at] = Call::Send { message: (at % 4) as u8, tag: 0, length: EAGER_BYTES, buffer: 0 };
+        at += 1;
+    }
+    calls
+}
+
+const fn stream_receives() -> [Call; MANY] {
+    const FOUR: [&[Room]; 4] = [&[room(0, 0)], &[room(1, 1)], &[room(2, 2)], &[room(3, 3)]];
+    let mut calls = [long(0, 0); MANY];
+    let mut at = 0;
+    while at < MANY {
+        calls[at] = Call::Receive(FOUR[at % 4]);
+        at += 1;
+    }
+    calls
+}
+
+static STREAM_SENDS: [Call; MANY] = stream_sends();
+static STREAM_RECEIVES: [Call; MANY] = stream_receives();
+
+/// A long stream, on lanes that die and come back.
+pub static STREAM: Plan = Plan {
+    name: "stream",
+    local: true,
+    calls: [&STREAM_SENDS, &STREAM_RECEIVES],
+    settled: [0, 0],
+    made: [0, 0],
+    mortal: ANY_END,
+    kills_max: 40,
+    rejoins_max: 40,
+};

@@ -127,39 +127,31 @@ type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
 
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
-    run_planned(seed, &Plan::DEFAULT)
+    run_prepared(seed, &|_| {})
 }
 
-/// What is not drawn from the seed.
-pub struct Plan<'a> {
-    /// Steps besides those that are drawn.
-    pub steps_more: u64,
-    /// Does something to an endpoint before its connection is opened.
-    pub prepare: &'a dyn Fn(&mut Endpoint<'_, SimPort<'_, '_>>),
+/// What is done to both machines before their connection is used.
+pub type Prepare<'a> = &'a dyn Fn(&mut Endpoint<'_, SimPort<'_, '_>>);
+
+/// Runs it with machines to which something was done.
+pub fn run_prepared(seed: u64, prepare: Prepare<'_>) -> Result<Tally, String> {
+    run_judged(seed, oracle::pair, prepare)
 }
 
-impl Plan<'_> {
-    const DEFAULT: Plan<'static> = Plan { steps_more: 0, prepare: &|_| {} };
-}
-
-/// Runs it with what is not drawn.
-pub fn run_planned(seed: u64, plan: &Plan<'_>) -> Result<Tally, String> {
-    run_judged(seed, oracle::pair, plan)
-}
-
-fn run_judged(seed: u64, judge: Oracle, plan: &Plan<'_>) -> Result<Tally, String> {
+fn run_judged(seed: u64, judge: Oracle, prepare: Prepare<'_>) -> Result<Tally, String> {
     let (config, lanes) = config(seed);
     let way = if config.pull { "pull" } else { "push" };
     let order = if config.ordered { "ordered" } else { "unordered" };
     let text = lanes.text();
-    run_on(config, lanes, judge, plan).map_err(|error| format!("({way}, {order}, {text}) {error}"))
+    run_on(config, lanes, judge, prepare)
+        .map_err(|error| format!("({way}, {order}, {text}) {error}"))
 }
 
 fn run_on(
     config: SimConfig,
     lanes: Lanes,
     judge: Oracle,
-    plan: &Plan<'_>,
+    prepare: Prepare<'_>,
 ) -> Result<Tally, String> {
     let seed = config.seed;
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
@@ -169,8 +161,8 @@ fn run_on(
     let bytes = limits.machine_bytes() + limits.regions_bytes();
     let mut blocks = [HeapBlock::new(bytes), HeapBlock::new(bytes)];
     let mut world = World::open(&fabric, &mut blocks, (config.pull, limits), lanes, seed)?;
-    world.endpoints.iter_mut().for_each(|endpoint| (plan.prepare)(endpoint));
-    let steps = 60 + world.random.below(200) + plan.steps_more;
+    world.endpoints.iter_mut().for_each(|endpoint| prepare(endpoint));
+    let steps = 60 + world.random.below(200);
     for _ in 0..steps {
         world.step()?;
         world.lanes_step(&fabric)?;
@@ -622,8 +614,7 @@ mod tests {
     #[test]
     fn wrong_oracles_disagree_with_the_machine() {
         for (name, wrong) in [("backwards", backwards as Oracle), ("tagless", tagless)] {
-            let caught =
-                SEEDS.filter(|seed| run_judged(*seed, wrong, &Plan::DEFAULT).is_err()).count();
+            let caught = SEEDS.filter(|seed| run_judged(*seed, wrong, &|_| {}).is_err()).count();
             assert!(caught > 0, "{name} was believed");
         }
     }
