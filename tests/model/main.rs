@@ -18,11 +18,11 @@ use check::{Depth, Failover};
 use world::Plan;
 
 /// Transitions that are looked at of each model, by depth.
-const TRANSITIONS: usize = 40_000;
-const TRANSITIONS_CI: usize = 250_000;
+const TRANSITIONS: usize = 25_000;
+const TRANSITIONS_CI: usize = 150_000;
 /// Random walks of each long plan, by depth, and actions of each.
-const WALKS: u64 = 500;
-const WALKS_CI: u64 = 5_000;
+const WALKS: u64 = 300;
+const WALKS_CI: u64 = 3_000;
 const WALK_ACTIONS: u64 = 400;
 
 fn depth() -> (Depth, u64) {

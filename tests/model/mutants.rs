@@ -11,7 +11,7 @@ use crate::plans;
 use crate::world::Plan;
 
 /// Transitions within which a model finds a fault.
-const TRANSITIONS: Depth = Depth::Transitions(60_000);
+const TRANSITIONS: Depth = Depth::Transitions(30_000);
 /// Schedules within which the simulator does.
 const SCHEDULES: u64 = 1_000;
 

@@ -1,6 +1,5 @@
 //! What a model has found, as the history that led to it.
 
-use crate::check::Failover;
 use crate::plans;
 use crate::world::Action::{self, Hold, Kill, Land, Progress, Rejoin, Submit};
 use crate::world::World;
@@ -20,8 +19,10 @@ fn lane_opened_anew_before_its_report_left_counts_as_fenced() {
         Progress(0),
         Land(1, 1),
     ];
-    let model = Failover { plan: &plans::GROUPS, mutant: None };
-    assert_eq!(model.finish(&history), None);
+    let mut world = World::new(&plans::GROUPS, None);
+    history.iter().for_each(|action| world.act(*action));
+    world.settle_all();
+    assert_eq!(world.wrong(), None);
 }
 
 /// Lets lane 0 be fenced and reports be exchanged on lane 1.
