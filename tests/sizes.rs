@@ -12,6 +12,7 @@ use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use crosstie::provider::{shm, tcp};
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
+use crosstie::wire::report::REPORT_BYTES_MAX;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,8 @@ fn grid() -> Vec<Options> {
     for device in DEVICES {
         for connections_max in [1, 2, 3, 7, 64, 65, 100, 1000] {
             for requests_max in [32, 64] {
-                for regions_max in [1, 3, 256, 1000] {
-                    let limits = Limits { connections_max, requests_max, regions_max };
+                for (regions_max, rails_max) in [(1, 1), (3, 2), (256, 1), (256, 4), (1000, 8)] {
+                    let limits = Limits { connections_max, requests_max, regions_max, rails_max };
                     let heap_bytes = Bytes::ZERO;
                     all.push(Options { device, limits, heap_bytes, ..Options::default() });
                 }
@@ -58,8 +59,13 @@ fn block_that_is_not_aligned_is_refused() {
     assert_eq!(opened.err(), Some(OpenError::Storage));
 }
 
+/// With one rail per connection.
 fn of(connections_max: u32) -> Options {
-    let limits = Limits { connections_max, ..Limits::default() };
+    of_rails(connections_max, 1)
+}
+
+fn of_rails(connections_max: u32, rails_max: u32) -> Options {
+    let limits = Limits { connections_max, rails_max, ..Limits::default() };
     Options { limits, ..Options::default() }
 }
 
@@ -153,6 +159,12 @@ fn documented() -> Vec<(String, usize)> {
             ("1 connection", of(1).bytes()),
             ("64 connections", of(64).bytes()),
             ("1000 connections", of(1000).bytes()),
+            ("64 connections of 2 rails", of_rails(64, 2).bytes()),
+            ("64 connections of 8 rails", of_rails(64, 8).bytes()),
+            ("rails_max", limits.rails_max as usize),
+            ("RECEIVES_SPARE", limits::RECEIVES_SPARE as usize),
+            ("STREAM_KEPT", limits::STREAM_KEPT as usize),
+            ("KEPT_BYTES", limits::KEPT_BYTES as usize),
             ("rings of 1 connection", rings_bytes(&default)),
             ("rings of 64 connections", 64 * rings_bytes(&default)),
             ("rings of 1000 connections", 1000 * rings_bytes(&default)),
@@ -239,7 +251,7 @@ const fn lines(bytes: usize) -> usize {
 fn formula_of_the_documentation_is_what_open_asks_for() {
     let size = |name: &str| records().iter().find(|(known, _)| known == name).unwrap().1;
     for options in grid().into_iter().filter(|o| o.device == DeviceKind::SharedMemory) {
-        let Limits { connections_max, requests_max, regions_max } = options.limits;
+        let Limits { connections_max, requests_max, regions_max, .. } = options.limits;
         let (c, r, m) = (connections_max as usize, requests_max as usize, regions_max as usize);
         let machine = lines(c * size("Connection"))
             + lines(c * r * size("SendRecord"))
@@ -248,8 +260,9 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(c * 24 * size("EarlySend"))
             + lines(c * 48 * size("HeldMessage"))
             + c * (64 + 8 * 128 + r * 8 * 64)
-            + 2 * lines(8 * c.div_ceil(64))
-            + 128;
+            + lines(c * size("Lane"))
+            + 4 * lines(8 * c.div_ceil(64))
+            + lines(REPORT_BYTES_MAX);
         let regions =
             64 + lines(4 * m) + lines(m * size("RegionSlot")) + lines(m * size("region keys"));
         let events = (2 * c).next_power_of_two();

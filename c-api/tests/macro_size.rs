@@ -18,8 +18,13 @@ fn all() -> impl Iterator<Item = (u32, u32, u32)> {
     pairs.flat_map(|(c, r)| REGIONS.map(|m| (c, r, m)))
 }
 
-fn said(device: u32, (connections, requests, regions): (u32, u32, u32)) -> usize {
+fn said(device: u32, limits: (u32, u32, u32)) -> usize {
+    said_of(device, limits, 0)
+}
+
+fn said_of(device: u32, (connections, requests, regions): (u32, u32, u32), rails: u32) -> usize {
     let mut config = config(device);
+    config.rails_max = rails;
     config.connections_max = connections;
     config.requests_max = requests;
     config.regions_max = regions;
@@ -34,13 +39,18 @@ fn endpoint_fits_and_little_is_wasted() {
         (SHM, DeviceKind::SharedMemory),
         (TCP, DeviceKind::Tcp),
     ];
-    for (index, device) in devices {
+    for ((index, device), rails_max) in devices.into_iter().flat_map(|d| [1, 2, 8].map(|r| (d, r)))
+    {
+        if rails_max > 1 && matches!(device, DeviceKind::Loopback | DeviceKind::SharedMemory) {
+            continue; // there is one
+        }
         for (connections_max, requests_max, regions_max) in all() {
-            let limits = Limits { connections_max, requests_max, regions_max };
+            let limits = Limits { connections_max, requests_max, regions_max, rails_max };
             let exact = exact_bytes_for_tests(&Options { device, limits, ..Options::default() });
-            let said = said(index, (connections_max, requests_max, regions_max));
+            let said = said_of(index, (connections_max, requests_max, regions_max), rails_max);
             assert!(exact <= said, "{device:?} {limits:?}: {exact} do not fit in {said}");
             let most = match device {
+                _ if rails_max > 1 => exact + exact / 2 + (16 << 10),
                 DeviceKind::Host | DeviceKind::SharedMemory => exact + exact / 8 + (16 << 10),
                 // it has no state of rings
                 DeviceKind::Tcp => exact + exact / 7 + (16 << 10),
@@ -56,8 +66,23 @@ fn endpoint_fits_and_little_is_wasted() {
 #[test]
 fn pair_of_connections_takes_64_kib_at_most() {
     // the queues that all connections share grow in powers of two: a doubling shows their share
-    let side = (said(HOST, (512, 32, 1)) - said(HOST, (256, 32, 1))) / 256;
+    let side = (said_of(HOST, (512, 32, 1), 1) - said_of(HOST, (256, 32, 1), 1)) / 256;
     assert!(2 * side <= 64 << 10, "{side}");
+}
+
+/// A program that was compiled when a connection had one rail has arrays of the sizes of that time.
+#[test]
+fn programs_of_one_rail_have_storage_enough() {
+    for (connections, requests, regions) in all() {
+        let mut config = config(HOST);
+        config.struct_size = 48;
+        (config.connections_max, config.requests_max) = (connections, requests);
+        config.regions_max = regions;
+        let (c, r, m) = (connections as usize, requests as usize, regions as usize);
+        let operations = c.next_power_of_two().max(16);
+        let then = 8192 + c * 4096 + c * r * 880 + operations * 512 + m * 144;
+        assert_eq!(size(&config), then);
+    }
 }
 
 #[test]
@@ -69,6 +94,9 @@ fn macros_say_what_the_function_says() {
             let expression = format!("XTIE_{name}_BYTES({c}, {r}, {m}) == {bytes}u");
             writeln!(program, "_Static_assert({expression}, \"{at}\");").unwrap();
         }
+        let eight = said_of(HOST, (c, r, m), 8) - said_of(HOST, (c, r, m), 1);
+        let expression = format!("XTIE_RAILS_BYTES({c}, 8) == {eight}u");
+        writeln!(program, "_Static_assert({expression}, \"{at}\");").unwrap();
     }
     program += "XTIE_ENDPOINT_STORAGE(storage, 4, 32, 16);\n";
     program += "int main(void) { return sizeof storage == XTIE_ENDPOINT_BYTES(4, 32, 16); }\n";

@@ -5,19 +5,21 @@ extern crate std;
 use super::device::DeviceKind;
 use super::error::OpenError;
 use super::join;
+use super::lanes::{Fresh, LaneKnown};
 use super::machine::{Machine, each};
+use super::news;
 use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
-use crate::base::ids::{ConnectionIndex, PeerIndex};
+use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
 use crate::base::slab::Handle;
 use crate::base::sync::AtomicU32;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::connect::{BandEvent, LinkParams, Rail};
-use crate::fabric::{DownCause, Provider, RailKey};
+use crate::fabric::{DownCause, RailKey};
 use crate::memory::WakeFd;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
@@ -57,6 +59,10 @@ impl Known {
 pub struct Endpoint {
     pub(super) machine: Machine,
     pub(super) known: &'static mut [Known],
+    /// By connection and lane.
+    pub(super) lanes: &'static mut [LaneKnown],
+    /// How many of them have come and are not open.
+    pub(super) lanes_fresh: u32,
     pub(super) events: Consumer<'static, BandEvent>,
     pub(super) mailbox_key: RailKey,
     /// Those of `shared`: read at every request, so that the way there is short.
@@ -110,6 +116,7 @@ impl Endpoint {
         }
         let environment = settings::apply(&mut options);
         options.check()?;
+        let options = options.effective();
         // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
         let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
         let salt = salt()?;
@@ -177,7 +184,14 @@ impl Endpoint {
             self.events_take();
         }
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
-        each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET))
+        let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
+        if self.lanes_fresh != 0 {
+            self.lanes_look();
+        }
+        if each!(&self.machine, endpoint => endpoint.has_lane_down()) {
+            self.lanes_return();
+        }
+        progress
     }
 
     /// The time since open.
@@ -196,10 +210,20 @@ impl Endpoint {
     fn event(&mut self, event: BandEvent) {
         match event {
             BandEvent::Established { index, generation, params } => {
+                self.lanes_forget(index);
                 self.known[index as usize] = Known::new(generation, params);
             }
-            // connections have one lane each
-            BandEvent::Lane { .. } | BandEvent::LaneGone { .. } => {}
+            BandEvent::Lane { index, generation, lane, lane_generation, streams, stream_count } => {
+                if self.known[index as usize].generation == generation {
+                    let fresh = Fresh { generation: lane_generation, streams, stream_count };
+                    self.lane_came(index, lane, fresh);
+                }
+            }
+            BandEvent::LaneGone { index, generation, lane, cause } => {
+                if self.known[index as usize].generation == generation {
+                    self.lane_gone(index, lane, cause);
+                }
+            }
             BandEvent::Gone { index, generation, cause } => {
                 let known = &mut self.known[index as usize];
                 if known.generation != generation {
@@ -207,10 +231,7 @@ impl Endpoint {
                 }
                 known.gone = Some(cause);
                 if known.in_use {
-                    let peer = PeerIndex(index);
-                    each!(&mut self.machine, endpoint => {
-                        endpoint.rail_mut().peer_fail(peer, cause);
-                    });
+                    self.connection_gone(index, cause);
                 }
             }
         }
@@ -259,8 +280,11 @@ impl Endpoint {
             }
         }
         self.known[index as usize].in_use = true;
-        if let (Some(cause), Machine::Host(endpoint)) = (known.gone, &mut self.machine) {
-            endpoint.rail_mut().peer_fail(PeerIndex(index), cause);
+        if self.lanes_fresh != 0 {
+            self.lanes_look();
+        }
+        if let Some(cause) = known.gone {
+            self.connection_gone(index, cause);
         }
         Ok(ConnectionIndex(index))
     }
@@ -330,8 +354,11 @@ impl Endpoint {
     fn is_undelivered(&self, index: u32) -> bool {
         match &self.machine {
             Machine::Host(endpoint) => {
-                self.known[index as usize].gone.is_none()
-                    && endpoint.rail().is_undelivered(PeerIndex(index))
+                let known = &self.known[index as usize];
+                let peer = |lane| endpoint.lane_peer(ConnectionIndex(index), lane);
+                known.gone.is_none()
+                    && (0..known.params.lanes.max(1) as u8)
+                        .any(|lane| endpoint.rail().is_undelivered(peer(lane)))
             }
             Machine::Loopback(_) => false,
         }
@@ -341,8 +368,9 @@ impl Endpoint {
     ///
     /// *Cost*: two system calls.
     pub fn wait_arm(&mut self) -> bool {
-        self.shared.wake.drain();
-        if self.progress().events != 0 {
+        // whoever rang has changed something that the caller may not have looked at since
+        let rung = self.shared.wake.drain();
+        if self.progress().events != 0 || rung {
             return false;
         }
         match &mut self.machine {
@@ -371,6 +399,7 @@ impl Endpoint {
         // the rail uses sockets that the side band closes
         drop(machine);
         shared.close();
+        news::closed();
     }
 
     /// Closes a connection that is in use, if it can be.

@@ -2,8 +2,8 @@
 
 use super::endpoint::Known;
 use super::log::Level;
+use super::news::say_of;
 use super::options;
-use super::shared::say_of;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
 use crate::connect::LinkParams;
@@ -38,9 +38,10 @@ pub(super) fn shm_use(
         doorbell: (params.doorbell_fd >= 0).then_some(params.doorbell_fd),
         use_fence_for_doorbell: !params.membarrier,
     };
+    let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
     // SAFETY: the side band mapped the rings, zeroed, one side each, and keeps them, the heap and
     // the descriptor until `connection_close`, which comes after the machine's.
-    let opened = unsafe { endpoint.rail_mut().peer_open_shm(PeerIndex(index), &setup) };
+    let opened = unsafe { endpoint.rail_mut().peer_open_shm(peer, &setup) };
     if opened.is_err() {
         return Err(SubmitError::Failed(RequestError::Protocol));
     }
@@ -78,8 +79,9 @@ pub(super) fn tcp_use(
         return Err(broken);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
-    let rail = endpoint.rail_mut();
-    rail.peer_open_tcp(PeerIndex(index), streams).map_err(|error| match error {
+    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
+    endpoint.rail_mut().peer_open_tcp(peer, streams).map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
         // nothing was taken into use: asked again after some progress
         tcp::PeerOpenError::Again => SubmitError::Again,
@@ -91,7 +93,7 @@ pub(super) fn tcp_use(
         eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
-        lanes: 1,
+        lanes,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())

@@ -27,7 +27,7 @@ impl Machine {
     #[inline(always)]
     pub(super) fn wants_time(&self) -> bool {
         match self {
-            Machine::Host(endpoint) => endpoint.rail().wants_time(),
+            Machine::Host(endpoint) => endpoint.wants_time() || endpoint.rail().wants_time(),
             Machine::Loopback(_) => false,
         }
     }

@@ -9,10 +9,12 @@ pub mod device;
 pub mod endpoint;
 pub mod error;
 mod join;
+mod lanes;
 mod link_memory;
 pub mod log;
 mod machine;
 mod network;
+mod news;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]
@@ -24,7 +26,7 @@ pub mod shared;
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
 };
 pub use options::Options;
 pub use shared::{Attempt, Half, Shared};

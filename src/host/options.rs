@@ -3,7 +3,8 @@
 
 use super::device::DeviceKind;
 use super::endpoint::Known;
-use super::error::OpenError;
+use super::error::{OpenError, RingsError};
+use super::lanes::LaneKnown;
 use super::shared::Shared;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::ring::Indices;
@@ -37,7 +38,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             device: DeviceKind::Host,
-            limits: Limits::default(),
+            limits: Limits { rails_max: RAILS_MAX_DEFAULT, ..Limits::default() },
             eager_bytes_max: Bytes::kib(8),
             send_ring_bytes: 64 << 10,
             write_ring_bytes: 32 << 10,
@@ -47,6 +48,8 @@ impl Default for Options {
     }
 }
 
+/// Rails of one connection, where nobody says otherwise: one may die.
+const RAILS_MAX_DEFAULT: u32 = 2;
 /// The longest send ring; the block has room to account for its lines.
 pub const SEND_RING_BYTES_MAX: u32 = 128 << 10;
 /// Shortest ring.
@@ -65,9 +68,16 @@ pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
     Bytes((send_ring_bytes / 4 - 64) as u64).min(Bytes(SHM_PAYLOAD_MAX as u64))
 }
 
+/// Lanes of one connection that the side band may bring.
+pub(super) const fn lanes_each(limits: &Limits) -> usize {
+    if limits.rails_max > 1 { limits.rails_max as usize } else { 0 }
+}
+
 /// Events that the side band may be ahead of the data thread.
 pub(super) const fn events(limits: &Limits) -> usize {
-    (2 * limits.connections_max as usize).next_power_of_two()
+    // of each connection that it stands and that it is gone, and of each lane the same
+    let each = 2 + if limits.rails_max > 1 { 2 * limits.rails_max as usize } else { 0 };
+    (each * limits.connections_max as usize).next_power_of_two()
 }
 
 /// Ops that a rail may have outstanding, all connections together; a power of two. Short messages
@@ -79,7 +89,7 @@ const fn ops(limits: &Limits) -> u32 {
 
 const fn shm_limits(limits: &Limits) -> shm::Limits {
     shm::Limits {
-        peers_max: limits.connections_max,
+        peers_max: limits.peers_max(),
         regions_max: limits.regions_max + 1,
         ops_max: ops(limits),
         send_ring_bytes: SEND_RING_BYTES_MAX,
@@ -89,7 +99,7 @@ const fn shm_limits(limits: &Limits) -> shm::Limits {
 
 pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::Limits {
     let shm = shm_limits(limits);
-    let peers_max = limits.connections_max;
+    let peers_max = limits.peers_max();
     let shm = if device.rails().shm { shm } else { shm::Limits { peers_max: 0, ..shm } };
     mixed::Limits { shm, peers_max }
 }
@@ -97,7 +107,7 @@ pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::
 /// Writes of one connection over TCP are cut into stripes: a few of them fly, of many connections.
 pub(super) const fn tcp_limits(limits: &Limits, streams: u32) -> tcp::Limits {
     let ops_max = 4 * ops(limits);
-    tcp::Limits { peers_max: limits.connections_max, ops_max, streams }
+    tcp::Limits { peers_max: limits.peers_max(), ops_max, streams }
 }
 
 pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
@@ -110,9 +120,48 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
     }
 }
 
+/// What [`Options::storage_bytes`] adds up, in bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct StorageTerms {
+    /// An endpoint without anything.
+    pub fixed: u32,
+    /// A connection without requests.
+    pub connection: u32,
+    /// A send and a group of eight receives of one connection.
+    pub request: u32,
+    /// A transfer that is under way, and news from the side band.
+    pub operation: u32,
+    /// Registered memory.
+    pub region: u32,
+    /// A connection that may have several rails.
+    pub several: u32,
+    /// Each of them.
+    pub rail: u32,
+}
+
+impl StorageTerms {
+    /// Of all devices but the loopback.
+    pub const HOST: StorageTerms = StorageTerms {
+        fixed: 8192,
+        connection: 4096,
+        request: 880,
+        operation: 512,
+        region: 144,
+        several: 10240,
+        rail: 2560,
+    };
+    /// Of the loopback device.
+    pub const LOOPBACK: StorageTerms = StorageTerms {
+        connection: StorageTerms::HOST.connection + 90112,
+        operation: StorageTerms::HOST.operation + 512,
+        ..StorageTerms::HOST
+    };
+}
+
 /// What the side band and the data thread keep of connections, and their sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 4] = [
+pub const RECORD_SIZES: [(&str, usize); 5] = [
     ("Known", size_of::<Known>()),
+    ("LaneKnown", size_of::<LaneKnown>()),
     ("BandEvent", size_of::<Cell<BandEvent>>()),
     ("Indices", size_of::<Indices>()),
     ("Shared", size_of::<Shared>()),
@@ -125,20 +174,64 @@ impl Options {
         let ring = |bytes: u32, max: u32| {
             bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes)
         };
-        let rings = ring(self.send_ring_bytes, SEND_RING_BYTES_MAX)
-            && ring(self.write_ring_bytes, WRITE_RING_BYTES_MAX);
-        let eager = rings && self.eager_bytes_max <= eager_bytes_max(self.send_ring_bytes);
-        if eager { Ok(()) } else { Err(OpenError::Rings) }
+        let (send, write) = (self.send_ring_bytes, self.write_ring_bytes);
+        if !ring(send, SEND_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Send(send)));
+        }
+        if !ring(write, WRITE_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Write(write)));
+        }
+        let (bytes, most) = (self.eager_bytes_max.0, eager_bytes_max(send).0);
+        if bytes > most {
+            return Err(OpenError::Rings(RingsError::Eager { bytes, most, ring: send }));
+        }
+        Ok(())
+    }
+
+    /// Bytes of storage that a program gives: the sum that stands as a macro in the C header. It
+    /// has some room to spare, so that a later library of the same ABI still fits into a program's
+    /// arrays.
+    pub fn storage_bytes(&self) -> usize {
+        let Limits { connections_max, requests_max, regions_max, rails_max } = self.limits;
+        let connections = connections_max as usize;
+        let operations = connections.next_power_of_two().max(16);
+        let terms = match self.device {
+            DeviceKind::Loopback => StorageTerms::LOOPBACK,
+            DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => StorageTerms::HOST,
+        };
+        terms.fixed as usize
+            + connections * terms.connection as usize
+            + connections * requests_max as usize * terms.request as usize
+            + operations * terms.operation as usize
+            + regions_max as usize * terms.region as usize
+            + match rails_max {
+                1 => 0,
+                _ => connections * (terms.several + rails_max * terms.rail) as usize,
+            }
+    }
+
+    /// The options as they are used: where a connection cannot have a second rail, nothing is kept
+    /// for one.
+    pub(super) const fn effective(mut self) -> Options {
+        if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory) {
+            self.limits.rails_max = 1;
+        }
+        self
     }
 
     /// Bytes of the block for these options: what [`super::Endpoint::open`] cuts, to the byte.
     pub const fn bytes(&self) -> usize {
+        self.effective().bytes_cut()
+    }
+
+    const fn bytes_cut(&self) -> usize {
         let connections = self.limits.connections_max as usize;
         let band = bytes_for::<AtomicU64>(1)
             + 2 * bytes_for::<AtomicU32>(connections)
             + lines(core::mem::size_of::<Indices>())
             + bytes_for::<Cell<BandEvent>>(events(&self.limits))
             + bytes_for::<Known>(connections)
+            + bytes_for::<LaneKnown>(connections * lanes_each(&self.limits))
             + bytes_for::<Shared>(1);
         let rail = match self.device {
             DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {

@@ -2,15 +2,18 @@
 
 extern crate std;
 
+use super::device::{DeviceKind, Rails};
 use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
+use super::lanes::LaneKnown;
 use super::link_memory::HostMemory;
 use super::machine::Machine;
 use super::network::Network;
+use super::news::{self, note};
 use super::options::{self, Options};
 use super::own::Own;
 use super::settings::Environment;
-use super::shared::{Half, RailDomain, SetUp, Shared, note};
+use super::shared::{Half, RailDomain, SetUp, Shared};
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
@@ -25,6 +28,7 @@ use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
+use crate::wire::hello::AddressList;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -42,6 +46,7 @@ pub(super) struct Tables {
     producer: Producer<'static, BandEvent>,
     consumer: Consumer<'static, BandEvent>,
     known: &'static mut [Known],
+    lanes: &'static mut [LaneKnown],
 }
 
 impl From<BlockTooSmall> for OpenError {
@@ -82,7 +87,9 @@ impl Tables {
         let cells = block.filled_with(count, || Cell::new(nothing))?;
         let (producer, consumer) = ring::split(indices, cells);
         let known = block.filled(connections, Known::NOTHING)?;
-        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known })
+        let lanes = connections * options::lanes_each(&options.limits);
+        let lanes = block.filled(lanes, LaneKnown::NOTHING)?;
+        Ok(Tables { pool: Pool::new(head, next), generations, producer, consumer, known, lanes })
     }
 }
 
@@ -147,6 +154,7 @@ impl Parts {
             kernel_copy: environment.kernel_copy,
         };
         let linger = environment.peer_timeout;
+        let (device, rails, addresses) = (options.device, network.rails, network.addresses);
         let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
             pool: tables.pool,
@@ -154,12 +162,16 @@ impl Parts {
             events: tables.producer,
         };
         let band = Band::open(config, shared_tables, memory);
-        let set_up = SetUp::Band(band.map_err(OpenError::Band)?);
+        let band = band.map_err(OpenError::Band)?;
+        news::opened(device, rails, &addresses, band.node_id());
+        let set_up = SetUp::Band(band);
         let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
             machine: Machine::Host(machine),
             known: tables.known,
+            lanes: tables.lanes,
+            lanes_fresh: 0,
             events: tables.consumer,
             mailbox_key: key,
             generations,
@@ -198,8 +210,8 @@ impl Parts {
             groups_max: self.options.limits.requests_max,
             credits: CREDITS,
             eager_bytes_max: self.options.eager_bytes_max.0 as u32,
-            data_rails: 1,
-            control_rails: 1,
+            data_rails: self.options.limits.rails_max,
+            control_rails: self.options.limits.rails_max,
             features: 0,
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,
@@ -225,8 +237,11 @@ impl Parts {
             .map_err(|_| OpenError::Storage)?;
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
+        let node_id = self.environment.node_id.or_else(|| crate::connect::node_id().ok());
+        let nowhere = Rails { shm: false, tcp: false };
+        news::opened(DeviceKind::Loopback, nowhere, &AddressList::EMPTY, node_id.unwrap_or(0));
         let Parts { regions, tables, half, heap, wake, .. } = self;
-        let Tables { pool, generations, producer, consumer, known } = tables;
+        let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);
         let shared = Shared {
             regions,
@@ -243,6 +258,8 @@ impl Parts {
         Ok(Endpoint {
             machine,
             known,
+            lanes,
+            lanes_fresh: 0,
             events: consumer,
             mailbox_key,
             generations,
@@ -270,8 +287,8 @@ fn band_config(
         node_id: environment.node_id,
         rails: network.rail_bits(),
         streams: environment.tcp_streams,
-        lanes_max: 1,
-        lanes_wish: 1,
+        lanes_max: options.limits.rails_max,
+        lanes_wish: environment.tcp_rails,
         addresses: network.addresses,
         bind: environment.socket_ifname.is_some(),
         membarrier: wake::barrier_register(),

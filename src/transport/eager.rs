@@ -179,7 +179,7 @@ impl<P: Provider> Endpoint<'_, P> {
             state: SendState::Queued,
             ..SendRecord::FREE
         };
-        self.carried_mut(at).fill(0);
+        self.carried_clear(at);
         self.regions.pin(region);
         self.queue_append(index, record);
         if self.sends_step(index) {

@@ -3,7 +3,7 @@
 
 use super::limits::{CREDITS, Config, EARLY_MAX, KEPT_BYTES, Limits, POLL_BATCH, STREAM_KEPT};
 use super::mr::{CtrlMr, DataMrs, Kept, Scratch, SpanError};
-use super::rail::Lane;
+use super::rail::{Lane, LaneMeter};
 use super::records::{
     Connection, ConnectionState, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord,
     StreamRecord,
@@ -100,6 +100,8 @@ pub struct Endpoint<'m, P: Provider> {
     pub(super) early: &'m mut [EarlySend],
     pub(super) held: &'m mut [HeldMessage],
     pub(super) lanes: &'m mut [Lane],
+    /// By lane, where there may be several.
+    pub(super) meters: &'m mut [LaneMeter],
     /// Which stripes of each send each lane has carried and not been relieved of.
     pub(super) carried: &'m mut [u64],
     pub(super) stream: &'m mut [StreamRecord],
@@ -147,9 +149,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let connections = limits.connections_max as usize;
         let requests = connections * limits.requests_max as usize;
         let rails = limits.rails_max as usize;
-        let (stream, kept) = match rails {
-            1 => (0, 0),
-            _ => (STREAM_KEPT as usize, KEPT_BYTES as usize),
+        let (meters, stream, kept) = match rails {
+            1 => (0, 0, 0),
+            _ => (rails, STREAM_KEPT as usize, KEPT_BYTES as usize),
         };
         let early = EarlySend { tag: 0, number: Seq(0) };
         assert!(rail.caps().copies_at_post);
@@ -171,7 +173,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             early: block.filled(connections * EARLY_MAX as usize, early)?,
             held: block.filled(connections * CREDITS as usize, HeldMessage::FREE)?,
             lanes: block.filled(connections * rails, Lane::DOWN)?,
-            carried: block.slice(requests * rails)?,
+            meters: block.filled(connections * meters, LaneMeter::NONE)?,
+            carried: block.slice(requests * limits.carried_words())?,
             stream: block.filled(connections * stream, StreamRecord::FREE)?,
             kept: Kept::carve(block, connections * kept)?,
             work: BitSet::new(block.slice(bitset::words(connections))?),

@@ -5,8 +5,8 @@
 //! sends and lines were lost, and that none of them can still arrive: those it sends again on
 //! other lanes. A stripe thus belongs to one lane in one generation at any time.
 //!
-//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one of
-//! each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
+//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one
+//! of each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
 //!
 //! [`RECEIVES_SPARE`]: super::limits::RECEIVES_SPARE
 #![forbid(unsafe_code)]
@@ -249,7 +249,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return Ok(());
         }
         entry.state = LaneState::Up;
-        entry.stats.joins += 1;
+        self.meter_mut(index, lane).stats.joins += 1;
         let c = &mut self.connections[index];
         c.up |= 1 << lane;
         c.stranded_at = None;
@@ -357,7 +357,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn arrivals_take(&mut self, index: usize, report: &Report) {
         for entry in report.entries() {
             if let Some(at) = self.send_by_token(index, entry.token) {
-                self.sends[at].arrived |= entry.arrived;
+                *self.arrived_mut(at) |= entry.arrived;
             }
         }
     }
@@ -407,13 +407,14 @@ impl<P: Provider> Endpoint<'_, P> {
     fn send_relieve(&mut self, index: usize, record: u8, lane: u8) {
         let at = self.send_at(index, record);
         let carried = core::mem::take(&mut self.carried_mut(at)[usize::from(lane)]);
+        let arrived = *self.arrived_mut(at);
         let send = &mut self.sends[at];
         let bound = matches!(send.state, SendState::Writing | SendState::Waiting);
         if carried == 0 || !bound {
             return;
         }
         send.written |= carried;
-        let missing = if send.delivered { 0 } else { carried & !send.arrived };
+        let missing = if send.delivered { 0 } else { carried & !arrived };
         send.posted &= !missing;
         send.written &= !missing;
         if missing == 0 {
@@ -424,7 +425,7 @@ impl<P: Provider> Endpoint<'_, P> {
         // the peer never spent a receive on them
         let c = &mut self.connections[index];
         c.consumed = Seq(c.consumed.0.wrapping_sub(moved));
-        self.lane_mut(index, lane).stats.moved += u64::from(moved);
+        self.meter_mut(index, lane).stats.moved += u64::from(moved);
         self.stats.stripes_moved += u64::from(moved);
     }
 

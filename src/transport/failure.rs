@@ -62,7 +62,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
             let (_, bytes) = cut.stripe(u32::from(stripe), send.length);
             let now = self.now;
-            self.lane_mut(index, lane).load.completed(bytes, now);
+            self.meter_mut(index, lane).load.completed(bytes, now);
             // lanes that had enough on their way may take more
             self.work.insert(index);
         }

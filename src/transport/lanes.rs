@@ -5,7 +5,7 @@ use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
-use super::rail::{CtrlSpan, Lane, LaneState, LaneStats};
+use super::rail::{CtrlSpan, Lane, LaneMeter, LaneState, LaneStats};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
 };
@@ -66,20 +66,28 @@ impl<P: Provider> Endpoint<'_, P> {
         &mut self.lanes[at]
     }
 
+    /// What a lane of several carries.
+    #[inline]
+    pub(super) fn meter_mut(&mut self, index: usize, lane: u8) -> &mut LaneMeter {
+        let at = self.lane_at(index, lane);
+        &mut self.meters[at]
+    }
+
     /// How a lane is.
     pub fn lane_view(&self, connection: ConnectionIndex, lane: u8) -> Option<LaneView> {
         let c = self.connections.get(connection.as_usize())?;
         if c.state == ConnectionState::Free || lane >= c.lane_count {
             return None;
         }
-        let entry = self.lane(connection.as_usize(), lane);
+        let at = self.lane_at(connection.as_usize(), lane);
+        let (entry, meter) = (&self.lanes[at], self.meters.get(at).unwrap_or(&LaneMeter::NONE));
         Some(LaneView {
             state: entry.state,
             generation: entry.generation,
             code: entry.code,
-            speed: entry.load.speed,
+            speed: meter.load.speed,
             control: c.control == lane,
-            stats: entry.stats,
+            stats: meter.stats,
         })
     }
 
@@ -126,8 +134,13 @@ impl<P: Provider> Endpoint<'_, P> {
             held_free: 0,
             ..Connection::FREE
         };
-        *self.lane_mut(index, 0) =
-            Lane { state: LaneState::Up, fence: Fence::Needed, peer_fenced: false, ..Lane::DOWN };
+        *self.lane_mut(index, 0) = Lane {
+            state: LaneState::Up,
+            fence: Fence::Needed,
+            peer_fenced: false,
+            generation: 1,
+            ..Lane::DOWN
+        };
     }
 
     /// Makes every record of a connection free; requests of its earlier use are stale from now on.
@@ -138,22 +151,48 @@ impl<P: Provider> Endpoint<'_, P> {
             self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
             let generation = self.groups[at].generation;
             self.groups[at] = GroupRecord { generation, ..GroupRecord::FREE };
-            self.carried_mut(at).fill(0);
+            self.carried_clear(at);
         }
         for record in 0..CREDITS as u8 {
             let next = if u32::from(record) + 1 < CREDITS { record + 1 } else { NIL };
             let at = self.held_at(index, record);
             self.held[at] = HeldMessage { next, ..HeldMessage::FREE };
         }
-        let first = index << self.lane_bits;
-        self.lanes[first..first + (1 << self.lane_bits)].fill(Lane::DOWN);
+        let (first, end) = (index << self.lane_bits, (index + 1) << self.lane_bits);
+        self.lanes[first..end].fill(Lane::DOWN);
+        if let Some(meters) = self.meters.get_mut(first..end) {
+            meters.fill(LaneMeter::NONE);
+        }
     }
 
-    /// By lane, the stripes of a send that it has carried.
+    /// By lane, the stripes of a send that it has carried. Where there is one lane at most, nobody
+    /// asks.
     #[inline]
     pub(super) fn carried_mut(&mut self, send_at: usize) -> &mut [u64] {
-        let first = send_at << self.lane_bits;
+        let (first, _) = self.carried_place(send_at);
         &mut self.carried[first..first + (1 << self.lane_bits)]
+    }
+
+    /// The stripes of a send that the peer has said it has.
+    #[inline]
+    pub(super) fn arrived_mut(&mut self, send_at: usize) -> &mut u64 {
+        let (first, each) = self.carried_place(send_at);
+        &mut self.carried[first + each - 1]
+    }
+
+    /// Nothing of a send was carried yet.
+    #[inline]
+    pub(super) fn carried_clear(&mut self, send_at: usize) {
+        if self.lane_bits != 0 {
+            let (first, each) = self.carried_place(send_at);
+            self.carried[first..first + each].fill(0);
+        }
+    }
+
+    #[inline]
+    fn carried_place(&self, send_at: usize) -> (usize, usize) {
+        let each = (1 << self.lane_bits) + 1;
+        (send_at * each, each)
     }
 
     /// Posts an op on one lane and keeps count of what is in flight.
@@ -204,7 +243,7 @@ impl<P: Provider> Endpoint<'_, P> {
         entry.probe_due = false;
         entry.code = code;
         entry.failed_at = now;
-        entry.stats.failures += 1;
+        self.meter_mut(index, lane).stats.failures += 1;
         let c = &mut self.connections[index];
         c.up &= !(1 << lane);
         c.report.due = true;
@@ -221,10 +260,14 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.up == 0 && c.stranded_at.is_none() {
             c.stranded_at = Some(now);
         }
+        let lost = c.lost.filter(|_| c.up == 0);
         self.stats.lane_failures += 1;
         self.news += 1;
         self.work.insert(index);
         self.troubled.insert(index);
+        if let Some(cause) = lost {
+            self.connection_lost(ConnectionIndex(index as u32), cause);
+        }
     }
 
     /// Posts the fences of failed lanes; says whether one had no room.
@@ -290,10 +333,16 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A lane is fenced here: its operations read no source any more, and what came on it is known.
     fn lane_fenced(&mut self, index: usize, lane: u8) {
         self.lane_mut(index, lane).state = LaneState::Fenced;
-        self.lane_mut(index, lane).load.reset();
+        let several = self.connections[index].fails_over();
+        if several {
+            self.meter_mut(index, lane).load.reset();
+        }
         for record in 0..self.limits.requests_max as u8 {
             let at = self.send_at(index, record);
-            let carried = self.carried_mut(at)[usize::from(lane)];
+            let carried = match several {
+                true => self.carried_mut(at)[usize::from(lane)],
+                false => 0,
+            };
             if carried != 0 && self.sends[at].state != SendState::Free {
                 self.sends[at].written |= carried;
                 self.send_settle(index, record);
@@ -335,7 +384,8 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         if cause != DownCause::Closed {
-            return self.lane_fail(index, lane, 0);
+            let code = if let DownCause::Broken(code) = cause { code } else { 0 };
+            return self.lane_fail(index, lane, code);
         }
         // what was sent on others before may still be on its way
         self.lane_mut(index, lane).closed = true;
@@ -346,14 +396,21 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
-    /// A connection's peer is gone, whatever its lanes say.
+    /// A connection's peer is gone: the connection ends, if it has several lanes when the last of
+    /// them has.
     pub fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let index = connection.as_usize();
-        self.connections[index].peer_down = true;
+        let c = &mut self.connections[index];
+        c.peer_down = true;
+        if c.fails_over() && c.up != 0 && cause != DownCause::Closed {
+            c.lost = Some(cause);
+            return;
+        }
         let error = match cause {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
+            DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
     }
@@ -372,7 +429,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !down {
             return false;
         }
-        let Lane { stats, peer_past, .. } = *entry;
+        let Lane { reserve, peer_past, .. } = *entry;
         *self.lane_mut(index, lane) = Lane {
             state: LaneState::Joining,
             fence: Fence::Needed,
@@ -380,8 +437,7 @@ impl<P: Provider> Endpoint<'_, P> {
             probe_due: true,
             generation,
             peer_past,
-            reserve: entry.reserve,
-            stats,
+            reserve,
             ..Lane::DOWN
         };
         self.lanes_down.remove(self.lane_at(index, lane));
@@ -391,6 +447,12 @@ impl<P: Provider> Endpoint<'_, P> {
             self.lane_fail(index, lane, 0);
         }
         true
+    }
+
+    /// Whether [`Endpoint::next_lane_down`] has one to name. *Cost*: one load.
+    #[inline(always)]
+    pub fn has_lane_down(&self) -> bool {
+        !self.lanes_down.is_empty()
     }
 
     /// The next lane that is down: its end may be detached from the rail, and opened again for
@@ -458,18 +520,18 @@ impl<P: Provider> Endpoint<'_, P> {
             return Some(0);
         }
         let first = index << self.lane_bits;
-        let lanes = &self.lanes[first..first + usize::from(c.lane_count)];
+        let count = usize::from(c.lane_count);
         let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];
         let mut usable = c.up;
-        for (lane, (load, entry)) in loads.iter_mut().zip(lanes).enumerate() {
-            *load = entry.load;
-            usable &= !(u8::from(entry.reserve) << lane);
+        for (lane, load) in loads[..count].iter_mut().enumerate() {
+            *load = self.meters[first + lane].load;
+            usable &= !(u8::from(self.lanes[first + lane].reserve) << lane);
         }
         let usable = if usable == 0 { c.up } else { usable };
         if usable == 0 {
             return None;
         }
-        super::schedule::pick(&loads[..lanes.len()], usable, bytes, c.turn, self.now)
+        super::schedule::pick(&loads[..count], usable, bytes, c.turn, self.now)
     }
 
     /// What has a deadline: lanes that are not fenced, reports that do not come, no lane at all.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::mr::SCRATCH_BYTES;
-use super::rail::Lane;
+use super::rail::{Lane, LaneMeter};
 use super::records::{
     Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
 };
@@ -138,10 +138,18 @@ impl Limits {
     /// stripe, and, where there may be several, what of the stream is kept to be sent again.
     pub const fn lanes_bytes(&self) -> usize {
         let rails = self.rails_max as usize;
-        let kept = bytes_for::<StreamRecord>(STREAM_KEPT as usize) + lines(KEPT_BYTES as usize);
+        let kept = bytes_for::<StreamRecord>(STREAM_KEPT as usize)
+            + lines(KEPT_BYTES as usize)
+            + bytes_for::<LaneMeter>(rails);
         bytes_for::<Lane>(rails)
-            + bytes_for::<u64>(self.requests_max as usize * rails)
+            + bytes_for::<u64>(self.requests_max as usize * self.carried_words())
             + if rails > 1 { kept } else { 0 }
+    }
+
+    /// Words for each send where there may be several lanes: which stripes each of them carried,
+    /// and which have arrived.
+    pub(super) const fn carried_words(&self) -> usize {
+        if self.rails_max > 1 { self.rails_max as usize + 1 } else { 0 }
     }
 
     /// Peers that the rail must have room for: one per lane.
@@ -169,7 +177,7 @@ impl Limits {
 }
 
 /// The records that the terms of the formula count, and their sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 10] = [
+pub const RECORD_SIZES: [(&str, usize); 11] = [
     ("Connection", size_of::<Connection>()),
     ("SendRecord", size_of::<SendRecord>()),
     ("GroupRecord", size_of::<GroupRecord>()),
@@ -177,6 +185,7 @@ pub const RECORD_SIZES: [(&str, usize); 10] = [
     ("EarlySend", size_of::<EarlySend>()),
     ("HeldMessage", size_of::<HeldMessage>()),
     ("Lane", size_of::<Lane>()),
+    ("LaneMeter", size_of::<LaneMeter>()),
     ("StreamRecord", size_of::<StreamRecord>()),
     ("RegionSlot", size_of::<RegionSlot>()),
     ("region keys", size_of::<[u64; RAILS_MAX]>()),

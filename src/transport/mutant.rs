@@ -90,8 +90,8 @@ mod proof {
                 let entry = self.lane(index, lane);
                 (entry.state, entry.fence, entry.peer_fenced, entry.peer_past).hash(out);
                 (entry.closed, entry.probe_due, entry.generation, entry.ops_in_flight).hash(out);
-                entry.load.flying.hash(out);
                 let at = self.lane_at(index, lane);
+                self.meters.get(at).map(|meter| meter.load.flying).hash(out);
                 (self.lanes_down.next_from(at) == Some(at)).hash(out);
             }
             self.requests_digest(index, out);

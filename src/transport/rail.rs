@@ -140,8 +140,22 @@ pub(super) struct Lane {
     pub ops_in_flight: u32,
     /// When it failed.
     pub failed_at: Instant,
+}
+
+/// What one of several lanes carries, and has carried.
+#[repr(align(64))]
+#[derive(Copy, Clone, Debug)]
+pub(super) struct LaneMeter {
     pub load: Load,
     pub stats: LaneStats,
+}
+
+impl LaneMeter {
+    /// Nothing yet.
+    pub const NONE: LaneMeter = LaneMeter {
+        load: Load::IDLE,
+        stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },
+    };
 }
 
 impl Lane {
@@ -158,8 +172,6 @@ impl Lane {
         generation: 0,
         ops_in_flight: 0,
         failed_at: Instant(0),
-        load: Load::IDLE,
-        stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },
     };
 
     /// Whether nothing is in flight on it any more, in either direction.

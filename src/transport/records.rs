@@ -23,7 +23,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::seq::{Seq, SeqWindow};
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
-use crate::fabric::RecvSlot;
+use crate::fabric::{DownCause, RecvSlot};
 
 /// End of a list of records.
 pub const NIL: u8 = u8::MAX;
@@ -124,6 +124,8 @@ pub struct Connection {
     pub taken_told: Seq,
     pub taken_bytes: u32,
     pub report: ReportState,
+    /// The peer is gone, and lanes still have something of it.
+    pub lost: Option<DownCause>,
     /// When the last lane failed.
     pub stranded_at: Option<Instant>,
     /// What our lines say, and what the peer's must say.
@@ -254,6 +256,7 @@ impl Connection {
         taken_told: Seq(0),
         taken_bytes: 0,
         report: ReportState::NONE,
+        lost: None,
         stranded_at: None,
         epoch: 1,
         peer_epoch: 1,
@@ -326,8 +329,6 @@ pub struct SendRecord {
     pub posted: u64,
     /// Stripes whose source is free again.
     pub written: u64,
-    /// Stripes that the peer has said it has.
-    pub arrived: u64,
     pub stripe_bytes: u64,
     pub tag: i32,
     pub number: Seq,
@@ -352,7 +353,6 @@ impl SendRecord {
         target: DataSpan::NONE,
         posted: 0,
         written: 0,
-        arrived: 0,
         stripe_bytes: 0,
         tag: 0,
         number: Seq(0),

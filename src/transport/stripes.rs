@@ -59,7 +59,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let Ok(posted) = self.post_on(index, lane, id, write) else {
                 return false;
             };
-            self.stripe_left(index, at, lane, stripe, length, posted);
+            self.stripe_left(index, at, (lane, stripe), length, posted);
         }
         self.sends[at].state = SendState::Waiting;
         self.send_settle(index, record);
@@ -72,8 +72,7 @@ impl<P: Provider> Endpoint<'_, P> {
         &mut self,
         index: usize,
         at: usize,
-        lane: u8,
-        stripe: u32,
+        (lane, stripe): (u8, u32),
         bytes: u64,
         posted: Posted,
     ) {
@@ -88,13 +87,13 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         if several {
             self.carried_mut(at)[usize::from(lane)] |= 1 << stripe;
-            let entry = self.lane_mut(index, lane);
-            entry.load.posted(bytes, now);
+            let meter = self.meter_mut(index, lane);
+            meter.load.posted(bytes, now);
             if posted == Posted::Done {
-                entry.load.completed(bytes, now);
+                meter.load.completed(bytes, now);
             }
-            entry.stats.bytes += bytes;
-            entry.stats.stripes += 1;
+            meter.stats.bytes += bytes;
+            meter.stats.stripes += 1;
         }
     }
 }

@@ -37,7 +37,7 @@ impl Watch {
 /// Options that need little memory.
 pub fn small(connections_max: u32) -> Options {
     Options {
-        limits: Limits { connections_max, requests_max: 32, regions_max: 64 },
+        limits: Limits { connections_max, requests_max: 32, regions_max: 64, rails_max: 2 },
         heap_bytes: Bytes::mib(1024),
         ..Options::default()
     }

@@ -101,6 +101,9 @@ enum Event {
     Down { lane: usize },
 }
 
+/// Head and payload of a send.
+type Message = (Head, Vec<u8>);
+
 /// Everything that the network holds. Sides are 0 and 1.
 pub struct Net {
     /// Whether ops are complete when they are posted, as on a socket, or when they have landed.
@@ -108,7 +111,7 @@ pub struct Net {
     pub ends: [[End; LANES]; 2],
     flights: [[VecDeque<Flight>; LANES]; 2],
     events: [VecDeque<Event>; 2],
-    slots: [[Vec<Option<(Head, Vec<u8>)>>; LANES]; 2],
+    slots: [[Vec<Option<Message>>; LANES]; 2],
     /// What stands in the mailbox of a side, by distance from its start.
     lines: [BTreeMap<u64, Line>; 2],
     /// Where the mailboxes really are.
@@ -224,7 +227,7 @@ impl Net {
         unsafe { self.mailboxes[to].add(offset as usize).copy_from(line.as_ptr(), line.len()) };
     }
 
-    fn slot_take(&mut self, side: usize, lane: usize, message: (Head, Vec<u8>)) -> usize {
+    fn slot_take(&mut self, side: usize, lane: usize, message: Message) -> usize {
         let slots = &mut self.slots[side][lane];
         let slot = slots.iter().position(Option::is_none).unwrap_or_else(|| {
             slots.push(None);

@@ -92,7 +92,7 @@ pub fn draw(random: &mut Random, pull: bool) -> Lanes {
         released: [!1; 2],
         alive: 1,
         kills: 0,
-        generations: [0; LANES_MAX as usize],
+        generations: [1, 0, 0, 0],
     }
 }
 
