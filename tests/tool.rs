@@ -300,8 +300,9 @@ fn info_marks_values_that_are_ignored() {
 #[test]
 fn info_says_the_storage_that_a_program_must_give_and_the_hosts_number() {
     let text = info_with(&[("CROSSTIE_NODE_ID", "2a")]);
-    // XTIE_ENDPOINT_BYTES(64, 32, 256): 8192 + 64 * 4096 + 64 * 32 * 880 + 64 * 512 + 256 * 144
-    assert!(text.contains(" 2142208 bytes of storage"), "{text}");
+    // XTIE_ENDPOINT_BYTES(64, 32, 256): 8192 + 64 * 4096 + 64 * 32 * 880 + 64 * 512 + 256 * 144,
+    // and for two rails 64 * (10240 + 2 * 2560)
+    assert!(text.contains(" 3125248 bytes of storage"), "{text}");
     assert!(line_of(&text, "node").contains("000000000000002a (CROSSTIE_NODE_ID)"), "{text}");
 }
 

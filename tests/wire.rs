@@ -10,7 +10,7 @@ use crosstie::wire::DecodeError;
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
 use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle};
-use crosstie::wire::head::{KIND_DESCRIPTOR, KIND_EAGER, KIND_START, SendHead};
+use crosstie::wire::head::*;
 use crosstie::wire::hello::{
     ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
     RefuseReason, RefusedHello, StreamHello,
@@ -150,6 +150,7 @@ fn link_hello() -> LinkHello {
         proof_low: n128(0xb0),
         proof_high: n128(0xc0),
         lanes: n32(0xd0),
+        resume: n128(0xd8),
     }
 }
 
@@ -209,7 +210,11 @@ fn w1_send_head() {
     ]);
     assert_eq!(head(KIND_START, 64).encode(), expected);
     assert_eq!(SendHead::decode(&expected), Ok(head(KIND_START, 64)));
-    let refused = [(0, 0), (4, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
+    for kind in [KIND_REPORT, KIND_REPORT_READ, KIND_PROBE] {
+        assert_eq!(SendHead::decode(&head(kind, 0).encode()), Ok(head(kind, 0)));
+        assert_eq!(SendHead::decode(&head(kind, 1).encode()), Err(DecodeError::Field));
+    }
+    let refused = [(0, 0), (7, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
     for (kind, stripes) in refused.into_iter().chain([(KIND_START, 65)]) {
         let decoded = SendHead::decode(&head(kind, stripes).encode());
         assert_eq!(decoded, Err(DecodeError::Field), "kind {kind}, {stripes} stripes");
@@ -364,6 +369,7 @@ fn w8_bodies() {
         (144, &run::<8>(0xa0)),
         (160, &run::<32>(0xb0)),
         (192, &run::<4>(0xd0)),
+        (200, &run::<16>(0xd8)),
     ]);
     assert_eq!(link_hello().encode(), link);
     assert_eq!(LinkHello::from_bytes(&link), link_hello());

@@ -58,8 +58,8 @@ pub struct BandConfig {
     /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
     pub key: Option<Key>,
     /// How long a peer may be silent before it is reported; one of another host counts as dead if
-    /// its host has acknowledged nothing for so long. 10 s is usual; [`Span`]`(0)`: nobody is
-    /// asked.
+    /// its host has acknowledged nothing for so long, on the link, and then on any lane. 10 s is
+    /// usual; [`Span`]`(0)`: nobody is asked.
     pub peer_deadline: Span,
     /// Our numbers in every connection.
     pub template: LocalTemplate,

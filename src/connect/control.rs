@@ -105,6 +105,19 @@ pub enum Note {
         /// How long its host has acknowledged nothing of that lane.
         silent: Span,
     },
+    /// The path of a link is gone while a connection of several lanes stands: the link is dialled
+    /// again, and the other lanes go on.
+    LinkLost {
+        /// Who.
+        peer: Peer,
+    },
+    /// A link that was reported as lost is back.
+    LinkBack {
+        /// Who.
+        peer: Peer,
+        /// How long it was away.
+        lost: Span,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
     /// A connection stands; once per connection.
@@ -173,6 +186,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub chains: Chains,
     /// Links whose handshake goes on.
     pub half_open: Marks,
+    /// Links that were lost, and may come back.
+    pub lost: Marks,
     /// A row of [`BUFFER_BYTES`] per link; the kernel gives them memory when they are touched.
     pub buffers: Vec<u8>,
     pub connections: Vec<Connection>,
@@ -220,6 +235,14 @@ pub(super) struct Control<M: LinkMemory> {
     pub closed: bool,
 }
 
+/// Whether there is room for anything, and a way to reach anybody.
+fn is_sound(config: &BandConfig) -> bool {
+    config.links_max != 0
+        && config.listeners_max != 0
+        && config.rails & (RAIL_SHM | RAIL_TCP) != 0
+        && (1..=STREAMS_MAX).contains(&(config.streams as usize))
+}
+
 impl<M: LinkMemory> Control<M> {
     /// Reserves everything that is needed until close.
     pub fn new(
@@ -234,17 +257,12 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
-        let streams = config.streams as usize;
         let rails = config.rails & (RAIL_SHM | RAIL_TCP);
-        if connections == 0 || links == 0 || config.listeners_max == 0 {
-            return Err(OpenError::Tables);
-        }
-        if rails == 0 || streams == 0 || streams > STREAMS_MAX {
+        if connections == 0 || !is_sound(&config) {
             return Err(OpenError::Tables);
         }
         let lanes = lane_count(&config, connections)?;
         let endpoint_id = os::random().map_err(system)?;
-        let word = os::random().map_err(system)? as u64;
         Ok(Control {
             endpoint_id,
             node_id: match config.node_id {
@@ -263,6 +281,7 @@ impl<M: LinkMemory> Control<M> {
             dismissed: Dismissed::NONE,
             chains: Chains::new(links),
             half_open: Marks::new(links),
+            lost: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
             connections: std::vec![Connection::FREE; connections],
             streams: core::iter::repeat_with(Default::default).take(connections).collect(),
@@ -274,7 +293,7 @@ impl<M: LinkMemory> Control<M> {
             greetings: Greetings::new(),
             arena_used: std::vec![0; links * connections.div_ceil(64)],
             rings_bytes,
-            probe: Box::new(AtomicU64::new(word)),
+            probe: Box::new(AtomicU64::new(os::random().map_err(system)? as u64)),
             counters: BandCounters::default(),
             keyed: 0,
             next_look: Instant(u64::MAX),
@@ -349,6 +368,7 @@ impl<M: LinkMemory> Control<M> {
         self.lanes_look(now);
         self.handshakes_look(now);
         self.liveness(now);
+        self.outages_look(now);
         self.stalls_look(now);
     }
 

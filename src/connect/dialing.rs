@@ -5,6 +5,7 @@ extern crate std;
 
 use super::address::{self, Address};
 use super::channel::Channel;
+use super::connection::NONE;
 use super::control::{Control, RETRY, TOKEN_LINK};
 use super::error::ConnectError;
 use super::event::{Rail, Side};
@@ -44,7 +45,13 @@ impl<M: LinkMemory> Control<M> {
         let local = same_host && says_local && self.config.rails & RAIL_SHM != 0;
         let route = match self.config.rails & RAIL_TCP {
             0 => Route::NONE,
-            _ => Route::to(handle, self.config.addresses.as_slice(), same_host),
+            _ => {
+                let mut route = Route::to(handle, self.config.addresses.as_slice(), same_host);
+                if let Some(lost) = self.path_lost(handle.endpoint_id) {
+                    route.put_last(lost);
+                }
+                route
+            }
         };
         let peer =
             Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
@@ -169,7 +176,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Dials the address whose turn it is, and the next ones while they refuse at once.
-    fn dial_remote(&mut self, index: u32) -> Result<(), ConnectError> {
+    pub fn dial_remote(&mut self, index: u32) -> Result<(), ConnectError> {
         loop {
             let now = self.now();
             let link = &mut self.links[index as usize];
@@ -208,7 +215,12 @@ impl<M: LinkMemory> Control<M> {
         let hello = self.hello_of(index);
         match self.send_hello(index, &Frame::LinkHello(hello)) {
             Ok(()) => {
-                self.links[index as usize].route.connected = true;
+                let link = &mut self.links[index as usize];
+                link.route.connected = true;
+                if link.resumes != NONE {
+                    // somebody is there: from now on it is not the path that is tried
+                    link.route.slice_end = link.deadline;
+                }
                 self.link_phase(index, LinkPhase::HelloSent);
                 self.links[index as usize].blocked = self.links[index as usize].unsent > 0;
                 self.interest(index);
@@ -237,7 +249,8 @@ impl<M: LinkMemory> Control<M> {
     /// The address at which a link dials is no listener's, or not now.
     pub fn missed(&mut self, index: u32, miss: Miss) {
         match miss {
-            Miss::Dropped => self.dial_later(index),
+            Miss::Dropped if self.links[index as usize].resumes == NONE => self.dial_later(index),
+            Miss::Dropped => self.missed(index, Miss::Code(libc::ECONNRESET)),
             Miss::Code(code) => {
                 self.miss_code(index, code, self.now());
                 self.dial_now(index);

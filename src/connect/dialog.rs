@@ -142,7 +142,10 @@ impl<M: LinkMemory> Control<M> {
     /// The peer has made the connection.
     fn accepted(&mut self, link: u32, hello: &ConnectHello) {
         let Some(index) = self.find(link, hello.target, Phase::Connecting) else {
-            if self.is_former(link, hello.target) {
+            let open = self.find(link, hello.target, Phase::Open).is_some();
+            if open || self.is_parted(link, hello.target) {
+                // said again because the link was lost
+            } else if self.is_former(link, hello.target) {
                 // given up while the answer was on its way
                 self.part(link, hello.connection, RefuseReason::Abandoned);
             } else {
@@ -185,7 +188,7 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let Some(index) = self.find(link, closed.target, Phase::Open) else {
-            if !self.is_former(link, closed.target) {
+            if !self.is_former(link, closed.target) && !self.is_parted(link, closed.target) {
                 self.nonsense(link);
             }
             return;
@@ -226,6 +229,19 @@ impl<M: LinkMemory> Control<M> {
             && known.is_some_and(|connection| {
                 connection.generation != handle.generation || connection.phase == Phase::Free
             })
+    }
+
+    /// Whether a number means a connection over TCP that the peer has closed, or that has ended
+    /// with a lost path: the peer says so again when its link is back.
+    fn is_parted(&self, link: u32, number: u64) -> bool {
+        let handle = Handle::unpack(number);
+        let known = self.connections.get(handle.index as usize);
+        known.is_some_and(|connection| {
+            connection.generation == handle.generation
+                && connection.link == link
+                && connection.stream_count > 0
+                && connection.peer_closed
+        })
     }
 
     /// Ends an attempt to connect; its caller sees the error at the next poll.
@@ -282,7 +298,7 @@ impl<M: LinkMemory> Control<M> {
         self.owe_nothing(index);
         // the data thread has let go of them
         self.streams_close(index);
-        let alive = self.links[connection.link as usize].phase == LinkPhase::Ready;
+        let alive = self.links[connection.link as usize].stands();
         let connection = &mut self.connections[index as usize];
         connection.closed_here = true;
         connection.owes_closed = alive;
@@ -412,7 +428,8 @@ impl<M: LinkMemory> Control<M> {
         if entry.socket.is_none() {
             return Sent::Broken;
         }
-        if entry.blocked {
+        // what is owed while it is lost is said when it is back
+        if entry.blocked || entry.phase == LinkPhase::Lost {
             return Sent::Blocked;
         }
         let mut bytes = [0; FRAME_BYTES_WRITTEN];

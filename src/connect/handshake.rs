@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::channel::Channel;
+use super::connection::NONE;
 use super::control::Control;
 use super::dialing::Miss;
 use super::ending::Ending;
@@ -93,7 +94,11 @@ impl<M: LinkMemory> Control<M> {
     fn proved(&self, index: u32, frame: &Frame) -> Frame {
         let prove = |hello: &LinkHello, kind| {
             let (proof_low, proof_high) = self.link_proof(index, kind);
-            LinkHello { proof_low, proof_high, ..*hello }
+            let resume = match self.links[index as usize].resumes {
+                NONE => 0,
+                lost => self.resume_proof(index, lost, kind),
+            };
+            LinkHello { proof_low, proof_high, resume, ..*hello }
         };
         match frame {
             Frame::LinkHello(hello) => Frame::LinkHello(prove(hello, FrameKind::LinkHello)),
@@ -124,7 +129,10 @@ impl<M: LinkMemory> Control<M> {
     pub fn send_bytes(&mut self, index: u32, bytes: &[u8]) -> io::Result<()> {
         let link = &mut self.links[index as usize];
         let Some(socket) = &link.socket else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sent = socket.send(bytes)?;
+        let sent = socket.send(bytes).inspect_err(|error| {
+            // said once: who reads afterwards sees an end without a cause
+            link.failed(error);
+        })?;
         let rest = &bytes[sent..];
         if !rest.is_empty() {
             let at = index as usize * super::link::BUFFER_BYTES + UNSENT_AT;
@@ -148,10 +156,14 @@ impl<M: LinkMemory> Control<M> {
     pub fn link_ended(&mut self, index: u32, ending: Ending) {
         self.links[index as usize].ending = Some(ending);
         let link = &self.links[index as usize];
-        let peer = link.peer;
+        let (peer, path) = (link.peer, link.is_path_dead());
         if link.phase == LinkPhase::HelloSent {
             // it went away before it looked at us, or had no room to greet us
-            self.missed(index, Miss::Dropped);
+            self.missed(index, if path { Miss::Code(link.code) } else { Miss::Dropped });
+            return;
+        }
+        if path || self.is_resumed(index) {
+            self.link_silent(index);
             return;
         }
         let code = match ending {
@@ -189,6 +201,9 @@ impl<M: LinkMemory> Control<M> {
             (Ok(Frame::LinkReady(hello)), LinkPhase::ReplySent) => self.ready(index, &hello),
             (Ok(Frame::Refused(refused)), LinkPhase::HelloSent) => {
                 let reason = RefuseReason::from_wire(refused.reason);
+                if reason == RefuseReason::Closed && self.resume_refused(index) {
+                    return;
+                }
                 if reason == RefuseReason::NoListener && self.is_remote(index) {
                     // another endpoint has that port now
                     self.missed(index, Miss::Code(libc::ECONNREFUSED));
@@ -246,7 +261,9 @@ impl<M: LinkMemory> Control<M> {
             self.link_forget(index);
             return;
         }
-        self.link_chain(index);
+        if self.links[index as usize].resumes == NONE {
+            self.link_chain(index);
+        }
         let reply = Frame::LinkReply(self.hello_of(index));
         if let Err(error) = self.watch(index).and_then(|()| self.send_hello(index, &reply)) {
             self.link_ended(index, Ending::of(&error));
@@ -260,6 +277,10 @@ impl<M: LinkMemory> Control<M> {
         }
         self.take_hello(index, hello)?;
         self.link_verify(index, FrameKind::LinkHello, hello)?;
+        if hello.resume != 0 && self.is_remote(index) {
+            let lost = self.resume_find(index, hello).ok_or(RefuseReason::Closed)?;
+            self.links[index as usize].resumes = lost;
+        }
         let link = &mut self.links[index as usize];
         link.nonce = os::random().map_err(|_| RefuseReason::Memory)?;
         Ok(())
@@ -300,6 +321,7 @@ impl<M: LinkMemory> Control<M> {
         link.peer = Peer::of(hello, link.pid);
         let adopted = self.take_hello(index, hello).and_then(|()| {
             self.link_verify(index, FrameKind::LinkReply, hello)?;
+            self.resume_check(index, FrameKind::LinkReply, hello)?;
             if lost {
                 return Err(RefuseReason::Descriptors);
             }
@@ -311,6 +333,7 @@ impl<M: LinkMemory> Control<M> {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer, self.key_cause(hello)),
                 RefuseReason::Rail => self.rail_error(index, hello.rails),
+                RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
@@ -326,6 +349,10 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Dropped);
             return;
         }
+        if self.links[index as usize].resumes != NONE {
+            self.resumed(index);
+            return;
+        }
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
@@ -336,13 +363,20 @@ impl<M: LinkMemory> Control<M> {
 
     /// `LinkReady` has come.
     fn ready(&mut self, index: u32, hello: &LinkHello) {
-        if let Err(reason) = self.link_verify(index, FrameKind::LinkReady, hello) {
+        let verified = self.link_verify(index, FrameKind::LinkReady, hello);
+        let verified =
+            verified.and_then(|()| self.resume_check(index, FrameKind::LinkReady, hello));
+        if let Err(reason) = verified {
             if let Some(socket) = &self.links[index as usize].socket {
                 socket.refuse(0, reason);
             }
             let peer = self.links[index as usize].named();
             let error = ConnectError::Key(peer, self.key_cause(hello));
             self.link_down(index, DownCause::Failed, error);
+            return;
+        }
+        if self.links[index as usize].resumes != NONE {
+            self.resumed(index);
             return;
         }
         // now the peer knows whether it can read our memory

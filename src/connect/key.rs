@@ -128,20 +128,7 @@ impl Key {
     }
 
     fn link(&self, step: Step, numbers: &LinkNumbers) -> Hmac<Sha256> {
-        let label: &[u8; 16] = match step {
-            Step::Hello => b"xtie hello\0\0\0\0\0\0",
-            Step::Reply => b"xtie listener\0\0\0",
-            Step::Ready => b"xtie connector\0\0",
-        };
-        // not known yet when the first hello is written
-        let listener = if step == Step::Hello { 0 } else { numbers.listener };
-        let mut mac = self.0.clone();
-        mac.update(label);
-        mac.update(&numbers.connector.to_le_bytes());
-        mac.update(&listener.to_le_bytes());
-        mac.update(&numbers.connector_id.to_le_bytes());
-        mac.update(&numbers.listener_id.to_le_bytes());
-        mac
+        hello_mac(self.0.clone(), step, numbers)
     }
 
     fn stream(&self, numbers: &LinkNumbers, hello: &StreamHello) -> Hmac<Sha256> {
@@ -183,6 +170,68 @@ pub fn link_proves(
     bytes[..16].copy_from_slice(&proof.0.to_le_bytes());
     bytes[16..].copy_from_slice(&proof.1.to_le_bytes());
     key.link(step, numbers).verify_slice(&bytes).is_ok()
+}
+
+/// What the proof of a link's hello is over.
+fn hello_mac(mut mac: Hmac<Sha256>, step: Step, numbers: &LinkNumbers) -> Hmac<Sha256> {
+    let label: &[u8; 16] = match step {
+        Step::Hello => b"xtie hello\0\0\0\0\0\0",
+        Step::Reply => b"xtie listener\0\0\0",
+        Step::Ready => b"xtie connector\0\0",
+    };
+    // not known yet when the first hello is written
+    let listener = if step == Step::Hello { 0 } else { numbers.listener };
+    mac.update(label);
+    mac.update(&numbers.connector.to_le_bytes());
+    mac.update(&listener.to_le_bytes());
+    mac.update(&numbers.connector_id.to_le_bytes());
+    mac.update(&numbers.listener_id.to_le_bytes());
+    mac
+}
+
+/// A hello's bytes, and behind them what only the two ends of the lost link know. Without a key,
+/// under none: the numbers are the secret.
+fn resume_mac(
+    key: Option<&Key>,
+    step: Step,
+    numbers: &LinkNumbers,
+    lost: &LinkNumbers,
+) -> Hmac<Sha256> {
+    let mac = match key {
+        Some(Key(mac)) => mac.clone(),
+        None => Hmac::new_from_slice(&[]).expect("HMAC takes keys of any length"),
+    };
+    let mut mac = hello_mac(mac, step, numbers);
+    mac.update(&lost.connector.to_le_bytes());
+    mac.update(&lost.listener.to_le_bytes());
+    mac
+}
+
+/// What a hello says of the lost link that it takes over (W8.11).
+pub fn resume_proof(
+    key: Option<&Key>,
+    step: Step,
+    numbers: &LinkNumbers,
+    lost: &LinkNumbers,
+) -> u128 {
+    let proof: [u8; 32] = resume_mac(key, step, numbers, lost).finalize().into_bytes().into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&proof[..16]);
+    u128::from_le_bytes(bytes)
+}
+
+/// Whether a hello takes that lost link over.
+pub fn resume_proves(
+    key: Option<&Key>,
+    step: Step,
+    numbers: &LinkNumbers,
+    lost: &LinkNumbers,
+    proof: u128,
+) -> bool {
+    // a link of minor version 0 has no numbers
+    lost.connector != 0
+        && lost.listener != 0
+        && resume_mac(key, step, numbers, lost).verify_truncated_left(&proof.to_le_bytes()).is_ok()
 }
 
 /// The proof that goes with a `StreamHello`: without a key it is the listener's number, which only

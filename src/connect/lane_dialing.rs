@@ -7,7 +7,6 @@ use super::channel::Channel;
 use super::control::{Control, Note, TOKEN_LANE};
 use super::event::STREAMS_MAX;
 use super::lanes::{Lane, LaneState};
-use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::plan::{Ends, plan};
 use super::stream::StreamSocket;
@@ -81,7 +80,7 @@ impl<M: LinkMemory> Control<M> {
         let connection = &self.connections[index as usize];
         let (count, link) = (connection.stream_count, connection.link);
         let link = &self.links[link as usize];
-        let (Some(remote), LinkPhase::Ready) = (link.remote, link.phase) else {
+        let (Some(remote), true) = (link.remote, link.stands()) else {
             self.lane(index, lane).state = LaneState::Absent;
             self.lane_due(index, lane, None);
             return;

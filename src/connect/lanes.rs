@@ -13,6 +13,7 @@ use super::connection::Phase;
 use super::control::Control;
 use super::error::CloseError;
 use super::event::{BandEvent, STREAMS_MAX, Side};
+use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::plan::Path;
 use super::stalls::Stall;
@@ -65,6 +66,8 @@ pub(super) struct Lane {
     pub stalls: [Stall; STREAMS_MAX],
     /// For so long that the data thread is told, or owed it.
     pub stalled: bool,
+    /// It has been up: its path leads, or led, to the peer.
+    pub known: bool,
     /// That it cannot be dialled has been reported.
     pub noted: bool,
     owes_up: bool,
@@ -87,6 +90,7 @@ impl Lane {
             path: Path::OF_LINK,
             stalls: [Stall::NONE; STREAMS_MAX],
             stalled: false,
+            known: false,
             noted: false,
             owes_up: false,
             owes_gone: None,
@@ -144,7 +148,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// How many lanes a connection has that may come and go; 0: it has one, which stays.
-    fn lanes_of(&self, index: u32) -> u32 {
+    pub fn lanes_of(&self, index: u32) -> u32 {
         match self.connections[index as usize].lanes {
             _ if self.lanes.is_empty() => 0,
             1 => 0,
@@ -156,7 +160,11 @@ impl<M: LinkMemory> Control<M> {
     pub fn lanes_start(&mut self, index: u32) {
         let now = self.now();
         let side = self.connections[index as usize].side;
-        for lane in 0..self.lanes_of(index) {
+        let lanes = self.lanes_of(index);
+        if lanes > 1 {
+            self.link_be_patient(self.connections[index as usize].link);
+        }
+        for lane in 0..lanes {
             let entry = self.lane(index, lane);
             entry.stood = now;
             (entry.state, entry.generation) = match (lane, side) {
@@ -240,6 +248,7 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let entry = self.lane(index, lane);
         entry.state = LaneState::Held;
+        entry.known = true;
         entry.stood = now;
         entry.stalls = [Stall::NONE; STREAMS_MAX];
         if core::mem::take(&mut entry.noted) {
@@ -249,6 +258,10 @@ impl<M: LinkMemory> Control<M> {
         entry.owes_up = true;
         self.lane_due(index, lane, None);
         self.owe_lane(index, lane);
+        let link = self.connections[index as usize].link;
+        if self.links[link as usize].phase == LinkPhase::Lost {
+            self.lane_ask(index, lane);
+        }
     }
 
     /// Packets of a lane vanish: the data thread is told.

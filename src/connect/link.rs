@@ -10,12 +10,14 @@ use super::connection::NONE;
 use super::ending::Ending;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
+use super::outage::Outage;
 use super::peer::Peer;
 use super::route::Route;
 use super::tried::Tried;
 use crate::base::units::Instant;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
 use core::net::SocketAddr;
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// Bytes received on a stream and not yet read as frames: the longest frame, and more, so that many
@@ -42,6 +44,9 @@ pub(super) enum LinkPhase {
     ReplySent,
     /// Connections can be made.
     Ready,
+    /// The socket leads nowhere any more, but connections of several lanes stand: the link is
+    /// dialled again where we connect, and awaited where we listen ([`super::outage`]).
+    Lost,
     /// The socket is closed; mappings stay while connections use them.
     Dead,
 }
@@ -130,6 +135,12 @@ pub(super) struct Link<Mapping> {
     pub blocked: bool,
     /// A last word that did not fit. While it waits, nothing is read, so one place is enough.
     pub parting: Option<Parting>,
+    /// What the kernel said when the socket failed; 0: nothing.
+    pub code: i32,
+    /// The lost link that this one is to take over, else [`NONE`].
+    pub resumes: u32,
+    /// How the link has been lost.
+    pub outage: Outage,
 }
 
 impl<Mapping> Link<Mapping> {
@@ -173,6 +184,9 @@ impl<Mapping> Link<Mapping> {
             unsent: 0,
             blocked: false,
             parting: None,
+            code: 0,
+            resumes: NONE,
+            outage: Outage::NONE,
         }
     }
 
@@ -182,8 +196,32 @@ impl<Mapping> Link<Mapping> {
             LinkPhase::Dialing | LinkPhase::HelloSent | LinkPhase::ReplySent | LinkPhase::Ready => {
                 true
             }
-            LinkPhase::Free | LinkPhase::Dead => false,
+            LinkPhase::Free | LinkPhase::Lost | LinkPhase::Dead => false,
         }
+    }
+
+    /// The socket has failed. The first cause counts: what comes after it is without one.
+    pub fn failed(&mut self, error: &io::Error) {
+        if !self.is_path_dead() {
+            self.code = error.raw_os_error().unwrap_or(0);
+        }
+    }
+
+    /// Whether the kernel has said that packets do not get through, and nothing of the peer.
+    pub fn is_path_dead(&self) -> bool {
+        matches!(
+            self.code,
+            libc::ETIMEDOUT
+                | libc::EHOSTUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENETUNREACH
+                | libc::ENETDOWN
+        )
+    }
+
+    /// Whether its connections have a peer, with a socket or for now without.
+    pub fn stands(&self) -> bool {
+        matches!(self.phase, LinkPhase::Ready | LinkPhase::Lost)
     }
 
     /// Whether we can ask for connections on it: where there may be several lanes, the peer's

@@ -12,11 +12,9 @@ use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
 use super::ending::Ending;
-use super::error::ConnectError;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
 use crate::base::units::{Instant, Span};
-use crate::fabric::completion::DownCause;
 use crate::wire::hello::{Frame, PingHello};
 
 /// A ping is due after this part of the deadline without a word.
@@ -206,7 +204,7 @@ impl<M: LinkMemory> Control<M> {
                 }
                 if link.is_forsaken(now) {
                     self.links[index as usize].ending = Some(Ending::Silent(silent));
-                    self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+                    self.link_silent(index);
                     continue;
                 }
                 (self.config.note)(Note::Stopped { peer, silent });

@@ -17,7 +17,8 @@
 //!
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
-//! comes back while the connection stands ([`lanes`], [`lane_dialing`]).
+//! comes back while the connection stands ([`lanes`], [`lane_dialing`]). The link is one socket on
+//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]).
 //!
 //! A link without connections is kept for the next one as long as nobody else needs its place
 //! ([`idle`]).
@@ -62,11 +63,13 @@ mod listening;
 mod liveness;
 mod memory;
 mod os;
+mod outage;
 mod peer;
 mod plan;
 mod proof;
 mod reading;
 mod requests;
+mod resume;
 mod route;
 mod socket;
 mod stalls;

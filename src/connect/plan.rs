@@ -2,7 +2,8 @@
 //!
 //! Lane 0 goes where the link goes. Each further lane goes between an address of ours and one of
 //! the peer's that are in one subnet, so that lanes run over different interfaces: an address that
-//! no lane has yet comes before one that has, on either side.
+//! no lane has yet comes before one that has, on either side. All are of the link's family: the
+//! two addresses that an interface mostly has would else be two lanes over it.
 #![forbid(unsafe_code)]
 
 use super::interfaces::{ip_of, is_common_subnet};
@@ -94,7 +95,8 @@ impl Pairs {
                     false => !a.is_loopback() && !b.is_loopback() && a != b,
                 };
                 // a port of 0 says that nobody listens there
-                *cell = reach && port != 0 && is_common_subnet(a, b, a_bits.max(b_bits));
+                let sound = reach && port != 0 && b.is_ipv4() == ends.to.is_ipv4();
+                *cell = sound && is_common_subnet(a, b, a_bits.max(b_bits));
             }
         }
         Pairs { ours, theirs, joined, used: [[0; ADDRESSES_MAX]; ADDRESSES_MAX] }
@@ -231,14 +233,15 @@ mod tests {
     #[test]
     fn families_do_not_mix() {
         let (ours, theirs) = ("10.0.0.1/24 fd00::1/64", "10.0.0.2/24 fd00::2/64");
-        assert_eq!(ways(ours, theirs), "link fd00::1>[fd00::2]:7");
-        assert_eq!(ways("10.0.0.1/24 fd00::1/64", "10.0.0.2/24 fd00:0:0:1::2/64"), "link");
+        assert_eq!(ways(ours, theirs), "link", "one interface has both");
+        let (ours, theirs) = ("fd00::1/64 fd01::1/64", "fd00::2/64 fd01::2/64");
+        assert_eq!(ways(ours, theirs), "link fd01::1>[fd01::2]:7");
     }
 
     #[test]
     fn loopback_is_for_one_host() {
-        let (ours, theirs) = ("127.0.0.1/8 ::1/128", "127.0.0.1/8 ::1/128");
-        assert_eq!(ways_of(ours, theirs, true, 0, 8), "link ::1>[::1]:7");
+        let (ours, theirs) = ("127.0.0.1/8 127.0.0.2/8", "127.0.0.1/8 127.0.0.2/8");
+        assert_eq!(ways_of(ours, theirs, true, 0, 8), "link 127.0.0.2>127.0.0.2:7");
         assert_eq!(ways_of(ours, theirs, false, 0, 8), "link");
         assert_eq!(ways_of("::1/128 127.0.0.1/8", "::1/128 10.0.0.1/8", true, 0, 8), "link");
         let mixed = ("10.0.0.1/24 127.0.0.1/8", "10.0.0.2/24 127.0.0.2/8");

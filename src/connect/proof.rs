@@ -63,6 +63,18 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// What our hello of `kind` on the link `index` says to take `lost` over.
+    pub fn resume_proof(&self, index: u32, lost: u32, kind: FrameKind) -> u128 {
+        let (numbers, lost) = (self.numbers(index), self.numbers(lost));
+        key::resume_proof(self.config.key.as_ref(), step(kind), &numbers, &lost)
+    }
+
+    /// Whether a peer's hello of `kind` on the link `index` takes `lost` over.
+    pub fn resume_verify(&self, index: u32, lost: u32, kind: FrameKind, hello: &LinkHello) -> bool {
+        let (numbers, lost) = (self.numbers(index), self.numbers(lost));
+        key::resume_proves(self.config.key.as_ref(), step(kind), &numbers, &lost, hello.resume)
+    }
+
     /// What our hello on a data stream says in its proof.
     pub fn stream_proof(&self, link: u32, hello: &StreamHello) -> u128 {
         key::stream_proof(self.config.key.as_ref(), &self.numbers(link), hello)

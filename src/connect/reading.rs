@@ -32,7 +32,7 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[index as usize];
         if link.phase == LinkPhase::Dialing && link.rail == Rail::Tcp && link.socket.is_some() {
             self.dial_ready(index);
-        } else if link.blocked {
+        } else if link.blocked && link.phase != LinkPhase::Lost {
             self.flush_link(index);
         }
         self.pump(index);
@@ -41,7 +41,7 @@ impl<M: LinkMemory> Control<M> {
     /// Reads records from a link; `true`: there may be more.
     pub fn pump(&mut self, index: u32) -> bool {
         match (&self.links[index as usize].socket, self.links[index as usize].phase) {
-            (None, _) | (Some(_), LinkPhase::Dialing) => false,
+            (None, _) | (Some(_), LinkPhase::Dialing | LinkPhase::Lost) => false,
             (Some(Channel::Record(_)), _) => self.pump_records(index),
             (Some(Channel::Stream(_)), _) => self.pump_stream(index),
         }
@@ -84,7 +84,8 @@ impl<M: LinkMemory> Control<M> {
         // what is in our own buffer is read to its end: no poller would report it again
         loop {
             let link = &self.links[index as usize];
-            if link.socket.is_none() || link.parting.is_some() {
+            let idle = link.socket.is_none() || link.phase == LinkPhase::Lost;
+            if idle || link.parting.is_some() {
                 return false;
             }
             match self.next_frame(index, &mut bytes) {
@@ -139,6 +140,7 @@ impl<M: LinkMemory> Control<M> {
                 io::ErrorKind::WouldBlock => None,
                 io::ErrorKind::Interrupted => Some(true),
                 _ => {
+                    link.failed(&error);
                     self.link_ended(index, Ending::of(&error));
                     None
                 }

@@ -77,6 +77,13 @@ fn nearness(ours: &[AddressHello], to: IpAddr, same_host: bool) -> Nearness {
     best
 }
 
+/// Whether an address may lead from a host with these addresses to another, or to itself.
+pub(super) fn is_way(ours: &[AddressHello], to: IpAddr, same_host: bool) -> bool {
+    // an address that both hosts have, as those of bridges, leads to ourselves
+    let own = ours.iter().any(|hello| ip_of(hello) == Some(to));
+    (same_host || !own) && nearness(ours, to, same_host) != Nearness::Far
+}
+
 /// The addresses at which a listener is tried, and how far the trial is.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Route {
@@ -130,6 +137,27 @@ impl Route {
         Route { addresses, ..Route::NONE }
     }
 
+    /// The way to one address.
+    pub fn only(to: SocketAddr) -> Route {
+        let mut route = Route::NONE;
+        route.addresses[0] = Some(to);
+        route
+    }
+
+    /// Tries an address after all others: it leads nowhere at present.
+    pub fn put_last(&mut self, to: SocketAddr) {
+        let count = self.addresses.iter().flatten().count();
+        let at = self.addresses.iter().position(|address| *address == Some(to));
+        if let Some(at) = at {
+            self.addresses[at..count].rotate_left(1);
+        }
+    }
+
+    /// All its addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.into_iter().flatten()
+    }
+
     /// Whether there is any address at all.
     pub fn is_empty(&self) -> bool {
         self.addresses[0].is_none()
@@ -138,11 +166,6 @@ impl Route {
     /// The address to try now.
     pub fn current(&self) -> Option<SocketAddr> {
         self.addresses.get(self.next).copied().flatten()
-    }
-
-    /// All addresses, in the order in which they are tried.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.addresses.iter().flatten().copied()
     }
 
     /// Gives the current address its share of the time that is left.
@@ -220,6 +243,16 @@ mod tests {
         let ours = [("127.0.0.1", 8), ("198.51.100.1", 24)];
         assert_eq!(order(&ours, theirs, false), ["192.0.2.9:1", "127.0.0.1:1", "[fd00::9]:1"]);
         assert_eq!(order(&ours, theirs, true), ["127.0.0.1:1", "192.0.2.9:1", "[fd00::9]:1"]);
+    }
+
+    #[test]
+    fn an_address_that_leads_nowhere_comes_last() {
+        let mut route = Route::to(&handle(["192.0.2.1:1", "192.0.2.2:1", ""]), &[], false);
+        route.put_last("192.0.2.9:1".parse().unwrap());
+        assert_eq!(route.current(), Some("192.0.2.1:1".parse().unwrap()));
+        route.put_last("192.0.2.1:1".parse().unwrap());
+        let order: std::vec::Vec<_> = route.addresses().collect();
+        assert_eq!(order, ["192.0.2.2:1", "192.0.2.1:1"].map(|at| at.parse().unwrap()));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! The kernel would try again for a quarter of an hour. So each stream's unacknowledged bytes are
 //! looked at a few times per deadline, and a connection ends whose peer's host has acknowledged
 //! nothing for as long as ends a link ([`Control::silence_ms`]), although the link was heard since;
-//! of a connection with several lanes, the lane ends.
+//! of a connection with several lanes, the lane ends. While the link is lost, another lane of the
+//! connection must have been heard instead ([`super::outage`]).
 //! A peer that does not read is no such case: its host acknowledges that its window is closed.
 #![forbid(unsafe_code)]
 
@@ -120,7 +121,7 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let oldest = oldest(&self.streams[index as usize], &mut connection.stalls, now);
-        if let Some((peer, silent)) = self.stall_judge(index, oldest, now) {
+        if let Some((peer, silent)) = self.stall_judge(index, 0, oldest, now) {
             self.connections[index as usize].stalled = true;
             (self.config.note)(Note::Stalled { peer, silent });
             self.owe(index, false, Some(DownCause::Failed));
@@ -135,15 +136,21 @@ impl<M: LinkMemory> Control<M> {
         }
         let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
         let oldest = oldest(sockets, &mut entry.stalls, now);
-        if let Some((peer, silent)) = self.stall_judge(index, oldest, now) {
+        if let Some((peer, silent)) = self.stall_judge(index, lane, oldest, now) {
             (self.config.note)(Note::LaneStalled { peer, lane: lane as u8, silent });
             self.lane_gone(index, lane, DownCause::Failed);
         }
     }
 
-    /// Whether streams whose bytes are unanswered since `oldest` have stalled: of whom, and for how
-    /// long.
-    fn stall_judge(&self, index: u32, oldest: Instant, now: Instant) -> Option<(Peer, Span)> {
+    /// Whether the streams of a lane whose bytes are unanswered since `oldest` have stalled: of
+    /// whom, and for how long.
+    fn stall_judge(
+        &self,
+        index: u32,
+        lane: u32,
+        oldest: Instant,
+        now: Instant,
+    ) -> Option<(Peer, Span)> {
         let silent = now.since(oldest);
         let link = self.connections[index as usize].link;
         if silent.0 < u64::from(self.silence_ms()) * 1_000_000 || link == NONE {
@@ -151,7 +158,12 @@ impl<M: LinkMemory> Control<M> {
         }
         let link = &self.links[link as usize];
         // one that is silent too has its own judge
-        let answers = link.phase == LinkPhase::Ready && link.hearing.is_heard_since(oldest);
+        let answers = match link.phase {
+            LinkPhase::Ready => link.hearing.is_heard_since(oldest),
+            // without a link another lane says that the peer lives
+            LinkPhase::Lost => self.others_heard(index, lane, now) > oldest,
+            _ => false,
+        };
         answers.then_some((link.peer, silent))
     }
 }

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Waiting connections of a listening socket: what the kernel's own limit (4096) allows, since a
 /// thousand ranks may dial at once.
 const BACKLOG: i32 = 4096;
+/// Where `struct tcp_info` has how long ago an acknowledgement came.
+const LAST_ACK_RECEIVED: usize = 56 / 4;
 
 /// An address as the kernel takes it: room for the longer of both families.
 #[repr(C)]
@@ -225,9 +227,24 @@ impl StreamSocket {
     /// How long ago the peer's kernel acknowledged anything, in milliseconds, if it owes that for
     /// what it was sent; `None`: it owes nothing.
     pub fn unacknowledged_ms(&self) -> Option<u32> {
-        // places in `struct tcp_info` (linux/tcp.h), which only grows at its end
         const UNACKED: usize = 24 / 4;
-        const LAST_ACK_RECEIVED: usize = 56 / 4;
+        let info = self.info()?;
+        (info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
+    }
+
+    /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends
+    /// has closed.
+    pub fn heard_ms(&self) -> Option<u32> {
+        const ESTABLISHED: u8 = 1;
+        const LAST_DATA_RECEIVED: usize = 52 / 4;
+        let info = self.info()?;
+        // its first byte is the state
+        let established = info[0].to_ne_bytes()[0] == ESTABLISHED;
+        established.then(|| info[LAST_DATA_RECEIVED].min(info[LAST_ACK_RECEIVED]))
+    }
+
+    /// Places in `struct tcp_info` (linux/tcp.h), which only grows at its end.
+    fn info(&self) -> Option<[u32; LAST_ACK_RECEIVED + 1]> {
         let mut info = [0u32; LAST_ACK_RECEIVED + 1];
         let mut length = size_of_val(&info) as libc::socklen_t;
         let pointer: *mut u32 = info.as_mut_ptr();
@@ -235,7 +252,7 @@ impl StreamSocket {
         // SAFETY: `info` is valid for writes of `length` bytes; the kernel cuts what is longer.
         let rc =
             unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, pointer.cast(), &mut length) };
-        (rc == 0 && info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
+        (rc == 0).then_some(info)
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {

@@ -190,7 +190,7 @@ impl<M: LinkMemory> Control<M> {
             let fits = link.rail == Rail::Tcp
                 && link.side == Side::Listener
                 && link.peer.endpoint_id == hello.endpoint_id
-                && matches!(link.phase, LinkPhase::ReplySent | LinkPhase::Ready);
+                && (link.phase == LinkPhase::ReplySent || link.stands());
             if fits && self.stream_verify(at, hello) {
                 return Some(at);
             }
@@ -361,7 +361,8 @@ impl<M: LinkMemory> Control<M> {
     /// Says a last word to a peer's connection. If one waits already, this one is not said, and the
     /// peer asks again when it sees its stream's end.
     pub fn part(&mut self, link: u32, target: u64, reason: RefuseReason) {
-        if self.links[link as usize].parting.is_some() {
+        let entry = &self.links[link as usize];
+        if entry.parting.is_some() || entry.phase == LinkPhase::Lost {
             return;
         }
         let body = RefusedHello { target, reason: reason as u32, major: WIRE_MAJOR };

@@ -15,10 +15,12 @@ use std::os::fd::AsFd;
 impl<M: LinkMemory> Control<M> {
     /// Ends a link: its socket closes, its connections learn why, its mappings stay while used.
     pub fn link_down(&mut self, index: u32, cause: DownCause, error: ConnectError) {
-        if !self.links[index as usize].is_usable() {
+        let link = &self.links[index as usize];
+        if !link.is_usable() && link.phase != LinkPhase::Lost {
             return;
         }
-        let stood = self.links[index as usize].phase == LinkPhase::Ready;
+        let (stood, resumes) = (link.stands(), link.resumes);
+        self.outage_end(index);
         self.link_phase(index, LinkPhase::Dead);
         self.link_unplug_socket(index);
         let link = &mut self.links[index as usize];
@@ -38,10 +40,13 @@ impl<M: LinkMemory> Control<M> {
             self.mourn(endpoint_id, pidfd);
         }
         self.link_unused(index);
+        if resumes != NONE {
+            self.redial_failed(resumes, index, error);
+        }
     }
 
     /// Closes a link's socket and forgets what was on its way.
-    fn link_unplug_socket(&mut self, index: u32) {
+    pub fn link_unplug_socket(&mut self, index: u32) {
         let link = &mut self.links[index as usize];
         if let Some(socket) = link.socket.take() {
             self.poller.remove(socket.as_fd());
@@ -50,6 +55,7 @@ impl<M: LinkMemory> Control<M> {
         link.unsent = 0;
         link.blocked = false;
         link.parting = None;
+        link.code = 0;
     }
 
     /// Closes what a link has of its peer.
@@ -98,10 +104,12 @@ impl<M: LinkMemory> Control<M> {
         self.links[at as usize].chain_next = next;
     }
 
-    /// Frees the entry of a dead link that no connection uses.
+    /// Frees the entry of a dead link that no connection uses; one that was lost need not come
+    /// back for nobody.
     pub fn link_unused(&mut self, index: u32) {
         let link = &self.links[index as usize];
-        if link.phase == LinkPhase::Dead && link.connections == 0 {
+        if matches!(link.phase, LinkPhase::Dead | LinkPhase::Lost) && link.connections == 0 {
+            self.outage_end(index);
             self.link_forget(index);
         }
     }

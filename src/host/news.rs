@@ -62,6 +62,17 @@ pub(super) fn note(note: Note) {
                 silent.0 / 1_000_000
             ),
         ),
+        Note::LinkLost { peer } => say_of(
+            Level::Warning,
+            format_args!(
+                "the path of the side-band link to {peer} is lost; its other rails go on, and the \
+                 link is connected again"
+            ),
+        ),
+        Note::LinkBack { peer, lost } => say_of(
+            Level::Warning,
+            format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
+        ),
         Note::Descriptors(limit) => say_of(
             Level::Warning,
             format_args!(
@@ -110,6 +121,8 @@ fn tell(note: Note) {
         | Note::Stalled { .. }
         | Note::LaneMissed { .. }
         | Note::LaneStalled { .. }
+        | Note::LinkLost { .. }
+        | Note::LinkBack { .. }
         | Note::Descriptors(_) => {}
     }
 }

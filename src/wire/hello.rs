@@ -152,6 +152,9 @@ wire_struct! {
         /// Most lanes of one connection over TCP that the writer takes; 0 is read as 1 (since
         /// minor 1).
         lanes: u32 = 192,
+        /// Shows that the writer was an end of a link whose socket was lost, which this one takes
+        /// over (W8.11); 0: a new link (since minor 1).
+        resume: u128 = 200,
     }
 }
 
@@ -483,6 +486,7 @@ mod tests {
         proof_low: 15,
         proof_high: 16,
         lanes: 8,
+        resume: 17,
     };
 
     fn frames() -> [Frame; 11] {

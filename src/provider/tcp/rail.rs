@@ -194,12 +194,12 @@ impl<'m> Tcp<'m> {
     /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
     /// They stay the caller's, who closes them after [`crate::fabric::Provider::peer_close`].
     pub fn peer_open(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
-        if fds.is_empty() || fds.len() > self.limits.streams as usize {
-            return Err(PeerOpenError::Streams);
-        }
         match self.peers.get(peer.as_usize()) {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        if fds.is_empty() || fds.len() > self.limits.streams as usize {
+            return Err(PeerOpenError::Streams);
         }
         let aside = if self.has_helpers() { &fds[1..] } else { &[] };
         let fds = &fds[..fds.len() - aside.len()];

@@ -1,0 +1,283 @@
+//! Links that have lost their path while other lanes live (W8.11).
+//!
+//! A link over TCP is one socket on one path. When that goes silent, connections of one lane end
+//! with it; those of several stay, and their lanes are judged by themselves ([`super::stalls`]).
+//! Whether the peer lives is then seen from the lanes: their kernels are asked, and when none has
+//! answered for as long as a peer may be silent, the peer is dead. So a host that dies altogether
+//! is noticed within twice the deadline. The side that connected dials the link again
+//! ([`super::resume`]).
+//!
+//! The old socket is kept, unread, until another takes its place: its end would tell the peer that
+//! this process is gone. For the same reason the kernel is not told to give up a link's socket by
+//! itself once a connection of several lanes runs over it. Where we listen the socket comes back
+//! into use when the peer, which may have noticed nothing, goes on talking on it.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::channel::Channel;
+use super::connection::{NONE, Phase};
+use super::control::{Control, Note};
+use super::error::ConnectError;
+use super::event::{Rail, Side};
+use super::lanes::LaneState;
+use super::link::LinkPhase;
+use super::memory::LinkMemory;
+use super::resume::Redial;
+use crate::base::units::{Instant, Span};
+use crate::fabric::completion::DownCause;
+use core::net::SocketAddr;
+use std::os::fd::AsFd;
+
+/// How long a peer may be silent where no deadline is set, but a peer's was shorter.
+const LIMIT: Span = Span::millis(10_000);
+/// Looks at the lanes per limit.
+const LOOKS: u64 = 8;
+/// How long words wait on the old socket before it comes back into use: a peer that has noticed,
+/// too, dials within that time.
+const REVIVE: Span = Span::millis(2000);
+
+/// How a link has been lost.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Outage {
+    pub since: Instant,
+    /// When the peer was heard last, over whatever lane.
+    heard: Instant,
+    /// When its lanes were looked at, and when they are next.
+    looked: Instant,
+    look_at: Instant,
+    /// Since when words wait on the old socket.
+    words: Option<Instant>,
+    pub redial: Redial,
+}
+
+impl Outage {
+    /// None.
+    pub const NONE: Outage = Outage::at(Instant(0));
+
+    const fn at(now: Instant) -> Outage {
+        Outage {
+            since: now,
+            heard: now,
+            looked: now,
+            look_at: now,
+            words: None,
+            redial: Redial::at(now),
+        }
+    }
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// The path of a link's socket is gone.
+    pub fn link_silent(&mut self, index: u32) {
+        let link = &self.links[index as usize];
+        let (peer, first) = (link.peer, link.first);
+        let kept = link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
+        if kept && self.is_any(first, |control, at| control.is_kept(at)) {
+            self.link_lost(index);
+        } else {
+            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        }
+    }
+
+    /// Whether something is true of any connection from `at` on in its link's chain.
+    fn is_any(&self, mut at: u32, of: impl Fn(&Self, u32) -> bool) -> bool {
+        while at != NONE {
+            if of(self, at) {
+                return true;
+            }
+            at = self.connections[at as usize].link_next;
+        }
+        false
+    }
+
+    /// Whether a connection outlives the path of its link.
+    fn is_kept(&self, index: u32) -> bool {
+        let connection = &self.connections[index as usize];
+        let open = connection.phase == Phase::Open && !connection.peer_closed;
+        open && !connection.closed_here && self.lanes_of(index) > 1
+    }
+
+    /// The socket goes out of use; connections of several lanes stay, and those that our user has
+    /// closed: their peer has yet to hear of it.
+    fn link_lost(&mut self, index: u32) {
+        let now = self.now();
+        self.link_phase(index, LinkPhase::Lost);
+        self.lost.put(index, true);
+        let link = &mut self.links[index as usize];
+        if let Some(socket) = &link.socket {
+            self.poller.remove(socket.as_fd());
+        }
+        link.outage = Outage::at(now);
+        link.parting = None;
+        link.hearing.owes_pong = None;
+        link.code = 0;
+        let (peer, mut at) = (link.peer, link.first);
+        while at != NONE {
+            let next = self.connections[at as usize].link_next;
+            let connection = &self.connections[at as usize];
+            if self.is_kept(at) {
+                (0..self.lanes_of(at)).for_each(|lane| self.lane_ask(at, lane));
+            } else if connection.phase != Phase::Open || !connection.closed_here {
+                let error = ConnectError::Unreachable(peer, libc::ETIMEDOUT);
+                self.connection_lost(at, DownCause::Died, error);
+            }
+            at = next;
+        }
+        (self.config.note)(Note::LinkLost { peer });
+        self.look_by(now);
+    }
+
+    /// How long a peer may be silent on all lanes; at least a few of the kernel's questions.
+    fn outage_limit(&self) -> Span {
+        let deadline = match self.config.peer_deadline {
+            Span(0) => LIMIT,
+            deadline => deadline,
+        };
+        Span(deadline.0.max(self.asks_s() as u64 * 3_000_000_000))
+    }
+
+    /// Seconds between two questions to the peer's kernel on an idle lane.
+    fn asks_s(&self) -> i32 {
+        (self.config.peer_deadline.0 / 4_000_000_000).clamp(1, 32_767) as i32
+    }
+
+    /// While there is no link an idle lane's peer is asked by the kernel.
+    pub fn lane_ask(&mut self, index: u32, lane: u32) {
+        let interval_s = self.asks_s();
+        for socket in self.lane_sockets(index, lane).iter().flatten() {
+            // one that refuses tells less
+            let _ = socket.keep_alive(interval_s);
+        }
+    }
+
+    /// When the peer of a connection was heard last over its lanes, but for one.
+    pub fn others_heard(&self, index: u32, but: u32, now: Instant) -> Instant {
+        let mut newest = Instant(0);
+        for lane in (0..self.lanes_of(index)).filter(|lane| *lane != but) {
+            let entry = &self.lanes[self.lane_place(index, lane) as usize];
+            if entry.state != LaneState::Held || entry.stalled {
+                continue;
+            }
+            let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
+            for heard_ms in sockets.iter().flatten().filter_map(|socket| socket.heard_ms()) {
+                let heard = now.0.saturating_sub(u64::from(heard_ms) * 1_000_000);
+                newest = newest.max(Instant(heard));
+            }
+        }
+        newest
+    }
+
+    /// What time brings to lost links.
+    pub fn outages_look(&mut self, now: Instant) {
+        let mut from = 0;
+        while let Some(index) = self.lost.next_from(from) {
+            from = index + 1;
+            let link = &self.links[index as usize];
+            let (peer, side) = (link.peer, link.side);
+            if self.is_given_up_on(index, now) {
+                self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+                continue;
+            }
+            match side {
+                Side::Connector => self.redial_look(index, now),
+                Side::Listener => self.revive_look(index, now),
+            }
+        }
+    }
+
+    /// Whether no lane has heard the peer of a lost link for too long. *Cost*: a system call per
+    /// stream until one was heard lately, a few times per limit.
+    fn is_given_up_on(&mut self, index: u32, now: Instant) -> bool {
+        let limit = self.outage_limit();
+        let link = &mut self.links[index as usize];
+        let (outage, first) = (&mut link.outage, link.first);
+        if now < outage.look_at {
+            let at = outage.look_at;
+            self.look_by(at);
+            return false;
+        }
+        if now.since(outage.looked).0 > limit.0 / 2 {
+            // we were stopped, or suspended with the host: the silence was ours
+            outage.heard = now;
+        }
+        let next = now.after(Span(limit.0 / LOOKS));
+        (outage.looked, outage.look_at) = (now, next);
+        let (mut heard, enough) = (outage.heard, Instant(now.0.saturating_sub(limit.0 / 2)));
+        self.look_by(next);
+        let mut at = first;
+        while at != NONE && heard < enough {
+            heard = heard.max(self.others_heard(at, NONE, now));
+            at = self.connections[at as usize].link_next;
+        }
+        self.links[index as usize].outage.heard = heard;
+        now.since(heard) >= limit
+    }
+
+    /// Takes the old socket back into use on which a peer has gone on talking.
+    fn revive_look(&mut self, index: u32, now: Instant) {
+        let link = &mut self.links[index as usize];
+        let Some(Channel::Stream(socket)) = &link.socket else { return };
+        if !matches!(socket.peek(&mut [0; 1]), Ok(more) if more > 0) {
+            return;
+        }
+        let words = *link.outage.words.get_or_insert(now);
+        if now < words.after(REVIVE) {
+            self.look_by(words.after(REVIVE));
+        } else if !self.is_resumed(index) && self.watch_socket(index).is_ok() {
+            self.link_back(index);
+        }
+    }
+
+    /// A lost link has a socket that is watched.
+    pub fn link_back(&mut self, index: u32) {
+        let now = self.now();
+        let link = &self.links[index as usize];
+        let (peer, since, lost) = (link.peer, link.outage.since, link.phase == LinkPhase::Lost);
+        self.lost.put(index, false);
+        self.link_phase(index, LinkPhase::Ready);
+        self.link_be_patient(index);
+        self.hearing_start(index);
+        if lost {
+            (self.config.note)(Note::LinkBack { peer, lost: now.since(since) });
+        }
+        self.flush_link(index);
+        self.gathered_all(index);
+        self.pump(index);
+    }
+
+    /// A link over which a connection of several lanes runs is given up by us, not by the kernel:
+    /// who meets a socket that is gone would take it for a process that is.
+    pub fn link_be_patient(&mut self, index: u32) {
+        if let Some(Channel::Stream(socket)) = &self.links[index as usize].socket {
+            // one that is reset already is read as such
+            let _ = socket.be_patient();
+        }
+    }
+
+    /// A lost link ends: it is not dialled any more.
+    pub fn outage_end(&mut self, index: u32) {
+        let link = &mut self.links[index as usize];
+        if link.phase != LinkPhase::Lost {
+            return;
+        }
+        let attempt = core::mem::replace(&mut link.outage.redial.attempt, NONE);
+        self.lost.put(index, false);
+        if attempt != NONE {
+            self.link_forget(attempt);
+        }
+    }
+
+    /// Where a link to an endpoint led that is lost now.
+    pub fn path_lost(&self, endpoint_id: u128) -> Option<SocketAddr> {
+        let mut from = 0;
+        while let Some(index) = self.lost.next_from(from) {
+            from = index + 1;
+            let link = &self.links[index as usize];
+            if link.peer.endpoint_id == endpoint_id && link.remote.is_some() {
+                return link.remote;
+            }
+        }
+        None
+    }
+}
