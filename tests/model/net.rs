@@ -222,8 +222,8 @@ impl Net {
     fn line_land(&mut self, to: usize, address: u64, line: Line) {
         let offset = address - MAILBOX;
         self.lines[to].insert(offset, line);
-        // SAFETY: inside the mailbox, whose block lives as long as the endpoint; the endpoint, which
-        // reads it by atomics, runs in this thread.
+        // SAFETY: inside the mailbox, whose block lives as long as its endpoint; that one, which
+        // reads it by atomics, is of this thread.
         unsafe { self.mailboxes[to].add(offset as usize).copy_from(line.as_ptr(), line.len()) };
     }
 
