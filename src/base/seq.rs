@@ -58,7 +58,7 @@ pub enum Arrival {
 /// Which of the numbers from `through` on have been seen: all below `through`, and those in `mask`.
 ///
 /// *Cost*: one shift per call; numbers up to 63 past `through` fit.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct SeqWindow {
     mask: u64,

@@ -74,7 +74,7 @@ pub enum Next {
 }
 
 /// Why a peer is gone.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum DownCause {
     /// It closed the connection.
     Closed,

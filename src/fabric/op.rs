@@ -83,7 +83,7 @@ pub enum Source {
 }
 
 /// Memory of the peer.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(C)]
 pub struct RemoteSpan {
     /// What this rail calls the peer's region.

@@ -59,7 +59,7 @@ impl LocalSpan {
 }
 
 /// Names a received message until it is released.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct RecvSlot(pub u64);
 

@@ -4,6 +4,7 @@
 use super::endpoint::{Endpoint, Outgoing};
 use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX, UNDELIVERED_MAX};
 use super::matching;
+use super::mutant::{Mutant, NARROW};
 use super::push::Offer;
 use super::rail::DataRail;
 use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, SendState};
@@ -259,7 +260,10 @@ impl<P: Provider> Endpoint<'_, P> {
         head: &Head,
         length: u32,
     ) {
-        let fields = SendHead::from_bytes(head);
+        let mut fields = SendHead::from_bytes(head);
+        if self.is_mutant(Mutant::SequenceNarrow) {
+            fields.eager_number &= NARROW;
+        }
         let (index, lane) = self.lane_of(peer);
         if !self.eager_expected(index, peer, slot, &fields, length) {
             self.other_arrived(index, lane, slot, fields, length);

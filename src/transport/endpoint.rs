@@ -129,6 +129,9 @@ pub struct Endpoint<'m, P: Provider> {
     rota: usize,
     pub(super) now: Instant,
     batch: [Completion; POLL_BATCH],
+    /// The fault that was planted, if any.
+    #[cfg(feature = "proof")]
+    pub(super) mutant: Option<super::mutant::Mutant>,
 }
 
 impl<'m, P: Provider> Endpoint<'m, P> {
@@ -187,6 +190,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             rota: 0,
             now: Instant::default(),
             batch: [nothing; POLL_BATCH],
+            #[cfg(feature = "proof")]
+            mutant: None,
         })
     }
 

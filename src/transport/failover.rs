@@ -14,6 +14,7 @@
 use super::eager::{OP_REPORT, op_id};
 use super::endpoint::Endpoint;
 use super::limits::{KEPT_BYTES, STREAM_KEPT};
+use super::mutant::Mutant;
 use super::rail::LaneState;
 use super::records::{NIL, SendState, StreamRecord};
 use super::request::RequestError;
@@ -60,7 +61,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let probes = self.probes_step(index);
         let reports = self.reports_step(index);
         let c = &self.connections[index];
-        if c.control_blocked && c.control_fenced && c.up != 0 {
+        let fenced = c.control_fenced || self.is_mutant(Mutant::ControlUnfenced);
+        if c.control_blocked && fenced && c.up != 0 {
             self.control_resume(index);
         }
         let resends = self.resend_step(index);
@@ -168,6 +170,9 @@ impl<P: Provider> Endpoint<'_, P> {
             let entry = self.lane(index, lane);
             let status = match entry.state {
                 LaneState::Up | LaneState::Joining => LaneStatus::Up,
+                LaneState::Failing if self.is_mutant(Mutant::AnswerBeforeFence) => {
+                    LaneStatus::Fenced
+                }
                 LaneState::Failing => LaneStatus::Failing,
                 LaneState::Down if entry.generation == 0 && lane != 0 => LaneStatus::Absent,
                 LaneState::Fenced | LaneState::Down => LaneStatus::Fenced,
@@ -287,8 +292,10 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.work.insert(index);
         self.news += 1;
-        self.acks_take(index, Seq(report.credits_through), Seq(report.delivered_through));
-        self.deliveries_apply(index, Seq(report.delivered_through), report.delivered_mask);
+        if !self.is_mutant(Mutant::DeliveriesIgnored) {
+            self.acks_take(index, Seq(report.credits_through), Seq(report.delivered_through));
+            self.deliveries_apply(index, Seq(report.delivered_through), report.delivered_mask);
+        }
         let c = &mut self.connections[index];
         c.groups_take(Seq(report.groups_through));
         c.taken_take(Seq(report.eager_through));
@@ -316,11 +323,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 }
                 continue;
             }
-            // the peer may have opened a lane once more than we know, and said so elsewhere
-            let known = self.lane(index, lane as u8).generation;
-            let current = said.generation <= known || said.status == LaneStatus::Up;
-            let absent = said.status == LaneStatus::Absent && said.generation != 0;
-            if absent || (!current && said.status == LaneStatus::Failing && known != 0) {
+            if said.status == LaneStatus::Absent && said.generation != 0 {
                 return Err(ReportError::Generation);
             }
         }
@@ -361,13 +364,23 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// What the peer says of one lane.
     fn lane_report_take(&mut self, index: usize, lane: u8, said: LaneReport) {
-        let entry = self.lane(index, lane);
-        let failed = matches!(said.status, LaneStatus::Failing | LaneStatus::Fenced);
-        if said.generation != entry.generation || !failed || entry.state == LaneState::Down {
+        let past = match said.status {
+            LaneStatus::Fenced => said.generation.saturating_add(1),
+            // who has opened it anew had fenced it, also where no report was in time to say so
+            LaneStatus::Up | LaneStatus::Failing => said.generation,
+            LaneStatus::Absent => 0,
+        };
+        let entry = self.lane_mut(index, lane);
+        entry.peer_past = entry.peer_past.max(past);
+        if entry.state == LaneState::Down {
             return;
         }
-        self.lane_fail(index, lane, 0);
-        if said.status == LaneStatus::Fenced {
+        let fenced = entry.generation < entry.peer_past;
+        let failing = said.status == LaneStatus::Failing && said.generation == entry.generation;
+        if fenced || failing {
+            self.lane_fail(index, lane, 0);
+        }
+        if fenced {
             self.lane_mut(index, lane).peer_fenced = true;
             if self.lane(index, lane).state == LaneState::Fenced {
                 self.lane_reconcile(index, lane);
@@ -419,6 +432,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The peer cannot be reached by what was written on our old control lane any more: everything
     /// that it may have lost is written again, on another.
     fn control_resume(&mut self, index: usize) {
+        let from_start = self.is_mutant(Mutant::CursorIgnored);
         let c = &mut self.connections[index];
         (c.control_blocked, c.control_fenced) = (false, false);
         c.control = c.up.trailing_zeros() as u8;
@@ -443,6 +457,9 @@ impl<P: Provider> Endpoint<'_, P> {
         // the stream: what the peer has not taken in
         let untaken = c.taken_through != c.eager_number;
         c.resend = untaken.then_some(c.taken_through);
+        if from_start && c.eager_number.0 <= STREAM_KEPT {
+            c.resend = Some(Seq(0));
+        }
         self.stats.control_moves += 1;
         self.watch.insert(index);
         self.work.insert(index);

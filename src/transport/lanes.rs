@@ -4,6 +4,7 @@
 use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
+use super::mutant::Mutant;
 use super::rail::{CtrlSpan, Lane, LaneMeter, LaneState, LaneStats};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
@@ -283,6 +284,9 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Fences one lane in both directions; says whether the rail had no room for it.
     fn lane_fence(&mut self, index: usize, lane: u8) -> bool {
+        if self.is_mutant(Mutant::FenceSkipped) {
+            self.lane_mut(index, lane).fence = Fence::Holds;
+        }
         if self.lane(index, lane).fence == Fence::Needed {
             let generation = RailGeneration(self.lane(index, lane).generation);
             match self.post_on(index, lane, op_id(OP_FENCE, 0, 0), OpKind::Fence { generation }) {
@@ -425,18 +429,23 @@ impl<P: Provider> Endpoint<'_, P> {
         if !down {
             return false;
         }
-        let reserve = entry.reserve;
+        let Lane { reserve, peer_past, .. } = *entry;
         *self.lane_mut(index, lane) = Lane {
             state: LaneState::Joining,
             fence: Fence::Needed,
             peer_fenced: false,
             probe_due: true,
             generation,
+            peer_past,
             reserve,
             ..Lane::DOWN
         };
         self.lanes_down.remove(self.lane_at(index, lane));
         self.work.insert(index);
+        if generation < peer_past {
+            // the peer's end is dead already, and it will not say so again
+            self.lane_fail(index, lane, 0);
+        }
         true
     }
 

@@ -36,6 +36,10 @@ pub mod limits;
 pub mod matching;
 #[allow(unsafe_code)]
 pub mod mr;
+#[cfg(not(feature = "proof"))]
+mod mutant;
+#[cfg(feature = "proof")]
+pub mod mutant;
 mod offer;
 mod pull;
 mod push;

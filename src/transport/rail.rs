@@ -38,7 +38,7 @@ use crate::base::units::Instant;
 use crate::fabric::{Line, LocalSpan, OpKind, RailKey, RemoteSpan, Source};
 
 /// Memory of the peer that holds its mailbox for us.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct CtrlSpan(pub RemoteSpan);
 
 impl CtrlSpan {
@@ -49,7 +49,7 @@ impl CtrlSpan {
 }
 
 /// Memory of the peer's user.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct DataSpan(pub RemoteSpan);
 
 impl DataSpan {
@@ -88,7 +88,7 @@ impl DataRail {
 }
 
 /// Where a lane is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum LaneState {
     /// Not in use; fenced on both sides, or never up.
     Down,
@@ -125,6 +125,8 @@ pub(super) struct Lane {
     pub fence: Fence,
     /// The peer's target side is fenced for this generation.
     pub peer_fenced: bool,
+    /// The peer has said that its side of each generation below this is fenced.
+    pub peer_past: u32,
     /// The peer has closed it in good order.
     pub closed: bool,
     /// Only for when no other lane lives.
@@ -162,6 +164,7 @@ impl Lane {
         state: LaneState::Down,
         fence: Fence::Holds,
         peer_fenced: true,
+        peer_past: 0,
         closed: false,
         reserve: false,
         probe_due: false,

@@ -29,7 +29,7 @@ use crate::fabric::{DownCause, RecvSlot};
 pub const NIL: u8 = u8::MAX;
 
 /// Where a connection is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum ConnectionState {
     /// Not in use.
     Free,
@@ -44,7 +44,7 @@ pub enum ConnectionState {
 }
 
 /// Whether the peer can still touch our memory, or we the peer's, once a connection is given up.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Fence {
     /// It can.
     Needed,
@@ -55,11 +55,11 @@ pub enum Fence {
 }
 
 /// Why a connection is no longer open, with its request error.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Failure(pub RequestError);
 
 /// A first-in first-out list through the `next` fields of records.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Queue {
     pub head: u8,
     pub tail: u8,
@@ -76,7 +76,7 @@ impl Queue {
 }
 
 /// A region whose keys the peer knows, or is being told.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct KnownRegion {
     /// Which; the default handle for none.
     pub region: Handle,
@@ -88,7 +88,7 @@ pub struct KnownRegion {
 
 /// One connection, both directions of it.
 #[repr(align(64))] // whole lines, as `Limits::connection_bytes` counts it
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct Connection {
     pub state: ConnectionState,
     /// The rail pulls: long messages go by descriptor, and no slots are written.
@@ -304,7 +304,7 @@ impl Connection {
 }
 
 /// Where a send is.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum SendState {
     /// Not in use.
     Free,
@@ -319,7 +319,7 @@ pub enum SendState {
 }
 
 /// One outstanding send.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct SendRecord {
     pub address: u64,
     pub length: u64,
@@ -368,7 +368,7 @@ impl SendRecord {
 }
 
 /// One outstanding group of receives; its record is its number modulo the table.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct GroupRecord {
     pub number: Seq,
     /// Which use of the record; request numbers carry it.
@@ -401,7 +401,7 @@ impl GroupRecord {
 }
 
 /// One receive of a group.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct ReceiveRecord {
     pub address: u64,
     /// Room; once the receive is bound, the message's length.
@@ -433,14 +433,14 @@ impl ReceiveRecord {
 
 /// A message that was sent before its slot was seen: what replaying the match takes. Its number is
 /// that in the stream.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct EarlySend {
     pub tag: i32,
     pub number: Seq,
 }
 
 /// A send of the peer's that stays in its receive slot for now.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct HeldMessage {
     pub slot: RecvSlot,
     /// The sender's tag; for a waiting pull, the receive that it is bound to.
@@ -473,7 +473,7 @@ impl HeldMessage {
 }
 
 /// A send of the stream that the peer may not have taken in: what sending it again takes.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct StreamRecord {
     pub tag: i32,
     pub send_number: Seq,
@@ -499,7 +499,7 @@ impl StreamRecord {
 }
 
 /// Where the exchange of reports stands. One report of each side is unread at most.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct ReportState {
     /// Number of our last one.
     pub number: u32,

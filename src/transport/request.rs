@@ -104,7 +104,7 @@ pub enum SubmitError {
 }
 
 /// Why a request did not end well.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum RequestError {
     /// The message was longer than the receive; nothing was written to the buffer.
     Truncated,

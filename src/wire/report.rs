@@ -15,6 +15,10 @@ const ENTRY_BYTES: usize = 12;
 pub const REPORT_BYTES_MAX: usize = ENTRIES_AT + ENTRIES_MAX * ENTRY_BYTES;
 
 /// What the writer says of one lane.
+///
+/// `Up` and `Failing` also say of all generations before that they are `Fenced`: who opens a lane
+/// anew has fenced its last use, and may have had no report under way that said so. A reader keeps
+/// what it is told of generations that it has yet to open, since it is told once.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 #[repr(u8)]
 pub enum LaneStatus {

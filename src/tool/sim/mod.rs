@@ -7,8 +7,11 @@ mod judge;
 mod lanes;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;
+mod network;
 mod oracle;
 mod peers;
+#[cfg(feature = "proof")]
+pub mod proof;
 mod schedule;
 
 use schedule::Tally;

@@ -6,6 +6,7 @@ extern crate std;
 use super::judge::{check_direction, ends_connection};
 use super::lanes::{self, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
+use super::network::{EAGER_BYTES, REGIONS, config, limits};
 use super::oracle::{self, Pairing, Posted, Sent};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
@@ -13,23 +14,19 @@ use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::random::Random;
-use crate::provider::sim::{CERTAIN, Faults, SimConfig, SimCounts, SimFabric, SimPort};
+use crate::provider::sim::{SimConfig, SimCounts, SimFabric, SimPort};
 use crate::transport::endpoint::ConnectionCloseError;
-use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
+use crate::transport::limits::CREDITS;
 use crate::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
     RequestId, Stats, SubmitError,
 };
-use crate::wire::report::REPORT_BYTES_MAX;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
 pub(super) const CONNECTION: ConnectionIndex = ConnectionIndex(0);
-/// Regions of each endpoint: more than a peer remembers, so that cells are written anew.
-const REGIONS: usize = 12;
 const TAGS: u64 = 3;
-const EAGER_BYTES: Bytes = Bytes(256);
 const BUDGET: Bytes = Bytes::kib(256);
 /// Messages of one direction that wait for a receive.
 const UNMATCHED_MAX: usize = 12;
@@ -126,63 +123,37 @@ pub(super) struct World<'f, 'm> {
     pub(super) lanes: Lanes,
 }
 
-/// The limits of endpoints whose connection has so many lanes at most.
-const fn limits(rails_max: u32) -> Limits {
-    Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32, rails_max }
-}
-
-/// The network of a schedule: half of them pull, half of the others keep no order.
-fn config(seed: u64) -> (SimConfig, Lanes) {
-    let mut random = Random::new(seed ^ 0x5eed);
-    let pull = random.below(3) == 0;
-    let lanes = lanes::draw(&mut random, pull);
-    let often = |random: &mut Random, most: u32| random.below(u64::from(most)) as u32;
-    let lossy = random.below(4) == 0;
-    let faults = Faults {
-        delay: often(&mut random, CERTAIN / 2),
-        reorder: often(&mut random, CERTAIN / 2),
-        again: often(&mut random, CERTAIN / 3),
-        error: if lossy { often(&mut random, CERTAIN / 400) } else { 0 },
-        rail_death: if lossy { often(&mut random, CERTAIN / 400) } else { 0 },
-        late_completion: often(&mut random, CERTAIN / 4),
-        ghost: if lossy { CERTAIN / 2 } else { 0 },
-    };
-    let config = SimConfig {
-        ports: 2,
-        peers_max: lanes.count.next_power_of_two(),
-        recv_slots: CREDITS + if lanes.count > 1 { RECEIVES_SPARE } else { 0 },
-        payload_max: EAGER_BYTES.max(Bytes::of(REPORT_BYTES_MAX)),
-        regions_max: 2 * REGIONS as u32 + 2,
-        flights_max: 512,
-        pull,
-        ordered: random.below(2) == 0,
-        immediate: true,
-        copies_at_post: true,
-        latency: Span(100),
-        delay_max: Span(3000),
-        seed,
-        faults: lanes.faults(faults),
-    };
-    (config, lanes)
-}
-
 /// Says which message belongs to which receive.
 pub(super) type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
 
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
-    run_judged(seed, oracle::pair)
+    run_prepared(seed, &|_| {})
 }
 
-fn run_judged(seed: u64, judge: Oracle) -> Result<Tally, String> {
+/// What is done to both machines before their connection is used.
+pub type Prepare<'a> = &'a dyn Fn(&mut Endpoint<'_, SimPort<'_, '_>>);
+
+/// Runs it with machines to which something was done.
+pub fn run_prepared(seed: u64, prepare: Prepare<'_>) -> Result<Tally, String> {
+    run_judged(seed, oracle::pair, prepare)
+}
+
+fn run_judged(seed: u64, judge: Oracle, prepare: Prepare<'_>) -> Result<Tally, String> {
     let (config, lanes) = config(seed);
     let way = if config.pull { "pull" } else { "push" };
     let order = if config.ordered { "ordered" } else { "unordered" };
     let text = lanes.text();
-    run_on(config, lanes, judge).map_err(|error| format!("({way}, {order}, {text}) {error}"))
+    run_on(config, lanes, judge, prepare)
+        .map_err(|error| format!("({way}, {order}, {text}) {error}"))
 }
 
-fn run_on(config: SimConfig, lanes: Lanes, judge: Oracle) -> Result<Tally, String> {
+fn run_on(
+    config: SimConfig,
+    lanes: Lanes,
+    judge: Oracle,
+    prepare: Prepare<'_>,
+) -> Result<Tally, String> {
     let seed = config.seed;
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
@@ -191,6 +162,7 @@ fn run_on(config: SimConfig, lanes: Lanes, judge: Oracle) -> Result<Tally, Strin
     let bytes = limits.machine_bytes() + limits.regions_bytes();
     let mut blocks = [HeapBlock::new(bytes), HeapBlock::new(bytes)];
     let mut world = World::open(&fabric, &mut blocks, (config.pull, limits), lanes, seed)?;
+    world.endpoints.iter_mut().for_each(prepare);
     let steps = 60 + world.random.below(200);
     for _ in 0..steps {
         world.step()?;
@@ -583,7 +555,7 @@ mod tests {
     #[test]
     fn wrong_oracles_disagree_with_the_machine() {
         for (name, wrong) in [("backwards", backwards as Oracle), ("tagless", tagless)] {
-            let caught = SEEDS.filter(|seed| run_judged(*seed, wrong).is_err()).count();
+            let caught = SEEDS.filter(|seed| run_judged(*seed, wrong, &|_| {}).is_err()).count();
             assert!(caught > 0, "{name} was believed");
         }
     }

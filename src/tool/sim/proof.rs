@@ -1,0 +1,13 @@
+//! Schedules with a planted fault, which the oracle must find.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::schedule;
+use crate::transport::mutant::Mutant;
+use std::string::String;
+
+/// Runs the schedule of `seed` with a fault planted in both machines.
+pub fn run(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
+    schedule::run_prepared(seed, &|endpoint| endpoint.mutant_set(mutant)).map(|_| ())
+}

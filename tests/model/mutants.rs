@@ -1,0 +1,88 @@
+//! Each planted fault is found, by the model and by the simulator, in a search that finds nothing
+//! where no fault is planted.
+
+use std::panic::catch_unwind;
+
+use crosstie::tool::sim::proof;
+use crosstie::transport::mutant::Mutant;
+
+use crate::check::{Depth, Failover};
+use crate::plans;
+use crate::world::Plan;
+
+/// Transitions within which a model finds a fault.
+const TRANSITIONS: Depth = Depth::Transitions(30_000);
+/// Schedules within which the simulator does.
+const SCHEDULES: u64 = 1_000;
+
+/// The model of `plan` holds, but not with the fault.
+fn model_finds(plan: &'static Plan, mutant: Mutant) {
+    let found = Failover { plan, mutant: Some(mutant) }.check(TRANSITIONS);
+    let wrong = found.wrong.unwrap_or_else(|| panic!("{}: {mutant:?} lives", plan.name));
+    println!("{mutant:?}: {} finds it among {} states: {wrong}", plan.name, found.states);
+}
+
+/// The first schedule that goes wrong.
+fn simulator_finds(mutant: Option<Mutant>) -> Option<u64> {
+    (1..=SCHEDULES).find(|seed| {
+        let run = catch_unwind(|| proof::run(*seed, mutant));
+        !matches!(run, Ok(Ok(())))
+    })
+}
+
+fn both_find(mutant: Mutant) {
+    for plan in [&plans::STRIPES, &plans::STRIPES_LOCAL, &plans::GROUPS] {
+        model_finds(plan, mutant);
+    }
+    let seed = simulator_finds(Some(mutant));
+    println!("{mutant:?}: the simulator finds it with seed {seed:?}");
+    assert!(seed.is_some(), "{mutant:?} lives through {SCHEDULES} schedules");
+}
+
+#[test]
+fn nothing_is_found_where_no_fault_is_planted() {
+    assert_eq!(simulator_finds(None), None);
+    for plan in [&plans::STRIPES, &plans::STRIPES_LOCAL, &plans::GROUPS] {
+        let found = Failover { plan, mutant: None }.check(TRANSITIONS);
+        assert!(found.wrong.is_none(), "{}: {found:?}", plan.name);
+    }
+}
+
+#[test]
+fn fence_that_is_skipped_is_found() {
+    both_find(Mutant::FenceSkipped);
+}
+
+#[test]
+fn answer_before_the_fence_is_found() {
+    both_find(Mutant::AnswerBeforeFence);
+}
+
+#[test]
+fn cursor_that_is_ignored_is_found() {
+    both_find(Mutant::CursorIgnored);
+}
+
+#[test]
+fn deliveries_that_are_ignored_are_found() {
+    both_find(Mutant::DeliveriesIgnored);
+}
+
+#[test]
+fn release_on_local_completion_is_found() {
+    both_find(Mutant::ReleaseOnLocal);
+}
+
+#[test]
+fn slots_written_again_before_the_fence_are_found() {
+    both_find(Mutant::ControlUnfenced);
+}
+
+/// Ten bits are enough for any search: what needs more is a stream of more messages.
+#[test]
+fn numbers_of_ten_bits_are_found_by_a_long_stream() {
+    let stream = |mutant| Failover { plan: &plans::STREAM, mutant }.walk(1, 600);
+    assert_eq!(stream(None), None);
+    let (_, sentence) = stream(Some(Mutant::SequenceNarrow)).expect("numbers of ten bits live");
+    println!("SequenceNarrow: {}", sentence.lines().next().unwrap_or_default());
+}
