@@ -379,15 +379,17 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].state != ConnectionState::Open || !in_use {
             return;
         }
-        if cause != DownCause::Closed {
-            return self.lane_fail(index, lane, 0);
+        match cause {
+            DownCause::Closed => self.lane_mut(index, lane).closed = true,
+            DownCause::Died | DownCause::Failed => self.lane_fail(index, lane, 0),
         }
         // what was sent on others before may still be on its way
-        self.lane_mut(index, lane).closed = true;
-        let open = |lane| self.connections[index].up >> lane & 1 == 1;
-        let count = self.connections[index].lane_count;
-        if (0..count).all(|lane| self.lane(index, lane).closed || !open(lane)) {
-            self.connection_lost(ConnectionIndex(index as u32), cause);
+        let c = &self.connections[index];
+        let closed = |lane: &u8| self.lane(index, *lane).closed;
+        let open = |lane: &u8| c.up >> *lane & 1 == 1 && !closed(lane);
+        if (0..c.lane_count).any(|lane| closed(&lane)) && !(0..c.lane_count).any(|lane| open(&lane))
+        {
+            self.connection_lost(ConnectionIndex(index as u32), DownCause::Closed);
         }
     }
 

@@ -50,13 +50,14 @@ impl Tcp<'_> {
     }
 
     /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
-    /// closes without having read everything breaks it.
+    /// closes without having read everything breaks it. That of a lane is reported at once: the
+    /// others go on, and the side band's word is about all of them.
     #[cold]
     pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
         if self.peers[peer].state == State::Open {
             self.begin_end(peer, DownCause::Died, code);
             let record = &mut self.peers[peer];
-            record.is_unsure = true;
+            record.is_unsure = !record.is_lane;
         }
     }
 
