@@ -15,6 +15,7 @@ all:
 install: all
 	@mkdir -p "$(DESTDIR)$(PREFIX)"
 	@cp -R dist/. "$(DESTDIR)$(PREFIX)"
+	@echo "installed to $(DESTDIR)$(PREFIX)"
 
 ## make demo               two processes exchange verified data over shared memory, then TCP
 demo:

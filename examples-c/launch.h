@@ -235,6 +235,19 @@ static const struct launch_names {
     {"", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
 };
 
+// Ends the program when variables of a launcher are set that do not make a launch.
+static inline void launch_incomplete(void)
+{
+    if (getenv("CROSSTIE_SIZE") != NULL && getenv("CROSSTIE_RANK") == NULL)
+        launch_fail("CROSSTIE_SIZE is set but CROSSTIE_RANK is not", "");
+    if (getenv("RANK") != NULL && getenv("WORLD_SIZE") == NULL)
+        launch_fail("RANK is set but WORLD_SIZE is not", "");
+    const char *tasks = getenv("SLURM_NTASKS");
+    if (tasks != NULL && strtol(tasks, NULL, 10) > 1 && getenv("SLURM_PROCID") != NULL &&
+        getenv("SLURM_STEP_ID") == NULL)
+        launch_fail("a batch script is none of the job's tasks: start it with srun", "");
+}
+
 // Whether this process is one of several that a launcher started; fills all but the sockets.
 static inline int launch_find(struct launch *launch)
 {
@@ -251,6 +264,9 @@ static inline int launch_find(struct launch *launch)
         if (size <= 0)
             launch_fail("set CROSSTIE_RANK and CROSSTIE_SIZE, since the launcher does not set",
                         names->size);
+        if (size == 1 && getenv("CROSSTIE_RENDEZVOUS") != NULL)
+            launch_fail("CROSSTIE_RENDEZVOUS is set, and one process meets nobody; it is 1:",
+                        names->size);
         if (size == 1)
             return 0;
         launch->size = (int)size;
@@ -260,6 +276,7 @@ static inline int launch_find(struct launch *launch)
         launch_where(launch, names->launcher);
         return 1;
     }
+    launch_incomplete();
     return 0;
 }
 
@@ -407,8 +424,8 @@ static inline void launch_serve(struct launch *launch)
             strangers[at--] = strangers[--count];
         }
         if (launch_ms() > deadline) {
-            fprintf(stderr, "launch: after %d s, only %d of %d ranks have come\n", LAUNCH_SECONDS,
-                    here, launch->size);
+            fprintf(stderr, "launch: waited %d s at port %d: %d of %d ranks have come\n",
+                    LAUNCH_SECONDS, launch->port, here, launch->size);
             exit(1);
         }
     }
@@ -473,7 +490,7 @@ static inline void launch_meet(struct launch *launch)
     long deadline = launch_ms() + LAUNCH_SECONDS * 1000;
     while ((launch->fds[0] = launch_reach_any(launch)) < 0) {
         if (launch_ms() > deadline) {
-            fprintf(stderr, "launch: rank 0 was not found on %s, port %d, within %d s" LAUNCH_HOW
+            fprintf(stderr, "launch: rank 0 did not answer at %s, port %d, for %d s" LAUNCH_HOW
                     "\n", launch->hosts, launch->port, LAUNCH_SECONDS);
             exit(1);
         }

@@ -54,12 +54,16 @@ fn strangers_are_named(limits: &Limits) {
     let (listener, handle) = b.band.listen().unwrap();
     let bytes = handle.encode();
     pair(&a, &b, listener, &bytes);
-    let strangers = [limits.clone(), keyed_of(limits.clone(), b"quite another key")];
+    let strangers = [
+        (limits.clone(), KeyCause::NoneHere),
+        (keyed_of(limits.clone(), b"quite another key"), KeyCause::Unclear),
+    ];
     for round in 0..3 {
-        for limits in &strangers {
+        for (limits, wanted) in &strangers {
             let stranger = Node::new(limits);
             let error = refusal(&stranger, &bytes);
-            let ConnectError::Key(peer) = error else { panic!("{error}") };
+            let ConnectError::Key(peer, cause) = error else { panic!("{error}") };
+            assert_eq!(cause, *wanted);
             assert_eq!(peer.endpoint_id, handle.endpoint_id);
             assert!(error.to_string().contains("CROSSTIE_KEY_FILE"), "{error}");
             until("free", || stranger.all_free());
@@ -68,7 +72,7 @@ fn strangers_are_named(limits: &Limits) {
         pair(&a, &b, listener, &bytes);
     }
     // said once
-    let of_b = |note: &Note| matches!(note, Note::Key(peer) if peer.pid == std::process::id());
+    let of_b = |note: &Note| matches!(note, Note::Key(peer, _) if peer.pid == std::process::id());
     assert!(notes(of_b) >= 1);
     assert_eq!(b.band.accept(listener), Ok(None));
 }
@@ -79,7 +83,7 @@ fn a_listener_without_a_key_refuses_who_has_one() {
         let a = Node::new(&keyed_of(limits.clone(), KEY));
         let b = Node::new(&limits);
         let (_, handle) = b.band.listen().unwrap();
-        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
+        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(..)));
         assert_eq!(b.band.counters().keys_refused, 1);
     }
 }
@@ -88,14 +92,14 @@ fn a_listener_without_a_key_refuses_who_has_one() {
 fn the_first_stranger_is_reported_and_no_other() {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     fn count(note: Note) {
-        assert!(matches!(note, Note::Key(_)), "{note:?}");
+        assert!(matches!(note, Note::Key(_, KeyCause::NoneThere)), "{note:?}");
         COUNT.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
     let b = Node::new(&Limits { note: count, ..keyed(KEY) });
     let (_, handle) = b.band.listen().unwrap();
     let a = Node::new(&Limits::default());
     for _ in 0..5 {
-        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(_)));
+        assert!(matches!(refusal(&a, &handle.encode()), ConnectError::Key(..)));
     }
     assert_eq!(b.band.counters().keys_refused, 5);
     assert_eq!(COUNT.load(std::sync::atomic::Ordering::SeqCst), 1);
@@ -299,7 +303,7 @@ fn an_impostor_in_the_listeners_place_is_named() {
     };
     link.send(Frame::LinkReply(reply), &[]);
     let error = until("refusal", || a.band.connect_poll(pending).err());
-    assert!(matches!(error, ConnectError::Key(_)), "{error}");
+    assert!(matches!(error, ConnectError::Key(..)), "{error}");
     link.closed();
 }
 

@@ -13,6 +13,7 @@ use crosstie::wire::hello::{RAIL_SHM, RAIL_TCP};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
+use std::time::{Duration, Instant};
 
 /// A port at which nobody answers, for as long as the socket lives: bound, not listening.
 fn closed_port() -> (OwnedFd, u16) {
@@ -124,6 +125,26 @@ fn one_host_takes_shared_memory_and_another_host_tcp() {
     assert_eq!(c.established(here).unwrap().rail, Rail::Tcp);
     let alone = Node::new(&Limits::default());
     assert_eq!(error_of(&alone, &elsewhere), ConnectError::OtherHost);
+}
+
+#[test]
+fn rails_that_only_one_side_allows_are_named_for_both() {
+    let [shm, tcp] = [Limits::default(), Limits::tcp()];
+    let both = Limits { rails: RAIL_SHM | RAIL_TCP, ..Limits::tcp() };
+    for (connecting, listening, elsewhere, wanted) in [
+        (&tcp, &shm, false, "this side allows tcp alone, the peer shm alone ("),
+        (&shm, &tcp, false, "this side allows shm alone, the peer tcp alone ("),
+        (&both, &shm, true, "this side allows shm and tcp, the peer shm alone; it is on another"),
+        (&tcp, &shm, true, "this side allows tcp alone, the peer shm alone; it is on another"),
+    ] {
+        let (a, b) = (Node::new(connecting), Node::new(listening));
+        let (_, handle) = b.band.listen().unwrap();
+        let node_id = if elsewhere { !handle.node_id } else { handle.node_id };
+        let error = error_of(&a, &ListenHandle { node_id, ..handle });
+        assert!(matches!(error, ConnectError::Rail { .. }), "{error}");
+        assert!(error.to_string().contains(wanted), "{error}");
+        assert!(a.all_free().is_some());
+    }
 }
 
 #[test]
@@ -363,6 +384,7 @@ fn a_stopped_peer_is_named_over_tcp_at_the_deadline() {
     let fresh = Node::new(&limits);
     let error = error_of(&fresh, &ListenHandle::decode(&handle).unwrap());
     assert!(matches!(error, ConnectError::Deadline(_)), "{error}");
+    assert!(error.to_string().contains(" at 127.0.0.1:"), "{error}");
     signal(&child, libc::SIGCONT);
     let pending = a.band.connect_begin(&handle).unwrap();
     until("connect", || a.band.connect_poll(pending).unwrap());
@@ -385,6 +407,27 @@ fn the_next_address_is_tried_when_one_refuses_or_is_silent() {
 }
 
 #[test]
+fn a_peer_timeout_shorter_than_the_connects_own_does_not_end_it() {
+    const OWN: Duration = Duration::from_millis(2000);
+    let deadline = Span::millis(OWN.as_millis() as u64);
+    let a = Node::new(&Limits { deadline, peer_deadline: Span::millis(160), ..Limits::tcp() });
+    let (_, handle) = Node::new(&Limits::tcp()).band.listen().unwrap();
+    // its queue is full, so that the kernel drops who dials
+    let full = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // SAFETY: no pointers.
+    unsafe { libc::listen(full.as_raw_fd(), 0) };
+    let to = full.local_addr().unwrap();
+    let _first = TcpStream::connect(to).unwrap();
+    let none = crosstie::wire::handle::Address::default();
+    let addresses = [at(LOOPBACK, to.port()), none, none];
+    let began = Instant::now();
+    let error = error_of(&a, &ListenHandle { addresses, ..handle });
+    assert!(matches!(error, ConnectError::Unreachable(..)), "{error}");
+    // a sixteenth is kept back, so that the cause is named before the caller's own deadline
+    assert!(began.elapsed() >= OWN / 16 * 15, "{:?}", began.elapsed());
+}
+
+#[test]
 fn addresses_that_lead_nowhere_are_named_with_the_cause() {
     let a = Node::new(&Limits { deadline: Span::millis(100), ..Limits::tcp() });
     let b = Node::new(&Limits::tcp());
@@ -394,12 +437,15 @@ fn addresses_that_lead_nowhere_are_named_with_the_cause() {
     let nowhere = at([255, 255, 255, 255], 9);
     let error = error_of(&a, &ListenHandle { addresses: [nowhere, none, none], ..handle });
     let ConnectError::Unreachable(_, code) = error else { panic!("{error}") };
+    assert!(error.to_string().contains("at 255.255.255.255:9: "), "{error}");
     assert!([libc::ENETUNREACH, libc::EACCES].contains(&code), "{error}");
     // refused by all
     let (_held, closed) = closed_port();
     let refused = at(LOOPBACK, closed);
     let error = error_of(&a, &ListenHandle { addresses: [refused, refused, none], ..handle });
     assert!(matches!(error, ConnectError::NoListener(_)), "{error}");
+    let named = format!("at 127.0.0.1:{closed}, 127.0.0.1:{closed}: ");
+    assert!(error.to_string().contains(&named), "{error}");
     let error = error_of(&a, &ListenHandle { addresses: [refused, nowhere, none], ..handle });
     assert!(matches!(error, ConnectError::Unreachable(..)), "{error}");
     // another endpoint has the port now

@@ -53,6 +53,7 @@ fn every_launcher_says_rank_size_and_where() {
     let pmi = [("PMI_RANK", "2"), ("PMI_SIZE", "3"), ("MPI_LOCALRANKID", "0")];
     let own = [("CROSSTIE_RANK", "2"), ("CROSSTIE_SIZE", "3"), ("CROSSTIE_LOCAL_RANK", "1")];
     let told = ("CROSSTIE_RENDEZVOUS", "[::1]:4000");
+    let zone = ("CROSSTIE_RENDEZVOUS", "[fe80::1%eth0]:4000");
     let mpirun: &[&str] = &["10.0.0.9", "10.1.0.9", "fd00::2"];
     for (variables, launcher, ranks, hosts) in [
         (TORCHRUN.to_vec(), Launcher::Torchrun, (3, 8, 1), &["node7"][..]),
@@ -63,6 +64,7 @@ fn every_launcher_says_rank_size_and_where() {
         ([&own[..], &[told]].concat(), Launcher::Crosstie, (2, 3, 1), &["::1"]),
         ([MPIRUN, &own, &[told]].concat(), Launcher::Crosstie, (2, 3, 1), &["::1"]),
         ([SRUN, &[told]].concat(), Launcher::Slurm, (5, 6, 2), &["::1"]),
+        ([SRUN, &[zone]].concat(), Launcher::Slurm, (5, 6, 2), &["fe80::1%eth0"]),
         ([MPIRUN, &TORCHRUN[3..]].concat(), Launcher::OpenMpi, (1, 4, 0), &["node7"]),
     ] {
         let launch = launch_of(&variables);
@@ -108,11 +110,10 @@ fn jobs_and_steps_meet_at_ports_of_their_own() {
 fn no_launcher_and_single_processes_are_no_launch() {
     for variables in [
         &[][..],
-        &[("RANK", "0")],
         &[("WORLD_SIZE", "4")],
         &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")],
-        // A batch script, and an interactive shell.
-        &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1")],
+        // A batch script of one task, and an interactive shell.
+        &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_JOB_ID", "1")],
         &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "4294967290")],
     ] {
         assert_eq!(found(variables), Ok(None), "{variables:?}");
@@ -125,6 +126,13 @@ fn what_is_missing_or_wrong_is_named() {
     let size = ("CROSSTIE_SIZE", "2");
     for (variables, wanted) in [
         (&[rank][..], "CROSSTIE_SIZE is not"),
+        (&[size], "CROSSTIE_SIZE is set but CROSSTIE_RANK is not"),
+        (&[("RANK", "0")], "RANK is set but WORLD_SIZE is not"),
+        (
+            &[("CROSSTIE_RANK", "0"), ("CROSSTIE_SIZE", "1"), ("CROSSTIE_RENDEZVOUS", "host:1")],
+            "CROSSTIE_SIZE is 1 and CROSSTIE_RENDEZVOUS is set",
+        ),
+        (&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], "start it with srun"),
         (&[rank, size], "set CROSSTIE_RENDEZVOUS=HOST:PORT"),
         (&[("CROSSTIE_RANK", "2"), size], "CROSSTIE_RANK=2 is not a number from 0 to 1"),
         (&[rank, ("CROSSTIE_SIZE", "many")], "CROSSTIE_SIZE=many"),
@@ -229,7 +237,10 @@ fn missing_ranks_are_named() {
     let Err(error) = Rendezvous::serve(&listener, &first, Instant::now()) else {
         panic!("nobody was there");
     };
-    assert!(error.contains("2 ranks have not come") && error.contains("1, 2"), "{error}");
+    assert!(
+        error.contains("2 ranks have not come to the rendezvous at ") && error.contains(": 1, 2"),
+        "{error}"
+    );
 }
 
 // ---------------------------------------------------------------- the program

@@ -89,7 +89,7 @@ fn rails_that_the_sides_do_not_share_are_named() {
         let start = Start { environment: listening, log: None };
         let mut process = hosts.start(0, "listen", start);
         let text = refused(&hosts, at, &process.line.hear::<128>(), connecting);
-        let named = text.starts_with("Rail(") || text.starts_with("OtherHost");
+        let named = text.starts_with("Rail {") || text.starts_with("OtherHost");
         assert!(named, "{listening:?}, {connecting:?}, host {at}: {text}");
     }
 }

@@ -246,6 +246,86 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
     assert!(json.contains("\"devices\":{\"host0\":"));
 }
 
+/// What `crosstie info` says with these variables set, and nothing of the other tests'.
+fn info_with(variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    let output = command.arg("info").envs(variables.iter().copied()).output();
+    let output = output.expect("the program runs");
+    assert!(output.status.success(), "{variables:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn line_of<'a>(text: &'a str, name: &str) -> &'a str {
+    let of = |line: &&str| line.split_whitespace().next() == Some(name);
+    text.lines().find(of).unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+}
+
+#[test]
+fn info_calls_no_device_available_that_an_open_refuses() {
+    let threads = [("CROSSTIE_TCP_STREAMS", "2"), ("CROSSTIE_TCP_THREADS", "1")];
+    for (variables, refused, why) in [
+        (&[("CROSSTIE_KEY_FILE", "/nowhere/at/all")][..], "host0", "CROSSTIE_KEY_FILE"),
+        (&[("CROSSTIE_SEND_RING_BYTES", "5000")], "host0", "CROSSTIE_SEND_RING_BYTES) is 5000"),
+        (&[("CROSSTIE_WRITE_RING_BYTES", "33554432")], "shm0", "from 4096 to 16777216"),
+        (&[("CROSSTIE_EAGER_BYTES", "16321")], "shm0", "16320 at most"),
+        (&[("CROSSTIE_RAILS", "shm")], "tcp0", "CROSSTIE_RAILS"),
+        (
+            &[threads[0], threads[1], ("CROSSTIE_TCP_THREAD_CPUS", "63")],
+            "tcp0",
+            "CROSSTIE_TCP_THREAD_CPUS names CPU 63",
+        ),
+    ] {
+        let text = info_with(variables);
+        let line = line_of(&text, refused);
+        assert!(line.contains("unavailable: ") && line.contains(why), "{line}");
+    }
+    assert!(line_of(&info_with(&[]), "host0").contains(" available; "));
+}
+
+#[test]
+fn info_marks_values_that_are_ignored() {
+    for (name, value) in [
+        ("CROSSTIE_CONNECT_TIMEOUT_MS", "0"),
+        ("CROSSTIE_LOG", "debug"),
+        ("CROSSTIE_TCP_THREADS", "1"),
+        ("CROSSTIE_TCP_THREAD_CPUS", "0"),
+        ("CROSSTIE_PEER_TIMEOUT_MS", "soon"),
+    ] {
+        let text = info_with(&[(name, value)]);
+        let line = line_of(&text, name);
+        assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
+    }
+}
+
+#[test]
+fn info_says_the_storage_that_a_program_must_give_and_the_hosts_number() {
+    let text = info_with(&[("CROSSTIE_NODE_ID", "2a")]);
+    // XTIE_ENDPOINT_BYTES(64, 32, 256): 8192 + 64 * 4096 + 64 * 32 * 880 + 64 * 512 + 256 * 144
+    assert!(text.contains(" 2142208 bytes of storage"), "{text}");
+    assert!(line_of(&text, "node").contains("000000000000002a (CROSSTIE_NODE_ID)"), "{text}");
+}
+
+#[test]
+fn info_logs_are_once_per_object() {
+    let args = ["perf", "latency", "--sizes", "8", "--iterations", "10", "--no-pin"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    let output = command.args(args).env("CROSSTIE_LOG", "info").output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    for wanted in [
+        "endpoint opened on host0, host ",
+        "listening",
+        "connected to crosstie (pid ",
+        "connected by crosstie (pid ",
+        " over shm",
+        "closed a connection with ",
+        "endpoint closed",
+    ] {
+        assert!(log.contains(wanted), "{wanted} is not in:\n{log}");
+    }
+    assert!(log.lines().count() < 20, "{log}");
+}
+
 #[test]
 fn info_explains_by_which_rail_a_peer_is_reached() {
     let text = said(&["info", "--peer", "127.0.0.1"]);

@@ -251,7 +251,8 @@ typedef enum xtie_result {
     XTIE_ERR_REQUESTS_MAX = -11,
     // regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
-    // A ring size is no power of two from 4096, or the eager size is over a quarter of it.
+    // A ring size is no power of two from 4096 to 131072 (send ring) or 16777216 (write ring), or
+    // the eager size is over a quarter of the send ring less 64 bytes, or over 16384.
     XTIE_ERR_RINGS = -13,
     // A reserved field is not zero.
     XTIE_ERR_RESERVED = -14,
@@ -319,7 +320,8 @@ typedef enum xtie_result {
     XTIE_ERR_PEER_MEMORY = -57,
     // The peer may open no more file descriptors.
     XTIE_ERR_PEER_DESCRIPTORS = -58,
-    // The peer did not answer in time.
+    // The peer did not answer within CROSSTIE_CONNECT_TIMEOUT_MS, although somebody took the
+    // connection, or it is on this host.
     XTIE_ERR_DEADLINE = -59,
     // The message was longer than the receive; nothing was written to the buffer.
     XTIE_ERR_TRUNCATED = -60,
@@ -337,9 +339,11 @@ typedef enum xtie_result {
     XTIE_ERR_FABRIC = -66,
     // The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
     XTIE_ERR_KEY = -70,
-    // No rail that both sides allow leads to the peer (CROSSTIE_RAILS).
+    // Of open: CROSSTIE_RAILS leaves the device no rail. Of connect: no rail that both sides allow
+    // leads to the peer.
     XTIE_ERR_NO_RAIL = -71,
-    // None of the peer's addresses can be reached.
+    // None of the peer's addresses can be reached: the kernel said so, or none took the connection
+    // within CROSSTIE_CONNECT_TIMEOUT_MS.
     XTIE_ERR_UNREACHABLE = -72,
     // No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
     XTIE_ERR_INTERFACE = -73,
@@ -384,7 +388,8 @@ typedef struct xtie_device_properties {
     uint32_t struct_size;
     // One of XTIE_DEVICE_.
     uint32_t kind;
-    // 1: an endpoint can be opened on it here; 0: not, and the remark says why.
+    // 1: this host has what it needs; 0: not, and the remark says why. Settings that an open would
+    // refuse are named by that, and by `crosstie info`.
     uint32_t available;
     // A rough bandwidth in Mbit/s.
     uint32_t speed_mbps;
@@ -414,8 +419,9 @@ typedef struct xtie_endpoint_config {
     uint32_t requests_max;
     // Most pieces of registered memory, 1 to 65534; default 256.
     uint32_t regions_max;
-    // Longest message in bytes that is copied instead of read in place; default 8192. From memory
-    // of xtie_memory_alloc, 1024 at most: peers read that without help.
+    // Longest message in bytes that is copied instead of read in place: up to a quarter of the
+    // send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
+    // peers read that without help.
     uint32_t eager_bytes_max;
     // Shared memory in bytes for messages, of each connection and direction: a power of two from
     // 4096 to 131072; default 65536.
@@ -426,7 +432,8 @@ typedef struct xtie_endpoint_config {
     // Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
     // allocated. Default 64 GiB.
     uint64_t heap_bytes;
-    // How long a peer may take to answer a connect, in milliseconds; default 10000.
+    // How long a connect may take, with all addresses that are tried, in milliseconds; default
+    // 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.
     uint32_t connect_timeout_ms;
     // XTIE_ENDPOINT_ flags, or zero.
     uint32_t flags;
@@ -639,7 +646,8 @@ int xtie_endpoint_close(struct xtie_endpoint *endpoint);
 
 // ---- Listener and connection -------------------------------------------------------------------
 //
-// Opens a listener: other endpoints connect to it with its handle.
+// Opens a listener: other endpoints connect to it with its handle. An endpoint has as many as
+// connections_max at a time; on the loopback device 4.
 //
 // handle_out: the bytes for them.
 // listener_out: the listener, until xtie_listener_close or xtie_endpoint_close.
@@ -672,6 +680,11 @@ int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *li
 // Connects to a listener: call it again with the same arguments until *connection_out is not NULL
 // or an error comes. Nobody needs to accept for that.
 //
+// An attempt ends connect_timeout_ms (CROSSTIE_CONNECT_TIMEOUT_MS) after its first call at the
+// latest, and no other timeout ends it. XTIE_ERR_UNREACHABLE: no address of a listener on another
+// host took the connection until then, or the kernel said before that none can.
+// XTIE_ERR_DEADLINE: somebody took it, or is on this host, and did not answer.
+//
 // handle: the listener's, read during the first call only.
 // attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it
 //     there. When the connection is made, and also after an error, it is NULL again: the attempt
@@ -680,9 +693,10 @@ int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *li
 // Results: XTIE_OK; XTIE_ERR_NULL, XTIE_ERR_ATTEMPT; about the handle XTIE_ERR_HANDLE_CORRUPT,
 //     XTIE_ERR_HANDLE_FOREIGN, XTIE_ERR_VERSION_HERE, XTIE_ERR_VERSION_PEER, XTIE_ERR_OTHER_HOST;
 //     about the peer XTIE_ERR_NO_LISTENER, XTIE_ERR_PEER_FULL, XTIE_ERR_PEER_MEMORY,
-//     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL; about
-//     this side XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY,
-//     XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+//     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL,
+//     XTIE_ERR_KEY, XTIE_ERR_NO_RAIL, XTIE_ERR_UNREACHABLE; about this side
+//     XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY, XTIE_ERR_DESCRIPTORS,
+//     XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
 // Threads: any. Cost: control path; never blocks.
 int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
                           const struct xtie_handle *handle,

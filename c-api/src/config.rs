@@ -5,9 +5,12 @@ use crate::guard::{self, ROOM_BYTES};
 use crate::result::xtie_result;
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, read, write};
+use crate::text::Text;
 use core::ffi::c_int;
+use core::fmt::Write;
 use crosstie::base::units::{Bytes, Span};
-use crosstie::host::{DeviceKind, Options};
+use crosstie::host::options::StorageTerms;
+use crosstie::host::{Options, log};
 use crosstie::transport::Limits;
 use crosstie::transport::limits::LimitsError;
 
@@ -54,8 +57,9 @@ pub struct xtie_endpoint_config {
     pub requests_max: u32,
     /// Most pieces of registered memory, 1 to 65534; default 256.
     pub regions_max: u32,
-    /// Longest message in bytes that is copied instead of read in place; default 8192. From memory
-    /// of xtie_memory_alloc, 1024 at most: peers read that without help.
+    /// Longest message in bytes that is copied instead of read in place: up to a quarter of the
+    /// send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
+    /// peers read that without help.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
     /// 4096 to 131072; default 65536.
@@ -66,7 +70,8 @@ pub struct xtie_endpoint_config {
     /// Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
     /// allocated. Default 64 GiB.
     pub heap_bytes: u64,
-    /// How long a peer may take to answer a connect, in milliseconds; default 10000.
+    /// How long a connect may take, with all addresses that are tried, in milliseconds; default
+    /// 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.
     pub connect_timeout_ms: u32,
     /// XTIE_ENDPOINT_ flags, or zero.
     pub flags: u32,
@@ -134,36 +139,33 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
     if options.limits.regions_max > 65534 {
         return Err(XTIE_ERR_REGIONS_MAX);
     }
-    options.check().map_err(|error| crate::errors::open_result(&error))?;
+    options.check().map_err(|error| {
+        // the code alone does not say which size, and what it may be
+        let text = Text::of(|text| write!(text, "{error}"));
+        log::say(log::Level::Error, text.as_str());
+        crate::errors::open_result(&error)
+    })?;
     Ok(options)
 }
 
-/// Bytes of storage for options: the sum that stands as a macro in the header. It has some room to
-/// spare, so that a later library of the same ABI still fits into a program's arrays.
+/// Bytes of storage for options: the sum that stands as a macro in the header.
 pub(crate) fn storage_bytes(options: &Options) -> usize {
-    let Limits { connections_max, requests_max, regions_max, rails_max } = options.limits;
-    let requests = connections_max as usize * requests_max as usize;
-    let operations = (connections_max as usize).next_power_of_two().max(16);
-    let mut connection = XTIE_BYTES_CONNECTION;
-    let mut operation = XTIE_BYTES_OPERATION;
-    if options.device == DeviceKind::Loopback {
-        connection += XTIE_BYTES_LOOPBACK;
-        operation += XTIE_BYTES_LOOPBACK_OPERATION;
-    }
-    XTIE_BYTES_FIXED as usize
-        + connections_max as usize * connection as usize
-        + requests * XTIE_BYTES_REQUEST as usize
-        + operations * operation as usize
-        + regions_max as usize * XTIE_BYTES_REGION as usize
-        + connections_max as usize * rails_bytes(rails_max)
+    options.storage_bytes()
 }
 
-fn rails_bytes(rails_max: u32) -> usize {
-    match rails_max {
-        1 => 0,
-        _ => XTIE_BYTES_SEVERAL as usize + rails_max as usize * XTIE_BYTES_RAIL as usize,
-    }
-}
+/// The header's terms are those of the library.
+const _: () = {
+    let (host, loopback) = (StorageTerms::HOST, StorageTerms::LOOPBACK);
+    assert!(host.fixed == XTIE_BYTES_FIXED && loopback.fixed == XTIE_BYTES_FIXED);
+    assert!(host.connection == XTIE_BYTES_CONNECTION);
+    assert!(loopback.connection == XTIE_BYTES_CONNECTION + XTIE_BYTES_LOOPBACK);
+    assert!(host.request == XTIE_BYTES_REQUEST && loopback.request == XTIE_BYTES_REQUEST);
+    assert!(host.operation == XTIE_BYTES_OPERATION);
+    assert!(loopback.operation == XTIE_BYTES_OPERATION + XTIE_BYTES_LOOPBACK_OPERATION);
+    assert!(host.region == XTIE_BYTES_REGION && loopback.region == XTIE_BYTES_REGION);
+    assert!(host.several == XTIE_BYTES_SEVERAL && loopback.several == XTIE_BYTES_SEVERAL);
+    assert!(host.rail == XTIE_BYTES_RAIL && loopback.rail == XTIE_BYTES_RAIL);
+};
 
 /// For tests: what the endpoint and the guard really take.
 #[doc(hidden)]

@@ -24,7 +24,8 @@ pub struct xtie_device_properties {
     pub struct_size: u32,
     /// One of XTIE_DEVICE_.
     pub kind: u32,
-    /// 1: an endpoint can be opened on it here; 0: not, and the remark says why.
+    /// 1: this host has what it needs; 0: not, and the remark says why. Settings that an open would
+    /// refuse are named by that, and by `crosstie info`.
     pub available: u32,
     /// A rough bandwidth in Mbit/s.
     pub speed_mbps: u32,

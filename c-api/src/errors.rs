@@ -51,8 +51,8 @@ impl Explain for ConnectError {
             ConnectError::Deadline(_) => XTIE_ERR_DEADLINE,
             ConnectError::PeerDied(_) => XTIE_ERR_PEER_DIED,
             ConnectError::Protocol(_) => XTIE_ERR_PROTOCOL,
-            ConnectError::Key(_) => XTIE_ERR_KEY,
-            ConnectError::Rail(_) => XTIE_ERR_NO_RAIL,
+            ConnectError::Key(..) => XTIE_ERR_KEY,
+            ConnectError::Rail { .. } => XTIE_ERR_NO_RAIL,
             ConnectError::Unreachable(..) => XTIE_ERR_UNREACHABLE,
             ConnectError::Stale => XTIE_ERR_ATTEMPT,
             ConnectError::Forked => XTIE_ERR_FORKED,
@@ -132,11 +132,11 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Limits(LimitsError::Requests) => XTIE_ERR_REQUESTS_MAX,
         OpenError::Limits(LimitsError::Regions) => XTIE_ERR_REGIONS_MAX,
         OpenError::Limits(LimitsError::Rails) => XTIE_ERR_RAILS_MAX,
-        OpenError::Rings => XTIE_ERR_RINGS,
+        OpenError::Rings(_) => XTIE_ERR_RINGS,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
-        OpenError::Device => XTIE_ERR_DEVICE_UNAVAILABLE,
+        OpenError::Device | OpenError::Cpu(_) => XTIE_ERR_DEVICE_UNAVAILABLE,
         OpenError::Rails => XTIE_ERR_NO_RAIL,
-        OpenError::Interface => XTIE_ERR_INTERFACE,
+        OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
         OpenError::Key => XTIE_ERR_KEY_FILE,
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
@@ -201,13 +201,19 @@ impl Explain for Ended {
     fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
         text.write_str(self.result.sentence().to_str().unwrap_or(""))?;
         if self.code != 0 {
-            write!(text, " (code {})", self.code)?;
+            // what host rails say is an errno
+            write!(text, ": {}", std::io::Error::from_raw_os_error(self.code))?;
         }
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));
         match core::str::from_utf8(&peer[..length]) {
-            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}"),
-            Ok(_) | Err(_) => Ok(()),
+            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}")?,
+            Ok(_) | Err(_) => {}
+        }
+        let died = self.connection.filter(|_| self.result == XTIE_ERR_PEER_DIED);
+        match died.and_then(|connection| shared.peer_ending(connection)) {
+            Some(ending) => write!(text, ": {ending}"),
+            None => Ok(()),
         }
     }
 }

@@ -12,7 +12,8 @@ use crosstie::host::{AcceptError, ConnectError, ListenError, Shared};
 
 /// ---- Listener and connection -------------------------------------------------------------------
 ///
-/// Opens a listener: other endpoints connect to it with its handle.
+/// Opens a listener: other endpoints connect to it with its handle. An endpoint has as many as
+/// connections_max at a time; on the loopback device 4.
 ///
 /// handle_out: the bytes for them.
 /// listener_out: the listener, until xtie_listener_close or xtie_endpoint_close.
@@ -82,6 +83,11 @@ pub unsafe extern "C" fn xtie_listener_close(
 /// Connects to a listener: call it again with the same arguments until *connection_out is not NULL
 /// or an error comes. Nobody needs to accept for that.
 ///
+/// An attempt ends connect_timeout_ms (CROSSTIE_CONNECT_TIMEOUT_MS) after its first call at the
+/// latest, and no other timeout ends it. XTIE_ERR_UNREACHABLE: no address of a listener on another
+/// host took the connection until then, or the kernel said before that none can.
+/// XTIE_ERR_DEADLINE: somebody took it, or is on this host, and did not answer.
+///
 /// handle: the listener's, read during the first call only.
 /// attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it
 ///     there. When the connection is made, and also after an error, it is NULL again: the attempt
@@ -90,9 +96,10 @@ pub unsafe extern "C" fn xtie_listener_close(
 /// Results: XTIE_OK; XTIE_ERR_NULL, XTIE_ERR_ATTEMPT; about the handle XTIE_ERR_HANDLE_CORRUPT,
 ///     XTIE_ERR_HANDLE_FOREIGN, XTIE_ERR_VERSION_HERE, XTIE_ERR_VERSION_PEER, XTIE_ERR_OTHER_HOST;
 ///     about the peer XTIE_ERR_NO_LISTENER, XTIE_ERR_PEER_FULL, XTIE_ERR_PEER_MEMORY,
-///     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL; about
-///     this side XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY,
-///     XTIE_ERR_DESCRIPTORS, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+///     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL,
+///     XTIE_ERR_KEY, XTIE_ERR_NO_RAIL, XTIE_ERR_UNREACHABLE; about this side
+///     XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY, XTIE_ERR_DESCRIPTORS,
+///     XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
 /// Threads: any. Cost: control path; never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_connect(

@@ -37,7 +37,8 @@ pub enum xtie_result {
     XTIE_ERR_REQUESTS_MAX = -11,
     /// regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
-    /// A ring size is no power of two from 4096, or the eager size is over a quarter of it.
+    /// A ring size is no power of two from 4096 to 131072 (send ring) or 16777216 (write ring), or
+    /// the eager size is over a quarter of the send ring less 64 bytes, or over 16384.
     XTIE_ERR_RINGS = -13,
     /// A reserved field is not zero.
     XTIE_ERR_RESERVED = -14,
@@ -109,7 +110,8 @@ pub enum xtie_result {
     XTIE_ERR_PEER_MEMORY = -57,
     /// The peer may open no more file descriptors.
     XTIE_ERR_PEER_DESCRIPTORS = -58,
-    /// The peer did not answer in time.
+    /// The peer did not answer within CROSSTIE_CONNECT_TIMEOUT_MS, although somebody took the
+    /// connection, or it is on this host.
     XTIE_ERR_DEADLINE = -59,
 
     /// The message was longer than the receive; nothing was written to the buffer.
@@ -129,9 +131,11 @@ pub enum xtie_result {
 
     /// The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
     XTIE_ERR_KEY = -70,
-    /// No rail that both sides allow leads to the peer (CROSSTIE_RAILS).
+    /// Of open: CROSSTIE_RAILS leaves the device no rail. Of connect: no rail that both sides allow
+    /// leads to the peer.
     XTIE_ERR_NO_RAIL = -71,
-    /// None of the peer's addresses can be reached.
+    /// None of the peer's addresses can be reached: the kernel said so, or none took the connection
+    /// within CROSSTIE_CONNECT_TIMEOUT_MS.
     XTIE_ERR_UNREACHABLE = -72,
     /// No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
     XTIE_ERR_INTERFACE = -73,
@@ -168,7 +172,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
     (
         XTIE_ERR_RINGS,
-        c"ring sizes must be powers of two from 4096, the eager size at most a quarter of one",
+        c"a ring size is no power of two in its range, or the eager size is too large for the ring",
     ),
     (XTIE_ERR_RESERVED, c"a reserved field is not zero"),
     (XTIE_ERR_TEXT, c"there is no room for text"),
@@ -212,7 +216,10 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_PROTOCOL, c"the peer broke the protocol"),
     (XTIE_ERR_FABRIC, c"the rail failed"),
     (XTIE_ERR_KEY, c"the peer has another shared key, or one side alone has one"),
-    (XTIE_ERR_NO_RAIL, c"no rail that both sides allow leads to the peer (CROSSTIE_RAILS)"),
+    (
+        XTIE_ERR_NO_RAIL,
+        c"CROSSTIE_RAILS and the device leave no rail, or none that the peer has, too",
+    ),
     (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
     (XTIE_ERR_INTERFACE, c"no chosen interface has an address (CROSSTIE_SOCKET_IFNAME)"),
     (XTIE_ERR_KEY_FILE, c"the file of CROSSTIE_KEY_FILE cannot be used"),

@@ -137,6 +137,7 @@ fn killed_peer_is_told_from_one_that_closed() {
     expect(it.finish(receive, &it).0, XTIE_ERR_PEER_DIED);
     let said = it.error();
     assert!(said.contains(&child.id().to_string()), "{said}");
+    assert!(said.contains(": its process has ended"), "{said}");
     it.close_connection(connection);
     it.works_alone();
     it.close();

@@ -5,6 +5,7 @@ extern crate std;
 
 use super::address;
 use super::control::{BandCounters, Control, Note, TOKEN_KICK};
+use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandEvent, LocalTemplate, Wake};
 use super::key::Key;
@@ -200,11 +201,21 @@ impl<M: LinkMemory> Band<M> {
             .unwrap_or_else(|none| none)
     }
 
+    /// What was seen of a connection's peer that is gone; `None`: nothing, or the handle is stale.
+    pub fn peer_ending(&self, connection: Handle) -> Option<Ending> {
+        self.with((), |control| Ok(control.peer_ending(connection))).ok().flatten()
+    }
+
     /// All addresses that a connection's peer has said; none over shared memory, and none when the
     /// handle is stale.
     pub fn peer_addresses(&self, connection: Handle) -> AddressList {
         self.with((), |control| Ok(control.peer_addresses(connection)))
             .unwrap_or(AddressList::EMPTY)
+    }
+
+    /// Our host's number.
+    pub fn node_id(&self) -> u64 {
+        self.with(0, |control| Ok(control.node_id)).unwrap_or(0)
     }
 
     /// Whether the thread runs: from open, or the first use after it ended, until the last

@@ -8,6 +8,7 @@ use super::socket::Socket;
 use super::stream::StreamSocket;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello};
+use core::net::SocketAddr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -34,6 +35,14 @@ impl Channel {
         match self {
             Channel::Record(socket) => socket.credentials().map_or(0, |peer| peer.pid),
             Channel::Stream(_) => 0,
+        }
+    }
+
+    /// Where the other end is on the network.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        match self {
+            Channel::Record(_) => None,
+            Channel::Stream(socket) => socket.peer().ok(),
         }
     }
 

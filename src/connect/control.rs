@@ -7,9 +7,11 @@ use super::address::{self, Address};
 use super::band::{BandConfig, BandTables};
 use super::channel::Channel;
 use super::connection::{Connection, Phase};
-use super::error::{ConnectError, OpenError};
-use super::event::STREAMS_MAX;
+use super::ending::Ending;
+use super::error::{ConnectError, KeyCause, OpenError};
+use super::event::{Rail, STREAMS_MAX, Side};
 use super::greeting::Greetings;
+use super::idle::Dismissed;
 use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::Listener;
@@ -59,7 +61,7 @@ pub enum Note {
     Stranger,
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
-    Key(Peer),
+    Key(Peer, KeyCause),
     /// A peer has said nothing for the deadline, although its kernel answers: its process is
     /// stopped, or does not get a processor. Its connections stay. Once per silence.
     Stopped {
@@ -105,6 +107,17 @@ pub enum Note {
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
+    /// A connection stands; once per connection.
+    Connected {
+        /// To whom.
+        peer: Peer,
+        /// Over which rail.
+        rail: Rail,
+        /// Which side we are.
+        side: Side,
+    },
+    /// We have closed a connection that stood; once per connection.
+    Closed(Peer),
 }
 
 /// What the side band has counted since open.
@@ -150,6 +163,12 @@ pub(super) struct Control<M: LinkMemory> {
     pub links: Vec<Link<M::Mapping>>,
     /// Entries of `links` not in use.
     pub links_free: Vec<u32>,
+    /// Links whose peer owes us the last word of the handshake.
+    pub links_greeted: u32,
+    /// The last [`Link::order`] given.
+    pub links_order: u64,
+    /// Endpoints whose links have given way lately.
+    pub dismissed: Dismissed,
     /// Links by endpoint.
     pub chains: Chains,
     /// Links whose handshake goes on.
@@ -239,6 +258,9 @@ impl<M: LinkMemory> Control<M> {
             listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             links_free: (0..links as u32).rev().collect(),
+            links_greeted: 0,
+            links_order: 0,
+            dismissed: Dismissed::NONE,
             chains: Chains::new(links),
             half_open: Marks::new(links),
             buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
@@ -337,7 +359,7 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             let link = &self.links[index as usize];
             if now >= link.deadline {
-                let peer = link.peer;
+                let peer = link.named();
                 self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
                 continue;
             }
@@ -463,6 +485,7 @@ impl<M: LinkMemory> Control<M> {
         let link = &self.links[index as usize];
         if ended(link) {
             let peer = link.peer;
+            self.links[index as usize].ending = Some(Ending::Process);
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
     }

@@ -46,8 +46,15 @@ impl<M: LinkMemory> Control<M> {
             0 => Route::NONE,
             _ => Route::to(handle, self.config.addresses.as_slice(), same_host),
         };
+        let peer =
+            Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
+        let theirs = rails_of(handle, says_local);
         if !local && route.is_empty() {
-            return Err(ConnectError::OtherHost);
+            let ours = self.config.rails;
+            return Err(match same_host || ours & RAIL_TCP != 0 {
+                true => ConnectError::Rail { peer, ours, theirs, same_host },
+                false => ConnectError::OtherHost,
+            });
         }
         let nonce = os::random().map_err(|error| system(&error))?;
         let index = self.link_acquire().ok_or(ConnectError::LinksFull)?;
@@ -58,8 +65,8 @@ impl<M: LinkMemory> Control<M> {
             local.then(|| Address::new(&self.config.shm_dir, handle.endpoint_id)).flatten();
         link.route = route;
         link.nonce = nonce;
-        link.peer =
-            Peer { node_id: handle.node_id, endpoint_id: handle.endpoint_id, ..Peer::default() };
+        link.peer = peer;
+        link.peer_rails = theirs;
         link.deadline = deadline;
         self.link_phase(index, LinkPhase::Dialing);
         self.link_chain(index);
@@ -167,7 +174,8 @@ impl<M: LinkMemory> Control<M> {
             let now = self.now();
             let link = &mut self.links[index as usize];
             let Some(to) = link.route.current() else { return Err(self.route_error(index)) };
-            match StreamSocket::connect(to, self.silence_ms()) {
+            // the peer's silence counts from when the link stands; until then the deadline does
+            match StreamSocket::connect(to, self.handshake_ms()) {
                 Ok(socket) => {
                     let link = &mut self.links[index as usize];
                     link.socket = Some(Channel::Stream(socket));
@@ -255,7 +263,8 @@ impl<M: LinkMemory> Control<M> {
         self.look_by(at);
     }
 
-    fn dial_now(&mut self, index: u32) {
+    /// Dials, and ends the link if that cannot be.
+    pub fn dial_now(&mut self, index: u32) {
         self.link_phase(index, LinkPhase::Dialing);
         if let Err(error) = self.dial(index) {
             self.link_down(index, DownCause::Failed, error);
@@ -292,9 +301,9 @@ impl<M: LinkMemory> Control<M> {
     fn route_error(&self, index: u32) -> ConnectError {
         let link = &self.links[index as usize];
         match link.route.code {
-            _ if link.route.is_refused() => ConnectError::NoListener(link.peer),
-            libc::ETIMEDOUT if link.route.answered => ConnectError::Deadline(link.peer),
-            code => ConnectError::Unreachable(link.peer, code),
+            _ if link.route.is_refused() => ConnectError::NoListener(link.named()),
+            libc::ETIMEDOUT if link.route.answered => ConnectError::Deadline(link.named()),
+            code => ConnectError::Unreachable(link.named(), code),
         }
     }
 
@@ -307,6 +316,18 @@ impl<M: LinkMemory> Control<M> {
         }
         (deadline_ms * 5 / 8).clamp(1, i32::MAX as u64) as u32
     }
+
+    /// How long the kernel may try to connect: as long as we would wait for the answer.
+    fn handshake_ms(&self) -> u32 {
+        (self.config.handshake_deadline.0 / 1_000_000).clamp(1, i32::MAX as u64) as u32
+    }
+}
+
+/// The rails that a listener's handle names, as `RAIL_` bits.
+fn rails_of(handle: &ListenHandle, says_local: bool) -> u32 {
+    let remote = |family| matches!(family, Family::Ipv4 | Family::Ipv6);
+    let tcp = handle.addresses.iter().any(|address| remote(address.family));
+    (if says_local { RAIL_SHM } else { 0 }) | (if tcp { RAIL_TCP } else { 0 })
 }
 
 /// What the kernel said.

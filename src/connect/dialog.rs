@@ -4,9 +4,10 @@
 extern crate std;
 
 use super::connection::{NONE, Phase};
-use super::control::Control;
+use super::control::{Control, Note};
 use super::error::ConnectError;
 use super::event::{Rail, Side};
+use super::idle::NO_CONNECTION;
 use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
@@ -99,6 +100,7 @@ impl<M: LinkMemory> Control<M> {
         connection.owes_hello = true;
         let listener = Handle::unpack(connection.listener).index as usize;
         self.listeners[listener].push(&mut self.connections, index);
+        self.note_connected(index);
         self.owe(index, true, None);
         self.flush(index);
         self.stalls_start(index);
@@ -156,6 +158,7 @@ impl<M: LinkMemory> Control<M> {
             connection.owes_closed = true;
             self.flush(index);
         } else {
+            self.note_connected(index);
             self.owe(index, true, None);
             self.stalls_start(index);
             self.lanes_start(index);
@@ -177,6 +180,10 @@ impl<M: LinkMemory> Control<M> {
 
     /// The peer will not touch the connection's rings again.
     fn peer_closed(&mut self, link: u32, closed: &RefusedHello) {
+        if closed.target == NO_CONNECTION {
+            self.dismissed(link);
+            return;
+        }
         let Some(index) = self.find(link, closed.target, Phase::Open) else {
             if !self.is_former(link, closed.target) {
                 self.nonsense(link);
@@ -256,9 +263,17 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Tells people of a connection that stands now.
+    fn note_connected(&self, index: u32) {
+        let connection = &self.connections[index as usize];
+        let (link, side) = (&self.links[connection.link as usize], connection.side);
+        (self.config.note)(Note::Connected { peer: link.named(), rail: link.rail, side });
+    }
+
     /// Closes our side of an open connection.
     pub fn close(&mut self, index: u32) {
         let connection = self.connections[index as usize];
+        (self.config.note)(Note::Closed(self.links[connection.link as usize].named()));
         if connection.queued {
             let listener = Handle::unpack(connection.listener).index as usize;
             self.listeners[listener].remove(&mut self.connections, index);

@@ -7,6 +7,7 @@ use super::address::is_out_of_descriptors;
 use super::os;
 use super::peer::Peer;
 use crate::wire::WIRE_MAJOR;
+use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
 use core::fmt;
 
 /// Why a band could not be opened. Nothing is left behind.
@@ -69,9 +70,18 @@ pub enum ConnectError {
     /// The peer answered nonsense.
     Protocol(Peer),
     /// The shared keys differ, or one side alone has one.
-    Key(Peer),
+    Key(Peer, KeyCause),
     /// No rail that both sides allow leads to the peer.
-    Rail(Peer),
+    Rail {
+        /// Who.
+        peer: Peer,
+        /// The `RAIL_` bits that this side allows.
+        ours: u32,
+        /// Those that the peer allows; 0: it has not said.
+        theirs: u32,
+        /// Whether it is on this host.
+        same_host: bool,
+    },
     /// None of the listener's addresses can be reached; the kernel's last code.
     Unreachable(Peer, i32),
     /// The attempt is not known: it is over, or was abandoned.
@@ -80,6 +90,45 @@ pub enum ConnectError {
     Forked,
     /// The kernel refused, with its code.
     System(i32),
+}
+
+/// How two sides' keys differ, as far as one of them can tell.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum KeyCause {
+    /// The peer has one, and this side none.
+    NoneHere,
+    /// This side has one, and the peer none.
+    NoneThere,
+    /// Both have one.
+    Other,
+    /// The peer has none, or another one.
+    Unclear,
+}
+
+impl fmt::Display for KeyCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KeyCause::NoneHere => "has a shared key, and this side has none",
+            KeyCause::NoneThere => "has no shared key, and this side has one",
+            KeyCause::Other => "has another shared key than this side",
+            KeyCause::Unclear => "has no shared key, or another one than this side",
+        })?;
+        f.write_str(" (CROSSTIE_KEY_FILE)")
+    }
+}
+
+/// `RAIL_` bits in words.
+struct RailNames(u32);
+
+impl fmt::Display for RailNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 & (RAIL_SHM | RAIL_TCP) {
+            RAIL_SHM => "shm alone",
+            RAIL_TCP => "tcp alone",
+            0 => "none that we share",
+            _ => "shm and tcp",
+        })
+    }
 }
 
 /// Why no connection could be accepted. Nothing was changed.
@@ -117,10 +166,15 @@ impl fmt::Display for ConnectError {
             ConnectError::HandleForeign => f.write_str("this is not a handle of crosstie"),
             ConnectError::Version(theirs) => version_sentence(*theirs, f),
             ConnectError::OtherHost => f.write_str(
-                "the listener is on another host, and no rail is allowed that leads there",
+                "the listener is on another host, and this side allows no rail that leads there \
+                 (its device and CROSSTIE_RAILS)",
             ),
             ConnectError::NoListener(peer) => {
-                write!(f, "nobody listens at {peer}: closed, or the process has ended")
+                write!(
+                    f,
+                    "nobody listens at {peer}{}: closed, or the process has ended",
+                    peer.tried
+                )
             }
             ConnectError::PeerFull(peer) => write!(f, "{peer} has no connection left"),
             ConnectError::PeerMemory(peer) => write!(f, "{peer} has no memory for a connection"),
@@ -133,25 +187,43 @@ impl fmt::Display for ConnectError {
             ConnectError::Descriptors(limit) => {
                 write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
             }
-            ConnectError::Deadline(peer) => write!(f, "{peer} did not answer in time"),
+            ConnectError::Deadline(peer) => {
+                write!(f, "{peer} did not answer in time{}", peer.tried)
+            }
             ConnectError::PeerDied(peer) => write!(f, "{peer} ended before it answered"),
             ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),
-            ConnectError::Key(peer) => write!(
-                f,
-                "{peer} has another shared key, or one side alone has one (CROSSTIE_KEY_FILE)"
-            ),
-            ConnectError::Rail(peer) => {
-                write!(f, "no rail that both sides allow leads to {peer} (CROSSTIE_RAILS)")
+            ConnectError::Key(peer, cause) => write!(f, "{peer}{} {cause}", peer.tried),
+            ConnectError::Rail { peer, ours, theirs, same_host } => {
+                rail_sentence(peer, *ours, *theirs, *same_host, f)
             }
             ConnectError::Unreachable(peer, code) => {
                 let cause = std::io::Error::from_raw_os_error(*code);
-                write!(f, "none of the addresses of {peer} can be reached: {cause}")
+                write!(f, "{peer} cannot be reached{}: {cause}", peer.tried)
             }
             ConnectError::Stale => f.write_str("no such attempt to connect"),
             ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
             ConnectError::System(code) => write!(f, "the kernel refused (errno {code})"),
         }
     }
+}
+
+fn rail_sentence(
+    peer: &Peer,
+    ours: u32,
+    theirs: u32,
+    same_host: bool,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "no rail that both sides allow leads to {peer}: ")?;
+    write!(f, "this side allows {}, the peer ", RailNames(ours))?;
+    match theirs {
+        0 => f.write_str("has refused")?,
+        _ => write!(f, "{}", RailNames(theirs))?,
+    }
+    if !same_host {
+        f.write_str("; it is on another host, which shm does not reach")?;
+    }
+    f.write_str(" (CROSSTIE_RAILS, the devices)")
 }
 
 fn version_sentence(theirs: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -292,6 +292,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// A link for a socket that has said hello.
     fn link_greeted(&mut self, channel: Channel, watched: bool) -> Option<u32> {
+        self.greeted_bound();
         let Some(index) = self.link_acquire() else {
             channel.refuse(0, RefuseReason::Full);
             if watched {
@@ -305,6 +306,7 @@ impl<M: LinkMemory> Control<M> {
         link.rail = channel.rail();
         link.deadline = deadline;
         link.pid = channel.pid();
+        link.remote = channel.remote();
         let token = TOKEN_LINK | u64::from(index);
         let added = if watched {
             self.poller.change(channel.as_fd(), token, true, false);

@@ -6,7 +6,8 @@ extern crate std;
 use super::channel::Channel;
 use super::control::Control;
 use super::dialing::Miss;
-use super::error::ConnectError;
+use super::ending::Ending;
+use super::error::{ConnectError, KeyCause};
 use super::event::{Rail, Side};
 use super::link::{ADDRESSES_AT, LinkPhase, UNSENT_AT, UNSENT_BYTES_MAX};
 use super::memory::{LinkMemory, MemoryError};
@@ -143,8 +144,9 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// The peer's end of the socket is closed.
-    pub fn link_ended(&mut self, index: u32) {
+    /// The peer's end of the socket is closed, or the socket broke.
+    pub fn link_ended(&mut self, index: u32, ending: Ending) {
+        self.links[index as usize].ending = Some(ending);
         let link = &self.links[index as usize];
         let peer = link.peer;
         if link.phase == LinkPhase::HelloSent {
@@ -152,7 +154,22 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Dropped);
             return;
         }
-        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        let code = match ending {
+            Ending::Broken(code) => code,
+            Ending::Process | Ending::Closed | Ending::Silent(_) => 0,
+        };
+        let (mut cause, mut error) = (DownCause::Died, ConnectError::PeerDied(peer));
+        // a host that has acknowledged nothing for too long counts as dead
+        if link.rail == Rail::Tcp && code != libc::ETIMEDOUT {
+            if code != 0 {
+                (cause, error) = (DownCause::Broken(code), ConnectError::Unreachable(peer, code));
+            }
+            if link.phase == LinkPhase::Ready {
+                // its goodbye may have been lost with the socket
+                self.attempts_move(index);
+            }
+        }
+        self.link_down(index, cause, error);
     }
 
     /// A whole frame has come on a link.
@@ -231,8 +248,8 @@ impl<M: LinkMemory> Control<M> {
         }
         self.link_chain(index);
         let reply = Frame::LinkReply(self.hello_of(index));
-        if self.watch(index).and_then(|()| self.send_hello(index, &reply)).is_err() {
-            self.link_ended(index);
+        if let Err(error) = self.watch(index).and_then(|()| self.send_hello(index, &reply)) {
+            self.link_ended(index, Ending::of(&error));
         }
     }
 
@@ -260,6 +277,9 @@ impl<M: LinkMemory> Control<M> {
         if theirs & self.config.rails & rail == 0 {
             return Err(RefuseReason::Rail);
         }
+        if link.rail == Rail::Tcp && hello.nonce == 0 && link.peer_minor >= 1 {
+            return Err(RefuseReason::Protocol);
+        }
         link.peer_nonce = hello.nonce;
         link.streams = self.config.streams.min(hello.streams.max(1));
         if link.rail == Rail::Tcp {
@@ -286,20 +306,24 @@ impl<M: LinkMemory> Control<M> {
             if self.is_remote(index) { Ok(()) } else { self.adopt(index, hello, &mut fds) }
         });
         if let Err(reason) = adopted {
-            let peer = self.links[index as usize].peer;
+            let peer = self.links[index as usize].named();
             let error = match reason {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
-                RefuseReason::Key => ConnectError::Key(peer),
-                RefuseReason::Rail => ConnectError::Rail(peer),
+                RefuseReason::Key => ConnectError::Key(peer, self.key_cause(hello)),
+                RefuseReason::Rail => self.rail_error(index, hello.rails),
                 _ => ConnectError::Memory,
             };
             self.link_down(index, DownCause::Failed, error);
             return;
         }
+        if let Some(Channel::Stream(socket)) = &self.links[index as usize].socket {
+            // what it was dialled with was the handshake's deadline; refused, it stays that
+            let _ = socket.give_up_after(self.silence_ms());
+        }
         let ready = Frame::LinkReady(self.hello_of(index));
         if self.send_hello(index, &ready).is_err() {
-            let peer = self.links[index as usize].peer;
-            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+            // it has gone, or needed our place for another: dialling again tells
+            self.missed(index, Miss::Dropped);
             return;
         }
         self.link_phase(index, LinkPhase::Ready);
@@ -316,8 +340,9 @@ impl<M: LinkMemory> Control<M> {
             if let Some(socket) = &self.links[index as usize].socket {
                 socket.refuse(0, reason);
             }
-            let peer = self.links[index as usize].peer;
-            self.link_down(index, DownCause::Failed, ConnectError::Key(peer));
+            let peer = self.links[index as usize].named();
+            let error = ConnectError::Key(peer, self.key_cause(hello));
+            self.link_down(index, DownCause::Failed, error);
             return;
         }
         // now the peer knows whether it can read our memory
@@ -397,7 +422,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// What a refusal means to who asked.
     pub fn refusal_error(&self, index: u32, reason: RefuseReason, major: u16) -> ConnectError {
-        let peer = self.links[index as usize].peer;
+        let peer = self.links[index as usize].named();
         match reason {
             RefuseReason::NoListener => ConnectError::NoListener(peer),
             RefuseReason::Full => ConnectError::PeerFull(peer),
@@ -405,10 +430,27 @@ impl<M: LinkMemory> Control<M> {
             RefuseReason::Memory => ConnectError::PeerMemory(peer),
             RefuseReason::Descriptors => ConnectError::PeerDescriptors(peer),
             RefuseReason::Closed | RefuseReason::Abandoned => ConnectError::PeerDied(peer),
-            RefuseReason::Key => ConnectError::Key(peer),
-            RefuseReason::Rail => ConnectError::Rail(peer),
+            RefuseReason::Key => ConnectError::Key(
+                peer,
+                match self.config.key {
+                    // it has refused what proves nothing
+                    None => KeyCause::NoneHere,
+                    Some(_) => KeyCause::Unclear,
+                },
+            ),
+            RefuseReason::Rail => self.rail_error(index, 0),
             RefuseReason::Protocol => ConnectError::Protocol(peer),
         }
+    }
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// No rail is allowed by both; `said`: what the peer's hello says of its own.
+    fn rail_error(&self, index: u32, said: u32) -> ConnectError {
+        let link = &self.links[index as usize];
+        let theirs = if said != 0 { said } else { link.peer_rails };
+        let same_host = link.peer.node_id == self.node_id;
+        ConnectError::Rail { peer: link.named(), ours: self.config.rails, theirs, same_host }
     }
 }
 

@@ -93,7 +93,8 @@ pub fn ip_of(hello: &AddressHello) -> Option<IpAddr> {
 /// Why no address is left. What was asked for, and which interfaces there are.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum InterfaceError {
-    /// The choice names nothing, as `^`, or has an empty name between commas.
+    /// The choice names nothing, as `^`, has an empty name between commas, or mixes what is left
+    /// out with what is not.
     Choice(String),
     /// No interface has a name that was asked for and an address, and is up.
     NoMatch(String, String),
@@ -108,7 +109,12 @@ impl fmt::Display for InterfaceError {
         const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
         match self {
             InterfaceError::Choice(choice) => {
-                write!(f, "{NAME}={}: a name of an interface is missing", choice.as_str())
+                let choice = choice.as_str();
+                write!(
+                    f,
+                    "{NAME}={choice}: a name of an interface is missing, or ^ or = stands behind \
+                     one, and would be for all"
+                )
             }
             InterfaceError::NoMatch(choice, there) => {
                 let (choice, there) = (choice.as_str(), there.as_str());
@@ -132,6 +138,23 @@ impl fmt::Display for InterfaceError {
 /// *Cost*: allocates; a few system calls per interface. For open.
 pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceError> {
     choose(choice, &survey()?)
+}
+
+/// The names of a choice that asks for what no interface is called, and which interfaces there are
+/// instead. None of a choice that leaves interfaces out: that they are not there is its aim.
+pub fn unmatched(choice: &str) -> Option<(String, String)> {
+    let parsed = Choice::parse(choice).filter(|parsed| !parsed.exclude)?;
+    unmatched_in(parsed, &survey().ok()?.all)
+}
+
+fn unmatched_in(choice: Choice<'_>, all: &[Interface]) -> Option<(String, String)> {
+    let is_there = |name: &&str| {
+        let one = Choice { names: name, ..choice };
+        all.iter().any(|interface| one.lists(interface.name.as_str()))
+    };
+    let names = choice.names.split(',').map(str::trim);
+    let missing: Vec<&str> = names.filter(|name| !is_there(name)).collect();
+    (!missing.is_empty()).then(|| (missing.join(", "), there(all)))
 }
 
 /// All addresses of this host, chosen or not, for explanations.
@@ -163,12 +186,13 @@ struct Choice<'c> {
 }
 
 impl<'c> Choice<'c> {
-    /// `None` when a name is missing.
+    /// `None` when a name is missing, or a sign is not in front of all.
     fn parse(text: &'c str) -> Option<Choice<'c>> {
         let text = text.trim();
         let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (exact, names) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
-        let whole = names.split(',').all(|name| !name.trim().is_empty());
+        let is_name = |name: &str| !name.trim().is_empty() && !name.contains(['^', '=']);
+        let whole = names.split(',').all(is_name);
         whole.then_some(Choice { exclude, exact, names })
     }
 

@@ -7,10 +7,12 @@ use super::address::Address;
 use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
+use super::ending::Ending;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
 use super::peer::Peer;
 use super::route::Route;
+use super::tried::Tried;
 use crate::base::units::Instant;
 use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
 use core::net::SocketAddr;
@@ -79,11 +81,15 @@ pub(super) struct Link<Mapping> {
     pub address: Option<Address>,
     /// Where we dial on the network; only when we connect.
     pub route: Route,
-    /// Where the link's socket was dialled on the network; data streams go there too.
+    /// Where the link's socket leads on the network; data streams are dialled there, too.
     pub remote: Option<SocketAddr>,
     pub peer: Peer,
+    /// How it ended without a word from the peer, as far as it was seen.
+    pub ending: Option<Ending>,
     /// The peer's process in our namespace, as the kernel says; 0: not visible.
     pub pid: i32,
+    /// `RAIL_` bits that its handle says; 0: we did not connect.
+    pub peer_rails: u32,
     /// Wire minor version of the peer.
     pub peer_minor: u16,
     /// What the peer offers.
@@ -107,6 +113,9 @@ pub(super) struct Link<Mapping> {
     pub pings: bool,
     /// When the handshake must be through.
     pub deadline: Instant,
+    /// When the entry was taken, the link stood, or its last connection went, whatever came last:
+    /// compared with others.
+    pub order: u64,
     /// Connections that use the link, and the first of them.
     pub connections: u32,
     pub first: u32,
@@ -139,8 +148,10 @@ impl<Mapping> Link<Mapping> {
             address: None,
             route: Route::NONE,
             remote: None,
-            peer: Peer { name: [0; super::NAME_BYTES], pid: 0, node_id: 0, endpoint_id: 0 },
+            peer: Peer::UNKNOWN,
+            ending: None,
             pid: 0,
+            peer_rails: 0,
             peer_minor: 0,
             features: 0,
             copies: false,
@@ -153,6 +164,7 @@ impl<Mapping> Link<Mapping> {
             hearing: Hearing::NONE,
             pings: false,
             deadline: Instant(0),
+            order: 0,
             connections: 0,
             first: NONE,
             chain_next: NONE,
@@ -180,8 +192,25 @@ impl<Mapping> Link<Mapping> {
         self.phase == LinkPhase::Ready && (self.lanes == 1 || self.addressed)
     }
 
+    /// The peer, and where we dialled it: the one address that answered, or all.
+    pub fn named(&self) -> Peer {
+        let dials = matches!(self.phase, LinkPhase::Dialing | LinkPhase::HelloSent);
+        let answered = !dials || self.route.connected;
+        let tried = match (self.rail, self.remote) {
+            (Rail::Shm, _) => Tried::NONE,
+            (Rail::Tcp, Some(remote)) if answered => Tried::of([remote]),
+            (Rail::Tcp, _) => Tried::of(self.route.addresses()),
+        };
+        Peer { tried, ..self.peer }
+    }
+
     /// Whether the handshake is still going on, so that the deadline counts.
     pub fn is_half_open(&self) -> bool {
         self.is_usable() && self.phase != LinkPhase::Ready
+    }
+
+    /// Whether it is half open and the peer's turn: it has dialled, and not said its last word.
+    pub fn is_greeted(&self) -> bool {
+        self.phase == LinkPhase::ReplySent
     }
 }

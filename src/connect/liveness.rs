@@ -11,6 +11,7 @@
 use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
+use super::ending::Ending;
 use super::error::ConnectError;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
@@ -198,7 +199,13 @@ impl<M: LinkMemory> Control<M> {
             let verdict = link.hearing.look(now, deadline);
             let peer = link.peer;
             if let Some(silent) = verdict.silent {
+                if link.connections == 0 {
+                    // nobody misses it
+                    self.link_dismiss(index);
+                    continue;
+                }
                 if link.is_forsaken(now) {
+                    self.links[index as usize].ending = Some(Ending::Silent(silent));
                     self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
                     continue;
                 }

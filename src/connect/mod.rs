@@ -19,6 +19,9 @@
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
 //! comes back while the connection stands ([`lanes`], [`lane_dialing`]).
 //!
+//! A link without connections is kept for the next one as long as nobody else needs its place
+//! ([`idle`]).
+//!
 //! Who has not said a valid hello stands in a small table apart from the links ([`greeting`]), so
 //! that scanners cost little and disturb nobody.
 //!
@@ -42,10 +45,12 @@ mod connection;
 mod control;
 mod dialing;
 mod dialog;
+mod ending;
 mod error;
 mod event;
 mod greeting;
 mod handshake;
+mod idle;
 mod ifaddrs;
 pub mod interfaces;
 pub mod key;
@@ -69,14 +74,17 @@ mod stream;
 mod streams;
 mod table;
 mod teardown;
+mod tried;
 
 pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};
 pub use control::{BandCounters, Note};
-pub use error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
+pub use ending::Ending;
+pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, OpenError};
 pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
-pub use os::random;
+pub use os::{descriptor_limit, random};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use requests::handle_error;
+pub use tried::Tried;

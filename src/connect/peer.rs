@@ -1,6 +1,7 @@
 //! Who is at the other end, in words.
 #![forbid(unsafe_code)]
 
+use super::tried::Tried;
 use crate::wire::hello::LinkHello;
 use core::fmt;
 
@@ -18,16 +19,23 @@ pub struct Peer {
     pub node_id: u64,
     /// The endpoint.
     pub endpoint_id: u128,
+    /// Where it was dialled. Not among the words of [`fmt::Display`], for which room is short.
+    pub tried: Tried,
 }
 
 impl Peer {
+    /// Nobody yet.
+    pub const UNKNOWN: Peer =
+        Peer { name: [0; NAME_BYTES], pid: 0, node_id: 0, endpoint_id: 0, tried: Tried::NONE };
+
     /// What a hello says.
     pub fn of(hello: &LinkHello, pid: i32) -> Peer {
         let mut name = [0; NAME_BYTES];
         name[..16].copy_from_slice(&hello.name_low.to_le_bytes());
         name[16..].copy_from_slice(&hello.name_high.to_le_bytes());
         let pid = if pid > 0 { pid as u32 } else { hello.pid };
-        Peer { name, pid, node_id: hello.node_id, endpoint_id: hello.endpoint_id }
+        let (node_id, endpoint_id) = (hello.node_id, hello.endpoint_id);
+        Peer { name, pid, node_id, endpoint_id, tried: Tried::NONE }
     }
 
     /// The program's name; what is not printable is left out of it.

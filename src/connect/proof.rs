@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::control::{Control, Note};
+use super::error::KeyCause;
 use super::event::Side;
 use super::key::{self, LinkNumbers, Step};
 use super::memory::LinkMemory;
@@ -42,14 +43,24 @@ impl<M: LinkMemory> Control<M> {
         if fresh && key::link_proves(key, step(kind), &self.numbers(link), proof) {
             return Ok(());
         }
+        let cause = self.key_cause(hello);
         let link = &self.links[link as usize];
         if link.side == Side::Listener {
             self.counters.keys_refused += 1;
             if self.counters.keys_refused == 1 {
-                (self.config.note)(Note::Key(link.peer));
+                (self.config.note)(Note::Key(link.named(), cause));
             }
         }
         Err(RefuseReason::Key)
+    }
+
+    /// How the key of who wrote a wrong proof differs from ours: without a key it is zero.
+    pub fn key_cause(&self, hello: &LinkHello) -> KeyCause {
+        match (&self.config.key, (hello.proof_low, hello.proof_high)) {
+            (None, _) => KeyCause::NoneHere,
+            (Some(_), (0, 0)) => KeyCause::NoneThere,
+            (Some(_), _) => KeyCause::Other,
+        }
     }
 
     /// What our hello on a data stream says in its proof.

@@ -5,6 +5,7 @@ extern crate std;
 
 use super::channel::Channel;
 use super::control::Control;
+use super::ending::Ending;
 use super::event::Rail;
 use super::greeting::frame_length;
 use super::link::{BUFFER_BYTES, LinkPhase, RECEIVED_BYTES_MAX};
@@ -57,7 +58,7 @@ impl<M: LinkMemory> Control<M> {
             }
             match socket.receive(&mut bytes) {
                 Ok(received) if received.length == 0 => {
-                    self.link_ended(index);
+                    self.link_ended(index, Ending::Closed);
                     return false;
                 }
                 Ok(received) => self.record(index, &bytes[..received.length], Some(received)),
@@ -68,7 +69,7 @@ impl<M: LinkMemory> Control<M> {
                     // before is still there
                     io::ErrorKind::ConnectionReset if !reset => reset = true,
                     _ => {
-                        self.link_ended(index);
+                        self.link_ended(index, Ending::of(&error));
                         return false;
                     }
                 },
@@ -127,7 +128,7 @@ impl<M: LinkMemory> Control<M> {
         let room = &mut row[link.received..];
         match socket.receive(room) {
             Ok(0) => {
-                self.link_ended(index);
+                self.link_ended(index, Ending::Closed);
                 None
             }
             Ok(more) => {
@@ -138,7 +139,7 @@ impl<M: LinkMemory> Control<M> {
                 io::ErrorKind::WouldBlock => None,
                 io::ErrorKind::Interrupted => Some(true),
                 _ => {
-                    self.link_ended(index);
+                    self.link_ended(index, Ending::of(&error));
                     None
                 }
             },

@@ -7,6 +7,7 @@ use super::address;
 use super::band::PendingId;
 use super::connection::{NONE, Phase};
 use super::control::{Control, door_token};
+use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError};
 use super::event::Side;
 use super::listener::ListenerId;
@@ -221,7 +222,7 @@ impl<M: LinkMemory> Control<M> {
                 Err(error)
             }
             Phase::Connecting if self.now() >= connection.deadline => {
-                let peer = self.links[connection.link as usize].peer;
+                let peer = self.links[connection.link as usize].named();
                 self.give_up(index);
                 Err(ConnectError::Deadline(peer))
             }
@@ -317,6 +318,12 @@ impl<M: LinkMemory> Control<M> {
         let mut text = TextBuffer::new(out);
         let _ = write!(text, "{}", link.peer);
         text.length()
+    }
+
+    /// How the link of a connection ended, if it did without a word from the peer.
+    pub fn peer_ending(&self, handle: Handle) -> Option<Ending> {
+        let link = self.connections[self.live(handle)? as usize].link;
+        self.links.get(link as usize)?.ending
     }
 
     /// The slot of a handle that is not stale.

@@ -36,7 +36,7 @@ pub(super) fn handle_address(at: SocketAddr) -> handle::Address {
     handle::Address { family, port: at.port(), ip }
 }
 
-fn handle_socket(address: &handle::Address) -> Option<SocketAddr> {
+pub(super) fn handle_socket(address: &handle::Address) -> Option<SocketAddr> {
     match address.family {
         Family::Ipv4 => Some(SocketAddr::new(ipv4(&address.ip), address.port)),
         Family::Ipv6 => Some(SocketAddr::new(Ipv6Addr::from(address.ip).into(), address.port)),
@@ -140,6 +140,11 @@ impl Route {
         self.addresses.get(self.next).copied().flatten()
     }
 
+    /// All addresses, in the order in which they are tried.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.addresses.iter().flatten().copied()
+    }
+
     /// Gives the current address its share of the time that is left.
     pub fn begin(&mut self, now: Instant, deadline: Instant) {
         let left = self.addresses[self.next.min(ADDRESSES_MAX)..].iter().flatten().count();
@@ -167,7 +172,7 @@ impl Route {
 
     /// Whether every address has said that nobody listens.
     pub fn is_refused(&self) -> bool {
-        self.refused == self.addresses.iter().flatten().count()
+        self.refused == self.addresses().count()
     }
 }
 

@@ -116,6 +116,26 @@ impl StreamSocket {
         Ok(address)
     }
 
+    /// Where the other end is.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        // SAFETY: a plain structure of integers, for which zero is a value.
+        let mut address = Raw { v6: unsafe { zeroed() } };
+        let mut length = size_of::<Raw>() as libc::socklen_t;
+        let pointer: *mut Raw = &mut address;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: `address` is valid for writes of `length` bytes.
+        check(unsafe { libc::getpeername(fd, pointer.cast(), &mut length) })?;
+        // SAFETY: both structures begin with the family and the port, and all bytes are filled.
+        let v4 = unsafe { address.v4 };
+        let port = u16::from_be(v4.sin_port);
+        if i32::from(v4.sin_family) == libc::AF_INET {
+            return Ok((v4.sin_addr.s_addr.to_ne_bytes(), port).into());
+        }
+        // SAFETY: of the other family, and as above.
+        let v6 = unsafe { address.v6 };
+        Ok((v6.sin6_addr.s6_addr, port).into())
+    }
+
     /// A socket that connects, or has connected, to `to`: what is sent on it is `WouldBlock` until
     /// then, and the error if it fails.
     pub fn connect(to: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
@@ -187,6 +207,11 @@ impl StreamSocket {
     /// a dead peer.
     pub fn be_patient(&self) -> io::Result<()> {
         self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0)
+    }
+
+    /// Sets the time that the socket was opened with anew.
+    pub fn give_up_after(&self, silence_ms: u32) -> io::Result<()> {
+        self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms as i32)
     }
 
     /// Asks the peer's kernel now and then whether it is there, when there is nothing else to send.

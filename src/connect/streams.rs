@@ -48,7 +48,7 @@ impl<M: LinkMemory> Control<M> {
 
     fn stream_dial(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
         let link = &self.links[self.connections[index as usize].link as usize];
-        let peer = link.peer;
+        let peer = link.named();
         let to = link.remote.ok_or(ConnectError::NoListener(peer))?;
         let dialled = StreamSocket::connect(to, 0);
         let socket = dialled.map_err(|error| stream_error(&error, peer))?;
@@ -74,7 +74,7 @@ impl<M: LinkMemory> Control<M> {
         let frame = Frame::StreamHello(hello, self.connect_hello(index));
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
-        let peer = self.links[link as usize].peer;
+        let peer = self.links[link as usize].named();
         let Some(socket) = &self.streams[index as usize][stream as usize] else { return Ok(()) };
         let bit = 1 << stream;
         match socket.send(&bytes[..length]) {
@@ -213,7 +213,9 @@ impl<M: LinkMemory> Control<M> {
             && (joins || hello.lane == 0);
         let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
-            self.stranger();
+            if !self.dismissed.knows(hello.endpoint_id) {
+                self.stranger();
+            }
             return;
         };
         if self.links[link as usize].phase == LinkPhase::ReplySent {

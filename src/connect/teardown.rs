@@ -33,7 +33,7 @@ impl<M: LinkMemory> Control<M> {
             self.connection_lost(connection, cause, error);
             connection = next;
         }
-        self.counters.links_lost += u64::from(stood);
+        self.counters.links_lost += u64::from(stood && cause != DownCause::Closed);
         if cause == DownCause::Died && endpoint_id != 0 && rail == Rail::Shm {
             self.mourn(endpoint_id, pidfd);
         }
@@ -60,17 +60,17 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// A free entry for a link. The caller gives it a phase, or gives it back.
-    pub fn link_acquire(&mut self) -> Option<u32> {
-        self.worked = true;
-        self.links_free.pop()
-    }
-
     /// Changes how far a link is.
     pub fn link_phase(&mut self, index: u32, phase: LinkPhase) {
-        self.links[index as usize].phase = phase;
-        let half_open = self.links[index as usize].is_half_open();
+        let link = &mut self.links[index as usize];
+        self.links_greeted -= u32::from(link.is_greeted());
+        link.phase = phase;
+        self.links_greeted += u32::from(link.is_greeted());
+        let half_open = link.is_half_open();
         self.half_open.put(index, half_open);
+        if phase == LinkPhase::Ready {
+            self.link_stamp(index);
+        }
     }
 
     /// Makes a link known by its endpoint.
@@ -170,6 +170,9 @@ impl<M: LinkMemory> Control<M> {
         }
         let entry = &mut self.links[link as usize];
         entry.connections -= 1;
-        self.link_unused(link);
+        if entry.connections == 0 {
+            self.link_stamp(link);
+            self.link_unused(link);
+        }
     }
 }

@@ -211,9 +211,9 @@ pub trait Provider {
     /// Forgets a peer (P9). Receive slots still held are given back with it.
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError>;
 
-    /// Forgets a peer that was fenced as [`Provider::peer_close`] does, but for what it sent: receive
-    /// slots still held stay valid until they are released, also when the peer is opened again. A
-    /// rail on which a peer cannot be opened again says [`CloseError::Busy`].
+    /// Forgets a peer that was fenced as [`Provider::peer_close`] does, but for what it sent:
+    /// receive slots still held stay valid until they are released, also when the peer is opened
+    /// again. A rail on which a peer cannot be opened again says [`CloseError::Busy`].
     fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         let _ = peer;
         Err(CloseError::Busy)

@@ -59,6 +59,9 @@ impl Rails {
     /// Both.
     pub const ALL: Rails = Rails { shm: true, tcp: true };
 
+    /// None.
+    pub const NONE: Rails = Rails { shm: false, tcp: false };
+
     /// Those of both sets.
     pub const fn and(self, other: Rails) -> Rails {
         Rails { shm: self.shm && other.shm, tcp: self.tcp && other.tcp }

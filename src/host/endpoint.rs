@@ -7,6 +7,7 @@ use super::error::OpenError;
 use super::join;
 use super::lanes::{Fresh, LaneKnown};
 use super::machine::{Machine, each};
+use super::news;
 use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
@@ -367,8 +368,9 @@ impl Endpoint {
     ///
     /// *Cost*: two system calls.
     pub fn wait_arm(&mut self) -> bool {
-        self.shared.wake.drain();
-        if self.progress().events != 0 {
+        // whoever rang has changed something that the caller may not have looked at since
+        let rung = self.shared.wake.drain();
+        if self.progress().events != 0 || rung {
             return false;
         }
         match &mut self.machine {
@@ -397,6 +399,7 @@ impl Endpoint {
         // the rail uses sockets that the side band closes
         drop(machine);
         shared.close();
+        news::closed();
     }
 
     /// Closes a connection that is in use, if it can be.

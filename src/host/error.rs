@@ -1,26 +1,76 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
+use super::options::{RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
+use crate::connect::descriptor_limit;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::transport::limits::LimitsError;
 use core::fmt;
+
+/// Which size breaks which rule.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum RingsError {
+    /// The send ring's, in bytes.
+    Send(u32),
+    /// The write ring's, in bytes.
+    Write(u32),
+    /// The eager size, and the most that the send ring of the other size allows.
+    Eager {
+        /// What was asked for.
+        bytes: u64,
+        /// What may be.
+        most: u64,
+        /// The send ring's size.
+        ring: u32,
+    },
+}
+
+impl fmt::Display for RingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ring = |f: &mut fmt::Formatter<'_>, names: &str, bytes: u32, most: u32| {
+            // an environment variable may say more than fits
+            let more = if bytes == u32::MAX { " or more" } else { "" };
+            write!(f, "{names} is {bytes}{more}: ")?;
+            write!(f, "it must be a power of two from {RING_BYTES_MIN} to {most}")
+        };
+        match *self {
+            RingsError::Send(bytes) => {
+                let names = "send_ring_bytes (CROSSTIE_SEND_RING_BYTES)";
+                ring(f, names, bytes, SEND_RING_BYTES_MAX)
+            }
+            RingsError::Write(bytes) => {
+                let names = "write_ring_bytes (CROSSTIE_WRITE_RING_BYTES)";
+                ring(f, names, bytes, WRITE_RING_BYTES_MAX)
+            }
+            RingsError::Eager { bytes, most, ring } => write!(
+                f,
+                "eager_bytes_max (CROSSTIE_EAGER_BYTES) is {bytes}: with a send ring of {ring} \
+                 bytes it may be {most} at most, a quarter less 64 and never over 16384"
+            ),
+        }
+    }
+}
 
 /// Why an endpoint could not be opened. Nothing is left behind.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum OpenError {
     /// A limit is zero, too large, or of a wrong shape.
     Limits(LimitsError),
-    /// A ring's size, or the eager size, is of a wrong shape.
-    Rings,
+    /// A ring's size, or the eager size, breaks a rule.
+    Rings(RingsError),
     /// The block is smaller than [`super::Options::bytes`].
     Storage,
     /// The device cannot be used on this host.
     Device,
+    /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that this process may not use.
+    Cpu(u32),
     /// `CROSSTIE_RAILS` allows no rail that the device has.
     Rails,
     /// No interface is left that other hosts could reach us by.
     Interface,
+    /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
+    InterfaceChoice,
     /// The file of `CROSSTIE_KEY_FILE` cannot be used.
     Key,
     /// The side band could not be opened.
@@ -42,20 +92,55 @@ impl fmt::Display for OpenError {
                 f.write_str("regions_max must be from 1 to 65534")
             }
             OpenError::Limits(LimitsError::Rails) => f.write_str("rails_max must be 1, 2, 4 or 8"),
-            OpenError::Rings => f.write_str(
-                "ring sizes must be powers of two from 4096, and the eager size at most a quarter \
-                 of the send ring",
-            ),
+            OpenError::Rings(error) => write!(f, "{error}"),
             OpenError::Storage => f.write_str("the storage is smaller than the endpoint's size"),
             OpenError::Device => f.write_str("the device cannot be used on this host"),
-            OpenError::Rails => f.write_str("CROSSTIE_RAILS allows no rail that the device has"),
+            OpenError::Cpu(cpu) => write!(
+                f,
+                "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or this \
+                 process may not use"
+            ),
+            OpenError::Rails => f.write_str(
+                "CROSSTIE_RAILS allows no rail that the device has, or cannot be understood",
+            ),
             OpenError::Interface => f.write_str(
                 "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \
                  the device has no rail but TCP",
             ),
+            OpenError::InterfaceChoice => f.write_str(
+                "CROSSTIE_SOCKET_IFNAME cannot be understood: names with commas between them, and \
+                 ^ or = at most in front of all",
+            ),
             OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
+            OpenError::Band(crate::connect::OpenError::Descriptors(limit)) => {
+                descriptors(*limit, f)
+            }
+            OpenError::System(libc::EMFILE) => descriptors(descriptor_limit(), f),
+            OpenError::System(libc::ENFILE) => {
+                f.write_str("this host may open no more file descriptors (fs.file-max)")
+            }
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
             OpenError::System(code) => write!(f, "the kernel refused (errno {code})"),
         }
+    }
+}
+
+fn descriptors(limit: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::string::ToString;
+
+    #[test]
+    fn the_limit_of_descriptors_is_named_with_its_value() {
+        let band = OpenError::Band(crate::connect::OpenError::Descriptors(77));
+        assert!(band.to_string().contains("no more than 77 file descriptors"), "{band}");
+        let system = OpenError::System(libc::EMFILE).to_string();
+        assert!(system.contains(&descriptor_limit().to_string()), "{system}");
+        assert!(system.contains("ulimit -n"), "{system}");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::endpoint::Known;
 use super::log::Level;
+use super::news::say_of;
 use super::options;
-use super::shared::say_of;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
 use crate::connect::LinkParams;

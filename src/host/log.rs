@@ -3,6 +3,7 @@
 extern crate std;
 
 use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How urgent a message is.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
@@ -19,9 +20,25 @@ pub enum Level {
 /// Receives messages. May be called from any thread; must not call back into the library.
 pub type Sink = fn(userdata: usize, level: Level, text: &str);
 
+/// What standard error is told: `CROSSTIE_LOG`, as the last open has read it.
+static LEVEL: AtomicU32 = AtomicU32::new(Level::Warning as u32);
+
 static SINK: RwLock<Option<(Sink, usize)>> = RwLock::new(None);
 
-/// Sends messages to `sink` from now on; `None`: warnings and errors to standard error.
+/// Sets the least urgent level that goes to standard error.
+pub fn level_set(level: Level) {
+    // relaxed: nothing else is told by it
+    LEVEL.store(level as u32, Ordering::Relaxed);
+}
+
+/// Whether anybody would hear what is said at a level.
+pub fn is_heard(level: Level) -> bool {
+    let sink = SINK.read().is_ok_and(|place| place.is_some());
+    // relaxed: see `level_set`
+    sink || level as u32 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Sends messages to `sink` from now on; `None`: to standard error, as far as `CROSSTIE_LOG` says.
 pub fn sink_set(sink: Option<(Sink, usize)>) {
     if let Ok(mut place) = SINK.write() {
         *place = sink;
@@ -33,7 +50,8 @@ pub fn say(level: Level, text: &str) {
     let sink = SINK.read().map(|place| *place).unwrap_or(None);
     match sink {
         Some((sink, userdata)) => sink(userdata, level, text),
-        None if level <= Level::Warning => std::eprintln!("crosstie: {text}"),
-        None => {}
+        // relaxed: see `level_set`
+        None if level as u32 > LEVEL.load(Ordering::Relaxed) => {}
+        None => std::eprintln!("crosstie: {text}"),
     }
 }

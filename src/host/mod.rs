@@ -14,6 +14,7 @@ mod link_memory;
 pub mod log;
 mod machine;
 mod network;
+mod news;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]
@@ -25,7 +26,7 @@ pub mod shared;
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError,
+    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
 };
 pub use options::Options;
 pub use shared::{Attempt, Half, Shared};

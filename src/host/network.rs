@@ -9,6 +9,7 @@ use super::log::{Level, say};
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
+use crate::memory::probe::cpus_allowed;
 use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP};
 use std::format;
 
@@ -36,12 +37,18 @@ impl Network {
         }
         // asked of peers on this host, too
         let key = key(environment)?;
-        let threads = threads(environment);
+        let threads = if allowed.tcp { threads(environment)? } else { (0, 0) };
         let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
         }
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
+        if let Some((missing, there)) = interfaces::unmatched(choice) {
+            let name = "CROSSTIE_SOCKET_IFNAME";
+            let text =
+                format!("{name}={choice}: no interface matches {missing}; there are {there}");
+            say(Level::Warning, &text);
+        }
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
             Err(error) => network.without(&error)?,
@@ -58,6 +65,10 @@ impl Network {
 
     /// No address: shared memory alone, if that is allowed.
     fn without(&mut self, error: &InterfaceError) -> Result<(), OpenError> {
+        if let InterfaceError::Choice(_) = error {
+            say(Level::Error, &format!("{error}"));
+            return Err(OpenError::InterfaceChoice);
+        }
         if !self.rails.shm {
             say(Level::Error, &format!("{error}"));
             return Err(OpenError::Interface);
@@ -78,19 +89,37 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
 }
 
 /// Threads want a stream of their own to each peer.
-fn threads(environment: &Environment) -> (u32, u64) {
+fn threads(environment: &Environment) -> Result<(u32, u64), OpenError> {
+    let cpus = environment.tcp_thread_cpus;
+    if cpus != 0 && environment.tcp_threads == 0 {
+        say(
+            Level::Warning,
+            "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
+        );
+        return Ok((0, 0));
+    }
     if environment.tcp_threads > 0 && environment.tcp_streams < 2 {
         say(
             Level::Warning,
             "CROSSTIE_TCP_THREADS is ignored: it wants CROSSTIE_TCP_STREAMS of 2 or more",
         );
-        return (0, 0);
+        return Ok((0, 0));
     }
-    (environment.tcp_threads, environment.tcp_thread_cpus)
+    let there = cpus_allowed();
+    let missing = |cpu: &u32| cpus >> cpu & 1 == 1 && !there.contains(cpu);
+    match (0..u64::BITS).find(missing) {
+        Some(cpu) => Err(OpenError::Cpu(cpu)),
+        None => Ok((environment.tcp_threads, cpus)),
+    }
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {
     let Some(path) = &environment.key_file else { return Ok(None) };
+    if path.as_os_str().is_empty() {
+        // a script whose own variable is not set must not open the port without a key
+        say(Level::Error, "CROSSTIE_KEY_FILE is set and names no file: unset it to have no key");
+        return Err(OpenError::Key);
+    }
     match Key::read(path) {
         Ok(key) => Ok(Some(key)),
         Err(error) => {

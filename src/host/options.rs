@@ -3,7 +3,7 @@
 
 use super::device::DeviceKind;
 use super::endpoint::Known;
-use super::error::OpenError;
+use super::error::{OpenError, RingsError};
 use super::lanes::LaneKnown;
 use super::shared::Shared;
 use crate::base::carve::{bytes_for, lines};
@@ -120,6 +120,44 @@ pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
     }
 }
 
+/// What [`Options::storage_bytes`] adds up, in bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct StorageTerms {
+    /// An endpoint without anything.
+    pub fixed: u32,
+    /// A connection without requests.
+    pub connection: u32,
+    /// A send and a group of eight receives of one connection.
+    pub request: u32,
+    /// A transfer that is under way, and news from the side band.
+    pub operation: u32,
+    /// Registered memory.
+    pub region: u32,
+    /// A connection that may have several rails.
+    pub several: u32,
+    /// Each of them.
+    pub rail: u32,
+}
+
+impl StorageTerms {
+    /// Of all devices but the loopback.
+    pub const HOST: StorageTerms = StorageTerms {
+        fixed: 8192,
+        connection: 4096,
+        request: 880,
+        operation: 512,
+        region: 144,
+        several: 10240,
+        rail: 2560,
+    };
+    /// Of the loopback device.
+    pub const LOOPBACK: StorageTerms = StorageTerms {
+        connection: StorageTerms::HOST.connection + 90112,
+        operation: StorageTerms::HOST.operation + 512,
+        ..StorageTerms::HOST
+    };
+}
+
 /// What the side band and the data thread keep of connections, and their sizes in bytes.
 pub const RECORD_SIZES: [(&str, usize); 5] = [
     ("Known", size_of::<Known>()),
@@ -136,10 +174,40 @@ impl Options {
         let ring = |bytes: u32, max: u32| {
             bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes)
         };
-        let rings = ring(self.send_ring_bytes, SEND_RING_BYTES_MAX)
-            && ring(self.write_ring_bytes, WRITE_RING_BYTES_MAX);
-        let eager = rings && self.eager_bytes_max <= eager_bytes_max(self.send_ring_bytes);
-        if eager { Ok(()) } else { Err(OpenError::Rings) }
+        let (send, write) = (self.send_ring_bytes, self.write_ring_bytes);
+        if !ring(send, SEND_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Send(send)));
+        }
+        if !ring(write, WRITE_RING_BYTES_MAX) {
+            return Err(OpenError::Rings(RingsError::Write(write)));
+        }
+        let (bytes, most) = (self.eager_bytes_max.0, eager_bytes_max(send).0);
+        if bytes > most {
+            return Err(OpenError::Rings(RingsError::Eager { bytes, most, ring: send }));
+        }
+        Ok(())
+    }
+
+    /// Bytes of storage that a program gives: the sum that stands as a macro in the C header. It
+    /// has some room to spare, so that a later library of the same ABI still fits into a program's
+    /// arrays.
+    pub fn storage_bytes(&self) -> usize {
+        let Limits { connections_max, requests_max, regions_max, rails_max } = self.limits;
+        let connections = connections_max as usize;
+        let operations = connections.next_power_of_two().max(16);
+        let terms = match self.device {
+            DeviceKind::Loopback => StorageTerms::LOOPBACK,
+            DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => StorageTerms::HOST,
+        };
+        terms.fixed as usize
+            + connections * terms.connection as usize
+            + connections * requests_max as usize * terms.request as usize
+            + operations * terms.operation as usize
+            + regions_max as usize * terms.region as usize
+            + match rails_max {
+                1 => 0,
+                _ => connections * (terms.several + rails_max * terms.rail) as usize,
+            }
     }
 
     /// The options as they are used: where a connection cannot have a second rail, nothing is kept

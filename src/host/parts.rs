@@ -2,16 +2,18 @@
 
 extern crate std;
 
+use super::device::{DeviceKind, Rails};
 use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
 use super::lanes::LaneKnown;
 use super::link_memory::HostMemory;
 use super::machine::Machine;
 use super::network::Network;
+use super::news::{self, note};
 use super::options::{self, Options};
 use super::own::Own;
 use super::settings::Environment;
-use super::shared::{Half, RailDomain, SetUp, Shared, note};
+use super::shared::{Half, RailDomain, SetUp, Shared};
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
@@ -26,6 +28,7 @@ use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
+use crate::wire::hello::AddressList;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -151,6 +154,7 @@ impl Parts {
             kernel_copy: environment.kernel_copy,
         };
         let linger = environment.peer_timeout;
+        let (device, rails, addresses) = (options.device, network.rails, network.addresses);
         let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
             pool: tables.pool,
@@ -158,7 +162,9 @@ impl Parts {
             events: tables.producer,
         };
         let band = Band::open(config, shared_tables, memory);
-        let set_up = SetUp::Band(band.map_err(OpenError::Band)?);
+        let band = band.map_err(OpenError::Band)?;
+        news::opened(device, rails, &addresses, band.node_id());
+        let set_up = SetUp::Band(band);
         let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
@@ -231,6 +237,9 @@ impl Parts {
             .map_err(|_| OpenError::Storage)?;
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
+        let node_id = self.environment.node_id.or_else(|| crate::connect::node_id().ok());
+        let nowhere = Rails { shm: false, tcp: false };
+        news::opened(DeviceKind::Loopback, nowhere, &AddressList::EMPTY, node_id.unwrap_or(0));
         let Parts { regions, tables, half, heap, wake, .. } = self;
         let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);

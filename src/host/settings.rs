@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say};
+use super::log::{self, Level, say};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
@@ -63,7 +63,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_CONNECT_TIMEOUT_MS",
         default: "10000",
         unit: "milliseconds",
-        effect: "how long a peer may take to answer a connect",
+        effect: "how long a connect may take",
     },
     Setting {
         name: "CROSSTIE_SHM_DIR",
@@ -98,8 +98,8 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_TCP_THREADS",
         default: "0",
-        unit: "threads",
-        effect: "threads that move long messages over TCP; 0: the calling thread moves everything",
+        unit: "threads, 0 to 16; they want CROSSTIE_TCP_STREAMS of 2 or more",
+        effect: "threads that move long messages over TCP, fewer than streams; 0: the caller does",
     },
     Setting {
         name: "CROSSTIE_TCP_THREAD_CPUS",
@@ -111,18 +111,19 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_KEY_FILE",
         default: "none",
         unit: "path",
-        effect: "a file that all hosts have the same of: only who has it can connect over TCP",
+        effect: "a file with a key that every peer must have the same of, also on this host",
     },
     Setting {
         name: "CROSSTIE_PEER_TIMEOUT_MS",
         default: "10000",
         unit: "milliseconds",
-        effect: "how long a peer on another host may be silent before it counts as dead",
+        effect: "how long a peer on another host may be silent before it counts as dead; five \
+                 eighths of it end a link or connection whose data nobody acknowledges",
     },
     Setting {
         name: "CROSSTIE_NODE_ID",
         default: "from the boot id",
-        unit: "16 hexadecimal digits",
+        unit: "up to 16 hexadecimal digits",
         effect: "this host's number: processes with the same number are peers of one host",
     },
     Setting {
@@ -176,7 +177,7 @@ pub struct Environment {
     pub tcp_threads: u32,
     /// Their CPUs, one bit each; 0: they inherit the opener's.
     pub tcp_thread_cpus: u64,
-    /// The file with the key that all hosts share.
+    /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
     /// How long a peer on another host may be silent.
     pub peer_timeout: Span,
@@ -207,6 +208,7 @@ const TCP_THREADS_MAX: u64 = 16;
 
 /// Lets the environment change `options`, and says what it does not understand.
 pub fn apply(options: &mut Options) -> Environment {
+    log::level_set(understood("CROSSTIE_LOG", log_level).unwrap_or(Level::Warning));
     unknown_report();
     if let Some(bytes) = number("CROSSTIE_EAGER_BYTES") {
         options.eager_bytes_max = Bytes(bytes);
@@ -220,7 +222,9 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    if let Some(timeout_ms) = number("CROSSTIE_CONNECT_TIMEOUT_MS") {
+    let timeout_ms = number("CROSSTIE_CONNECT_TIMEOUT_MS");
+    let in_range = |ms| within("CROSSTIE_CONNECT_TIMEOUT_MS", ms, CONNECT_TIMEOUT_MS);
+    if let Some(timeout_ms) = timeout_ms.and_then(in_range) {
         options.handshake_deadline = Span::millis(timeout_ms);
     }
     environment()
@@ -234,7 +238,7 @@ pub fn environment() -> Environment {
     Environment {
         kernel_copy: number("CROSSTIE_KERNEL_COPY").map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
-        rails: understood("CROSSTIE_RAILS", rails).unwrap_or(default.rails),
+        rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
         tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
@@ -242,13 +246,15 @@ pub fn environment() -> Environment {
         tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
             .map_or(default.tcp_threads, |n| n as u32),
         tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus).unwrap_or(0),
-        key_file: path("CROSSTIE_KEY_FILE").filter(|path| !path.as_os_str().is_empty()),
+        key_file: path("CROSSTIE_KEY_FILE"),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
         node_id: understood("CROSSTIE_NODE_ID", node_id),
     }
 }
 
+/// From the clock's step to a day.
+const CONNECT_TIMEOUT_MS: RangeInclusive<u64> = 1..=86_400_000;
 /// From what a ping needs on a busy host, to a day.
 const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
 
@@ -277,13 +283,28 @@ fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
     }
 }
 
+/// As [`understood`], for what must not be ignored: `otherwise` if it is not understood.
+fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) -> Option<T> {
+    let text = std::env::var_os(name)?;
+    let text = text.to_string_lossy();
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    Some(read(text).unwrap_or_else(|why| {
+        say(Level::Error, &format!("{name}={text}: {why}"));
+        otherwise
+    }))
+}
+
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
-    let mut rails = Rails { shm: false, tcp: false };
+    let mut rails = Rails::NONE;
     for name in text.split(',').map(str::trim) {
-        match name {
+        match name.to_ascii_lowercase().as_str() {
             "shm" => rails.shm = true,
             "tcp" => rails.tcp = true,
+            "" => return Err(String::from("a name is missing; there are shm and tcp")),
             _ => return Err(format!("there is no rail {name}; there are shm and tcp")),
         }
     }
@@ -304,11 +325,12 @@ fn node_id(text: &str) -> Result<u64, String> {
 }
 
 /// What `CROSSTIE_LOG` lets through.
-pub fn log_level() -> Level {
-    match std::env::var("CROSSTIE_LOG").as_deref() {
-        Ok("error") => Level::Error,
-        Ok("info") => Level::Info,
-        _ => Level::Warning,
+fn log_level(text: &str) -> Result<Level, String> {
+    match text {
+        "error" => Ok(Level::Error),
+        "warning" => Ok(Level::Warning),
+        "info" => Ok(Level::Info),
+        _ => Err(String::from("it may be error, warning or info")),
     }
 }
 
@@ -317,7 +339,7 @@ fn number(name: &str) -> Option<u64> {
     match text.trim().parse() {
         Ok(value) => Some(value),
         Err(_) => {
-            say(Level::Warning, &format!("{name}={text} is not a number and is ignored"));
+            say(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
             None
         }
     }
@@ -332,13 +354,18 @@ fn unknown_report() {
     }
 }
 
+/// Edits that a mistyped name has at most: more make another word.
+const NEAREST_MAX: usize = 5;
+
 /// What to say of a variable that looks like ours and is not.
 pub fn unknown_sentence(name: &str) -> Option<String> {
     if !name.starts_with("CROSSTIE_") || SETTINGS.iter().any(|setting| setting.name == name) {
         return None;
     }
-    let nearest = SETTINGS.iter().min_by_key(|setting| distance(setting.name, name))?;
-    Some(format!("{name} is not a variable of crosstie; the nearest is {}", nearest.name))
+    let far = |setting: &&Setting| distance(setting.name, name);
+    let nearest = SETTINGS.iter().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
+    let hint = nearest.map(|near| format!("; the nearest is {}", near.name)).unwrap_or_default();
+    Some(format!("{name} is not a variable of crosstie{hint}"))
 }
 
 /// Edits between two words (Levenshtein).
@@ -365,6 +392,8 @@ mod tests {
     fn unknown_variable_is_reported_with_the_nearest_name() {
         let sentence = unknown_sentence("CROSSTIE_EGER_BYTE").unwrap();
         assert!(sentence.contains("CROSSTIE_EAGER_BYTES"), "{sentence}");
+        let far = unknown_sentence("CROSSTIE_FAVOURITE_COLOUR").unwrap();
+        assert!(!far.contains("nearest"), "{far}");
         assert_eq!(unknown_sentence("CROSSTIE_HEAP_BYTES"), None);
         assert_eq!(unknown_sentence("PATH"), None);
     }
@@ -374,7 +403,10 @@ mod tests {
         assert_eq!(rails("shm, tcp"), Ok(Rails::ALL));
         assert_eq!(rails("tcp"), Ok(Rails { shm: false, tcp: true }));
         assert!(rails("tcp,verbs").unwrap_err().contains("there are shm and tcp"));
-        assert!(rails(",").is_err());
+        assert_eq!(rails("TCP,Shm"), Ok(Rails::ALL));
+        for empty in [",", "shm,", ",tcp", "shm,,tcp"] {
+            assert!(rails(empty).unwrap_err().contains("a name is missing"), "{empty}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ extern crate std;
 
 use super::error::{AcceptError, ConnectError, DeregisterError, ListenError, RegisterError};
 use super::link_memory::HostMemory;
+use super::news;
 use super::own::Own;
 use crate::base::carve::{BLOCK_ALIGN, RawSlice};
 use crate::base::regions::RemoveError;
@@ -11,7 +12,7 @@ use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::Bytes;
 use crate::connect::{
-    Band, BandEvent, CloseError, LinkParams, ListenerId, Note, PendingId, Side, TextBuffer,
+    Band, BandEvent, CloseError, Ending, LinkParams, ListenerId, PendingId, Side,
 };
 use crate::fabric::{Domain, MemoryKind, Region};
 use crate::memory::heap::HeapError;
@@ -22,15 +23,11 @@ use crate::transport::DataMrs;
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::hello::ConnectHello;
-use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Longest sentence of the side band in bytes.
-const SENTENCE_BYTES_MAX: usize = 256;
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -157,72 +154,6 @@ pub(super) fn locked(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
     own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the side band has to say to people. Without the heap, which it must not use.
-pub(super) fn note(note: Note) {
-    use super::log::{Level, say};
-    match note {
-        Note::Stranger => say(
-            Level::Warning,
-            "something that is no crosstie peer talks to the side-band socket; it is ignored",
-        ),
-        Note::Key(peer) => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} was not let in: it has another shared key, or one side alone has one \
-                 (CROSSTIE_KEY_FILE)"
-            ),
-        ),
-        Note::Stopped { peer, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} has not answered for {} ms: its process is stopped, or does not get a \
-                 processor; its requests stay",
-                silent.0 / 1_000_000
-            ),
-        ),
-        Note::Resumed { peer, silent } => say_of(
-            Level::Warning,
-            format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
-        ),
-        Note::Stalled { peer, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} answers, but its host has acknowledged nothing of one connection for {} \
-                 ms: packets of that connection are lost on the way, and it has ended",
-                silent.0 / 1_000_000
-            ),
-        ),
-        Note::LaneMissed { peer, lane, code } => say_of(
-            Level::Warning,
-            format_args!(
-                "rail {lane} to {peer} cannot be connected (errno {code}); it is tried again"
-            ),
-        ),
-        Note::LaneStalled { peer, lane, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} answers, but its host has acknowledged nothing on rail {lane} for {} ms: \
-                 packets are lost on the way; that rail is connected again",
-                silent.0 / 1_000_000
-            ),
-        ),
-        Note::Descriptors(_) => say(
-            Level::Warning,
-            "a peer was turned away: this process may open no more file descriptors (ulimit -n)",
-        ),
-    }
-}
-
-/// Says a sentence that is put together on the stack.
-pub(super) fn say_of(level: super::log::Level, text: core::fmt::Arguments<'_>) {
-    let mut bytes = [0; SENTENCE_BYTES_MAX];
-    let mut buffer = TextBuffer::new(&mut bytes);
-    let _ = buffer.write_fmt(text);
-    let length = buffer.length();
-    // a peer's name is printable ASCII, so that a cut leaves whole characters
-    super::log::say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
-}
-
 impl Shared {
     /// Makes memory known to the rails. Its handle goes with every request that uses it.
     ///
@@ -296,7 +227,11 @@ impl Shared {
     /// Opens a listener; the bytes reach it from other endpoints.
     pub fn listen(&self) -> Result<(ListenerId, [u8; HANDLE_BYTES]), ListenError> {
         match &self.set_up {
-            SetUp::Band(band) => band.listen().map(|(id, handle)| (id, handle.encode())),
+            SetUp::Band(band) => {
+                let (id, handle) = band.listen()?;
+                news::listening(&handle);
+                Ok((id, handle.encode()))
+            }
             SetUp::Own(own) => locked(own).listen(),
         }
     }
@@ -369,6 +304,14 @@ impl Shared {
                 out[..length].copy_from_slice(&text[..length]);
                 length
             }
+        }
+    }
+
+    /// What was seen of a connection's peer that is gone, if anything was.
+    pub fn peer_ending(&self, connection: Handle) -> Option<Ending> {
+        match &self.set_up {
+            SetUp::Band(band) => band.peer_ending(connection),
+            SetUp::Own(_) => None,
         }
     }
 

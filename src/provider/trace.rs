@@ -182,10 +182,20 @@ fn event_of(completion: &Completion, at: Instant) -> TraceEvent {
             (peer, id, TraceKind::Fenced, TraceResult::Ok)
         }
         Completion::PeerDown { peer, cause } => {
-            (peer, cause as u64, TraceKind::PeerDown, TraceResult::Ok)
+            (peer, cause_number(cause), TraceKind::PeerDown, TraceResult::Ok)
         }
     };
     TraceEvent { at, peer, id, kind, result }
+}
+
+/// A cause as the `id` of its event.
+fn cause_number(cause: DownCause) -> u64 {
+    match cause {
+        DownCause::Closed => 0,
+        DownCause::Died => 1,
+        DownCause::Failed => 2,
+        DownCause::Broken(_) => 3,
+    }
 }
 
 impl<P: Provider, S: Sink> Provider for Trace<P, S> {

@@ -12,13 +12,16 @@ use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
 use crate::fabric::Syscalls;
 use crate::host::device::{DEVICES, properties};
-use crate::host::settings::{SETTINGS, unknown_sentence};
+use crate::host::log::{self, Level};
+use crate::host::owned::Owned;
+use crate::host::settings::{SETTINGS, environment, unknown_sentence};
 use crate::host::{DeviceKind, Options};
 use crate::memory::{heap, kernel_copy, probe, wake};
 use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::format;
 use std::process::Stdio;
 use std::string::{String, ToString};
+use std::sync::{Mutex, PoisonError};
 use std::vec;
 use std::vec::Vec;
 
@@ -70,15 +73,18 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     let sections = match given.text("--peer") {
         Some(peer) => vec![network::peer(peer)?],
-        None => vec![
-            host(),
-            devices(),
-            network::section(),
-            kernel_offers(),
-            limits(),
-            endpoint(),
-            variables(),
-        ],
+        None => {
+            log::sink_set(Some((listen, 0)));
+            vec![
+                host(),
+                devices(),
+                network::section(),
+                kernel_offers(),
+                limits(),
+                endpoint(),
+                variables(),
+            ]
+        }
     };
     write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })
 }
@@ -118,6 +124,7 @@ fn host() -> Section {
         name: "host",
         lines: vec![
             line("crosstie", format!("{version}, wire format {WIRE_MAJOR}.{WIRE_MINOR}")),
+            line("node id", node_id()),
             line("kernel", kernel::release()),
             line("processor", format!("{processor}, {cpus} CPUs for this process")),
             line("page", format!("{} bytes", heap::page_bytes())),
@@ -127,10 +134,23 @@ fn host() -> Section {
     }
 }
 
+fn node_id() -> String {
+    let told = environment().node_id;
+    let (number, whose) = match (told, crate::connect::node_id()) {
+        (Some(number), _) => (number, "CROSSTIE_NODE_ID"),
+        (None, Ok(number)) => (number, "from the boot id"),
+        (None, Err(error)) => return format!("unknown: {error}"),
+    };
+    format!("{number:016x} ({whose}); messages name hosts by it")
+}
+
 fn devices() -> Section {
     let lines = DEVICES.iter().map(|kind| {
         let properties = properties(*kind);
-        let state = if properties.available { "available" } else { "unavailable" };
+        let state = match opens(*kind) {
+            Ok(()) => String::from("available"),
+            Err(why) => format!("unavailable: {why}"),
+        };
         let mut text = format!("{state}; {}; {}", properties.description, rail(*kind));
         if !properties.remark.is_empty() {
             text.push_str(&format!("; {}", properties.remark));
@@ -138,6 +158,45 @@ fn devices() -> Section {
         line(properties.name, text)
     });
     Section { name: "devices", lines: lines.collect() }
+}
+
+/// What was said while endpoints were opened here, instead of to standard error.
+static SAID: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
+
+fn listen(_: usize, level: Level, text: &str) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.push((level, text.to_string()));
+}
+
+/// Opens an endpoint as a program would, so that nothing is called available that is refused then.
+///
+/// *Errors*: why it was refused.
+fn opens(kind: DeviceKind) -> Result<(), Failure> {
+    let before = said().len();
+    let options = Options { device: kind, ..Options::default() };
+    match Owned::open(&options) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            // the log says which file, and which interfaces there are
+            let errors = said().into_iter().skip(before);
+            let last = errors.rev().find(|(level, _)| *level == Level::Error);
+            Err(last.map_or_else(|| error.to_string(), |(_, text)| text))
+        }
+    }
+}
+
+fn said() -> Vec<(Level, String)> {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Why a variable that is set has no effect, as it was said at open.
+fn ignored(name: &str) -> Option<String> {
+    said().into_iter().find_map(|(_, text)| {
+        let rest = text.strip_prefix(name)?;
+        let own = rest.starts_with('=') || rest.starts_with(' ');
+        let (_, why) = rest.split_once(" is ignored: ")?;
+        own.then(|| why.to_string())
+    })
 }
 
 /// The rails of a device, and what they cost.
@@ -247,7 +306,7 @@ fn endpoint() -> Section {
     let options = Options::default();
     let limits = options.limits;
     let text = |kind| {
-        let bytes = Options { device: kind, ..options }.bytes();
+        let bytes = Options { device: kind, ..options }.storage_bytes();
         format!("{bytes} bytes of storage")
     };
     let pair = 2 * limits.connection_bytes();
@@ -281,7 +340,11 @@ fn variables() -> Section {
         if let Some(sentence) = unknown_sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
-            lines.push(line(&name, format!("set to {value}: {}", setting.effect)));
+            let text = match ignored(&name) {
+                Some(why) => format!("set to {value}, and ignored: {why}"),
+                None => format!("set to {value}: {}", setting.effect),
+            };
+            lines.push(line(&name, text));
         }
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));

@@ -143,9 +143,15 @@ pub fn read(get: Environment) -> Result<Option<Launch>, Failure> {
         let set = |name| get(name).is_some();
         set(names.mark) && set(names.rank) && step_of_tasks(names, get)
     }) else {
-        return Ok(None);
+        return incomplete(get).map_or(Ok(None), Err);
     };
     let size = size(names, get)?;
+    if size == 1 && get("CROSSTIE_RENDEZVOUS").is_some() {
+        let name = names.size[0];
+        return Err(format!(
+            "{name} is 1 and CROSSTIE_RENDEZVOUS is set: one process meets nobody"
+        ));
+    }
     if size == 1 {
         return Ok(None);
     }
@@ -154,6 +160,24 @@ pub fn read(get: Environment) -> Result<Option<Launch>, Failure> {
     let local_rank = local_rank.map_or(rank, |number| number as u32);
     let meeting = meeting(names.launcher, size, get)?;
     Ok(Some(Launch { launcher: names.launcher, rank, size, local_rank, meeting }))
+}
+
+/// Why variables of a launcher that are set do not make a launch; `None`: there are none.
+fn incomplete(get: Environment) -> Option<Failure> {
+    let set = |name: &str| get(name).is_some();
+    for (there, missing) in [("CROSSTIE_SIZE", "CROSSTIE_RANK"), ("RANK", "WORLD_SIZE")] {
+        if set(there) && !set(missing) {
+            return Some(format!("{there} is set but {missing} is not; set both, or neither"));
+        }
+    }
+    let tasks = get("SLURM_NTASKS").and_then(|tasks| tasks.trim().parse::<u32>().ok());
+    match tasks {
+        Some(tasks @ 2..) if set("SLURM_PROCID") && !set("SLURM_STEP_ID") => Some(format!(
+            "this is a batch script with {tasks} tasks, and none of them: start it with srun, or \
+             unset SLURM_NTASKS"
+        )),
+        _ => None,
+    }
 }
 
 /// Steps without tasks of their own (a batch script, an interactive shell) have the highest numbers

@@ -13,7 +13,8 @@ use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use std::format;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::string::{String, ToString};
 use std::time::Duration;
 use std::vec::Vec;
@@ -87,6 +88,8 @@ struct Asked {
     port: Option<u16>,
     /// Its addresses in the order in which they would be tried.
     addresses: Vec<AddressHello>,
+    /// The same as the resolver gave them: with the link of those that are good on one alone.
+    sockets: Vec<SocketAddr>,
     /// Addresses were left out, being too many.
     more: bool,
 }
@@ -97,8 +100,9 @@ impl Asked {
         let (name, port) = host_port(text)?;
         let found = (name.as_str(), port.unwrap_or(0)).to_socket_addrs();
         let found = found.map_err(|error| format!("option --peer: {name}: {error}"))?;
+        let sockets: Vec<SocketAddr> = found.collect();
         let mut ips: Vec<IpAddr> = Vec::new();
-        for address in found {
+        for address in &sockets {
             if !ips.contains(&address.ip()) {
                 ips.push(address.ip());
             }
@@ -107,7 +111,7 @@ impl Asked {
         ips.truncate(ADDRESSES_MAX);
         let mut addresses: Vec<AddressHello> = ips.into_iter().map(hello).collect();
         subnet_rank(ours, &mut addresses);
-        Ok(Asked { name, port, addresses, more })
+        Ok(Asked { name, port, addresses, sockets, more })
     }
 
     fn ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
@@ -131,8 +135,15 @@ fn hello(ip: IpAddr) -> AddressHello {
 
 fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
     let wrong = || format!("option --peer: `{text}` is not HOST or HOST:PORT");
-    if text.parse::<IpAddr>().is_ok() {
-        return Ok((text.to_string(), None));
+    // an IPv6 address may name its link, and may stand in brackets
+    let bare = |text: &str| {
+        let inside = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let text = inside.unwrap_or(text);
+        let (ip, _) = text.split_once('%').unwrap_or((text, ""));
+        ip.parse::<IpAddr>().is_ok().then(|| text.to_string())
+    };
+    if let Some(ip) = bare(text) {
+        return Ok((ip, None));
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, Some(port.parse::<u16>().map_err(|_| wrong())?)),
@@ -170,14 +181,28 @@ pub fn peer(text: &str) -> Result<Section, Failure> {
     if let Err(error) = &used {
         lines.push(line("tcp", format!("unavailable: {error}")));
     }
+    let mut any = false;
     for address in &asked.addresses {
         let Some(ip) = ip_of(address) else { continue };
-        let answer = asked.port.map(|port| answers(ip, port)).unwrap_or_default();
-        lines.push(line(&ip.to_string(), format!("{}{answer}", route(ours, address))));
+        let leads = leads(ip);
+        any |= leads.is_ok();
+        let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
+        let answer = asked.port.and(socket).map(answers).unwrap_or_default();
+        let way = match all.iter().find(|our| our.ip == ip) {
+            Some(our) if !ours.contains(our) => {
+                format!(
+                    "of this host ({}), peers are not told: {}",
+                    our.name.as_str(),
+                    why_not(our, &choice)
+                )
+            }
+            _ => route(ours, address, leads),
+        };
+        lines.push(line(&ip.to_string(), format!("{way}{answer}")));
     }
     let first = asked.addresses.first();
     let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
-    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok(), near)));
+    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok() && any, near)));
     Ok(Section { name: "peer", lines })
 }
 
@@ -188,20 +213,34 @@ fn is_near(our: &InterfaceAddress, address: &AddressHello) -> bool {
 }
 
 /// What speaks for an address of the peer.
-fn route(ours: &[InterfaceAddress], address: &AddressHello) -> String {
+fn route(ours: &[InterfaceAddress], address: &AddressHello, leads: io::Result<()>) -> String {
+    if let Err(error) = leads {
+        return format!("no route of this host leads there ({error})");
+    }
     match ours.iter().find(|our| is_near(our, address)) {
         Some(our) => format!("in the subnet of {}", shown(our)),
         None if ip_of(address).is_some_and(|ip| ip.is_loopback()) => "its own loopback".into(),
         None if rank(ours, address).is_hopeless() => {
             "no address of this family is used here".into()
         }
-        None => "in no subnet of this host: through a router, if at all".into(),
+        None => "in no subnet of this host: through a router".into(),
     }
 }
 
+/// Whether the kernel has a route to an address. Nothing is sent.
+fn leads(ip: IpAddr) -> io::Result<()> {
+    let any: IpAddr = match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // of no service's; a socket of datagrams only looks the route up
+    UdpSocket::bind((any, 0))?.connect((ip, 9))
+}
+
 /// Whether something listens at the port.
-fn answers(ip: IpAddr, port: u16) -> String {
-    match TcpStream::connect_timeout(&SocketAddr::new(ip, port), ANSWER) {
+fn answers(at: &SocketAddr) -> String {
+    let port = at.port();
+    match TcpStream::connect_timeout(at, ANSWER) {
         Ok(_) => format!("; port {port} answers"),
         Err(error) => format!("; port {port} does not answer ({error})"),
     }
@@ -219,7 +258,7 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
             format!("tcp{over}: the peer is on this host, but shm is not allowed")
         }
         (false, _, true) => format!("tcp{over}: the peer is on another host"),
-        (false, true, false) => "none: the peer is on another host, and there is no tcp".into(),
+        (false, true, false) => "none: the peer is on another host, and tcp leads nowhere".into(),
         (_, false, false) => "none: no rail is left".into(),
     }
 }
@@ -227,7 +266,6 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     fn our(name: &str, ip: [u8; 4], prefix_bits: u8) -> InterfaceAddress {
         InterfaceAddress {
@@ -247,17 +285,31 @@ mod tests {
         assert_eq!(host_port("node7:80"), Ok(("node7".into(), Some(80))));
         assert_eq!(host_port("fd00::2"), Ok(("fd00::2".into(), None)));
         assert_eq!(host_port("[fd00::2]:80"), Ok(("fd00::2".into(), Some(80))));
+        assert_eq!(host_port("[fd00::2]"), Ok(("fd00::2".into(), None)));
+        assert_eq!(host_port("fe80::2%eth0"), Ok(("fe80::2%eth0".into(), None)));
+        assert_eq!(host_port("[fe80::2%eth0]:80"), Ok(("fe80::2%eth0".into(), Some(80))));
         for wrong in ["", ":80", "node:port", "node:99999"] {
             assert!(host_port(wrong).unwrap_err().contains("--peer"), "{wrong}");
         }
     }
 
     #[test]
+    fn a_peer_to_which_no_route_leads_is_said_to_be_so_whatever_its_subnet() {
+        let ours = [our("eth0", [10, 1, 0, 2], 24)];
+        let nowhere = || Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        for ip in [[10, 1, 0, 9], [10, 9, 0, 9]] {
+            let text = route(&ours, &hello(Ipv4Addr::from(ip).into()), nowhere());
+            assert!(text.contains("no route") && text.contains("unreachable"), "{text}");
+        }
+        assert!(leads(Ipv4Addr::LOCALHOST.into()).is_ok());
+    }
+
+    #[test]
     fn the_subnet_of_a_peer_is_named() {
         let ours = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
-        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()));
+        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()), Ok(()));
         assert_eq!(to([10, 2, 0, 9]), "in the subnet of eth1 10.2.0.2/24");
-        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router, if at all");
+        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Rendezvous {
         let mut strangers: Vec<Stranger> = Vec::new();
         while ranks.iter().any(Option::is_none) {
             if Instant::now() > deadline {
-                return Err(missing(&ranks));
+                return Err(missing(&ranks, listener.local_addr().ok()));
             }
             let came = arrivals(listener, &mut strangers)?;
             let heard = hear(&mut strangers, launch, &mut ranks)?;
@@ -147,7 +147,7 @@ fn of_rank(rank: usize, error: std::io::Error) -> Failure {
     }
 }
 
-fn missing(ranks: &[Option<TcpStream>]) -> Failure {
+fn missing(ranks: &[Option<TcpStream>], at: Option<SocketAddr>) -> Failure {
     let missing: Vec<String> = (1..=ranks.len())
         .filter(|rank| ranks[rank - 1].is_none())
         .map(|rank| format!("{rank}"))
@@ -155,7 +155,13 @@ fn missing(ranks: &[Option<TcpStream>]) -> Failure {
     let count = missing.len();
     let shown = missing[..count.min(8)].join(", ");
     let more = if count > 8 { ", …" } else { "" };
-    format!("after {MEET_SECONDS} s, {count} ranks have not come to the rendezvous: {shown}{more}")
+    let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
+    let who = match count {
+        1 => format!("rank {shown} has"),
+        _ => format!("{count} ranks have"),
+    };
+    let list = if count == 1 { String::new() } else { format!(": {shown}{more}") };
+    format!("{who} not come to the rendezvous{at}, which waited {MEET_SECONDS} s{list}")
 }
 
 // ---------------------------------------------------------------- rank 0
@@ -290,10 +296,16 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
         }
         sleep(10 * PAUSE);
     }
-    let (hosts, port) = (meeting.hosts.join(", "), meeting.port);
+    let port = meeting.port;
+    let place = |host: &String| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    let places: Vec<String> = meeting.hosts.iter().map(place).collect();
     Err(format!(
-        "rank 0 was not found on {hosts}, port {port}, within {MEET_SECONDS} s (last: {last}); \
-         set CROSSTIE_RENDEZVOUS=HOST:PORT"
+        "rank 0 did not answer at {} for {MEET_SECONDS} s (last try: {last}); is it running, and \
+         is that its address? If not, set CROSSTIE_RENDEZVOUS=HOST:PORT",
+        places.join(", ")
     ))
 }
 

@@ -5,8 +5,8 @@
 //! sends and lines were lost, and that none of them can still arrive: those it sends again on
 //! other lanes. A stripe thus belongs to one lane in one generation at any time.
 //!
-//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one of
-//! each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
+//! Reports travel outside of the stream of sends, on any lane that is up, and need no credit: one
+//! of each side is unread at most, and a lane has receives to spare for it ([`RECEIVES_SPARE`]).
 //!
 //! [`RECEIVES_SPARE`]: super::limits::RECEIVES_SPARE
 #![forbid(unsafe_code)]

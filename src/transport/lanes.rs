@@ -381,6 +381,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         match cause {
             DownCause::Closed => self.lane_mut(index, lane).closed = true,
+            DownCause::Broken(code) => self.lane_fail(index, lane, code),
             DownCause::Died | DownCause::Failed => self.lane_fail(index, lane, 0),
         }
         // what was sent on others before may still be on its way
@@ -407,6 +408,7 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
+            DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
     }

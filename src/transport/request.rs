@@ -129,6 +129,27 @@ pub enum RequestError {
     Unfenced,
 }
 
+impl core::fmt::Display for RequestError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            RequestError::Truncated => "the message was longer than the receive",
+            RequestError::PeerClosed => "the peer closed the connection",
+            RequestError::PeerDied => "the peer's process ended, or cannot be reached any more",
+            RequestError::Closed => "this side closed the connection",
+            RequestError::Canceled => "the request was canceled",
+            RequestError::Protocol => "the peer broke the protocol",
+            RequestError::Fabric(code) => return write!(f, "the rail failed (code {code})"),
+            RequestError::RailsLost(code) => {
+                return write!(f, "every rail failed, and none came back in time (code {code})");
+            }
+            RequestError::NoAnswer => "a rail failed, and the peer never said what it had carried",
+            RequestError::Unfenced => {
+                "a rail failed and could not be fenced: the memory may still be touched"
+            }
+        })
+    }
+}
+
 /// How a request ended.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Outcome {

@@ -59,7 +59,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let Ok(posted) = self.post_on(index, lane, id, write) else {
                 return false;
             };
-            self.stripe_left(index, at, lane, stripe, length, posted);
+            self.stripe_left(index, at, (lane, stripe), length, posted);
         }
         self.sends[at].state = SendState::Waiting;
         self.send_settle(index, record);
@@ -72,8 +72,7 @@ impl<P: Provider> Endpoint<'_, P> {
         &mut self,
         index: usize,
         at: usize,
-        lane: u8,
-        stripe: u32,
+        (lane, stripe): (u8, u32),
         bytes: u64,
         posted: Posted,
     ) {

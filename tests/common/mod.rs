@@ -100,8 +100,8 @@ impl<P: Provider> Rig for PairRig<P> {
     }
 
     fn advance(&mut self) {
-        // 64 of these are longer than the 100 ms that a rail waits for the side band to say why
-        self.now = Instant(self.now.0 + 2_000_000);
+        // 64 of these are longer than the 500 ms that a rail waits for the side band to say why
+        self.now = Instant(self.now.0 + 10_000_000);
         if let Some(pause) = self.pause {
             (pause.wait)(&mut self.pair);
         }

@@ -203,7 +203,10 @@ pub static NOTES: AtomicUsize = AtomicUsize::new(0);
 
 fn wake(_context: usize) {}
 
-fn note(_note: Note) {
+fn note(note: Note) {
+    if matches!(note, Note::Connected { .. } | Note::Closed(_)) {
+        return;
+    }
     NOTES.fetch_add(1, Ordering::Relaxed);
 }
 

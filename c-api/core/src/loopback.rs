@@ -16,7 +16,8 @@ use crosstie::transport::{
 
 const A: ConnectionIndex = ConnectionIndex(0);
 const B: ConnectionIndex = ConnectionIndex(1);
-const LIMITS: Limits = Limits { connections_max: 2, requests_max: 32, regions_max: 2 };
+const LIMITS: Limits =
+    Limits { connections_max: 2, requests_max: 32, regions_max: 2, rails_max: 1 };
 const RAIL: loopback::Limits = loopback::Limits {
     peers_max: 2,
     slots: 64,
@@ -117,6 +118,7 @@ impl<'m> Pair<'m> {
                 eager_bytes_max: EAGER_BYTES,
                 credits: CREDITS,
                 groups_max: LIMITS.requests_max,
+                lanes: 1,
             };
             endpoint.connection_open(own, &setup);
         }

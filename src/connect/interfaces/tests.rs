@@ -45,6 +45,16 @@ fn chosen(choice: &str, found: &Interfaces) -> Result<Vec<std::string::String>, 
 }
 
 #[test]
+fn names_that_no_interface_has_are_told() {
+    let unmatched = |choice| unmatched_in(Choice::parse(choice).unwrap(), &usual().all);
+    assert_eq!(unmatched("eth,ens5"), None);
+    let (missing, there) = unmatched("eth0,ib,ens5p").unwrap();
+    assert_eq!(missing, "ib, ens5p");
+    assert!(there.contains("eth2 (down)"), "{there}");
+    assert_eq!(unmatched("=eth").unwrap().0, "eth");
+}
+
+#[test]
 fn a_choice_means_what_users_of_nccl_expect() {
     let cases: &[(&str, &[&str])] = &[
         ("", &["192.168.7.5", "10.1.0.5", "fd00::5", "10.3.0.5"]),

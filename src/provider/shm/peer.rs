@@ -424,6 +424,7 @@ impl Peer {
         let cause = match self.cause {
             0 => DownCause::Closed,
             1 => DownCause::Died,
+            // nothing carries shared memory that could break
             _ => DownCause::Failed,
         };
         work.out.push(Completion::PeerDown { peer: self.index, cause });
@@ -448,7 +449,7 @@ const fn cause_number(cause: DownCause) -> u8 {
     match cause {
         DownCause::Closed => 0,
         DownCause::Died => 1,
-        DownCause::Failed => 2,
+        DownCause::Failed | DownCause::Broken(_) => 2,
     }
 }
 

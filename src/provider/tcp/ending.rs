@@ -13,6 +13,10 @@ use crate::wire::stream::StreamFrame;
 /// How long a peer that has closed, as the side band says, may take until its last bytes are here:
 /// they come on another way than its word.
 const LAST_BYTES: Span = Span::millis(100);
+/// How long the side band has to say that a peer whose stream ended without a goodbye has died, or
+/// closed a connection that it never used. The kernel ends the sockets of a dead process within
+/// microseconds of each other, but who reads them may wait for a processor.
+const LAST_WORD: Span = Span::millis(500);
 /// Bytes of a peer that is ending which one poll reads.
 const ENDING_BYTES: u64 = 256 << 10;
 /// Bytes that a fence or a close hands over at most, of what was staged before.
@@ -43,19 +47,24 @@ impl Tcp<'_> {
         if record.state == State::Ending && record.is_unsure {
             record.is_unsure = false;
             record.has_until = false;
-            let code = record.code;
+            let (cause, code) = match cause {
+                // a link that broke, too, knows no more than the stream
+                DownCause::Broken(_) if record.code != 0 => (record.cause(), record.code),
+                _ => (cause, record.code),
+            };
             return record.end(cause, code);
         }
         self.begin_end(peer, cause, 0);
     }
 
     /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
-    /// closes without having read everything breaks it. That of a lane is reported at once: the
-    /// others go on, and the side band's word is about all of them.
+    /// closes without having read everything, or dies, breaks it. Unless the side band says so in
+    /// time, the rail is what failed. A lane's end is reported at once: the others go on, and the
+    /// side band's word is about all of them.
     #[cold]
     pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
         if self.peers[peer].state == State::Open {
-            self.begin_end(peer, DownCause::Died, code);
+            self.begin_end(peer, DownCause::Broken(code), code);
             let record = &mut self.peers[peer];
             record.is_unsure = !record.is_lane;
         }
@@ -101,7 +110,8 @@ impl Tcp<'_> {
         let record = &mut self.peers[peer];
         if (record.cause() == DownCause::Closed || record.is_unsure) && !record.has_until {
             record.has_until = true;
-            record.until = self.now.after(LAST_BYTES);
+            let span = if record.is_unsure { LAST_WORD } else { LAST_BYTES };
+            record.until = self.now.after(span);
         }
         all &= record.aside.up == 0;
         let early = record.has_until && self.now < record.until;

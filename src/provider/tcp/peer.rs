@@ -93,6 +93,10 @@ impl Peer {
             DownCause::Closed => 0,
             DownCause::Died => 1,
             DownCause::Failed => 2,
+            DownCause::Broken(broken) => {
+                self.code = broken;
+                3
+            }
         };
     }
 
@@ -101,7 +105,8 @@ impl Peer {
         match self.cause {
             0 => DownCause::Closed,
             1 => DownCause::Died,
-            _ => DownCause::Failed,
+            2 => DownCause::Failed,
+            _ => DownCause::Broken(self.code),
         }
     }
 

@@ -68,11 +68,32 @@ fn fenced_peer_is_closed_not_dead_and_its_last_messages_arrive() {
 }
 
 #[test]
-fn end_of_a_stream_without_goodbye_is_a_death() {
+fn end_of_a_stream_without_goodbye_is_a_broken_rail_unless_the_side_band_knows_better() {
     let mut memory = PairMemory::new(PairConfig::default());
     memory.sockets[0][0].shutdown(Shutdown::Write).unwrap();
     let [_a, mut b] = memory.open();
-    assert_eq!(end(&mut b), (DownCause::Died, 0));
+    assert_eq!(end(&mut b), (DownCause::Broken(0), 0));
+    for told in [DownCause::Died, DownCause::Closed, DownCause::Broken(libc::ECONNRESET)] {
+        let mut memory = PairMemory::new(PairConfig::default());
+        memory.sockets[0][0].shutdown(Shutdown::Write).unwrap();
+        let [_a, mut b] = memory.open();
+        b.poll(&mut [], Bytes::kib(64), Instant(0));
+        b.peer_fail(PEER, told);
+        assert_eq!(end(&mut b), (told, 0));
+    }
+}
+
+#[test]
+fn reset_of_a_stream_is_a_broken_rail_with_the_systems_code() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let breaker = memory.sockets[0][0].try_clone().unwrap();
+    let [_a, mut b] = memory.open();
+    // SAFETY: integers, for which zero is a value; no family takes a stream apart, with a reset.
+    let nowhere: libc::sockaddr = unsafe { core::mem::zeroed() };
+    let length = size_of_val(&nowhere) as u32;
+    // SAFETY: a whole address.
+    assert_eq!(unsafe { libc::connect(breaker.as_raw_fd(), &nowhere, length) }, 0);
+    assert_eq!(end(&mut b), (DownCause::Broken(libc::ECONNRESET), 0));
 }
 
 #[test]
@@ -117,7 +138,7 @@ fn line_to_a_bad_key_breaks_the_connection() {
     assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Done));
     a.poll(&mut [], Bytes::kib(64), Instant(0));
     assert_eq!(end(&mut b).0, DownCause::Failed);
-    assert_eq!(end(&mut a).0, DownCause::Died);
+    assert!(matches!(end(&mut a).0, DownCause::Broken(_)));
 }
 
 #[test]

@@ -39,6 +39,11 @@ pub struct Job {
     pub verify: bool,
 }
 
+/// Names the rank at whose connection something failed.
+fn of_rank(rank: u32) -> impl Fn(Failure) -> Failure + Copy {
+    move |failure| format!("rank {rank}: {failure}")
+}
+
 /// One way, to another rank or from it.
 struct Lane {
     connection: Handle,
@@ -180,10 +185,13 @@ impl Lanes {
         let place =
             self.place(job, 0, round, if send { (self.rank, peer) } else { (peer, self.rank) });
         let request = match send {
-            true => self.side.send_at(connection, &place)?,
-            false => self.side.receive_at(connection, &place)?,
+            true => self.side.send_at(connection, &place),
+            false => self.side.receive_at(connection, &place),
         };
-        self.side.wait(request.ok_or("no record free although one message is outstanding")?)?;
+        let of = of_rank(peer);
+        let request = request.map_err(of)?;
+        let request = request.ok_or("no record free although one message is outstanding")?;
+        self.side.wait(request).map_err(of)?;
         if !send {
             self.side.verify_at(&place);
         }
@@ -220,6 +228,7 @@ impl Lanes {
 
     /// Starts and ends receives of one way; whether any are left.
     fn receive_some(&mut self, job: &Job, at: usize, end: u64) -> Result<bool, Failure> {
+        let of = of_rank(self.receives[at].peer);
         loop {
             let lane = &self.receives[at];
             let (connection, round) = (lane.connection, lane.started);
@@ -227,12 +236,14 @@ impl Lanes {
                 break;
             }
             let place = self.place(job, at, round, (lane.peer, self.rank));
-            let Some(request) = self.side.receive_at(connection, &place)? else { break };
+            let Some(request) = self.side.receive_at(connection, &place).map_err(of)? else {
+                break;
+            };
             self.receives[at].requests.push_back(request);
             self.receives[at].started += 1;
         }
         while let Some(request) = self.receives[at].requests.front() {
-            if !self.side.ended(*request)? {
+            if !self.side.ended(*request).map_err(of)? {
                 break;
             }
             let lane = &self.receives[at];
@@ -246,6 +257,7 @@ impl Lanes {
 
     /// Starts and ends sends of one way; whether any are left.
     fn send_some(&mut self, job: &Job, at: usize, end: u64) -> Result<bool, Failure> {
+        let of = of_rank(self.sends[at].peer);
         loop {
             let lane = &self.sends[at];
             let (connection, round) = (lane.connection, lane.started);
@@ -253,12 +265,12 @@ impl Lanes {
                 break;
             }
             let place = self.place(job, at, round, (self.rank, lane.peer));
-            let Some(request) = self.side.send_at(connection, &place)? else { break };
+            let Some(request) = self.side.send_at(connection, &place).map_err(of)? else { break };
             self.sends[at].requests.push_back(request);
             self.sends[at].started += 1;
         }
         while let Some(request) = self.sends[at].requests.front() {
-            if !self.side.ended(*request)? {
+            if !self.side.ended(*request).map_err(of)? {
                 break;
             }
             self.sends[at].requests.pop_front();

@@ -14,6 +14,7 @@ use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::wire::GROUP_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use std::format;
+use std::string::String;
 use std::vec::Vec;
 
 /// Fruitless polls after which the CPU is offered to others: a peer on the same CPU must run.
@@ -263,7 +264,7 @@ impl Side {
                 Ok(None) => self.idle(),
                 Ok(Some(Outcome { result: Ok(()), lengths, .. })) => return Ok(lengths[0]),
                 Ok(Some(outcome)) => {
-                    return Err(format!("a message failed: {:?}", outcome.result));
+                    return Err(failed(&outcome));
                 }
                 Err(error) => return Err(format!("test: {error:?}")),
             }
@@ -279,7 +280,7 @@ impl Side {
                 Ok(false)
             }
             Ok(Some(Outcome { result: Ok(()), .. })) => Ok(true),
-            Ok(Some(outcome)) => Err(format!("a message failed: {:?}", outcome.result)),
+            Ok(Some(outcome)) => Err(failed(&outcome)),
             Err(error) => Err(format!("test: {error:?}")),
         }
     }
@@ -325,11 +326,20 @@ impl Side {
     }
 }
 
+#[cold]
+fn failed(outcome: &Outcome) -> Failure {
+    match outcome.result {
+        Err(error) => format!("a message failed: {error}"),
+        Ok(()) => String::from("a message failed"),
+    }
+}
+
 #[inline]
 fn accepted(result: Result<RequestId, SubmitError>) -> Result<Option<RequestId>, Failure> {
     match result {
         Ok(request) => Ok(Some(request)),
         Err(SubmitError::Again) => Ok(None),
+        Err(SubmitError::Failed(error)) => Err(format!("a message was refused: {error}")),
         Err(error) => Err(format!("a message was refused: {error:?}")),
     }
 }

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+mod judge;
 mod lanes;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;

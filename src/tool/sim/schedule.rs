@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::judge::{check_direction, ends_connection};
 use super::lanes::{self, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
 use super::oracle::{self, Pairing, Posted, Sent};
@@ -60,28 +61,28 @@ pub struct Tally {
     pub lanes: lanes::Counts,
 }
 
-struct SendRecord {
-    sent: Sent,
-    buffer: Buffer,
-    request: RequestId,
-    ended: bool,
+pub(super) struct SendRecord {
+    pub(super) sent: Sent,
+    pub(super) buffer: Buffer,
+    pub(super) request: RequestId,
+    pub(super) ended: bool,
 }
 
-struct GroupRecord {
-    tags: Vec<i32>,
-    rooms: Vec<(Buffer, usize)>,
-    request: RequestId,
-    cancel_asked: bool,
-    outcome: Option<Outcome>,
+pub(super) struct GroupRecord {
+    pub(super) tags: Vec<i32>,
+    pub(super) rooms: Vec<(Buffer, usize)>,
+    pub(super) request: RequestId,
+    pub(super) cancel_asked: bool,
+    pub(super) outcome: Option<Outcome>,
     /// What the buffers held when the request ended, kept for the oracle.
-    held: Vec<Held>,
+    pub(super) held: Vec<Held>,
 }
 
 /// One direction of the connection.
 #[derive(Default)]
-struct Direction {
-    sends: Vec<SendRecord>,
-    groups: Vec<GroupRecord>,
+pub(super) struct Direction {
+    pub(super) sends: Vec<SendRecord>,
+    pub(super) groups: Vec<GroupRecord>,
 }
 
 impl Direction {
@@ -100,7 +101,7 @@ impl Direction {
         self.pairing_by(oracle::pair)
     }
 
-    fn pairing_by(&self, pair: Oracle) -> (Pairing, Vec<usize>) {
+    pub(super) fn pairing_by(&self, pair: Oracle) -> (Pairing, Vec<usize>) {
         let sent: Vec<Sent> = self.sends.iter().map(|send| send.sent).collect();
         let (posted, kept) = self.posted();
         (pair(&sent, &posted), kept)
@@ -166,7 +167,7 @@ fn config(seed: u64) -> (SimConfig, Lanes) {
 }
 
 /// Says which message belongs to which receive.
-type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
+pub(super) type Oracle = fn(&[Sent], &[Posted]) -> Pairing;
 
 /// Runs the schedule of `seed`. An error is a sentence about what should not have happened.
 pub fn run(seed: u64) -> Result<Tally, String> {
@@ -538,66 +539,6 @@ impl<'f, 'm> World<'f, 'm> {
             tally.lanes.add(stats);
         }
         Ok(tally)
-    }
-}
-
-fn ends_connection(outcome: &Outcome) -> bool {
-    matches!(
-        outcome.result,
-        Err(RequestError::PeerClosed
-            | RequestError::PeerDied
-            | RequestError::Protocol
-            | RequestError::RailsLost(_)
-            | RequestError::NoAnswer
-            | RequestError::Unfenced
-            | RequestError::Fabric(_))
-    )
-}
-
-fn check_direction(direction: &Direction, judge: Oracle, tally: &mut Tally) -> Result<(), String> {
-    let (pairing, kept) = direction.pairing_by(judge);
-    tally.canceled += (direction.groups.len() - kept.len()) as u64;
-    for (messages, at) in pairing.messages.iter().zip(kept) {
-        let group = &direction.groups[at];
-        let outcome = group.outcome.ok_or("a group has no outcome")?;
-        match outcome.result {
-            Ok(()) | Err(RequestError::Truncated) => {
-                check_group(direction, group, &outcome, messages, tally)?;
-            }
-            Err(_) => tally.failed += 1,
-        }
-    }
-    Ok(())
-}
-
-fn check_group(
-    direction: &Direction,
-    group: &GroupRecord,
-    outcome: &Outcome,
-    messages: &[Option<usize>],
-    tally: &mut Tally,
-) -> Result<(), String> {
-    let mut truncated = false;
-    for (receive, message) in messages.iter().enumerate() {
-        let message = message.ok_or("a receive ended well that nothing was sent to")?;
-        let sent = direction.sends[message].sent;
-        let room = group.rooms[receive].1;
-        if outcome.lengths[receive] != sent.length as u64 {
-            return Err(format!("receive {receive} has another length: {outcome:?}, {sent:?}"));
-        }
-        if sent.length > room {
-            truncated = true;
-            tally.truncated += 1;
-            continue;
-        }
-        group.held[receive]
-            .check(sent.length, sent.seed)
-            .map_err(|what| format!("receive {receive} of {message}, {sent:?}: {what}"))?;
-        tally.delivered += 1;
-    }
-    match (truncated, outcome.result) {
-        (true, Err(RequestError::Truncated)) | (false, Ok(())) => Ok(()),
-        _ => Err(format!("truncation was told wrongly: {outcome:?}")),
     }
 }
 

@@ -1,0 +1,43 @@
+//! What was seen of a peer that is gone, in words.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use crate::base::units::Span;
+use core::fmt;
+
+/// How a link ended without a word from the peer.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Ending {
+    /// The kernel says that the peer's process has ended.
+    Process,
+    /// The peer's end of the link was closed, by its process or because that ended.
+    Closed,
+    /// The link broke; the kernel's code.
+    Broken(i32),
+    /// The peer's host has acknowledged nothing for so long.
+    Silent(Span),
+}
+
+impl Ending {
+    /// What the kernel said of the link's socket.
+    pub(super) fn of(error: &std::io::Error) -> Ending {
+        Ending::Broken(error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Process => f.write_str("its process has ended"),
+            Ending::Closed => f.write_str("its process has ended, or closed the link"),
+            Ending::Broken(code) => {
+                let cause = std::io::Error::from_raw_os_error(*code);
+                write!(f, "the link to it broke: {cause}")
+            }
+            Ending::Silent(silent) => {
+                write!(f, "its host was silent for {} ms", silent.0 / 1_000_000)
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where a peer was looked for, in words.
+#![forbid(unsafe_code)]
+
+use super::route::{handle_address, handle_socket};
+use crate::wire::handle::{ADDRESSES_MAX, Address, Family, ListenHandle};
+use core::fmt;
+use core::net::SocketAddr;
+
+/// The addresses at which a peer was dialled, with their ports; none within a host.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Tried([Address; ADDRESSES_MAX]);
+
+impl Tried {
+    /// None.
+    pub const NONE: Tried =
+        Tried([Address { family: Family::None, port: 0, ip: [0; 16] }; ADDRESSES_MAX]);
+
+    /// These; what is beyond those of a handle is left out.
+    pub fn of(addresses: impl IntoIterator<Item = SocketAddr>) -> Tried {
+        let mut tried = Tried::NONE;
+        for (place, at) in tried.0.iter_mut().zip(addresses) {
+            *place = handle_address(at);
+        }
+        tried
+    }
+
+    /// All that a listener's handle names.
+    pub fn of_handle(handle: &ListenHandle) -> Tried {
+        Tried::of(handle.addresses.iter().filter_map(handle_socket))
+    }
+
+    /// Whether other hosts cannot use any of them.
+    pub fn is_own_host(&self) -> bool {
+        self.addresses().all(|at| at.ip().is_loopback())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.addresses().next().is_none()
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.0.iter().filter_map(handle_socket)
+    }
+}
+
+impl Default for Tried {
+    fn default() -> Tried {
+        Tried::NONE
+    }
+}
+
+/// ` at 10.0.0.2:4000, [fd00::2]:4001`; nothing where there is none.
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, address) in self.addresses().enumerate() {
+            f.write_str(if at == 0 { " at " } else { ", " })?;
+            write!(f, "{address}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    extern crate std;
+
+    #[test]
+    fn addresses_are_named_with_their_ports() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let tried = Tried::of([at("10.0.0.2:4000"), at("[fd00::2]:4001")]);
+        assert_eq!(tried.to_string(), " at 10.0.0.2:4000, [fd00::2]:4001");
+        assert_eq!(Tried::NONE.to_string(), "");
+    }
+}

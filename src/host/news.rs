@@ -1,0 +1,196 @@
+//! What an endpoint has to say to people: what the side band notes, and what is opened and closed.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::device::{DeviceKind, Rails};
+use super::log::{self, Level, say};
+use crate::connect::interfaces::ip_of;
+use crate::connect::{Note, Rail, Side, TextBuffer, Tried};
+use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
+use crate::wire::hello::AddressList;
+use core::fmt::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longest sentence in bytes.
+const SENTENCE_BYTES_MAX: usize = 320;
+
+/// Whether a listener that other hosts cannot reach was reported: once per process is enough.
+static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
+
+/// What the side band has to say to people. Without the heap, which it must not use.
+pub(super) fn note(note: Note) {
+    match note {
+        Note::Stranger => say(
+            Level::Warning,
+            "something that is no crosstie peer talks to the side-band socket; it is ignored",
+        ),
+        Note::Key(peer, cause) => {
+            say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
+        }
+        Note::Stopped { peer, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} has not answered for {} ms: its process is stopped, or does not get a \
+                 processor; its requests stay",
+                silent.0 / 1_000_000
+            ),
+        ),
+        Note::Resumed { peer, silent } => say_of(
+            Level::Warning,
+            format_args!("{peer} answers again, after {} ms", silent.0 / 1_000_000),
+        ),
+        Note::Stalled { peer, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} answers, but its host has acknowledged nothing of one connection for {} \
+                 ms: packets of that connection are lost on the way, and it has ended",
+                silent.0 / 1_000_000
+            ),
+        ),
+        Note::LaneMissed { peer, lane, code } => say_of(
+            Level::Warning,
+            format_args!(
+                "rail {lane} to {peer} cannot be connected (errno {code}); it is tried again"
+            ),
+        ),
+        Note::LaneStalled { peer, lane, silent } => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} answers, but its host has acknowledged nothing on rail {lane} for {} ms: \
+                 packets are lost on the way; that rail is connected again",
+                silent.0 / 1_000_000
+            ),
+        ),
+        Note::Descriptors(limit) => say_of(
+            Level::Warning,
+            format_args!(
+                "a peer was turned away: this process may open no more than {limit} file \
+                 descriptors (ulimit -n)"
+            ),
+        ),
+        Note::Connected { .. } | Note::Closed(_) => tell(note),
+    }
+}
+
+/// Says a sentence that is put together on the stack.
+pub(super) fn say_of(level: Level, text: core::fmt::Arguments<'_>) {
+    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut buffer = TextBuffer::new(&mut bytes);
+    let _ = buffer.write_fmt(text);
+    let length = buffer.length();
+    // a peer's name is printable ASCII, so that a cut leaves whole characters
+    log::say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
+}
+
+/// Once per connection, for those who want to know what is going on.
+fn tell(note: Note) {
+    if !log::is_heard(Level::Info) {
+        return;
+    }
+    match note {
+        Note::Connected { peer, rail, side } => {
+            let rail = match rail {
+                Rail::Shm => "shm",
+                Rail::Tcp => "tcp",
+            };
+            let how = match side {
+                Side::Connector => "connected to",
+                Side::Listener => "connected by",
+            };
+            say_of(Level::Info, format_args!("{how} {peer} over {rail}{}", peer.tried));
+        }
+        Note::Closed(peer) => {
+            say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
+        }
+        Note::Stranger
+        | Note::Key(..)
+        | Note::Stopped { .. }
+        | Note::Resumed { .. }
+        | Note::Stalled { .. }
+        | Note::LaneMissed { .. }
+        | Note::LaneStalled { .. }
+        | Note::Descriptors(_) => {}
+    }
+}
+
+/// A listener was opened.
+pub(super) fn listening(handle: &ListenHandle) {
+    let at = Tried::of_handle(handle);
+    let local = if handle.flags & HANDLE_LOCAL != 0 { " on this host and" } else { "" };
+    if at.is_empty() {
+        say_heard(Level::Info, format_args!("listening on this host"));
+        return;
+    }
+    say_heard(Level::Info, format_args!("listening{local}{at}"));
+    // relaxed: nothing else is told by it
+    if at.is_own_host() && !OWN_HOST_SAID.swap(true, Ordering::Relaxed) {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "listening{at} alone: other hosts cannot connect, since no other interface is up \
+                 and chosen (CROSSTIE_SOCKET_IFNAME)"
+            ),
+        );
+    }
+}
+
+/// An endpoint was opened.
+pub(super) fn opened(device: DeviceKind, rails: Rails, addresses: &AddressList, node_id: u64) {
+    let own = Own { rails, addresses };
+    let name = device.name();
+    say_heard(Level::Info, format_args!("endpoint opened on {name}, host {node_id:016x}: {own}"));
+}
+
+/// An endpoint was closed.
+pub(super) fn closed() {
+    say_heard(Level::Info, format_args!("endpoint closed"));
+}
+
+fn say_heard(level: Level, text: fmt::Arguments<'_>) {
+    if log::is_heard(level) {
+        say_of(level, text);
+    }
+}
+
+/// Rails and addresses of an endpoint in words.
+struct Own<'a> {
+    rails: Rails,
+    addresses: &'a AddressList,
+}
+
+impl fmt::Display for Own<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.rails.shm, self.rails.tcp) {
+            (true, true) => "rails shm and tcp",
+            (true, false) => "rail shm",
+            (false, true) => "rail tcp",
+            (false, false) => "reaches itself alone",
+        })?;
+        for (at, ip) in self.addresses.as_slice().iter().filter_map(ip_of).enumerate() {
+            write!(f, "{}{ip}", if at == 0 { ", addresses " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::log::sink_set;
+    use std::string::String;
+    use std::sync::{Mutex, PoisonError};
+
+    #[test]
+    fn a_peer_turned_away_for_want_of_descriptors_is_said_with_the_limit() {
+        static SAID: Mutex<String> = Mutex::new(String::new());
+        fn keep(_: usize, _: Level, text: &str) {
+            SAID.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        }
+        sink_set(Some((keep, 0)));
+        note(Note::Descriptors(4321));
+        sink_set(None);
+        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(said.contains("no more than 4321 file descriptors"), "{said}");
+    }
+}

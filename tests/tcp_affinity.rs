@@ -1,0 +1,48 @@
+//! The threads that move long messages run where `CROSSTIE_TCP_THREAD_CPUS` says.
+
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+mod net_support;
+
+use host_support::{Node, joined};
+use net_support::tcp;
+
+/// The CPUs that a task may run on, as the kernel lists them.
+fn cpus_of(task: &str) -> String {
+    let status = std::fs::read_to_string(format!("{task}/status")).unwrap();
+    let row = status.lines().find_map(|row| row.strip_prefix("Cpus_allowed_list:")).unwrap();
+    row.trim().to_owned()
+}
+
+/// The CPUs of each thread of this process with that name.
+fn cpus_of_threads(name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let tasks = tasks.map(|task| task.unwrap().path().to_str().unwrap().to_owned());
+    let named = |task: &String| std::fs::read_to_string(format!("{task}/comm")).unwrap();
+    tasks.filter(|task| named(task).trim() == name).map(|task| cpus_of(&task)).collect()
+}
+
+#[test]
+fn copy_threads_run_on_the_cpus_of_the_setting_and_nowhere_else() {
+    let here = cpus_of("/proc/thread-self");
+    // the last one of a list like 0-3,8
+    let last = here.rsplit([',', '-']).next().unwrap().to_owned();
+    if last == here || last.parse::<u32>().unwrap() >= 64 {
+        println!("skipped: no choice of CPUs here: {here}");
+        return;
+    }
+    let options = tcp(2);
+    for (name, value) in [("STREAMS", "2"), ("THREADS", "1"), ("THREAD_CPUS", last.as_str())] {
+        // SAFETY: the only test of this program, before the first endpoint.
+        unsafe { std::env::set_var(format!("CROSSTIE_TCP_{name}"), value) };
+    }
+    let (mut a, mut b) = (Node::open(&options), Node::open(&options));
+    joined(&mut a, &mut b);
+    let threads = cpus_of_threads(THREAD);
+    assert_eq!(threads, [last.clone(), last]);
+    assert_eq!(cpus_of("/proc/thread-self"), here);
+}
+
+/// What such a thread is called.
+const THREAD: &str = "crosstie-copy";
