@@ -87,6 +87,9 @@ pub(super) fn tcp_use(
         tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
+    if lanes > 1 {
+        endpoint.rail_mut().peer_is_lane(peer);
+    }
     let setup = ConnectionSetup {
         pull: false,
         mailbox: mailbox(params),

@@ -3,13 +3,14 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::machine::Machine;
+use super::machine::{Machine, each};
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::connect::STREAMS_MAX;
 use crate::fabric::{DownCause, Provider};
 use crate::provider::tcp::PeerOpenError;
+use crate::transport::LaneView;
 
 /// A lane whose sockets the side band has handed over, and that is not open yet.
 #[derive(Copy, Clone, Debug)]
@@ -110,6 +111,7 @@ impl Endpoint {
         let streams = &fresh.streams[..usize::from(fresh.stream_count).min(STREAMS_MAX)];
         match endpoint.rail_mut().peer_open_tcp(peer, streams) {
             Ok(()) => {
+                endpoint.rail_mut().peer_is_lane(peer);
                 if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
                     // the connection has failed meanwhile
                     let _ = endpoint.rail_mut().peer_detach(peer);
@@ -137,6 +139,28 @@ impl Endpoint {
                 self.lane_return(connection.0, lane);
             }
         }
+    }
+
+    /// How a lane of a connection is that was used; `None`: there is no such lane.
+    pub fn lane_view(&self, connection: Handle, lane: u8) -> Option<LaneView> {
+        let index = self.used(connection)?;
+        each!(&self.machine, endpoint => endpoint.lane_view(index, lane))
+    }
+
+    /// The first socket of a lane that is open, which stays the library's: for who wants to see
+    /// what becomes of a lane that breaks.
+    pub fn lane_socket(&self, connection: Handle, lane: u8) -> Option<i32> {
+        let index = self.used(connection)?;
+        match &self.machine {
+            Machine::Host(endpoint) => endpoint.rail().socket(endpoint.lane_peer(index, lane)),
+            Machine::Loopback(_) => None,
+        }
+    }
+
+    fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
+        let known = self.known.get(connection.index as usize)?;
+        let used = known.in_use && known.generation == connection.generation;
+        used.then_some(ConnectionIndex(connection.index))
     }
 
     fn lane_return(&mut self, index: u32, lane: u8) {

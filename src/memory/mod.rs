@@ -4,6 +4,7 @@
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
+//! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`reserve`]: private memory that exists where it is touched
 //! - [`wake`]: eventfd, and the process-wide barrier that makes a doorbell cheap
@@ -15,6 +16,7 @@
 pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
+pub mod pidfd;
 pub mod probe;
 pub mod reserve;
 pub mod shared;

@@ -139,6 +139,21 @@ impl<'m> Mixed<'m> {
         Ok(())
     }
 
+    /// An open peer over sockets is one of several; see [`Tcp::peer_is_lane`].
+    pub fn peer_is_lane(&mut self, peer: PeerIndex) {
+        if let Some(tcp) = self.tcp_of(peer) {
+            tcp.peer_is_lane(peer);
+        }
+    }
+
+    /// The first socket of a peer over sockets.
+    pub fn socket(&self, peer: PeerIndex) -> Option<i32> {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.socket(peer),
+            _ => None,
+        }
+    }
+
     /// Which rail an open peer is on.
     pub fn way(&self, peer: PeerIndex) -> Option<Way> {
         match *self.rail_of.get(peer.as_usize())? {

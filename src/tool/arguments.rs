@@ -120,6 +120,11 @@ impl Given {
         Ok(())
     }
 
+    /// The options that were given.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.flags.iter().map(|(name, _)| *name)
+    }
+
     /// Whether an option was given.
     pub fn has(&self, name: &str) -> bool {
         self.text(name).is_some()

@@ -62,7 +62,8 @@ fn run(args: &[String]) -> Result<i32, Failure> {
         return Err(std::format!("a command is missing\n\n{USAGE}"));
     };
     match command.as_str() {
-        "perf" => perf::run(rest),
+        "perf" => return perf::run(rest),
+        perf::WORKER_COMMAND => perf::run_worker(rest),
         perf::PEER_COMMAND => perf::run_peer(rest),
         "info" => info::run(rest),
         info::READER_COMMAND => info::run_reader(rest),

@@ -383,16 +383,18 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].state != ConnectionState::Open || !in_use {
             return;
         }
-        if cause != DownCause::Closed {
-            let code = if let DownCause::Broken(code) = cause { code } else { 0 };
-            return self.lane_fail(index, lane, code);
+        match cause {
+            DownCause::Closed => self.lane_mut(index, lane).closed = true,
+            DownCause::Broken(code) => self.lane_fail(index, lane, code),
+            DownCause::Died | DownCause::Failed => self.lane_fail(index, lane, 0),
         }
         // what was sent on others before may still be on its way
-        self.lane_mut(index, lane).closed = true;
-        let open = |lane| self.connections[index].up >> lane & 1 == 1;
-        let count = self.connections[index].lane_count;
-        if (0..count).all(|lane| self.lane(index, lane).closed || !open(lane)) {
-            self.connection_lost(ConnectionIndex(index as u32), cause);
+        let c = &self.connections[index];
+        let closed = |lane: &u8| self.lane(index, *lane).closed;
+        let open = |lane: &u8| c.up >> *lane & 1 == 1 && !closed(lane);
+        if (0..c.lane_count).any(|lane| closed(&lane)) && !(0..c.lane_count).any(|lane| open(&lane))
+        {
+            self.connection_lost(ConnectionIndex(index as u32), DownCause::Closed);
         }
     }
 

@@ -80,15 +80,17 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
-    /// Steps over groups that the peer wants back, if its oldest was never looked at since.
+    /// Steps over groups that the peer wants back, if its oldest was never looked at since; also
+    /// over those before them that early messages have filled.
     pub(super) fn withdrawals_look(&mut self, index: usize) {
         let c = &self.connections[index];
         let number = c.group_next;
-        if c.group_bound == 0
-            && self.slot_is_there(index, number, 0)
-            && self.slot_flags(index, number, 0) & SLOT_CANCEL != 0
-            && self.slot_whole(index, number, 0).is_some()
-        {
+        if c.group_bound != 0 || !self.slot_is_there(index, number, 0) {
+            return;
+        }
+        let flags = self.slot_flags(index, number, 0);
+        let fresh = c.group_count == 0 && (flags & SLOT_TAKEN != 0 || c.early != 0);
+        if (flags & SLOT_CANCEL != 0 || fresh) && self.slot_whole(index, number, 0).is_some() {
             self.group_seen(index);
             self.news += usize::from(self.connections[index].group_next != number);
         }

@@ -32,6 +32,8 @@ pub struct Peer {
     pub has_until: bool,
     /// Whether a stream ended without a goodbye: the side band may know better why.
     pub is_unsure: bool,
+    /// Whether it is one of several ways to one process.
+    pub is_lane: bool,
     /// Why it ends: see [`Peer::cause`].
     cause: u8,
     /// The system's code of that.
@@ -57,7 +59,7 @@ impl Peer {
     /// A peer that was just opened. `held`: slots of its last use that are held still.
     pub fn opened(streams: u32, aside: Aside, held: u64) -> Peer {
         let (code, in_flight, in_scratch) = (0, 0, 0);
-        let (is_fenced, has_until, is_unsure) = (false, false, false);
+        let (is_fenced, has_until, is_unsure, is_lane) = (false, false, false, false);
         let (cause, until) = (0, Instant(0));
         let state = State::Open;
         Peer {
@@ -65,6 +67,7 @@ impl Peer {
             is_fenced,
             has_until,
             is_unsure,
+            is_lane,
             cause,
             code,
             in_flight,

@@ -166,13 +166,10 @@ impl Tcp<'_> {
         let (peer, _) = self.peer_of(index);
         match moved {
             Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
-            Moved::Ended => {
-                let bye = self.streams[index].bye;
-                match bye {
-                    true => self.begin_end(peer, DownCause::Closed, 0),
-                    false => self.end_unsure(peer, 0),
-                }
+            Moved::Ended | Moved::Broken(_) if self.streams[index].bye => {
+                self.begin_end(peer, DownCause::Closed, 0);
             }
+            Moved::Ended => self.end_unsure(peer, 0),
             Moved::Broken(code) => self.end_unsure(peer, code),
         }
         self.stream_close(index);

@@ -232,6 +232,18 @@ impl<'m> Tcp<'m> {
         Ok(())
     }
 
+    /// An open peer is one of several ways to one process: that a stream of it has ended says
+    /// nothing of the process, and is reported without waiting for what the side band knows.
+    pub fn peer_is_lane(&mut self, peer: PeerIndex) {
+        self.peers[peer.as_usize()].is_lane = true;
+    }
+
+    /// The first socket of a peer that is open.
+    pub fn socket(&self, peer: PeerIndex) -> Option<i32> {
+        let record = self.peers.get(peer.as_usize()).filter(|record| record.takes_ops())?;
+        (record.streams > 0).then(|| self.streams[self.stream_index(peer, 0)].fd)
+    }
+
     /// Whether the next poll must be told the time: a peer is ending.
     #[inline(always)]
     pub fn wants_time(&self) -> bool {

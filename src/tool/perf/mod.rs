@@ -13,6 +13,7 @@
 extern crate std;
 
 mod alone;
+mod chaos;
 mod crew;
 mod flow;
 mod lanes;
@@ -30,6 +31,7 @@ mod together;
 mod window;
 
 use super::Failure;
+use super::arguments::Given;
 use super::launch;
 use super::progress::Progress;
 use crate::host::DeviceKind;
@@ -51,6 +53,7 @@ use window::{Kind, Window};
 /// Length of the message that each connection carries once when set-up is measured.
 const SETUP_BYTES: u64 = 8;
 
+pub use chaos::{WORKER_COMMAND, run_worker};
 pub use peer::{NAME as PEER_COMMAND, run as run_peer};
 
 /// Whoever can run windows.
@@ -66,13 +69,20 @@ trait Bench {
     fn checked(&self) -> (u64, u64);
 }
 
-/// Measures what the arguments ask for.
-pub fn run(args: &[String]) -> Result<(), Failure> {
+/// Does what the arguments ask for; says the exit status.
+pub fn run(args: &[String]) -> Result<i32, Failure> {
     let given = options::COMMAND.parse(args)?;
     if given.help {
-        return super::write_out(&options::COMMAND.usage());
+        return super::write_out(&options::COMMAND.usage()).map(|()| 0);
     }
-    let options = Options::read(&given)?;
+    if given.has("--chaos") {
+        return chaos::run(&given);
+    }
+    measure(&given, args).map(|()| 0)
+}
+
+fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
+    let options = Options::read(given)?;
     let launch = launch::read(&launch::environment)?;
     if launch.is_some() || options.pattern.is_some() || options.processes.is_some() {
         return together::run(&options, launch, args);

@@ -99,6 +99,14 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
         },
         Flag { name: "--cpus", value: "A,B", help: "CPUs of the two processes" },
         Flag { name: "--no-pin", value: "", help: "let the scheduler choose" },
+        Flag {
+            name: "--chaos",
+            value: "",
+            help: "kill TCP rails of two processes from outside while messages flow both ways\n\
+                   and every byte is verified; one line of verdict last",
+        },
+        Flag { name: "--rails", value: "N", help: "rails with --chaos, 2 to 4 (default 2)" },
+        Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
         Flag { name: "--json", value: "", help: "one JSON object per line" },
         Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
     ],
@@ -196,6 +204,9 @@ pub struct Options {
 impl Options {
     /// Checks what was given.
     pub fn read(given: &Given) -> Result<Options, Failure> {
+        if let Some(name) = ["--rails", "--seed"].into_iter().find(|name| given.has(name)) {
+            return Err(refused(name, "only with --chaos"));
+        }
         let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
         let options = Options {
             measures: measures(&given.operands)?,

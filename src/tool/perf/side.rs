@@ -82,7 +82,12 @@ pub struct Side {
 impl Side {
     /// Opens an endpoint.
     pub fn open(shape: &Shape) -> Result<Side, Failure> {
-        let owned = Owned::open(&shape.options()).map_err(|error| format!("open: {error}"))?;
+        Side::open_with(&shape.options())
+    }
+
+    /// Opens an endpoint of a shape of its own.
+    pub fn open_with(options: &Options) -> Result<Side, Failure> {
+        let owned = Owned::open(options).map_err(|error| format!("open: {error}"))?;
         Ok(Side {
             owned,
             connections: [].into(),
@@ -304,6 +309,11 @@ impl Side {
         let room = Incoming { region: Handle::default(), address: 0, length: 0, tag: 0 };
         let request = accepted(self.owned.endpoint().irecv(self.connections[0], &[room]))?;
         self.wait(request.ok_or("no record free for a signal")?)
+    }
+
+    /// Lets others run from time to time.
+    pub fn pause(&mut self) {
+        self.idle();
     }
 
     #[inline]

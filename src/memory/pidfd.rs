@@ -1,0 +1,69 @@
+//! Another process's descriptors, where the kernel lets this one look into it: a parent's children,
+//! as a rule (pidfd_getfd(2); what is asked for is what ptrace(2) would be). Control path.
+
+extern crate std;
+
+use super::errno::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A running process.
+#[derive(Debug)]
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// Opens it by its number.
+    pub fn open(pid: u32) -> Result<Process, Errno> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        Errno::check(fd as i64)?;
+        // SAFETY: opened above, and owned by nobody else.
+        Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// A copy of one of its descriptors: what it refers to is the process's own.
+    pub fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
+        // SAFETY: no pointers.
+        let fd =
+            unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), number as u32, 0) };
+        Errno::check(fd as i64)?;
+        // SAFETY: made above, and owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}
+
+/// Whether the kernel says with this that such a thing may not be done here at all.
+pub const fn is_forbidden(errno: Errno) -> bool {
+    matches!(errno.0, libc::EPERM | libc::EACCES | libc::ENOSYS)
+}
+
+/// Takes a connected TCP socket from its peer without a goodbye: the peer's is reset (RFC 9293
+/// 3.10.5; connect(2), `AF_UNSPEC`).
+pub fn reset(socket: BorrowedFd) -> Result<(), Errno> {
+    let nowhere =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: an address of the length told, readable until the call returns.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), &nowhere, length) };
+    Errno::check(result.into()).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_socket_that_was_borrowed_and_reset_is_broken_for_its_peer() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let Ok(process) = Process::open(std::process::id()) else { return }; // an old kernel
+        let Ok(borrowed) = process.descriptor(near.as_raw_fd()) else { return };
+        assert_eq!(process.descriptor(1 << 20).unwrap_err(), Errno(libc::EBADF));
+        reset(borrowed.as_fd()).unwrap();
+        let error = far.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+    }
+}
