@@ -166,22 +166,12 @@ impl<M: LinkMemory> Control<M> {
             self.link_silent(index);
             return;
         }
-        let code = match ending {
-            Ending::Broken(code) => code,
-            Ending::Process | Ending::Closed | Ending::Silent(_) => 0,
-        };
-        let (mut cause, mut error) = (DownCause::Died, ConnectError::PeerDied(peer));
-        // a host that has acknowledged nothing for too long counts as dead
-        if link.rail == Rail::Tcp && code != libc::ETIMEDOUT {
-            if code != 0 {
-                (cause, error) = (DownCause::Broken(code), ConnectError::Unreachable(peer, code));
-            }
-            if link.phase == LinkPhase::Ready {
-                // its goodbye may have been lost with the socket
-                self.attempts_move(index);
-            }
+        if link.rail == Rail::Tcp && link.phase == LinkPhase::Ready {
+            // its goodbye may have been lost with the socket
+            self.attempts_move(index);
         }
-        self.link_down(index, cause, error);
+        // also when the socket was reset: a process that ends with unread bytes does that
+        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
     }
 
     /// A whole frame has come on a link.
