@@ -108,7 +108,11 @@ impl Tcp<'_> {
             }
         }
         let record = &mut self.peers[peer];
-        if (record.cause() == DownCause::Closed || record.is_unsure) && !record.has_until {
+        let waits = record.cause() == DownCause::Closed || record.is_unsure;
+        if core::mem::take(&mut record.is_fresh) && waits {
+            return false; // the next poll is told the time, this one may not have been
+        }
+        if waits && !record.has_until {
             record.has_until = true;
             let span = if record.is_unsure { LAST_WORD } else { LAST_BYTES };
             record.until = self.now.after(span);

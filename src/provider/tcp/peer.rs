@@ -32,6 +32,8 @@ pub struct Peer {
     pub has_until: bool,
     /// Whether a stream ended without a goodbye: the side band may know better why.
     pub is_unsure: bool,
+    /// Whether it has just begun to end.
+    pub is_fresh: bool,
     /// Whether it is one of several ways to one process.
     pub is_lane: bool,
     /// Why it ends: see [`Peer::cause`].
@@ -60,6 +62,7 @@ impl Peer {
     pub fn opened(streams: u32, aside: Aside, held: u64) -> Peer {
         let (code, in_flight, in_scratch) = (0, 0, 0);
         let (is_fenced, has_until, is_unsure, is_lane) = (false, false, false, false);
+        let is_fresh = false;
         let (cause, until) = (0, Instant(0));
         let state = State::Open;
         Peer {
@@ -67,6 +70,7 @@ impl Peer {
             is_fenced,
             has_until,
             is_unsure,
+            is_fresh,
             is_lane,
             cause,
             code,
@@ -88,6 +92,7 @@ impl Peer {
     /// Begins to end, once.
     pub fn end(&mut self, cause: DownCause, code: i32) {
         self.state = State::Ending;
+        self.is_fresh = true;
         self.code = code;
         self.cause = match cause {
             DownCause::Closed => 0,
