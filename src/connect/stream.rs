@@ -223,19 +223,26 @@ impl StreamSocket {
     }
 
     /// How long ago the peer's kernel acknowledged anything, in milliseconds, if it owes that for
-    /// what it was sent; `None`: it owes nothing.
+    /// what it was sent, or would owe it if our own host could send: without a route nothing is
+    /// ever under way (kernels from 5.4 on tell). `None`: it owes nothing.
     pub fn unacknowledged_ms(&self) -> Option<u32> {
         // places in `struct tcp_info` (linux/tcp.h), which only grows at its end
+        const SEGMENT: usize = 16 / 4;
         const UNACKED: usize = 24 / 4;
         const LAST_ACK_RECEIVED: usize = 56 / 4;
-        let mut info = [0u32; LAST_ACK_RECEIVED + 1];
+        const NOT_SENT: usize = 144 / 4;
+        const SEND_WINDOW: usize = 228 / 4;
+        let mut info = [0u32; SEND_WINDOW + 1];
         let mut length = size_of_val(&info) as libc::socklen_t;
         let pointer: *mut u32 = info.as_mut_ptr();
         let (fd, level) = (self.0.as_raw_fd(), libc::IPPROTO_TCP);
         // SAFETY: `info` is valid for writes of `length` bytes; the kernel cuts what is longer.
         let rc =
             unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, pointer.cast(), &mut length) };
-        (rc == 0 && info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
+        // a window of less may be one that the peer's user closes by not reading
+        let may_send = info[SEND_WINDOW] > 2 * info[SEGMENT];
+        let owed = info[UNACKED] > 0 || (info[NOT_SENT] > 0 && may_send);
+        (rc == 0 && owed).then_some(info[LAST_ACK_RECEIVED])
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
