@@ -404,12 +404,12 @@ fn rails_killed_during_another_failover_lose_nothing() {
 /// time, all that stands ends by this name, and later requests are refused with it.
 #[test]
 fn all_rails_killed_at_once_come_back_in_time_or_end_everything_by_name() {
-    for round in 0..3usize {
+    for (round, blow) in BLOWS.into_iter().enumerate() {
         let mut pair = Pair::alike(2);
         let mut flows = pair.flows();
         pair.flow(&mut flows, 8);
         let goal = [0, 1].map(|side: usize| flows[side].received + 100);
-        (0..2).for_each(|lane| pair.kill(round % 2, lane, BLOWS[round]));
+        (0..2).for_each(|lane| pair.kill(round % 2, lane, blow));
         let watch = Watch::start();
         let over =
             |flow: &Flow, goal| flow.received >= goal || (flow.failed() && flow.outstanding() == 0);
