@@ -26,8 +26,10 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let mut a = Node::open(&tcp(2));
-        let mut b = Node::open(&tcp(2));
+        // another rail would go on
+        let mut options = tcp(2);
+        options.limits.rails_max = 1;
+        let [mut a, mut b] = [options; 2].map(|options| Node::open(&options));
         let (listener, handle) = b.shared.listen().unwrap();
         let attempt = a.shared.connect(&handle).unwrap();
         let ends = (a.connected(attempt).unwrap(), b.accepted(listener));

@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const BACKLOG: i32 = 4096;
 /// Where `struct tcp_info` has how long ago an acknowledgement came.
 const LAST_ACK_RECEIVED: usize = 56 / 4;
+/// The same of the window that the peer leaves us, in bytes.
+const SEND_WINDOW: usize = 228 / 4;
 
 /// An address as the kernel takes it: room for the longer of both families.
 #[repr(C)]
@@ -225,11 +227,17 @@ impl StreamSocket {
     }
 
     /// How long ago the peer's kernel acknowledged anything, in milliseconds, if it owes that for
-    /// what it was sent; `None`: it owes nothing.
+    /// what it was sent, or would owe it if our own host could send: without a route nothing is
+    /// ever under way (kernels from 5.4 on tell). `None`: it owes nothing.
     pub fn unacknowledged_ms(&self) -> Option<u32> {
+        const SEGMENT: usize = 16 / 4;
         const UNACKED: usize = 24 / 4;
+        const NOT_SENT: usize = 144 / 4;
         let info = self.info()?;
-        (info[UNACKED] > 0).then_some(info[LAST_ACK_RECEIVED])
+        // a window of less may be one that the peer's user closes by not reading
+        let may_send = info[SEND_WINDOW] > 2 * info[SEGMENT];
+        let owed = info[UNACKED] > 0 || (info[NOT_SENT] > 0 && may_send);
+        owed.then_some(info[LAST_ACK_RECEIVED])
     }
 
     /// How long ago anything came of the peer's kernel, in milliseconds; `None`: one of both ends
@@ -244,8 +252,8 @@ impl StreamSocket {
     }
 
     /// Places in `struct tcp_info` (linux/tcp.h), which only grows at its end.
-    fn info(&self) -> Option<[u32; LAST_ACK_RECEIVED + 1]> {
-        let mut info = [0u32; LAST_ACK_RECEIVED + 1];
+    fn info(&self) -> Option<[u32; SEND_WINDOW + 1]> {
+        let mut info = [0u32; SEND_WINDOW + 1];
         let mut length = size_of_val(&info) as libc::socklen_t;
         let pointer: *mut u32 = info.as_mut_ptr();
         let (fd, level) = (self.0.as_raw_fd(), libc::IPPROTO_TCP);

@@ -256,6 +256,7 @@ mod tests {
             done += 1;
         }
         let ideal = u128::from(stripes * BYTES) * 1_000_000_000 / u128::from(speeds[0] + speeds[1]);
+        // a stripe takes whole ns, which may be less than it should
         ((u128::from(now.0) * 100 / ideal) as u64).saturating_sub(100)
     }
 

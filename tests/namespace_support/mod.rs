@@ -23,6 +23,9 @@ const PREFIX: &str = "xtie-";
 /// The interface of a host that leads to the others.
 pub const INTERFACE: &str = "eth0";
 
+/// A second one, where there is one.
+pub const SECOND: &str = "eth1";
+
 /// Whether hosts may be made here; says so in one line when not. Where everything can be
 /// installed (`CI=true`) that is a failure.
 pub fn may(test: &str) -> bool {
@@ -125,6 +128,25 @@ impl Hosts {
         hosts
     }
 
+    /// Hosts with two interfaces each, on two bridges, with IPv4 addresses in two subnets.
+    pub fn bridged_twice(count: usize) -> Hosts {
+        let hosts = Hosts::bridged(count);
+        let hub = hosts.hub.clone().expect("made above");
+        ip(Some(&hub), "link add second type bridge\nlink set second up\n");
+        for (at, name) in hosts.names.iter().enumerate() {
+            let lines = format!(
+                "link add s{at} type veth peer name {SECOND} netns {name}\n\
+                 link set s{at} master second\nlink set s{at} up\n"
+            );
+            ip(Some(&hub), &lines);
+            hosts.forget(at, "-6");
+            let lines =
+                format!("addr add 10.78.0.{}/24 dev {SECOND}\nlink set {SECOND} up\n", at + 1);
+            ip(Some(name), &lines);
+        }
+        hosts
+    }
+
     /// Takes a host's addresses of one family away (`-4`, `-6`), and with them its routes.
     pub fn forget(&self, at: usize, family: &str) {
         let words = ["-n", &self.names[at], family, "addr", "flush", "dev", INTERFACE];
@@ -158,7 +180,12 @@ impl Hosts {
     /// Shapes what a host sends: `rate 1gbit burst 32k limit 64k`; as little as `limit` says waits,
     /// and what does not fit is lost.
     pub fn shape(&self, at: usize, tbf: &str) {
-        let words = format!("-n {} qdisc replace dev {INTERFACE} root tbf {tbf}", self.names[at]);
+        self.shape_one(at, INTERFACE, tbf);
+    }
+
+    /// The same for one of its interfaces.
+    pub fn shape_one(&self, at: usize, interface: &str, tbf: &str) {
+        let words = format!("-n {} qdisc replace dev {interface} root tbf {tbf}", self.names[at]);
         let output = Command::new("tc").args(words.split(' ')).output().expect("tc");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }

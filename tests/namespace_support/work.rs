@@ -8,6 +8,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::host::{ConnectError, Options};
 use crosstie::transport::RequestId;
+use crosstie::transport::rail::LaneState;
 use crosstie::wire::handle::ListenHandle;
 use std::time::Instant;
 
@@ -81,6 +82,17 @@ fn rail(node: &mut Node, connection: Handle) -> String {
     format!("{:?}", node.connection_rail(connection).expect("a live connection"))
 }
 
+/// How each rail of a connection is: in use or not, bytes, failures, joins.
+fn rails(node: &Node, connection: Handle) -> String {
+    let views = (0..8).map_while(|lane| node.lane_view(connection, lane));
+    let words = views.map(|view| {
+        let up = u8::from(view.state == LaneState::Up);
+        let stats = view.stats;
+        format!("{up} {} {} {}", stats.bytes, stats.failures, stats.joins)
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Its name and what it says.
 fn sentence(error: &ConnectError) -> String {
     format!("{error:?}: {error}")
@@ -105,8 +117,10 @@ fn work(mut node: Node, connection: Handle, mut line: Line, side: u64) {
                 line.say_number(exchange.run(&mut node, rounds, seed));
                 exchange.release(&node);
             }
+            "rails" => line.say_text(&rails(&node, connection)),
             "rail" => line.say_text(&rail(&mut node, connection)),
-            "flow" => flow(&mut node, connection, &mut line),
+            "flow" => flow(&mut node, connection, &mut line, |_, _| "flows".into()),
+            "flow on rails" => flow(&mut node, connection, &mut line, rails),
             "wait" => wait(&mut node, connection, &mut line),
             "stream" => stream(&mut node, connection, &mut line, side),
             "close" => {
@@ -120,9 +134,14 @@ fn work(mut node: Node, connection: Handle, mut line: Line, side: u64) {
     node.close();
 }
 
-/// Lets messages flow until the test says something or they end; says how many came and how they
-/// ended.
-fn flow(node: &mut Node, connection: Handle, line: &mut Line) {
+/// Lets messages flow until the test says something or they end; says from time to time that they
+/// do, and how they ended.
+fn flow(
+    node: &mut Node,
+    connection: Handle,
+    line: &mut Line,
+    word: impl Fn(&Node, Handle) -> String,
+) {
     let mut flow = Flow::new(node, connection, Place::Private);
     let mut said = 0;
     loop {
@@ -132,7 +151,7 @@ fn flow(node: &mut Node, connection: Handle, line: &mut Line) {
         }
         if flow.received >= said + 16 {
             said = flow.received;
-            line.say_text("flows");
+            line.say_text(&word(node, connection));
         }
         if !flow.failed() && line.is_ready() {
             break;

@@ -1,0 +1,225 @@
+//! Connections over two real rails between hosts, which are network namespaces of this machine with
+//! two subnets: both are used by themselves, one may go away and come back, or be slow.
+
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+mod namespace_support;
+
+use host_support::{Watch, roles};
+use namespace_support::two::Two;
+use namespace_support::work::{STREAM, role_connect, role_listen};
+use namespace_support::{Hosts, INTERFACE, SECOND, may};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[test]
+fn role() {
+    roles::take(&[("listen", role_listen), ("connect", role_connect)]);
+}
+
+/// Each pair wants two processors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A rail as a process tells of it.
+#[derive(Copy, Clone, Debug)]
+struct Rail {
+    up: bool,
+    bytes: u64,
+    failures: u64,
+    joins: u64,
+}
+
+fn rails_read(text: &str) -> Vec<Rail> {
+    let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect(text)).collect();
+    let rail = |of: &[u64]| Rail { up: of[0] == 1, bytes: of[1], failures: of[2], joins: of[3] };
+    numbers.chunks(4).map(rail).collect()
+}
+
+/// How the rails are, by process. No message is under way.
+fn rails(two: &mut Two) -> [Vec<Rail>; 2] {
+    two.both().map(|line| {
+        line.say_text("rails");
+        rails_read(&line.hear_text())
+    })
+}
+
+/// How they are while messages flow, of which each side has received some more.
+fn flowing_rails(two: &mut Two) -> [Vec<Rail>; 2] {
+    two.both().map(|line| {
+        let mut last = rails_read(&line.hear_text());
+        while line.is_ready() {
+            last = rails_read(&line.hear_text());
+        }
+        last
+    })
+}
+
+fn of_all(both: &[Vec<Rail>; 2], count: usize, holds: impl Fn(&Rail) -> bool) -> bool {
+    both.iter().all(|rails| rails.len() == count && rails.iter().all(&holds))
+}
+
+// ---------------------------------------------------------------- what is used
+
+#[test]
+fn two_subnets_are_two_rails_without_a_setting() {
+    if !may("two_subnets_are_two_rails_without_a_setting") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let mut two = Two::joined(&hosts, &[]);
+    two.exchange(100, 0x5eed_0410);
+    let both = rails(&mut two);
+    assert!(of_all(&both, 2, |rail| rail.up && rail.bytes > 0 && rail.failures == 0), "{both:?}");
+    two.end();
+}
+
+/// The second subnet goes away for a while, in either of two ways, and comes back.
+#[test]
+fn subnet_that_goes_away_and_comes_back_costs_no_message() {
+    if !may("subnet_that_goes_away_and_comes_back_costs_no_message") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let mut two = Two::joined(&hosts, &[("CROSSTIE_PEER_TIMEOUT_MS", "1000")]);
+    two.exchange(20, 0x5eed_0420);
+    two.say("flow on rails");
+    let mut before = flowing_rails(&mut two);
+    for (down, up) in [
+        (format!("link set {SECOND} down\n"), format!("link set {SECOND} up\n")),
+        (
+            format!("addr del 10.78.0.2/24 dev {SECOND}\n"),
+            format!("addr add 10.78.0.2/24 dev {SECOND}\n"),
+        ),
+    ] {
+        hosts.ip(1, &down);
+        let watch = Watch::start();
+        let outage = loop {
+            let both = flowing_rails(&mut two);
+            if (0..2).all(|side| both[side][1].failures > before[side][1].failures) {
+                break both;
+            }
+            watch.look("a rail to be missed");
+        };
+        hosts.ip(1, &up);
+        let watch = Watch::start();
+        before = loop {
+            let both = flowing_rails(&mut two);
+            let carries = (0..2).all(|side| both[side][1].bytes > outage[side][1].bytes);
+            if carries && of_all(&both, 2, |rail| rail.up) {
+                break both;
+            }
+            watch.look("a rail to come back");
+        };
+    }
+    // what still flows ends with the connection, and had not ended before
+    two.listening.line.say_text("close");
+    for line in two.both() {
+        let text = loop {
+            let text = line.hear_text();
+            if text.starts_with("ended") {
+                break text;
+            }
+        };
+        assert!(!text.contains("RailsLost"), "{text}");
+    }
+}
+
+// ---------------------------------------------------------------- how fast: by hand, optimised
+
+/// Seconds of each eighth of a stream of so many messages from host 1 to host 0; `midway` is called
+/// when half of them have come.
+fn stream(two: &mut Two, count: u64, midway: impl FnOnce()) -> [f64; 8] {
+    for line in two.both() {
+        line.say_text("stream");
+        line.say_number(count);
+    }
+    let mut midway = Some(midway);
+    let eighths = core::array::from_fn(|at| {
+        let seconds = two.listening.line.hear_number() as f64 / 1e9;
+        if at == 3
+            && let Some(act) = midway.take()
+        {
+            act();
+        }
+        seconds
+    });
+    for line in two.both() {
+        assert_eq!(line.hear_text(), "done");
+    }
+    eighths
+}
+
+/// Bits per second of all but the first eighth, in which TCP finds out how fast the link is.
+fn speed(eighths: &[f64; 8], count: u64) -> f64 {
+    (count * 7 / 8 * STREAM.0 as u64 * 8) as f64 / eighths[1..].iter().sum::<f64>()
+}
+
+const GIGABIT: &str = "rate 1gbit burst 64k limit 2m";
+const TENTH: &str = "rate 100mbit burst 64k limit 2m";
+const MESSAGES: u64 = 640;
+
+#[test]
+#[ignore = "measures; run it optimised, alone on the machine"]
+fn two_rails_of_a_gigabit_carry_nearly_twice_as_much_as_one() {
+    assert!(may("two_rails_of_a_gigabit_carry_nearly_twice_as_much_as_one"));
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    for at in 0..2 {
+        hosts.shape_one(at, INTERFACE, GIGABIT);
+        hosts.shape_one(at, SECOND, GIGABIT);
+    }
+    let mut speeds = [0.0; 2];
+    for (rails, speed_of) in ["1", "2"].iter().zip(&mut speeds) {
+        let mut two = Two::joined(&hosts, &[("CROSSTIE_TCP_RAILS", rails)]);
+        let eighths = stream(&mut two, MESSAGES, || ());
+        *speed_of = speed(&eighths, MESSAGES);
+        println!("{rails} rails: {:.3} Gbit/s; eighths {eighths:.3?} s", *speed_of / 1e9);
+        two.end();
+    }
+    println!("two rails: {:.3} times one", speeds[1] / speeds[0]);
+    assert!(speeds[1] >= 1.6 * speeds[0]);
+}
+
+#[test]
+#[ignore = "measures; run it optimised, alone on the machine"]
+fn rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is() {
+    assert!(may("rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is"));
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let shape = |fast, slow| {
+        for at in 0..2 {
+            hosts.shape_one(at, fast, GIGABIT);
+            hosts.shape_one(at, slow, TENTH);
+        }
+    };
+    // what TCP itself leaves of a link
+    shape(INTERFACE, SECOND);
+    let mut two = Two::joined(&hosts, &[("CROSSTIE_TCP_RAILS", "1")]);
+    let one = speed(&stream(&mut two, MESSAGES, || ()), MESSAGES);
+    two.end();
+    let mut two = Two::joined(&hosts, &[]);
+    let eighths = stream(&mut two, MESSAGES, || shape(SECOND, INTERFACE));
+    let rate = |eighths: &[f64]| {
+        (MESSAGES / 8 * eighths.len() as u64 * STREAM.0 as u64 * 8) as f64
+            / eighths.iter().sum::<f64>()
+    };
+    // 80 messages each: from the second eighth of either half on, the speeds are known
+    let [before, swap, after] = [rate(&eighths[1..4]), rate(&eighths[4..5]), rate(&eighths[5..])];
+    let ideal = 1.1 * one;
+    println!(
+        "one fast rail {:.3} Gbit/s, ideal {:.3}; eighths {eighths:.3?} s",
+        one / 1e9,
+        ideal / 1e9
+    );
+    let share = |rate: f64| rate / ideal;
+    let [before, swap, after] = [before, swap, after].map(share);
+    println!("of the ideal: {before:.3}, while swapped {swap:.3}, then {after:.3}");
+    println!("{:?}", rails(&mut two));
+    assert!(before >= 0.8 && after >= 0.8);
+    two.end();
+}
