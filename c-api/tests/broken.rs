@@ -7,12 +7,14 @@ use common::*;
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd, IntoRawFd};
 
-/// Ends the first connection over TCP of this process with a reset, and leaves its descriptor.
+/// Ends the newest connection over TCP of this process with a reset, and leaves its descriptor: a
+/// data stream, which is dialled after its link.
 fn take_apart() {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
-    let all: Vec<i32> =
+    let mut all: Vec<i32> =
         all.filter_map(|fd| fd.unwrap().file_name().to_str()?.parse().ok()).collect();
-    for fd in all {
+    all.sort_unstable();
+    for fd in all.into_iter().rev() {
         // SAFETY: nothing is done with it but to ask, and it is not closed.
         let socket = unsafe { TcpStream::from_raw_fd(fd) };
         let connected = socket.peer_addr().is_ok();
