@@ -114,6 +114,10 @@ pub trait Provider {
     /// The registration side.
     type Domain: Domain + Clone;
 
+    /// Whether a connection may have several of its peers, so that one may fail without it. Where
+    /// not, nothing that this takes is part of the program.
+    const SEVERAL_LANES: bool = true;
+
     /// A handle to the registration side that outlives borrows of the provider.
     fn domain(&self) -> Self::Domain;
 

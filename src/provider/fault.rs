@@ -166,6 +166,8 @@ fn ended(completion: &Completion) -> Option<PeerIndex> {
 }
 
 impl<P: Provider, const HELD: usize> Provider for Fault<P, HELD> {
+    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
+
     type Domain = P::Domain;
 
     fn domain(&self) -> P::Domain {

@@ -199,6 +199,8 @@ fn cause_number(cause: DownCause) -> u64 {
 }
 
 impl<P: Provider, S: Sink> Provider for Trace<P, S> {
+    const SEVERAL_LANES: bool = P::SEVERAL_LANES;
+
     type Domain = P::Domain;
 
     fn domain(&self) -> P::Domain {

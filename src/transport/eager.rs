@@ -117,7 +117,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return Err(Blocked);
         }
         let c = &self.connections[index];
-        let kept_at = match c.fails_over() {
+        let kept_at = match P::SEVERAL_LANES && c.fails_over() {
             false => None,
             true if c.control_blocked || c.resend.is_some() => return Err(Blocked),
             true => Some(self.keep_room(index, payload.length().0).ok_or(Blocked)?),
@@ -525,7 +525,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let ahead = message.eager_number.ahead_of(c.eager_expected);
         // an ordered lane that has lost a send has failed: its sender knows, and sends again
-        let ordered = self.caps.ordered && !c.fails_over();
+        let ordered = self.caps.ordered && !(P::SEVERAL_LANES && c.fails_over());
         if ahead <= 0 || ahead as u32 > UNDELIVERED_MAX || ordered {
             return self.connection_fail(index, RequestError::Protocol);
         }

@@ -288,7 +288,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         let group = &mut self.groups[at];
         let offered = c.pull || number.ahead_of(c.slots_next) < requests as i32;
         // where slots may have to be written again, their records wait until the peer is past them
-        let kept = c.fails_over() && number.ahead_of(c.peer_groups_through) >= requests as i32;
+        let kept = P::SEVERAL_LANES
+            && c.fails_over()
+            && number.ahead_of(c.peer_groups_through) >= requests as i32;
         if !group.free || !offered || kept {
             return Err(SubmitError::Again);
         }
@@ -342,7 +344,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if !self.work.is_empty() {
             self.work_step();
         }
-        if !self.troubled.is_empty() {
+        if P::SEVERAL_LANES && !self.troubled.is_empty() {
             self.deadlines_look();
         }
         self.rail.flush(budget);
@@ -437,7 +439,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             ConnectionState::Free | ConnectionState::Failed => false,
             ConnectionState::Failing | ConnectionState::Closing => self.fences_step(index),
             ConnectionState::Open => {
-                let failover = self.connections[index].fails_over() && self.failover_step(index);
+                let failover = self.fails_over(index) && self.failover_step(index);
                 let pulls = self.pulls_step(index);
                 let slots = self.slots_step(index);
                 let sends = self.sends_step(index);

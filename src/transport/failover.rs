@@ -216,15 +216,16 @@ impl<P: Provider> Endpoint<'_, P> {
         length: u32,
     ) {
         let peer = self.lane_peer_of(index, lane);
+        if !self.fails_over(index) {
+            self.rail.received_release(peer, slot);
+            return self.connection_fail(index, RequestError::Protocol);
+        }
         let mut bytes = [0; REPORT_BYTES_MAX];
         let length = (length as usize).min(REPORT_BYTES_MAX + 1);
         if head.kind == KIND_REPORT && length <= REPORT_BYTES_MAX {
             self.rail.received_peek(peer, slot, &mut bytes[..length]);
         }
         self.rail.received_release(peer, slot);
-        if !self.connections[index].fails_over() {
-            return self.connection_fail(index, RequestError::Protocol);
-        }
         let taken = match head.kind {
             KIND_PROBE => self.probe_arrived(index, lane, head.tag as u32),
             KIND_REPORT_READ => self.report_read(index, head.tag as u32),

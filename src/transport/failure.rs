@@ -46,7 +46,7 @@ impl<P: Provider> Endpoint<'_, P> {
             // the provider reports the peer itself, with the cause
             OpErrorKind::PeerDown | OpErrorKind::Canceled => {}
             OpErrorKind::Key => self.connection_fail(index, RequestError::Protocol),
-            OpErrorKind::Fabric if self.connections[index].fails_over() => {
+            OpErrorKind::Fabric if self.fails_over(index) => {
                 self.lane_fail(index, lane, error.code);
             }
             OpErrorKind::Fabric => {
@@ -58,7 +58,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn stripe_written(&mut self, index: usize, lane: u8, record: u8, stripe: u8, ok: bool) {
         let at = self.send_at(index, record);
         let send = self.sends[at];
-        if self.connections[index].fails_over() {
+        if self.fails_over(index) {
             let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
             let (_, bytes) = cut.stripe(u32::from(stripe), send.length);
             let now = self.now;

@@ -50,6 +50,12 @@ impl<P: Provider> Endpoint<'_, P> {
         (peer.as_usize() >> self.lane_bits, lane as u8)
     }
 
+    /// Whether a lane may die without its connection.
+    #[inline(always)]
+    pub(super) fn fails_over(&self, index: usize) -> bool {
+        P::SEVERAL_LANES && self.connections[index].fails_over()
+    }
+
     #[inline(always)]
     pub(super) fn lane_at(&self, index: usize, lane: u8) -> usize {
         index << self.lane_bits | usize::from(lane)
@@ -322,7 +328,7 @@ impl<P: Provider> Endpoint<'_, P> {
         self.lane_fenced(index, lane);
         match self.connections[index].state {
             ConnectionState::Open => {
-                if self.lane(index, lane).peer_fenced {
+                if P::SEVERAL_LANES && self.lane(index, lane).peer_fenced {
                     self.lane_reconcile(index, lane);
                 }
             }
@@ -333,7 +339,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A lane is fenced here: its operations read no source any more, and what came on it is known.
     fn lane_fenced(&mut self, index: usize, lane: u8) {
         self.lane_mut(index, lane).state = LaneState::Fenced;
-        let several = self.connections[index].fails_over();
+        let several = self.fails_over(index);
         if several {
             self.meter_mut(index, lane).load.reset();
         }
@@ -376,7 +382,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The provider says that nothing more will come on a lane.
     pub(super) fn peer_went_down(&mut self, peer: PeerIndex, cause: DownCause) {
         let (index, lane) = self.lane_of(peer);
-        if !self.connections[index].fails_over() {
+        if !self.fails_over(index) {
             return self.connection_lost(ConnectionIndex(index as u32), cause);
         }
         let in_use = matches!(self.lane(index, lane).state, LaneState::Up | LaneState::Joining);
@@ -404,7 +410,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let index = connection.as_usize();
         let c = &mut self.connections[index];
         c.peer_down = true;
-        if c.fails_over() && c.up != 0 && cause != DownCause::Closed {
+        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && cause != DownCause::Closed {
             c.lost = Some(cause);
             return;
         }
@@ -506,7 +512,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.requests_end(index);
         self.pushing -= usize::from(!self.connections[index].pull);
-        self.failing_over -= usize::from(self.connections[index].fails_over());
+        self.failing_over -= usize::from(self.fails_over(index));
         self.connections[index].state = ConnectionState::Free;
         self.work.remove(index);
         self.watch.remove(index);
@@ -518,7 +524,7 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline]
     pub(super) fn lane_pick(&mut self, index: usize, bytes: u64) -> Option<u8> {
         let c = &self.connections[index];
-        if !c.fails_over() {
+        if !(P::SEVERAL_LANES && c.fails_over()) {
             return Some(0);
         }
         let first = index << self.lane_bits;

@@ -79,7 +79,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let now = self.now;
         let c = &mut self.connections[index];
         c.consumed = c.consumed.next();
-        let several = c.fails_over();
+        let several = P::SEVERAL_LANES && c.fails_over();
         c.turn = if lane + 1 < c.lane_count { lane + 1 } else { 0 };
         self.sends[at].posted |= 1 << stripe;
         if posted == Posted::Done {

@@ -237,6 +237,8 @@ const fn immediate_pack(immediate: Option<u32>) -> u64 {
 }
 
 impl<'m> Provider for Loopback<'m> {
+    const SEVERAL_LANES: bool = false;
+
     type Domain = HostDomain<'m>;
 
     fn domain(&self) -> HostDomain<'m> {
