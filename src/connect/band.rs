@@ -11,6 +11,7 @@ use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
+use super::status::Watch;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
@@ -18,6 +19,7 @@ use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
 use crate::wire::hello::AddressList;
+use crate::wire::status::StatusHello;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -205,6 +207,37 @@ impl<M: LinkMemory> Band<M> {
     pub fn peer_addresses(&self, connection: Handle) -> AddressList {
         self.with((), |control| Ok(control.peer_addresses(connection)))
             .unwrap_or(AddressList::EMPTY)
+    }
+
+    /// What the data thread and this thread tell each other about stalls.
+    pub fn watch(&self) -> Option<Arc<Watch>> {
+        self.with((), |control| Ok(Arc::clone(&control.statuses.watch))).ok()
+    }
+
+    /// Begins to tell the data thread every `span` to look at its requests, and opens the door at
+    /// which [`super::reports`] asks.
+    pub fn watch_start(&self, span: Span) {
+        let _ = self.with((), |control| Ok(control.watch_start(span)));
+    }
+
+    /// Asks a connection's peer how it stands; `false`: it cannot be asked.
+    pub fn status_ask(&self, connection: Handle) -> bool {
+        self.with(false, |control| Ok(control.status_ask(connection))).unwrap_or(false)
+    }
+
+    /// What the peer has said since it was asked last.
+    pub fn status_of_peer(&self, connection: Handle) -> Option<StatusHello> {
+        self.with((), |control| Ok(control.status_of_peer(connection))).ok().flatten()
+    }
+
+    /// Leaves our own status of a connection, for whoever asks.
+    pub fn status_leave(&self, connection: Handle, status: &StatusHello) {
+        let _ = self.with((), |control| Ok(control.status_leave(connection, status)));
+    }
+
+    /// The next connection, from number `from` on, of which a status is wanted.
+    pub fn status_wanted(&self, from: u32) -> Option<Handle> {
+        self.with((), |control| Ok(control.status_wanted(from))).ok().flatten()
     }
 
     /// Whether the thread runs: from open, or the first use after it ended, until the last

@@ -11,6 +11,7 @@ use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
+use super::stall::Stalls;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
@@ -69,6 +70,7 @@ pub struct Endpoint {
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,
     pub(super) opened: std::time::Instant,
+    pub(super) stalls: Stalls,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -141,6 +143,7 @@ impl Endpoint {
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
         let index = self.take_into_use(connection)?;
+        self.stalls.unseen = true;
         each!(&mut self.machine, endpoint => endpoint.isend(index, message))
     }
 
@@ -152,6 +155,7 @@ impl Endpoint {
         buffers: &[Incoming],
     ) -> Result<RequestId, SubmitError> {
         let index = self.take_into_use(connection)?;
+        self.stalls.unseen = true;
         each!(&mut self.machine, endpoint => endpoint.irecv(index, buffers))
     }
 
@@ -181,6 +185,9 @@ impl Endpoint {
     pub fn progress(&mut self) -> Progress {
         if self.events.has_some() {
             self.events_take();
+        }
+        if self.stalls.watch.is_due() {
+            self.stalls_look();
         }
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
         let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
@@ -370,6 +377,9 @@ impl Endpoint {
         self.shared.wake.drain();
         if self.progress().events != 0 {
             return false;
+        }
+        if self.stalls.unseen {
+            self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }
         match &mut self.machine {
             Machine::Host(endpoint) => endpoint.look_around() && endpoint.rail_mut().arm(),

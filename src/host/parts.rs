@@ -12,12 +12,13 @@ use super::options::{self, Options};
 use super::own::Own;
 use super::settings::Environment;
 use super::shared::{Half, RailDomain, SetUp, Shared, note};
+use super::stall::Stalls;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
-use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake, Watch};
 use crate::fabric::{Domain, DownCause, Provider, RailKey};
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
 use crate::provider::loopback::Loopback;
@@ -150,7 +151,7 @@ impl Parts {
             wake: Arc::clone(&wake),
             kernel_copy: environment.kernel_copy,
         };
-        let linger = environment.peer_timeout;
+        let (linger, stall) = (environment.peer_timeout, environment.stall);
         let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
             pool: tables.pool,
@@ -158,7 +159,11 @@ impl Parts {
             events: tables.producer,
         };
         let band = Band::open(config, shared_tables, memory);
-        let set_up = SetUp::Band(band.map_err(OpenError::Band)?);
+        let band = band.map_err(OpenError::Band)?;
+        let watch = band.watch().unwrap_or_default();
+        let stalls = Stalls::new(watch, stall, limits.connections_max as usize);
+        band.watch_start(stalls.look_span());
+        let set_up = SetUp::Band(band);
         let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
@@ -171,6 +176,7 @@ impl Parts {
             generations,
             linger,
             opened: Instant::now(),
+            stalls,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
@@ -231,7 +237,7 @@ impl Parts {
             .map_err(|_| OpenError::Storage)?;
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
-        let Parts { regions, tables, half, heap, wake, .. } = self;
+        let Parts { regions, tables, half, heap, wake, environment, .. } = self;
         let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);
         let shared = Shared {
@@ -244,6 +250,9 @@ impl Parts {
             generations,
         };
         let machine = Machine::Loopback(machine);
+        let watch = Arc::new(Watch::default());
+        let connections = limits.connections_max as usize;
+        let stalls = Stalls::new(watch, environment.stall, connections);
         // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
         let shared = unsafe { Half::put(half, shared) };
         Ok(Endpoint {
@@ -256,6 +265,7 @@ impl Parts {
             generations,
             linger: Span::millis(0),
             opened: Instant::now(),
+            stalls,
             shared,
         })
     }
