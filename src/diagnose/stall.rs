@@ -100,9 +100,12 @@ impl<'a> Stall<'a> {
         if peer.status.flags & STATUS_FRESH == 0 {
             return Class::NoProgress;
         }
-        match self.request.waits().is_receive() {
-            true => self.class_of_receive(peer),
-            false => self.class_of_send(peer),
+        match (self.request.waits().is_receive(), standing) {
+            // its program has never used the connection
+            (true, Standing::None) => Class::NeverSent,
+            (false, Standing::None) => Class::NeverPosted,
+            (true, _) => self.class_of_receive(peer),
+            (false, _) => self.class_of_send(peer),
         }
     }
 

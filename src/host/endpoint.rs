@@ -24,7 +24,8 @@ use crate::memory::WakeFd;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
-    DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
+    DataMrs, Incoming, LaneView, Outcome, Outgoing, Progress, RequestError, RequestId, Stats,
+    SubmitError,
 };
 use std::sync::Arc;
 
@@ -186,7 +187,7 @@ impl Endpoint {
         if self.events.has_some() {
             self.events_take();
         }
-        if self.stalls.watch.is_due() {
+        if self.stalls.watch.is_due() || self.is_alone_and_due() {
             self.stalls_look();
         }
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
@@ -390,6 +391,18 @@ impl Endpoint {
     /// Counts since open.
     pub fn stats(&self) -> Stats {
         each!(&self.machine, endpoint => *endpoint.stats())
+    }
+
+    /// How a rail of a connection is; `None`: it has none of that number. An error: the connection
+    /// is closed.
+    pub fn rail_view(
+        &mut self,
+        connection: Handle,
+        rail: u32,
+    ) -> Result<Option<LaneView>, SubmitError> {
+        let index = self.take_into_use(connection)?;
+        let lane = u8::try_from(rail).unwrap_or(u8::MAX);
+        Ok(each!(&self.machine, endpoint => endpoint.lane_view(index, lane)))
     }
 
     /// Ends everything: connections, listeners, the side band's thread.

@@ -27,6 +27,8 @@ const LOOKS: u64 = 8;
 /// The time between looks where nothing is reported.
 const LOOK_MS_DEFAULT: u64 = 1_250;
 const LOOK_MS_MAX: u64 = 10_000;
+/// Calls of progress for each of which the clock is read, where no thread says when to look.
+const POLLS: u32 = 1024;
 /// Requests of one connection that are reported one by one; of the others their number.
 const SENTENCES_MAX: u32 = 4;
 /// Longest sentence in bytes; what is longer is cut.
@@ -39,6 +41,9 @@ pub(super) struct Stalls {
     pub(super) watch: Arc<Watch>,
     /// Requests may be open that no look has seen.
     pub(super) unseen: bool,
+    /// Where no side band's thread says when to look: calls of progress, and the next look.
+    polls: u32,
+    next_ms: u64,
     stall_ms: u32,
     look_ms: u32,
     /// When the peer of each connection was asked for a report; 0: it was not.
@@ -56,6 +61,8 @@ impl Stalls {
         Stalls {
             watch,
             unseen: false,
+            polls: 0,
+            next_ms: 0,
             stall_ms: stall_ms as u32,
             look_ms: look_ms as u32,
             asked_ms: std::vec![0; connections],
@@ -65,6 +72,20 @@ impl Stalls {
     /// Time between looks.
     pub(super) fn look_span(&self) -> Span {
         Span::millis(self.look_ms.into())
+    }
+
+    /// Counts calls of progress, and reads the clock now and then.
+    fn polled(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls % POLLS != 0 {
+            return false;
+        }
+        let now_ms = self.watch.now_ms();
+        let due = now_ms >= self.next_ms;
+        if due {
+            self.next_ms = now_ms + u64::from(self.look_ms);
+        }
+        due
     }
 
     fn tick(&self, now_ms: u64) -> Tick {
@@ -78,6 +99,12 @@ impl Endpoint {
             SetUp::Band(band) => Some(band),
             SetUp::Own(_) => None,
         }
+    }
+
+    /// Whether it is time to look, where no side band says so.
+    #[inline(always)]
+    pub(super) fn is_alone_and_due(&mut self) -> bool {
+        matches!(self.machine, Machine::Loopback(_)) && self.stalls.polled()
     }
 
     fn handle_of(&self, index: u32) -> Handle {
