@@ -247,6 +247,7 @@ fn wrong_tag_is_named_by_sender_and_receiver() {
 fn exhausted_credits_are_named() {
     // a rail that pushes stops early messages before the credits end
     let mut pair = Pair::new(DEVICES[0]);
+    pair.tell(RECEIVE, 8);
     for _ in 0..60 {
         pair.send(8, 7);
     }

@@ -217,7 +217,10 @@ impl<M: LinkMemory> Band<M> {
     /// Begins to tell the data thread every `span` to look at its requests, and opens the door at
     /// which [`super::reports`] asks.
     pub fn watch_start(&self, span: Span) {
-        let _ = self.with((), |control| Ok(control.watch_start(span)));
+        let _ = self.with((), |control| {
+            control.watch_start(span);
+            Ok(())
+        });
     }
 
     /// Asks a connection's peer how it stands; `false`: it cannot be asked.
@@ -232,7 +235,10 @@ impl<M: LinkMemory> Band<M> {
 
     /// Leaves our own status of a connection, for whoever asks.
     pub fn status_leave(&self, connection: Handle, status: &StatusHello) {
-        let _ = self.with((), |control| Ok(control.status_leave(connection, status)));
+        let _ = self.with((), |control| {
+            control.status_leave(connection, status);
+            Ok(())
+        });
     }
 
     /// The next connection, from number `from` on, of which a status is wanted.

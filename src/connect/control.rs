@@ -17,7 +17,6 @@ use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::{NAME_BYTES, Peer};
-use super::report::ReportDoor;
 use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
@@ -193,7 +192,6 @@ pub(super) struct Control<M: LinkMemory> {
     pub stalls: Rounds,
     /// How connections stand, for people.
     pub statuses: Statuses,
-    pub report_door: ReportDoor,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -225,10 +223,8 @@ impl<M: LinkMemory> Control<M> {
         let links = config.links_max as usize;
         let streams = config.streams as usize;
         let rails = config.rails & (RAIL_SHM | RAIL_TCP);
-        if connections == 0 || links == 0 || config.listeners_max == 0 {
-            return Err(OpenError::Tables);
-        }
-        if rails == 0 || streams == 0 || streams > STREAMS_MAX {
+        let none = connections == 0 || links == 0 || config.listeners_max == 0;
+        if none || rails == 0 || streams == 0 || streams > STREAMS_MAX {
             return Err(OpenError::Tables);
         }
         let lanes = lane_count(&config, connections)?;
@@ -268,7 +264,6 @@ impl<M: LinkMemory> Control<M> {
             hearing_next: Instant(u64::MAX),
             stalls: Rounds::NONE,
             statuses: Statuses::new(connections),
-            report_door: ReportDoor::CLOSED,
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),

@@ -63,7 +63,7 @@ impl<M: LinkMemory> Control<M> {
         let Some(name) = Name::abstract_of(&bytes[..length]) else { return };
         let Ok(door) = Socket::listen(&name) else { return };
         if self.poller.add(door.as_fd(), TOKEN_REPORT).is_ok() {
-            self.report_door.door = Some(door);
+            self.statuses.report_door.door = Some(door);
         }
     }
 
@@ -73,7 +73,7 @@ impl<M: LinkMemory> Control<M> {
             return self.report_answer_door();
         }
         for _ in 0..QUESTIONS_MAX {
-            let Some(caller) = &self.report_door.caller else { return };
+            let Some(caller) = &self.statuses.report_door.caller else { return };
             let mut question = [0; QUESTION_BYTES];
             match caller.receive(&mut question) {
                 Ok(received) if received.length == QUESTION_BYTES => self.report_asked(question),
@@ -84,19 +84,21 @@ impl<M: LinkMemory> Control<M> {
     }
 
     fn report_answer_door(&mut self) {
-        let Some(Ok(caller)) = self.report_door.door.as_ref().map(Socket::accept) else { return };
+        let Some(Ok(caller)) = self.statuses.report_door.door.as_ref().map(Socket::accept) else {
+            return;
+        };
         let known = caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == os::user());
         if !known {
             return;
         }
         self.report_goodbye();
         if self.poller.add(caller.as_fd(), TOKEN_REPORT | 1).is_ok() {
-            self.report_door.caller = Some(caller);
+            self.statuses.report_door.caller = Some(caller);
         }
     }
 
     fn report_goodbye(&mut self) {
-        if let Some(caller) = self.report_door.caller.take() {
+        if let Some(caller) = self.statuses.report_door.caller.take() {
             self.poller.remove(caller.as_fd());
         }
     }
@@ -116,7 +118,7 @@ impl<M: LinkMemory> Control<M> {
         } else if let Some(index) = self.report_next(from) {
             length = self.report_entry(index, &mut answer);
         }
-        let Some(caller) = &self.report_door.caller else { return };
+        let Some(caller) = &self.statuses.report_door.caller else { return };
         if caller.send(&answer[..length], &[]).is_err() {
             self.report_goodbye();
         }
@@ -183,7 +185,7 @@ pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>
             continue;
         }
         asked.push(name);
-        if let Some(door) = Name::abstract_of(name[1..].as_bytes()) {
+        if let Some(door) = Name::abstract_of(&name.as_bytes()[1..]) {
             all.push(report_of(&Socket::connect(&door)?, patience)?);
         }
     }

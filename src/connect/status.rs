@@ -11,6 +11,7 @@ use super::connection::Phase;
 use super::control::Control;
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
+use super::report::ReportDoor;
 use super::table::Marks;
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
@@ -112,6 +113,7 @@ pub(super) struct Statuses {
     wanted: Marks,
     span: Span,
     next: Instant,
+    pub report_door: ReportDoor,
 }
 
 impl Statuses {
@@ -123,6 +125,7 @@ impl Statuses {
             wanted: Marks::new(connections),
             span: Span(0),
             next: Instant(u64::MAX),
+            report_door: ReportDoor::CLOSED,
         }
     }
 

@@ -103,7 +103,7 @@ impl<'a> Stall<'a> {
         match (self.request.waits().is_receive(), standing) {
             // its program has never used the connection
             (true, Standing::None) => Class::NeverSent,
-            (false, Standing::None) => Class::NeverPosted,
+            (false, Standing::None) if self.request.waits() != Waits::Credit => Class::NeverPosted,
             (true, _) => self.class_of_receive(peer),
             (false, _) => self.class_of_send(peer),
         }

@@ -77,7 +77,7 @@ impl Stalls {
     /// Counts calls of progress, and reads the clock now and then.
     fn polled(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        if self.polls % POLLS != 0 {
+        if !self.polls.is_multiple_of(POLLS) {
             return false;
         }
         let now_ms = self.watch.now_ms();

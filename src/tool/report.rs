@@ -35,7 +35,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             std::format!("process {pid} has no endpoint here that could be asked")
         }
         ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::WouldBlock => std::format!(
-            "process {pid} does not answer: it is stopped, gets no processor, or has ended ({error})"
+            "process {pid} does not answer: it is stopped, gets no processor, or has ended \
+             ({error})"
         ),
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::PermissionDenied => {
             std::format!("process {pid} of another user does not answer ({error})")

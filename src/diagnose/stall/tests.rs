@@ -1,4 +1,5 @@
 //! Each class from two snapshots, and the sentence that names who owes what.
+#![forbid(unsafe_code)]
 
 extern crate std;
 
