@@ -111,9 +111,9 @@ pub struct Band<M: LinkMemory> {
 impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
-    /// *Cost*: allocates all tables: about 450 bytes per connection, 900 per link, one bit per pair
-    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used;
-    /// with more than one lane about 200 bytes for each of a connection.
+    /// *Cost*: allocates all tables: about 500 bytes per connection, 900 per link, one bit per pair
+    /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
+    /// 3.5 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);

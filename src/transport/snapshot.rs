@@ -319,7 +319,11 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let carried = self.carried_of(at);
         (0..c.lane_count).fold(0, |bits, lane| {
-            bits | u8::from(carried[usize::from(lane)] & under_way != 0) << lane
+            // what a failed lane has carried counts until the peer says what came
+            let failed =
+                matches!(self.lane(index, lane).state, LaneState::Failing | LaneState::Fenced);
+            let of_lane = carried[usize::from(lane)] & if failed { u64::MAX } else { under_way };
+            bits | u8::from(of_lane != 0) << lane
         })
     }
 
