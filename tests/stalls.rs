@@ -348,3 +348,28 @@ fn report_tells_every_open_request_of_an_endpoint() {
         watch.look("the peer's side");
     }
 }
+
+/// Where both ends are this endpoint, no other thread says when to look.
+#[test]
+fn endpoint_on_itself_reports_too() {
+    prepare();
+    let mut node = Node::open(&options(DeviceKind::Loopback));
+    let (listener, handle) = node.shared.listen().unwrap();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let here = node.connected(attempt).unwrap();
+    let there = node.accepted(listener);
+    let memory = Memory::new(&node, Place::Private, LONG);
+    node.irecv(there, &[memory.incoming(0, 8, 5)]).unwrap();
+    node.isend(here, memory.outgoing(0, 8, 6)).unwrap();
+    let watch = Watch::start();
+    loop {
+        node.progress();
+        let said = SAID.lock().unwrap();
+        if let Some(text) = said.iter().find(|text| text.contains("from this endpoint itself")) {
+            assert!(text.contains(": wrong tag: the peer owes tag 5"), "{text}");
+            return;
+        }
+        drop(said);
+        watch.look("a sentence");
+    }
+}
