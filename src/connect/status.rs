@@ -303,7 +303,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let now_ms = self.statuses.watch.now_ms();
         let row = self.statuses.row(index, handle.generation);
-        if row.asked != hello.status.number {
+        if row.asked == 0 || row.asked != hello.status.number {
             return; // late, or never asked for
         }
         row.said_ms = now_ms;
