@@ -118,7 +118,7 @@ impl Endpoint {
         let now_ms = self.stalls.watch.look();
         let tick = self.stalls.tick(now_ms);
         self.stalls.unseen = false;
-        let mut open = 0;
+        let mut unreported = 0;
         for index in 0..self.known.len() as u32 {
             if !self.known[index as usize].in_use {
                 self.stalls.asked_ms[index as usize] = 0;
@@ -126,7 +126,7 @@ impl Endpoint {
             }
             let connection = ConnectionIndex(index);
             let watched = each!(&mut self.machine, endpoint => endpoint.watch(connection, tick));
-            open += watched.open;
+            unreported += watched.unreported;
             // for who asks while our program is elsewhere
             if watched.oldest_ms >= self.stalls.look_ms {
                 self.status_leave(self.handle_of(index), tick);
@@ -143,7 +143,8 @@ impl Endpoint {
             from = handle.index + 1;
             self.status_leave(handle, tick);
         }
-        self.stalls.watch.busy_set(open != 0);
+        // what has been reported is no reason to wake a sleeper again
+        self.stalls.watch.busy_set(self.stalls.stall_ms != 0 && unreported != 0);
     }
 
     fn status_leave(&self, handle: Handle, tick: Tick) {

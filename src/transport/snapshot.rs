@@ -75,6 +75,8 @@ impl Tick {
 pub struct Watched {
     /// Requests that are open.
     pub open: u32,
+    /// Those of them that have not been reported.
+    pub unreported: u32,
     /// Age of the oldest in ms.
     pub oldest_ms: u32,
     /// Age of the oldest that has not been reported, in ms; 0 also when there is none.
@@ -86,6 +88,7 @@ impl Watched {
         self.open += 1;
         self.oldest_ms = self.oldest_ms.max(age_ms);
         if !reported {
+            self.unreported += 1;
             self.unreported_ms = self.unreported_ms.max(age_ms);
         }
     }
