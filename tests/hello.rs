@@ -94,6 +94,8 @@ fn name_of_kind(frame: &Frame) -> &'static str {
         Frame::Ping(_) => "ping",
         Frame::Pong(_) => "pong",
         Frame::Addresses(_) => "addresses",
+        Frame::StatusAsk(_) => "status_ask",
+        Frame::Status(_) => "status",
     }
 }
 

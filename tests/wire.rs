@@ -18,6 +18,7 @@ use crosstie::wire::hello::{
 use crosstie::wire::immediate;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
+use crosstie::wire::status::{RequestStatus, Status, StatusAsk, StatusHello};
 use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
 #[path = "fuzz/checks.rs"]
@@ -399,6 +400,87 @@ fn w8_bodies() {
     }
 }
 
+fn status_hello() -> StatusHello {
+    let request = |first: u8| RequestStatus {
+        length: n64(first),
+        posted: n64(first + 8),
+        written: n64(first + 16),
+        age_ms: n32(first + 24),
+        tag: n32(first + 28),
+        sequence: n32(first + 32),
+        token: n32(first + 36),
+        generation: n32(first + 40),
+        waits: 10,
+        stripes: 11,
+        rails: 12,
+        record: 13,
+        count: 14,
+        bound: 15,
+        done: 16,
+    };
+    let status = Status {
+        target: n64(0x10),
+        number: n32(0x18),
+        flags: n32(0x1c),
+        left_ms: n32(0x20),
+        silent_ms: n32(0x24),
+        moved_ms: n32(0x28),
+        standing: 1,
+        pull: 2,
+        lane_count: 3,
+        up: 4,
+        control: 5,
+        control_blocked: 6,
+        group_count: 7,
+        group_bound: 8,
+        sends: n16(0x30),
+        receives: n16(0x32),
+        unexpected: n16(0x34),
+        queued: n16(0x36),
+        unexpected_tag: n32(0x38),
+        eager_number: n32(0x3c),
+        eager_expected: n32(0x40),
+        send_number: n32(0x44),
+        delivered_through: n32(0x48),
+        arrived_through: n32(0x4c),
+        consumed: n32(0x50),
+        credits_through: n32(0x54),
+        credits_given: n32(0x58),
+        group_oldest: n32(0x5c),
+        group_post: n32(0x60),
+        slots_next: n32(0x64),
+        group_next: n32(0x68),
+        epoch: n32(0x6c),
+        peer_epoch: n32(0x70),
+        failure: n32(0x74),
+        lane_states: n64(0x80),
+        lane_generations_low: n128(0x88),
+        lane_generations_high: n128(0x98),
+        tags_low: n128(0xa8),
+        tags_high: n128(0xb8),
+    };
+    StatusHello { status, send: request(0x40), receive: request(0x80) }
+}
+
+#[test]
+fn w8_status() {
+    let ask = StatusAsk { target: n64(0x10), connection: n64(0x18), number: n32(0x20) };
+    assert_eq!(ask.encode(), laid_out::<24>(&[(0, &run::<20>(0x10))]));
+    let bytes: [u8; 320] = laid_out(&[
+        (0, &run::<28>(0x10)),
+        (28, &[1, 2, 3, 4, 5, 6, 7, 8]),
+        (36, &run::<72>(0x30)),
+        (112, &run::<72>(0x80)),
+        (192, &run::<44>(0x40)),
+        (236, &[10, 11, 12, 13, 14, 15, 16]),
+        (256, &run::<44>(0x80)),
+        (300, &[10, 11, 12, 13, 14, 15, 16]),
+    ]);
+    assert_eq!(status_hello().encode(), bytes);
+    assert_eq!(StatusHello::decode(&bytes), Ok(status_hello()));
+    assert_eq!(StatusHello::decode(&bytes[..319]), Err(DecodeError::Short));
+}
+
 /// What the fuzz target `band` takes: where to cut, and what to say.
 fn cut(places: &[u8], bytes: &[u8]) -> Vec<u8> {
     [&[places.len() as u8][..], places, bytes].concat()
@@ -433,6 +515,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "refused", frame(Frame::Refused(refused_hello()))),
         ("frame", "closed", frame(Frame::Closed(refused_hello()))),
         ("frame", "stream_hello", frame(Frame::StreamHello(stream_hello(), connect_hello()))),
+        ("frame", "status", frame(Frame::Status(status_hello()))),
         ("band", "link_hello", cut(&[10, 100], &frame(Frame::LinkHello(link_hello())))),
         ("band", "link_ready", cut(&[], &frame(Frame::LinkReady(link_hello())))),
         ("band", "connect", cut(&[128], &frame(Frame::Connect(connect_hello())))),

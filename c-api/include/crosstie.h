@@ -220,6 +220,21 @@
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
 
+// State of a rail: not in use; it was never up, or is being connected again.
+#define XTIE_RAIL_STATE_DOWN 0
+
+// State of a rail: connected, and the peer has not said that it is there too.
+#define XTIE_RAIL_STATE_JOINING 1
+
+// State of a rail: in use.
+#define XTIE_RAIL_STATE_UP 2
+
+// State of a rail: it failed, and what was on it is being stopped.
+#define XTIE_RAIL_STATE_FAILING 3
+
+// State of a rail: it failed and is stopped; the peer has not said what it had carried.
+#define XTIE_RAIL_STATE_FENCED 4
+
 // What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
 // negative. A number is never given a second meaning.
 typedef enum xtie_result {
@@ -358,6 +373,8 @@ typedef enum xtie_result {
     XTIE_ERR_UNFENCED = -77,
     // rails_max is not 1, 2, 4 or 8.
     XTIE_ERR_RAILS_MAX = -78,
+    // The connection has no rail of that number.
+    XTIE_ERR_RAIL = -79,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -499,6 +516,34 @@ typedef struct xtie_stats {
     uint64_t failures;
 } xtie_stats;
 
+// One rail of a connection. Set struct_size before xtie_connection_rail_stats.
+typedef struct xtie_rail_stats {
+    // sizeof(xtie_rail_stats).
+    uint32_t struct_size;
+    // One of XTIE_RAIL_STATE_.
+    uint32_t state;
+    // Which use of it this is: higher each time it comes up, the same at both sides.
+    uint32_t generation;
+    // The system's code of its last failure; 0: none.
+    int32_t code;
+    // 1: it carries this side's control messages and short messages.
+    uint32_t control;
+    // Zero.
+    uint32_t reserved;
+    // Bytes of long messages posted on it.
+    uint64_t bytes;
+    // Parts of long messages posted on it.
+    uint64_t stripes;
+    // Parts that it lost, and that moved to other rails.
+    uint64_t moved;
+    // Times that it failed.
+    uint64_t failures;
+    // Times that it came up behind the connection.
+    uint64_t joins;
+    // Bytes per second as measured lately; 0: not known.
+    uint64_t speed;
+} xtie_rail_stats;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -632,6 +677,24 @@ int xtie_endpoint_wait_arm(struct xtie_endpoint *endpoint);
 // Results: XTIE_OK, also of a poisoned endpoint; XTIE_ERR_NULL, XTIE_ERR_TEXT.
 // Threads: any, but which call failed last is then a matter of luck. Cost: a lock, and a copy.
 int xtie_endpoint_error(const struct xtie_endpoint *endpoint, char *text_out, size_t text_bytes);
+
+// What every open request waits for, and who owes what to whom: one line of text each, as
+// doc/stalls.md explains. It has the peers' side as far as they have said it when they were asked
+// last, and asks them again: call it a second time after some progress for both sides' view.
+//
+// The library says the same by itself, once for each request that is older than
+// CROSSTIE_STALL_MS, to the log callback or standard error.
+//
+// text_out: room for the lines, in UTF-8, each with a newline; what does not fit is cut. 1280
+//     bytes hold any line.
+// text_bytes: that room in bytes, with the zero at the end; not zero.
+// requests_out: how many requests are open, or NULL.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_TEXT.
+// Threads: the endpoint's. Cost: control path.
+int xtie_endpoint_report(struct xtie_endpoint *endpoint,
+                         char *text_out,
+                         size_t text_bytes,
+                         uint32_t *requests_out);
 
 // Ends everything that the endpoint has: connections, listeners, attempts, registrations,
 // allocated memory, its thread. Peers learn of it. The storage is the caller's again. Messages
@@ -894,6 +957,20 @@ int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *req
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE.
 // Threads: the endpoint's. Cost: a copy; counting costs the data path nothing to speak of.
 int xtie_endpoint_stats(struct xtie_endpoint *endpoint, struct xtie_stats *stats_out);
+
+// How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
+// connection runs over shared memory, there is rail 0 alone, and its counts are zero:
+// xtie_endpoint_stats has them.
+//
+// connection: open.
+// rail: from 0; the first number that is not known ends a loop over them.
+// stats_out: with struct_size set; the rest is filled.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL.
+// Threads: the endpoint's. Cost: a copy.
+int xtie_connection_rail_stats(struct xtie_endpoint *endpoint,
+                               const struct xtie_connection *connection,
+                               uint32_t rail,
+                               struct xtie_rail_stats *stats_out);
 
 #ifdef __cplusplus
 }  // extern "C"

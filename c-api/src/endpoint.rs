@@ -6,7 +6,7 @@ use crate::guard::{self, ROOM_BYTES};
 use crate::handle::xtie_endpoint;
 use crate::result::xtie_result;
 use crate::result::xtie_result::*;
-use crate::structs::{give, give_text};
+use crate::structs::{Out, give, give_text};
 use crate::text::Text;
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
@@ -159,6 +159,43 @@ pub unsafe extern "C" fn xtie_endpoint_error(
         match unsafe { give_text(text_out, text_bytes, text.as_str().as_bytes()) } {
             Ok(result) | Err(result) => result,
         }
+    })
+}
+
+/// What every open request waits for, and who owes what to whom: one line of text each, as
+/// doc/stalls.md explains. It has the peers' side as far as they have said it when they were asked
+/// last, and asks them again: call it a second time after some progress for both sides' view.
+///
+/// The library says the same by itself, once for each request that is older than
+/// CROSSTIE_STALL_MS, to the log callback or standard error.
+///
+/// text_out: room for the lines, in UTF-8, each with a newline; what does not fit is cut. 1280
+///     bytes hold any line.
+/// text_bytes: that room in bytes, with the zero at the end; not zero.
+/// requests_out: how many requests are open, or NULL.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_TEXT.
+/// Threads: the endpoint's. Cost: control path.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_endpoint_report(
+    endpoint: *mut xtie_endpoint,
+    text_out: *mut c_char,
+    text_bytes: usize,
+    requests_out: *mut u32,
+) -> c_int {
+    if text_out.is_null() {
+        return XTIE_ERR_NULL as c_int;
+    }
+    guard::data(endpoint, |mut entered| {
+        if text_bytes == 0 {
+            return entered.fail(&XTIE_ERR_TEXT);
+        }
+        // SAFETY: `text_bytes` of the caller's to be written, at least one (checked above).
+        let mut out = unsafe { Out::new(text_out, text_bytes) };
+        // a text that is cut is better than none
+        let open = entered.host.report(&mut out).unwrap_or(0);
+        // SAFETY: null or the caller's to be written (crosstie.h).
+        unsafe { give(requests_out, open) };
+        XTIE_OK as c_int
     })
 }
 

@@ -150,6 +150,8 @@ pub enum xtie_result {
     XTIE_ERR_UNFENCED = -77,
     /// rails_max is not 1, 2, 4 or 8.
     XTIE_ERR_RAILS_MAX = -78,
+    /// The connection has no rail of that number.
+    XTIE_ERR_RAIL = -79,
 }
 
 use xtie_result::*;
@@ -227,6 +229,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_NO_ANSWER, c"a rail failed, and the peer never said what it had carried"),
     (XTIE_ERR_UNFENCED, c"a rail failed and could not be fenced: its memory may still be touched"),
     (XTIE_ERR_RAILS_MAX, c"rails_max must be 1, 2, 4 or 8"),
+    (XTIE_ERR_RAIL, c"the connection has no rail of that number"),
 ];
 
 impl xtie_result {

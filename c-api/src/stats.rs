@@ -1,10 +1,11 @@
 //! What an endpoint has done, as counts.
 
 use crate::guard;
-use crate::handle::xtie_endpoint;
+use crate::handle::{untag, xtie_connection, xtie_endpoint};
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, write};
 use core::ffi::c_int;
+use crosstie::transport::rail::LaneState;
 
 /// Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
 #[repr(C)]
@@ -77,6 +78,102 @@ pub unsafe extern "C" fn xtie_endpoint_stats(
             again: stats.again,
             state_lines: stats.state_lines,
             failures: stats.failures,
+        };
+        // SAFETY: null, or a structure whose size its first word says (crosstie.h).
+        match unsafe { write(stats_out, &value) } {
+            Ok(()) => XTIE_OK as c_int,
+            Err(result) => entered.fail(&result),
+        }
+    })
+}
+
+/// State of a rail: not in use; it was never up, or is being connected again.
+pub const XTIE_RAIL_STATE_DOWN: u32 = 0;
+/// State of a rail: connected, and the peer has not said that it is there too.
+pub const XTIE_RAIL_STATE_JOINING: u32 = 1;
+/// State of a rail: in use.
+pub const XTIE_RAIL_STATE_UP: u32 = 2;
+/// State of a rail: it failed, and what was on it is being stopped.
+pub const XTIE_RAIL_STATE_FAILING: u32 = 3;
+/// State of a rail: it failed and is stopped; the peer has not said what it had carried.
+pub const XTIE_RAIL_STATE_FENCED: u32 = 4;
+
+/// One rail of a connection. Set struct_size before xtie_connection_rail_stats.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct xtie_rail_stats {
+    /// sizeof(xtie_rail_stats).
+    pub struct_size: u32,
+    /// One of XTIE_RAIL_STATE_.
+    pub state: u32,
+    /// Which use of it this is: higher each time it comes up, the same at both sides.
+    pub generation: u32,
+    /// The system's code of its last failure; 0: none.
+    pub code: i32,
+    /// 1: it carries this side's control messages and short messages.
+    pub control: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes of long messages posted on it.
+    pub bytes: u64,
+    /// Parts of long messages posted on it.
+    pub stripes: u64,
+    /// Parts that it lost, and that moved to other rails.
+    pub moved: u64,
+    /// Times that it failed.
+    pub failures: u64,
+    /// Times that it came up behind the connection.
+    pub joins: u64,
+    /// Bytes per second as measured lately; 0: not known.
+    pub speed: u64,
+}
+
+// SAFETY: integers without padding (six of 4 bytes, then of 8); the snapshot has the offsets.
+unsafe impl Sized32 for xtie_rail_stats {
+    const FIRST_BYTES: usize = 72;
+}
+
+/// How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
+/// connection runs over shared memory, there is rail 0 alone, and its counts are zero:
+/// xtie_endpoint_stats has them.
+///
+/// connection: open.
+/// rail: from 0; the first number that is not known ends a loop over them.
+/// stats_out: with struct_size set; the rest is filled.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL.
+/// Threads: the endpoint's. Cost: a copy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xtie_connection_rail_stats(
+    endpoint: *mut xtie_endpoint,
+    connection: *const xtie_connection,
+    rail: u32,
+    stats_out: *mut xtie_rail_stats,
+) -> c_int {
+    guard::data(endpoint, |mut entered| {
+        let view = match entered.host.rail_view(untag(connection), rail) {
+            Ok(Some(view)) => view,
+            Ok(None) => return entered.fail(&XTIE_ERR_RAIL),
+            Err(_) => return entered.fail(&XTIE_ERR_CONNECTION),
+        };
+        let value = xtie_rail_stats {
+            struct_size: 0,
+            state: match view.state {
+                LaneState::Down => XTIE_RAIL_STATE_DOWN,
+                LaneState::Joining => XTIE_RAIL_STATE_JOINING,
+                LaneState::Up => XTIE_RAIL_STATE_UP,
+                LaneState::Failing => XTIE_RAIL_STATE_FAILING,
+                LaneState::Fenced => XTIE_RAIL_STATE_FENCED,
+            },
+            generation: view.generation,
+            code: view.code,
+            control: view.control.into(),
+            reserved: 0,
+            bytes: view.stats.bytes,
+            stripes: view.stats.stripes,
+            moved: view.stats.moved,
+            failures: view.stats.failures,
+            joins: view.stats.joins,
+            speed: view.speed,
         };
         // SAFETY: null, or a structure whose size its first word says (crosstie.h).
         match unsafe { write(stats_out, &value) } {

@@ -107,3 +107,40 @@ pub(crate) unsafe fn give_text(
     unsafe { place.add(length).write(0) };
     Ok(XTIE_OK)
 }
+
+/// Text into room of the caller's, with a zero behind it; what does not fit is cut.
+pub(crate) struct Out {
+    place: *mut u8,
+    room: usize,
+    length: usize,
+}
+
+impl Out {
+    /// An empty text.
+    ///
+    /// # Safety
+    /// - `place` is valid for writes of `room` bytes, at least one, while the result is used.
+    pub unsafe fn new(place: *mut core::ffi::c_char, room: usize) -> Out {
+        let place: *mut u8 = place.cast();
+        // SAFETY: one byte at least, by this function's contract.
+        unsafe { place.write(0) };
+        Out { place, room, length: 0 }
+    }
+}
+
+impl core::fmt::Write for Out {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let mut fits = text.len().min(self.room - 1 - self.length);
+        while !text.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        // SAFETY: behind what was written, and before the last byte (`new`).
+        let end = unsafe { self.place.add(self.length) };
+        // SAFETY: `fits` bytes lie before the last one.
+        unsafe { end.copy_from_nonoverlapping(text.as_ptr(), fits) };
+        self.length += fits;
+        // SAFETY: the last byte at most.
+        unsafe { self.place.add(self.length).write(0) };
+        Ok(())
+    }
+}

@@ -233,6 +233,8 @@ fn missing_pointers_are_told() {
             xtie_endpoint_error(endpoint, null_mut(), 8),
             xtie_connection_peer(endpoint, pair.0, null_mut(), 8),
             xtie_endpoint_stats(endpoint, null_mut()),
+            xtie_connection_rail_stats(endpoint, pair.0, 0, null_mut()),
+            xtie_endpoint_report(endpoint, null_mut(), 8, null_mut()),
         ]
     };
     for (at, result) in results.into_iter().enumerate() {
@@ -244,6 +246,10 @@ fn missing_pointers_are_told() {
     expect(result, XTIE_ERR_TEXT);
     // SAFETY: one byte is written.
     expect(unsafe { xtie_endpoint_error(endpoint, text.as_mut_ptr(), 1) }, XTIE_OK);
+    // SAFETY: no byte is written, then one.
+    let reports = [0, 1]
+        .map(|room| unsafe { xtie_endpoint_report(endpoint, text.as_mut_ptr(), room, null_mut()) });
+    assert_eq!(reports, [XTIE_ERR_TEXT as c_int, XTIE_OK as c_int]);
     it.works(pair);
     it.close();
 }

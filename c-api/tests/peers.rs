@@ -185,3 +185,58 @@ fn child_of_a_fork_cannot_use_the_parents_endpoint() {
     it.progress();
     it.close();
 }
+
+#[test]
+fn report_says_what_open_requests_wait_for_and_rails_are_told() {
+    let (it, other) = (Opened::new(&config(LOOPBACK)), Opened::new(&config(HOST)));
+    let pair = it.join(&it);
+    let mut bytes = [0u8; 64];
+    let memory = it.register(&mut bytes);
+    let (_, request) = it.receive(pair.1, &[room(&mut bytes, memory)]);
+    let (mut text, mut open) = ([0 as std::ffi::c_char; 2560], 7);
+    let report = |text: &mut [std::ffi::c_char], open: &mut u32| {
+        // SAFETY: outputs of ours.
+        let result =
+            unsafe { xtie_endpoint_report(it.endpoint, text.as_mut_ptr(), text.len(), open) };
+        expect(result, XTIE_OK);
+        // SAFETY: it ends with a zero.
+        unsafe { std::ffi::CStr::from_ptr(text.as_ptr()) }.to_str().unwrap().to_string()
+    };
+    let said = report(&mut text, &mut open);
+    assert!(said.contains("receive of group 0") && said.ends_with('\n'), "{said}");
+    assert!(said.contains(": peer never sent: "), "{said}");
+    assert_eq!((said.lines().count(), open), (1, 1));
+    assert_eq!(report(&mut text[..9], &mut open), said[..8]);
+
+    let mut stats: xtie_rail_stats = xtie_rail_stats_of(72);
+    // SAFETY: a structure of ours.
+    let result = unsafe { xtie_connection_rail_stats(it.endpoint, pair.0, 0, &mut stats) };
+    expect(result, XTIE_OK);
+    assert_eq!((stats.state, stats.generation, stats.control), (XTIE_RAIL_STATE_UP, 1, 1));
+    for (size, connection, rail, error) in [
+        (72, pair.0, 1, XTIE_ERR_RAIL),
+        (72, pair.0, u32::MAX, XTIE_ERR_RAIL),
+        (72, null_mut(), 0, XTIE_ERR_CONNECTION),
+        (0, pair.0, 0, XTIE_ERR_STRUCT_SIZE),
+    ] {
+        let mut stats = xtie_rail_stats_of(size);
+        // SAFETY: a structure of ours.
+        expect(
+            unsafe { xtie_connection_rail_stats(it.endpoint, connection, rail, &mut stats) },
+            error,
+        );
+    }
+    // SAFETY: a request that stands.
+    expect(unsafe { xtie_request_cancel(it.endpoint, request) }, XTIE_OK);
+    assert_eq!(it.finish(request, &other).0, XTIE_ERR_CANCELED as c_int);
+    assert_eq!(report(&mut text, &mut open), "");
+    assert_eq!(open, 0);
+    it.close();
+    other.close();
+}
+
+fn xtie_rail_stats_of(struct_size: u32) -> xtie_rail_stats {
+    // SAFETY: integers.
+    let stats: xtie_rail_stats = unsafe { std::mem::zeroed() };
+    xtie_rail_stats { struct_size, ..stats }
+}

@@ -12,6 +12,7 @@ use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
+use super::status::Watch;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
@@ -19,6 +20,7 @@ use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
 use crate::wire::hello::AddressList;
+use crate::wire::status::StatusHello;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -110,9 +112,9 @@ pub struct Band<M: LinkMemory> {
 impl<M: LinkMemory> Band<M> {
     /// Opens the side band and starts its thread.
     ///
-    /// *Cost*: allocates all tables: about 450 bytes per connection, 900 per link, one bit per pair
-    /// of both, and 3.5 KiB of address space per link over TCP, which takes memory when it is used;
-    /// with more than one lane about 200 bytes for each of a connection.
+    /// *Cost*: allocates all tables: about 500 bytes per connection, 900 per link, one bit per pair
+    /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
+    /// 3.5 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
@@ -216,6 +218,43 @@ impl<M: LinkMemory> Band<M> {
     /// Our host's number.
     pub fn node_id(&self) -> u64 {
         self.with(0, |control| Ok(control.node_id)).unwrap_or(0)
+    }
+
+    /// What the data thread and this thread tell each other about stalls.
+    pub fn watch(&self) -> Option<Arc<Watch>> {
+        self.with((), |control| Ok(Arc::clone(&control.statuses.watch))).ok()
+    }
+
+    /// Begins to tell the data thread every `span` to look at its requests, and opens the door at
+    /// which [`super::reports`] asks.
+    pub fn watch_start(&self, span: Span) {
+        let _ = self.with((), |control| {
+            control.watch_start(span);
+            Ok(())
+        });
+    }
+
+    /// Asks a connection's peer how it stands; `false`: it cannot be asked.
+    pub fn status_ask(&self, connection: Handle) -> bool {
+        self.with(false, |control| Ok(control.status_ask(connection))).unwrap_or(false)
+    }
+
+    /// What the peer has said since it was asked last.
+    pub fn status_of_peer(&self, connection: Handle) -> Option<StatusHello> {
+        self.with((), |control| Ok(control.status_of_peer(connection))).ok().flatten()
+    }
+
+    /// Leaves our own status of a connection, for whoever asks.
+    pub fn status_leave(&self, connection: Handle, status: &StatusHello) {
+        let _ = self.with((), |control| {
+            control.status_leave(connection, status);
+            Ok(())
+        });
+    }
+
+    /// The next connection, from number `from` on, of which a status is wanted.
+    pub fn status_wanted(&self, from: u32) -> Option<Handle> {
+        self.with((), |control| Ok(control.status_wanted(from))).ok().flatten()
     }
 
     /// Whether the thread runs: from open, or the first use after it ended, until the last

@@ -20,6 +20,7 @@ use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
 use super::peer::{NAME_BYTES, Peer};
 use super::stalls::Rounds;
+use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use crate::base::sync::AtomicU64;
@@ -44,6 +45,9 @@ pub(super) const TOKEN_GREETING: u64 = 4 << 32;
 pub(super) const TOKEN_STREAM: u64 = 5 << 32;
 /// The index is that of the lane's place in its table, times [`STREAMS_MAX`], and the stream.
 pub(super) const TOKEN_LANE: u64 = 6 << 32;
+
+/// The report door itself, or with index 1 who has come in.
+pub(super) const TOKEN_REPORT: u64 = 7 << 32;
 
 /// How often we look again for what no descriptor announces: a full event queue, a full backlog.
 pub(super) const RETRY: Span = Span::millis(1);
@@ -220,6 +224,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub hearing_next: Instant,
     /// When data streams are looked at for vanished packets, and which.
     pub stalls: Rounds,
+    /// How connections stand, for people.
+    pub statuses: Statuses,
     /// The thread sleeps too long, and must be woken to look at the time.
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
@@ -300,6 +306,7 @@ impl<M: LinkMemory> Control<M> {
             looked: Instant(0),
             hearing_next: Instant(u64::MAX),
             stalls: Rounds::NONE,
+            statuses: Statuses::new(connections),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
             spare: Some(File::open("/dev/null").map_err(system)?),
@@ -331,6 +338,7 @@ impl<M: LinkMemory> Control<M> {
                 TOKEN_GREETING => self.greeting_ready(index),
                 TOKEN_STREAM => self.stream_ready(index),
                 TOKEN_LANE => self.lane_ready(index),
+                TOKEN_REPORT => self.report_ready(index),
                 _ => {}
             }
         }
@@ -370,6 +378,7 @@ impl<M: LinkMemory> Control<M> {
         self.liveness(now);
         self.outages_look(now);
         self.stalls_look(now);
+        self.watch_look(now);
     }
 
     /// Ends handshakes that take too long, and dials again where it is time.

@@ -29,6 +29,8 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Addresses(list), _) => self.addresses(link, list),
             (Frame::Ping(ping), _) => self.pinged(link, ping),
             (Frame::Pong(pong), _) => self.ponged(link, pong),
+            (Frame::StatusAsk(ask), _) => self.status_asked(link, ask),
+            (Frame::Status(said), _) => self.status_said(link, said),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
             | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
             | (Frame::StreamHello(..), _) => self.nonsense(link),

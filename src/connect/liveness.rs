@@ -121,6 +121,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn hearing_start(&mut self, index: u32) {
         let deadline = self.config.peer_deadline;
         let now = self.now();
+        self.watch_arm(now);
         let link = &mut self.links[index as usize];
         link.hearing = Hearing::start(now, deadline, link.nonce as u8);
         link.pings = deadline != Span(0) && link.peer_nonce != 0;

@@ -69,6 +69,8 @@ pub struct Received {
 pub struct Credentials {
     /// Process id in this process's namespace; 0: not visible from here.
     pub pid: i32,
+    /// User id in this process's namespace.
+    pub uid: u32,
 }
 
 /// One socket.
@@ -161,7 +163,7 @@ impl Socket {
         // SAFETY: a plain structure of integers, for which zero is a value.
         let mut peer: libc::ucred = unsafe { zeroed() };
         self.option(libc::SO_PEERCRED, &mut peer)?;
-        Ok(Credentials { pid: peer.pid })
+        Ok(Credentials { pid: peer.pid, uid: peer.uid })
     }
 
     /// A descriptor that becomes readable when the process at the other end ends. A socket alone

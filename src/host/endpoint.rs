@@ -12,6 +12,7 @@ use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
+use super::stall::Stalls;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
@@ -24,7 +25,8 @@ use crate::memory::WakeFd;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
-    DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
+    DataMrs, Incoming, LaneView, Outcome, Outgoing, Progress, RequestError, RequestId, Stats,
+    SubmitError,
 };
 use std::sync::Arc;
 
@@ -70,6 +72,7 @@ pub struct Endpoint {
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,
     pub(super) opened: std::time::Instant,
+    pub(super) stalls: Stalls,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
 }
@@ -142,6 +145,7 @@ impl Endpoint {
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
         let index = self.take_into_use(connection)?;
+        self.stalls.unseen = true;
         each!(&mut self.machine, endpoint => endpoint.isend(index, message))
     }
 
@@ -153,6 +157,7 @@ impl Endpoint {
         buffers: &[Incoming],
     ) -> Result<RequestId, SubmitError> {
         let index = self.take_into_use(connection)?;
+        self.stalls.unseen = true;
         each!(&mut self.machine, endpoint => endpoint.irecv(index, buffers))
     }
 
@@ -182,6 +187,9 @@ impl Endpoint {
     pub fn progress(&mut self) -> Progress {
         if self.events.has_some() {
             self.events_take();
+        }
+        if self.stalls.watch.is_due() || self.is_alone_and_due() {
+            self.stalls_look();
         }
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
         let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
@@ -373,6 +381,9 @@ impl Endpoint {
         if self.progress().events != 0 || rung {
             return false;
         }
+        if self.stalls.unseen {
+            self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
+        }
         match &mut self.machine {
             Machine::Host(endpoint) => endpoint.look_around() && endpoint.rail_mut().arm(),
             Machine::Loopback(_) => false,
@@ -382,6 +393,18 @@ impl Endpoint {
     /// Counts since open.
     pub fn stats(&self) -> Stats {
         each!(&self.machine, endpoint => *endpoint.stats())
+    }
+
+    /// How a rail of a connection is; `None`: it has none of that number. An error: the connection
+    /// is closed.
+    pub fn rail_view(
+        &mut self,
+        connection: Handle,
+        rail: u32,
+    ) -> Result<Option<LaneView>, SubmitError> {
+        let index = self.take_into_use(connection)?;
+        let lane = u8::try_from(rail).unwrap_or(u8::MAX);
+        Ok(each!(&self.machine, endpoint => endpoint.lane_view(index, lane)))
     }
 
     /// Ends everything: connections, listeners, the side band's thread.

@@ -22,6 +22,7 @@ pub(crate) mod owned;
 mod parts;
 pub mod settings;
 pub mod shared;
+pub mod stall;
 
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;

@@ -14,12 +14,13 @@ use super::options::{self, Options};
 use super::own::Own;
 use super::settings::Environment;
 use super::shared::{Half, RailDomain, SetUp, Shared};
+use super::stall::Stalls;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
-use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake, Watch};
 use crate::fabric::{Domain, DownCause, Provider, RailKey};
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
 use crate::provider::loopback::Loopback;
@@ -153,7 +154,7 @@ impl Parts {
             wake: Arc::clone(&wake),
             kernel_copy: environment.kernel_copy,
         };
-        let linger = environment.peer_timeout;
+        let (linger, stall) = (environment.peer_timeout, environment.stall);
         let (device, rails, addresses) = (options.device, network.rails, network.addresses);
         let config = band_config(environment, network, &options, template, &wake);
         let shared_tables = BandTables {
@@ -164,6 +165,9 @@ impl Parts {
         let band = Band::open(config, shared_tables, memory);
         let band = band.map_err(OpenError::Band)?;
         news::opened(device, rails, &addresses, band.node_id());
+        let watch = band.watch().unwrap_or_default();
+        let stalls = Stalls::new(watch, stall, limits.connections_max as usize);
+        band.watch_start(stalls.look_span());
         let set_up = SetUp::Band(band);
         let (generations, domain) = (tables.generations, RailDomain::Host(domain));
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
@@ -177,6 +181,7 @@ impl Parts {
             generations,
             linger,
             opened: Instant::now(),
+            stalls,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
         })
@@ -240,7 +245,7 @@ impl Parts {
         let node_id = self.environment.node_id.or_else(|| crate::connect::node_id().ok());
         let nowhere = Rails { shm: false, tcp: false };
         news::opened(DeviceKind::Loopback, nowhere, &AddressList::EMPTY, node_id.unwrap_or(0));
-        let Parts { regions, tables, half, heap, wake, .. } = self;
+        let Parts { regions, tables, half, heap, wake, environment, .. } = self;
         let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);
         let shared = Shared {
@@ -253,6 +258,9 @@ impl Parts {
             generations,
         };
         let machine = Machine::Loopback(machine);
+        let watch = Arc::new(Watch::default());
+        let connections = limits.connections_max as usize;
+        let stalls = Stalls::new(watch, environment.stall, connections);
         // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
         let shared = unsafe { Half::put(half, shared) };
         Ok(Endpoint {
@@ -265,6 +273,7 @@ impl Parts {
             generations,
             linger: Span::millis(0),
             opened: Instant::now(),
+            stalls,
             shared,
         })
     }

@@ -121,6 +121,12 @@ pub const SETTINGS: &[Setting] = &[
                  eighths of it end a link or connection whose data nobody acknowledges",
     },
     Setting {
+        name: "CROSSTIE_STALL_MS",
+        default: "10000",
+        unit: "milliseconds",
+        effect: "how old a request must be to be reported as stalled, once; 0: never",
+    },
+    Setting {
         name: "CROSSTIE_NODE_ID",
         default: "from the boot id",
         unit: "up to 16 hexadecimal digits",
@@ -181,6 +187,8 @@ pub struct Environment {
     pub key_file: Option<PathBuf>,
     /// How long a peer on another host may be silent.
     pub peer_timeout: Span,
+    /// How old a request must be to be reported; zero: none is.
+    pub stall: Span,
     /// Our host's number, if not the kernel's.
     pub node_id: Option<u64>,
 }
@@ -198,6 +206,7 @@ impl Default for Environment {
             tcp_thread_cpus: 0,
             key_file: None,
             peer_timeout: Span::millis(10_000),
+            stall: Span::millis(10_000),
             node_id: None,
         }
     }
@@ -249,6 +258,7 @@ pub fn environment() -> Environment {
         key_file: path("CROSSTIE_KEY_FILE"),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
+        stall: among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),
         node_id: understood("CROSSTIE_NODE_ID", node_id),
     }
 }
@@ -257,6 +267,9 @@ pub fn environment() -> Environment {
 const CONNECT_TIMEOUT_MS: RangeInclusive<u64> = 1..=86_400_000;
 /// From what a ping needs on a busy host, to a day.
 const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
+
+/// From never to a day.
+const STALL_MS: RangeInclusive<u64> = 0..=86_400_000;
 
 fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
     if range.contains(&value) {

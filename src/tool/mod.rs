@@ -1,4 +1,5 @@
-//! The program `crosstie`: measures, tells what this host offers, runs simulated schedules.
+//! The program `crosstie`: measures, tells what this host offers and what a process waits for, runs
+//! simulated schedules.
 //!
 //! One subcommand is one file or folder. Each takes its arguments and returns what to tell the
 //! user when it fails; it writes results to standard output, everything else to standard error.
@@ -16,6 +17,7 @@ pub mod perf;
 pub mod plot;
 mod progress;
 pub mod rendezvous;
+pub mod report;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
 mod table;
@@ -37,6 +39,7 @@ usage: crosstie COMMAND [OPTION...]
 
   perf     measure latency, bandwidth, message rate and set-up between two processes
   info     say which devices this host has, and what is unavailable and why
+  report   say what the open requests of a running process wait for
   sim      run simulated schedules with faults against a plain model
 
   crosstie COMMAND --help    options of one command
@@ -67,11 +70,12 @@ fn run(args: &[String]) -> Result<i32, Failure> {
         perf::PEER_COMMAND => perf::run_peer(rest),
         "info" => info::run(rest),
         info::READER_COMMAND => info::run_reader(rest),
+        "report" => report::run(rest),
         "sim" => return Ok(sim::run(rest)),
         "--version" | "-V" => write_out(concat!("crosstie ", env!("CARGO_PKG_VERSION"), "\n")),
         "--help" | "-h" | "help" => write_out(USAGE),
         other => {
-            let hint = arguments::hint(other, ["perf", "info", "sim"].into_iter());
+            let hint = arguments::hint(other, ["perf", "info", "report", "sim"].into_iter());
             Err(std::format!("unknown command `{other}`{hint}; `crosstie --help` lists them"))
         }
     }?;

@@ -179,6 +179,12 @@ impl<P: Provider> Endpoint<'_, P> {
         &mut self.carried[first..first + (1 << self.lane_bits)]
     }
 
+    /// The same, to look at.
+    pub(super) fn carried_of(&self, send_at: usize) -> &[u64] {
+        let (first, _) = self.carried_place(send_at);
+        &self.carried[first..first + (1 << self.lane_bits)]
+    }
+
     /// The stripes of a send that the peer has said it has.
     #[inline]
     pub(super) fn arrived_mut(&mut self, send_at: usize) -> &mut u64 {

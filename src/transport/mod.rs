@@ -48,6 +48,7 @@ mod records;
 pub mod request;
 pub mod schedule;
 mod slots;
+pub mod snapshot;
 pub mod stats;
 mod straight;
 mod stripes;

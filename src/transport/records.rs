@@ -205,6 +205,9 @@ pub struct Connection {
     /// Slots and cells of ours that have not landed.
     pub lines_flying: u32,
     pub state_sequence: u32,
+    /// What the watch looks at to see that something moves, and when it last did.
+    pub moved: u32,
+    pub moved_at: u16,
     pub cells: [KnownRegion; CELLS],
 }
 
@@ -298,6 +301,8 @@ impl Connection {
         state_flying: false,
         lines_flying: 0,
         state_sequence: 0,
+        moved: 0,
+        moved_at: 0,
         cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
             CELLS],
     };
@@ -342,6 +347,8 @@ pub struct SendRecord {
     pub stripes: u8,
     /// The peer says that it has the message.
     pub delivered: bool,
+    /// When the watch saw it first, and whether it was reported.
+    pub seen: u16,
     pub error: Option<RequestError>,
 }
 
@@ -363,6 +370,7 @@ impl SendRecord {
         next: NIL,
         stripes: 0,
         delivered: false,
+        seen: 0,
         error: None,
     };
 }
@@ -383,6 +391,8 @@ pub struct GroupRecord {
     pub done: u8,
     /// The user wants it back.
     pub cancel: bool,
+    /// As that of a send.
+    pub seen: u16,
     pub error: Option<RequestError>,
 }
 
@@ -396,6 +406,7 @@ impl GroupRecord {
         bound: 0,
         done: 0,
         cancel: false,
+        seen: 0,
         error: None,
     };
 }

@@ -10,6 +10,8 @@ use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::loopback::{self, Loopback};
 use crate::transport::limits::CREDITS;
 use crate::transport::mr::vouched;
+use crate::transport::snapshot::Tick;
+use crate::wire::status::Waits;
 use std::vec;
 use std::vec::Vec;
 
@@ -353,4 +355,88 @@ fn peer_that_repeats_a_delivery_number_fails_the_connection() {
     assert_eq!(pair.finish(second).result, Ok(())); // the bytes came; the number is the lie
     let room = [incoming(to, &target, 0)];
     assert_eq!(pair.endpoint.irecv(B, &room), Err(SubmitError::Failed(RequestError::Protocol)));
+}
+
+/// What a request of a connection waits for, as the watch sees it first.
+fn waits(pair: &mut Pair<'_>, of: ConnectionIndex) -> Vec<Waits> {
+    let tick = Tick::of(100, 10);
+    pair.endpoint.watch(of, tick);
+    let requests = 0..2 * LIMITS.requests_max;
+    let found = requests.filter_map(|at| pair.endpoint.request_status(of, at, tick));
+    found.map(|request| request.waits()).collect()
+}
+
+#[test]
+fn snapshot_says_what_each_request_waits_for() {
+    for pull in [true, false] {
+        let mut block = block();
+        let mut pair = Pair::open(&mut block, pull);
+        let mut source = pattern(LONG, 9);
+        let from = pair.register(&mut source);
+        let mut target = vec![0u8; LONG];
+        let to = pair.register(&mut target);
+        // nothing is offered, then a receive with another tag, then the right one
+        let send = pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
+        pair.endpoint.progress(Instant(0), BUDGET);
+        let expected = if pull { Waits::Reading } else { Waits::Slot };
+        assert_eq!(waits(&mut pair, A), [expected]);
+        let wrong = pair.endpoint.irecv(B, &[incoming(to, &target[..8], 8)]).unwrap();
+        let right = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+        for _ in 0..10 {
+            pair.endpoint.progress(Instant(0), BUDGET);
+        }
+        let expected = if pull { Waits::Reading } else { Waits::Tag };
+        assert_eq!(waits(&mut pair, A), [expected]);
+        assert_eq!(waits(&mut pair, B), [Waits::Message, Waits::Older]);
+        let standing = pair.endpoint.status(B, Tick::of(100, 10));
+        assert_eq!((standing.status.receives, standing.status.tag(0)), (2, 8));
+        assert_eq!(standing.status.unexpected, u16::from(pull));
+        pair.endpoint.isend(A, outgoing(from, &source[..8], 8)).unwrap();
+        for request in [wrong, right, send] {
+            assert_eq!(pair.finish(request).result, Ok(()));
+        }
+        assert_eq!((waits(&mut pair, A), waits(&mut pair, B)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn stalled_request_is_given_once_when_it_is_old_enough() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, true);
+    let mut target = [0u8; 64];
+    let to = pair.register(&mut target);
+    pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+    let at = |ms| Tick::of(ms, 10);
+    assert_eq!(pair.endpoint.watch(B, at(1000)).unreported_ms, 0);
+    assert_eq!(pair.endpoint.watch(B, at(1400)).unreported_ms, 400);
+    assert_eq!(pair.endpoint.next_stalled(B, 500, at(1400)), None);
+    let request = pair.endpoint.next_stalled(B, 500, at(1500)).unwrap();
+    assert_eq!((request.age_ms, request.tag, request.waits()), (500, 7, Waits::Message));
+    assert_eq!(pair.endpoint.next_stalled(B, 500, at(1600)), None);
+    let watched = pair.endpoint.watch(B, at(1700));
+    assert_eq!((watched.open, watched.oldest_ms, watched.unreported_ms), (1, 700, 0));
+}
+
+/// A slot that was written and is not there: what both sides say is told apart from a receive that
+/// was never posted.
+#[test]
+fn lost_slot_shows_in_what_both_sides_say() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, false);
+    let mut source = pattern(LONG, 9);
+    let from = pair.register(&mut source);
+    let mut target = vec![0u8; LONG];
+    let to = pair.register(&mut target);
+    pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+    for _ in 0..10 {
+        pair.endpoint.progress(Instant(0), BUDGET);
+    }
+    pair.endpoint.mailboxes.clear(A.as_usize());
+    pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
+    for _ in 0..10 {
+        pair.endpoint.progress(Instant(0), BUDGET);
+    }
+    assert_eq!(waits(&mut pair, A), [Waits::Slot]);
+    let [ours, theirs] = [A, B].map(|of| pair.endpoint.status(of, Tick::of(100, 10)).status);
+    assert!(theirs.slots_next > ours.group_next);
 }

@@ -5,6 +5,7 @@
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
 #![forbid(unsafe_code)]
 
+use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 
 /// First four bytes of every frame.
@@ -59,6 +60,10 @@ pub enum FrameKind {
     Pong = 10,
     /// Either way, once, after the writer's hello: all its addresses (since minor 1).
     Addresses = 11,
+    /// Either way: how does this connection stand with you? (since minor 1)
+    StatusAsk = 12,
+    /// The answer to a `StatusAsk`, with its number (since minor 1).
+    Status = 13,
 }
 
 wire_struct! {
@@ -100,6 +105,8 @@ impl FrameHeader {
             9 => FrameKind::Ping,
             10 => FrameKind::Pong,
             11 => FrameKind::Addresses,
+            12 => FrameKind::StatusAsk,
+            13 => FrameKind::Status,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -375,6 +382,10 @@ pub enum Frame {
     Pong(PingHello),
     /// All addresses of the writer.
     Addresses(AddressList),
+    /// How does this connection stand with you?
+    StatusAsk(StatusAsk),
+    /// So.
+    Status(StatusHello),
 }
 
 impl Frame {
@@ -400,6 +411,8 @@ impl Frame {
             FrameKind::Ping => Frame::Ping(PingHello::from_bytes(prefix(body)?)),
             FrameKind::Pong => Frame::Pong(PingHello::from_bytes(prefix(body)?)),
             FrameKind::Addresses => Frame::Addresses(AddressList::decode(body)?),
+            FrameKind::StatusAsk => Frame::StatusAsk(StatusAsk::from_bytes(prefix(body)?)),
+            FrameKind::Status => Frame::Status(StatusHello::decode(body)?),
         })
     }
 
@@ -426,6 +439,8 @@ impl Frame {
                 let length = list.encode(&mut body);
                 record(FrameKind::Addresses, &body[..length], out)
             }
+            Frame::StatusAsk(body) => record(FrameKind::StatusAsk, &body.encode(), out),
+            Frame::Status(body) => record(FrameKind::Status, &body.encode(), out),
         }
     }
 }
@@ -489,7 +504,7 @@ mod tests {
         resume: 17,
     };
 
-    fn frames() -> [Frame; 11] {
+    fn frames() -> [Frame; 13] {
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -513,6 +528,8 @@ mod tests {
             Frame::Ping(PingHello { number: 17 }),
             Frame::Pong(PingHello { number: 18 }),
             Frame::Addresses(AddressList { count: 2, ..AddressList::EMPTY }),
+            Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21 }),
+            Frame::Status(StatusHello::ZERO),
         ]
     }
 
@@ -579,7 +596,7 @@ mod tests {
                 // half-way plausible, so that the decoder gets past its first checks
                 bytes[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
                 bytes[4..6].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
-                bytes[8..10].copy_from_slice(&((next() % 13) as u16).to_le_bytes());
+                bytes[8..10].copy_from_slice(&((next() % 15) as u16).to_le_bytes());
                 bytes[10..12].copy_from_slice(&((next() % 256) as u16).to_le_bytes());
             }
             let length = next() as usize % (bytes.len() + 1);

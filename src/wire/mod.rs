@@ -15,6 +15,7 @@ pub mod immediate;
 pub mod report;
 pub mod slot;
 pub mod state;
+pub mod status;
 pub mod stream;
 
 /// Wire major version: peers with another one are refused.

@@ -1,0 +1,252 @@
+//! The door at which `crosstie report` asks: a socket of each endpoint under an abstract name that
+//! has the process's id in it. The side band's thread answers, whatever the program does, and
+//! answers its own user and root alone.
+//!
+//! The caller drives: each of its records asks for the next connection, and is answered with one
+//! record. Its first question has both sides of every connection asked how they stand.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::connection::Phase;
+use super::control::{Control, TOKEN_REPORT};
+use super::memory::LinkMemory;
+use super::os;
+use super::peer::TextBuffer;
+use super::socket::{Name, Socket};
+use crate::wire::status::{Status, StatusHello};
+use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
+use core::fmt::Write;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::string::String;
+use std::thread;
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+const NAME: &str = "crosstie-report";
+/// Magic and version: question and answer must come from the same wire version.
+const MAGIC: u32 = u32::from_le_bytes(*b"XTRP") ^ (WIRE_MAJOR as u32) << 8 ^ WIRE_MINOR as u32;
+/// A question: magic, and the number of the connection from which on the next is asked for.
+const QUESTION_BYTES: usize = 8;
+/// The number of the first question.
+const BEGIN: u32 = u32::MAX;
+/// An answer: magic, the connection's number or [`BEGIN`] for none, whether the peer has said
+/// anything, length of its name, ours, the peer's, the name.
+const HEAD_BYTES: usize = 16;
+const PEER_BYTES_MAX: usize = 128;
+const ANSWER_BYTES_MAX: usize = HEAD_BYTES + 2 * Status::SIZE + PEER_BYTES_MAX;
+/// Questions answered at a time, so that one caller cannot hold the lock.
+const QUESTIONS_MAX: usize = 16;
+
+/// The door, and who stands in it: one at a time.
+#[derive(Debug)]
+pub(super) struct ReportDoor {
+    door: Option<Socket>,
+    caller: Option<Socket>,
+}
+
+impl ReportDoor {
+    /// Not open.
+    pub const CLOSED: ReportDoor = ReportDoor { door: None, caller: None };
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// Opens the door; an endpoint without one works.
+    pub fn report_open(&mut self) {
+        let mut bytes = [0; 80];
+        let mut text = TextBuffer::new(&mut bytes);
+        let (pid, id) = (std::process::id(), self.endpoint_id as u64);
+        let _ = write!(text, "{NAME}-{pid}-{id:016x}");
+        let length = text.length();
+        let Some(name) = Name::abstract_of(&bytes[..length]) else { return };
+        let Ok(door) = Socket::listen(&name) else { return };
+        if self.poller.add(door.as_fd(), TOKEN_REPORT).is_ok() {
+            self.statuses.report_door.door = Some(door);
+        }
+    }
+
+    /// Somebody knocks (0), or asks (1).
+    pub fn report_ready(&mut self, index: u32) {
+        if index == 0 {
+            return self.report_answer_door();
+        }
+        for _ in 0..QUESTIONS_MAX {
+            let Some(caller) = &self.statuses.report_door.caller else { return };
+            let mut question = [0; QUESTION_BYTES];
+            match caller.receive(&mut question) {
+                Ok(received) if received.length == QUESTION_BYTES => self.report_asked(question),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(_) | Err(_) => return self.report_goodbye(),
+            }
+        }
+    }
+
+    fn report_answer_door(&mut self) {
+        let Some(Ok(caller)) = self.statuses.report_door.door.as_ref().map(Socket::accept) else {
+            return;
+        };
+        let known = caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == os::user());
+        if !known {
+            return;
+        }
+        self.report_goodbye();
+        if self.poller.add(caller.as_fd(), TOKEN_REPORT | 1).is_ok() {
+            self.statuses.report_door.caller = Some(caller);
+        }
+    }
+
+    fn report_goodbye(&mut self) {
+        if let Some(caller) = self.statuses.report_door.caller.take() {
+            self.poller.remove(caller.as_fd());
+        }
+    }
+
+    fn report_asked(&mut self, question: [u8; QUESTION_BYTES]) {
+        let [a, b, c, d, from @ ..] = question;
+        if u32::from_le_bytes([a, b, c, d]) != MAGIC {
+            return self.report_goodbye();
+        }
+        let from = u32::from_le_bytes(from);
+        let mut answer = [0; ANSWER_BYTES_MAX];
+        answer[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        answer[4..8].copy_from_slice(&BEGIN.to_le_bytes());
+        let mut length = HEAD_BYTES;
+        if from == BEGIN {
+            self.report_begin();
+        } else if let Some(index) = self.report_next(from) {
+            length = self.report_entry(index, &mut answer);
+        }
+        let Some(caller) = &self.statuses.report_door.caller else { return };
+        if caller.send(&answer[..length], &[]).is_err() {
+            self.report_goodbye();
+        }
+    }
+
+    /// Has everybody say how they stand.
+    fn report_begin(&mut self) {
+        let mut from = 0;
+        while let Some(index) = self.report_next(from) {
+            from = index + 1;
+            self.status_want(index);
+            let handle = self.connections[index as usize].handle(index);
+            self.status_ask(handle);
+        }
+    }
+
+    fn report_next(&self, from: u32) -> Option<u32> {
+        let open = |index: &u32| {
+            let connection = &self.connections[*index as usize];
+            connection.phase == Phase::Open && !connection.closed_here
+        };
+        (from..self.connections.len() as u32).find(open)
+    }
+
+    fn report_entry(&mut self, index: u32, answer: &mut [u8; ANSWER_BYTES_MAX]) -> usize {
+        let handle = self.connections[index as usize].handle(index);
+        let ours = self.status_own(index);
+        let theirs = self.status_of_peer(handle);
+        answer[4..8].copy_from_slice(&index.to_le_bytes());
+        answer[8] = theirs.is_some().into();
+        let (ours_at, theirs_at) = (HEAD_BYTES, HEAD_BYTES + Status::SIZE);
+        answer[ours_at..theirs_at].copy_from_slice(&ours.encode());
+        let name_at = theirs_at + Status::SIZE;
+        answer[theirs_at..name_at].copy_from_slice(&theirs.unwrap_or_default().encode());
+        name_at + self.peer_text(handle, &mut answer[name_at..])
+    }
+}
+
+/// One connection of another process.
+#[derive(Clone, Debug)]
+pub struct ReportEntry {
+    /// Its number.
+    pub connection: u32,
+    /// Who its peer is.
+    pub peer: String,
+    /// How it stands.
+    pub ours: StatusHello,
+    /// How its peer says that it stands.
+    pub theirs: Option<StatusHello>,
+}
+
+/// Asks every endpoint of a process how its connections stand, and gives the peers `patience` to
+/// answer. Blocks. Needs the same network namespace, and the same user or root.
+///
+/// *Errors*: `NotFound`: the process has no endpoint that could be asked.
+pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>> {
+    let prefix = std::format!("@{NAME}-{pid}-");
+    let names = fs::read_to_string("/proc/net/unix")?;
+    let mut all = Vec::new();
+    let mut asked = Vec::new();
+    for name in names.lines().filter_map(|line| line.split_whitespace().last()) {
+        // connected sockets have the name too
+        if !name.starts_with(&prefix) || asked.contains(&name) {
+            continue;
+        }
+        asked.push(name);
+        if let Some(door) = Name::abstract_of(&name.as_bytes()[1..]) {
+            all.push(report_of(&Socket::connect(&door)?, patience)?);
+        }
+    }
+    if asked.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(all)
+}
+
+fn report_of(socket: &Socket, patience: Duration) -> io::Result<Vec<ReportEntry>> {
+    let user = socket.credentials()?.uid;
+    if user != os::user() && os::user() != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let deadline = Instant::now() + patience + Duration::from_secs(2);
+    ask(socket, BEGIN, deadline)?;
+    thread::sleep(patience);
+    let (mut entries, mut from) = (Vec::new(), 0);
+    while let Some(entry) = ask(socket, from, deadline)? {
+        from = entry.connection + 1;
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+fn ask(socket: &Socket, from: u32, deadline: Instant) -> io::Result<Option<ReportEntry>> {
+    let mut question = [0; QUESTION_BYTES];
+    question[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    question[4..].copy_from_slice(&from.to_le_bytes());
+    socket.send(&question, &[])?;
+    let mut answer = [0; ANSWER_BYTES_MAX];
+    loop {
+        match socket.receive(&mut answer) {
+            Ok(received) => return decode(&answer[..received.length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() > deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn decode(answer: &[u8]) -> io::Result<Option<ReportEntry>> {
+    let word = |at: usize| answer.get(at..at + 4).and_then(|b| b.try_into().ok());
+    if word(0).map(u32::from_le_bytes) != Some(MAGIC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let connection = word(4).map_or(BEGIN, u32::from_le_bytes);
+    if connection == BEGIN {
+        return Ok(None);
+    }
+    let status = |at: usize| {
+        let bytes = answer.get(at..).unwrap_or_default();
+        StatusHello::decode(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    };
+    let ours = status(HEAD_BYTES)?;
+    let theirs = status(HEAD_BYTES + Status::SIZE)?;
+    let name = answer.get(HEAD_BYTES + 2 * Status::SIZE..).unwrap_or_default();
+    let peer = String::from_utf8_lossy(name).into_owned();
+    Ok(Some(ReportEntry { connection, peer, ours, theirs: (answer[8] != 0).then_some(theirs) }))
+}

@@ -1,0 +1,329 @@
+//! Requests that do not end are reported, with what both sides say of them. The data thread looks
+//! at its requests when the side band's thread tells it to, a few times in the time after which a
+//! request counts as stalled; it then asks the peer, and waits a second at most for the answer.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::endpoint::Endpoint;
+use super::log::{Level, say};
+use super::machine::{Machine, each};
+use super::shared::SetUp;
+use crate::base::ids::ConnectionIndex;
+use crate::base::slab::Handle;
+use crate::base::units::Span;
+use crate::connect::{Band, TextBuffer, Watch};
+use crate::diagnose::stall::{Answer, Named, Side, Stall};
+use crate::transport::snapshot::Tick;
+use crate::wire::status::{STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusHello};
+use core::fmt::{self, Write};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// How long the peer's answer is waited for before a report goes without it.
+const ANSWER_MS: u64 = 1_000;
+/// Looks within the time after which a request counts as stalled.
+const LOOKS: u64 = 8;
+/// The time between looks where nothing is reported.
+const LOOK_MS_DEFAULT: u64 = 1_250;
+const LOOK_MS_MAX: u64 = 10_000;
+/// Calls of progress for each of which the clock is read, where no thread says when to look.
+const POLLS: u32 = 1024;
+/// Requests of one connection that are reported one by one; of the others their number.
+const SENTENCES_MAX: u32 = 4;
+/// Longest sentence in bytes; what is longer is cut.
+const SENTENCE_BYTES_MAX: usize = 1_280;
+const PEER_BYTES_MAX: usize = 128;
+
+/// What the data thread remembers of stalls.
+pub(super) struct Stalls {
+    /// Shared with the side band's thread; one of its own where there is no side band.
+    pub(super) watch: Arc<Watch>,
+    /// Requests may be open that no look has seen.
+    pub(super) unseen: bool,
+    /// Where no side band's thread says when to look: calls of progress, and the next look.
+    polls: u32,
+    next_ms: u64,
+    stall_ms: u32,
+    look_ms: u32,
+    /// When the peer of each connection was asked for a report; 0: it was not.
+    asked_ms: Vec<u64>,
+}
+
+impl Stalls {
+    /// `after`: how old a request must be to be reported; zero: none is.
+    pub(super) fn new(watch: Arc<Watch>, after: Span, connections: usize) -> Stalls {
+        let stall_ms = after.0 / 1_000_000;
+        let look_ms = match stall_ms {
+            0 => LOOK_MS_DEFAULT,
+            stall_ms => (stall_ms / LOOKS).clamp(1, LOOK_MS_MAX),
+        };
+        Stalls {
+            watch,
+            unseen: false,
+            polls: 0,
+            next_ms: 0,
+            stall_ms: stall_ms as u32,
+            look_ms: look_ms as u32,
+            asked_ms: std::vec![0; connections],
+        }
+    }
+
+    /// Time between looks.
+    pub(super) fn look_span(&self) -> Span {
+        Span::millis(self.look_ms.into())
+    }
+
+    /// Counts calls of progress, and reads the clock now and then.
+    fn polled(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        if !self.polls.is_multiple_of(POLLS) {
+            return false;
+        }
+        let now_ms = self.watch.now_ms();
+        let due = now_ms >= self.next_ms;
+        if due {
+            self.next_ms = now_ms + u64::from(self.look_ms);
+        }
+        due
+    }
+
+    fn tick(&self, now_ms: u64) -> Tick {
+        Tick::of(now_ms, self.look_ms)
+    }
+}
+
+impl Endpoint {
+    fn band(&self) -> Option<&Band<super::link_memory::HostMemory>> {
+        match &self.shared.set_up {
+            SetUp::Band(band) => Some(band),
+            SetUp::Own(_) => None,
+        }
+    }
+
+    /// Whether it is time to look, where no side band says so.
+    #[inline(always)]
+    pub(super) fn is_alone_and_due(&mut self) -> bool {
+        matches!(self.machine, Machine::Loopback(_)) && self.stalls.polled()
+    }
+
+    fn handle_of(&self, index: u32) -> Handle {
+        Handle { index, generation: self.known[index as usize].generation }
+    }
+
+    /// Looks at all open requests.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn stalls_look(&mut self) {
+        let now_ms = self.stalls.watch.look();
+        let tick = self.stalls.tick(now_ms);
+        self.stalls.unseen = false;
+        let mut unreported = 0;
+        for index in 0..self.known.len() as u32 {
+            if !self.known[index as usize].in_use {
+                self.stalls.asked_ms[index as usize] = 0;
+                continue;
+            }
+            let connection = ConnectionIndex(index);
+            let watched = each!(&mut self.machine, endpoint => endpoint.watch(connection, tick));
+            unreported += watched.unreported;
+            // for who asks while our program is elsewhere
+            if watched.oldest_ms >= self.stalls.look_ms {
+                self.status_leave(self.handle_of(index), tick);
+            }
+            let stall_ms = self.stalls.stall_ms;
+            if stall_ms != 0 && watched.unreported_ms >= stall_ms {
+                self.stall_look(index, now_ms, tick);
+            } else {
+                self.stalls.asked_ms[index as usize] = 0;
+            }
+        }
+        let mut from = 0;
+        while let Some(handle) = self.band().and_then(|band| band.status_wanted(from)) {
+            from = handle.index + 1;
+            self.status_leave(handle, tick);
+        }
+        // what has been reported is no reason to wake a sleeper again
+        self.stalls.watch.busy_set(self.stalls.stall_ms != 0 && unreported != 0);
+    }
+
+    fn status_leave(&self, handle: Handle, tick: Tick) {
+        let known = &self.known[handle.index as usize];
+        let used = known.in_use && known.generation == handle.generation;
+        let status = if used { self.status_of(handle.index, tick) } else { StatusHello::ZERO };
+        if let Some(band) = self.band() {
+            band.status_leave(handle, &status);
+        }
+    }
+
+    fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
+        let connection = ConnectionIndex(index);
+        each!(&self.machine, endpoint => endpoint.status(connection, tick))
+    }
+
+    /// A connection has stalled requests: its peer is asked, then they are reported.
+    fn stall_look(&mut self, index: u32, now_ms: u64, tick: Tick) {
+        let handle = self.handle_of(index);
+        let asked_ms = self.stalls.asked_ms[index as usize];
+        if asked_ms == 0 {
+            if self.band().is_some_and(|band| band.status_ask(handle)) {
+                self.stalls.asked_ms[index as usize] = now_ms;
+            } else {
+                self.stall_report(index, None, 0, tick);
+            }
+            return;
+        }
+        let said = self.band().and_then(|band| band.status_of_peer(handle));
+        let known = |said: &StatusHello| said.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0;
+        let waited_ms = now_ms - asked_ms;
+        if said.as_ref().is_some_and(known) || waited_ms >= ANSWER_MS {
+            self.stalls.asked_ms[index as usize] = 0;
+            self.stall_report(index, said, waited_ms.max(1), tick);
+        }
+    }
+
+    /// Says the sentences of a connection's stalled requests. `asked_ms` 0: the peer was not asked.
+    fn stall_report(&mut self, index: u32, said: Option<StatusHello>, asked_ms: u64, tick: Tick) {
+        let ours = self.status_of(index, tick).status;
+        let mut name = [0; PEER_BYTES_MAX];
+        let peer = self.peer_name(index, &mut name);
+        let own = self.status_of_partner(index, tick);
+        let answer = answer_of(said.as_ref().or(own.as_ref()), asked_ms);
+        let (connection, stall_ms) = (ConnectionIndex(index), self.stalls.stall_ms);
+        let mut count = 0;
+        while let Some(request) = each!(&mut self.machine, endpoint => {
+            endpoint.next_stalled(connection, stall_ms, tick)
+        }) {
+            count += 1;
+            if count <= SENTENCES_MAX {
+                let stall = Stall { ours: &ours, request: &request, answer, peer };
+                sentence(format_args!("stalled: {stall}"));
+            }
+        }
+        if count > SENTENCES_MAX {
+            let more = count - SENTENCES_MAX;
+            sentence(format_args!("stalled: {more} more requests with {peer}"));
+        }
+    }
+
+    fn peer_name<'n>(&self, index: u32, name: &'n mut [u8; PEER_BYTES_MAX]) -> &'n str {
+        let length = self.shared.peer_text(self.handle_of(index), name);
+        core::str::from_utf8(&name[..length]).unwrap_or("a peer")
+    }
+
+    /// Where both ends are ours, the other one is known.
+    fn status_of_partner(&self, index: u32, tick: Tick) -> Option<StatusHello> {
+        match self.machine {
+            Machine::Host(_) => None,
+            Machine::Loopback(_) => {
+                let partner = self.known[index as usize].params.peer.connection as u32;
+                let mut said = self.status_of(partner, tick);
+                said.status.flags = STATUS_SNAPSHOT | STATUS_FRESH;
+                Some(said)
+            }
+        }
+    }
+
+    /// Writes what every open request waits for, a line each, and what the peers have said when
+    /// they were asked last; asks them again. Says how many requests are open.
+    ///
+    /// *Cost*: control path; a system call or two per connection with open requests.
+    pub fn report(&mut self, out: &mut dyn fmt::Write) -> Result<u32, fmt::Error> {
+        let now_ms = self.stalls.watch.look();
+        let tick = self.stalls.tick(now_ms);
+        let mut open = 0;
+        for index in 0..self.known.len() as u32 {
+            if !self.known[index as usize].in_use {
+                continue;
+            }
+            let connection = ConnectionIndex(index);
+            let watched = each!(&mut self.machine, endpoint => endpoint.watch(connection, tick));
+            open += watched.open;
+            if watched.open != 0 {
+                self.report_connection(index, tick, out)?;
+            }
+        }
+        Ok(open)
+    }
+
+    fn report_connection(
+        &mut self,
+        index: u32,
+        tick: Tick,
+        out: &mut dyn fmt::Write,
+    ) -> fmt::Result {
+        let handle = self.handle_of(index);
+        let ours = self.status_of(index, tick).status;
+        let said = self.band().and_then(|band| band.status_of_peer(handle));
+        let said = said.or(self.status_of_partner(index, tick));
+        if let Some(band) = self.band() {
+            band.status_ask(handle);
+        }
+        let mut name = [0; PEER_BYTES_MAX];
+        let peer = self.peer_name(index, &mut name);
+        let answer = answer_of(said.as_ref(), 0);
+        let connection = ConnectionIndex(index);
+        for at in 0..u32::MAX {
+            let requests = each!(&self.machine, endpoint => endpoint.limits().requests_max);
+            if at == 2 * requests {
+                break;
+            }
+            let request = each!(&self.machine, endpoint => {
+                endpoint.request_status(connection, at, tick)
+            });
+            if let Some(request) = request {
+                let stall = Stall { ours: &ours, request: &request, answer, peer };
+                writeln!(out, "connection {index}: {stall}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer_of(said: Option<&StatusHello>, asked_ms: u64) -> Answer<'_> {
+    match said {
+        Some(said) => Answer::Said(said),
+        None if asked_ms == 0 => Answer::NotAsked,
+        None => Answer::Silent(asked_ms as u32),
+    }
+}
+
+fn sentence(text: fmt::Arguments<'_>) {
+    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut buffer = TextBuffer::new(&mut bytes);
+    let _ = buffer.write_fmt(text);
+    let length = buffer.length();
+    say(Level::Warning, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
+}
+
+/// A connection of another process in words: both sides' oldest requests.
+pub fn describe(
+    ours: &StatusHello,
+    theirs: Option<&StatusHello>,
+    peer: &str,
+    out: &mut dyn fmt::Write,
+) -> fmt::Result {
+    let status: &Status = &ours.status;
+    if status.flags & STATUS_FRESH == 0 {
+        match status.silent_ms {
+            u32::MAX => writeln!(out, "  its program has made no call of progress yet")?,
+            ms => writeln!(out, "  its program made its last call of progress {ms} ms ago")?,
+        }
+    }
+    for request in [&ours.send, &ours.receive].into_iter().filter(|request| request.waits != 0) {
+        let answer = answer_of(theirs, 1_000);
+        writeln!(out, "  {}", Stall { ours: status, request, answer, peer })?;
+    }
+    match theirs {
+        None => writeln!(out, "  the peer says nothing"),
+        Some(theirs) => {
+            writeln!(out, "  {}", Side(theirs))?;
+            for request in [&theirs.send, &theirs.receive] {
+                if request.waits != 0 {
+                    writeln!(out, "  peer: {}", Named(request))?;
+                }
+            }
+            Ok(())
+        }
+    }
+}

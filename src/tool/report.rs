@@ -1,0 +1,65 @@
+//! `crosstie report`: what the open requests of a running process wait for, from both sides.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::{Failure, write_out};
+use crate::connect::{ReportEntry, reports};
+use crate::host::stall::describe;
+use core::fmt::Write;
+use std::io::ErrorKind;
+use std::string::{String, ToString};
+use std::time::Duration;
+
+/// How long data threads and peers get to say how they stand.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+
+const USAGE: &str = "\
+usage: crosstie report PID
+
+Says what the open requests of a process wait for, from both sides: each connection with its oldest
+send and receive, how its peer stands, and the class of a stall (doc/stalls.md). The process needs
+not cooperate: its side band answers, also while its program is stuck in code of its own. Run it as
+the same user or root, in the same network namespace; PID is as the process itself sees it.
+";
+
+/// Runs the command.
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let pid = match args {
+        [option] if option == "--help" || option == "-h" => return write_out(USAGE),
+        [pid] => pid.parse::<u32>().map_err(|_| std::format!("`{pid}` is no process id"))?,
+        _ => return Err(std::format!("one process id is expected\n\n{USAGE}")),
+    };
+    let endpoints = reports(pid, PATIENCE).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            std::format!("process {pid} has no endpoint here that could be asked")
+        }
+        ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::WouldBlock => std::format!(
+            "process {pid} does not answer: it is stopped, gets no processor, or has ended \
+             ({error})"
+        ),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::PermissionDenied => {
+            std::format!("process {pid} of another user does not answer ({error})")
+        }
+        _ => std::format!("process {pid}: {error}"),
+    })?;
+    let mut out = String::new();
+    for (number, entries) in endpoints.iter().enumerate() {
+        let _ = writeln!(out, "endpoint {number}: {} connection(s)", entries.len());
+        for entry in entries {
+            entry_write(entry, &mut out).map_err(|error| error.to_string())?;
+        }
+    }
+    write_out(&out)
+}
+
+fn entry_write(entry: &ReportEntry, out: &mut String) -> core::fmt::Result {
+    let status = &entry.ours.status;
+    let (peer, sends, receives) = (&entry.peer, status.sends, status.receives);
+    writeln!(
+        out,
+        "connection {} with {peer}: {sends} send(s), {receives} group(s) of receives open",
+        entry.connection
+    )?;
+    describe(&entry.ours, entry.theirs.as_ref(), peer, out)
+}

@@ -1,0 +1,443 @@
+//! How connections and their open requests stand, as plain data for whoever asks.
+//!
+//! The data path pays nothing for it: a request has its age from a *watch*, a pass over the records
+//! that the owner makes now and then. The watch stamps what it finds open for the first time with
+//! its own count, a *tick*, so that ages are at least as long as they say.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX};
+use super::matching;
+use super::rail::LaneState;
+use super::records::{ConnectionState, GroupRecord, NIL, SendRecord, SendState};
+use super::request::RequestError;
+use crate::base::ids::ConnectionIndex;
+use crate::base::seq::Seq;
+use crate::fabric::Provider;
+use crate::wire::GROUP_MAX;
+use crate::wire::status::{RailStanding, RequestStatus, Standing, Status, StatusHello, Waits};
+
+/// Ticks go from 1 to this, and start again.
+pub const TICKS: u16 = 0x7fff;
+/// Ages stop growing here, well before they would start again.
+const AGE_TICKS_MAX: u16 = 0x6000;
+/// Beside the tick in a record: the request has been reported.
+const REPORTED: u16 = 0x8000;
+
+/// A moment of the watch, and how long a tick is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Tick {
+    /// Its count, 1 to [`TICKS`].
+    pub at: u16,
+    /// Length of a tick in ms.
+    pub span_ms: u32,
+}
+
+impl Tick {
+    /// The tick of a time.
+    pub const fn of(now_ms: u64, span_ms: u32) -> Tick {
+        Tick { at: (now_ms / span_ms as u64 % TICKS as u64) as u16 + 1, span_ms }
+    }
+
+    /// Ticks since `then`.
+    const fn since(self, then: u16) -> u16 {
+        let (at, then) = (self.at, then & !REPORTED);
+        if at >= then { at - then } else { at + TICKS - then }
+    }
+
+    const fn ms_since(self, then: u16) -> u32 {
+        match then {
+            0 => 0,
+            then => self.since(then) as u32 * self.span_ms,
+        }
+    }
+
+    /// The tick `ticks` before.
+    const fn before(self, ticks: u16) -> u16 {
+        if self.at > ticks { self.at - ticks } else { self.at + TICKS - ticks }
+    }
+
+    /// Stamps what is open for the first time, and keeps old stamps from starting again; gives the
+    /// age in ms, and whether it has been reported.
+    const fn stamp(self, seen: &mut u16) -> (u32, bool) {
+        if *seen == 0 {
+            *seen = self.at;
+        }
+        if self.since(*seen) > AGE_TICKS_MAX {
+            *seen = self.before(AGE_TICKS_MAX) | *seen & REPORTED;
+        }
+        (self.ms_since(*seen), *seen & REPORTED != 0)
+    }
+}
+
+/// What a watch has found on one connection.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Watched {
+    /// Requests that are open.
+    pub open: u32,
+    /// Those of them that have not been reported.
+    pub unreported: u32,
+    /// Age of the oldest in ms.
+    pub oldest_ms: u32,
+    /// Age of the oldest that has not been reported, in ms; 0 also when there is none.
+    pub unreported_ms: u32,
+}
+
+impl Watched {
+    fn count(&mut self, (age_ms, reported): (u32, bool)) {
+        self.open += 1;
+        self.oldest_ms = self.oldest_ms.max(age_ms);
+        if !reported {
+            self.unreported += 1;
+            self.unreported_ms = self.unreported_ms.max(age_ms);
+        }
+    }
+}
+
+fn send_is_open(send: &SendRecord) -> bool {
+    !matches!(send.state, SendState::Free | SendState::Done)
+}
+
+fn group_is_open(group: &GroupRecord) -> bool {
+    !group.free && group.done != matching::full(group.count)
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// Looks at the open requests of a connection; those that it sees first begin to age.
+    ///
+    /// *Cost*: reads each record of the connection.
+    pub fn watch(&mut self, connection: ConnectionIndex, tick: Tick) -> Watched {
+        let index = connection.as_usize();
+        let mut watched = Watched::default();
+        let c = &self.connections[index];
+        if c.state == ConnectionState::Free {
+            return watched;
+        }
+        let moved = self.movement(index);
+        let c = &mut self.connections[index];
+        if c.moved != moved || c.moved_at == 0 {
+            (c.moved, c.moved_at) = (moved, tick.at);
+        }
+        tick.stamp(&mut c.moved_at);
+        let first = self.send_at(index, 0);
+        let end = first + self.limits.requests_max as usize;
+        for send in self.sends[first..end].iter_mut().filter(|send| send_is_open(send)) {
+            watched.count(tick.stamp(&mut send.seen));
+        }
+        for group in self.groups[first..end].iter_mut().filter(|group| group_is_open(group)) {
+            watched.count(tick.stamp(&mut group.seen));
+        }
+        watched
+    }
+
+    /// Changes whenever something moves on a connection.
+    fn movement(&self, index: usize) -> u32 {
+        let c = &self.connections[index];
+        let mut sum = 0u32;
+        for number in [
+            c.eager_number.0,
+            c.eager_expected.0,
+            c.send_number.0,
+            c.delivered_through.0,
+            c.arrived.through().0,
+            c.arrived.mask() as u32,
+            c.credits_through.0,
+            c.consumed.0,
+            c.group_next.0,
+            c.group_oldest.0,
+            c.state_seen,
+            c.report.seen,
+            u32::from(c.up),
+        ] {
+            sum = (sum ^ number).wrapping_mul(0x0100_0193).rotate_left(5);
+        }
+        sum
+    }
+
+    /// The next open request of a connection that is older than `age_ms` and was not given before.
+    pub fn next_stalled(
+        &mut self,
+        connection: ConnectionIndex,
+        age_ms: u32,
+        tick: Tick,
+    ) -> Option<RequestStatus> {
+        let index = connection.as_usize();
+        let old = |seen: u16| seen != 0 && seen & REPORTED == 0 && tick.ms_since(seen) >= age_ms;
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            if send_is_open(&self.sends[at]) && old(self.sends[at].seen) {
+                self.sends[at].seen |= REPORTED;
+                return Some(self.send_status(index, record, tick));
+            }
+            if group_is_open(&self.groups[at]) && old(self.groups[at].seen) {
+                self.groups[at].seen |= REPORTED;
+                return Some(self.group_status(index, record, tick));
+            }
+        }
+        None
+    }
+
+    /// One of the open requests of a connection: `at` goes over the records, sends first, to twice
+    /// [`super::Limits::requests_max`].
+    pub fn request_status(
+        &self,
+        connection: ConnectionIndex,
+        at: u32,
+        tick: Tick,
+    ) -> Option<RequestStatus> {
+        let (index, records) = (connection.as_usize(), self.limits.requests_max);
+        let record = (at % records) as u8;
+        let place = self.send_at(index, record);
+        match at / records {
+            0 if send_is_open(&self.sends[place]) => Some(self.send_status(index, record, tick)),
+            1 if group_is_open(&self.groups[place]) => Some(self.group_status(index, record, tick)),
+            _ => None,
+        }
+    }
+
+    /// How a connection stands, with its oldest requests.
+    pub fn status(&self, connection: ConnectionIndex, tick: Tick) -> StatusHello {
+        let index = connection.as_usize();
+        let mut hello = StatusHello { status: self.standing(index, tick), ..StatusHello::ZERO };
+        for at in 0..2 * self.limits.requests_max {
+            let Some(request) = self.request_status(connection, at, tick) else { continue };
+            let (place, count) = match request.waits().is_receive() {
+                true => (&mut hello.receive, &mut hello.status.receives),
+                false => (&mut hello.send, &mut hello.status.sends),
+            };
+            *count += 1;
+            let earlier = Seq(request.sequence).before(Seq(place.sequence));
+            let older = request.age_ms > place.age_ms
+                || (request.age_ms == place.age_ms && earlier && request.waits().is_receive());
+            if place.waits == 0 || older || request.record == self.connections[index].queue.head {
+                *place = request;
+            }
+        }
+        hello
+    }
+
+    fn standing(&self, index: usize, tick: Tick) -> Status {
+        let c = &self.connections[index];
+        let mut status = Status {
+            moved_ms: tick.ms_since(c.moved_at),
+            standing: match c.state {
+                ConnectionState::Free => Standing::None,
+                ConnectionState::Open => Standing::Open,
+                ConnectionState::Failing => Standing::Failing,
+                ConnectionState::Failed => Standing::Failed,
+                ConnectionState::Closing => Standing::Closing,
+            } as u8,
+            pull: c.pull.into(),
+            lane_count: c.lane_count,
+            up: c.up,
+            control: c.control,
+            control_blocked: c.control_blocked.into(),
+            queued: self.list_length(c.queue.head, |at| self.sends[self.send_at(index, at)].next),
+            unexpected: self
+                .list_length(c.unexpected.head, |at| self.held[self.held_at(index, at)].next),
+            eager_number: c.eager_number.0,
+            eager_expected: c.eager_expected.0,
+            send_number: c.send_number.0,
+            delivered_through: c.delivered_through.0,
+            arrived_through: c.arrived.through().0,
+            consumed: c.consumed.0,
+            credits_through: c.credits_through.0,
+            credits_given: c.credits_now().0,
+            group_oldest: c.group_oldest.0,
+            group_post: c.group_post.0,
+            slots_next: c.slots_next.0,
+            group_next: c.group_next.0,
+            epoch: c.epoch,
+            peer_epoch: c.peer_epoch,
+            failure: failure_number(c.failure.0),
+            ..Status::ZERO
+        };
+        if c.unexpected.head != NIL {
+            status.unexpected_tag = self.held[self.held_at(index, c.unexpected.head)].tag as u32;
+        }
+        for lane in 0..c.lane_count {
+            let entry = self.lane(index, lane);
+            let standing = match entry.state {
+                LaneState::Down => RailStanding::Down,
+                LaneState::Joining => RailStanding::Joining,
+                LaneState::Up => RailStanding::Up,
+                LaneState::Failing => RailStanding::Failing,
+                LaneState::Fenced => RailStanding::Fenced,
+            };
+            status.lane_set(lane.into(), entry.generation, standing);
+        }
+        self.oldest_group(index, &mut status);
+        status
+    }
+
+    fn oldest_group(&self, index: usize, status: &mut Status) {
+        let c = &self.connections[index];
+        if c.group_oldest == c.group_post {
+            return;
+        }
+        let at = self.group_at(index, c.group_oldest);
+        let group = &self.groups[at];
+        (status.group_count, status.group_bound) = (group.count, group.bound);
+        for receive in 0..usize::from(group.count) {
+            status.tag_set(receive, self.receives[at * GROUP_MAX + receive].label as i32);
+        }
+    }
+
+    fn list_length(&self, head: u8, next: impl Fn(u8) -> u8) -> u16 {
+        let (mut at, mut length) = (head, 0);
+        while at != NIL {
+            (at, length) = (next(at), length + 1);
+        }
+        length
+    }
+
+    fn send_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
+        let at = self.send_at(index, record);
+        let send = &self.sends[at];
+        let queued = send.state == SendState::Queued;
+        let number = if queued { self.connections[index].send_number } else { send.number };
+        RequestStatus {
+            length: send.length,
+            posted: send.posted,
+            written: send.written,
+            age_ms: tick.ms_since(send.seen),
+            tag: send.tag as u32,
+            sequence: number.0,
+            token: send.token,
+            generation: send.generation,
+            waits: self.send_waits(index, record) as u8,
+            stripes: send.stripes,
+            rails: self.send_rails(index, at),
+            record,
+            ..RequestStatus::ZERO
+        }
+    }
+
+    /// A bit for each lane that carries stripes which have not completed.
+    fn send_rails(&self, index: usize, at: usize) -> u8 {
+        let (send, c) = (&self.sends[at], &self.connections[index]);
+        let under_way = send.posted & !send.written;
+        if !c.fails_over() {
+            return u8::from(under_way != 0 || send.state == SendState::Waiting);
+        }
+        let carried = self.carried_of(at);
+        (0..c.lane_count).fold(0, |bits, lane| {
+            // what a failed lane has carried counts until the peer says what came
+            let failed =
+                matches!(self.lane(index, lane).state, LaneState::Failing | LaneState::Fenced);
+            let of_lane = carried[usize::from(lane)] & if failed { u64::MAX } else { under_way };
+            bits | u8::from(of_lane != 0) << lane
+        })
+    }
+
+    fn send_waits(&self, index: usize, record: u8) -> Waits {
+        let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
+        match send.state {
+            SendState::Free | SendState::Done => Waits::None,
+            SendState::Queued if c.control_blocked => Waits::Control,
+            SendState::Queued => self.queued_waits(index, record),
+            SendState::Writing => Waits::Stripes,
+            SendState::Waiting if c.pull => Waits::Reading,
+            SendState::Waiting if send.posted != send.written => Waits::Completion,
+            SendState::Waiting => Waits::Delivery,
+        }
+    }
+
+    fn queued_waits(&self, index: usize, record: u8) -> Waits {
+        let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
+        let head = c.queue.head == record;
+        let credit = c.may_consume(if c.pull { 0 } else { CREDITS_FOR_STARTS });
+        if c.pull {
+            return match head {
+                false => Waits::Turn,
+                true if credit && c.may_number() => Waits::Room,
+                true => Waits::Credit,
+            };
+        }
+        if c.group_count == 0 {
+            let short = send.length <= c.eager_bytes_max;
+            return match head {
+                false => Waits::Turn,
+                true if short && !credit => Waits::Credit,
+                true if short && u32::from(c.early) < EARLY_MAX => Waits::Room,
+                true => Waits::Slot,
+            };
+        }
+        let tags = (0..c.group_count).map(|at| self.slot_tag(index, c.group_next, at));
+        let start = c.may_consume(0) && c.may_number();
+        match matching::find(tags, c.group_bound, send.tag) {
+            None => Waits::Tag,
+            Some(_) if start => Waits::Room,
+            Some(_) => Waits::Credit,
+        }
+    }
+
+    fn group_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
+        let at = self.send_at(index, record);
+        let (group, c) = (&self.groups[at], &self.connections[index]);
+        let open = (0..group.count).find(|at| group.done >> at & 1 == 0).unwrap_or(0);
+        let receive = &self.receives[at * GROUP_MAX + usize::from(open)];
+        let bound = group.bound >> open & 1 == 1;
+        let unwritten = !c.pull && group.number.ahead_of(c.slots_next) >= 0;
+        let waits = match bound {
+            true => Waits::Arrival,
+            false if group.number.ahead_of(c.group_oldest) > 0 => Waits::Older,
+            false if unwritten && c.control_blocked => Waits::Control,
+            false if unwritten => Waits::Offer,
+            false => Waits::Message,
+        };
+        // control is waited for in both directions; as a receive it still is one
+        let waits = if waits == Waits::Control { Waits::Offer } else { waits };
+        RequestStatus {
+            length: receive.length,
+            posted: receive.stripes,
+            age_ms: tick.ms_since(group.seen),
+            tag: if bound { 0 } else { receive.label },
+            sequence: group.number.0,
+            generation: group.generation,
+            waits: waits as u8,
+            stripes: if bound { receive.total } else { 0 },
+            record,
+            count: group.count,
+            bound: group.bound,
+            done: group.done,
+            ..RequestStatus::ZERO
+        }
+    }
+}
+
+/// A number for each error; 0: closed here, or none.
+fn failure_number(error: RequestError) -> u32 {
+    match error {
+        RequestError::Closed => 0,
+        RequestError::Truncated => 1,
+        RequestError::PeerClosed => 2,
+        RequestError::PeerDied => 3,
+        RequestError::Canceled => 4,
+        RequestError::Protocol => 5,
+        RequestError::Fabric(_) => 6,
+        RequestError::RailsLost(_) => 7,
+        RequestError::NoAnswer => 8,
+        RequestError::Unfenced => 9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_grow_with_ticks_and_stop_before_they_would_start_again() {
+        let mut seen = 0;
+        let mut now_ms = 5_000u64;
+        assert_eq!(Tick::of(now_ms, 10).stamp(&mut seen), (0, false));
+        now_ms += 12_340;
+        assert_eq!(Tick::of(now_ms, 10).stamp(&mut seen), (12_340, false));
+        seen |= REPORTED;
+        for _ in 0..100 {
+            now_ms += 10 * 5_000;
+            let (age_ms, reported) = Tick::of(now_ms, 10).stamp(&mut seen);
+            assert!(reported && age_ms >= 62_340 && age_ms <= 10 * u32::from(AGE_TICKS_MAX));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Requests that do not end, between two real processes: each class of `doc/stalls.md` is named by
+//! itself, once, with who owes what.
+
+mod host_support;
+
+use crosstie::base::slab::Handle;
+use crosstie::connect::ListenerId;
+use crosstie::host::endpoint::Closing;
+use crosstie::host::{DeviceKind, Options, log};
+use crosstie::transport::{Limits, RequestError, RequestId};
+use host_support::roles::{self, Process};
+use host_support::{Memory, Node, Place, Watch, small};
+use std::process::Command;
+use std::sync::{Mutex, Once};
+
+/// How old a request is when it is reported.
+const STALL_MS: &str = "300";
+const LONG: usize = 1 << 20;
+const DEVICES: [(DeviceKind, &str); 2] =
+    [(DeviceKind::SharedMemory, "shm0"), (DeviceKind::Tcp, "tcp0")];
+
+/// What the other process is told to do; each with a tag.
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+/// Does nothing, and calls nothing, until it is told more.
+const IDLE: u64 = 3;
+const CLOSE: u64 = 4;
+/// Drops what comes over its data streams, unacknowledged.
+const DEAFEN: u64 = 5;
+
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: before anything of this process reads the environment: every test begins here.
+        unsafe { std::env::set_var("CROSSTIE_STALL_MS", STALL_MS) };
+        log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
+    });
+}
+
+fn options(device: DeviceKind) -> Options {
+    let limits = Limits { rails_max: 1, ..small(4).limits };
+    Options { device, limits, ..small(4) }
+}
+
+#[test]
+fn role() {
+    roles::take(&[("other", role_other)]);
+}
+
+/// Does what it is told, and makes progress meanwhile.
+fn role_other() {
+    let mut line = roles::line();
+    let device = std::env::var("TEST_DEVICE").unwrap();
+    let mut node = Node::open(&options(DeviceKind::named(&device).unwrap()));
+    let (listener, handle): (ListenerId, _) = node.shared.listen().unwrap();
+    line.say(&handle);
+    let connection = node.accepted(listener);
+    let memory = Memory::new(&node, Place::Private, LONG);
+    line.say_number(0);
+    loop {
+        while !line.is_ready() {
+            node.progress();
+        }
+        let Ok(bytes) = line.try_hear::<16>() else { return };
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let tag = word(8) as i32;
+        match word(0) {
+            RECEIVE => drop(node.irecv(connection, &[memory.incoming(0, LONG, tag)]).unwrap()),
+            SEND => drop(node.isend(connection, memory.outgoing(0, 8, tag)).unwrap()),
+            CLOSE => while node.connection_close(connection) == Closing::Again {},
+            DEAFEN => deafen(),
+            _ => {
+                line.say_number(IDLE);
+                while !line.is_ready() {
+                    std::thread::yield_now();
+                }
+                continue;
+            }
+        }
+        node.progress();
+        line.say_number(0);
+    }
+}
+
+/// The data stream is the last socket that came in.
+fn deafen() {
+    let socket = |fd: &i32| {
+        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        path.to_string_lossy().starts_with("socket:") && is_tcp(*fd)
+    };
+    let fd = (3..256).filter(socket).max().expect("a data stream");
+    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
+    let mut filters = [drop_all];
+    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: a whole program, which the kernel copies.
+    let rc = unsafe { libc::setsockopt(fd, level, option, (&raw const program).cast(), length) };
+    assert_eq!(rc, 0);
+}
+
+/// Whether a socket is a connected one of TCP.
+fn is_tcp(fd: i32) -> bool {
+    let mut info = [0u8; 256];
+    let mut length = info.len() as libc::socklen_t;
+    let into = info.as_mut_ptr().cast();
+    // SAFETY: `info` is valid for writes of `length` bytes.
+    let rc = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, into, &mut length) };
+    rc == 0 && info[0] == 1 // TCP_ESTABLISHED
+}
+
+/// This process, connected to another.
+struct Pair {
+    node: Node,
+    connection: Handle,
+    memory: Memory,
+    other: Process,
+}
+
+impl Pair {
+    fn new(device: (DeviceKind, &str)) -> Pair {
+        prepare();
+        let mut other = roles::start("other", &[("TEST_DEVICE", device.1)]);
+        let mut node = Node::open(&options(device.0));
+        let handle = other.line.hear::<128>();
+        let attempt = node.shared.connect(&handle).unwrap();
+        let connection = node.connected(attempt).unwrap();
+        let memory = Memory::new(&node, Place::Private, LONG);
+        let mut pair = Pair { node, connection, memory, other };
+        pair.heard();
+        pair
+    }
+
+    /// Waits for the other's word, making progress.
+    fn heard(&mut self) -> u64 {
+        let watch = Watch::start();
+        while !self.other.line.is_ready() {
+            self.node.progress();
+            watch.look("the other process");
+        }
+        self.other.line.hear_number()
+    }
+
+    fn tell(&mut self, what: u64, tag: i32) {
+        let bytes = [what.to_le_bytes(), (tag as u64).to_le_bytes()].concat();
+        self.other.line.say(&bytes);
+        self.heard();
+    }
+
+    fn send(&mut self, length: usize, tag: i32) -> RequestId {
+        self.node.isend(self.connection, self.memory.outgoing(0, length, tag)).unwrap()
+    }
+
+    fn receive(&mut self, tag: i32) -> RequestId {
+        self.node.irecv(self.connection, &[self.memory.incoming(0, LONG, tag)]).unwrap()
+    }
+
+    /// The sentences about this pair so far.
+    fn said(&self) -> Vec<String> {
+        let pid = format!("(pid {})", self.other.id());
+        let said = SAID.lock().unwrap();
+        said.iter().filter(|t| t.contains(&pid) && t.starts_with("stalled")).cloned().collect()
+    }
+
+    /// Makes progress until something is said of a stall.
+    fn sentence(&mut self) -> String {
+        let watch = Watch::start();
+        loop {
+            self.node.progress();
+            if let Some(text) = self.said().first() {
+                return text.clone();
+            }
+            watch.look("a sentence");
+        }
+    }
+
+    fn expect(&mut self, class: &str, words: &str) {
+        let text = self.sentence();
+        assert!(text.contains(&format!(": {class}: ")) && text.contains(words), "{class}: {text}");
+        println!("{text}");
+    }
+}
+
+#[test]
+fn stopped_peer_is_named_once() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.receive(7);
+        pair.node.progress();
+        pair.other.signal(libc::SIGSTOP);
+        pair.expect("stopped peer", "owes an answer");
+        // the request is older by far when it would be said again
+        let later = std::time::Instant::now() + std::time::Duration::from_millis(1500);
+        while std::time::Instant::now() < later {
+            pair.node.progress();
+        }
+        assert_eq!(pair.said().len(), 1);
+        pair.other.signal(libc::SIGCONT);
+    }
+}
+
+#[test]
+fn peer_that_computes_without_progress_is_not_called_stopped() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.tell(IDLE, 0);
+        pair.receive(7);
+        pair.expect("peer makes no progress", "owes a call of progress");
+    }
+}
+
+#[test]
+fn receive_that_the_peer_never_posts_is_named() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.send(LONG, 7);
+        pair.expect("peer never posted its receive", "the peer owes a receive");
+    }
+}
+
+#[test]
+fn message_that_the_peer_never_sends_is_named() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.receive(7);
+        pair.expect("peer never sent", "the peer owes a message");
+    }
+}
+
+#[test]
+fn wrong_tag_is_named_by_sender_and_receiver() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.tell(RECEIVE, 8);
+        pair.send(LONG, 7);
+        pair.expect("wrong tag", "waits for tag 8");
+        let mut pair = Pair::new(device);
+        pair.tell(SEND, 8);
+        pair.receive(7);
+        pair.expect("wrong tag", "the peer owes tag 7: what it has sent first has tag 8");
+    }
+}
+
+#[test]
+fn exhausted_credits_are_named() {
+    // a rail that pushes stops early messages before the credits end
+    let mut pair = Pair::new(DEVICES[0]);
+    pair.tell(RECEIVE, 8);
+    for _ in 0..60 {
+        pair.send(8, 7);
+    }
+    pair.expect("exhausted credits", "48 message(s) wait for a receive");
+}
+
+#[test]
+fn rail_whose_packets_vanish_is_named_while_its_peer_answers() {
+    let mut pair = Pair::new(DEVICES[1]);
+    pair.tell(RECEIVE, 7);
+    pair.tell(DEAFEN, 0);
+    pair.send(LONG, 7);
+    pair.expect("dead rail", "rail 0 (generation 1) owes");
+}
+
+#[test]
+fn closed_peer_ends_the_request_by_name_instead() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        let request = pair.receive(7);
+        pair.tell(CLOSE, 0);
+        let outcome = pair.node.wait(request);
+        assert_eq!(outcome.result, Err(RequestError::PeerClosed));
+        assert_eq!(pair.said().len(), 0);
+    }
+}
+
+/// Asleep on its descriptor, a process still looks at its requests.
+#[test]
+fn sleeper_is_woken_to_report() {
+    let mut pair = Pair::new(DEVICES[0]);
+    pair.receive(7);
+    let watch = Watch::start();
+    while pair.said().is_empty() {
+        if pair.node.wait_arm() {
+            let fd = pair.node.shared.wait_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure, which lives until the call returns.
+            unsafe { libc::poll(&mut poll, 1, 10_000) };
+        }
+        watch.look("a sleeper's sentence");
+    }
+    pair.expect("peer never sent", "");
+}
+
+#[test]
+fn tool_asks_a_process_that_is_stuck_in_its_own_code() {
+    for device in DEVICES {
+        let mut pair = Pair::new(device);
+        pair.tell(RECEIVE, 8);
+        let mut looked = Watch::start();
+        pair.sentence_of_other(&mut looked);
+        pair.tell(IDLE, 0);
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        let mut tool = tool
+            .args(["report", &pair.other.id().to_string()])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let watch = Watch::start();
+        while tool.try_wait().unwrap().is_none() {
+            pair.node.progress();
+            watch.look("the tool");
+        }
+        let output = tool.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("1 connection(s)") && text.contains("call of progress"), "{text}");
+        assert!(text.contains("receive of group 0, tag 8"), "{text}");
+        assert!(text.contains(": peer never sent: the peer owes a message"), "{text}");
+    }
+}
+
+impl Pair {
+    /// Lets the other's requests grow old enough for a snapshot of them to be left.
+    fn sentence_of_other(&mut self, watch: &mut Watch) {
+        let later = std::time::Instant::now() + std::time::Duration::from_millis(400);
+        while std::time::Instant::now() < later {
+            self.node.progress();
+            watch.look("a while");
+        }
+    }
+}
+
+#[test]
+fn report_tells_every_open_request_of_an_endpoint() {
+    let mut pair = Pair::new(DEVICES[0]);
+    pair.receive(7);
+    pair.receive(9);
+    let watch = Watch::start();
+    loop {
+        pair.node.progress();
+        let mut text = String::new();
+        assert_eq!(pair.node.report(&mut text), Ok(2));
+        assert_eq!(text.lines().count(), 2, "{text}");
+        if text.contains("peer never sent") && text.contains("stream 0/0") {
+            return;
+        }
+        watch.look("the peer's side");
+    }
+}
+
+/// Where both ends are this endpoint, no other thread says when to look.
+#[test]
+fn endpoint_on_itself_reports_too() {
+    prepare();
+    let mut node = Node::open(&options(DeviceKind::Loopback));
+    let (listener, handle) = node.shared.listen().unwrap();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let here = node.connected(attempt).unwrap();
+    let there = node.accepted(listener);
+    let memory = Memory::new(&node, Place::Private, LONG);
+    node.irecv(there, &[memory.incoming(0, 8, 5)]).unwrap();
+    node.isend(here, memory.outgoing(0, 8, 6)).unwrap();
+    let watch = Watch::start();
+    loop {
+        node.progress();
+        let said = SAID.lock().unwrap();
+        if let Some(text) = said.iter().find(|text| text.contains("from this endpoint itself")) {
+            assert!(text.contains(": wrong tag: the peer owes tag 5"), "{text}");
+            return;
+        }
+        drop(said);
+        watch.look("a sentence");
+    }
+}
