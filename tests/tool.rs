@@ -360,3 +360,24 @@ fn perf_measures_a_bare_socket_in_our_place() {
         assert_ne!(member(line, "verified_bytes"), "0");
     }
 }
+
+/// Where the system lets a parent have its children's sockets.
+#[test]
+fn perf_chaos_kills_rails_and_loses_nothing() {
+    let output = crosstie(&["perf", "--chaos", "--rails", "3", "--seconds", "1", "--seed", "9"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdict = text.lines().last().unwrap_or_default();
+    match output.status.code() {
+        Some(0) => assert!(verdict.starts_with("chaos: passed: "), "{text}"),
+        Some(77) => assert!(verdict.starts_with("chaos: skipped: "), "{text}"),
+        _ => panic!("{text}"),
+    }
+    for (args, part) in [
+        (&["perf", "--chaos", "--sizes", "8"][..], "option --sizes: not together with --chaos"),
+        (&["perf", "--rails", "2"], "option --rails: only with --chaos"),
+    ] {
+        let output = crosstie(args);
+        assert!(String::from_utf8_lossy(&output.stderr).contains(part), "{args:?}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}

@@ -27,6 +27,7 @@
 
 mod acknowledge;
 mod ask;
+mod deadlines;
 mod eager;
 pub mod endpoint;
 mod failover;

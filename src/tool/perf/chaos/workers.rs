@@ -151,6 +151,9 @@ impl Worker {
         // all rails between the same two addresses, which every host has
         command.env("CROSSTIE_TCP_RAILS", rails.to_string());
         command.env("CROSSTIE_SOCKET_IFNAME", "=lo");
+        if std::env::var_os("CROSSTIE_LOG").is_none() {
+            command.env("CROSSTIE_LOG", "error"); // that nobody else can connect is meant
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn();
         let mut child = child.map_err(|error| format!("starting the {}: {error}", SIDES[side]))?;
