@@ -199,6 +199,9 @@ impl Endpoint {
         if each!(&self.machine, endpoint => endpoint.has_lane_down()) {
             self.lanes_return();
         }
+        if now != Instant(0) {
+            self.lies_tell();
+        }
         progress
     }
 

@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
+use super::log::Level;
 use super::machine::{Machine, each};
+use super::news::say_of;
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
@@ -161,6 +163,19 @@ impl Endpoint {
         let known = self.known.get(connection.index as usize)?;
         let used = known.in_use && known.generation == connection.generation;
         used.then_some(ConnectionIndex(connection.index))
+    }
+
+    /// Says of a peer whose report was not believed why that is.
+    pub(super) fn lies_tell(&mut self) {
+        let Machine::Host(endpoint) = &mut self.machine else { return };
+        if let Some((connection, error)) = endpoint.take_report_error() {
+            let index = connection.0;
+            let generation = self.known[index as usize].generation;
+            let mut text = [0; 128];
+            let length = self.shared.peer_text(Handle { index, generation }, &mut text);
+            let peer = core::str::from_utf8(&text[..length]).unwrap_or("");
+            say_of(Level::Error, format_args!("{peer} breaks the protocol: {error}"));
+        }
     }
 
     fn lane_return(&mut self, index: u32, lane: u8) {

@@ -120,7 +120,7 @@ pub struct Endpoint<'m, P: Provider> {
     pub(super) failing_over: usize,
     pub(super) stats: Stats,
     /// Why a peer's report was not believed last.
-    pub(super) report_error: Option<super::ReportError>,
+    pub(super) report_error: Option<(ConnectionIndex, super::ReportError)>,
     /// What happened since the last progress ended, without an event of the rail's.
     pub(super) news: usize,
     /// Pushing connections in use, whose peers may ask groups back.

@@ -17,7 +17,9 @@ use super::limits::{KEPT_BYTES, STREAM_KEPT};
 use super::mutant::Mutant;
 use super::rail::LaneState;
 use super::records::{NIL, SendState, StreamRecord};
+use super::report_error::ReportError;
 use super::request::RequestError;
+use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
 use crate::wire::head::{KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead};
@@ -34,25 +36,6 @@ const TAKEN_BYTES_OWED: u32 = KEPT_BYTES / 4;
 
 /// Control moves between two reports of an honest peer, at most: it tells of each lane that fails.
 const EPOCHS_MAX: u32 = RAILS_MAX as u32;
-
-/// Why a report is not one that an honest peer writes.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ReportError {
-    /// It cannot be read.
-    Malformed,
-    /// Its number is not the next one.
-    Number,
-    /// Its control epoch is far from the last one.
-    Epoch,
-    /// It speaks of other lanes than were agreed on.
-    Lanes,
-    /// It speaks of a generation that has not been.
-    Generation,
-    /// It acknowledges what was never sent.
-    Through,
-    /// It claims stripes that were never written.
-    Stripes,
-}
 
 impl<P: Provider> Endpoint<'_, P> {
     /// What is due on the lanes of a connection; says whether something still is.
@@ -235,7 +218,7 @@ impl<P: Provider> Endpoint<'_, P> {
             },
         };
         if let Err(error) = taken {
-            self.report_error = Some(error);
+            self.report_error = Some((ConnectionIndex(index as u32), error));
             self.connection_fail(index, RequestError::Protocol);
         }
     }

@@ -9,6 +9,7 @@ use super::rail::{CtrlSpan, Lane, LaneMeter, LaneState, LaneStats};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
 };
+use super::report_error::ReportError;
 use super::request::RequestError;
 use super::schedule::Load;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
@@ -461,6 +462,11 @@ impl<P: Provider> Endpoint<'_, P> {
             self.lane_fail(index, lane, 0);
         }
         true
+    }
+
+    /// Why a connection has ended that was not told before, if a peer's report was the reason.
+    pub fn take_report_error(&mut self) -> Option<(ConnectionIndex, ReportError)> {
+        self.report_error.take()
     }
 
     /// Whether [`Endpoint::next_lane_down`] has one to name. *Cost*: one load.

@@ -46,6 +46,7 @@ mod pull;
 mod push;
 pub mod rail;
 mod records;
+mod report_error;
 pub mod request;
 pub mod schedule;
 mod slots;
@@ -55,12 +56,14 @@ mod straight;
 mod stripes;
 
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
-pub use failover::ReportError;
 pub use lanes::LaneView;
 pub use limits::{Config, Limits};
 pub use mr::DataMrs;
+pub use report_error::ReportError;
 pub use request::{Outcome, RequestError, RequestId, SubmitError};
 pub use stats::Stats;
 
+#[cfg(test)]
+mod report_tests;
 #[cfg(test)]
 mod tests;

@@ -110,8 +110,8 @@ impl Load {
         self.last = now;
     }
 
-    /// A stripe was completed. The new speed counts for a quarter, so that one hiccup does not turn
-    /// the traffic round.
+    /// A stripe was completed. The new speed counts for a quarter, and for no more than twice or
+    /// half of what was known, so that one hiccup does not turn the traffic round.
     #[inline]
     pub fn completed(&mut self, bytes: u64, now: Instant) {
         self.flying = self.flying.saturating_sub(bytes);
@@ -123,8 +123,11 @@ impl Load {
         }
         let sample = (u128::from(self.done) * 1_000_000_000 / u128::from(taken_ns)) as u64;
         let sample = sample.max(1);
-        self.speed =
-            if self.speed == 0 { sample } else { self.speed - self.speed / 4 + sample / 4 };
+        self.speed = match self.speed {
+            0 => sample,
+            // what bursts that buffers take, and hiccups, turn is little at a time
+            known => known - known / 4 + sample.clamp(known / 2, known * 2).max(1) / 4,
+        };
         (self.since, self.done) = (now, 0);
     }
 
@@ -156,7 +159,7 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
         if load.flying == 0 && speed < fastest && idle_ns > alone_ns.saturating_mul(IDLE_TIMES) {
             return Some(lane as u8); // how fast is it today?
         }
-        if load.flying != 0 && load.flying + bytes > FLYING_BYTES_MAX {
+        if load.flying != 0 && load.flying + bytes > flying_max(bytes) {
             continue;
         }
         let done_ns = time_ns(load.flying + bytes, speed);
@@ -168,10 +171,16 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
     // a full lane that would be done earlier all the same is worth waiting for
     let waits = (0..count).filter(among).any(|other| {
         let load = &loads[other];
-        let full = load.flying != 0 && load.flying + bytes > FLYING_BYTES_MAX;
+        let full = load.flying != 0 && load.flying + bytes > flying_max(bytes);
         full && time_ns(load.flying + bytes, effective(load.speed, fastest)) < done_ns
     });
     if waits { None } else { Some(lane as u8) }
+}
+
+/// Bytes that a lane may have on its way: several stripes, so that it never waits for the next.
+const fn flying_max(stripe_bytes: u64) -> u64 {
+    let several = 4 * stripe_bytes;
+    if several > FLYING_BYTES_MAX { several } else { FLYING_BYTES_MAX }
 }
 
 /// A lane's speed as it counts: one that is not known yet counts as the fastest.

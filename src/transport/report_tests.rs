@@ -1,0 +1,155 @@
+//! Peers that lie, repeat, skip, or answer for another time, in their reports about rails.
+#![forbid(unsafe_code)]
+
+use super::*;
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
+use crate::base::units::{Bytes, Instant, Span};
+use crate::fabric::{LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan};
+use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
+use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
+use crate::transport::mr::{Kept, vouched};
+use crate::wire::head::{KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead};
+use crate::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
+
+const CONNECTION: ConnectionIndex = ConnectionIndex(0);
+const LIMITS: Limits =
+    Limits { connections_max: 1, requests_max: 32, regions_max: 4, rails_max: 2 };
+const NETWORK: SimConfig = SimConfig {
+    ports: 2,
+    peers_max: 2,
+    recv_slots: CREDITS + RECEIVES_SPARE,
+    payload_max: Bytes::kib(1),
+    regions_max: 8,
+    flights_max: 64,
+    pull: false,
+    ordered: true,
+    immediate: true,
+    copies_at_post: true,
+    latency: Span(1),
+    delay_max: Span(1),
+    seed: 1,
+    faults: Faults {
+        delay: 0,
+        reorder: 0,
+        again: 0,
+        error: 0,
+        rail_death: 0,
+        late_completion: 0,
+        ghost: 0,
+    },
+};
+
+/// What a peer says: the kind, the number in the head, and how its report differs from an honest
+/// one.
+type Saying = (u8, i32, fn(&mut Report));
+
+/// Takes sayings in, one after the other, on the first lane; says why one was not believed, and how
+/// a receive that was outstanding has ended.
+fn said(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>) {
+    let mut network_block = HeapBlock::new(SimFabric::bytes(NETWORK));
+    let fabric = SimFabric::open(NETWORK, &mut network_block.carver()).unwrap();
+    fabric.connect_at(0, 1, PeerIndex(0)).unwrap();
+    let bytes = LIMITS.machine_bytes() + LIMITS.regions_bytes();
+    let (mut block, mut liar_block) = (HeapBlock::new(bytes), HeapBlock::new(4096));
+    let mut carver = block.carver();
+    let regions = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).unwrap();
+    let config = Config::default();
+    let mut endpoint =
+        Endpoint::open(&mut carver, LIMITS, config, regions, fabric.port(0)).unwrap();
+    let region = endpoint.mailboxes().region();
+    let key = vouched::register(&endpoint.rail().domain(), region).unwrap();
+    let setup = ConnectionSetup {
+        pull: false,
+        mailbox: RemoteSpan { key, address: region.address },
+        eager_bytes_max: Bytes(256),
+        credits: CREDITS,
+        groups_max: LIMITS.requests_max,
+        lanes: 2,
+    };
+    endpoint.connection_open(CONNECTION, &setup);
+    let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
+    let receive = endpoint.irecv(CONNECTION, &[nothing]).unwrap();
+    let mut words = Kept::carve(&mut liar_block.carver(), 4096).unwrap();
+    let mut liar = fabric.port(1);
+    let mut now = 1;
+    for saying in sayings {
+        say(&mut liar, &mut words, saying, Instant(now));
+        for _ in 0..20 {
+            now += 1;
+            endpoint.progress(Instant(now), Bytes::kib(256));
+        }
+    }
+    let error = endpoint.take_report_error().map(|(_, error)| error);
+    let ended = endpoint.test(receive).unwrap().map(|outcome| outcome.result);
+    (error, ended.and_then(Result::err))
+}
+
+fn say(liar: &mut SimPort<'_, '_>, words: &mut Kept, saying: &Saying, now: Instant) {
+    let (kind, tag, change) = *saying;
+    let mut report = Report { number: 1, epoch: 1, lane_count: 2, ..Report::EMPTY };
+    report.credits_through = CREDITS;
+    report.lanes[0] = LaneReport { generation: 1, status: LaneStatus::Up };
+    change(&mut report);
+    let mut bytes = [0; REPORT_BYTES_MAX];
+    let length = report.encode(&mut bytes);
+    words.write(0, &bytes[..length]);
+    let payload = if kind == KIND_REPORT { words.span(0, length) } else { LocalSpan::EMPTY };
+    let head = SendHead {
+        kind,
+        stripes: 0,
+        epoch: 1,
+        tag,
+        send_number: 0,
+        eager_number: 0,
+        group_base: 0,
+        credits_through: CREDITS,
+        delivered_through: 0,
+    };
+    let send = OpKind::Send { head: head.encode(), payload };
+    let op = Op { id: OpId(1), peer: PeerIndex(0), kind: send };
+    liar.post(&op, now).unwrap();
+}
+
+const HONEST: Saying = (KIND_REPORT, 1, |_| {});
+
+#[test]
+fn honest_reports_are_believed_and_repetitions_ignored() {
+    let next: Saying = (KIND_REPORT, 2, |report| report.number = 2);
+    assert_eq!(said(&[HONEST, HONEST, next, HONEST]), (None, None));
+    assert_eq!(said(&[(KIND_PROBE, 1, |_| {}), (KIND_REPORT_READ, 0, |_| {})]), (None, None));
+}
+
+#[test]
+fn each_lie_ends_the_connection_by_its_name() {
+    let lies: [(Saying, ReportError); 14] = [
+        ((KIND_REPORT, 0, |report| report.number = 0), ReportError::Number),
+        ((KIND_REPORT, 0, |report| report.number = 2), ReportError::Number),
+        ((KIND_REPORT_READ, 1, |_| {}), ReportError::Number),
+        ((KIND_REPORT, 0, |report| report.epoch = 10), ReportError::Epoch),
+        ((KIND_REPORT, 0, |report| report.epoch = u32::MAX - 8), ReportError::Epoch),
+        ((KIND_REPORT, 0, |report| report.lane_count = 1), ReportError::Lanes),
+        ((KIND_REPORT, 0, |report| report.lane_count = 3), ReportError::Lanes),
+        ((KIND_REPORT, 0, |report| report.lanes[5].generation = 1), ReportError::Lanes),
+        ((KIND_REPORT, 0, |report| report.lane_count = 0), ReportError::Malformed),
+        ((KIND_PROBE, 7, |_| {}), ReportError::Generation),
+        ((KIND_REPORT, 0, |report| report.lanes[1].generation = 3), ReportError::Generation),
+        ((KIND_REPORT, 0, |report| report.eager_through = 1), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.delivered_through = 1), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.groups_through = 2), ReportError::Through),
+    ];
+    for (at, (lie, name)) in lies.into_iter().enumerate() {
+        let (error, ended) = said(&[lie]);
+        assert_eq!(error, Some(name), "lie {at}");
+        assert_eq!(ended, Some(RequestError::Protocol), "lie {at}");
+    }
+}
+
+#[test]
+fn stripes_of_receives_that_nobody_bound_are_not_looked_at() {
+    let entry: Saying = (KIND_REPORT, 1, |report| {
+        report.entries[0] = StripesReport { token: 9, arrived: u64::MAX };
+        report.entry_count = 1;
+    });
+    assert_eq!(said(&[entry]), (None, None));
+}
