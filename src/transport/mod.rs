@@ -64,6 +64,4 @@ pub use request::{Outcome, RequestError, RequestId, SubmitError};
 pub use stats::Stats;
 
 #[cfg(test)]
-mod report_tests;
-#[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! The machine over the loopback rail: both ends in one endpoint.
 #![forbid(unsafe_code)]
 
+mod reports;
+
 use super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::ConnectionIndex;

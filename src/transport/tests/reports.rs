@@ -1,7 +1,7 @@
 //! Peers that lie, repeat, skip, or answer for another time, in their reports about rails.
 #![forbid(unsafe_code)]
 
-use super::*;
+use super::super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::{Bytes, Instant, Span};
