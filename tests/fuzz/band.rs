@@ -40,7 +40,7 @@ fn open() -> Target {
     unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "lo") };
     let options = Options {
         device: DeviceKind::Tcp,
-        limits: Limits { connections_max: 16, requests_max: 32, regions_max: 4 },
+        limits: Limits { connections_max: 16, requests_max: 32, regions_max: 4, rails_max: 2 },
         heap_bytes: Bytes::ZERO,
         handshake_deadline: Span::millis(500),
         ..Options::default()
