@@ -337,7 +337,7 @@ fn streams_without_proof_and_nonsense_about_streams_are_strangers() {
 
 #[test]
 fn a_connection_whose_streams_never_all_come_gives_its_slot_back() {
-    let limits = Limits { streams: 2, deadline: Span::millis(100), ..Limits::tcp() };
+    let limits = Limits { streams: 2, deadline: Span::millis(1_000), ..Limits::tcp() };
     let b = Node::new(&limits);
     let (_, handle) = b.band.listen().unwrap();
     let mut hand = Hand::new(&handle);
