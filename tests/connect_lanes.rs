@@ -738,19 +738,6 @@ fn whatever_lanes_both_sides_let_go_of_they_meet_again() {
     until("b free", || b.node.all_free());
 }
 
-/// From now on nothing that is sent to this socket arrives: its kernel drops it, unacknowledged.
-fn black_hole(stream: i32) {
-    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
-    let mut filters = [drop_all];
-    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
-    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: a whole program, which the kernel copies.
-    let rc =
-        unsafe { libc::setsockopt(stream, level, option, (&raw const program).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-}
-
 fn carry_into_nothing(stream: i32) {
     // SAFETY: one readable byte.
     assert_eq!(unsafe { libc::send(stream, [0u8].as_ptr().cast(), 1, 0) }, 1);
@@ -788,15 +775,6 @@ fn a_lane_whose_packets_vanish_is_given_up_alone() {
     both.close();
 }
 
-/// Runs a role of this file in a process in which nothing else happens.
-fn run_alone_here(role: &str) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "role_here", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
-}
-
 #[test]
 fn role_here() {
     match std::env::var(ROLE).as_deref() {
@@ -808,12 +786,12 @@ fn role_here() {
 
 #[test]
 fn cycles_of_lanes_leak_no_slot_and_no_descriptor() {
-    run_alone_here("cycles");
+    run_alone_in("role_here", "cycles");
 }
 
 #[test]
 fn nothing_allocates_while_lanes_come_and_go() {
-    run_alone_here("no_alloc");
+    run_alone_in("role_here", "no_alloc");
 }
 
 fn cycles(counted: bool) {

@@ -98,19 +98,6 @@ fn sockets(at: Ipv4Addr) -> Vec<i32> {
     named.iter().filter(|(_, ends)| there(ends)).map(|(fd, _)| *fd).collect()
 }
 
-/// From now on nothing that is sent to this socket arrives: its kernel drops it, unacknowledged.
-fn black_hole(socket: i32) {
-    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
-    let mut filters = [drop_all];
-    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
-    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: a whole program, which the kernel copies.
-    let rc =
-        unsafe { libc::setsockopt(socket, level, option, (&raw const program).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// Nothing gets through to or from an address any more, nor is a new socket answered there.
 fn cut(at: Ipv4Addr) {
     let all = sockets(at);
@@ -455,15 +442,6 @@ fn a_link_is_taken_over_by_nobody_else() {
     both.close();
 }
 
-/// Runs a role of this file in a process in which nothing else happens.
-fn run_alone_here(role: &str) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "role_here", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
-}
-
 #[test]
 fn role_here() {
     match std::env::var(ROLE).as_deref() {
@@ -476,12 +454,12 @@ fn role_here() {
 
 #[test]
 fn outages_leak_no_slot_and_no_descriptor() {
-    run_alone_here("outages");
+    run_alone_in("role_here", "outages");
 }
 
 #[test]
 fn nothing_allocates_during_outages() {
-    run_alone_here("no_alloc");
+    run_alone_in("role_here", "no_alloc");
 }
 
 /// Links that came back.

@@ -145,19 +145,6 @@ fn role_vanish() {
     println!("vanished");
 }
 
-/// From now on nothing that is sent to this socket arrives: its kernel drops it, unacknowledged.
-fn black_hole(stream: i32) {
-    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
-    let mut filters = [drop_all];
-    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
-    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: a whole program, which the kernel copies.
-    let rc =
-        unsafe { libc::setsockopt(stream, level, option, (&raw const program).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-}
-
 fn stalls() -> usize {
     let of = |note: &&Note| matches!(note, Note::Stalled { .. });
     SAID.lock().unwrap().iter().filter(of).count()

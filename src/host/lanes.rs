@@ -7,6 +7,7 @@ use super::log::Level;
 use super::machine::{Machine, each};
 use super::news::say_of;
 use super::shared::SetUp;
+use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::connect::STREAMS_MAX;
@@ -169,11 +170,8 @@ impl Endpoint {
     pub(super) fn lies_tell(&mut self) {
         let Machine::Host(endpoint) = &mut self.machine else { return };
         if let Some((connection, error)) = endpoint.take_report_error() {
-            let index = connection.0;
-            let generation = self.known[index as usize].generation;
-            let mut text = [0; 128];
-            let length = self.shared.peer_text(Handle { index, generation }, &mut text);
-            let peer = core::str::from_utf8(&text[..length]).unwrap_or("");
+            let mut name = [0; PEER_BYTES_MAX];
+            let peer = self.peer_name(connection.0, &mut name);
             say_of(Level::Error, format_args!("{peer} breaks the protocol: {error}"));
         }
     }

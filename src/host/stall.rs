@@ -33,7 +33,7 @@ const POLLS: u32 = 1024;
 const SENTENCES_MAX: u32 = 4;
 /// Longest sentence in bytes; what is longer is cut.
 const SENTENCE_BYTES_MAX: usize = 1_280;
-const PEER_BYTES_MAX: usize = 128;
+pub(super) const PEER_BYTES_MAX: usize = 128;
 
 /// What the data thread remembers of stalls.
 pub(super) struct Stalls {
@@ -206,7 +206,7 @@ impl Endpoint {
         }
     }
 
-    fn peer_name<'n>(&self, index: u32, name: &'n mut [u8; PEER_BYTES_MAX]) -> &'n str {
+    pub(super) fn peer_name<'n>(&self, index: u32, name: &'n mut [u8; PEER_BYTES_MAX]) -> &'n str {
         let length = self.shared.peer_text(self.handle_of(index), name);
         core::str::from_utf8(&name[..length]).unwrap_or("a peer")
     }

@@ -444,7 +444,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !down {
             return false;
         }
-        let Lane { reserve, peer_past, .. } = *entry;
+        let peer_past = entry.peer_past;
         *self.lane_mut(index, lane) = Lane {
             state: LaneState::Joining,
             fence: Fence::Needed,
@@ -452,7 +452,6 @@ impl<P: Provider> Endpoint<'_, P> {
             probe_due: true,
             generation,
             peer_past,
-            reserve,
             ..Lane::DOWN
         };
         self.lanes_down.remove(self.lane_at(index, lane));
@@ -539,18 +538,15 @@ impl<P: Provider> Endpoint<'_, P> {
         if !(P::SEVERAL_LANES && c.fails_over()) {
             return Some(0);
         }
+        if c.up == 0 {
+            return None;
+        }
         let first = index << self.lane_bits;
         let count = usize::from(c.lane_count);
         let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];
-        let mut usable = c.up;
         for (lane, load) in loads[..count].iter_mut().enumerate() {
             *load = self.meters[first + lane].load;
-            usable &= !(u8::from(self.lanes[first + lane].reserve) << lane);
         }
-        let usable = if usable == 0 { c.up } else { usable };
-        if usable == 0 {
-            return None;
-        }
-        super::schedule::pick(&loads[..count], usable, bytes, c.turn, self.now)
+        super::schedule::pick(&loads[..count], c.up, bytes, c.turn, self.now)
     }
 }

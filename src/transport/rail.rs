@@ -129,8 +129,6 @@ pub(super) struct Lane {
     pub peer_past: u32,
     /// The peer has closed it in good order.
     pub closed: bool,
-    /// Only for when no other lane lives.
-    pub reserve: bool,
     /// A probe is to be sent.
     pub probe_due: bool,
     /// The provider's code of its last failure.
@@ -166,7 +164,6 @@ impl Lane {
         peer_fenced: true,
         peer_past: 0,
         closed: false,
-        reserve: false,
         probe_due: false,
         code: 0,
         generation: 0,

@@ -51,22 +51,28 @@ fn role() {
     }
 }
 
-fn command(role: &str) -> Command {
+/// This binary, to run `role` in its test `test`.
+fn command(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
 /// Runs a role in a process in which nothing else happens.
 fn run_alone(role: &str) {
-    let output = command(role).output().unwrap();
+    run_alone_in("role", role);
+}
+
+/// As `run_alone`, of a role that the test `test` knows.
+fn run_alone_in(test: &str, role: &str) {
+    let output = command(test, role).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
 }
 
 /// Starts a process that listens, accepts for ever, and says its handle.
 fn start_child(role: &str, directory: &Path) -> (Child, [u8; 128]) {
-    let mut command = command(role);
+    let mut command = command("role", role);
     command.env(DIRECTORY, directory).stdout(Stdio::piped()).stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
