@@ -5,7 +5,7 @@ mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::host::{DeviceKind, Options};
-use crosstie::transport::{RequestError, RequestId};
+use crosstie::transport::RequestError;
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Random, Watch, small};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const ROUNDS: u64 = 2000;
 /// Longest pause between two messages, in turns of an empty loop: about 100 us.
 const PAUSE: u64 = 100_000;
-/// How long a sleeper waits before it calls the wake-up lost. Nothing is that late by chance.
-const LOST_MS: i32 = 20_000;
 
 #[test]
 fn role() {
@@ -24,25 +22,6 @@ fn role() {
 fn deny_barrier_if_asked(name: &str) {
     if std::env::var(name).is_ok() {
         assert!(host_support::deny::deny(libc::SYS_membarrier, libc::ENOSYS));
-    }
-}
-
-/// Sleeps until the descriptor is readable; says how often that was needed.
-fn sleep_until_done(node: &mut Node, request: RequestId) -> (Result<(), RequestError>, u64) {
-    let mut sleeps = 0;
-    loop {
-        if let Some(outcome) = node.test(request).unwrap() {
-            return (outcome.result, sleeps);
-        }
-        if !node.wait_arm() {
-            continue;
-        }
-        sleeps += 1;
-        let fd = node.shared.wait_fd();
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives until the call returns.
-        let woken = unsafe { libc::poll(&mut poll, 1, LOST_MS) };
-        assert_eq!(woken, 1, "a wake-up was lost");
     }
 }
 
@@ -59,7 +38,7 @@ fn role_sleep() {
     for round in 0..ROUNDS {
         let room = memory.incoming(0, LENGTH_MAX, 0);
         let receive = node.irecv(connection, &[room]).unwrap();
-        let (result, sleeps) = sleep_until_done(&mut node, receive);
+        let (result, sleeps) = node.sleep_until_done(receive);
         assert_eq!(result, Ok(()));
         memory.verify(0, length(round), round);
         slept += sleeps;
@@ -181,7 +160,7 @@ fn death(tcp: bool) {
             }
             process.kill();
         });
-        let (result, _) = sleep_until_done(&mut node, receive);
+        let (result, _) = node.sleep_until_done(receive);
         assert_eq!(result, Err(RequestError::PeerDied));
         killer.join().unwrap();
         node.disconnect(connection);
@@ -208,7 +187,7 @@ fn closing(tcp: bool) {
         let watch = Watch::start();
         std::thread::scope(|scope| {
             scope.spawn(|| b.disconnect(to_a));
-            let (result, _) = sleep_until_done(&mut a, receive);
+            let (result, _) = a.sleep_until_done(receive);
             assert_eq!(result, Err(RequestError::PeerClosed));
         });
         a.disconnect(to_b);

@@ -14,12 +14,15 @@ use crosstie::connect::ListenerId;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{Attempt, ConnectError, Endpoint, OpenError, Options};
-use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestId};
+use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test says that it hangs.
 pub const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// How long a sleeper waits before it calls the wake-up lost. Nothing is that late by chance.
+const LOST_MS: i32 = 20_000;
 
 /// Panics once [`WATCHDOG`] is over.
 pub struct Watch(Instant);
@@ -79,6 +82,25 @@ impl Node {
             }
             watch.look("a request");
             std::thread::yield_now();
+        }
+    }
+
+    /// Sleeps on the wait descriptor until a request has ended; says how often that was needed.
+    pub fn sleep_until_done(&mut self, request: RequestId) -> (Result<(), RequestError>, u64) {
+        let mut sleeps = 0;
+        loop {
+            if let Some(outcome) = self.test(request).expect("a live request") {
+                return (outcome.result, sleeps);
+            }
+            if !self.wait_arm() {
+                continue;
+            }
+            sleeps += 1;
+            let fd = self.shared.wait_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure, which lives until the call returns.
+            let woken = unsafe { libc::poll(&mut poll, 1, LOST_MS) };
+            assert_eq!(woken, 1, "a wake-up was lost");
         }
     }
 

@@ -193,7 +193,7 @@ fn stream(node: &mut Node, connection: Handle, line: &mut Line, side: u64) {
     for number in 0..count {
         let at = number % depth;
         let request = requests[at].take().expect("posted");
-        assert_eq!(node.wait(request).result, Ok(()));
+        assert_eq!(node.sleep_until_done(request).0, Ok(()));
         if number + depth < count {
             requests[at] = Some(post(node, at));
         }

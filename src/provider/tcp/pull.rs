@@ -60,6 +60,9 @@ impl Tcp<'_> {
             let Some(index) = self.next_readable(&mut turn) else { return };
             self.receive_stream(index, events, budget);
         }
+        // one that has more than a poll takes must not keep the others from being read
+        let next = self.first_read as usize + turn;
+        self.first_read = (next % self.open_count.max(1)) as u32;
     }
 
     /// The same for one stream. Says whether it has nothing more.

@@ -21,6 +21,9 @@ impl Tcp<'_> {
     #[inline]
     pub(super) fn flush_dirty(&mut self, budget: &mut u64) {
         for _ in 0..self.dirty.len() {
+            if *budget == 0 {
+                return; // those that are left come first the next time
+            }
             let Some(index) = self.dirty.pop() else { return };
             let index = index as usize;
             self.streams[index].is_dirty = false;

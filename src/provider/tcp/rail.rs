@@ -104,6 +104,8 @@ pub struct Tcp<'m> {
     /// Streams in use, the first `open_count`.
     open: &'m mut [u32],
     pub(super) open_count: usize,
+    /// Which of them is read first, where they are read in turn.
+    pub(super) first_read: u32,
     pub(super) peers_open: u32,
     pub(super) area: Area,
     pub(super) watch: Watch,
@@ -170,6 +172,7 @@ impl<'m> Tcp<'m> {
             dirty,
             open,
             open_count: 0,
+            first_read: 0,
             peers_open: 0,
             area,
             watch,
@@ -301,9 +304,13 @@ impl<'m> Tcp<'m> {
     #[inline]
     pub(super) fn next_readable(&mut self, turn: &mut usize) -> Option<usize> {
         if self.reads_directly() {
-            let index = *self.open[..self.open_count].get(*turn)?;
+            if *turn >= self.open_count {
+                return None;
+            }
+            let at = self.first_read as usize + *turn;
+            let at = if at < self.open_count { at } else { at - self.open_count };
             *turn += 1;
-            return Some(index as usize);
+            return self.open[..self.open_count].get(at).map(|index| *index as usize);
         }
         loop {
             if self.ready_at == self.ready_count {

@@ -189,3 +189,38 @@ fn threads_without_streams_of_their_own_are_refused() {
     let opened = Tcp::open(&mut carver, &limits, domain, settings);
     assert!(matches!(opened, Err(OpenError::Settings)));
 }
+
+/// A stream that always had something was read alone, for as long as it had.
+#[test]
+fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
+    let limits = Limits { peers_max: 2, ops_max: 8, streams: 1 };
+    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
+    let mut carver = block.carver();
+    let domain = HostDomain::carve(&mut carver, 1).unwrap();
+    let settings = Settings { threads: 0, thread_cpus: 0 };
+    let mut rail = Tcp::open(&mut carver, &limits, domain, settings).unwrap();
+    let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
+    for (peer, ends) in sockets.iter().enumerate() {
+        rail.peer_open(PeerIndex(peer as u32), &[ends[0].as_raw_fd()]).unwrap();
+    }
+    let [mut full, mut other] = sockets.each_ref().map(|ends| &ends[1]);
+    full.set_nonblocking(true).unwrap();
+    let mut header = [0; HEADER_BYTES_MAX];
+    let long =
+        StreamFrame::Write { length: 1 << 30, key: 0, address: 0, immediate: None, silent: false };
+    let length = long.encode(&mut header);
+    full.write_all(&header[..length]).unwrap();
+    let mut filled = 0;
+    while let Ok(written) = full.write(&[0; 1 << 16]) {
+        filled += written;
+    }
+    assert!(filled >= 4 << 16, "more than some polls take");
+    let mut header = [0; HEADER_BYTES_MAX];
+    StreamFrame::Send { length: 0 }.encode(&mut header);
+    other.write_all(&header).unwrap();
+    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+    let mut events = [nothing; 4];
+    let came: usize = (0..2).map(|_| rail.poll(&mut events, Bytes(1), Instant(1))).sum();
+    assert_eq!(came, 1);
+    assert!(matches!(events[0], Completion::Received { peer: PeerIndex(1), .. }));
+}
