@@ -189,7 +189,7 @@ fn stopped_peer_is_named_once() {
         let mut pair = Pair::new(device);
         pair.receive(7);
         pair.node.progress();
-        pair.other.signal(libc::SIGSTOP);
+        pair.other.stop();
         pair.expect("stopped peer", "owes an answer");
         // the request is older by far when it would be said again
         let later = std::time::Instant::now() + std::time::Duration::from_millis(1500);
