@@ -99,10 +99,10 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Whether calls of [`Endpoint::progress`] must be told the time: a connection of several lanes
-    /// is open.
+    /// is open, or one waits for its fence.
     #[inline(always)]
     pub fn wants_time(&self) -> bool {
-        self.failing_over != 0
+        self.failing_over != 0 || (P::SEVERAL_LANES && !self.troubled.is_empty())
     }
 
     /// Takes a connection that the side band has set up into use. The rail's peer of its lane 0 is
@@ -505,6 +505,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 c.state = ConnectionState::Closing;
                 c.failure.0 = RequestError::Closed;
                 self.lanes_fail(index);
+                self.trouble(index);
             }
             ConnectionState::Failing | ConnectionState::Failed | ConnectionState::Closing => {}
         }
