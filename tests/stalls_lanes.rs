@@ -1,26 +1,40 @@
-//! A rail of several fails while the peer is stopped: the report names the rail and what is owed,
-//! by itself and once. Alone in its process, because all of it has one log.
+//! Rails of several fail, one of them while the peer is stopped, or all while its program is
+//! elsewhere: the report says what is owed, by itself and once, and every request ends by name.
 
 mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::host::{DeviceKind, Options, log};
-use crosstie::transport::Limits;
 use crosstie::transport::rail::LaneState;
-use host_support::{Memory, Node, Place, Watch, roles, small};
-use std::sync::Mutex;
+use crosstie::transport::{Limits, RequestError, RequestId};
+use host_support::roles::{self, Process};
+use host_support::{Memory, Node, Place, Watch, small};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// More than the kernel keeps of a stream whose reader is stopped.
 const LONG: usize = 32 << 20;
 const SHORT: usize = 8;
-const SETTINGS: [(&str, &str); 2] = [("CROSSTIE_STALL_MS", "300"), ("CROSSTIE_TCP_RAILS", "2")];
-/// The rail that fails: control is not on it.
-const RAIL: u8 = 1;
-/// Ten looks, and less than the time after which a rail that is not reported on ends its connection.
+const SETTINGS: [(&str, &str); 2] = [("CROSSTIE_STALL_MS", "100"), ("CROSSTIE_TCP_RAILS", "2")];
+/// Many looks, and less than the time after which a rail that is not reported on ends its
+/// connection.
 const MUCH_LATER: Duration = Duration::from_millis(3_000);
+/// Less than the time after which a request is reported without the peer's word, which is a second
+/// and the time after which it counts as stalled.
+const SOON: Duration = Duration::from_millis(400);
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (name, value) in SETTINGS {
+            // SAFETY: before anything of this process reads the environment: every test begins here.
+            unsafe { std::env::set_var(name, value) };
+        }
+        log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
+    });
+}
 
 fn options() -> Options {
     let limits = Limits { rails_max: 2, ..small(2).limits };
@@ -32,7 +46,8 @@ fn role() {
     roles::take(&[("other", role_other)]);
 }
 
-/// Posts its receive, then says so with a message, which comes behind the slot.
+/// Posts its receive, then says so with a message, which comes behind the slot. Makes progress
+/// until it is told not to.
 fn role_other() {
     let mut line = roles::line();
     let mut node = Node::open(&options());
@@ -45,57 +60,121 @@ fn role_other() {
     while !line.is_ready() {
         node.progress();
     }
-}
-
-fn said() -> Vec<String> {
-    SAID.lock().unwrap().iter().filter(|text| text.starts_with("stalled")).cloned().collect()
-}
-
-/// Makes progress, and asks for nothing else, until something holds.
-fn progress_until(node: &mut Node, what: &str, mut holds: impl FnMut(&mut Node) -> bool) {
-    let watch = Watch::start();
-    while !holds(node) {
-        node.progress();
-        watch.look(what);
+    line.hear_number();
+    line.say_number(0);
+    while !line.is_ready() {
+        std::thread::yield_now();
     }
 }
 
-fn rail_is(node: &mut Node, connection: Handle, state: LaneState) -> bool {
-    let view = node.rail_view(connection, RAIL.into()).unwrap().expect("two rails");
-    view.state == state
+/// This process, connected to another over two rails, whose receive it knows.
+struct Pair {
+    node: Node,
+    connection: Handle,
+    memory: Memory,
+    other: Process,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        prepare();
+        let mut other = roles::start("other", &[]);
+        let mut node = Node::open(&options());
+        let handle = other.line.hear::<128>();
+        let attempt = node.shared.connect(&handle).unwrap();
+        let connection = node.connected(attempt).unwrap();
+        let memory = Memory::new(&node, Place::Private, LONG);
+        let slot_is_here = node.irecv(connection, &[memory.incoming(0, SHORT, 8)]).unwrap();
+        node.wait(slot_is_here).result.unwrap();
+        let mut pair = Pair { node, connection, memory, other };
+        pair.progress_until("two rails", |pair| {
+            let view = pair.node.rail_view(pair.connection, 1).unwrap().expect("two rails");
+            view.state == LaneState::Up
+        });
+        pair
+    }
+
+    /// Makes progress, and asks for nothing else, until something holds.
+    fn progress_until(&mut self, what: &str, mut holds: impl FnMut(&mut Pair) -> bool) {
+        let watch = Watch::start();
+        while !holds(self) {
+            self.node.progress();
+            watch.look(what);
+        }
+    }
+
+    fn progress_for(&mut self, span: Duration) {
+        let later = Instant::now() + span;
+        self.progress_until("a while", |_| Instant::now() >= later);
+    }
+
+    /// Sends a long message, and waits until each rail carries some of it.
+    fn send(&mut self) -> RequestId {
+        let message = self.memory.outgoing(0, LONG, 7);
+        let request = self.node.isend(self.connection, message).unwrap();
+        self.progress_until("stripes", |pair| {
+            let node = &mut pair.node;
+            let view = |rail| node.rail_view(pair.connection, rail).unwrap().unwrap();
+            [0, 1].map(view).iter().all(|view| view.stats.stripes != 0)
+        });
+        request
+    }
+
+    /// Ends the socket of a rail.
+    fn cut(&mut self, rail: u8) {
+        let socket = self.node.lane_socket(self.connection, rail).expect("an open rail");
+        // SAFETY: a call without pointers on an open descriptor.
+        assert_eq!(unsafe { libc::shutdown(socket, libc::SHUT_RDWR) }, 0);
+    }
+
+    /// The sentences about this pair so far.
+    fn said(&self) -> Vec<String> {
+        let pid = format!("(pid {})", self.other.id());
+        let said = SAID.lock().unwrap();
+        said.iter().filter(|t| t.contains(&pid) && t.starts_with("stalled")).cloned().collect()
+    }
 }
 
 #[test]
-fn failed_rail_that_the_peer_does_not_report_on_is_named_once() {
-    for (name, value) in SETTINGS {
-        // SAFETY: the only test of this process that reads the environment, before it does.
-        unsafe { std::env::set_var(name, value) };
-    }
-    log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
-    let mut other = roles::start("other", &[]);
-    let mut node = Node::open(&options());
-    let handle = other.line.hear::<128>();
-    let attempt = node.shared.connect(&handle).unwrap();
-    let connection = node.connected(attempt).unwrap();
-    let memory = Memory::new(&node, Place::Private, LONG);
-    let slot_is_here = node.irecv(connection, &[memory.incoming(0, SHORT, 8)]).unwrap();
-    node.wait(slot_is_here).result.unwrap();
-    progress_until(&mut node, "two rails", |node| rail_is(node, connection, LaneState::Up));
-    other.stop();
-    node.isend(connection, memory.outgoing(0, LONG, 7)).unwrap();
-    progress_until(&mut node, "stripes", |node| {
-        node.rail_view(connection, RAIL.into()).unwrap().unwrap().stats.stripes != 0
-    });
-    let socket = node.lane_socket(connection, RAIL).expect("an open rail");
-    // SAFETY: a call without pointers on an open descriptor.
-    assert_eq!(unsafe { libc::shutdown(socket, libc::SHUT_RDWR) }, 0);
-    progress_until(&mut node, "a sentence", |_| !said().is_empty());
-    let text = &said()[0];
+fn failed_rail_that_the_peer_does_not_report_on_is_named_once_and_ends_its_request() {
+    let mut pair = Pair::new();
+    pair.other.stop();
+    let request = pair.send();
+    pair.cut(1);
+    pair.progress_until("a sentence", |pair| !pair.said().is_empty());
+    let text = &pair.said()[0];
     assert!(text.contains(": unfenced region: rail 1 (generation 1) has failed"), "{text}");
     assert!(text.contains("the peer owes its report"), "{text}");
     println!("{text}");
-    let later = Instant::now() + MUCH_LATER;
-    progress_until(&mut node, "a while", |_| Instant::now() >= later);
-    assert_eq!(said().len(), 1, "{:?}", said());
-    other.kill();
+    pair.progress_for(MUCH_LATER);
+    assert_eq!(pair.said().len(), 1, "{:?}", pair.said());
+    assert_eq!(pair.node.wait(request).result, Err(RequestError::NoAnswer));
+    pair.other.kill();
+}
+
+#[test]
+fn loss_of_all_rails_is_named_and_ends_every_request() {
+    let mut pair = Pair::new();
+    pair.other.line.say_number(0);
+    pair.other.line.hear_number();
+    let incoming = pair.memory.incoming(0, LONG, 9);
+    let unsent = pair.node.irecv(pair.connection, &[incoming]).unwrap();
+    let sent = pair.send();
+    pair.progress_for(SOON);
+    pair.cut(0);
+    pair.cut(1);
+    pair.progress_until("two sentences", |pair| pair.said().len() >= 2);
+    let said = pair.said();
+    for (text, what) in said.iter().zip(["stalled: send 0, ", "stalled: receive of group 1, "]) {
+        assert!(text.starts_with(what), "{text}");
+        assert!(text.contains(": dead rail: no rail lives that could carry it"), "{text}");
+        println!("{text}");
+    }
+    for request in [unsent, sent] {
+        let result = pair.node.wait(request).result;
+        assert!(matches!(result, Err(RequestError::RailsLost(_))), "{result:?}");
+    }
+    assert_eq!(pair.said().len(), 2, "{:?}", pair.said());
+    pair.memory.release(&pair.node);
+    pair.other.kill();
 }

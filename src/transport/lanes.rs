@@ -297,6 +297,9 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Fences one lane in both directions; says whether the rail had no room for it.
     fn lane_fence(&mut self, index: usize, lane: u8) -> bool {
+        if self.is_mutant(Mutant::FenceNever) {
+            return false;
+        }
         if self.is_mutant(Mutant::FenceSkipped) {
             self.lane_mut(index, lane).fence = Fence::Holds;
         }

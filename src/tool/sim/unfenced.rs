@@ -241,9 +241,9 @@ fn loss_of_all_lanes_ends_every_request_by_name_within_its_deadline() {
                     stage.step(0, Span(1_000));
                     stage.step(1, Span(0));
                 }
-                for side in 0..2 {
-                    assert!(open[side].len() >= 4, "{}", open[side].len());
-                    for error in stage.errors(side, &open[side]).expect("all have ended") {
+                for (side, open) in open.iter().enumerate() {
+                    assert!(open.len() >= 4, "{}", open.len());
+                    for error in stage.errors(side, open).expect("all have ended") {
                         assert_eq!(error, RequestError::RailsLost(0), "seed {seed}");
                     }
                 }
