@@ -29,7 +29,7 @@ fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (name, value) in SETTINGS {
-            // SAFETY: before anything of this process reads the environment: every test begins here.
+            // SAFETY: every test begins here, before anything reads the environment.
             unsafe { std::env::set_var(name, value) };
         }
         log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));

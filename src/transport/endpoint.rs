@@ -438,7 +438,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         match self.connections[index].state {
             ConnectionState::Free => false,
             ConnectionState::Failed => {
-                self.connections[index].quarantine && self.fences_step(index)
+                P::SEVERAL_LANES && self.connections[index].quarantine && self.fences_step(index)
             }
             ConnectionState::Failing | ConnectionState::Closing => self.fences_step(index),
             ConnectionState::Open => {

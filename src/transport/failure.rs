@@ -240,7 +240,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.requests_end(index);
             self.connections[index].state = ConnectionState::Failed;
         }
-        if self.connections[index].quarantine && self.is_quiet(index) {
+        if P::SEVERAL_LANES && self.connections[index].quarantine && self.is_quiet(index) {
             self.quarantine_end(index);
         }
     }
