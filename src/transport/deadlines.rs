@@ -53,7 +53,7 @@ impl<P: Provider> Endpoint<'_, P> {
             };
             waits = true;
             if entry.failed_at == Instant(0) {
-                entry.failed_at = now; // nobody had been told the time when it failed
+                entry.failed_at = now;
             }
             // what may still be touched comes before what is only not known
             let worst = late.is_none() || error == RequestError::Unfenced;

@@ -14,7 +14,7 @@ use super::request::RequestError;
 use super::schedule::Load;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::seq::Seq;
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Instant};
 use crate::fabric::{CloseError, DownCause, Op, OpId, OpKind, PostError, Posted, Provider};
 
 /// Longest payload of the stream where it is kept to be sent again.
@@ -255,7 +255,7 @@ impl<P: Provider> Endpoint<'_, P> {
         entry.peer_fenced = joining;
         entry.probe_due = false;
         entry.code = code;
-        entry.failed_at = now;
+        entry.failed_at = Instant(0);
         self.meter_mut(index, lane).stats.failures += 1;
         let c = &mut self.connections[index];
         c.up &= !(1 << lane);
@@ -378,12 +378,11 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Nothing more is posted on any lane; each that was in use is fenced.
     pub(super) fn lanes_fail(&mut self, index: usize) {
         for lane in 0..self.connections[index].lane_count {
-            let now = self.now;
             let entry = self.lane_mut(index, lane);
             if matches!(entry.state, LaneState::Up | LaneState::Joining) {
                 entry.state = LaneState::Failing;
                 entry.fence = Fence::Needed;
-                entry.failed_at = now;
+                entry.failed_at = Instant(0);
             }
         }
         self.connections[index].up = 0;

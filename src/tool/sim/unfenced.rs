@@ -176,6 +176,26 @@ fn connection_that_is_closed_unfenced_ends_its_requests_too() {
     }
 }
 
+/// Whoever closes may have computed for long, and made no progress.
+#[test]
+fn fence_has_its_time_from_the_first_progress_after_the_close() {
+    for lanes in [1, 2] {
+        stage::set(calm(false, lanes, 1), lanes, |stage| {
+            let receive = stage.receive(0, 7);
+            stage.both();
+            stage.world.now = stage.world.now.after(Span(3 * FENCE_SPAN.0));
+            stage.fabric.breach_set(Breach::Fences);
+            assert!(!stage.close_both());
+            stage.wait(Span(FENCE_SPAN.0 / 2));
+            assert!(stage.ended(0, &[receive]).is_none());
+            stage.fabric.breach_set(Breach::None);
+            stage.both();
+            assert!(stage.close_both());
+            assert_eq!(stage.errors(0, &[receive]).unwrap(), [RequestError::Closed]);
+        });
+    }
+}
+
 /// The lane that is only not reported on is older than the one that is not fenced.
 #[test]
 fn lane_that_is_not_reported_on_hides_none_that_is_not_fenced() {
