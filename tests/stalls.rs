@@ -27,20 +27,26 @@ const IDLE: u64 = 3;
 const CLOSE: u64 = 4;
 /// Drops what comes over its data streams, unacknowledged.
 const DEAFEN: u64 = 5;
+const SEND_LONG: u64 = 6;
+/// Loses its slots from now on.
+#[cfg(feature = "proof")]
+const PLANT: u64 = 7;
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: before anything of this process reads the environment: every test begins here.
-        unsafe { std::env::set_var("CROSSTIE_STALL_MS", STALL_MS) };
+        for (name, value) in [("CROSSTIE_STALL_MS", STALL_MS), ("CROSSTIE_TCP_RAILS", "2")] {
+            // SAFETY: every test begins here, before anything reads the environment.
+            unsafe { std::env::set_var(name, value) };
+        }
         log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
     });
 }
 
-fn options(device: DeviceKind) -> Options {
-    let limits = Limits { rails_max: 1, ..small(4).limits };
+fn options(device: DeviceKind, rails_max: u32) -> Options {
+    let limits = Limits { rails_max, ..small(4).limits };
     Options { device, limits, ..small(4) }
 }
 
@@ -53,7 +59,8 @@ fn role() {
 fn role_other() {
     let mut line = roles::line();
     let device = std::env::var("TEST_DEVICE").unwrap();
-    let mut node = Node::open(&options(DeviceKind::named(&device).unwrap()));
+    let rails = std::env::var("TEST_RAILS").map_or(1, |text| text.parse().unwrap());
+    let mut node = Node::open(&options(DeviceKind::named(&device).unwrap(), rails));
     let (listener, handle): (ListenerId, _) = node.shared.listen().unwrap();
     line.say(&handle);
     let connection = node.accepted(listener);
@@ -70,7 +77,12 @@ fn role_other() {
             RECEIVE => drop(node.irecv(connection, &[memory.incoming(0, LONG, tag)]).unwrap()),
             SEND => drop(node.isend(connection, memory.outgoing(0, 8, tag)).unwrap()),
             CLOSE => while node.connection_close(connection) == Closing::Again {},
+            SEND_LONG => drop(node.isend(connection, memory.outgoing(0, LONG, tag)).unwrap()),
             DEAFEN => deafen(),
+            #[cfg(feature = "proof")]
+            PLANT => {
+                node.mutant_set(Some(crosstie::transport::mutant::Mutant::SlotUnwritten));
+            }
             _ => {
                 line.say_number(IDLE);
                 while !line.is_ready() {
@@ -121,9 +133,15 @@ struct Pair {
 
 impl Pair {
     fn new(device: (DeviceKind, &str)) -> Pair {
+        Pair::of_rails(device, 1)
+    }
+
+    fn of_rails(device: (DeviceKind, &str), rails: u32) -> Pair {
         prepare();
-        let mut other = roles::start("other", &[("TEST_DEVICE", device.1)]);
-        let mut node = Node::open(&options(device.0));
+        let rails_text = rails.to_string();
+        let environment = [("TEST_DEVICE", device.1), ("TEST_RAILS", &rails_text)];
+        let mut other = roles::start("other", &environment);
+        let mut node = Node::open(&options(device.0, rails));
         let handle = other.line.hear::<128>();
         let attempt = node.shared.connect(&handle).unwrap();
         let connection = node.connected(attempt).unwrap();
@@ -189,7 +207,7 @@ fn stopped_peer_is_named_once() {
         let mut pair = Pair::new(device);
         pair.receive(7);
         pair.node.progress();
-        pair.other.signal(libc::SIGSTOP);
+        pair.other.stop();
         pair.expect("stopped peer", "owes an answer");
         // the request is older by far when it would be said again
         let later = std::time::Instant::now() + std::time::Duration::from_millis(1500);
@@ -264,13 +282,14 @@ fn rail_whose_packets_vanish_is_named_while_its_peer_answers() {
 }
 
 #[test]
-fn closed_peer_ends_the_request_by_name_instead() {
-    for device in DEVICES {
-        let mut pair = Pair::new(device);
-        let request = pair.receive(7);
+fn closed_peer_ends_every_request_by_name_instead() {
+    for (device, rails) in [(DEVICES[0], 1), (DEVICES[1], 1), (DEVICES[1], 2)] {
+        let mut pair = Pair::of_rails(device, rails);
+        let requests = [pair.receive(7), pair.send(LONG, 7), pair.send(LONG, 8)];
         pair.tell(CLOSE, 0);
-        let outcome = pair.node.wait(request);
-        assert_eq!(outcome.result, Err(RequestError::PeerClosed));
+        for request in requests {
+            assert_eq!(pair.node.wait(request).result, Err(RequestError::PeerClosed));
+        }
         assert_eq!(pair.said().len(), 0);
     }
 }
@@ -353,7 +372,7 @@ fn report_tells_every_open_request_of_an_endpoint() {
 #[test]
 fn endpoint_on_itself_reports_too() {
     prepare();
-    let mut node = Node::open(&options(DeviceKind::Loopback));
+    let mut node = Node::open(&options(DeviceKind::Loopback, 1));
     let (listener, handle) = node.shared.listen().unwrap();
     let attempt = node.shared.connect(&handle).unwrap();
     let here = node.connected(attempt).unwrap();
@@ -371,5 +390,62 @@ fn endpoint_on_itself_reports_too() {
         }
         drop(said);
         watch.look("a sentence");
+    }
+}
+
+/// What no working rail does, planted in one of the machines.
+#[cfg(feature = "proof")]
+mod planted {
+    use super::*;
+    use crosstie::fabric::DeregisterError;
+    use crosstie::transport::mutant::Mutant;
+    use crosstie::transport::rail::LaneState;
+
+    #[test]
+    fn slot_that_is_lost_is_named_by_both_sides() {
+        let mut pair = Pair::new(DEVICES[1]);
+        pair.tell(PLANT, 0);
+        pair.tell(RECEIVE, 7);
+        pair.send(LONG, 7);
+        pair.expect("lost slot", "rail 0 owes the slot of group 0: the peer has written it");
+        let mut pair = Pair::new(DEVICES[1]);
+        pair.node.mutant_set(Some(Mutant::SlotUnwritten));
+        pair.receive(7);
+        pair.tell(SEND_LONG, 7);
+        pair.expect("lost slot", "rail 0 owes the slot of group 0: we have written it");
+    }
+
+    #[test]
+    fn fence_that_never_comes_is_named_and_ends_the_request_with_its_memory_kept() {
+        let mut pair = Pair::of_rails(DEVICES[1], 2);
+        let watch = Watch::start();
+        let up = |pair: &Pair| {
+            let view = pair.node.lane_view(pair.connection, 1).map(|view| view.state);
+            view == Some(LaneState::Up)
+        };
+        // the peer offers its receive, then the long message is on its way over both rails
+        pair.tell(RECEIVE, 8);
+        let first = pair.send(8, 8);
+        assert_eq!(pair.node.wait(first).result, Ok(()));
+        while !up(&pair) {
+            pair.node.progress();
+            watch.look("two rails");
+        }
+        pair.node.mutant_set(Some(Mutant::FenceNever));
+        let request = pair.receive(7);
+        let socket = pair.node.lane_socket(pair.connection, 0).unwrap();
+        // SAFETY: a call without pointers on an open descriptor.
+        assert_eq!(unsafe { libc::shutdown(socket, libc::SHUT_RDWR) }, 0);
+        let words = "rail 0 (generation 1) has failed, and it owes its fence";
+        pair.expect("unfenced region", words);
+        assert_eq!(pair.node.wait(request).result, Err(RequestError::Unfenced));
+        let region = pair.memory.region;
+        assert_eq!(pair.node.shared.deregister(region), Err(DeregisterError::Busy));
+        assert_eq!(pair.node.connection_close(pair.connection), Closing::Again);
+        assert_eq!(pair.node.shared.deregister(region), Err(DeregisterError::Busy));
+        pair.node.mutant_set(None);
+        pair.node.disconnect(pair.connection);
+        assert_eq!(pair.node.shared.deregister(region), Ok(()));
+        assert_eq!(pair.said().len(), 1, "{:?}", pair.said());
     }
 }

@@ -368,8 +368,8 @@ typedef enum xtie_result {
     XTIE_ERR_RAILS_LOST = -75,
     // A rail failed, and the peer never said what it had carried.
     XTIE_ERR_NO_ANSWER = -76,
-    // A rail failed and could not be fenced in time: the request's memory may still be touched,
-    // and stays registered until the endpoint is closed.
+    // A rail failed and could not be fenced in time: the request's memory may still be touched. It
+    // must stay mapped; deregistering it says XTIE_ERR_MEMORY_BUSY until the fence holds.
     XTIE_ERR_UNFENCED = -77,
     // rails_max is not 1, 2, 4 or 8.
     XTIE_ERR_RAILS_MAX = -78,
@@ -892,7 +892,8 @@ int xtie_memory_register(struct xtie_endpoint *endpoint,
 //
 // memory: of xtie_memory_register; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
-//     test them to their end first.
+//     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
+//     come.
 // Threads: any. Cost: control path.
 int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 

@@ -54,7 +54,8 @@ pub unsafe extern "C" fn xtie_memory_register(
 ///
 /// memory: of xtie_memory_register; not to be used after XTIE_OK.
 /// Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
-///     test them to their end first.
+///     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
+///     come.
 /// Threads: any. Cost: control path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_deregister(

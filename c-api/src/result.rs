@@ -145,8 +145,8 @@ pub enum xtie_result {
     XTIE_ERR_RAILS_LOST = -75,
     /// A rail failed, and the peer never said what it had carried.
     XTIE_ERR_NO_ANSWER = -76,
-    /// A rail failed and could not be fenced in time: the request's memory may still be touched,
-    /// and stays registered until the endpoint is closed.
+    /// A rail failed and could not be fenced in time: the request's memory may still be touched. It
+    /// must stay mapped; deregistering it says XTIE_ERR_MEMORY_BUSY until the fence holds.
     XTIE_ERR_UNFENCED = -77,
     /// rails_max is not 1, 2, 4 or 8.
     XTIE_ERR_RAILS_MAX = -78,

@@ -50,6 +50,21 @@ pub enum Class {
 }
 
 impl Class {
+    /// All of them.
+    pub const ALL: [Class; 11] = [
+        Class::DeadRail,
+        Class::StoppedPeer,
+        Class::NoProgress,
+        Class::NeverPosted,
+        Class::NeverSent,
+        Class::LostSlot,
+        Class::NoCredits,
+        Class::WrongTag,
+        Class::ClosedPeer,
+        Class::Unfenced,
+        Class::Moving,
+    ];
+
     /// Its name, as the table of `doc/stalls.md` has it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,22 +132,28 @@ impl<'a> Stall<'a> {
             Standing::Failed => return Some(Class::ClosedPeer),
             Standing::None | Standing::Open => {}
         }
-        if self.rail_unsettled().is_some() {
-            return Some(Class::Unfenced);
+        match self.rail_unsettled().map(|lane| ours.lane(lane)) {
+            Some(RailStanding::Failing) => Some(Class::Unfenced),
+            // who could report about the failed rail has no rail to do so
+            _ if ours.up == 0 => Some(Class::DeadRail),
+            Some(_) => Some(Class::Unfenced),
+            None => None,
         }
-        (ours.up == 0).then_some(Class::DeadRail)
     }
 
-    /// A rail that is not sorted out, and that the request waits for.
+    /// A rail that is not sorted out, and that the request waits for: one that is not fenced first.
     fn rail_unsettled(&self) -> Option<usize> {
+        let owes_fence = self.rail_that_is(RailStanding::Failing);
+        owes_fence.or_else(|| self.rail_that_is(RailStanding::Fenced))
+    }
+
+    fn rail_that_is(&self, unsettled: RailStanding) -> Option<usize> {
         let ours = self.ours;
         let failed = |lane: &usize| {
             let carries = self.request.rails >> lane & 1 == 1;
             let controls = ours.control_blocked != 0 && usize::from(ours.control) == *lane;
             let receives = self.request.waits() == Waits::Arrival;
-            let state = ours.lane(*lane);
-            let unsettled = matches!(state, RailStanding::Failing | RailStanding::Fenced);
-            unsettled && (carries || controls || receives)
+            ours.lane(*lane) == unsettled && (carries || controls || receives)
         };
         (0..usize::from(ours.lane_count).min(8)).find(failed)
     }

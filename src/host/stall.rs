@@ -280,6 +280,14 @@ impl Endpoint {
     }
 }
 
+#[cfg(feature = "proof")]
+impl Endpoint {
+    /// Plants a fault in the machine, for tests of how it is told of.
+    pub fn mutant_set(&mut self, mutant: Option<crate::transport::mutant::Mutant>) {
+        each!(&mut self.machine, endpoint => endpoint.mutant_set(mutant));
+    }
+}
+
 fn answer_of(said: Option<&StatusHello>, asked_ms: u64) -> Answer<'_> {
     match said {
         Some(said) => Answer::Said(said),

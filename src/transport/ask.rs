@@ -97,8 +97,9 @@ impl<P: Provider> Endpoint<'_, P> {
             return Ok(None);
         }
         let outcome = send_outcome(send.error.map_or(Ok(()), Err), send.length);
-        let generation = send.generation.wrapping_add(1);
-        self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
+        let (generation, region) = (send.generation.wrapping_add(1), send.region);
+        // where it is in quarantine, the record says so also when its user has asked
+        self.sends[at] = SendRecord { generation, region, ..SendRecord::FREE };
         self.connections[connection.as_usize()].sends_free |= 1 << record;
         Ok(Some(outcome))
     }

@@ -1,14 +1,28 @@
 //! What follows a lane's failure in time, or ends its connection by name.
+//!
+//! Where a fence does not come in time, requests end with [`RequestError::Unfenced`], and what they
+//! stand on goes into *quarantine*: it stays registered, and whoever wants it back is told that it
+//! is busy, until the fence holds after all. The connection cannot be closed before either.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
+use super::mr::NO_REGION;
 use super::rail::LaneState;
-use super::records::ConnectionState;
+use super::records::{Connection, ConnectionState, SendState};
 use super::request::RequestError;
 use crate::base::units::Instant;
 use crate::fabric::Provider;
+use crate::wire::GROUP_MAX;
 
 impl<P: Provider> Endpoint<'_, P> {
+    /// A connection waits for something with a deadline from now on.
+    #[cold]
+    pub(super) fn trouble(&mut self, index: usize) {
+        if P::SEVERAL_LANES {
+            self.troubled.insert(index);
+        }
+    }
+
     /// What has a deadline: lanes that are not fenced, reports that do not come, no lane at all.
     #[cold]
     pub(super) fn deadlines_look(&mut self) {
@@ -24,31 +38,37 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Says whether there is still something to wait for.
     fn deadline_look(&mut self, index: usize) -> bool {
         let (now, config) = (self.now, self.config);
-        let c = &self.connections[index];
-        if matches!(c.state, ConnectionState::Free | ConnectionState::Failed) {
+        let Connection { state, lane_count, .. } = self.connections[index];
+        if matches!(state, ConnectionState::Free | ConnectionState::Failed) {
             return false;
         }
         let mut waits = false;
         let mut late = None;
-        for lane in 0..c.lane_count {
-            let entry = self.lane(index, lane);
+        for lane in 0..lane_count {
+            let entry = self.lane_mut(index, lane);
             let error = match entry.state {
                 LaneState::Failing => RequestError::Unfenced,
                 LaneState::Fenced => RequestError::NoAnswer,
                 LaneState::Down | LaneState::Joining | LaneState::Up => continue,
             };
             waits = true;
-            if late.is_none() && is_past(now, entry.failed_at, config.fence_span.0) {
+            if entry.failed_at == Instant(0) {
+                entry.failed_at = now;
+            }
+            // what may still be touched comes before what is only not known
+            let worst = late.is_none() || error == RequestError::Unfenced;
+            if worst && is_past(now, entry.failed_at, config.fence_span.0) {
                 late = Some(error);
             }
         }
-        if c.state != ConnectionState::Open {
+        if state != ConnectionState::Open {
             if late == Some(RequestError::Unfenced) {
                 self.requests_abandon(index);
                 return false;
             }
             return waits;
         }
+        let c = &self.connections[index];
         if let Some(since) = c.stranded_at {
             waits = true;
             if is_past(now, since, config.loss_span.0) {
@@ -61,6 +81,54 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connection_fail(index, error);
         }
         waits
+    }
+
+    /// Ends the requests of a connection that is lost and cannot be fenced: their memory stays
+    /// registered, because somebody may still touch it.
+    fn requests_abandon(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        c.failure.0 = RequestError::Unfenced;
+        c.quarantine = true;
+        if c.state == ConnectionState::Failing {
+            c.state = ConnectionState::Failed;
+        }
+        for record in 0..self.limits.requests_max as u8 {
+            self.record_quarantine(index, record);
+        }
+        self.stats.unfenced += 1;
+        self.requests_end(index);
+        self.work.insert(index); // a fence may have had no room yet
+    }
+
+    /// Leaves in a record the regions that it keeps in quarantine, and no others.
+    fn record_quarantine(&mut self, index: usize, record: u8) {
+        let at = self.send_at(index, record);
+        let send = &mut self.sends[at];
+        if matches!(send.state, SendState::Free | SendState::Done) {
+            send.region = NO_REGION;
+        }
+        self.regions.pin(send.region);
+        let group = self.groups[at];
+        for receive in 0..GROUP_MAX as u8 {
+            let open = !group.free && receive < group.count && group.done >> receive & 1 == 0;
+            let entry = &mut self.receives[at * GROUP_MAX + usize::from(receive)];
+            if !open {
+                entry.region = NO_REGION;
+            }
+            self.regions.pin(entry.region);
+        }
+    }
+
+    /// The fence has come after all: what was in quarantine is given back.
+    pub(super) fn quarantine_end(&mut self, index: usize) {
+        self.connections[index].quarantine = false;
+        for record in 0..self.limits.requests_max as u8 {
+            let at = self.send_at(index, record);
+            self.regions.unpin(core::mem::replace(&mut self.sends[at].region, NO_REGION));
+            for entry in &mut self.receives[at * GROUP_MAX..(at + 1) * GROUP_MAX] {
+                self.regions.unpin(core::mem::replace(&mut entry.region, NO_REGION));
+            }
+        }
     }
 }
 

@@ -436,7 +436,10 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     /// Posts what is due on one connection; says whether something is still due.
     fn connection_work(&mut self, index: usize) -> bool {
         match self.connections[index].state {
-            ConnectionState::Free | ConnectionState::Failed => false,
+            ConnectionState::Free => false,
+            ConnectionState::Failed => {
+                P::SEVERAL_LANES && self.connections[index].quarantine && self.fences_step(index)
+            }
             ConnectionState::Failing | ConnectionState::Closing => self.fences_step(index),
             ConnectionState::Open => {
                 let failover = self.fails_over(index) && self.failover_step(index);

@@ -230,9 +230,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.failure.0 = error;
         self.lanes_fail(index);
         self.work.insert(index);
-        if self.wants_time() {
-            self.troubled.insert(index);
-        }
+        self.trouble(index);
     }
 
     /// Ends the requests of a connection that is lost and fenced.
@@ -242,32 +240,9 @@ impl<P: Provider> Endpoint<'_, P> {
             self.requests_end(index);
             self.connections[index].state = ConnectionState::Failed;
         }
-    }
-
-    /// Ends the requests of a connection that is lost and cannot be fenced: their memory stays
-    /// registered, because somebody may still touch it.
-    pub(super) fn requests_abandon(&mut self, index: usize) {
-        let c = &mut self.connections[index];
-        c.failure.0 = RequestError::Unfenced;
-        if c.state == ConnectionState::Failing {
-            c.state = ConnectionState::Failed;
+        if P::SEVERAL_LANES && self.connections[index].quarantine && self.is_quiet(index) {
+            self.quarantine_end(index);
         }
-        for record in 0..self.limits.requests_max as u8 {
-            let at = self.send_at(index, record);
-            let send = &self.sends[at];
-            if !matches!(send.state, SendState::Free | SendState::Done) {
-                self.regions.pin(send.region);
-            }
-            let group = self.groups[at];
-            for receive in 0..group.count {
-                if !group.free && group.done >> receive & 1 == 0 {
-                    let record_at = at * GROUP_MAX + usize::from(receive);
-                    self.regions.pin(self.receives[record_at].region);
-                }
-            }
-        }
-        self.stats.unfenced += 1;
-        self.requests_end(index);
     }
 
     /// Ends everything that is outstanding on a connection.

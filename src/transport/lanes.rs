@@ -14,7 +14,7 @@ use super::request::RequestError;
 use super::schedule::Load;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::seq::Seq;
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Instant};
 use crate::fabric::{CloseError, DownCause, Op, OpId, OpKind, PostError, Posted, Provider};
 
 /// Longest payload of the stream where it is kept to be sent again.
@@ -99,10 +99,10 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Whether calls of [`Endpoint::progress`] must be told the time: a connection of several lanes
-    /// is open.
+    /// is open, or one waits for its fence.
     #[inline(always)]
     pub fn wants_time(&self) -> bool {
-        self.failing_over != 0
+        self.failing_over != 0 || (P::SEVERAL_LANES && !self.troubled.is_empty())
     }
 
     /// Takes a connection that the side band has set up into use. The rail's peer of its lane 0 is
@@ -255,7 +255,7 @@ impl<P: Provider> Endpoint<'_, P> {
         entry.peer_fenced = joining;
         entry.probe_due = false;
         entry.code = code;
-        entry.failed_at = now;
+        entry.failed_at = Instant(0);
         self.meter_mut(index, lane).stats.failures += 1;
         let c = &mut self.connections[index];
         c.up &= !(1 << lane);
@@ -297,6 +297,9 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Fences one lane in both directions; says whether the rail had no room for it.
     fn lane_fence(&mut self, index: usize, lane: u8) -> bool {
+        if self.is_mutant(Mutant::FenceNever) {
+            return false;
+        }
         if self.is_mutant(Mutant::FenceSkipped) {
             self.lane_mut(index, lane).fence = Fence::Holds;
         }
@@ -375,12 +378,11 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Nothing more is posted on any lane; each that was in use is fenced.
     pub(super) fn lanes_fail(&mut self, index: usize) {
         for lane in 0..self.connections[index].lane_count {
-            let now = self.now;
             let entry = self.lane_mut(index, lane);
             if matches!(entry.state, LaneState::Up | LaneState::Joining) {
                 entry.state = LaneState::Failing;
                 entry.fence = Fence::Needed;
-                entry.failed_at = now;
+                entry.failed_at = Instant(0);
             }
         }
         self.connections[index].up = 0;
@@ -505,6 +507,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 c.state = ConnectionState::Closing;
                 c.failure.0 = RequestError::Closed;
                 self.lanes_fail(index);
+                self.trouble(index);
             }
             ConnectionState::Failing | ConnectionState::Failed | ConnectionState::Closing => {}
         }

@@ -23,11 +23,15 @@ pub enum Mutant {
     ReleaseOnLocal,
     /// Control moves on before the old control lane is fenced, so that slots are written again.
     ControlUnfenced,
+    /// A rail's: no fence of it holds. Requests end unfenced, and reports say so (`doc/stalls.md`).
+    FenceNever,
+    /// A rail's: slots are said to be written, and are not. Reports say so.
+    SlotUnwritten,
 }
 
 #[cfg(feature = "proof")]
 impl Mutant {
-    /// All of them.
+    /// All that break the protocol; what a rail does wrong, the protocol tells of.
     pub const ALL: [Mutant; 7] = [
         Mutant::FenceSkipped,
         Mutant::AnswerBeforeFence,

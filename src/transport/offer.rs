@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
+use super::mutant::Mutant;
 use super::rail::DataRail;
 use super::records::{HeldMessage, KnownRegion, NIL};
 use super::request::RequestError;
@@ -79,6 +80,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let Some((cell, cell_sequence)) = self.cell_for(index, record_at, taken) else {
             return false;
         };
+        if self.is_mutant(Mutant::SlotUnwritten) {
+            return true;
+        }
         let c = &self.connections[index];
         let slot = ControlSlot {
             address: record.address,

@@ -136,7 +136,8 @@ pub(super) struct Lane {
     pub generation: u32,
     /// Operations accepted as pending and not completed.
     pub ops_in_flight: u32,
-    /// When it failed.
+    /// When its failure was looked at first; 0: not yet. The time of the last progress may be old
+    /// when a lane fails between two.
     pub failed_at: Instant,
 }
 

@@ -95,6 +95,8 @@ pub struct Connection {
     pub pull: bool,
     /// The peer went down by the provider's word.
     pub peer_down: bool,
+    /// Its requests have ended unfenced: their regions are pinned until the fence comes.
+    pub quarantine: bool,
     /// The end of the lane that carries control.
     pub peer: PeerIndex,
     pub failure: Failure,
@@ -244,6 +246,7 @@ impl Connection {
         state: ConnectionState::Free,
         pull: false,
         peer_down: false,
+        quarantine: false,
         peer: PeerIndex(0),
         failure: Failure(RequestError::Closed),
         lane_count: 1,

@@ -125,7 +125,8 @@ pub enum RequestError {
     /// A rail failed, and the peer never said what it had carried.
     NoAnswer,
     /// A rail failed, and could not be fenced in time: the request's memory may still be touched.
-    /// Its regions stay registered until the endpoint is closed.
+    /// Its regions cannot be deregistered, nor its connection closed, before the fence holds after
+    /// all.
     Unfenced,
 }
 

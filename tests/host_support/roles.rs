@@ -137,10 +137,25 @@ impl Process {
         assert_eq!(unsafe { libc::kill(self.id() as i32, number) }, 0);
     }
 
-    /// Whether all of it has stopped.
+    /// Stops it, and waits until it does not run any more: a signal is sent before it is obeyed.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let watch = super::Watch::start();
+        while !self.is_stopped() {
+            watch.look("a process to stop");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether all of it has stopped, each thread.
     pub fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("proc");
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("proc");
+        let is_stopped = |task: io::Result<std::fs::DirEntry>| {
+            let path = task.expect("a thread").path().join("stat");
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        tasks.into_iter().all(is_stopped)
     }
 
     /// Waits until it has ended by itself.

@@ -28,6 +28,20 @@ pub struct Faults {
     pub ghost: u32,
 }
 
+/// What no rail may do, and some do. Told of by reports, proven by them alone.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub enum Breach {
+    /// Nothing.
+    #[default]
+    None,
+    /// No fence holds, as long as this lasts.
+    Fences,
+    /// Lines are said to be written, and are not (P2).
+    Lines,
+    /// Writes from memory do not land and do not end, as long as this lasts (P6).
+    Writes,
+}
+
 /// The shape of a network.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct SimConfig {

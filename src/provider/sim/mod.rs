@@ -20,7 +20,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CERTAIN, Faults, PORTS_MAX, SimConfig, SimCounts};
+pub use config::{Breach, CERTAIN, Faults, PORTS_MAX, SimConfig, SimCounts};
 
 use super::host_domain::HostDomain;
 use super::touch;
@@ -100,6 +100,11 @@ impl<'m> SimFabric<'m> {
     /// Changes the faults from now on.
     pub fn faults_set(&self, faults: Faults) {
         self.state.borrow_mut().config.faults = faults;
+    }
+
+    /// Breaks the contract from now on, or keeps it again.
+    pub fn breach_set(&self, breach: Breach) {
+        self.state.borrow_mut().breach = breach;
     }
 
     /// Kills a connection under both of its ends.

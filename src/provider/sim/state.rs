@@ -1,6 +1,6 @@
 //! Ports, ends of connections, receive slots and events of a simulated network.
 
-use super::config::{PORTS_MAX, SimConfig, SimCounts};
+use super::config::{Breach, PORTS_MAX, SimConfig, SimCounts};
 use super::flight::Flight;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice, Zeroable, bytes_for, lines};
 use crate::base::ids::{PeerIndex, RailGeneration};
@@ -105,6 +105,7 @@ pub(super) struct Port<'m> {
 #[derive(Debug)]
 pub(super) struct State<'m> {
     pub(super) config: SimConfig,
+    pub(super) breach: Breach,
     pub(super) counts: SimCounts,
     pub(super) random: Random,
     pub(super) serial: u64,
@@ -158,6 +159,7 @@ impl<'m> State<'m> {
         }
         Ok(State {
             config,
+            breach: Breach::None,
             counts: SimCounts::default(),
             random: Random::new(config.seed),
             serial: 0,

@@ -97,6 +97,21 @@ pub fn draw(random: &mut Random, pull: bool) -> Lanes {
 }
 
 impl Lanes {
+    /// So many, of which a test opens and kills all but the first itself.
+    #[cfg(test)]
+    pub fn by_hand(count: u32) -> Lanes {
+        Lanes {
+            count,
+            careful: true,
+            deaths: 0,
+            returns: 0,
+            released: [!1; 2],
+            alive: 1,
+            kills: 0,
+            generations: [1, 0, 0, 0],
+        }
+    }
+
     /// The faults of the network that go with it.
     pub fn faults(&self, drawn: Faults) -> Faults {
         match self.count > 1 && self.careful {

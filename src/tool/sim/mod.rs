@@ -13,6 +13,12 @@ mod peers;
 #[cfg(feature = "proof")]
 pub mod proof;
 mod schedule;
+#[cfg(test)]
+mod stage;
+#[cfg(test)]
+mod stalls;
+#[cfg(test)]
+mod unfenced;
 
 use schedule::Tally;
 use std::string::String;

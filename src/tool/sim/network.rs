@@ -19,6 +19,27 @@ pub const fn limits(rails_max: u32) -> Limits {
     Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32, rails_max }
 }
 
+/// A network without faults, for tests that break it by hand.
+#[cfg(test)]
+pub fn calm(pull: bool, lanes: u32, seed: u64) -> SimConfig {
+    SimConfig {
+        ports: 2,
+        peers_max: lanes.next_power_of_two(),
+        recv_slots: CREDITS + if lanes > 1 { RECEIVES_SPARE } else { 0 },
+        payload_max: EAGER_BYTES.max(Bytes::of(REPORT_BYTES_MAX)),
+        regions_max: 2 * REGIONS as u32 + 2,
+        flights_max: 512,
+        pull,
+        ordered: true,
+        immediate: true,
+        copies_at_post: true,
+        latency: Span(100),
+        delay_max: Span(3000),
+        seed,
+        faults: Faults::default(),
+    }
+}
+
 /// The network of a schedule: half of them pull, half of the others keep no order.
 pub fn config(seed: u64) -> (SimConfig, Lanes) {
     let mut random = Random::new(seed ^ 0x5eed);

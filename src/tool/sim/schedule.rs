@@ -112,10 +112,10 @@ impl Direction {
 
 pub(super) struct World<'f, 'm> {
     pub(super) endpoints: [Endpoint<'m, SimPort<'f, 'm>>; 2],
-    tables: [DataMrs<'m>; 2],
-    regions: [[Handle; REGIONS]; 2],
-    memory: [Memory; 2],
-    directions: [Direction; 2],
+    pub(super) tables: [DataMrs<'m>; 2],
+    pub(super) regions: [[Handle; REGIONS]; 2],
+    pub(super) memory: [Memory; 2],
+    pub(super) directions: [Direction; 2],
     pub(super) random: Random,
     pub(super) now: Instant,
     calls: u64,
@@ -176,7 +176,7 @@ fn run_on(
 }
 
 impl<'f, 'm> World<'f, 'm> {
-    fn open(
+    pub(super) fn open(
         fabric: &'f SimFabric<'m>,
         blocks: &'m mut [HeapBlock; 2],
         (pull, limits): (bool, Limits),
@@ -279,7 +279,7 @@ impl<'f, 'm> World<'f, 'm> {
     }
 
     /// Sends from `side`. `Ok(false)`: full.
-    fn isend(&mut self, side: usize, tag: i32, length: usize) -> Result<bool, String> {
+    pub(super) fn isend(&mut self, side: usize, tag: i32, length: usize) -> Result<bool, String> {
         let buffer = self.memory[side].take(&mut self.random);
         let seed = self.random.next();
         self.memory[side].fill(buffer, length, seed);
@@ -305,7 +305,7 @@ impl<'f, 'm> World<'f, 'm> {
     }
 
     /// Posts a group at `side`, for messages of the other.
-    fn irecv(&mut self, side: usize, tags: &[i32]) -> Result<bool, String> {
+    pub(super) fn irecv(&mut self, side: usize, tags: &[i32]) -> Result<bool, String> {
         let rooms: Vec<(Buffer, usize)> = tags
             .iter()
             .map(|_| {
@@ -465,7 +465,7 @@ impl<'f, 'm> World<'f, 'm> {
         Ok(())
     }
 
-    fn close(&mut self, side: usize) -> Result<(), String> {
+    pub(super) fn close(&mut self, side: usize) -> Result<(), String> {
         match self.endpoints[side].connection_close(CONNECTION) {
             Ok(()) | Err(ConnectionCloseError::Stale | ConnectionCloseError::Again) => Ok(()),
         }
