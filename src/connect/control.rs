@@ -23,6 +23,7 @@ use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
+use super::together::{Apart, rails_sound};
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
@@ -122,6 +123,14 @@ pub enum Note {
         /// How long it was away.
         lost: Span,
     },
+    /// Shared memory and TCP would have been used together, and are not; once per link, or
+    /// connection.
+    Apart {
+        /// With whom.
+        peer: Peer,
+        /// Why.
+        why: Apart,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
     /// A connection stands; once per connection.
@@ -130,6 +139,8 @@ pub enum Note {
         peer: Peer,
         /// Over which rail.
         rail: Rail,
+        /// How many lanes; those behind the first are over TCP.
+        lanes: u8,
         /// Which side we are.
         side: Side,
     },
@@ -252,7 +263,7 @@ fn is_sound(config: &BandConfig) -> bool {
 impl<M: LinkMemory> Control<M> {
     /// Reserves everything that is needed until close.
     pub fn new(
-        config: BandConfig,
+        mut config: BandConfig,
         tables: BandTables,
         memory: M,
         poller: Arc<Poller>,
@@ -263,6 +274,7 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
+        config.rails = rails_sound(config.rails, config.lanes_max);
         let rails = config.rails & (RAIL_SHM | RAIL_TCP);
         if connections == 0 || !is_sound(&config) {
             return Err(OpenError::Tables);

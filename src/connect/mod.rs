@@ -79,6 +79,7 @@ mod stream;
 mod streams;
 mod table;
 mod teardown;
+mod together;
 mod tried;
 
 pub use address::node_id;
@@ -94,4 +95,5 @@ pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
 pub use status::Watch;
+pub use together::Apart;
 pub use tried::Tried;
