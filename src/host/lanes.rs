@@ -83,7 +83,7 @@ impl Endpoint {
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1) as u8;
         if lanes > 1 {
-            endpoint.connection_lost(connection, cause);
+            endpoint.connection_gone(connection, cause);
         }
         for lane in 0..lanes {
             let peer = endpoint.lane_peer(connection, lane);
