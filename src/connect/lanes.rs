@@ -215,7 +215,10 @@ impl<M: LinkMemory> Control<M> {
         let Some(index) = self.met_find(link, hello.connection) else { return };
         let connection = &self.connections[index as usize];
         let (count, lane) = (connection.stream_count, u32::from(hello.lane));
+        // rings are used once
+        let rings = lane == 0 && self.links[link as usize].rail == Rail::Shm;
         let fits = connection.phase == Phase::Open
+            && !rings
             && !connection.closed_here
             && !connection.peer_closed
             && u32::from(count) == hello.streams
