@@ -23,7 +23,7 @@ use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
-use super::together::{Apart, rails_sound};
+use super::together::Apart;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
@@ -263,7 +263,7 @@ fn is_sound(config: &BandConfig) -> bool {
 impl<M: LinkMemory> Control<M> {
     /// Reserves everything that is needed until close.
     pub fn new(
-        mut config: BandConfig,
+        config: BandConfig,
         tables: BandTables,
         memory: M,
         poller: Arc<Poller>,
@@ -274,7 +274,6 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
-        config.rails = rails_sound(config.rails, config.lanes_max);
         let rails = config.rails & (RAIL_SHM | RAIL_TCP);
         if connections == 0 || !is_sound(&config) {
             return Err(OpenError::Tables);
