@@ -286,6 +286,32 @@ fn rings_given_up_cost_no_message_and_tcp_carries_all() {
     }
 }
 
+/// The rings are gone before the other rail is there: it takes over when it comes.
+#[test]
+fn rings_given_up_before_the_other_rail_is_up_cost_no_message() {
+    for round in 0..10u64 {
+        let _alone = alone();
+        let (mut a, mut b) = (open("shm+tcp", 2, 1), open("shm+tcp", 2, 1));
+        let (to_b, to_a) = host_support::joined(&mut a, &mut b);
+        let out = Memory::new(&a, Place::Private, 1 << 20);
+        let into = Memory::new(&b, Place::Private, 1 << 20);
+        for size in [1000, 1 << 20] {
+            out.fill(0, size, round);
+            let receive = b.irecv(to_a, &[into.incoming(0, size, 1)]).unwrap();
+            let send = a.isend(to_b, out.outgoing(0, size, 1)).unwrap();
+            (0..round / 2).for_each(|_| _ = a.progress());
+            if size == 1000 {
+                let (node, connection) =
+                    if round % 2 == 0 { (&mut a, to_b) } else { (&mut b, to_a) };
+                node.lane_break(connection, 0);
+            }
+            assert_eq!(wait_both(&mut b, &mut a, receive).result, Ok(()), "round {round}");
+            assert_eq!(wait_both(&mut a, &mut b, send).result, Ok(()));
+            into.verify(0, size, round);
+        }
+    }
+}
+
 /// The rings are given up after any number of steps of a long message, of either side.
 #[test]
 fn rings_given_up_at_any_step_of_a_long_message_lose_none_of_it() {

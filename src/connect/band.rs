@@ -118,7 +118,11 @@ impl<M: LinkMemory> Band<M> {
     /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
     /// 3.5 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
-    pub fn open(mut config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
+    pub fn open(
+        mut config: BandConfig,
+        tables: BandTables,
+        memory: M,
+    ) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
         config.rails = rails_sound(config.rails, config.lanes_max);
         address::sweep(&config.shm_dir);

@@ -14,7 +14,8 @@ pub const SLOTS: usize = 64;
 pub const CELL_BYTES: usize = 2048;
 /// The part of a peer before its cells: a word with a bit for each that is held.
 const HEAD_BYTES: usize = 4096;
-const PART_BYTES: usize = HEAD_BYTES + SLOTS * CELL_BYTES;
+/// Address space of one peer.
+pub const PEER_RESERVE_BYTES: usize = HEAD_BYTES + SLOTS * CELL_BYTES;
 /// Says in a slot's number that it is one of these: no payload in a ring is so long.
 const MARK: u64 = 1 << 31;
 
@@ -32,7 +33,8 @@ fn parts(slot: RecvSlot) -> (usize, usize) {
 impl Taken {
     /// Room for so many peers, which becomes memory as it is used.
     pub fn create(peers_max: u32) -> Result<Taken, Errno> {
-        let reserve = Reserve::create((peers_max as usize * PART_BYTES).max(PART_BYTES))?;
+        let reserve =
+            Reserve::create((peers_max as usize * PEER_RESERVE_BYTES).max(PEER_RESERVE_BYTES))?;
         Ok(Taken { reserve })
     }
 
@@ -43,7 +45,7 @@ impl Taken {
     }
 
     fn part(&self, peer: usize) -> *mut u8 {
-        let at = peer * PART_BYTES;
+        let at = peer * PEER_RESERVE_BYTES;
         assert!(at < self.reserve.length());
         // SAFETY: inside the reserve (asserted), which is cut into whole parts.
         unsafe { self.reserve.start().add(at) }
@@ -94,7 +96,7 @@ impl Taken {
 
     /// Gives all of a peer's back, and its memory.
     pub fn discard(&mut self, peer: usize) {
-        self.reserve.release(peer * PART_BYTES, PART_BYTES);
+        self.reserve.release(peer * PEER_RESERVE_BYTES, PEER_RESERVE_BYTES);
     }
 }
 
