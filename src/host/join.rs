@@ -70,6 +70,8 @@ pub(super) fn shm_use(
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes,
+        // a rail of sockets beside rings costs the processor that both live on
+        reserve: !1,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -114,6 +116,7 @@ pub(super) fn tcp_use(
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes,
+        reserve: 0,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -145,6 +148,7 @@ pub(super) fn loopback_use(
             credits: CREDITS,
             groups_max,
             lanes: 1,
+            reserve: 0,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

@@ -141,6 +141,11 @@ impl<P: Provider> Endpoint<'_, P> {
             held_free: 0,
             ..Connection::FREE
         };
+        if P::SEVERAL_LANES && several {
+            for lane in 0..setup.lanes {
+                self.meter_mut(index, lane).load.reserve = setup.reserve >> lane & 1 == 1;
+            }
+        }
         *self.lane_mut(index, 0) = Lane {
             state: LaneState::Up,
             fence: Fence::Needed,

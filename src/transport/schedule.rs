@@ -93,12 +93,23 @@ pub struct Load {
     done: u64,
     /// When a stripe was posted, or completed, last.
     last: Instant,
+    /// It counts as the slowest lane that there may be, whatever was measured: it is used where
+    /// the others are not, and to know its speed.
+    pub reserve: bool,
 }
 
 impl Load {
     /// Nothing to carry, nothing known.
     pub const IDLE: Load =
-        Load { flying: 0, speed: 0, since: Instant(0), done: 0, last: Instant(0) };
+        Load { flying: 0, speed: 0, since: Instant(0), done: 0, last: Instant(0), reserve: false };
+
+    /// Its speed as it counts; 0: not known.
+    fn counted(&self) -> u64 {
+        match (self.reserve, self.speed) {
+            (true, 1..) => (self.speed / SLOWNESS_MAX).max(1),
+            (true | false, speed) => speed,
+        }
+    }
 
     /// A stripe was posted.
     #[inline]
@@ -133,7 +144,7 @@ impl Load {
 
     /// The lane has failed: what it carried is gone, what it was capable of is unknown.
     pub fn reset(&mut self) {
-        *self = Load::IDLE;
+        *self = Load { reserve: self.reserve, ..Load::IDLE };
     }
 }
 
@@ -145,7 +156,7 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
     }
     let among = |lane: &usize| lanes >> *lane & 1 == 1;
     let count = loads.len().min(RAILS_MAX);
-    let fastest = (0..count).filter(among).map(|lane| loads[lane].speed).max().unwrap_or(0);
+    let fastest = (0..count).filter(among).map(|lane| loads[lane].counted()).max().unwrap_or(0);
     let mut best: Option<(u64, usize)> = None;
     for step in 0..count {
         let lane = (usize::from(turn) + step) % count;
@@ -153,7 +164,7 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
             continue;
         }
         let load = &loads[lane];
-        let speed = effective(load.speed, fastest);
+        let speed = effective(load.counted(), fastest);
         let alone_ns = time_ns(bytes, speed);
         let idle_ns = now.since(load.last).0;
         if load.flying == 0 && speed < fastest && idle_ns > alone_ns.saturating_mul(IDLE_TIMES) {
@@ -172,7 +183,7 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
     let waits = (0..count).filter(among).any(|other| {
         let load = &loads[other];
         let full = load.flying != 0 && load.flying + bytes > flying_max(bytes);
-        full && time_ns(load.flying + bytes, effective(load.speed, fastest)) < done_ns
+        full && time_ns(load.flying + bytes, effective(load.counted(), fastest)) < done_ns
     });
     if waits { None } else { Some(lane as u8) }
 }
@@ -289,6 +300,31 @@ mod tests {
             loads[usize::from(lane)].posted(1000, Instant(at));
             turn = (lane + 1) % 3;
         }
+    }
+
+    #[test]
+    fn reserve_carries_little_while_another_lane_lives_and_everything_when_none_does() {
+        let stripe = 256 << 10;
+        let mut loads = [Load::IDLE, Load { reserve: true, ..Load::IDLE }];
+        let (mut carried, mut turn, mut now) = ([0u64; 2], 0, Instant(0));
+        for _ in 0..10_000 {
+            // both as fast, one stripe at a time
+            let lane = pick(&loads, 0b11, stripe, turn, now).unwrap();
+            turn = (lane + 1) % 2;
+            let at = usize::from(lane);
+            loads[at].posted(stripe, now);
+            now = Instant(now.0 + 100_000);
+            loads[at].completed(stripe, now);
+            carried[at] += 1;
+        }
+        assert!(carried[1] > 1 && carried[1] < carried[0] / 100, "{carried:?}");
+        // behind a queue of the other's, too
+        loads[0].flying = FLYING_BYTES_MAX;
+        loads[1].posted(1, now);
+        assert_eq!(pick(&loads, 0b11, stripe, 0, now), None);
+        assert_eq!(pick(&loads, 0b10, stripe, 0, now), Some(1));
+        loads[1].reset();
+        assert!(loads[1].reserve);
     }
 
     #[test]
