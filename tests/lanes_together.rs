@@ -431,6 +431,13 @@ fn messages_sent_before_a_close_arrive_in_the_receives_that_wait() {
             pair.a.progress();
             watch.look("closing");
         }
+        // what comes over the link behind that word has come, and nothing else was taken in
+        let (listener, handle) = pair.b.shared.listen().unwrap();
+        let attempt = pair.a.shared.connect(&handle).unwrap();
+        pair.a.connected(attempt).unwrap();
+        while pair.b.shared.accept(listener).unwrap().is_none() {
+            watch.look("the next connection");
+        }
         for (at, receive) in receives.into_iter().enumerate() {
             let result = pair.b.wait(receive).result;
             let wanted = if at < COUNT { Ok(()) } else { Err(RequestError::PeerClosed) };
