@@ -6,7 +6,7 @@ use common::Pair;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{Completion, Provider};
+use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot};
 use crosstie::memory::{SharedHeap, WakeFd};
 use crosstie::provider::mixed::{Limits, Mixed, Way, bytes};
 use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
@@ -119,6 +119,69 @@ fn peer_in_shared_memory_finds_every_promise_kept() {
         pair(sides)
     };
     common::run_all(make, SHM_SKIPS);
+}
+
+#[test]
+fn lane_in_shared_memory_finds_every_promise_kept() {
+    let make = || {
+        let mut sides = [(); 2].map(|()| side(&limits(), 1));
+        for side in &mut sides {
+            side.rail.lanes_reserve().unwrap();
+        }
+        join_shm(&mut sides, 0);
+        join_tcp(&mut sides, 1, 1);
+        for side in &mut sides {
+            side.rail.peer_is_lane(PeerIndex(0));
+            side.rail.peer_is_lane(PeerIndex(1));
+            assert_eq!(side.rail.way(PeerIndex(0)), Some(Way::Shm));
+        }
+        pair(sides)
+    };
+    common::run_all(make, SHM_SKIPS);
+}
+
+/// One message is never released, and many times what the ring holds comes past it; those that find
+/// no cell stay in the ring, and are whole.
+#[test]
+fn ring_of_a_lane_moves_on_past_messages_that_are_held() {
+    const LENGTH: usize = 900;
+    let mut sides = [(); 2].map(|()| side(&limits(), 1));
+    sides.iter_mut().for_each(|side| side.rail.lanes_reserve().unwrap());
+    join_shm(&mut sides, 0);
+    sides.iter_mut().for_each(|side| side.rail.peer_is_lane(PeerIndex(0)));
+    let [from, to] = &mut sides;
+    let mut held = vec![];
+    for number in 0..2000u64 {
+        let byte = number as u8;
+        let (head, payload) = ([byte; 32], [byte; LENGTH]);
+        // SAFETY: readable for its length until it is posted, which copies it.
+        let span =
+            unsafe { LocalSpan::new(payload.as_ptr() as u64, Bytes(LENGTH as u64), RailKey(0)) };
+        let op =
+            Op { id: OpId(number), peer: PeerIndex(0), kind: OpKind::Send { head, payload: span } };
+        assert!(from.rail.post(&op, Instant(number)).is_ok(), "message {number}");
+        let mut out = [common::NOTHING; 4];
+        assert_eq!(to.rail.poll(&mut out, Bytes::kib(64), Instant(number)), 1);
+        let Completion::Received { peer, slot, length, .. } = out[0] else { panic!("{out:?}") };
+        assert_eq!(length as usize, LENGTH);
+        held.push((slot, byte));
+        // the first, and some of the newest, stay
+        if held.len() > 40 {
+            let (slot, byte) = held.remove(1 + number as usize % 39);
+            whole(&to.rail, peer, slot, byte);
+            to.rail.received_release(peer, slot);
+        }
+    }
+    for (slot, byte) in held {
+        whole(&to.rail, PeerIndex(0), slot, byte);
+        to.rail.received_release(PeerIndex(0), slot);
+    }
+
+    fn whole(rail: &Mixed<'_>, peer: PeerIndex, slot: RecvSlot, byte: u8) {
+        let mut bytes = [0; LENGTH];
+        rail.received_peek(peer, slot, &mut bytes);
+        assert_eq!(bytes, [byte; LENGTH]);
+    }
 }
 
 /// Shared memory keeps no order between its two rings, so both together promise none.

@@ -124,7 +124,22 @@ fn with_hello() -> [OwnedFd; 3] {
 
 /// A recorded connector against an endpoint of today: link, connection, close.
 fn connector(version: &Path, change: impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>) {
-    let mut b = Node::new(&Limits { peer_deadline: Span::millis(40), ..Limits::default() });
+    for limits in [Limits::default(), both_rails()] {
+        connector_to(version, &change, &limits);
+    }
+}
+
+/// Those of an endpoint that wants shared memory and TCP in one connection.
+fn both_rails() -> Limits {
+    Limits { rails: RAIL_SHM | RAIL_TCP | RAIL_TOGETHER, lanes: 4, ..Limits::tcp() }
+}
+
+fn connector_to(
+    version: &Path,
+    change: &impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>,
+    limits: &Limits,
+) {
+    let mut b = Node::new(&Limits { peer_deadline: Span::millis(40), ..limits.clone() });
     let (listener, handle) = b.band.listen().unwrap();
     let raw = Raw::dial(&handle);
     let [arena, heap, doorbell] = with_hello();
@@ -151,7 +166,17 @@ fn connector(version: &Path, change: impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>)
 
 /// A recorded listener against an endpoint of today.
 fn listener(version: &Path, change: impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>) {
-    let mut a = Node::new(&Limits { peer_deadline: Span::millis(40), ..Limits::default() });
+    for limits in [Limits::default(), both_rails()] {
+        listener_for(version, &change, &limits);
+    }
+}
+
+fn listener_for(
+    version: &Path,
+    change: &impl Fn(Vec<u8>, Option<usize>) -> Vec<u8>,
+    limits: &Limits,
+) {
+    let mut a = Node::new(&Limits { peer_deadline: Span::millis(40), ..limits.clone() });
     let (handle, raw) = stand_in();
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
     let link = raw.accept();

@@ -8,6 +8,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::ConnectError;
+use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::RequestError;
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Watch, joined, small, wait_both};
@@ -38,6 +39,10 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const INSIDE: &str = "NO_ALLOC_INSIDE";
+/// Shared memory and TCP in one connection.
+const TOGETHER: &str = "shm+tcp";
+/// Whether that is what the environment says.
+static BOTH_RAILS: AtomicBool = AtomicBool::new(false);
 const LONG: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 8, 25, 4096, 8192, 8193, 100_000, LONG];
 const ROUNDS: usize = 60;
@@ -45,12 +50,24 @@ const ROUNDS: usize = 60;
 fn main() {
     roles::take(&[("peer", role_peer)]);
     let inside = std::env::var_os(INSIDE).is_some();
-    for (place, kernel_copy) in [(Place::Private, "1"), (Place::Private, "0"), (Place::Shared, "1")]
-    {
+    let rails = std::env::var("CROSSTIE_RAILS").unwrap_or_else(|_| "shm,tcp".into());
+    for (place, kernel_copy, rails) in [
+        (Place::Private, "1", rails.as_str()),
+        (Place::Private, "0", &rails),
+        (Place::Shared, "1", &rails),
+        (Place::Private, "1", TOGETHER),
+    ] {
         // SAFETY: no other thread reads the environment now: no endpoint is open.
         unsafe { std::env::set_var("CROSSTIE_KERNEL_COPY", kernel_copy) };
+        // SAFETY: as above.
+        unsafe { std::env::set_var("CROSSTIE_RAILS", rails) };
+        BOTH_RAILS.store(rails == TOGETHER, Ordering::Relaxed);
+        if rails == TOGETHER {
+            // SAFETY: as above. Every host has it.
+            unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "=lo") };
+        }
         let counted = life(place);
-        assert_eq!(counted, 0, "{place:?}, kernel copies {kernel_copy}: allocated after open");
+        assert_eq!(counted, 0, "{place:?}, kernel copies {kernel_copy}, {rails}: allocated");
     }
     println!(
         "no allocation between open and close{}",
@@ -185,6 +202,9 @@ fn set_up(a: &mut Node, b: &mut Node) {
 /// Every size, alone, grouped, unexpected and in crowds, both ways; and the calls beside.
 fn messages(a: &mut Node, b: &mut Node, from: &Memory, into: &Memory) {
     let (to_b, to_a) = joined(a, b);
+    if BOTH_RAILS.load(Ordering::Relaxed) {
+        assert_eq!(a.connection_rail(to_b), Some(ConnectionRail::Together));
+    }
     for round in 0..ROUNDS {
         for size in SIZES {
             one(a, b, (to_b, to_a), (from, into), size, round % 2 == 0);

@@ -9,7 +9,7 @@ use crosstie::base::units::Bytes;
 use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
-use crosstie::provider::{shm, tcp};
+use crosstie::provider::{shm, taken, tcp};
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
 use crosstie::wire::report::REPORT_BYTES_MAX;
@@ -172,6 +172,7 @@ fn documented() -> Vec<(String, usize)> {
             ("10000 connections", of(10_000).bytes()),
             ("reserve of 1 connection over TCP", tcp::peer_reserve_bytes(1)),
             ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
+            ("reserve of 1 rail beside TCP", taken::PEER_RESERVE_BYTES),
         ]
         .map(|(name, number)| (name.to_owned(), number)),
     );

@@ -217,6 +217,9 @@
 // Rail of a connection: TCP.
 #define XTIE_RAIL_TCP 3
 
+// Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
+#define XTIE_RAIL_SHARED_MEMORY_AND_TCP 4
+
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
 
@@ -528,8 +531,8 @@ typedef struct xtie_rail_stats {
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
-    // Zero.
-    uint32_t reserved;
+    // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
+    uint32_t rail;
     // Bytes of long messages posted on it.
     uint64_t bytes;
     // Parts of long messages posted on it.
@@ -960,7 +963,7 @@ int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *req
 int xtie_endpoint_stats(struct xtie_endpoint *endpoint, struct xtie_stats *stats_out);
 
 // How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
-// connection runs over shared memory, there is rail 0 alone, and its counts are zero:
+// connection runs over shared memory alone, there is rail 0 alone, and its counts are zero:
 // xtie_endpoint_stats has them.
 //
 // connection: open.

@@ -179,6 +179,8 @@ pub const XTIE_RAIL_SHARED_MEMORY: u32 = 1;
 pub const XTIE_RAIL_LOOPBACK: u32 = 2;
 /// Rail of a connection: TCP.
 pub const XTIE_RAIL_TCP: u32 = 3;
+/// Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
+pub const XTIE_RAIL_SHARED_MEMORY_AND_TCP: u32 = 4;
 
 /// What a connection runs over. It stays the same until the connection is closed.
 ///
@@ -200,6 +202,7 @@ pub unsafe extern "C" fn xtie_connection_rail(
             Some(ConnectionRail::Shm) => XTIE_RAIL_SHARED_MEMORY,
             Some(ConnectionRail::Loopback) => XTIE_RAIL_LOOPBACK,
             Some(ConnectionRail::Tcp) => XTIE_RAIL_TCP,
+            Some(ConnectionRail::Together) => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             None => return entered.fail(&XTIE_ERR_CONNECTION),
         };
         // SAFETY: not null, and the caller's to be written.

@@ -1,10 +1,14 @@
 //! What an endpoint has done, as counts.
 
+use crate::connection::{
+    XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP,
+};
 use crate::guard;
 use crate::handle::{untag, xtie_connection, xtie_endpoint};
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, write};
 use core::ffi::c_int;
+use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::rail::LaneState;
 
 /// Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
@@ -112,8 +116,8 @@ pub struct xtie_rail_stats {
     pub code: i32,
     /// 1: it carries this side's control messages and short messages.
     pub control: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
+    pub rail: u32,
     /// Bytes of long messages posted on it.
     pub bytes: u64,
     /// Parts of long messages posted on it.
@@ -134,7 +138,7 @@ unsafe impl Sized32 for xtie_rail_stats {
 }
 
 /// How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
-/// connection runs over shared memory, there is rail 0 alone, and its counts are zero:
+/// connection runs over shared memory alone, there is rail 0 alone, and its counts are zero:
 /// xtie_endpoint_stats has them.
 ///
 /// connection: open.
@@ -150,8 +154,8 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
     stats_out: *mut xtie_rail_stats,
 ) -> c_int {
     guard::data(endpoint, |mut entered| {
-        let view = match entered.host.rail_view(untag(connection), rail) {
-            Ok(Some(view)) => view,
+        let (view, kind) = match entered.host.rail_view(untag(connection), rail) {
+            Ok(Some(known)) => known,
             Ok(None) => return entered.fail(&XTIE_ERR_RAIL),
             Err(_) => return entered.fail(&XTIE_ERR_CONNECTION),
         };
@@ -167,7 +171,12 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
             generation: view.generation,
             code: view.code,
             control: view.control.into(),
-            reserved: 0,
+            rail: match kind {
+                ConnectionRail::Shm => XTIE_RAIL_SHARED_MEMORY,
+                ConnectionRail::Tcp => XTIE_RAIL_TCP,
+                ConnectionRail::Loopback => XTIE_RAIL_LOOPBACK,
+                ConnectionRail::Together => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
+            },
             bytes: view.stats.bytes,
             stripes: view.stats.stripes,
             moved: view.stats.moved,

@@ -213,6 +213,7 @@ fn report_says_what_open_requests_wait_for_and_rails_are_told() {
     let result = unsafe { xtie_connection_rail_stats(it.endpoint, pair.0, 0, &mut stats) };
     expect(result, XTIE_OK);
     assert_eq!((stats.state, stats.generation, stats.control), (XTIE_RAIL_STATE_UP, 1, 1));
+    assert_eq!(stats.rail, XTIE_RAIL_LOOPBACK);
     for (size, connection, rail, error) in [
         (72, pair.0, 1, XTIE_ERR_RAIL),
         (72, pair.0, u32::MAX, XTIE_ERR_RAIL),

@@ -107,7 +107,7 @@ impl<M: LinkMemory> Control<M> {
             rail: Rail::Shm,
             streams: LinkParams::NONE.streams,
             stream_count: 0,
-            lanes: 1,
+            lanes: u32::from(connection.lanes),
             rings_address: arena + connection.rings_offset as usize,
             send_ring_bytes,
             write_ring_bytes,

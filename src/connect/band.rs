@@ -13,6 +13,7 @@ use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
 use super::status::Watch;
+use super::together::rails_sound;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
@@ -40,7 +41,8 @@ pub struct BandConfig {
     /// Our host's number; `None`: what the kernel says. Processes with one number are of one host.
     pub node_id: Option<u64>,
     /// `RAIL_` bits: what may be used at all. Without `RAIL_SHM` nobody is answered on this host
-    /// but over the network; without `RAIL_TCP` nothing touches the network.
+    /// but over the network; without `RAIL_TCP` nothing touches the network. `RAIL_TOGETHER` counts
+    /// beside both, where connections may have a second lane.
     pub rails: u32,
     /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
     /// when we connect, our limit when we listen.
@@ -116,8 +118,13 @@ impl<M: LinkMemory> Band<M> {
     /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
     /// 3.5 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
-    pub fn open(config: BandConfig, tables: BandTables, memory: M) -> Result<Band<M>, OpenError> {
+    pub fn open(
+        mut config: BandConfig,
+        tables: BandTables,
+        memory: M,
+    ) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
+        config.rails = rails_sound(config.rails, config.lanes_max);
         address::sweep(&config.shm_dir);
         let poller = Arc::new(Poller::new().map_err(system)?);
         let kick = Kick::new().map_err(system)?;

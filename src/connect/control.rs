@@ -23,6 +23,7 @@ use super::stalls::Rounds;
 use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
+use super::together::Apart;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
@@ -122,6 +123,14 @@ pub enum Note {
         /// How long it was away.
         lost: Span,
     },
+    /// Shared memory and TCP would have been used together, and are not; once per link, or
+    /// connection.
+    Apart {
+        /// With whom.
+        peer: Peer,
+        /// Why.
+        why: Apart,
+    },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
     /// A connection stands; once per connection.
@@ -130,6 +139,8 @@ pub enum Note {
         peer: Peer,
         /// Over which rail.
         rail: Rail,
+        /// How many lanes; those behind the first are over TCP.
+        lanes: u8,
         /// Which side we are.
         side: Side,
     },

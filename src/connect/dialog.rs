@@ -76,6 +76,7 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.arena_slot = slot;
         connection.rings_offset = offset;
+        self.together_plan(index);
         let arena = self.links[link as usize].arena.as_ref().expect("a link that stands");
         if let Err(error) = self.memory.populate(arena, offset, self.rings_bytes) {
             self.fail(index, local_memory_error(error));
@@ -138,6 +139,7 @@ impl<M: LinkMemory> Control<M> {
         connection.rings_offset = hello.rings_offset;
         connection.peer = *hello;
         self.link_join(index, link);
+        self.together_admit(index);
         Ok(index)
     }
 
@@ -159,6 +161,8 @@ impl<M: LinkMemory> Control<M> {
         let connection = &mut self.connections[index as usize];
         connection.peer = *hello;
         connection.lanes = connection.lanes.min(hello.data_rails.clamp(1, 255) as u8);
+        self.together_accepted(index);
+        let connection = &mut self.connections[index as usize];
         if connection.abandoned {
             connection.owes_closed = true;
             self.flush(index);
@@ -238,12 +242,12 @@ impl<M: LinkMemory> Control<M> {
     fn is_parted(&self, link: u32, number: u64) -> bool {
         let handle = Handle::unpack(number);
         let known = self.connections.get(handle.index as usize);
-        known.is_some_and(|connection| {
-            connection.generation == handle.generation
-                && connection.link == link
-                && connection.stream_count > 0
-                && connection.peer_closed
-        })
+        self.links[link as usize].rail == Rail::Tcp
+            && known.is_some_and(|connection| {
+                connection.generation == handle.generation
+                    && connection.link == link
+                    && connection.peer_closed
+            })
     }
 
     /// Ends an attempt to connect; its caller sees the error at the next poll.
@@ -285,7 +289,8 @@ impl<M: LinkMemory> Control<M> {
     fn note_connected(&self, index: u32) {
         let connection = &self.connections[index as usize];
         let (link, side) = (&self.links[connection.link as usize], connection.side);
-        (self.config.note)(Note::Connected { peer: link.named(), rail: link.rail, side });
+        let (rail, lanes) = (link.rail, connection.lanes);
+        (self.config.note)(Note::Connected { peer: link.named(), rail, lanes, side });
     }
 
     /// Closes our side of an open connection.

@@ -94,8 +94,8 @@ pub struct LinkParams {
     pub streams: [i32; STREAMS_MAX],
     /// How many data streams each lane has.
     pub stream_count: u32,
-    /// How many lanes the connection has, as both sides know: 1 over shared memory. Lane 0 is up,
-    /// as generation 1.
+    /// How many lanes the connection has, as both sides know. Lane 0 is up, as generation 1; those
+    /// behind it are over TCP, whatever `rail` says.
     pub lanes: u32,
     /// Address of the connection's rings.
     pub rings_address: usize,

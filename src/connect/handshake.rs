@@ -44,7 +44,10 @@ impl<M: LinkMemory> Control<M> {
             nonce: link.nonce,
             rails: self.config.rails,
             streams: self.config.streams,
-            lanes: if link.rail == Rail::Tcp { self.config.lanes_max } else { 0 },
+            lanes: match link.rail {
+                Rail::Shm if !self.wants_together() => 0,
+                Rail::Shm | Rail::Tcp => self.config.lanes_max,
+            },
             ..LinkHello::ZERO
         };
         if link.rail == Rail::Tcp {
@@ -145,7 +148,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Our addresses, with the ports at which we answer; without, where we do not listen.
-    fn own_addresses(&self) -> AddressList {
+    pub fn own_addresses(&self) -> AddressList {
         match &self.listening {
             Some(listening) => listening.answered(&self.config.addresses),
             None => self.config.addresses,
@@ -257,7 +260,9 @@ impl<M: LinkMemory> Control<M> {
         let reply = Frame::LinkReply(self.hello_of(index));
         if let Err(error) = self.watch(index).and_then(|()| self.send_hello(index, &reply)) {
             self.link_ended(index, Ending::of(&error));
+            return;
         }
+        self.together_say(index, hello);
     }
 
     /// Whether a `LinkHello` means us, and may.
@@ -296,6 +301,7 @@ impl<M: LinkMemory> Control<M> {
         if link.rail == Rail::Tcp {
             link.lanes = self.config.lanes_max.min(hello.lanes.max(1));
         }
+        self.together_take(index, hello);
         Ok(())
     }
 
@@ -346,6 +352,7 @@ impl<M: LinkMemory> Control<M> {
         self.link_phase(index, LinkPhase::Ready);
         self.counters.links += 1;
         self.hearing_start(index);
+        self.together_note(index, hello);
         if self.links[index as usize].is_askable() {
             self.ask_all(index);
         }
@@ -380,7 +387,7 @@ impl<M: LinkMemory> Control<M> {
     /// The peer's addresses, kept for lanes that come later. Connections that waited for them are
     /// asked for.
     pub fn addresses(&mut self, index: u32, list: &AddressList) {
-        if !self.is_remote(index) {
+        if !self.links[index as usize].has_streams() {
             return;
         }
         let mut bytes = [0; FRAME_BYTES_WRITTEN];

@@ -134,6 +134,7 @@ impl<M: LinkMemory> Control<M> {
                 connection.asked = false;
                 connection.owes_hello = false;
                 connection.stream_count = 0;
+                connection.lanes = 1;
                 connection.rings_offset = 0;
                 self.link_join(at, new);
             }

@@ -50,7 +50,7 @@ impl Lane {
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// Plans the lanes of a connection that is about to be asked for.
+    /// Plans the lanes of a connection over TCP that is about to be asked for.
     pub fn lanes_plan(&mut self, index: u32) {
         let link = self.connections[index as usize].link;
         let theirs = self.addresses_of(link);
@@ -80,7 +80,9 @@ impl<M: LinkMemory> Control<M> {
         let connection = &self.connections[index as usize];
         let (count, link) = (connection.stream_count, connection.link);
         let link = &self.links[link as usize];
-        let (Some(remote), true) = (link.remote, link.stands()) else {
+        let (remote, stands) = (link.remote, link.stands());
+        let path = self.lane(index, lane).path;
+        let (Some(to), true) = (path.to.or(remote), stands) else {
             self.lane(index, lane).state = LaneState::Absent;
             self.lane_due(index, lane, None);
             return;
@@ -90,9 +92,7 @@ impl<M: LinkMemory> Control<M> {
         entry.state = LaneState::Dialing;
         entry.generation += 1;
         entry.at = deadline;
-        let path = entry.path;
         self.lane_due(index, lane, Some(deadline));
-        let to = path.to.unwrap_or(remote);
         for stream in 0..u32::from(count) {
             let dialled = StreamSocket::connect_from(path.from, to, 0);
             let said = dialled.and_then(|socket| {

@@ -108,6 +108,8 @@ pub(super) struct Link<Mapping> {
     pub streams: u32,
     /// Most lanes of each connection.
     pub lanes: u32,
+    /// On one host: both sides want TCP beside shared memory.
+    pub together: bool,
     /// The peer has said its addresses.
     pub addressed: bool,
     /// The numbers of its `StreamHello`s: ours where we connect, else the peer's.
@@ -170,6 +172,7 @@ impl<Mapping> Link<Mapping> {
             peer_nonce: 0,
             streams: 0,
             lanes: 1,
+            together: false,
             addressed: false,
             asks: Asks::NONE,
             hearing: Hearing::NONE,
@@ -217,6 +220,11 @@ impl<Mapping> Link<Mapping> {
                 | libc::ENETUNREACH
                 | libc::ENETDOWN
         )
+    }
+
+    /// Whether its connections have, or may have, data streams.
+    pub fn has_streams(&self) -> bool {
+        self.together || self.rail == Rail::Tcp
     }
 
     /// Whether its connections have a peer, with a socket or for now without.

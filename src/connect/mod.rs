@@ -18,7 +18,8 @@
 //! A connection over TCP may have several *lanes*, each with streams of its own and between other
 //! addresses ([`plan`]): lane 0 is up when the connection stands, others join, and one that dies
 //! comes back while the connection stands ([`lanes`], [`lane_dialing`]). The link is one socket on
-//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]).
+//! one path; where other lanes live it may be lost and come back, too ([`outage`], [`resume`]). On
+//! one host lanes over TCP may join a connection through shared memory ([`mod@together`]).
 //!
 //! A link without connections is kept for the next one as long as nobody else needs its place
 //! ([`idle`]).
@@ -79,6 +80,7 @@ mod stream;
 mod streams;
 mod table;
 mod teardown;
+mod together;
 mod tried;
 
 pub use address::node_id;
@@ -94,4 +96,5 @@ pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
 pub use status::Watch;
+pub use together::Apart;
 pub use tried::Tried;

@@ -9,7 +9,7 @@ use super::connection::{NONE, Phase};
 use super::control::{Control, door_token};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError};
-use super::event::Side;
+use super::event::{Rail, Side};
 use super::listener::ListenerId;
 use super::listening::{Answers, DOORS, Listening};
 use super::memory::LinkMemory;
@@ -257,7 +257,7 @@ impl<M: LinkMemory> Control<M> {
         connection.abandoned = true;
         connection.closed_here = true;
         // over TCP nothing can come any more once the sockets are closed: nobody need answer first
-        if !connection.asked || connection.stream_count > 0 {
+        if !connection.asked || self.links[connection.link as usize].rail == Rail::Tcp {
             self.fail(index, ConnectError::Stale);
         }
     }

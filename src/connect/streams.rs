@@ -123,7 +123,10 @@ impl<M: LinkMemory> Control<M> {
             self.gathering_look(index, now);
             return;
         }
-        if connection.phase != Phase::Connecting || connection.stream_count == 0 {
+        let gathers = connection.phase == Phase::Connecting
+            && connection.stream_count > 0
+            && self.links[connection.link as usize].rail == Rail::Tcp;
+        if !gathers {
             return;
         }
         let count = u32::from(connection.stream_count);
@@ -187,7 +190,7 @@ impl<M: LinkMemory> Control<M> {
         let mut at = self.chains.first(hello.endpoint_id);
         while at != NONE {
             let link = &self.links[at as usize];
-            let fits = link.rail == Rail::Tcp
+            let fits = link.has_streams()
                 && link.side == Side::Listener
                 && link.peer.endpoint_id == hello.endpoint_id
                 && (link.phase == LinkPhase::ReplySent || link.stands());
@@ -211,7 +214,12 @@ impl<M: LinkMemory> Control<M> {
         let sound = hello.stream < hello.streams
             && connect.connection == hello.connection
             && (joins || hello.lane == 0);
-        let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
+        let limit = |link: &u32| {
+            let link = &self.links[*link as usize];
+            // on one host a connection is asked for over the link
+            let asks = joins || link.rail == Rail::Tcp;
+            sound && asks && hello.streams <= link.streams
+        };
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
             if !self.dismissed.knows(hello.endpoint_id) {
                 self.stranger();
@@ -300,7 +308,8 @@ impl<M: LinkMemory> Control<M> {
         None
     }
 
-    fn met_insert(&mut self, index: u32) {
+    /// Makes a connection known by what the peer calls it.
+    pub fn met_insert(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         let head = self.met.head(met_key(connection.link, connection.peer.connection));
         connection.met_next = core::mem::replace(head, index);

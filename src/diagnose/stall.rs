@@ -447,7 +447,8 @@ impl fmt::Display for Stall<'_> {
         self.because(f)?;
         let (ours, lane) = (self.ours, self.rail());
         let (generation, state) = (ours.generation(lane), ours.lane(lane).name());
-        write!(f, " [rail {lane} generation {generation} {state}, epoch {}, ", ours.epoch)?;
+        let kind = ours.lane_kind(lane);
+        write!(f, " [rail {lane}{kind} generation {generation} {state}, epoch {}, ", ours.epoch)?;
         write!(f, "last movement {} ms ago; ", ours.moved_ms)?;
         match self.answer {
             Answer::NotAsked => write!(f, "peer not asked]"),
@@ -479,6 +480,22 @@ impl fmt::Display for Side<'_> {
         write!(f, " of {}, slots to {}", status.group_post, status.slots_next)?;
         write!(f, ", stream {}/{}", status.eager_number, status.eager_expected)?;
         write!(f, ", epoch {}", status.epoch)
+    }
+}
+
+/// All rails of a connection, and how they are.
+#[derive(Copy, Clone, Debug)]
+pub struct RailsOf<'a>(pub &'a Status);
+
+impl fmt::Display for RailsOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.0;
+        for lane in 0..usize::from(status.lane_count).min(8) {
+            let (kind, state) = (status.lane_kind(lane), status.lane(lane).name());
+            let between = if lane == 0 { "rail" } else { ", rail" };
+            write!(f, "{between} {lane}{kind} {state}")?;
+        }
+        Ok(())
     }
 }
 

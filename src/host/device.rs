@@ -38,10 +38,10 @@ impl DeviceKind {
     /// The rails that it may use at most; `CROSSTIE_RAILS` chooses among them.
     pub const fn rails(self) -> Rails {
         match self {
-            DeviceKind::Host => Rails { shm: true, tcp: true },
-            DeviceKind::Loopback => Rails { shm: false, tcp: false },
-            DeviceKind::SharedMemory => Rails { shm: true, tcp: false },
-            DeviceKind::Tcp => Rails { shm: false, tcp: true },
+            DeviceKind::Host => Rails { together: true, ..Rails::ALL },
+            DeviceKind::Loopback => Rails::NONE,
+            DeviceKind::SharedMemory => Rails { shm: true, ..Rails::NONE },
+            DeviceKind::Tcp => Rails { tcp: true, ..Rails::NONE },
         }
     }
 }
@@ -53,18 +53,24 @@ pub struct Rails {
     pub shm: bool,
     /// Sockets.
     pub tcp: bool,
+    /// Both in one connection, with peers of this host.
+    pub together: bool,
 }
 
 impl Rails {
-    /// Both.
-    pub const ALL: Rails = Rails { shm: true, tcp: true };
+    /// Both, of which each connection takes one.
+    pub const ALL: Rails = Rails { shm: true, tcp: true, together: false };
 
     /// None.
-    pub const NONE: Rails = Rails { shm: false, tcp: false };
+    pub const NONE: Rails = Rails { shm: false, tcp: false, together: false };
 
     /// Those of both sets.
     pub const fn and(self, other: Rails) -> Rails {
-        Rails { shm: self.shm && other.shm, tcp: self.tcp && other.tcp }
+        Rails {
+            shm: self.shm && other.shm,
+            tcp: self.tcp && other.tcp,
+            together: self.together && other.together,
+        }
     }
 
     /// Whether there is none.

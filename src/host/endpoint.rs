@@ -86,6 +86,8 @@ pub enum ConnectionRail {
     Tcp,
     /// The endpoint itself.
     Loopback,
+    /// Shared memory, as rail 0, and sockets, as all others.
+    Together,
 }
 
 /// Whether a connection is closed.
@@ -310,6 +312,9 @@ impl Endpoint {
         match (&self.machine, known.params.rail) {
             _ if known.generation != connection.generation => None,
             (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
+            (Machine::Host(_), Rail::Shm) if known.params.lanes > 1 => {
+                Some(ConnectionRail::Together)
+            }
             (Machine::Host(_), Rail::Shm) => Some(ConnectionRail::Shm),
             (Machine::Host(_), Rail::Tcp) => Some(ConnectionRail::Tcp),
         }
@@ -398,16 +403,17 @@ impl Endpoint {
         each!(&self.machine, endpoint => *endpoint.stats())
     }
 
-    /// How a rail of a connection is; `None`: it has none of that number. An error: the connection
-    /// is closed.
+    /// How a rail of a connection is, and what it runs over; `None`: it has none of that number. An
+    /// error: the connection is closed.
     pub fn rail_view(
         &mut self,
         connection: Handle,
         rail: u32,
-    ) -> Result<Option<LaneView>, SubmitError> {
+    ) -> Result<Option<(LaneView, ConnectionRail)>, SubmitError> {
         let index = self.take_into_use(connection)?;
         let lane = u8::try_from(rail).unwrap_or(u8::MAX);
-        Ok(each!(&self.machine, endpoint => endpoint.lane_view(index, lane)))
+        let view = each!(&self.machine, endpoint => endpoint.lane_view(index, lane));
+        Ok(view.map(|view| (view, self.lane_rail(index.0, lane))))
     }
 
     /// Ends everything: connections, listeners, the side band's thread.

@@ -11,17 +11,31 @@ use crate::fabric::{RailKey, RemoteSpan};
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
 use crate::provider::shm::{HeapSpan, PeerSetup, RingSizes};
+use crate::provider::taken;
 use crate::provider::tcp;
-use crate::transport::limits::CREDITS;
+use crate::transport::limits::{CREDITS, KEPT_BYTES, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
+use crate::wire::report::REPORT_BYTES_MAX;
 
-/// Through shared memory.
+// what a lane through shared memory brings, and nobody receives, finds room beside its ring
+const _: () = assert!(taken::SLOTS >= (CREDITS + RECEIVES_SPARE) as usize);
+const _: () = assert!(taken::CELL_BYTES >= KEPT_BYTES as usize / 4);
+const _: () = assert!(taken::CELL_BYTES >= REPORT_BYTES_MAX);
+
+/// Through shared memory: pulled where that is all there is, else as the first of several lanes.
 pub(super) fn shm_use(
     endpoint: &mut transport::Endpoint<'static, Mixed<'static>>,
     index: u32,
     known: &Known,
 ) -> Result<(), SubmitError> {
     let params = &known.params;
+    let broken = SubmitError::Failed(RequestError::Protocol);
+    let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
+    let pull = lanes == 1;
+    // both sides have looked at this before they agreed on lanes over TCP
+    if !pull && params.peer.groups_max != endpoint.limits().requests_max {
+        return Err(broken);
+    }
     let span = |(start, length): (usize, u64)| HeapSpan {
         start: core::ptr::with_exposed_provenance_mut(start),
         length: length as usize,
@@ -43,16 +57,21 @@ pub(super) fn shm_use(
     // the descriptor until `connection_close`, which comes after the machine's.
     let opened = unsafe { endpoint.rail_mut().peer_open_shm(peer, &setup) };
     if opened.is_err() {
-        return Err(SubmitError::Failed(RequestError::Protocol));
+        return Err(broken);
+    }
+    if !pull {
+        endpoint.rail_mut().peer_is_lane(peer);
     }
     let setup = ConnectionSetup {
-        pull: true,
+        pull,
         mailbox: mailbox(params),
         eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
             .min(options::eager_bytes_max(params.send_ring_bytes)),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
-        lanes: 1,
+        lanes,
+        // a rail of sockets beside rings costs the processor that both live on
+        reserve: !1,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -97,6 +116,7 @@ pub(super) fn tcp_use(
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes,
+        reserve: 0,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -128,6 +148,7 @@ pub(super) fn loopback_use(
             credits: CREDITS,
             groups_max,
             lanes: 1,
+            reserve: 0,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

@@ -2,7 +2,7 @@
 //! go of is given back to the side band.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
+use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::{Machine, each};
 use super::news::say_of;
@@ -10,7 +10,7 @@ use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
-use crate::connect::STREAMS_MAX;
+use crate::connect::{Rail, STREAMS_MAX};
 use crate::fabric::{DownCause, Provider};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
@@ -83,7 +83,7 @@ impl Endpoint {
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1) as u8;
         if lanes > 1 {
-            endpoint.connection_lost(connection, cause);
+            endpoint.connection_gone(connection, cause);
         }
         for lane in 0..lanes {
             let peer = endpoint.lane_peer(connection, lane);
@@ -141,6 +141,23 @@ impl Endpoint {
             if endpoint.rail_mut().peer_detach(peer).is_ok() {
                 self.lane_return(connection.0, lane);
             }
+        }
+    }
+
+    /// Gives up a lane of a connection in use, as if packets vanished on it: for who wants to see
+    /// what becomes of it where there is no socket to break.
+    pub fn lane_break(&mut self, connection: Handle, lane: u8) {
+        if self.used(connection).is_some() {
+            self.lane_gone(connection.index, lane, DownCause::Failed);
+        }
+    }
+
+    /// What one lane of a connection runs over.
+    pub(super) fn lane_rail(&self, index: u32, lane: u8) -> ConnectionRail {
+        match (&self.machine, self.known[index as usize].params.rail) {
+            (Machine::Loopback(_), _) => ConnectionRail::Loopback,
+            (Machine::Host(_), Rail::Shm) if lane == 0 => ConnectionRail::Shm,
+            (Machine::Host(_), _) => ConnectionRail::Tcp,
         }
     }
 

@@ -3,14 +3,15 @@
 
 extern crate std;
 
-use super::device::{DeviceKind, Rails};
+use super::device::Rails;
 use super::error::OpenError;
 use super::log::{Level, say};
+use super::options::Options;
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::probe::cpus_allowed;
-use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP};
+use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER};
 use std::format;
 
 /// All of it.
@@ -28,12 +29,17 @@ pub(super) struct Network {
 impl Network {
     /// What the device and the environment allow, and this host has. Says what is missing.
     pub(super) fn choose(
-        device: DeviceKind,
+        options: &Options,
         environment: &Environment,
     ) -> Result<Network, OpenError> {
-        let allowed = device.rails().and(environment.rails);
+        let mut allowed = options.device.rails().and(environment.rails);
         if allowed.is_empty() {
             return Err(OpenError::Rails);
+        }
+        if allowed.together && options.limits.rails_max < 2 {
+            let text = "CROSSTIE_RAILS=shm+tcp is ignored: it wants rails_max of 2 or more";
+            say(Level::Warning, text);
+            allowed.together = false;
         }
         // asked of peers on this host, too
         let key = key(environment)?;
@@ -60,7 +66,8 @@ impl Network {
     pub(super) fn rail_bits(&self) -> u32 {
         let shm = if self.rails.shm { RAIL_SHM } else { 0 };
         let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
-        shm | tcp
+        let together = if self.rails.together { RAIL_TOGETHER } else { 0 };
+        shm | tcp | together
     }
 
     /// No address: shared memory alone, if that is allowed.
@@ -74,7 +81,7 @@ impl Network {
             return Err(OpenError::Interface);
         }
         say(Level::Warning, &format!("{error}: other hosts cannot be reached"));
-        self.rails.tcp = false;
+        (self.rails.tcp, self.rails.together) = (false, false);
         Ok(())
     }
 }

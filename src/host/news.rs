@@ -6,7 +6,7 @@ extern crate std;
 use super::device::{DeviceKind, Rails};
 use super::log::{self, Level, say};
 use crate::connect::interfaces::ip_of;
-use crate::connect::{Note, Rail, Side, TextBuffer, Tried};
+use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -73,6 +73,7 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
         ),
+        Note::Apart { peer, why } => apart(&peer, why),
         Note::Descriptors(limit) => say_of(
             Level::Warning,
             format_args!(
@@ -81,6 +82,36 @@ pub(super) fn note(note: Note) {
             ),
         ),
         Note::Connected { .. } | Note::Closed(_) => tell(note),
+    }
+}
+
+/// Shared memory alone, where one side would have had TCP beside it.
+fn apart(peer: &Peer, why: Apart) {
+    match why {
+        Apart::There => say_of(
+            Level::Warning,
+            format_args!(
+                "{peer} has no CROSSTIE_RAILS=shm+tcp (or rails_max of 1), and this side has: shm \
+                 alone connects both"
+            ),
+        ),
+        Apart::Here => say_of(
+            Level::Info,
+            format_args!(
+                "{peer} has CROSSTIE_RAILS=shm+tcp, and this side has not: shm alone connects both"
+            ),
+        ),
+        Apart::Requests { ours, theirs } => say_of(
+            Level::Warning,
+            format_args!(
+                "requests_max differs: {ours} here, {theirs} at {peer}; CROSSTIE_RAILS=shm+tcp \
+                 wants the same on both sides: shm alone connects both"
+            ),
+        ),
+        Apart::Address => say_of(
+            Level::Warning,
+            format_args!("{peer} answers at no address: shm alone connects both"),
+        ),
     }
 }
 
@@ -100,8 +131,9 @@ fn tell(note: Note) {
         return;
     }
     match note {
-        Note::Connected { peer, rail, side } => {
+        Note::Connected { peer, rail, lanes, side } => {
             let rail = match rail {
+                Rail::Shm if lanes > 1 => "shm and tcp",
                 Rail::Shm => "shm",
                 Rail::Tcp => "tcp",
             };
@@ -123,6 +155,7 @@ fn tell(note: Note) {
         | Note::LaneStalled { .. }
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
+        | Note::Apart { .. }
         | Note::Descriptors(_) => {}
     }
 }
@@ -175,6 +208,7 @@ struct Own<'a> {
 impl fmt::Display for Own<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.rails.shm, self.rails.tcp) {
+            (true, true) if self.rails.together => "rails shm and tcp, together on this host",
             (true, true) => "rails shm and tcp",
             (true, false) => "rail shm",
             (false, true) => "rail tcp",

@@ -134,7 +134,7 @@ impl Parts {
 
     pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let network = Network::choose(self.options.device, &self.environment)?;
+        let network = Network::choose(&self.options, &self.environment)?;
         let rail = self.rail(block, &network)?;
         let wait = match rail.wait_fd() {
             Some(fd) => Some(WaitSet::over(&[self.wake.fd().as_raw_fd(), fd])?),
@@ -204,7 +204,11 @@ impl Parts {
         });
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
-        Ok(unsafe { Mixed::open(block, &mixed, span, tcp) }?)
+        let mut rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
+        if network.rails.together {
+            rail.lanes_reserve()?;
+        }
+        Ok(rail)
     }
 
     fn template(&self, mailboxes: &transport::mr::CtrlMr, key: RailKey) -> LocalTemplate {
@@ -243,8 +247,7 @@ impl Parts {
         let endpoint_id = crate::connect::random()
             .map_err(|error| OpenError::System(error.raw_os_error().unwrap_or(0)))?;
         let node_id = self.environment.node_id.or_else(|| crate::connect::node_id().ok());
-        let nowhere = Rails { shm: false, tcp: false };
-        news::opened(DeviceKind::Loopback, nowhere, &AddressList::EMPTY, node_id.unwrap_or(0));
+        news::opened(DeviceKind::Loopback, Rails::NONE, &AddressList::EMPTY, node_id.unwrap_or(0));
         let Parts { regions, tables, half, heap, wake, environment, .. } = self;
         let Tables { pool, generations, producer, consumer, known, lanes } = tables;
         let own = Own::new(endpoint_id, pool, generations, producer);

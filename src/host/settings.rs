@@ -75,7 +75,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_RAILS",
         default: "shm,tcp",
         unit: "names, with commas between them",
-        effect: "the rails that host0 may use: shm (peers of this host), tcp (all peers)",
+        effect: "the rails that host0 may use: shm (peers of this host), tcp (all peers); shm+tcp \
+                 is both, and with peers of this host that have it too both in one connection",
     },
     Setting {
         name: "CROSSTIE_SOCKET_IFNAME",
@@ -310,6 +311,9 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
     }))
 }
 
+/// What a list of rails is made of.
+const RAIL_NAMES: &str = "there are shm and tcp, and shm+tcp for both in one connection";
+
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
     let mut rails = Rails::NONE;
@@ -317,8 +321,9 @@ fn rails(text: &str) -> Result<Rails, String> {
         match name.to_ascii_lowercase().as_str() {
             "shm" => rails.shm = true,
             "tcp" => rails.tcp = true,
-            "" => return Err(String::from("a name is missing; there are shm and tcp")),
-            _ => return Err(format!("there is no rail {name}; there are shm and tcp")),
+            "shm+tcp" | "tcp+shm" => rails = Rails { together: true, ..Rails::ALL },
+            "" => return Err(format!("a name is missing; {RAIL_NAMES}")),
+            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}")),
         }
     }
     Ok(rails)
@@ -414,7 +419,11 @@ mod tests {
     #[test]
     fn rails_are_a_list_of_known_names() {
         assert_eq!(rails("shm, tcp"), Ok(Rails::ALL));
-        assert_eq!(rails("tcp"), Ok(Rails { shm: false, tcp: true }));
+        assert_eq!(rails("tcp"), Ok(Rails { tcp: true, ..Rails::NONE }));
+        let together = Rails { together: true, ..Rails::ALL };
+        for text in ["shm+tcp", "tcp, shm+tcp", "Shm+TCP,shm"] {
+            assert_eq!(rails(text), Ok(together), "{text}");
+        }
         assert!(rails("tcp,verbs").unwrap_err().contains("there are shm and tcp"));
         assert_eq!(rails("TCP,Shm"), Ok(Rails::ALL));
         for empty in [",", "shm,", ",tcp", "shm,,tcp"] {

@@ -5,7 +5,7 @@
 
 extern crate std;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::{Level, say};
 use super::machine::{Machine, each};
 use super::shared::SetUp;
@@ -13,7 +13,7 @@ use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
 use crate::connect::{Band, TextBuffer, Watch};
-use crate::diagnose::stall::{Answer, Named, Side, Stall};
+use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
 use crate::transport::snapshot::Tick;
 use crate::wire::status::{STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusHello};
 use core::fmt::{self, Write};
@@ -158,7 +158,15 @@ impl Endpoint {
 
     fn status_of(&self, index: u32, tick: Tick) -> StatusHello {
         let connection = ConnectionIndex(index);
-        each!(&self.machine, endpoint => endpoint.status(connection, tick))
+        let mut said = each!(&self.machine, endpoint => endpoint.status(connection, tick));
+        for lane in 0..said.status.lane_count {
+            match self.lane_rail(index, lane) {
+                ConnectionRail::Shm => said.status.lanes_shm |= 1 << lane,
+                ConnectionRail::Tcp => said.status.lanes_tcp |= 1 << lane,
+                ConnectionRail::Loopback | ConnectionRail::Together => {}
+            }
+        }
+        said
     }
 
     /// A connection has stalled requests: its peer is asked, then they are reported.
@@ -317,6 +325,9 @@ pub fn describe(
             u32::MAX => writeln!(out, "  its program has made no call of progress yet")?,
             ms => writeln!(out, "  its program made its last call of progress {ms} ms ago")?,
         }
+    }
+    if status.lane_count > 1 {
+        writeln!(out, "  {}", RailsOf(status))?;
     }
     for request in [&ours.send, &ours.receive].into_iter().filter(|request| request.waits != 0) {
         let answer = answer_of(theirs, 1_000);

@@ -6,6 +6,7 @@
 
 use super::host_domain::HostDomain;
 use super::shm::{self, HeapSpan, PeerSetup, Shm, ShmDomain};
+use super::taken::Taken;
 use super::tcp::{self, PeerOpenError, Tcp};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -14,7 +15,7 @@ use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Head, Line, LocalSpan, Next, Op, OpId,
     PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
-use crate::memory::Reserve;
+use crate::memory::{Errno, Reserve};
 
 /// Polls of a busy shared memory between two looks at quiet sockets: so far a message over TCP may
 /// wait, some 100 ns, and so much less than a system call each costs a message in shared memory.
@@ -47,6 +48,8 @@ pub enum Way {
 const CLOSED: u8 = 0;
 const ON_SHM: u8 = 1;
 const ON_TCP: u8 = 2;
+/// Shared memory, as one of several lanes.
+const ON_LANE: u8 = 3;
 
 /// Both rails, and which of them each peer is on.
 pub struct Mixed<'m> {
@@ -54,8 +57,10 @@ pub struct Mixed<'m> {
     tcp: Option<Tcp<'m>>,
     /// The records of `tcp`, which is dropped before.
     _reserve: Option<Reserve>,
-    /// By peer: `CLOSED`, `ON_SHM` or `ON_TCP`.
+    /// By peer: `CLOSED`, `ON_SHM`, `ON_TCP` or `ON_LANE`.
     rail_of: &'m mut [u8],
+    /// What came through the rings of peers that are `ON_LANE`.
+    taken: Option<Taken>,
     caps: Caps,
     /// Whether the sockets are looked at first.
     tcp_first: bool,
@@ -104,6 +109,7 @@ impl<'m> Mixed<'m> {
             tcp: rail,
             _reserve: reserve,
             rail_of,
+            taken: None,
             caps,
             tcp_first: false,
             tcp_busy: false,
@@ -131,7 +137,7 @@ impl<'m> Mixed<'m> {
 
     /// Opens a connection over sockets, which stay the caller's; see [`Tcp::peer_open`].
     pub fn peer_open_tcp(&mut self, peer: PeerIndex, streams: &[i32]) -> Result<(), PeerOpenError> {
-        if self.rail_of.get(peer.as_usize()) == Some(&ON_SHM) {
+        if matches!(self.rail_of.get(peer.as_usize()), Some(&(ON_SHM | ON_LANE))) {
             return Err(PeerOpenError::Index);
         }
         self.tcp.as_mut().ok_or(PeerOpenError::Index)?.peer_open(peer, streams)?;
@@ -139,10 +145,65 @@ impl<'m> Mixed<'m> {
         Ok(())
     }
 
-    /// An open peer over sockets is one of several; see [`Tcp::peer_is_lane`].
+    /// Takes address space for what comes through shared memory on one of several lanes; without
+    /// it there are none. Once.
+    pub fn lanes_reserve(&mut self) -> Result<(), Errno> {
+        self.taken = Some(Taken::create(self.rail_of.len() as u32)?);
+        Ok(())
+    }
+
+    /// A peer that has just been opened is one of several lanes: over sockets see
+    /// [`Tcp::peer_is_lane`]; what comes through shared memory does not stay in its ring.
+    ///
+    /// *Panics* in shared memory without [`Mixed::lanes_reserve`].
     pub fn peer_is_lane(&mut self, peer: PeerIndex) {
+        match self.rail_of.get_mut(peer.as_usize()) {
+            Some(rail) if *rail == ON_SHM => {
+                assert!(self.taken.is_some(), "lanes through shared memory were announced");
+                *rail = ON_LANE;
+            }
+            Some(_) | None => {}
+        }
         if let Some(tcp) = self.tcp_of(peer) {
             tcp.peer_is_lane(peer);
+        }
+    }
+
+    /// A poll of shared memory; what came on lanes is taken out of the rings.
+    #[inline(always)]
+    fn poll_shm(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let found = self.shm.poll(out, budget, now);
+        if self.taken.is_some() && found != 0 {
+            self.take_out(&mut out[..found]);
+        }
+        found
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_out(&mut self, events: &mut [Completion]) {
+        let Some(taken) = &mut self.taken else { return };
+        for event in events {
+            let Completion::Received { peer, slot, length, .. } = event else { continue };
+            let at = peer.as_usize();
+            if self.rail_of.get(at) != Some(&ON_LANE) {
+                continue;
+            }
+            let Some((place, to)) = taken.acquire(at, *length as usize) else { continue };
+            // SAFETY: a cell of at least that many bytes, which nobody else knows yet.
+            let to = unsafe { core::slice::from_raw_parts_mut(to, *length as usize) };
+            self.shm.received_peek(*peer, *slot, to);
+            self.shm.received_release(*peer, *slot);
+            *slot = place;
+        }
+    }
+
+    /// The cells, if a slot that a peer's message lies in is one of them.
+    #[inline(always)]
+    fn taken_of(&self, peer: PeerIndex, slot: RecvSlot) -> Option<&Taken> {
+        match self.rail_of.get(peer.as_usize()) {
+            Some(&ON_LANE) if Taken::is(slot) => self.taken.as_ref(),
+            _ => None,
         }
     }
 
@@ -157,7 +218,7 @@ impl<'m> Mixed<'m> {
     /// Which rail an open peer is on.
     pub fn way(&self, peer: PeerIndex) -> Option<Way> {
         match *self.rail_of.get(peer.as_usize())? {
-            ON_SHM => Some(Way::Shm),
+            ON_SHM | ON_LANE => Some(Way::Shm),
             ON_TCP => Some(Way::Tcp),
             _ => None,
         }
@@ -224,11 +285,11 @@ impl<'m> Mixed<'m> {
         let half = Bytes(budget.0 / 2);
         let first = match self.tcp_first {
             true => self.poll_tcp(&mut out[..places], half, now),
-            false => self.shm.poll(&mut out[..places], half, now),
+            false => self.poll_shm(&mut out[..places], half, now),
         };
         let rest = &mut out[first..];
         let second = match self.tcp_first {
-            true => self.shm.poll(rest, half, now),
+            true => self.poll_shm(rest, half, now),
             false => self.poll_tcp(rest, half, now),
         };
         first + second
@@ -337,7 +398,7 @@ impl<'m> Provider for Mixed<'m> {
             return self.poll_both(out, budget, now);
         }
         self.tcp_passed = self.tcp_passed.wrapping_add(1);
-        self.shm.poll(out, budget, now)
+        self.poll_shm(out, budget, now)
     }
 
     #[inline]
@@ -363,6 +424,13 @@ impl<'m> Provider for Mixed<'m> {
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        if let Some(taken) = self.taken_of(peer, slot) {
+            let length = to.length().as_usize();
+            let from = taken.bytes(peer.as_usize(), slot, offset, length);
+            // SAFETY: that many bytes of a held cell; the target's maker vouches for it.
+            unsafe { from.copy_to_nonoverlapping(to.address() as *mut u8, length) };
+            return;
+        }
         match self.tcp_of(peer) {
             Some(tcp) => tcp.received_copy(peer, slot, offset, to),
             None => self.shm.received_copy(peer, slot, offset, to),
@@ -371,6 +439,12 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        if let Some(taken) = self.taken_of(peer, slot) {
+            let from = taken.bytes(peer.as_usize(), slot, 0, to.len());
+            // SAFETY: that many bytes of a held cell.
+            unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+            return;
+        }
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
             (Some(tcp), Some(&ON_TCP)) => tcp.received_peek(peer, slot, to),
             _ => self.shm.received_peek(peer, slot, to),
@@ -379,6 +453,12 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        if self.taken_of(peer, slot).is_some() {
+            if let Some(taken) = &mut self.taken {
+                taken.release(peer.as_usize(), slot);
+            }
+            return;
+        }
         match self.tcp_of(peer) {
             Some(tcp) => tcp.received_release(peer, slot),
             None => self.shm.received_release(peer, slot),
@@ -387,6 +467,10 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        if self.taken_of(peer, slot).is_some() {
+            self.received_copy(peer, slot, 0, to);
+            return self.received_release(peer, slot);
+        }
         match self.tcp_of(peer) {
             Some(tcp) => tcp.received_take(peer, slot, to),
             None => self.shm.received_take(peer, slot, to),
@@ -404,6 +488,10 @@ impl<'m> Provider for Mixed<'m> {
         match self.tcp_of(peer) {
             Some(tcp) => tcp.peer_close(peer)?,
             None => self.shm.peer_close(peer)?,
+        }
+        if let (Some(taken), Some(&ON_LANE)) = (&mut self.taken, self.rail_of.get(peer.as_usize()))
+        {
+            taken.discard(peer.as_usize());
         }
         self.rail_of[peer.as_usize()] = CLOSED;
         Ok(())

@@ -22,5 +22,7 @@ pub mod shm;
 #[cfg(not(loom))]
 pub mod sim;
 #[cfg(feature = "std")]
+pub mod taken;
+#[cfg(feature = "std")]
 pub mod tcp;
 pub mod trace;

@@ -204,7 +204,8 @@ fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
         DeviceKind::Host => {
             let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
-            return format!("{rails}, and tcp (the sender pushes)");
+            let both = "CROSSTIE_RAILS=shm+tcp: both in one connection within a host, pushed";
+            return format!("{rails}, and tcp (the sender pushes); {both}");
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
         DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),

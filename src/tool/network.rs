@@ -71,6 +71,7 @@ fn why_not(address: &InterfaceAddress, choice: &str) -> String {
 
 fn allowed(settings: &Environment) -> String {
     let names = match (settings.rails.shm, settings.rails.tcp) {
+        (true, true) if settings.rails.together => "shm and tcp, on this host both at once",
         (true, true) => "shm and tcp",
         (true, false) => "shm alone",
         (false, true) => "tcp alone",
@@ -250,6 +251,13 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
     let tcp = rails.tcp && tcp;
     let over = near.map(|our| format!(", over {}", our.name.as_str())).unwrap_or_default();
     match (own, rails.shm, tcp) {
+        (true, true, true) if rails.together => {
+            let both = "rail 0 shm, rail 1 and those behind it tcp";
+            format!(
+                "{both}{over}: the peer is on this host; shm alone when its CROSSTIE_RAILS has no \
+                 shm+tcp, tcp when nobody answers there, as from another container"
+            )
+        }
         (true, true, true) => "shm: the peer is on this host; tcp when nobody answers there, as \
                                from another container"
             .into(),
@@ -314,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_choice_follows_host_and_rails() {
-        let rails = |shm, tcp| Rails { shm, tcp };
+        let rails = |shm, tcp| Rails { shm, tcp, together: false };
         let eth0 = our("eth0", [10, 1, 0, 2], 24);
         for (rails, own, tcp, wanted) in [
             (rails(true, true), true, true, "shm: "),
@@ -327,5 +335,11 @@ mod tests {
             let text = chosen(rails, own, tcp, Some(&eth0));
             assert!(text.starts_with(wanted), "{text}");
         }
+        let together = Rails { together: true, ..Rails::ALL };
+        let text = chosen(together, true, true, Some(&eth0));
+        let wanted = "rail 0 shm, rail 1 and those behind it tcp, over eth0: ";
+        assert!(text.starts_with(wanted), "{text}");
+        assert!(chosen(together, true, false, None).starts_with("shm: "));
+        assert!(chosen(together, false, true, None).starts_with("tcp: "));
     }
 }

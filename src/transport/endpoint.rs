@@ -64,6 +64,9 @@ pub struct ConnectionSetup {
     /// Lanes that the connection has at both ends, 1 to [`Limits::rails_max`]. Lane 0 is up, the
     /// others come up by [`Endpoint::lane_rejoin`]. With several the rail pushes.
     pub lanes: u8,
+    /// A bit for each lane that carries bytes for the others when they cannot, and else as many as
+    /// tell how fast it is: what it carries costs more than theirs.
+    pub reserve: u8,
 }
 
 /// What a call of [`Endpoint::progress`] did.

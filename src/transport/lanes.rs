@@ -141,6 +141,11 @@ impl<P: Provider> Endpoint<'_, P> {
             held_free: 0,
             ..Connection::FREE
         };
+        if P::SEVERAL_LANES && several {
+            for lane in 0..setup.lanes {
+                self.meter_mut(index, lane).load.reserve = setup.reserve >> lane & 1 == 1;
+            }
+        }
         *self.lane_mut(index, 0) = Lane {
             state: LaneState::Up,
             fence: Fence::Needed,
@@ -413,9 +418,21 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
+    /// The side band says that a connection's peer is gone, and so do its lanes, one by one, when
+    /// what had come on them is taken in: the connection ends with the last.
+    pub fn connection_gone(&mut self, connection: ConnectionIndex, cause: DownCause) {
+        let c = &mut self.connections[connection.as_usize()];
+        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && c.lost.is_none() {
+            c.peer_down = true;
+            c.lost = Some(cause);
+            return;
+        }
+        self.connection_lost(connection, cause);
+    }
+
     /// A connection's peer is gone: the connection ends, if it has several lanes when the last of
     /// them has.
-    pub fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
+    fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let index = connection.as_usize();
         let c = &mut self.connections[index];
         c.peer_down = true;

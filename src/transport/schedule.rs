@@ -124,6 +124,9 @@ pub struct Load {
     is_measured: bool,
     /// When a stripe was completed last.
     last: Instant,
+    /// It counts as the slowest lane that there may be, whatever was measured: it is used where
+    /// the others are not, and to know its speed.
+    pub reserve: bool,
 }
 
 impl Load {
@@ -141,6 +144,7 @@ impl Load {
         shown: 0,
         is_measured: false,
         last: Instant(0),
+        reserve: false,
     };
 
     /// A stripe was posted.
@@ -205,7 +209,7 @@ impl Load {
 
     /// The lane has failed: what it carried is gone, what it was capable of is unknown.
     pub fn reset(&mut self) {
-        *self = Load::IDLE;
+        *self = Load { reserve: self.reserve, ..Load::IDLE };
     }
 
     /// Whether the lane has enough on its way: what keeps it busy for [`FLYING`], and two stripes,
@@ -266,12 +270,13 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
 /// The lanes' speeds as they count. One that is not known, and one within [`ALIKE`] of the fastest,
 /// counts as the fastest: among those the one with the least on its way comes next, which evens out
 /// what they differ by, and does not follow what measurements waver by. While there is little to
-/// carry, what lanes showed then counts in the same way.
+/// carry, what lanes showed then counts in the same way. Those held in reserve count as the slowest.
 fn effective(loads: &[Load], lanes: u8, bytes: u64) -> [u64; RAILS_MAX] {
     let among = |(lane, _): &(usize, &Load)| lanes >> *lane & 1 == 1;
     let all = || loads.iter().enumerate().take(RAILS_MAX).filter(among);
-    let fastest_lone = all().map(|(_, load)| load.lone).max().unwrap_or(0).max(1);
-    let fastest = match all().map(|(_, load)| load.speed).max() {
+    let ours = || all().map(|(_, load)| load).filter(|load| !load.reserve);
+    let fastest_lone = ours().map(|load| load.lone).max().unwrap_or(0).max(SLOWNESS_MAX);
+    let fastest = match ours().map(|load| load.speed).max() {
         Some(0) | None => fastest_lone,
         Some(speed) => speed,
     };
@@ -284,7 +289,7 @@ fn effective(loads: &[Load], lanes: u8, bytes: u64) -> [u64; RAILS_MAX] {
             let share = u128::from(fastest) * u128::from(lone) / u128::from(fastest_lone);
             speed = speed.min(share as u64).max(1);
         }
-        speeds[lane] = speed;
+        speeds[lane] = if load.reserve { (fastest / SLOWNESS_MAX).max(1) } else { speed };
     }
     speeds
 }
@@ -503,6 +508,31 @@ mod tests {
             loads[usize::from(lane)].posted(1000, Instant(at));
             turn = (lane + 1) % 3;
         }
+    }
+
+    #[test]
+    fn reserve_carries_little_while_another_lane_lives_and_everything_when_none_does() {
+        let stripe = 256 << 10;
+        let mut loads = [Load::IDLE, Load { reserve: true, ..Load::IDLE }];
+        let (mut carried, mut turn, mut now) = ([0u64; 2], 0, Instant(0));
+        for _ in 0..10_000 {
+            // both as fast, one stripe at a time
+            let lane = pick(&loads, 0b11, stripe, turn, now).unwrap();
+            turn = (lane + 1) % 2;
+            let at = usize::from(lane);
+            loads[at].posted(stripe, now);
+            now = Instant(now.0 + 100_000);
+            loads[at].completed(stripe, now);
+            carried[at] += 1;
+        }
+        assert!(carried[1] > 1 && carried[1] < carried[0] / 100, "{carried:?}");
+        // behind a queue of the other's, too
+        loads[0].flying = FLYING_BYTES_MAX;
+        loads[1].posted(1, now);
+        assert_eq!(pick(&loads, 0b11, stripe, 0, now), None);
+        assert_eq!(pick(&loads, 0b10, stripe, 0, now), Some(1));
+        loads[1].reset();
+        assert!(loads[1].reserve);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub const FEATURE_MEMBARRIER: u64 = 0x4;
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
 pub const RAIL_TCP: u32 = 0x2;
+/// Both in one connection, where the link runs over shared memory (W8.13).
+pub const RAIL_TOGETHER: u32 = 0x4;
 
 /// Most addresses in a hello; a host with more says these.
 pub const ADDRESSES_MAX: usize = 16;

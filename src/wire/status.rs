@@ -135,6 +135,10 @@ wire_struct! {
         peer_epoch: u32 = 100,
         /// Why the connection failed: a number of the writer's.
         failure: u32 = 104,
+        /// The rails through shared memory, a bit each.
+        lanes_shm: u8 = 108,
+        /// The rails over TCP, likewise.
+        lanes_tcp: u8 = 109,
         /// The states of the rails, a byte each: a [`RailStanding`].
         lane_states: u64 = 112,
         /// Their generations, 32 bits each.
@@ -218,6 +222,15 @@ impl Status {
     /// How a rail is.
     pub const fn lane(&self, lane: usize) -> RailStanding {
         RailStanding::from_wire((self.lane_states >> (8 * (lane % RAILS_MAX))) as u8)
+    }
+
+    /// What a rail is, as its name after a blank; empty where it is neither.
+    pub const fn lane_kind(&self, lane: usize) -> &'static str {
+        match (self.lanes_shm >> (lane % RAILS_MAX) & 1, self.lanes_tcp >> (lane % RAILS_MAX) & 1) {
+            (0, 0) => "",
+            (0, _) => " tcp",
+            (_, _) => " shm",
+        }
     }
 
     /// The first rail that is so.

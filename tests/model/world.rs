@@ -216,6 +216,7 @@ impl World {
                 credits: CREDITS,
                 groups_max: LIMITS.requests_max,
                 lanes: LANES as u8,
+                reserve: 0,
             };
             world.net.borrow_mut().open(side, 0);
             world.endpoints[side].connection_open(CONNECTION, &setup);

@@ -119,6 +119,7 @@ impl<'m> Pair<'m> {
                 credits: CREDITS,
                 groups_max: LIMITS.requests_max,
                 lanes: 1,
+                reserve: 0,
             };
             endpoint.connection_open(own, &setup);
         }

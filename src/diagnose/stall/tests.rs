@@ -163,3 +163,17 @@ fn any_two_statuses_give_a_sentence() {
         assert!(format!("{stall}").len() < 1000);
     }
 }
+
+#[test]
+fn rails_are_named_by_what_they_are() {
+    let mut ours = Status { lane_count: 3, lanes_shm: 0b001, lanes_tcp: 0b110, ..Status::ZERO };
+    for (lane, state) in
+        [RailStanding::Down, RailStanding::Up, RailStanding::Joining].into_iter().enumerate()
+    {
+        ours.lane_set(lane, 1, state);
+    }
+    let text = format!("{}", RailsOf(&ours));
+    assert_eq!(text, "rail 0 shm down, rail 1 tcp up, rail 2 tcp joining");
+    let nameless = Status { lane_count: 1, ..Status::ZERO };
+    assert_eq!(format!("{}", RailsOf(&nameless)), "rail 0 down");
+}

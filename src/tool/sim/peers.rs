@@ -218,6 +218,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 credits: CREDITS,
                 groups_max: self.endpoint.limits().requests_max,
                 lanes: 1,
+                reserve: 0,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

@@ -225,6 +225,7 @@ impl<'f, 'm> World<'f, 'm> {
                 credits: CREDITS,
                 groups_max: limits.requests_max,
                 lanes: lanes.count as u8,
+                reserve: 0,
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }

@@ -256,7 +256,7 @@ fn closed_peer_ends_the_request_when_the_side_band_tells_of_it() {
         let request = stage.receive(0, 7);
         stage.both();
         closed_by_peer(stage);
-        stage.world.endpoints[0].connection_lost(CONNECTION, DownCause::Closed);
+        stage.world.endpoints[0].connection_gone(CONNECTION, DownCause::Closed);
         stage.one(0);
         assert_eq!(stage.errors(0, &[request]).unwrap(), [RequestError::PeerClosed]);
     });

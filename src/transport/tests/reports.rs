@@ -66,6 +66,7 @@ fn said(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>) {
         credits: CREDITS,
         groups_max: LIMITS.requests_max,
         lanes: 2,
+        reserve: 0,
     };
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
