@@ -95,8 +95,8 @@ impl Cut {
 
 /// What one lane has to carry, and how fast it has been.
 ///
-/// Completions are heard of in bursts, so a speed is what was completed within [`WINDOW`] or more of
-/// a time in which the lane never ran out. What a lane takes to get going is no part of that, nor
+/// Completions are heard of in bursts, so a speed is what was completed within [`WINDOW`] or more
+/// of a time in which the lane never ran out. What a lane takes to get going is no part of that, nor
 /// the last completions, which may have waited long for their being heard of: those show what the
 /// lane can do at least. What a lane shows that never has enough to carry to be measured is kept
 /// apart, and compared with what others show in the same way.
@@ -270,7 +270,7 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
 /// The lanes' speeds as they count. One that is not known, and one within [`ALIKE`] of the fastest,
 /// counts as the fastest: among those the one with the least on its way comes next, which evens out
 /// what they differ by, and does not follow what measurements waver by. While there is little to
-/// carry, what lanes showed then counts in the same way. Those held in reserve count as the slowest.
+/// carry, what lanes showed then counts in the same way. Those in reserve count as the slowest.
 fn effective(loads: &[Load], lanes: u8, bytes: u64) -> [u64; RAILS_MAX] {
     let among = |(lane, _): &(usize, &Load)| lanes >> *lane & 1 == 1;
     let all = || loads.iter().enumerate().take(RAILS_MAX).filter(among);
