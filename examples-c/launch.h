@@ -5,6 +5,7 @@
 //     if (launch_find(&launch)) {          // 0: started by hand, or alone
 //         launch_meet(&launch);            // within half a minute, or the program ends
 //         launch_gather(&launch, &mine, sizeof mine, all);  // all: launch.size parts, by rank
+//         launch_look(&launch);            // while others are waited for: are they there?
 //         launch_barrier(&launch);
 //         launch_end(&launch);
 //     }
@@ -238,6 +239,9 @@ static const struct launch_names {
 // Ends the program when variables of a launcher are set that do not make a launch.
 static inline void launch_incomplete(void)
 {
+    if (getenv("CROSSTIE_RENDEZVOUS") != NULL && getenv("CROSSTIE_RANK") == NULL)
+        launch_fail("CROSSTIE_RENDEZVOUS is set, CROSSTIE_RANK and CROSSTIE_SIZE are not, and no "
+                    "launcher is seen; set all, or none", "");
     if (getenv("CROSSTIE_SIZE") != NULL && getenv("CROSSTIE_RANK") == NULL)
         launch_fail("CROSSTIE_SIZE is set but CROSSTIE_RANK is not", "");
     if (getenv("RANK") != NULL && getenv("WORLD_SIZE") == NULL)
@@ -495,6 +499,27 @@ static inline void launch_meet(struct launch *launch)
             exit(1);
         }
         nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+}
+
+// Whether the other end is there. What it has said is left to be read.
+static inline int launch_open(int fd)
+{
+    char byte;
+    ssize_t length = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+// To be called while something is waited for that other ranks are to do, such as to connect: ends
+// the program when one is gone. Nothing happens outside a launch.
+static inline void launch_look(const struct launch *launch)
+{
+    int first = launch->rank == 0 ? 1 : 0, end = launch->rank == 0 ? launch->size : 1;
+    for (int at = first; at < end && launch->size > 0; at++) {
+        if (launch_open(launch->fds[at]))
+            continue;
+        fprintf(stderr, "launch: rank %d is gone; its own error says why\n", at);
+        exit(1);
     }
 }
 

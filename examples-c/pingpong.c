@@ -355,6 +355,7 @@ static void listen_side(const char *path, int pipe_fd)
     unsigned spins = 0;
     while (connection == NULL) {
         CHECK(xtie_listener_accept(endpoint, listener, &connection));
+        launch_look(&launch);  // the other rank may have been refused
         pause_now_and_then(&spins);
     }
     CHECK(xtie_listener_close(endpoint, listener));
@@ -385,8 +386,10 @@ static void connect_side(const char *path, int pipe_fd)
 
 static void launched(void)
 {
-    if (launch.size != 2)
+    if (launch.size != 2 && launch.rank == 0)
         fail("two ranks are wanted");
+    if (launch.size != 2)
+        exit(1);  // rank 0 says why
     launch_meet(&launch);
     if (launch.rank == 0)
         listen_side(NULL, -1);

@@ -1,12 +1,38 @@
 //! The program `crosstie`, from outside: its arguments, and that what it prints can be read. Times
 //! are never compared with anything.
 
-use std::process::{Command, Output};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Output, Stdio};
 
 fn crosstie(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
     command.args(args).env("CROSSTIE_EGER_BYTES", "1");
     command.output().expect("the program runs")
+}
+
+/// Found by this: name and text went out one after the other, and two processes mixed their lines.
+#[test]
+fn what_is_said_goes_to_standard_error_line_by_line() {
+    for args in [&["perf", "latency", "--device", "loopback0", "--iterations", "1"][..], &["sing"]]
+    {
+        // every write(2) is a datagram of its own
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        command.args(args).env("CROSSTIE_EGER_BYTES", "1").stdout(Stdio::null());
+        let status = command.stderr(OwnedFd::from(theirs)).status().unwrap();
+        assert_eq!(status.success(), args[0] == "perf", "{args:?}");
+        drop(command);
+        ours.set_nonblocking(true).unwrap();
+        let mut lines = 0;
+        let mut room = [0; 8192];
+        while let Ok(length) = ours.recv(&mut room) {
+            let line = std::str::from_utf8(&room[..length]).unwrap();
+            assert!(line.starts_with("crosstie: ") && line.ends_with('\n'), "{line:?}");
+            lines += 1;
+        }
+        assert!(lines > 0, "{args:?}");
+    }
 }
 
 /// Standard output of a run that must succeed.
