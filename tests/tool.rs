@@ -321,6 +321,10 @@ fn info_marks_values_that_are_ignored() {
         let line = line_of(&text, name);
         assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
     }
+    let text = info_with(&[("CROSSTIE_TCP_STREAMS", "2"), ("CROSSTIE_TCP_THREADS", "3")]);
+    let line = line_of(&text, "CROSSTIE_TCP_THREADS");
+    assert!(line.contains("ignored: it may be 1 at most with CROSSTIE_TCP_STREAMS=2"), "{line}");
+    assert!(line_of(&text, "tcp0").contains(" available; "), "{text}");
 }
 
 #[test]
@@ -361,10 +365,46 @@ fn info_explains_by_which_rail_a_peer_is_reached() {
     }
     assert!(text.lines().count() < 10, "{text}");
     // An address for documentation (RFC 5737): nobody's. Nothing is sent there without a port.
-    let json = said(&["info", "--peer", "203.0.113.9", "--json"]);
+    let output = crosstie(&["info", "--peer", "203.0.113.9", "--json"]);
+    let json = String::from_utf8(output.stdout).unwrap();
     assert_json(json.trim_end());
     assert!(json.contains("\"same host\":\"no"), "{json}");
-    assert!(json.contains("another host"), "{json}");
+    assert!(json.contains("another host, unless its node id is ours, "), "{json}");
+    assert!(json.contains("\"peer\":\"203.0.113.9\","), "{json}");
+    let nowhere = json.contains("\"choice\":\"none");
+    assert_eq!(output.status.code(), Some(i32::from(nowhere)), "{json}");
+}
+
+#[test]
+fn info_fails_when_no_rail_leads_to_the_peer_and_refuses_what_is_no_hosts_address() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    // an interface that nobody has
+    command.args(["info", "--peer", "203.0.113.9"]).env("CROSSTIE_SOCKET_IFNAME", "=nobodys0");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(line_of(&text, "choice").contains("none: tcp leads nowhere"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    for (peer, why) in [
+        ("0.0.0.0", "stands for all addresses"),
+        ("[::]:80", "stands for all addresses"),
+        ("224.0.0.1", "names a group"),
+        ("fe80::1", "name the interface that leads there behind a %"),
+    ] {
+        let output = crosstie(&["info", "--peer", peer]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{peer}: {errors}");
+        assert!(errors.contains("option --peer: ") && errors.contains(why), "{peer}: {errors}");
+    }
+}
+
+#[test]
+fn set_up_of_one_connection_has_no_numbers_of_further_ones() {
+    let args = ["perf", "setup", "--connections", "1", "--no-pin", "--device", "loopback0"];
+    let text = said(&args);
+    assert!(text.contains("first_us") && !text.contains("NaN"), "{text}");
+    let json = said(&[&args[..], &["--json"]].concat());
+    assert_json(json.trim_end());
+    assert!(!json.contains("further") && !json.contains("null"), "{json}");
 }
 
 #[test]

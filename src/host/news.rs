@@ -7,6 +7,7 @@ use super::device::{DeviceKind, Rails};
 use super::log::{self, Level, say};
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Note, Rail, Side, TextBuffer, Tried};
+use crate::memory::Errno;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -17,6 +18,12 @@ const SENTENCE_BYTES_MAX: usize = 320;
 
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
+
+/// The user has named the interfaces that there are: nothing to be told of.
+pub(super) fn own_host_meant() {
+    // relaxed: nothing else is told by it
+    OWN_HOST_SAID.store(true, Ordering::Relaxed);
+}
 
 /// What the side band has to say to people. Without the heap, which it must not use.
 pub(super) fn note(note: Note) {
@@ -51,7 +58,8 @@ pub(super) fn note(note: Note) {
         Note::LaneMissed { peer, lane, code } => say_of(
             Level::Warning,
             format_args!(
-                "rail {lane} to {peer} cannot be connected (errno {code}); it is tried again"
+                "rail {lane} to {peer} cannot be connected ({}); it is tried again",
+                Errno(code)
             ),
         ),
         Note::LaneStalled { peer, lane, silent } => say_of(

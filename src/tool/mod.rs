@@ -69,7 +69,7 @@ fn run(args: &[String]) -> Result<i32, Failure> {
         "perf" => return perf::run(rest),
         perf::WORKER_COMMAND => perf::run_worker(rest),
         perf::PEER_COMMAND => perf::run_peer(rest),
-        "info" => info::run(rest),
+        "info" => return info::run(rest),
         info::READER_COMMAND => info::run_reader(rest),
         "report" => report::run(rest),
         "sim" => return Ok(sim::run(rest)),
