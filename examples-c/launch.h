@@ -38,6 +38,8 @@ enum {
     LAUNCH_HELLO = 24      // magic and key, 8 bytes each; size and rank, 4 each
 };
 static const char launch_magic[8] = {'x', 't', 'i', 'e', 'm', 'e', 'e', 't'};
+// Answered to a process whose rank is there already.
+static const char launch_twin[8] = {'x', 't', 'i', 'e', 't', 'w', 'i', 'n'};
 
 struct launch {
     int rank, size;
@@ -349,8 +351,9 @@ static inline int launch_listen(const struct launch *launch)
             return fd;
         close(fd);
     }
-    fprintf(stderr, "launch: rank 0 cannot listen on port %d (%s)" LAUNCH_HOW "\n", launch->port,
-            strerror(errno));
+    fprintf(stderr, "launch: rank 0 cannot listen at %s, port %d (%s)%s" LAUNCH_HOW "\n",
+            launch->hosts, launch->port, strerror(errno),
+            errno == EADDRINUSE ? ": a second rank 0, or another program, has the port" : "");
     exit(1);
 }
 
@@ -380,13 +383,23 @@ static inline int launch_hear(const struct launch *launch, const struct launch_s
     return rank == 0 || rank >= (uint32_t)launch->size ? -1 : (int)rank;
 }
 
+// Whether the other end is there. What it has said is left to be read.
+static inline int launch_open(int fd)
+{
+    char byte;
+    ssize_t length = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
 // Answers a rank and keeps its connection; whether it was not here before.
 static inline int launch_take(struct launch *launch, int fd, int rank)
 {
     unsigned char hello[LAUNCH_HELLO];
     char magic[8];
     const int one = 1;
-    memcpy(magic, launch_magic, 8);
+    int again = launch->fds[rank] != 0;
+    int twin = again && launch_open(launch->fds[rank]);
+    memcpy(magic, twin ? launch_twin : launch_magic, 8);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     long deadline = launch_ms() + LAUNCH_STEP_MS;
     if (!launch_move(fd, hello, sizeof hello, 0, deadline) ||
@@ -394,8 +407,11 @@ static inline int launch_take(struct launch *launch, int fd, int rank)
         close(fd);
         return 0;
     }
-    int again = launch->fds[rank] != 0;  // it waited too long for our answer, and came again
-    if (again)
+    if (twin) {
+        fprintf(stderr, "launch: two processes say that they are rank %d\n", rank);
+        exit(1);
+    }
+    if (again)  // it waited too long for our answer, and came again
         close(launch->fds[rank]);
     launch->fds[rank] = fd;
     return !again;
@@ -428,8 +444,8 @@ static inline void launch_serve(struct launch *launch)
             strangers[at--] = strangers[--count];
         }
         if (launch_ms() > deadline) {
-            fprintf(stderr, "launch: waited %d s at port %d: %d of %d ranks have come\n",
-                    LAUNCH_SECONDS, launch->port, here, launch->size);
+            fprintf(stderr, "launch: waited %d s at %s, port %d: %d of %d ranks have come\n",
+                    LAUNCH_SECONDS, launch->hosts, launch->port, here, launch->size);
             exit(1);
         }
     }
@@ -455,9 +471,15 @@ static inline int launch_reach(const struct launch *launch, const struct addrinf
     long deadline = launch_ms() + 2 * LAUNCH_STEP_MS;
     if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 &&
         launch_move(fd, hello, sizeof hello, 1, deadline) &&
-        launch_move(fd, answer, sizeof answer, 0, deadline) &&
-        memcmp(answer, launch_magic, sizeof answer) == 0)
-        return fd;
+        launch_move(fd, answer, sizeof answer, 0, deadline)) {
+        if (memcmp(answer, launch_magic, sizeof answer) == 0)
+            return fd;
+        if (memcmp(answer, launch_twin, sizeof answer) == 0) {
+            fprintf(stderr, "launch: two processes say that they are rank %d, and this is one of "
+                    "them\n", launch->rank);
+            exit(1);
+        }
+    }
     close(fd);
     return -1;
 }
@@ -500,14 +522,6 @@ static inline void launch_meet(struct launch *launch)
         }
         nanosleep(&(struct timespec){0, 10000000}, NULL);
     }
-}
-
-// Whether the other end is there. What it has said is left to be read.
-static inline int launch_open(int fd)
-{
-    char byte;
-    ssize_t length = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
 // To be called while something is waited for that other ranks are to do, such as to connect: ends

@@ -337,6 +337,15 @@ fn info_says_the_storage_that_a_program_must_give_and_the_hosts_number() {
 }
 
 #[test]
+fn who_chooses_the_loopback_interface_is_not_told_that_other_hosts_cannot_connect() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.args(["perf", "latency", "--device", "tcp0", "--sizes", "8", "--iterations", "10"]);
+    let output = command.arg("--no-pin").env("CROSSTIE_SOCKET_IFNAME", "=lo").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("other hosts"), "{errors}");
+}
+
+#[test]
 fn info_logs_are_once_per_object() {
     let args = ["perf", "latency", "--sizes", "8", "--iterations", "10", "--no-pin"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));

@@ -214,7 +214,7 @@ impl<M: LinkMemory> Control<M> {
         let limit = |link: &u32| sound && hello.streams <= self.links[*link as usize].streams;
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
             if !self.dismissed.knows(hello.endpoint_id) {
-                self.stranger();
+                self.stranger(socket.peer().ok());
             }
             return;
         };
@@ -231,7 +231,7 @@ impl<M: LinkMemory> Control<M> {
             Ask::Late => return,
             Ask::Seen => {
                 // somebody has recorded it
-                self.stranger();
+                self.stranger(socket.peer().ok());
                 return;
             }
         }

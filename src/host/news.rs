@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::device::{DeviceKind, Rails};
-use super::log::{self, Level, say};
+use super::log::{self, Level};
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Note, Rail, Side, TextBuffer, Tried};
 use crate::memory::Errno;
@@ -28,9 +28,12 @@ pub(super) fn own_host_meant() {
 /// What the side band has to say to people. Without the heap, which it must not use.
 pub(super) fn note(note: Note) {
     match note {
-        Note::Stranger => say(
+        Note::Stranger(from) => say_of(
             Level::Warning,
-            "something that is no crosstie peer talks to the side-band socket; it is ignored",
+            format_args!(
+                "something{from} that is no crosstie peer talks to the side-band socket; it is \
+                 ignored"
+            ),
         ),
         Note::Key(peer, cause) => {
             say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
@@ -122,7 +125,7 @@ fn tell(note: Note) {
         Note::Closed(peer) => {
             say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
         }
-        Note::Stranger
+        Note::Stranger(_)
         | Note::Key(..)
         | Note::Stopped { .. }
         | Note::Resumed { .. }

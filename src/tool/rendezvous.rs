@@ -357,7 +357,7 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
                 }
             };
             for address in addresses {
-                match introduce(launch, address) {
+                match introduce(launch, address, deadline) {
                     Ok(stream) => return Ok(stream),
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                         return Err(twins(launch.rank));
@@ -375,15 +375,18 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
     ))
 }
 
-fn introduce(launch: &Launch, address: SocketAddr) -> std::io::Result<TcpStream> {
+fn introduce(
+    launch: &Launch,
+    address: SocketAddr,
+    deadline: Instant,
+) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, STEP)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
-    let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
     all_write(&mut stream, &hello(launch), deadline)?;
     let mut answer = [0; MAGIC.len()];
     // Rank 0 answers when it looks; what is not rank 0 says something else, or closes.
-    let said = all_read(&mut stream, &mut answer, Instant::now() + 2 * STEP);
+    let said = all_read(&mut stream, &mut answer, deadline.min(Instant::now() + 2 * STEP));
     let otherwise = |kind, text: &str| Err(std::io::Error::new(kind, text));
     match said {
         Ok(()) if answer == MAGIC => Ok(stream),
@@ -453,5 +456,36 @@ fn wait(error: std::io::Error, deadline: Instant) -> std::io::Result<()> {
             Ok(())
         }
         _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    /// Who looks for rank 0 where another program listens.
+    fn looked_for(at: SocketAddr) -> Failure {
+        let meeting = at.to_string();
+        let get = |name: &str| match name {
+            "CROSSTIE_RANK" => Some(String::from("1")),
+            "CROSSTIE_SIZE" => Some(String::from("2")),
+            "CROSSTIE_RENDEZVOUS" => Some(meeting.clone()),
+            _ => None,
+        };
+        let launch = super::super::launch::read(&get).unwrap().unwrap();
+        find(&launch, Instant::now() + Duration::from_millis(200)).unwrap_err()
+    }
+
+    #[test]
+    fn a_program_that_is_no_rank_0_is_told_from_nobody() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        // nobody accepts: the kernel takes the connection, and no answer comes
+        let silent = looked_for(at);
+        assert!(silent.contains("somebody took the connection and did not answer"), "{silent}");
+        assert!(silent.contains(&at.to_string()), "{silent}");
+        drop(listener);
+        assert!(looked_for(at).contains("refused"));
     }
 }
