@@ -321,6 +321,12 @@ fn info_marks_values_that_are_ignored() {
         let line = line_of(&text, name);
         assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
     }
+    let text = info_with(&[("CROSSTIE_TCP_RAILS", "4")]);
+    let line = line_of(&text, "CROSSTIE_TCP_RAILS");
+    assert!(line.contains("set to 4, and capped: 4 is more than rails_max, 2,"), "{line}");
+    let text = info_with(&[("CROSSTIE_TCP_RAILS", "2")]);
+    let line = line_of(&text, "CROSSTIE_TCP_RAILS");
+    assert!(line.contains("that this side makes, up to the smaller rails_max"), "{line}");
     let text = info_with(&[("CROSSTIE_TCP_STREAMS", "2"), ("CROSSTIE_TCP_THREADS", "3")]);
     let line = line_of(&text, "CROSSTIE_TCP_THREADS");
     assert!(line.contains("ignored: it may be 1 at most with CROSSTIE_TCP_STREAMS=2"), "{line}");

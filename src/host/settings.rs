@@ -87,8 +87,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_TCP_RAILS",
         default: "one for each subnet that both hosts are in",
-        unit: "1 to 8, of the side that connects, up to the smaller rails_max of both",
-        effect: "TCP rails of each connection: while one lives, no message is lost",
+        unit: "1 to 8",
+        effect: "TCP rails of each connection that this side makes, up to the smaller rails_max \
+                 of both sides: while one lives, no message is lost",
     },
     Setting {
         name: "CROSSTIE_TCP_STREAMS",

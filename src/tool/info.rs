@@ -208,6 +208,14 @@ fn ignored(name: &str) -> Option<String> {
     })
 }
 
+/// What was said at open of a variable's value that is heeded in part.
+fn capped(name: &str) -> Option<String> {
+    said().into_iter().find_map(|(_, text)| {
+        let rest = text.strip_prefix(name)?.strip_prefix('=')?;
+        rest.contains(" is more than ").then(|| rest.to_string())
+    })
+}
+
 /// The rails of a device, and what they cost.
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
@@ -349,9 +357,10 @@ fn variables() -> Section {
         if let Some(sentence) = unknown_sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
-            let text = match ignored(&name) {
-                Some(why) => format!("set to {value}, and ignored: {why}"),
-                None => format!("set to {value}: {}", setting.effect),
+            let text = match (ignored(&name), capped(&name)) {
+                (Some(why), _) => format!("set to {value}, and ignored: {why}"),
+                (None, Some(how)) => format!("set to {value}, and capped: {how}"),
+                (None, None) => format!("set to {value}: {}", setting.effect),
             };
             lines.push(line(&name, text));
         }
