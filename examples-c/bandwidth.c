@@ -152,6 +152,19 @@ static void handle_gathered(xtie_handle *handle)
     *handle = both[0];
 }
 
+// Accepts another rank, or ends the program when one is gone: it may have been refused.
+static xtie_connection *accept_rank(xtie_listener *listener)
+{
+    xtie_connection *from = NULL;
+    CHECK(xtie_listener_accept(endpoint, listener, &from));
+    while (from == NULL) {
+        launch_look(&launch);
+        pause_now_and_then();
+        CHECK(xtie_listener_accept(endpoint, listener, &from));
+    }
+    return from;
+}
+
 static void listen_on(const char *path, int fd)
 {
     endpoint_open();
@@ -164,7 +177,7 @@ static void listen_on(const char *path, int fd)
         handle_write(&handle, path);
     else
         handle_send(&handle, fd);
-    connection = accept_one(listener);
+    connection = accept_rank(listener);
     CHECK(xtie_listener_close(endpoint, listener));
     run(0);
     // The last message said that the other side has everything, and this one too.
@@ -204,8 +217,10 @@ int main(int argc, char **argv)
         return 2;
     }
     if (launch_find(&launch)) {
-        if (launch.size != 2)
+        if (launch.size != 2 && launch.rank == 0)
             fail("two ranks are wanted");
+        if (launch.size != 2)
+            return 1;  // rank 0 says why
         launch_meet(&launch);
         if (launch.rank == 0)
             listen_on(NULL, -1);

@@ -29,7 +29,8 @@ static inline void check(int result, const char *call)
     char text[320] = "";
     if (endpoint == NULL || xtie_endpoint_error(endpoint, text, sizeof text) != XTIE_OK)
         text[0] = '\0';
-    fprintf(stderr, "%s: %s (%s)\n", call, xtie_result_str(result), text);
+    // it says all that the code says, and more
+    fprintf(stderr, "%s: %s\n", call, text[0] != '\0' ? text : xtie_result_str(result));
     exit(1);
 }
 #define CHECK(call) check((call), #call)

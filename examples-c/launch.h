@@ -5,6 +5,7 @@
 //     if (launch_find(&launch)) {          // 0: started by hand, or alone
 //         launch_meet(&launch);            // within half a minute, or the program ends
 //         launch_gather(&launch, &mine, sizeof mine, all);  // all: launch.size parts, by rank
+//         launch_look(&launch);            // while others are waited for: are they there?
 //         launch_barrier(&launch);
 //         launch_end(&launch);
 //     }
@@ -37,6 +38,8 @@ enum {
     LAUNCH_HELLO = 24      // magic and key, 8 bytes each; size and rank, 4 each
 };
 static const char launch_magic[8] = {'x', 't', 'i', 'e', 'm', 'e', 'e', 't'};
+// Answered to a process whose rank is there already.
+static const char launch_twin[8] = {'x', 't', 'i', 'e', 't', 'w', 'i', 'n'};
 
 struct launch {
     int rank, size;
@@ -238,6 +241,9 @@ static const struct launch_names {
 // Ends the program when variables of a launcher are set that do not make a launch.
 static inline void launch_incomplete(void)
 {
+    if (getenv("CROSSTIE_RENDEZVOUS") != NULL && getenv("CROSSTIE_RANK") == NULL)
+        launch_fail("CROSSTIE_RENDEZVOUS is set, CROSSTIE_RANK and CROSSTIE_SIZE are not, and no "
+                    "launcher is seen; set all, or none", "");
     if (getenv("CROSSTIE_SIZE") != NULL && getenv("CROSSTIE_RANK") == NULL)
         launch_fail("CROSSTIE_SIZE is set but CROSSTIE_RANK is not", "");
     if (getenv("RANK") != NULL && getenv("WORLD_SIZE") == NULL)
@@ -345,8 +351,9 @@ static inline int launch_listen(const struct launch *launch)
             return fd;
         close(fd);
     }
-    fprintf(stderr, "launch: rank 0 cannot listen on port %d (%s)" LAUNCH_HOW "\n", launch->port,
-            strerror(errno));
+    fprintf(stderr, "launch: rank 0 cannot listen at %s, port %d (%s)%s" LAUNCH_HOW "\n",
+            launch->hosts, launch->port, strerror(errno),
+            errno == EADDRINUSE ? ": a second rank 0, or another program, has the port" : "");
     exit(1);
 }
 
@@ -376,13 +383,23 @@ static inline int launch_hear(const struct launch *launch, const struct launch_s
     return rank == 0 || rank >= (uint32_t)launch->size ? -1 : (int)rank;
 }
 
+// Whether the other end is there. What it has said is left to be read.
+static inline int launch_open(int fd)
+{
+    char byte;
+    ssize_t length = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
 // Answers a rank and keeps its connection; whether it was not here before.
 static inline int launch_take(struct launch *launch, int fd, int rank)
 {
     unsigned char hello[LAUNCH_HELLO];
     char magic[8];
     const int one = 1;
-    memcpy(magic, launch_magic, 8);
+    int again = launch->fds[rank] != 0;
+    int twin = again && launch_open(launch->fds[rank]);
+    memcpy(magic, twin ? launch_twin : launch_magic, 8);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     long deadline = launch_ms() + LAUNCH_STEP_MS;
     if (!launch_move(fd, hello, sizeof hello, 0, deadline) ||
@@ -390,8 +407,11 @@ static inline int launch_take(struct launch *launch, int fd, int rank)
         close(fd);
         return 0;
     }
-    int again = launch->fds[rank] != 0;  // it waited too long for our answer, and came again
-    if (again)
+    if (twin) {
+        fprintf(stderr, "launch: two processes say that they are rank %d\n", rank);
+        exit(1);
+    }
+    if (again)  // it waited too long for our answer, and came again
         close(launch->fds[rank]);
     launch->fds[rank] = fd;
     return !again;
@@ -424,8 +444,8 @@ static inline void launch_serve(struct launch *launch)
             strangers[at--] = strangers[--count];
         }
         if (launch_ms() > deadline) {
-            fprintf(stderr, "launch: waited %d s at port %d: %d of %d ranks have come\n",
-                    LAUNCH_SECONDS, launch->port, here, launch->size);
+            fprintf(stderr, "launch: waited %d s at %s, port %d: %d of %d ranks have come\n",
+                    LAUNCH_SECONDS, launch->hosts, launch->port, here, launch->size);
             exit(1);
         }
     }
@@ -451,9 +471,15 @@ static inline int launch_reach(const struct launch *launch, const struct addrinf
     long deadline = launch_ms() + 2 * LAUNCH_STEP_MS;
     if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 &&
         launch_move(fd, hello, sizeof hello, 1, deadline) &&
-        launch_move(fd, answer, sizeof answer, 0, deadline) &&
-        memcmp(answer, launch_magic, sizeof answer) == 0)
-        return fd;
+        launch_move(fd, answer, sizeof answer, 0, deadline)) {
+        if (memcmp(answer, launch_magic, sizeof answer) == 0)
+            return fd;
+        if (memcmp(answer, launch_twin, sizeof answer) == 0) {
+            fprintf(stderr, "launch: two processes say that they are rank %d, and this is one of "
+                    "them\n", launch->rank);
+            exit(1);
+        }
+    }
     close(fd);
     return -1;
 }
@@ -495,6 +521,19 @@ static inline void launch_meet(struct launch *launch)
             exit(1);
         }
         nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+}
+
+// To be called while something is waited for that other ranks are to do, such as to connect: ends
+// the program when one is gone. Nothing happens outside a launch.
+static inline void launch_look(const struct launch *launch)
+{
+    int first = launch->rank == 0 ? 1 : 0, end = launch->rank == 0 ? launch->size : 1;
+    for (int at = first; at < end && launch->size > 0; at++) {
+        if (launch_open(launch->fds[at]))
+            continue;
+        fprintf(stderr, "launch: rank %d is gone; its own error says why\n", at);
+        exit(1);
     }
 }
 

@@ -52,7 +52,8 @@ static void check(int result, const char *call)
     char text[320] = "";
     if (endpoint != NULL && xtie_endpoint_error(endpoint, text, sizeof text) != XTIE_OK)
         text[0] = '\0';
-    fprintf(stderr, "%s: %s (%s)\n", call, xtie_result_str(result), text);
+    // it says all that the code says, and more
+    fprintf(stderr, "%s: %s\n", call, text[0] != '\0' ? text : xtie_result_str(result));
     exit(1);
 }
 #define CHECK(call) check((call), #call)
@@ -355,6 +356,7 @@ static void listen_side(const char *path, int pipe_fd)
     unsigned spins = 0;
     while (connection == NULL) {
         CHECK(xtie_listener_accept(endpoint, listener, &connection));
+        launch_look(&launch);  // the other rank may have been refused
         pause_now_and_then(&spins);
     }
     CHECK(xtie_listener_close(endpoint, listener));
@@ -385,8 +387,10 @@ static void connect_side(const char *path, int pipe_fd)
 
 static void launched(void)
 {
-    if (launch.size != 2)
+    if (launch.size != 2 && launch.rank == 0)
         fail("two ranks are wanted");
+    if (launch.size != 2)
+        exit(1);  // rank 0 says why
     launch_meet(&launch);
     if (launch.rank == 0)
         listen_side(NULL, -1);

@@ -40,6 +40,19 @@ static void endpoint_open(void)
     target = source + WINDOW * BYTES_MAX;
 }
 
+// Accepts another rank, or ends the program when one is gone: it may have been refused.
+static xtie_connection *accept_rank(xtie_listener *listener)
+{
+    xtie_connection *from = NULL;
+    CHECK(xtie_listener_accept(endpoint, listener, &from));
+    while (from == NULL) {
+        launch_look(&launch);
+        pause_now_and_then();
+        CHECK(xtie_listener_accept(endpoint, listener, &from));
+    }
+    return from;
+}
+
 // Every rank shows its handle to all, connects to the next one, and accepts the one before.
 static void ring_close(void)
 {
@@ -49,7 +62,7 @@ static void ring_close(void)
     CHECK(xtie_endpoint_listen(endpoint, &mine, &listener));
     launch_gather(&launch, &mine, sizeof mine, handles);
     next = connect_one(&handles[(launch.rank + 1) % launch.size]);
-    previous = accept_one(listener);
+    previous = accept_rank(listener);
     CHECK(xtie_listener_close(endpoint, listener));
 }
 

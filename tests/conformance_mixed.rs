@@ -7,7 +7,7 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot};
-use crosstie::memory::{SharedHeap, WakeFd};
+use crosstie::memory::{CpuSet, SharedHeap, WakeFd};
 use crosstie::provider::mixed::{Limits, Mixed, Way, bytes};
 use crosstie::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
 use crosstie::provider::tcp;
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 const SIZES: RingSizes = RingSizes { send_bytes: 64 << 10, write_bytes: 64 << 10 };
 const REGIONS_MAX: u32 = 16;
-const SETTINGS: tcp::Settings = tcp::Settings { threads: 0, thread_cpus: 0 };
+const SETTINGS: tcp::Settings = tcp::Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
 
 fn limits() -> Limits {
     Limits {

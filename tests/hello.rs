@@ -18,6 +18,7 @@ use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::ListenHandle;
 use crosstie::wire::hello::*;
+use crosstie::wire::status::*;
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use raw::{ARENA_BYTES, Raw, RawTcp, hello_to, memfd};
 use std::fs;
@@ -96,6 +97,28 @@ fn name_of_kind(frame: &Frame) -> &'static str {
         Frame::Addresses(_) => "addresses",
         Frame::StatusAsk(_) => "status_ask",
         Frame::Status(_) => "status",
+    }
+}
+
+#[test]
+fn every_frame_of_this_version_is_recorded() {
+    let newest = versions().pop().unwrap();
+    for name in [
+        "link_hello",
+        "link_reply",
+        "link_ready",
+        "connect",
+        "accepted",
+        "refused",
+        "closed",
+        "stream_hello",
+        "ping",
+        "pong",
+        "addresses",
+        "status_ask",
+        "status",
+    ] {
+        assert!(!recorded(&newest, name).is_empty());
     }
 }
 
@@ -431,6 +454,21 @@ fn a_listener_of_another_major_version_is_named_with_the_side_to_upgrade() {
     }
 }
 
+/// Keeps a question of how a connection stands, and the answer to another.
+fn keep_status(b: &Node, raw: &Raw, connection: u64, keep: &dyn Fn(&[u8])) {
+    let is_ping = |bytes: &[u8]| matches!(Frame::decode(bytes), Ok(Frame::Ping(_)));
+    let next = || std::iter::repeat_with(|| raw.receive_bytes()).find(|bytes| !is_ping(bytes));
+    let standing = Standing::Open as u8;
+    let status = Status { standing, sends: 2, up: 1, ..Status::ZERO };
+    let send = RequestStatus { age_ms: 1250, length: 4096, waits: 1, ..RequestStatus::ZERO };
+    let left = StatusHello { status, send, ..StatusHello::ZERO };
+    b.band.status_leave(Handle::unpack(connection), &left);
+    raw.send(Frame::StatusAsk(StatusAsk { target: connection, connection: 1, number: 5 }), &[]);
+    keep(&next().unwrap()); // status
+    assert!(b.band.status_ask(Handle::unpack(connection)));
+    keep(&next().unwrap()); // status_ask
+}
+
 /// Keeps what this version writes, when asked to.
 #[test]
 fn record() {
@@ -457,7 +495,10 @@ fn record() {
         ..ConnectHello::ZERO
     };
     raw.send(Frame::Connect(connect), &[]);
-    keep(&raw.receive_bytes()); // accepted
+    let accepted = raw.receive_bytes();
+    keep(&accepted);
+    let Frame::Accepted(accepted) = Frame::decode(&accepted).unwrap() else { panic!("refused") };
+    keep_status(&b, &raw, accepted.connection, &keep);
     connect.target = u64::MAX;
     raw.send(Frame::Connect(connect), &[]);
     keep(&raw.receive_bytes()); // refused

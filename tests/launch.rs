@@ -5,6 +5,7 @@ use crosstie::tool::launch::{Launch, Launcher, first_host, read};
 use crosstie::tool::rendezvous::{Rendezvous, listen};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -127,6 +128,8 @@ fn what_is_missing_or_wrong_is_named() {
     for (variables, wanted) in [
         (&[rank][..], "CROSSTIE_SIZE is not"),
         (&[size], "CROSSTIE_SIZE is set but CROSSTIE_RANK is not"),
+        (&[("CROSSTIE_RENDEZVOUS", "host:1")], "CROSSTIE_RANK and CROSSTIE_SIZE are not"),
+        (&[("CROSSTIE_LOCAL_RANK", "0")], "CROSSTIE_LOCAL_RANK is set but CROSSTIE_RANK"),
         (&[("RANK", "0")], "RANK is set but WORLD_SIZE is not"),
         (
             &[("CROSSTIE_RANK", "0"), ("CROSSTIE_SIZE", "1"), ("CROSSTIE_RENDEZVOUS", "host:1")],
@@ -237,10 +240,53 @@ fn missing_ranks_are_named() {
     let Err(error) = Rendezvous::serve(&listener, &first, Instant::now()) else {
         panic!("nobody was there");
     };
-    assert!(
-        error.contains("2 ranks have not come to the rendezvous at ") && error.contains(": 1, 2"),
-        "{error}"
-    );
+    let at = format!("2 ranks have not come to the rendezvous at 127.0.0.1:{}", first.meeting.port);
+    assert!(error.contains(&at) && error.contains(": 1, 2"), "{error}");
+}
+
+#[test]
+fn a_rank_that_is_there_twice_is_named_on_all_sides() {
+    let port = port_free();
+    let first = rank_of(0, 3, port);
+    let listener = listen(&first.meeting).unwrap();
+    let twins: Vec<_> = (0..2)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut met = Rendezvous::meet(&rank_of(1, 3, port))?;
+                met.barrier(LIMIT)
+            })
+        })
+        .collect();
+    let Err(error) = Rendezvous::serve(&listener, &first, Instant::now() + LIMIT) else {
+        panic!("rank 2 was not there");
+    };
+    assert!(error.contains("two processes say that they are rank 1"), "{error}");
+    for twin in twins {
+        let error = twin.join().unwrap().unwrap_err();
+        assert!(error.contains("two processes say that they are rank 1"), "{error}");
+    }
+}
+
+/// Found by this: a rank that was refused ended, and rank 0 waited for its connection for ever.
+#[test]
+fn a_rank_that_leaves_before_it_connects_is_noticed_by_who_waits_for_it() {
+    let port = port_free();
+    let first = rank_of(0, 2, port);
+    let listener = listen(&first.meeting).unwrap();
+    let other = std::thread::spawn(move || Rendezvous::meet(&rank_of(1, 2, port)).unwrap());
+    let met = Rendezvous::serve(&listener, &first, Instant::now() + LIMIT).unwrap();
+    let other = other.join().unwrap();
+    assert_eq!(met.all_here(), Ok(()));
+    drop(other);
+    let began = Instant::now();
+    let error = loop {
+        match met.all_here() {
+            Ok(()) => assert!(began.elapsed() < LIMIT, "not noticed"),
+            Err(error) => break error,
+        }
+        std::thread::yield_now();
+    };
+    assert!(error.contains("rank 1 is gone"), "{error}");
 }
 
 // ---------------------------------------------------------------- the program
@@ -357,6 +403,38 @@ fn ranks_of_open_mpi_meet_and_rank_0_alone_prints() {
             .output();
         assert_rows(&said(&output.unwrap()), pattern, 4, 6);
     }
+}
+
+#[test]
+fn a_rank_that_the_key_refuses_ends_all_of_them_with_an_error() {
+    let key = std::env::temp_dir().join(format!("crosstie-launch-{}.key", std::process::id()));
+    let mut file = std::fs::OpenOptions::new();
+    file.write(true).create(true).truncate(true).mode(0o600);
+    file.open(&key).unwrap().write_all(&[7; 32]).unwrap();
+    for pattern in ["pair", "ring"] {
+        let port = port_free();
+        let start = |rank: u32| {
+            let mut command = crosstie(&[&["--pattern", pattern][..], FAST].concat());
+            command.env("CROSSTIE_RANK", rank.to_string()).env("CROSSTIE_SIZE", "2");
+            command.env("CROSSTIE_RENDEZVOUS", format!("127.0.0.1:{port}"));
+            if rank == 1 {
+                command.env("CROSSTIE_KEY_FILE", &key);
+            }
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let ranks: Vec<Child> = (0..2).map(start).collect();
+        let errors: Vec<String> = ranks
+            .into_iter()
+            .map(|child| {
+                let output = child.wait_with_output().unwrap();
+                // 124: the watchdog's
+                assert_eq!(output.status.code(), Some(2), "{pattern}: {output:?}");
+                String::from_utf8_lossy(&output.stderr).into_owned()
+            })
+            .collect();
+        assert!(errors.iter().any(|text| text.contains("CROSSTIE_KEY_FILE")), "{errors:?}");
+    }
+    std::fs::remove_file(&key).unwrap();
 }
 
 #[test]

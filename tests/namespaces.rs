@@ -6,7 +6,7 @@ mod namespace_support;
 
 use host_support::Watch;
 use host_support::roles;
-use namespace_support::two::{Log, Two, all_ended, ended, flows_on, tcp_sockets};
+use namespace_support::two::{Log, Two, all_ended, copy_threads, ended, flows_on, tcp_sockets};
 use namespace_support::wire::{Quality, Wired};
 use namespace_support::work::{STREAM, role_connect, role_listen};
 use namespace_support::{Hosts, may, may_wire};
@@ -102,6 +102,9 @@ fn processes_of_one_host_exchange_over_shared_memory() {
     }
 }
 
+/// Two streams beside the first, and a thread for each.
+const THREADED: &[(&str, &str)] = &[("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_TCP_THREADS", "2")];
+
 #[test]
 fn messages_of_all_kinds_cross_between_hosts() {
     if !may("messages_of_all_kinds_cross_between_hosts") {
@@ -116,11 +119,15 @@ fn messages_of_all_kinds_cross_between_hosts() {
         (0x5eed_0213, &[("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_RAILS", "tcp")]),
         (0x5eed_0214, &[("CROSSTIE_SOCKET_IFNAME", "eth")]),
         (0x5eed_0215, &[("CROSSTIE_SOCKET_IFNAME", "^lo,docker")]),
-        (0x5eed_0216, &[("CROSSTIE_TCP_THREADS", "2")]),
+        (0x5eed_0216, THREADED),
     ] {
         let mut two = Two::joined(&hosts, environment);
         two.exchange(100, seed);
         assert!(tcp_sockets(&two.connecting) >= 2, "the link and a stream: {environment:?}");
+        let threads = if environment == THREADED { 2 } else { 0 };
+        for role in [&two.listening, &two.connecting] {
+            assert_eq!(copy_threads(role), threads, "{environment:?}");
+        }
         two.end();
     }
 }

@@ -56,6 +56,22 @@ fn strangers_reach(node: &Node, count: u64) {
     assert_eq!(node.band.counters().strangers, count);
 }
 
+#[test]
+fn the_first_stranger_is_named_by_its_address() {
+    static FROM: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    fn keep(note: Note) {
+        let Note::Stranger(from) = note else { panic!("{note:?}") };
+        FROM.lock().unwrap().push(from.to_string());
+    }
+    let b = Node::new(&Limits { note: keep, ..Limits::tcp() });
+    let (_, handle) = b.band.listen().unwrap();
+    let mut stranger = dial_tcp(&handle);
+    let at = stranger.local_addr().unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    strangers_reach(&b, 1);
+    assert_eq!(*FROM.lock().unwrap(), [format!(" at {at}")]);
+}
+
 /// A frame of any kind whose header says any length.
 fn header(major: u16, kind: u16, length: u16) -> Vec<u8> {
     FrameHeader { magic: FRAME_MAGIC, major, minor: WIRE_MINOR, kind, length }.encode().to_vec()

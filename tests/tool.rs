@@ -1,12 +1,38 @@
 //! The program `crosstie`, from outside: its arguments, and that what it prints can be read. Times
 //! are never compared with anything.
 
-use std::process::{Command, Output};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Output, Stdio};
 
 fn crosstie(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
     command.args(args).env("CROSSTIE_EGER_BYTES", "1");
     command.output().expect("the program runs")
+}
+
+/// Found by this: name and text went out one after the other, and two processes mixed their lines.
+#[test]
+fn what_is_said_goes_to_standard_error_line_by_line() {
+    for args in [&["perf", "latency", "--device", "loopback0", "--iterations", "1"][..], &["sing"]]
+    {
+        // every write(2) is a datagram of its own
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        command.args(args).env("CROSSTIE_EGER_BYTES", "1").stdout(Stdio::null());
+        let status = command.stderr(OwnedFd::from(theirs)).status().unwrap();
+        assert_eq!(status.success(), args[0] == "perf", "{args:?}");
+        drop(command);
+        ours.set_nonblocking(true).unwrap();
+        let mut lines = 0;
+        let mut room = [0; 8192];
+        while let Ok(length) = ours.recv(&mut room) {
+            let line = std::str::from_utf8(&room[..length]).unwrap();
+            assert!(line.starts_with("crosstie: ") && line.ends_with('\n'), "{line:?}");
+            lines += 1;
+        }
+        assert!(lines > 0, "{args:?}");
+    }
 }
 
 /// Standard output of a run that must succeed.
@@ -295,6 +321,16 @@ fn info_marks_values_that_are_ignored() {
         let line = line_of(&text, name);
         assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
     }
+    let text = info_with(&[("CROSSTIE_TCP_RAILS", "4")]);
+    let line = line_of(&text, "CROSSTIE_TCP_RAILS");
+    assert!(line.contains("set to 4, and capped: 4 is more than rails_max, 2,"), "{line}");
+    let text = info_with(&[("CROSSTIE_TCP_RAILS", "2")]);
+    let line = line_of(&text, "CROSSTIE_TCP_RAILS");
+    assert!(line.contains("that this side makes, up to the smaller rails_max"), "{line}");
+    let text = info_with(&[("CROSSTIE_TCP_STREAMS", "2"), ("CROSSTIE_TCP_THREADS", "3")]);
+    let line = line_of(&text, "CROSSTIE_TCP_THREADS");
+    assert!(line.contains("ignored: it may be 1 at most with CROSSTIE_TCP_STREAMS=2"), "{line}");
+    assert!(line_of(&text, "tcp0").contains(" available; "), "{text}");
 }
 
 #[test]
@@ -304,6 +340,15 @@ fn info_says_the_storage_that_a_program_must_give_and_the_hosts_number() {
     // and for two rails 64 * (10240 + 2 * 2560)
     assert!(text.contains(" 3125248 bytes of storage"), "{text}");
     assert!(line_of(&text, "node").contains("000000000000002a (CROSSTIE_NODE_ID)"), "{text}");
+}
+
+#[test]
+fn who_chooses_the_loopback_interface_is_not_told_that_other_hosts_cannot_connect() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.args(["perf", "latency", "--device", "tcp0", "--sizes", "8", "--iterations", "10"]);
+    let output = command.arg("--no-pin").env("CROSSTIE_SOCKET_IFNAME", "=lo").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("other hosts"), "{errors}");
 }
 
 #[test]
@@ -335,10 +380,46 @@ fn info_explains_by_which_rail_a_peer_is_reached() {
     }
     assert!(text.lines().count() < 10, "{text}");
     // An address for documentation (RFC 5737): nobody's. Nothing is sent there without a port.
-    let json = said(&["info", "--peer", "203.0.113.9", "--json"]);
+    let output = crosstie(&["info", "--peer", "203.0.113.9", "--json"]);
+    let json = String::from_utf8(output.stdout).unwrap();
     assert_json(json.trim_end());
     assert!(json.contains("\"same host\":\"no"), "{json}");
-    assert!(json.contains("another host"), "{json}");
+    assert!(json.contains("another host, unless its node id is ours, "), "{json}");
+    assert!(json.contains("\"peer\":\"203.0.113.9\","), "{json}");
+    let nowhere = json.contains("\"choice\":\"none");
+    assert_eq!(output.status.code(), Some(i32::from(nowhere)), "{json}");
+}
+
+#[test]
+fn info_fails_when_no_rail_leads_to_the_peer_and_refuses_what_is_no_hosts_address() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    // an interface that nobody has
+    command.args(["info", "--peer", "203.0.113.9"]).env("CROSSTIE_SOCKET_IFNAME", "=nobodys0");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(line_of(&text, "choice").contains("none: tcp leads nowhere"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    for (peer, why) in [
+        ("0.0.0.0", "stands for all addresses"),
+        ("[::]:80", "stands for all addresses"),
+        ("224.0.0.1", "names a group"),
+        ("fe80::1", "name the interface that leads there behind a %"),
+    ] {
+        let output = crosstie(&["info", "--peer", peer]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{peer}: {errors}");
+        assert!(errors.contains("option --peer: ") && errors.contains(why), "{peer}: {errors}");
+    }
+}
+
+#[test]
+fn set_up_of_one_connection_has_no_numbers_of_further_ones() {
+    let args = ["perf", "setup", "--connections", "1", "--no-pin", "--device", "loopback0"];
+    let text = said(&args);
+    assert!(text.contains("first_us") && !text.contains("NaN"), "{text}");
+    let json = said(&[&args[..], &["--json"]].concat());
+    assert_json(json.trim_end());
+    assert!(!json.contains("further") && !json.contains("null"), "{json}");
 }
 
 #[test]

@@ -6,24 +6,32 @@ mod host_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::host::log::{Level, sink_set};
-use crosstie::host::{Endpoint, OpenError, Options};
+use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use host_support::small;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static SAID: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 
-fn said() -> MutexGuard<'static, Vec<String>> {
+fn said() -> MutexGuard<'static, Vec<(Level, String)>> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn keep(_: usize, level: Level, text: &str) {
-    if level == Level::Error {
-        said().push(text.to_owned());
-    }
+    said().push((level, text.to_owned()));
 }
 
 /// How an endpoint opens with this in the environment, and the errors that are said of it.
 fn opened(options: &Options, name: &str, value: &str) -> (Result<(), OpenError>, Vec<String>) {
+    opened_told(options, name, value, Level::Error)
+}
+
+/// The same with what is said at another level.
+fn opened_told(
+    options: &Options,
+    name: &str,
+    value: &str,
+    at: Level,
+) -> (Result<(), OpenError>, Vec<String>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     said().clear();
@@ -37,7 +45,42 @@ fn opened(options: &Options, name: &str, value: &str) -> (Result<(), OpenError>,
     unsafe { std::env::remove_var(name) };
     let result = endpoint.map(Endpoint::close);
     sink_set(None);
-    (result, said().clone())
+    let all = std::mem::take(&mut *said());
+    let told = all.into_iter().filter(|(level, _)| *level == at).map(|(_, text)| text);
+    (result, told.collect())
+}
+
+#[test]
+fn more_rails_than_there_is_room_for_are_said_to_be_capped() {
+    let rails = |rails_max| {
+        let mut options = small(1);
+        options.limits.rails_max = rails_max;
+        options
+    };
+    for (options, capped) in [
+        (rails(2), true),
+        (rails(4), false),
+        (Options { device: DeviceKind::SharedMemory, ..rails(2) }, false),
+    ] {
+        let (result, said) = opened_told(&options, "CROSSTIE_TCP_RAILS", "4", Level::Warning);
+        assert_eq!(result, Ok(()));
+        let text = "CROSSTIE_TCP_RAILS=4 is more than rails_max, 2,";
+        assert_eq!(said.iter().any(|line| line.starts_with(text)), capped, "{said:?}");
+    }
+}
+
+/// Found by this: as many threads as streams were called a device that cannot be used.
+#[test]
+fn threads_that_find_no_stream_are_ignored_with_both_names() {
+    for (threads, most) in [("1", "0 at most"), ("3", "0 at most"), ("17", "from 0 to 3")] {
+        let (result, said) =
+            opened_told(&small(1), "CROSSTIE_TCP_THREADS", threads, Level::Warning);
+        assert_eq!(result, Ok(()));
+        let start = format!("CROSSTIE_TCP_THREADS={threads} is ignored: ");
+        let line = said.iter().find(|line| line.starts_with(&start)).expect(&start);
+        assert!(line.contains(most), "{line}");
+        assert_eq!(threads != "17", line.contains("CROSSTIE_TCP_STREAMS=1"), "{line}");
+    }
 }
 
 #[test]

@@ -132,7 +132,9 @@
      (size_t)(connections_max) * (size_t)XTIE_BYTES_LOOPBACK +                                     \
      XTIE_OPERATIONS(connections_max) * (size_t)XTIE_BYTES_LOOPBACK_OPERATION)
 
-// Declares a static array that an endpoint can be opened in.
+// Declares a static array that an endpoint can be opened in, with the default rails_max. For
+// another, an array of XTIE_ENDPOINT_BYTES(c, r, m) - XTIE_RAILS_BYTES(c, 2) +
+// XTIE_RAILS_BYTES(c, rails_max) bytes, aligned to XTIE_STORAGE_ALIGN, is needed.
 #define XTIE_ENDPOINT_STORAGE(name, connections_max, requests_max, regions_max)                    \
     XTIE_ALIGNAS(XTIE_STORAGE_ALIGN)                                                               \
     static unsigned char name[XTIE_ENDPOINT_BYTES(connections_max, requests_max, regions_max)]
@@ -621,7 +623,7 @@ int xtie_endpoint_config_init(struct xtie_endpoint_config *config_out, size_t st
 // bytes_out: the size in bytes.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_FLAGS,
 //     XTIE_ERR_DEVICE, XTIE_ERR_CONNECTIONS_MAX, XTIE_ERR_REQUESTS_MAX, XTIE_ERR_REGIONS_MAX,
-//     XTIE_ERR_RINGS.
+//     XTIE_ERR_RAILS_MAX, XTIE_ERR_RINGS. The log says which value was wrong and what is needed.
 // Threads: any. Cost: none.
 int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_out);
 
@@ -936,8 +938,9 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 //     has ended: bytes sent, or of the message for each buffer, also where it was too long
 //     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
-//     call XTIE_ERR_NULL, XTIE_ERR_STALE.
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC,
+//     XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER, XTIE_ERR_UNFENCED; of the call XTIE_ERR_NULL,
+//     XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_test(struct xtie_endpoint *endpoint,
                       struct xtie_request *request,
@@ -962,9 +965,9 @@ int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *req
 // Threads: the endpoint's. Cost: a copy; counting costs the data path nothing to speak of.
 int xtie_endpoint_stats(struct xtie_endpoint *endpoint, struct xtie_stats *stats_out);
 
-// How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
-// connection runs over shared memory alone, there is rail 0 alone, and its counts are zero:
-// xtie_endpoint_stats has them.
+// How one rail of a connection is, and what it has carried. Where rails_max is 1 on either side,
+// or the connection runs over shared memory alone, or only one rail was made, there is rail 0
+// alone, and its counts are zero: xtie_endpoint_stats has them.
 //
 // connection: open.
 // rail: from 0; the first number that is not known ends a loop over them.

@@ -7,8 +7,9 @@ use crate::result::xtie_result::*;
 use crate::structs::{Sized32, read, write};
 use crate::text::Text;
 use core::ffi::c_int;
-use core::fmt::Write;
+use core::fmt::{Arguments, Write};
 use crosstie::base::units::{Bytes, Span};
+use crosstie::host::device::DEVICES;
 use crosstie::host::options::StorageTerms;
 use crosstie::host::{Options, log};
 use crosstie::transport::Limits;
@@ -92,22 +93,101 @@ fn or<T: PartialEq + Default>(value: T, default: T) -> T {
     if value == T::default() { default } else { value }
 }
 
+/// Says which value is wrong and what it may be, since a code has no room for that; hands the code
+/// back. There is no endpoint yet that could keep the sentence.
+pub(crate) fn refused(result: xtie_result, why: Arguments<'_>) -> xtie_result {
+    let text = Text::of(|text| text.write_fmt(why));
+    log::say(log::Level::Error, text.as_str());
+    result
+}
+
+/// A size that no version of the structure has.
+fn size_refused(size: usize) -> xtie_result {
+    let (ours, first) = (size_of::<xtie_endpoint_config>(), xtie_endpoint_config::FIRST_BYTES);
+    refused(
+        XTIE_ERR_STRUCT_SIZE,
+        format_args!(
+            "xtie_endpoint_config: struct_size is {size}, this version's is {ours}, the first \
+             one's was {first}"
+        ),
+    )
+}
+
+/// The structure of the caller's.
+///
+/// # Safety
+/// - `config` is null, or valid for reads of the bytes that its first word says.
+unsafe fn told(config: *const xtie_endpoint_config) -> Result<xtie_endpoint_config, xtie_result> {
+    // SAFETY: by this function's contract.
+    let read = unsafe { read(config) };
+    read.map_err(|result| {
+        if config.is_null() {
+            return result;
+        }
+        // SAFETY: not null, so that its first word may be read, by this function's contract.
+        let size = unsafe { config.cast::<u32>().read_unaligned() } as usize;
+        match result {
+            XTIE_ERR_STRUCT_SIZE => size_refused(size),
+            result => refused(
+                result,
+                format_args!(
+                    "xtie_endpoint_config: a field is set that this version does not know: \
+                     struct_size is {size}, this version's is {}",
+                    size_of::<xtie_endpoint_config>()
+                ),
+            ),
+        }
+    })
+}
+
+/// The code of a limit, and its sentence.
+fn limit_refused(limits: &Limits, error: LimitsError) -> xtie_result {
+    let (result, name, value, wanted) = match error {
+        LimitsError::Connections => {
+            (XTIE_ERR_CONNECTIONS_MAX, "connections_max", limits.connections_max, "from 1 to 65536")
+        }
+        LimitsError::Requests => {
+            (XTIE_ERR_REQUESTS_MAX, "requests_max", limits.requests_max, "32 or 64")
+        }
+        LimitsError::Regions => {
+            (XTIE_ERR_REGIONS_MAX, "regions_max", limits.regions_max, "from 1 to 65534")
+        }
+        LimitsError::Rails => (XTIE_ERR_RAILS_MAX, "rails_max", limits.rails_max, "1, 2, 4 or 8"),
+    };
+    refused(result, format_args!("xtie_endpoint_config: {name} is {value}: it must be {wanted}"))
+}
+
 /// The options for a configuration of the caller's.
 ///
 /// # Safety
 /// - `config` is null, or valid for reads of the bytes that its first word says.
 pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Options, xtie_result> {
     // SAFETY: by this function's contract.
-    let config = unsafe { read(config)? };
+    let config = unsafe { told(config)? };
     if config.flags & !XTIE_ENDPOINT_NO_HEAP != 0 {
-        return Err(XTIE_ERR_FLAGS);
+        return Err(refused(
+            XTIE_ERR_FLAGS,
+            format_args!(
+                "xtie_endpoint_config: flags is {:#x}: there is {XTIE_ENDPOINT_NO_HEAP:#x} alone",
+                config.flags
+            ),
+        ));
     }
     if config.reserved != 0 {
-        return Err(XTIE_ERR_STRUCT);
+        return Err(refused(
+            XTIE_ERR_STRUCT,
+            format_args!("xtie_endpoint_config: reserved is {}, not zero", config.reserved),
+        ));
     }
     let default = Options::default();
     let options = Options {
-        device: kind_or_error(config.device)?,
+        device: kind_or_error(config.device).map_err(|result| {
+            let (device, last) = (config.device, DEVICES.len() - 1);
+            refused(
+                result,
+                format_args!("xtie_endpoint_config: device is {device}: there are 0 to {last}"),
+            )
+        })?,
         limits: Limits {
             connections_max: or(config.connections_max, default.limits.connections_max),
             requests_max: or(config.requests_max, default.limits.requests_max),
@@ -130,21 +210,14 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             default.handshake_deadline,
         ),
     };
-    options.limits.check().map_err(|error| match error {
-        LimitsError::Connections => XTIE_ERR_CONNECTIONS_MAX,
-        LimitsError::Requests => XTIE_ERR_REQUESTS_MAX,
-        LimitsError::Regions => XTIE_ERR_REGIONS_MAX,
-        LimitsError::Rails => XTIE_ERR_RAILS_MAX,
-    })?;
-    if options.limits.regions_max > 65534 {
-        return Err(XTIE_ERR_REGIONS_MAX);
+    let limits = &options.limits;
+    limits.check().map_err(|error| limit_refused(limits, error))?;
+    if limits.regions_max > 65534 {
+        return Err(limit_refused(limits, LimitsError::Regions));
     }
-    options.check().map_err(|error| {
-        // the code alone does not say which size, and what it may be
-        let text = Text::of(|text| write!(text, "{error}"));
-        log::say(log::Level::Error, text.as_str());
-        crate::errors::open_result(&error)
-    })?;
+    options
+        .check()
+        .map_err(|error| refused(crate::errors::open_result(&error), format_args!("{error}")))?;
     Ok(options)
 }
 
@@ -191,9 +264,9 @@ pub unsafe extern "C" fn xtie_endpoint_config_init(
         if config_out.is_null() {
             return XTIE_ERR_NULL;
         }
-        let Ok(size) = u32::try_from(struct_size) else { return XTIE_ERR_STRUCT_SIZE };
+        let Ok(size) = u32::try_from(struct_size) else { return size_refused(struct_size) };
         if struct_size < xtie_endpoint_config::FIRST_BYTES || size > 4096 {
-            return XTIE_ERR_STRUCT_SIZE;
+            return size_refused(struct_size);
         }
         let default = Options::default();
         let config = xtie_endpoint_config {
@@ -229,7 +302,7 @@ pub unsafe extern "C" fn xtie_endpoint_config_init(
 /// bytes_out: the size in bytes.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_STRUCT, XTIE_ERR_FLAGS,
 ///     XTIE_ERR_DEVICE, XTIE_ERR_CONNECTIONS_MAX, XTIE_ERR_REQUESTS_MAX, XTIE_ERR_REGIONS_MAX,
-///     XTIE_ERR_RINGS.
+///     XTIE_ERR_RAILS_MAX, XTIE_ERR_RINGS. The log says which value was wrong and what is needed.
 /// Threads: any. Cost: none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_size(

@@ -1,6 +1,6 @@
 //! Endpoints: open, progress, wait, close.
 
-use crate::config::{options, storage_bytes, xtie_endpoint_config};
+use crate::config::{options, refused, storage_bytes, xtie_endpoint_config};
 use crate::errors::open_result;
 use crate::guard::{self, ROOM_BYTES};
 use crate::handle::xtie_endpoint;
@@ -57,10 +57,19 @@ unsafe fn open(
     // SAFETY: as the caller of this function was promised.
     let options = unsafe { options(config)? };
     if !(storage as usize).is_multiple_of(BLOCK_ALIGN) {
-        return Err(XTIE_ERR_STORAGE_ALIGN);
+        let why = format_args!(
+            "no endpoint was opened: storage is at {storage:p}, which is no multiple of \
+             XTIE_STORAGE_ALIGN, {BLOCK_ALIGN}"
+        );
+        return Err(refused(XTIE_ERR_STORAGE_ALIGN, why));
     }
-    if length < storage_bytes(&options) {
-        return Err(XTIE_ERR_STORAGE_SIZE);
+    let needed = storage_bytes(&options);
+    if length < needed {
+        let why = format_args!(
+            "no endpoint was opened: storage has {length} bytes, {needed} are needed with this \
+             configuration"
+        );
+        return Err(refused(XTIE_ERR_STORAGE_SIZE, why));
     }
     guard::forks_watch();
     // SAFETY: the storage is longer than the guard's room (checked above).

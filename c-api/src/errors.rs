@@ -10,6 +10,7 @@ use crosstie::connect::OpenError as BandError;
 use crosstie::host::{
     AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, Shared,
 };
+use crosstie::memory::Errno;
 use crosstie::transport::limits::LimitsError;
 use crosstie::transport::{RequestError, SubmitError};
 use crosstie::wire::WIRE_MAJOR;
@@ -199,7 +200,12 @@ impl Explain for Ended {
     }
 
     fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
-        text.write_str(self.result.sentence().to_str().unwrap_or(""))?;
+        let died = self.connection.filter(|_| self.result == XTIE_ERR_PEER_DIED);
+        match died.and_then(|connection| shared.peer_ending(connection)) {
+            // what was seen, instead of all that it may be
+            Some(ending) => write!(text, "the peer is gone: {ending}")?,
+            None => text.write_str(self.result.sentence().to_str().unwrap_or(""))?,
+        }
         if self.code != 0 {
             // what host rails say is an errno
             write!(text, ": {}", std::io::Error::from_raw_os_error(self.code))?;
@@ -207,13 +213,8 @@ impl Explain for Ended {
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));
         match core::str::from_utf8(&peer[..length]) {
-            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}")?,
-            Ok(_) | Err(_) => {}
-        }
-        let died = self.connection.filter(|_| self.result == XTIE_ERR_PEER_DIED);
-        match died.and_then(|connection| shared.peer_ending(connection)) {
-            Some(ending) => write!(text, ": {ending}"),
-            None => Ok(()),
+            Ok(peer) if !peer.is_empty() => write!(text, "; the peer is {peer}"),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }
@@ -223,5 +224,5 @@ fn descriptors(limit: u64, text: &mut Text) -> fmt::Result {
 }
 
 fn system(what: &str, code: i32, text: &mut Text) -> fmt::Result {
-    write!(text, "{what} (errno {code})")
+    write!(text, "{what} ({})", Errno(code))
 }

@@ -137,9 +137,9 @@ unsafe impl Sized32 for xtie_rail_stats {
     const FIRST_BYTES: usize = 72;
 }
 
-/// How one rail of a connection is, and what it has carried. Where rails_max is 1, or the
-/// connection runs over shared memory alone, there is rail 0 alone, and its counts are zero:
-/// xtie_endpoint_stats has them.
+/// How one rail of a connection is, and what it has carried. Where rails_max is 1 on either side,
+/// or the connection runs over shared memory alone, or only one rail was made, there is rail 0
+/// alone, and its counts are zero: xtie_endpoint_stats has them.
 ///
 /// connection: open.
 /// rail: from 0; the first number that is not known ends a loop over them.

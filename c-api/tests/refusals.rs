@@ -114,6 +114,7 @@ fn roles_of_the_other_tests() {
         Ok("deadline") => deadline(),
         Ok("descriptors") => descriptors(),
         Ok("unknown") => unknown_variable(),
+        Ok("configuration") => refused_configurations(),
         Ok(name) => panic!("no role {name}"),
     }
 }
@@ -367,6 +368,89 @@ extern "C" fn said(userdata: *mut c_void, level: u32, text: *const c_char) {
 fn unknown_variables_are_reported_with_the_nearest_name() {
     let set = [("CROSSTIE_EGER_BYTE", "1"), ("CROSSTIE_HEAP_BYTES", "much")];
     alone("unknown", &set);
+}
+
+#[test]
+fn each_refusal_of_a_configuration_says_what_was_wrong_and_what_is_needed() {
+    alone("configuration", &[]);
+}
+
+/// What is said while an endpoint is refused.
+fn refused(config: &xtie_endpoint_config, place: usize, bytes: usize) -> (c_int, String) {
+    SAID.lock().unwrap().clear();
+    let mut room = storage(bytes + 64);
+    let mut endpoint = null_mut();
+    // SAFETY: a line further at most, and the room has one more.
+    let start = unsafe { room.as_mut_ptr().cast::<u8>().add(place) };
+    // SAFETY: room of that many bytes, and a configuration of ours.
+    let result = unsafe { xtie_endpoint_open(start.cast(), bytes, config, &mut endpoint) };
+    assert!(endpoint.is_null());
+    let said = SAID.lock().unwrap();
+    assert!(said.len() == 1 && said[0].0 == XTIE_LOG_ERROR, "{said:?}");
+    (result, said[0].1.clone())
+}
+
+fn refused_configurations() {
+    // SAFETY: the function may be called from any thread, with any userdata.
+    let result = unsafe { xtie_log_set(std::ptr::without_provenance_mut(7), Some(said)) };
+    expect(result, XTIE_OK);
+    let good = config(HOST);
+    let bytes = size(&good);
+    let ours = format!("struct_size is 12, this version's is {}", good.struct_size);
+    let needed = format!("storage has 128 bytes, {bytes} are needed");
+    for (changed, place, length, result, words) in [
+        (xtie_endpoint_config { struct_size: 12, ..good }, 0, bytes, XTIE_ERR_STRUCT_SIZE, &*ours),
+        (xtie_endpoint_config { reserved: 5, ..good }, 0, bytes, XTIE_ERR_STRUCT, "reserved is 5"),
+        (xtie_endpoint_config { flags: 0x80, ..good }, 0, bytes, XTIE_ERR_FLAGS, "flags is 0x80"),
+        (
+            xtie_endpoint_config { device: 9, ..good },
+            0,
+            bytes,
+            XTIE_ERR_DEVICE,
+            "device is 9: there are 0 to 3",
+        ),
+        (good, 8, bytes, XTIE_ERR_STORAGE_ALIGN, "no multiple of XTIE_STORAGE_ALIGN, 64"),
+        (good, 0, 128, XTIE_ERR_STORAGE_SIZE, &needed),
+        (
+            xtie_endpoint_config { connections_max: 65537, ..good },
+            0,
+            bytes,
+            XTIE_ERR_CONNECTIONS_MAX,
+            "connections_max is 65537: it must be from 1 to 65536",
+        ),
+        (
+            xtie_endpoint_config { requests_max: 33, ..good },
+            0,
+            bytes,
+            XTIE_ERR_REQUESTS_MAX,
+            "requests_max is 33: it must be 32 or 64",
+        ),
+        (
+            xtie_endpoint_config { regions_max: 65535, ..good },
+            0,
+            bytes,
+            XTIE_ERR_REGIONS_MAX,
+            "regions_max is 65535: it must be from 1 to 65534",
+        ),
+        (
+            xtie_endpoint_config { rails_max: 3, ..good },
+            0,
+            bytes,
+            XTIE_ERR_RAILS_MAX,
+            "rails_max is 3: it must be 1, 2, 4 or 8",
+        ),
+        (
+            xtie_endpoint_config { send_ring_bytes: 5000, ..good },
+            0,
+            bytes,
+            XTIE_ERR_RINGS,
+            "CROSSTIE_SEND_RING_BYTES) is 5000",
+        ),
+    ] {
+        let (code, text) = refused(&changed, place, length);
+        expect(code, result);
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 fn unknown_variable() {

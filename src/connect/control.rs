@@ -24,11 +24,13 @@ use super::status::Statuses;
 use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use super::together::Apart;
+use super::tried::Tried;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use crate::wire::RAILS_MAX;
 use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
+use core::net::SocketAddr;
 use std::boxed::Box;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,8 +64,9 @@ const GRAVES_MAX: usize = 32;
 /// What the side band wants to be known, once each.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Note {
-    /// Something that is no peer of ours talks to our socket; the first time only.
-    Stranger,
+    /// Something that is no peer of ours talks to our socket, from there if that is known; the
+    /// first time only.
+    Stranger(Tried),
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
     Key(Peer, KeyCause),
@@ -475,10 +478,10 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Counts a socket that was not a peer's.
-    pub fn stranger(&mut self) {
+    pub fn stranger(&mut self, from: Option<SocketAddr>) {
         self.counters.strangers += 1;
         if self.counters.strangers == 1 {
-            (self.config.note)(Note::Stranger);
+            (self.config.note)(Note::Stranger(Tried::of(from)));
         }
     }
 

@@ -202,7 +202,9 @@ impl fmt::Display for ConnectError {
             }
             ConnectError::Stale => f.write_str("no such attempt to connect"),
             ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
-            ConnectError::System(code) => write!(f, "the kernel refused (errno {code})"),
+            ConnectError::System(code) => {
+                write!(f, "the kernel refused: {}", std::io::Error::from_raw_os_error(*code))
+            }
         }
     }
 }

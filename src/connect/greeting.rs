@@ -246,7 +246,7 @@ impl<M: LinkMemory> Control<M> {
             Channel::Stream(_) => false,
         };
         if !looked {
-            self.stranger();
+            self.stranger(channel.remote());
         }
     }
 
@@ -284,7 +284,7 @@ impl<M: LinkMemory> Control<M> {
                 }
                 match frame {
                     Err(DecodeError::Version(_)) => channel.refuse(0, RefuseReason::Version),
-                    Ok(_) | Err(_) => self.stranger(),
+                    Ok(_) | Err(_) => self.stranger(channel.remote()),
                 }
             }
         }

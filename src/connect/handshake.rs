@@ -249,7 +249,8 @@ impl<M: LinkMemory> Control<M> {
                 socket.refuse(0, reason);
             }
             if reason == RefuseReason::NoListener {
-                self.stranger();
+                let from = self.links[index as usize].socket.as_ref().and_then(Channel::remote);
+                self.stranger(from);
             }
             self.link_forget(index);
             return;

@@ -222,7 +222,7 @@ impl<M: LinkMemory> Control<M> {
         };
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
             if !self.dismissed.knows(hello.endpoint_id) {
-                self.stranger();
+                self.stranger(socket.peer().ok());
             }
             return;
         };
@@ -239,7 +239,7 @@ impl<M: LinkMemory> Control<M> {
             Ask::Late => return,
             Ask::Seen => {
                 // somebody has recorded it
-                self.stranger();
+                self.stranger(socket.peer().ok());
                 return;
             }
         }

@@ -271,7 +271,7 @@ impl<'a> Stall<'a> {
             Class::NoProgress => {
                 write!(f, "the peer's program owes a call of progress: ")?;
                 match theirs.silent_ms {
-                    AGE_UNKNOWN_MS => write!(f, "it has made none yet"),
+                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was first looked at"),
                     silent_ms => write!(f, "its last one was {silent_ms} ms ago"),
                 }
             }

@@ -5,6 +5,7 @@ use super::options::{RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crate::connect::descriptor_limit;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 pub use crate::fabric::{DeregisterError, RegisterError};
+use crate::memory::Errno;
 use crate::transport::limits::LimitsError;
 use core::fmt;
 
@@ -63,7 +64,7 @@ pub enum OpenError {
     Storage,
     /// The device cannot be used on this host.
     Device,
-    /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that this process may not use.
+    /// `CROSSTIE_TCP_THREAD_CPUS` names a CPU that no thread of this process may use.
     Cpu(u32),
     /// `CROSSTIE_RAILS` allows no rail that the device has.
     Rails,
@@ -97,8 +98,8 @@ impl fmt::Display for OpenError {
             OpenError::Device => f.write_str("the device cannot be used on this host"),
             OpenError::Cpu(cpu) => write!(
                 f,
-                "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or this \
-                 process may not use"
+                "CROSSTIE_TCP_THREAD_CPUS names CPU {cpu}, which this host does not have or the \
+                 cpuset of this process leaves out"
             ),
             OpenError::Rails => f.write_str(
                 "CROSSTIE_RAILS allows no rail that the device has, or cannot be understood",
@@ -120,7 +121,7 @@ impl fmt::Display for OpenError {
                 f.write_str("this host may open no more file descriptors (fs.file-max)")
             }
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
-            OpenError::System(code) => write!(f, "the kernel refused (errno {code})"),
+            OpenError::System(code) => write!(f, "the kernel refused ({})", Errno(*code)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use std::io::{ErrorKind, IoSlice, Write};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -52,6 +53,22 @@ pub fn say(level: Level, text: &str) {
         Some((sink, userdata)) => sink(userdata, level, text),
         // relaxed: see `level_set`
         None if level as u32 > LEVEL.load(Ordering::Relaxed) => {}
-        None => std::eprintln!("crosstie: {text}"),
+        None => line_write(text),
+    }
+}
+
+/// A line of standard error, whole: two processes may share it, so it is one system call.
+pub(crate) fn line_write(text: &str) {
+    let mut parts = ["crosstie: ", text, "\n"].map(|part| IoSlice::new(part.as_bytes()));
+    let mut rest = &mut parts[..];
+    let mut out = std::io::stderr().lock();
+    // a pipe that is nearly full may take a part; who cannot be told is told nothing
+    while !rest.is_empty() {
+        match out.write_vectored(rest) {
+            Ok(0) => return,
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
     }
 }

@@ -6,11 +6,12 @@ extern crate std;
 use super::device::Rails;
 use super::error::OpenError;
 use super::log::{Level, say};
+use super::news;
 use super::options::Options;
 use super::settings::Environment;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::memory::probe::cpus_allowed;
+use crate::memory::CpuSet;
 use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER};
 use std::format;
 
@@ -23,7 +24,7 @@ pub(super) struct Network {
     /// What peers must have too.
     pub(super) key: Option<Key>,
     /// Threads that move long payloads, and their CPUs.
-    pub(super) threads: (u32, u64),
+    pub(super) threads: (u32, CpuSet),
 }
 
 impl Network {
@@ -43,7 +44,7 @@ impl Network {
         }
         // asked of peers on this host, too
         let key = key(environment)?;
-        let threads = if allowed.tcp { threads(environment)? } else { (0, 0) };
+        let threads = if allowed.tcp { threads(environment) } else { (0, CpuSet::EMPTY) };
         let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
         if !allowed.tcp {
             return Ok(network);
@@ -54,6 +55,9 @@ impl Network {
             let text =
                 format!("{name}={choice}: no interface matches {missing}; there are {there}");
             say(Level::Warning, &text);
+        }
+        if !choice.trim().is_empty() && !choice.trim().starts_with('^') {
+            news::own_host_meant();
         }
         match interfaces::local_addresses(choice) {
             Ok(found) => network.addresses = list(&found),
@@ -95,29 +99,31 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
     list
 }
 
-/// Threads want a stream of their own to each peer.
-fn threads(environment: &Environment) -> Result<(u32, u64), OpenError> {
+/// Each thread wants a stream of its own to each peer, beside the first; a setting that leaves it
+/// none is ignored. Whether the CPUs can be had is seen when the threads start.
+fn threads(environment: &Environment) -> (u32, CpuSet) {
+    let (threads, streams) = (environment.tcp_threads, environment.tcp_streams);
     let cpus = environment.tcp_thread_cpus;
-    if cpus != 0 && environment.tcp_threads == 0 {
+    let none = (0, CpuSet::EMPTY);
+    if threads >= streams {
+        let most = streams - 1;
+        say(
+            Level::Warning,
+            &format!(
+                "CROSSTIE_TCP_THREADS={threads} is ignored: it may be {most} at most with \
+                 CROSSTIE_TCP_STREAMS={streams}, since each thread moves a stream beside the first"
+            ),
+        );
+        return none;
+    }
+    if !cpus.is_empty() && threads == 0 {
         say(
             Level::Warning,
             "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
         );
-        return Ok((0, 0));
+        return none;
     }
-    if environment.tcp_threads > 0 && environment.tcp_streams < 2 {
-        say(
-            Level::Warning,
-            "CROSSTIE_TCP_THREADS is ignored: it wants CROSSTIE_TCP_STREAMS of 2 or more",
-        );
-        return Ok((0, 0));
-    }
-    let there = cpus_allowed();
-    let missing = |cpu: &u32| cpus >> cpu & 1 == 1 && !there.contains(cpu);
-    match (0..u64::BITS).find(missing) {
-        Some(cpu) => Err(OpenError::Cpu(cpu)),
-        None => Ok((environment.tcp_threads, cpus)),
-    }
+    (threads, cpus)
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {

@@ -4,9 +4,10 @@
 extern crate std;
 
 use super::device::{DeviceKind, Rails};
-use super::log::{self, Level, say};
+use super::log::{self, Level};
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
+use crate::memory::Errno;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -18,12 +19,21 @@ const SENTENCE_BYTES_MAX: usize = 320;
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
 
+/// The user has named the interfaces that there are: nothing to be told of.
+pub(super) fn own_host_meant() {
+    // relaxed: nothing else is told by it
+    OWN_HOST_SAID.store(true, Ordering::Relaxed);
+}
+
 /// What the side band has to say to people. Without the heap, which it must not use.
 pub(super) fn note(note: Note) {
     match note {
-        Note::Stranger => say(
+        Note::Stranger(from) => say_of(
             Level::Warning,
-            "something that is no crosstie peer talks to the side-band socket; it is ignored",
+            format_args!(
+                "something{from} that is no crosstie peer talks to the side-band socket; it is \
+                 ignored"
+            ),
         ),
         Note::Key(peer, cause) => {
             say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
@@ -51,7 +61,8 @@ pub(super) fn note(note: Note) {
         Note::LaneMissed { peer, lane, code } => say_of(
             Level::Warning,
             format_args!(
-                "rail {lane} to {peer} cannot be connected (errno {code}); it is tried again"
+                "rail {lane} to {peer} cannot be connected ({}); it is tried again",
+                Errno(code)
             ),
         ),
         Note::LaneStalled { peer, lane, silent } => say_of(
@@ -146,7 +157,7 @@ fn tell(note: Note) {
         Note::Closed(peer) => {
             say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
         }
-        Note::Stranger
+        Note::Stranger(_)
         | Note::Key(..)
         | Note::Stopped { .. }
         | Note::Resumed { .. }

@@ -61,6 +61,7 @@ impl From<tcp::OpenError> for OpenError {
         match error {
             tcp::OpenError::Block => OpenError::Storage,
             tcp::OpenError::Settings => OpenError::Device,
+            tcp::OpenError::Cpu(cpu) => OpenError::Cpu(cpu),
             tcp::OpenError::System(code) => OpenError::System(code),
         }
     }

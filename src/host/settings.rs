@@ -8,6 +8,7 @@ use super::log::{self, Level, say};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
+use crate::memory::CpuSet;
 use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
 use std::format;
@@ -87,8 +88,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_TCP_RAILS",
         default: "one for each subnet that both hosts are in",
-        unit: "1 to 8, up to rails_max",
-        effect: "TCP rails of each connection: while one lives, no message is lost",
+        unit: "1 to 8",
+        effect: "TCP rails of each connection that this side makes, up to the smaller rails_max \
+                 of both sides: while one lives, no message is lost",
     },
     Setting {
         name: "CROSSTIE_TCP_STREAMS",
@@ -99,13 +101,13 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_TCP_THREADS",
         default: "0",
-        unit: "threads, 0 to 16; they want CROSSTIE_TCP_STREAMS of 2 or more",
-        effect: "threads that move long messages over TCP, fewer than streams; 0: the caller does",
+        unit: "threads, 0 to 3, and fewer than CROSSTIE_TCP_STREAMS",
+        effect: "threads that move long messages over TCP; 0: the caller does",
     },
     Setting {
         name: "CROSSTIE_TCP_THREAD_CPUS",
         default: "those of the thread that opens",
-        unit: "numbers below 64, with commas between them",
+        unit: "numbers, with commas between them",
         effect: "the CPUs that those threads run on",
     },
     Setting {
@@ -119,7 +121,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "10000",
         unit: "milliseconds",
         effect: "how long a peer on another host may be silent before it counts as dead; five \
-                 eighths of it end a link or connection whose data nobody acknowledges",
+                 eighths of it end a rail whose data nobody acknowledges",
     },
     Setting {
         name: "CROSSTIE_STALL_MS",
@@ -182,8 +184,8 @@ pub struct Environment {
     pub tcp_rails: u32,
     /// Threads that move long payloads.
     pub tcp_threads: u32,
-    /// Their CPUs, one bit each; 0: they inherit the opener's.
-    pub tcp_thread_cpus: u64,
+    /// Their CPUs; empty: they inherit the opener's.
+    pub tcp_thread_cpus: CpuSet,
     /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
     /// How long a peer on another host may be silent.
@@ -204,7 +206,7 @@ impl Default for Environment {
             tcp_streams: 1,
             tcp_rails: 0,
             tcp_threads: 0,
-            tcp_thread_cpus: 0,
+            tcp_thread_cpus: CpuSet::EMPTY,
             key_file: None,
             peer_timeout: Span::millis(10_000),
             stall: Span::millis(10_000),
@@ -213,8 +215,8 @@ impl Default for Environment {
     }
 }
 
-/// Most threads that move payloads.
-const TCP_THREADS_MAX: u64 = 16;
+/// Most threads that move payloads: one for each stream beside the first.
+const TCP_THREADS_MAX: u64 = STREAMS_MAX as u64 - 1;
 
 /// Lets the environment change `options`, and says what it does not understand.
 pub fn apply(options: &mut Options) -> Environment {
@@ -237,7 +239,16 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(timeout_ms) = timeout_ms.and_then(in_range) {
         options.handshake_deadline = Span::millis(timeout_ms);
     }
-    environment()
+    let environment = environment();
+    let (wish, most) = (environment.tcp_rails, options.limits.rails_max);
+    if wish > most && options.device.rails().tcp {
+        let text = format!(
+            "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
+             connections have {most} at most"
+        );
+        say(Level::Warning, &text);
+    }
+    environment
 }
 
 /// What the environment says beside the options; what it does not understand is reported.
@@ -255,7 +266,8 @@ pub fn environment() -> Environment {
             .map_or(default.tcp_streams, |n| n as u32),
         tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
             .map_or(default.tcp_threads, |n| n as u32),
-        tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus).unwrap_or(0),
+        tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
+            .unwrap_or(default.tcp_thread_cpus),
         key_file: path("CROSSTIE_KEY_FILE"),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
@@ -329,11 +341,11 @@ fn rails(text: &str) -> Result<Rails, String> {
     Ok(rails)
 }
 
-/// A bit for each CPU of a list.
-fn cpus(text: &str) -> Result<u64, String> {
-    text.split(',').map(str::trim).try_fold(0, |bits, cpu| match cpu.parse::<u32>() {
-        Ok(cpu) if cpu < u64::BITS => Ok(bits | 1 << cpu),
-        Ok(_) | Err(_) => Err(format!("{cpu} is no CPU below {}", u64::BITS)),
+/// The CPUs of a list.
+fn cpus(text: &str) -> Result<CpuSet, String> {
+    text.split(',').map(str::trim).try_fold(CpuSet::EMPTY, |set, cpu| {
+        let more = cpu.parse().ok().and_then(|cpu| set.with(cpu));
+        more.ok_or_else(|| format!("{cpu} is no CPU below {}", CpuSet::END))
     })
 }
 
@@ -432,10 +444,12 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_numbers_below_64() {
-        assert_eq!(cpus("2,3"), Ok(0b1100));
-        assert_eq!(cpus("63, 0"), Ok(1 << 63 | 1));
-        assert!(cpus("64").is_err() && cpus("2-3").is_err() && cpus("-1").is_err());
+    fn cpus_are_numbers_also_from_64_on() {
+        let listed = |text| cpus(text).map(|set| set.iter().collect::<std::vec::Vec<_>>());
+        assert_eq!(listed("2,3"), Ok(std::vec![2, 3]));
+        assert_eq!(listed("127, 0,64"), Ok(std::vec![0, 64, 127]));
+        assert!(cpus("1024").unwrap_err().contains("below 1024"));
+        assert!(cpus("2-3").is_err() && cpus("-1").is_err());
     }
 
     #[test]

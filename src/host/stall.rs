@@ -322,7 +322,10 @@ pub fn describe(
     let status: &Status = &ours.status;
     if status.flags & STATUS_FRESH == 0 {
         match status.silent_ms {
-            u32::MAX => writeln!(out, "  its program has made no call of progress yet")?,
+            u32::MAX => writeln!(
+                out,
+                "  its program has made no call of progress since it was first looked at"
+            )?,
             ms => writeln!(out, "  its program made its last call of progress {ms} ms ago")?,
         }
     }

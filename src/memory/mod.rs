@@ -2,6 +2,7 @@
 //! and waking a sleeper.
 //!
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
+//! - [`cpus`]: sets of CPUs, and threads that are kept on them
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
 //! - [`kernel_copy`]: reading another process's memory
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
@@ -13,6 +14,7 @@
 //! system call each and nothing else. Space is allocated for real when it is handed out, so that a
 //! full `/dev/shm` is an error of the call and never a SIGBUS later.
 
+pub mod cpus;
 pub mod errno;
 pub mod heap;
 pub mod kernel_copy;
@@ -22,6 +24,7 @@ pub mod reserve;
 pub mod shared;
 pub mod wake;
 
+pub use cpus::{CpuSet, PinError, thread_pin};
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;

@@ -40,11 +40,14 @@ variables are set, and how large an endpoint is.
             name: "--peer",
             value: "HOST[:PORT]",
             help: "say instead by which rail that host would be reached, and why;\n\
-                   with a port, whether it answers",
+                   with a port, whether it answers; status 1: by none",
         },
         Flag { name: "--json", value: "", help: "one JSON object" },
     ],
 };
+
+/// Exit status when no rail leads to the peer that was asked for.
+const STATUS_NONE: i32 = 1;
 
 /// One line: a name and what is to be said of it.
 pub struct Line {
@@ -66,13 +69,18 @@ pub fn line(name: &str, text: impl Into<String>) -> Line {
 }
 
 /// Prints everything.
-pub fn run(args: &[String]) -> Result<(), Failure> {
+pub fn run(args: &[String]) -> Result<i32, Failure> {
     let given = COMMAND.parse(args)?;
     if given.help {
-        return write_out(&COMMAND.usage());
+        return write_out(&COMMAND.usage()).map(|()| 0);
     }
+    let mut status = 0;
     let sections = match given.text("--peer") {
-        Some(peer) => vec![network::peer(peer)?],
+        Some(peer) => {
+            let (section, leads) = network::peer(peer)?;
+            status = if leads { 0 } else { STATUS_NONE };
+            vec![section]
+        }
         None => {
             log::sink_set(Some((listen, 0)));
             vec![
@@ -86,7 +94,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             ]
         }
     };
-    write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })
+    write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })?;
+    Ok(status)
 }
 
 fn text(sections: &[Section]) -> String {
@@ -199,6 +208,14 @@ fn ignored(name: &str) -> Option<String> {
     })
 }
 
+/// What was said at open of a variable's value that is heeded in part.
+fn capped(name: &str) -> Option<String> {
+    said().into_iter().find_map(|(_, text)| {
+        let rest = text.strip_prefix(name)?.strip_prefix('=')?;
+        rest.contains(" is more than ").then(|| rest.to_string())
+    })
+}
+
 /// The rails of a device, and what they cost.
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
@@ -222,7 +239,7 @@ fn rail(kind: DeviceKind) -> String {
 fn kernel_offers() -> Section {
     let memfd = match probe::memfd() {
         Ok(()) => String::from("yes"),
-        Err(error) => format!("no (errno {}): shm0 cannot share memory", error.0),
+        Err(error) => format!("no ({error}): shm0 cannot share memory"),
     };
     let membarrier = match wake::barrier_register() {
         true => "yes: waking a sleeper costs senders nothing",
@@ -231,7 +248,7 @@ fn kernel_offers() -> Section {
     let dir = std::env::var("CROSSTIE_SHM_DIR").unwrap_or_else(|_| "/dev/shm".into());
     let room = match probe::file_system(&dir) {
         Ok((size, free)) => format!("{}, {} free", bytes_long(size), bytes_long(free)),
-        Err(error) => format!("missing (errno {}): peers in other containers not found", error.0),
+        Err(error) => format!("missing ({error}): peers in other containers not found"),
     };
     Section {
         name: "kernel",
@@ -341,9 +358,10 @@ fn variables() -> Section {
         if let Some(sentence) = unknown_sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
-            let text = match ignored(&name) {
-                Some(why) => format!("set to {value}, and ignored: {why}"),
-                None => format!("set to {value}: {}", setting.effect),
+            let text = match (ignored(&name), capped(&name)) {
+                (Some(why), _) => format!("set to {value}, and ignored: {why}"),
+                (None, Some(how)) => format!("set to {value}, and capped: {how}"),
+                (None, None) => format!("set to {value}: {}", setting.effect),
             };
             lines.push(line(&name, text));
         }

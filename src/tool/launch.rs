@@ -170,6 +170,14 @@ fn incomplete(get: Environment) -> Option<Failure> {
             return Some(format!("{there} is set but {missing} is not; set both, or neither"));
         }
     }
+    for there in ["CROSSTIE_RENDEZVOUS", "CROSSTIE_LOCAL_RANK"] {
+        if set(there) {
+            return Some(format!(
+                "{there} is set but CROSSTIE_RANK and CROSSTIE_SIZE are not, and no launcher is \
+                 seen; set all, or none"
+            ));
+        }
+    }
     let tasks = get("SLURM_NTASKS").and_then(|tasks| tasks.trim().parse::<u32>().ok());
     match tasks {
         Some(tasks @ 2..) if set("SLURM_PROCID") && !set("SLURM_STEP_ID") => Some(format!(

@@ -23,6 +23,7 @@ pub mod sim;
 mod table;
 mod text;
 
+use crate::host::log;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::string::String;
@@ -53,7 +54,7 @@ pub fn main() -> ExitCode {
     match run(&args) {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
         Err(failure) => {
-            std::eprintln!("crosstie: {failure}");
+            log::line_write(&failure);
             ExitCode::from(STATUS_USAGE)
         }
     }
@@ -68,7 +69,7 @@ fn run(args: &[String]) -> Result<i32, Failure> {
         "perf" => return perf::run(rest),
         perf::WORKER_COMMAND => perf::run_worker(rest),
         perf::PEER_COMMAND => perf::run_peer(rest),
-        "info" => info::run(rest),
+        "info" => return info::run(rest),
         info::READER_COMMAND => info::run_reader(rest),
         "report" => report::run(rest),
         "sim" => return Ok(sim::run(rest)),

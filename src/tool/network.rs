@@ -104,6 +104,9 @@ impl Asked {
         let sockets: Vec<SocketAddr> = found.collect();
         let mut ips: Vec<IpAddr> = Vec::new();
         for address in &sockets {
+            if let Some(why) = no_hosts(address) {
+                return Err(format!("option --peer: {} {why}", address.ip()));
+            }
             if !ips.contains(&address.ip()) {
                 ips.push(address.ip());
             }
@@ -117,6 +120,23 @@ impl Asked {
 
     fn ips(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().filter_map(ip_of)
+    }
+}
+
+/// Why no host can be meant by an address.
+fn no_hosts(address: &SocketAddr) -> Option<&'static str> {
+    let ip = address.ip();
+    let zoned = match address {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(six) => six.scope_id() != 0 || !six.ip().is_unicast_link_local(),
+    };
+    match ip {
+        _ if ip.is_unspecified() => Some("stands for all addresses of a host, and names none"),
+        _ if ip.is_multicast() => Some("names a group, not a host"),
+        _ if !zoned => {
+            Some("is good on one link only: name the interface that leads there behind a %")
+        }
+        _ => None,
     }
 }
 
@@ -157,8 +177,8 @@ fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
     }
 }
 
-/// How a peer would be reached, and why.
-pub fn peer(text: &str) -> Result<Section, Failure> {
+/// How a peer would be reached, and why; and whether any rail leads there.
+pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let settings = environment();
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let used = local_addresses(&choice);
@@ -170,12 +190,19 @@ pub fn peer(text: &str) -> Result<Section, Failure> {
     let ips: Vec<String> = asked.ips().map(|ip| ip.to_string()).collect();
     let more = if asked.more { ", …" } else { "" };
     let mut lines: Vec<Line> = Vec::new();
-    lines.push(line("peer", format!("{}: {}{more}", asked.name, ips.join(", "))));
+    lines.push(line(
+        "peer",
+        match ips.join(", ") + more {
+            // an address is its own name
+            ips if ips == asked.name => ips,
+            ips => format!("{}: {ips}", asked.name),
+        },
+    ));
     lines.push(line(
         "same host",
         match own {
             Some(ip) => format!("yes: {ip} is an address of this host"),
-            None => "no: none of its addresses is one of this host".into(),
+            None => "not by its addresses: none is one of this host".into(),
         },
     ));
     lines.push(line("rails", allowed(&settings)));
@@ -203,8 +230,12 @@ pub fn peer(text: &str) -> Result<Section, Failure> {
     }
     let first = asked.addresses.first();
     let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
-    lines.push(line("choice", chosen(settings.rails, own.is_some(), used.is_ok() && any, near)));
-    Ok(Section { name: "peer", lines })
+    let node_id = settings.node_id.or_else(|| crate::connect::node_id().ok());
+    let tcp = used.is_ok() && any;
+    let choice = chosen(settings.rails, own.is_some(), tcp, near, node_id);
+    let leads = !choice.starts_with("none");
+    lines.push(line("choice", choice));
+    Ok((Section { name: "peer", lines }, leads))
 }
 
 /// Whether one of our addresses is in the subnet of the peer's, or both reach this host alone.
@@ -247,7 +278,14 @@ fn answers(at: &SocketAddr) -> String {
     }
 }
 
-fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -> String {
+fn chosen(
+    rails: Rails,
+    own: bool,
+    tcp: bool,
+    near: Option<&InterfaceAddress>,
+    node_id: Option<u64>,
+) -> String {
+    let id = node_id.map(|id| format!(", {id:016x}")).unwrap_or_default();
     let tcp = rails.tcp && tcp;
     let over = near.map(|our| format!(", over {}", our.name.as_str())).unwrap_or_default();
     match (own, rails.shm, tcp) {
@@ -265,8 +303,14 @@ fn chosen(rails: Rails, own: bool, tcp: bool, near: Option<&InterfaceAddress>) -
         (true, false, true) => {
             format!("tcp{over}: the peer is on this host, but shm is not allowed")
         }
-        (false, _, true) => format!("tcp{over}: the peer is on another host"),
-        (false, true, false) => "none: the peer is on another host, and tcp leads nowhere".into(),
+        (false, true, true) => format!(
+            "tcp{over}: the peer is on another host, unless its node id is ours{id}: then shm"
+        ),
+        (false, false, true) => format!("tcp{over}: shm is not allowed"),
+        (false, true, false) => format!(
+            "none: tcp leads nowhere, and the peer is on another host, unless its node id is \
+             ours{id}: then shm"
+        ),
         (_, false, false) => "none: no rail is left".into(),
     }
 }
@@ -327,19 +371,26 @@ mod tests {
         for (rails, own, tcp, wanted) in [
             (rails(true, true), true, true, "shm: "),
             (rails(false, true), true, true, "tcp, over eth0: the peer is on this host"),
-            (rails(true, true), false, true, "tcp, over eth0: the peer is on another host"),
-            (rails(true, false), false, true, "none: the peer is on another host"),
-            (rails(true, true), false, false, "none: the peer is on another host"),
+            (
+                rails(true, true),
+                false,
+                true,
+                "tcp, over eth0: the peer is on another host, unless its node id is ours, \
+                 000000000000002a: then shm",
+            ),
+            (rails(false, true), false, true, "tcp, over eth0: shm is not allowed"),
+            (rails(true, false), false, true, "none: tcp leads nowhere"),
+            (rails(true, true), false, false, "none: tcp leads nowhere"),
             (rails(false, true), true, false, "none: no rail is left"),
         ] {
-            let text = chosen(rails, own, tcp, Some(&eth0));
+            let text = chosen(rails, own, tcp, Some(&eth0), Some(42));
             assert!(text.starts_with(wanted), "{text}");
         }
         let together = Rails { together: true, ..Rails::ALL };
-        let text = chosen(together, true, true, Some(&eth0));
+        let text = chosen(together, true, true, Some(&eth0), None);
         let wanted = "rail 0 shm, rail 1 and those behind it tcp, over eth0: ";
         assert!(text.starts_with(wanted), "{text}");
-        assert!(chosen(together, true, false, None).starts_with("shm: "));
-        assert!(chosen(together, false, true, None).starts_with("tcp: "));
+        assert!(chosen(together, true, false, None, None).starts_with("shm: "));
+        assert!(chosen(together, false, true, None, None).starts_with("tcp: "));
     }
 }

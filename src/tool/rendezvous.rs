@@ -7,7 +7,8 @@
 //!
 //! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4
 //! each), and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts
-//! come back in the order of ranks.
+//! come back in the order of ranks. Two processes of one rank are told so, before rank 0 ends: by
+//! another magic, or by a length that no part has.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -35,6 +36,10 @@ const STRANGERS_MAX: usize = 256;
 const PART_BYTES_MAX: usize = 1 << 20;
 const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"xtiemeet";
+/// Answered to a process whose rank is there already.
+const TWIN: [u8; 8] = *b"xtietwin";
+/// Instead of a part's length: another process says that it is the same rank.
+const TWIN_LENGTH: u32 = u32::MAX;
 
 /// A launch that has met.
 pub struct Rendezvous {
@@ -85,7 +90,7 @@ impl Rendezvous {
         let mut strangers: Vec<Stranger> = Vec::new();
         while ranks.iter().any(Option::is_none) {
             if Instant::now() > deadline {
-                return Err(missing(&ranks, listener.local_addr().ok()));
+                return Err(missing(&ranks, &places(&launch.meeting)));
             }
             let came = arrivals(listener, &mut strangers)?;
             let heard = hear(&mut strangers, launch, &mut ranks)?;
@@ -114,14 +119,24 @@ impl Rendezvous {
         assert!(part.len() <= PART_BYTES_MAX);
         let deadline = Instant::now() + limit;
         if self.rank != 0 {
+            let own = self.rank;
             let stream = &mut self.streams[0];
-            let gone = |error| of_rank(0, error);
+            let gone = |error: std::io::Error| match error.kind() {
+                ErrorKind::AlreadyExists => twins(own),
+                _ => of_rank(0, error),
+            };
             part_write(stream, part, deadline).map_err(gone)?;
             return (0..self.size).map(|_| part_read(stream, deadline).map_err(gone)).collect();
         }
         let mut parts = vec![part.to_vec()];
-        for (at, stream) in self.streams.iter_mut().enumerate() {
-            parts.push(part_read(stream, deadline).map_err(|error| of_rank(at + 1, error))?);
+        for at in 0..self.streams.len() {
+            // whoever waits for a rank that has ended would not come
+            while !is_ready(&self.streams[at]) && Instant::now() < deadline {
+                self.all_here()?;
+                sleep(PAUSE);
+            }
+            let part = part_read(&mut self.streams[at], deadline);
+            parts.push(part.map_err(|error| of_rank(at + 1, error))?);
         }
         let mut all = Vec::new();
         for part in &parts {
@@ -134,6 +149,23 @@ impl Rendezvous {
         Ok(parts)
     }
 
+    /// Whether nobody has left whom this rank hears of: on rank 0 all, on the others rank 0. To be
+    /// asked while something is waited for that the others are to do.
+    ///
+    /// *Errors*: a rank is gone.
+    pub fn all_here(&self) -> Result<(), Failure> {
+        let first = u32::from(self.rank == 0);
+        for (rank, stream) in (first..).zip(&self.streams) {
+            match stream.peek(&mut [0; 1]) {
+                Ok(0) => return Err(of_rank(rank as usize, ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(of_rank(rank as usize, error)),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until all ranks are here.
     pub fn barrier(&mut self, limit: Duration) -> Result<(), Failure> {
         self.gather(&[], limit).map(|_| ())
@@ -143,11 +175,37 @@ impl Rendezvous {
 fn of_rank(rank: usize, error: std::io::Error) -> Failure {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("rank {rank} does not come"),
+        ErrorKind::UnexpectedEof => format!("rank {rank} is gone; its own error says why"),
         _ => format!("rank {rank} is gone ({error})"),
     }
 }
 
-fn missing(ranks: &[Option<TcpStream>], at: Option<SocketAddr>) -> Failure {
+fn twins(rank: u32) -> Failure {
+    format!("two processes say that they are rank {rank}, and this is one of them")
+}
+
+/// Nothing has come yet, and something may.
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Whether reading would not wait.
+fn is_ready(stream: &TcpStream) -> bool {
+    !matches!(stream.peek(&mut [0; 1]), Err(error) if is_passing(&error))
+}
+
+/// Where a launch meets, as it was told.
+fn places(meeting: &Meeting) -> String {
+    let port = meeting.port;
+    let place = |host: &String| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    let places: Vec<String> = meeting.hosts.iter().map(place).collect();
+    places.join(", ")
+}
+
+fn missing(ranks: &[Option<TcpStream>], at: &str) -> Failure {
     let missing: Vec<String> = (1..=ranks.len())
         .filter(|rank| ranks[rank - 1].is_none())
         .map(|rank| format!("{rank}"))
@@ -155,13 +213,12 @@ fn missing(ranks: &[Option<TcpStream>], at: Option<SocketAddr>) -> Failure {
     let count = missing.len();
     let shown = missing[..count.min(8)].join(", ");
     let more = if count > 8 { ", …" } else { "" };
-    let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
     let who = match count {
         1 => format!("rank {shown} has"),
         _ => format!("{count} ranks have"),
     };
     let list = if count == 1 { String::new() } else { format!(": {shown}{more}") };
-    format!("{who} not come to the rendezvous{at}, which waited {MEET_SECONDS} s{list}")
+    format!("{who} not come to the rendezvous at {at}, which waited {MEET_SECONDS} s{list}")
 }
 
 // ---------------------------------------------------------------- rank 0
@@ -176,7 +233,14 @@ pub fn listen(meeting: &Meeting) -> Result<TcpListener, Failure> {
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
     };
     listener.map_err(|error| {
-        format!("rank 0 cannot listen on port {port} ({error}); set CROSSTIE_RENDEZVOUS=HOST:PORT")
+        let at = places(meeting);
+        let why = match error.kind() {
+            ErrorKind::AddrInUse => "another process has the port: a second rank 0, or another \
+                                     program; "
+                .into(),
+            _ => format!("{error}; "),
+        };
+        format!("rank 0 cannot listen at {at}: {why}set CROSSTIE_RENDEZVOUS=HOST:PORT")
     })
 }
 
@@ -218,7 +282,10 @@ fn hear(
                 let mut stream = strangers.swap_remove(at).stream;
                 let place = &mut ranks[rank as usize - 1];
                 // It may have waited too long for our answer, and have come again.
-                if place.as_ref().is_some_and(is_open) {
+                if let Some(first) = place.as_mut().filter(|first| is_open(first)) {
+                    // whoever cannot be told notices that we are gone
+                    let _ = stream.write_all(&TWIN);
+                    let _ = first.write_all(&TWIN_LENGTH.to_le_bytes());
                     return Err(format!("two processes say that they are rank {rank}"));
                 }
                 if stream.set_nodelay(true).and_then(|()| stream.write_all(&MAGIC)).is_ok() {
@@ -231,10 +298,12 @@ fn hear(
     Ok(heard)
 }
 
-/// Whether the other end has not closed. A rank that waits for its answer says nothing more.
+/// Whether the other end has not closed: it may have said its first part already.
 fn is_open(stream: &TcpStream) -> bool {
-    let peeked = stream.peek(&mut [0; 1]);
-    matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    match stream.peek(&mut [0; 1]) {
+        Ok(length) => length != 0,
+        Err(error) => is_passing(&error),
+    }
 }
 
 impl Stranger {
@@ -288,39 +357,48 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
                 }
             };
             for address in addresses {
-                match introduce(launch, address) {
+                match introduce(launch, address, deadline) {
                     Ok(stream) => return Ok(stream),
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                        return Err(twins(launch.rank));
+                    }
                     Err(error) => last = format!("{address}: {error}"),
                 }
             }
         }
         sleep(10 * PAUSE);
     }
-    let port = meeting.port;
-    let place = |host: &String| match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    };
-    let places: Vec<String> = meeting.hosts.iter().map(place).collect();
     Err(format!(
         "rank 0 did not answer at {} for {MEET_SECONDS} s (last try: {last}); is it running, and \
          is that its address? If not, set CROSSTIE_RENDEZVOUS=HOST:PORT",
-        places.join(", ")
+        places(meeting)
     ))
 }
 
-fn introduce(launch: &Launch, address: SocketAddr) -> std::io::Result<TcpStream> {
+fn introduce(
+    launch: &Launch,
+    address: SocketAddr,
+    deadline: Instant,
+) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, STEP)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
-    let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
     all_write(&mut stream, &hello(launch), deadline)?;
     let mut answer = [0; MAGIC.len()];
     // Rank 0 answers when it looks; what is not rank 0 says something else, or closes.
-    all_read(&mut stream, &mut answer, Instant::now() + 2 * STEP)?;
-    match answer == MAGIC {
-        true => Ok(stream),
-        false => Err(std::io::Error::new(ErrorKind::InvalidData, "another program answers")),
+    let said = all_read(&mut stream, &mut answer, deadline.min(Instant::now() + 2 * STEP));
+    let otherwise = |kind, text: &str| Err(std::io::Error::new(kind, text));
+    match said {
+        Ok(()) if answer == MAGIC => Ok(stream),
+        Ok(()) if answer == TWIN => otherwise(ErrorKind::AlreadyExists, "the rank is there"),
+        Ok(()) => otherwise(ErrorKind::InvalidData, "another program answers"),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            otherwise(ErrorKind::TimedOut, "somebody took the connection and did not answer")
+        }
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            otherwise(error.kind(), "somebody took the connection and closed it")
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -335,6 +413,9 @@ fn part_write(stream: &mut TcpStream, part: &[u8], deadline: Instant) -> std::io
 fn part_read(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<Vec<u8>> {
     let mut length = [0; 4];
     all_read(stream, &mut length, deadline)?;
+    if u32::from_le_bytes(length) == TWIN_LENGTH {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
     let length = u32::from_le_bytes(length) as usize;
     if length > PART_BYTES_MAX {
         return Err(std::io::Error::new(ErrorKind::InvalidData, "too long a part"));
@@ -375,5 +456,36 @@ fn wait(error: std::io::Error, deadline: Instant) -> std::io::Result<()> {
             Ok(())
         }
         _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    /// Who looks for rank 0 where another program listens.
+    fn looked_for(at: SocketAddr) -> Failure {
+        let meeting = at.to_string();
+        let get = |name: &str| match name {
+            "CROSSTIE_RANK" => Some(String::from("1")),
+            "CROSSTIE_SIZE" => Some(String::from("2")),
+            "CROSSTIE_RENDEZVOUS" => Some(meeting.clone()),
+            _ => None,
+        };
+        let launch = super::super::launch::read(&get).unwrap().unwrap();
+        find(&launch, Instant::now() + Duration::from_millis(200)).unwrap_err()
+    }
+
+    #[test]
+    fn a_program_that_is_no_rank_0_is_told_from_nobody() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        // nobody accepts: the kernel takes the connection, and no answer comes
+        let silent = looked_for(at);
+        assert!(silent.contains("somebody took the connection and did not answer"), "{silent}");
+        assert!(silent.contains(&at.to_string()), "{silent}");
+        drop(listener);
+        assert!(looked_for(at).contains("refused"));
     }
 }

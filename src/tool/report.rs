@@ -32,7 +32,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     };
     let endpoints = reports(pid, PATIENCE).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            std::format!("process {pid} has no endpoint here that could be asked")
+            std::format!(
+                "process {pid} has no endpoint here that could be asked: it has none, or runs in \
+                 another network namespace, where this command must run, too"
+            )
         }
         ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::WouldBlock => std::format!(
             "process {pid} does not answer: it is stopped, gets no processor, or has ended \

@@ -85,6 +85,15 @@ pub fn flows_on(line: &mut Line) {
     }
 }
 
+/// How many threads of a process move payloads.
+pub fn copy_threads(process: &Process) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("it lives");
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.expect("it lives").path().join("comm")).expect("a name")
+    };
+    tasks.map(name).filter(|name| name.trim() == "crosstie-copy").count()
+}
+
 /// Sockets of TCP that a process holds and that have a peer.
 pub fn tcp_sockets(process: &Process) -> usize {
     let id = process.id();

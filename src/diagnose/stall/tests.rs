@@ -61,7 +61,13 @@ fn peer_whose_snapshot_is_old_makes_no_progress() {
     let old = said(Status { flags: STATUS_SNAPSHOT, silent_ms: 15_000, ..OPEN });
     is(&OPEN, &request(Waits::Slot), &old, Class::NoProgress, "last one was 15000 ms ago");
     let never = said(Status { flags: 0, silent_ms: AGE_UNKNOWN_MS, ..OPEN });
-    is(&OPEN, &request(Waits::Message), &never, Class::NoProgress, "none yet");
+    is(
+        &OPEN,
+        &request(Waits::Message),
+        &never,
+        Class::NoProgress,
+        "none since it was first looked at",
+    );
 }
 
 #[test]

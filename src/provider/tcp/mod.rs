@@ -39,6 +39,7 @@ pub use area::part_bytes as peer_reserve_bytes;
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
 use crate::base::carve::BlockTooSmall;
+use crate::memory::CpuSet;
 
 /// Most streams of one connection.
 pub const STREAMS_MAX: usize = 4;
@@ -60,8 +61,8 @@ pub struct Settings {
     /// Threads that move long payloads, fewer than [`Limits::streams`]; 0: the thread that polls
     /// moves everything.
     pub threads: u32,
-    /// CPUs of those threads, one bit each; 0: they inherit the opener's.
-    pub thread_cpus: u64,
+    /// CPUs of those threads; empty: they inherit the opener's.
+    pub thread_cpus: CpuSet,
 }
 
 /// Why a rail could not be opened. Nothing is left behind.
@@ -72,6 +73,8 @@ pub enum OpenError {
     /// The limits or settings contradict each other: no peer, no stream or too many, or as many
     /// threads as streams: a thread moves at least one, and none moves the first.
     Settings,
+    /// The host lacks this CPU of the settings, or its cpuset keeps the process off it.
+    Cpu(u32),
     /// The kernel refused, with its code.
     System(i32),
 }

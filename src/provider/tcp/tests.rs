@@ -9,6 +9,7 @@ use crate::fabric::{
     Completion, DownCause, LINE_BYTES, LocalSpan, Op, OpId, OpKind, Posted, Provider, RailKey,
     RemoteSpan, Source,
 };
+use crate::memory::CpuSet;
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 use std::io::Write;
@@ -148,7 +149,7 @@ fn armed_rail_wakes_for_each_of_many_peers() {
     let mut rails = blocks.each_mut().map(|block| {
         let mut carver = block.carver();
         let domain = HostDomain::carve(&mut carver, 1).unwrap();
-        let settings = Settings { threads: 0, thread_cpus: 0 };
+        let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
         Tcp::open(&mut carver, &limits, domain, settings).unwrap()
     });
     let sockets: Vec<_> = (0..PEERS).map(|_| connected(&PairConfig::default())).collect();
@@ -185,7 +186,7 @@ fn threads_without_streams_of_their_own_are_refused() {
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
     let limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
-    let settings = Settings { threads: 1, thread_cpus: 0 };
+    let settings = Settings { threads: 1, thread_cpus: CpuSet::EMPTY };
     let opened = Tcp::open(&mut carver, &limits, domain, settings);
     assert!(matches!(opened, Err(OpenError::Settings)));
 }
@@ -197,7 +198,7 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
     let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
-    let settings = Settings { threads: 0, thread_cpus: 0 };
+    let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
     let mut rail = Tcp::open(&mut carver, &limits, domain, settings).unwrap();
     let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
     for (peer, ends) in sockets.iter().enumerate() {

@@ -18,10 +18,9 @@ use crate::fabric::{
     Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
     Source,
 };
-use crate::memory::{Errno, Reserve, WakeFd};
+use crate::memory::{CpuSet, Errno, PinError, Reserve, WakeFd, thread_pin};
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
-use std::os::unix::thread::JoinHandleExt;
 use std::thread::{Builder, JoinHandle};
 
 /// Most copy threads of a rail: one for each stream beside the first.
@@ -151,7 +150,7 @@ impl Helper {
         let fds = carver.filled(fds, -1)?;
         let ups = carver.filled(asks, Up::Release { region: NONE })?;
         let domain = HostDomain::carve(&mut carver, 0)?;
-        let none = Settings { threads: 0, thread_cpus: 0 };
+        let none = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
         let mut rail = Tcp::open(&mut carver, limits, domain, none)?;
         rail.set_bulk(ups);
         let wake = WakeFd::create().map_err(system)?;
@@ -162,8 +161,8 @@ impl Helper {
         drop(quiet);
         let refused = |error: std::io::Error| OpenError::System(error.raw_os_error().unwrap_or(0));
         let thread = thread.map_err(refused)?;
-        let cpus = settings.thread_cpus;
-        let pinned = if cpus == 0 { Ok(()) } else { pin_to(&thread, cpus) };
+        let cpus = &settings.thread_cpus;
+        let pinned = if cpus.is_empty() { Ok(()) } else { thread_pin(&thread, cpus) };
         let helper = Helper {
             commands: Some(producer),
             events: Some(consumer),
@@ -174,7 +173,10 @@ impl Helper {
             _wake: wake,
             _memory: memory,
         };
-        pinned.map_err(system)?;
+        pinned.map_err(|error| match error {
+            PinError::Cpu(cpu) => OpenError::Cpu(cpu),
+            PinError::System(errno) => system(errno),
+        })?;
         Ok(helper)
     }
 
@@ -409,17 +411,4 @@ impl Drop for SignalsBlocked {
         // SAFETY: a valid set; the old one may be left out.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
     }
-}
-
-fn pin_to(thread: &JoinHandle<()>, cpus: u64) -> Result<(), Errno> {
-    // SAFETY: a plain set of bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    for cpu in (0..64).filter(|cpu| cpus & 1 << cpu != 0) {
-        // SAFETY: below the size of the set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: a thread that was not joined, and a whole set.
-    let code =
-        unsafe { libc::pthread_setaffinity_np(thread.as_pthread_t(), size_of_val(&set), &set) };
-    if code == 0 { Ok(()) } else { Err(Errno(code)) }
 }

@@ -16,7 +16,7 @@ use crate::transport::RequestId;
 use crate::wire::handle::HANDLE_BYTES;
 use std::collections::VecDeque;
 use std::format;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// How long all ranks may take to connect, and to end a window. Far more than either takes.
@@ -83,7 +83,15 @@ impl Lanes {
             side.connect(&handle_of(&handles, *target)?)?;
         }
         let comers = pattern.comers(rank, size).len();
-        side.accept(listener, targets.len() + comers)?;
+        let deadline = Instant::now() + STEP_LIMIT;
+        side.accept_while(listener, targets.len() + comers, || {
+            // a rank that was refused ends, and nobody else would tell us
+            met.all_here()?;
+            match Instant::now() < deadline {
+                true => Ok(()),
+                false => Err("a rank that was to connect has not".into()),
+            }
+        })?;
         let mut lanes = Lanes {
             side,
             pattern,

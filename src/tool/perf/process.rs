@@ -90,7 +90,6 @@ impl Drop for PeerProcess {
 
 /// Keeps this process on one CPU.
 pub fn pin(cpu: u32) -> Result<(), Failure> {
-    probe::cpu_pin(cpu).map_err(|error| {
-        format!("option --cpus: this process may not run on CPU {cpu} (errno {})", error.0)
-    })
+    probe::cpu_pin(cpu)
+        .map_err(|error| format!("option --cpus: this process may not run on CPU {cpu} ({error})"))
 }

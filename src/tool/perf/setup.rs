@@ -50,16 +50,19 @@ impl Setup {
         row.put("all_ms", micros.iter().sum::<f64>() / 1e3);
         micros.remove(0);
         micros.sort_by(f64::total_cmp);
-        let at = |share: f64| match micros.len() {
-            0 => f64::NAN,
-            count => micros[((count - 1) as f64 * share).round() as usize],
-        };
-        row.put("further_p50_us", at(0.5));
-        row.put("further_p99_us", at(0.99));
+        // a single connection has no further ones, and no numbers of theirs
+        let further = micros.len();
+        let at = |share: f64| micros[((further - 1) as f64 * share).round() as usize];
+        if further > 0 {
+            row.put("further_p50_us", at(0.5));
+            row.put("further_p99_us", at(0.99));
+        }
         row.put("endpoint_bytes", shape.options().bytes() as f64);
         row.put("first_memory_bytes", self.first.saturating_sub(self.before) as f64);
-        let further = self.used.map_or(f64::NAN, |used| used.saturating_sub(self.first) as f64);
-        row.put("further_memory_bytes", further / micros.len().max(1) as f64);
+        if let (1.., Some(used)) = (further, self.used) {
+            let bytes = used.saturating_sub(self.first) as f64;
+            row.put("further_memory_bytes", bytes / further as f64);
+        }
         row
     }
 }

@@ -143,11 +143,22 @@ impl Side {
 
     /// Waits until `count` connections have been accepted in all.
     pub fn accept(&mut self, listener: ListenerId, count: usize) -> Result<(), Failure> {
+        self.accept_while(listener, count, || Ok(()))
+    }
+
+    /// As [`Side::accept`], until `wanted` says that it is in vain.
+    pub fn accept_while(
+        &mut self,
+        listener: ListenerId,
+        count: usize,
+        wanted: impl Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         while self.connections.len() < count {
             let accepted = self.owned.endpoint().shared.accept(listener);
             match accepted.map_err(|error| format!("accept: {error:?}"))? {
                 Some(made) => self.connections.push(made),
                 None => {
+                    wanted()?;
                     self.owned.endpoint().progress();
                     self.idle();
                 }

@@ -105,7 +105,7 @@ fn pin(options: &Options, launch: &Launch) -> Result<(), Failure> {
     let ours = launch.launcher == Launcher::Crosstie && options.cpus.is_some();
     match cpus.get(launch.local_rank as usize) {
         Some(cpu) if ours && cpus.len() >= launch.size as usize => {
-            probe::cpu_pin(*cpu).map_err(|error| format!("CPU {cpu}: errno {}", error.0))
+            probe::cpu_pin(*cpu).map_err(|error| format!("CPU {cpu}: {error}"))
         }
         _ => Ok(()),
     }

@@ -115,7 +115,7 @@ pub fn run(given: &Given) -> Result<i32, Failure> {
         }
         Err(End::Forbidden(errno)) => {
             let why = "this system does not let a process take its children's sockets";
-            write_out(&format!("chaos: skipped: {why} (pidfd_getfd: errno {})\n", errno.0))?;
+            write_out(&format!("chaos: skipped: {why} (pidfd_getfd: {errno})\n"))?;
             Ok(STATUS_SKIPPED)
         }
         Err(End::Failed(failure)) => {

@@ -93,7 +93,7 @@ pub fn kill(socket: &TcpStream, blow: Blow) -> Result<(), Failure> {
     let done = match blow {
         Blow::Shut => socket.shutdown(Shutdown::Both).map_err(|error| format!("{error}")),
         Blow::ShutOneWay => socket.shutdown(Shutdown::Write).map_err(|error| format!("{error}")),
-        Blow::Reset => pidfd::reset(socket.as_fd()).map_err(|errno| format!("errno {}", errno.0)),
+        Blow::Reset => pidfd::reset(socket.as_fd()).map_err(|errno| format!("{errno}")),
     };
     done.map_err(|error: String| format!("{blow:?} of a rail: {error}"))
 }

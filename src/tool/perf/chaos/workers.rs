@@ -158,7 +158,7 @@ impl Worker {
         let child = command.spawn();
         let mut child = child.map_err(|error| format!("starting the {}: {error}", SIDES[side]))?;
         let process = Process::open(child.id());
-        let process = process.map_err(|errno| format!("pidfd_open: errno {}", errno.0))?;
+        let process = process.map_err(|errno| format!("pidfd_open: {errno}"))?;
         let say = child.stdin.take();
         let out = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         std::thread::spawn(move || {
