@@ -327,7 +327,7 @@ typedef enum xtie_result {
     XTIE_ERR_VERSION_PEER = -53,
     // The listener is on another host, which this device does not reach.
     XTIE_ERR_OTHER_HOST = -54,
-    // Nobody listens there any more.
+    // Nobody listens there any more; another program may answer in its place.
     XTIE_ERR_NO_LISTENER = -55,
     // The peer has no connection left.
     XTIE_ERR_PEER_FULL = -56,
@@ -360,7 +360,8 @@ typedef enum xtie_result {
     // None of the peer's addresses can be reached: the kernel said so, or none took the connection
     // within CROSSTIE_CONNECT_TIMEOUT_MS.
     XTIE_ERR_UNREACHABLE = -72,
-    // No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
+    // Of open: no chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME). Of connect:
+    // no such interface leads to the peer.
     XTIE_ERR_INTERFACE = -73,
     // The file of CROSSTIE_KEY_FILE cannot be used.
     XTIE_ERR_KEY_FILE = -74,
@@ -375,6 +376,9 @@ typedef enum xtie_result {
     XTIE_ERR_RAILS_MAX = -78,
     // The connection has no rail of that number.
     XTIE_ERR_RAIL = -79,
+    // The peer's host acknowledged nothing on the connection for too long, although the peer was
+    // heard otherwise: packets are lost on the way.
+    XTIE_ERR_SILENT = -80,
 } xtie_result;
 
 // An attempt to connect that is under way.
