@@ -763,7 +763,7 @@ int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *li
 //     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL,
 //     XTIE_ERR_KEY, XTIE_ERR_NO_RAIL, XTIE_ERR_UNREACHABLE; about this side
 //     XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY, XTIE_ERR_DESCRIPTORS,
-//     XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+//     XTIE_ERR_INTERFACE, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
 // Threads: any. Cost: control path; never blocks.
 int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
                           const struct xtie_handle *handle,
@@ -936,7 +936,7 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 //     has ended: bytes sent, or of the message for each buffer, also where it was too long
 //     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC; of the
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT, XTIE_ERR_FABRIC; of the
 //     call XTIE_ERR_NULL, XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_test(struct xtie_endpoint *endpoint,

@@ -17,7 +17,7 @@ static KEPT: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX /
 /// Words of the table that were ever used.
 #[cfg(not(loom))]
 static WORDS: AtomicU32 = AtomicU32::new(0);
-/// Threads between a system call that makes a descriptor and its note here.
+/// Threads between a system call that makes or closes a descriptor and its note here.
 #[cfg(not(loom))]
 static OPENING: AtomicU32 = AtomicU32::new(0);
 /// Threads that are about to fork.
@@ -34,9 +34,9 @@ fn place(fd: i32) -> Option<(&'static AtomicU64, u64, u32)> {
     Some((KEPT.get(fd / 64)?, 1 << (fd % 64), fd as u32 / 64))
 }
 
-/// Runs `make`, which makes a descriptor, so that no fork falls between that and the note.
+/// Waits until nobody is about to fork, and keeps them waiting until OPENING is less again.
 #[cfg(not(loom))]
-pub fn made<E>(make: impl FnOnce() -> Result<i32, E>) -> Result<i32, E> {
+fn enter() {
     let mut spins = 0;
     loop {
         // seqcst: [fork], our note before our look, against `fork_begins`
@@ -48,6 +48,12 @@ pub fn made<E>(make: impl FnOnce() -> Result<i32, E>) -> Result<i32, E> {
         spins += 1;
         core::hint::spin_loop();
     }
+}
+
+/// Runs `make`, which makes a descriptor, so that no fork falls between that and the note.
+#[cfg(not(loom))]
+pub fn made<E>(make: impl FnOnce() -> Result<i32, E>) -> Result<i32, E> {
+    enter();
     let made = make();
     if let Ok(fd) = made {
         note(fd);
@@ -65,13 +71,16 @@ fn note(fd: i32) {
     }
 }
 
-/// A descriptor is about to be closed.
+/// Runs `close`, which closes a descriptor, so that no fork falls between that and the note.
 #[cfg(not(loom))]
-pub fn ended(fd: i32) {
+pub fn closed(fd: i32, close: impl FnOnce()) {
+    enter();
     if let Some((word, bit, _)) = place(fd) {
-        // relaxed: nothing else is told by it
+        // relaxed: a fork that could miss it waits for OPENING
         word.fetch_and(!bit, Ordering::Relaxed);
     }
+    close();
+    OPENING.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Before a fork: waits until no thread has a descriptor that is not noted.
@@ -116,7 +125,9 @@ pub fn made<E>(make: impl FnOnce() -> Result<i32, E>) -> Result<i32, E> {
 
 /// As above.
 #[cfg(loom)]
-pub fn ended(_fd: i32) {}
+pub fn closed(_fd: i32, close: impl FnOnce()) {
+    close();
+}
 
 /// As above.
 #[cfg(loom)]

@@ -12,41 +12,44 @@ extern crate std;
 
 use crate::base::private;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 
 /// A descriptor that a forked child does not keep.
 #[derive(Debug)]
-pub struct PrivateFd(OwnedFd);
+pub struct PrivateFd(RawFd);
 
 impl PrivateFd {
     /// The descriptor that `make` makes: a system call's result, below 0 for an error.
     pub fn made(make: impl FnOnce() -> i32) -> io::Result<PrivateFd> {
         watch();
-        let fd = private::made(|| match make() {
+        let made = private::made(|| match make() {
             rc if rc < 0 => Err(io::Error::last_os_error()),
             fd => Ok(fd),
-        })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(PrivateFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+        });
+        made.map(PrivateFd)
     }
 }
 
 impl Drop for PrivateFd {
     fn drop(&mut self) {
-        private::ended(self.0.as_raw_fd());
+        private::closed(self.0, || {
+            // SAFETY: the kernel gave us this descriptor (`made`), and nobody else has it.
+            unsafe { libc::close(self.0) };
+        });
     }
 }
 
 impl AsRawFd for PrivateFd {
-    fn as_raw_fd(&self) -> i32 {
-        self.0.as_raw_fd()
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
     }
 }
 
 impl AsFd for PrivateFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        // SAFETY: open for as long as we are.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 

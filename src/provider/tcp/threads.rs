@@ -236,9 +236,10 @@ pub(super) fn own_copy(fd: i32) -> Result<i32, Errno> {
 
 /// Closes what [`own_copy`] has made.
 pub(super) fn close(fd: i32) {
-    private::ended(fd);
-    // SAFETY: ours, and used by nobody any more.
-    unsafe { libc::close(fd) };
+    private::closed(fd, || {
+        // SAFETY: ours, and used by nobody any more.
+        unsafe { libc::close(fd) };
+    });
 }
 
 /// The thread's side.
