@@ -936,8 +936,8 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 //     has ended: bytes sent, or of the message for each buffer, also where it was too long
 //     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT, XTIE_ERR_FABRIC; of the
-//     call XTIE_ERR_NULL, XTIE_ERR_STALE.
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT,
+//     XTIE_ERR_FABRIC; of the call XTIE_ERR_NULL, XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_test(struct xtie_endpoint *endpoint,
                       struct xtie_request *request,
