@@ -289,6 +289,12 @@ fn process_that_is_stopped_again_and_again_keeps_its_own_connection() {
         passed(stopped_ms);
         two.connecting.signal(libc::SIGCONT);
         passed(150);
+        // unread, what they say would fill their lines, and they would wait for us
+        for line in two.both() {
+            while line.is_ready() {
+                assert_eq!(line.hear_text(), "flows");
+            }
+        }
     }
     two.both().into_iter().for_each(flows_on);
     two.listening.line.say_text("close");
