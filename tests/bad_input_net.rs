@@ -203,9 +203,8 @@ fn handle_of_another_program_is_named() {
         answer.join().unwrap();
         error
     });
-    let named =
-        matches!(error, ConnectError::Protocol(_) | ConnectError::Unreachable(_, libc::EPROTO));
-    assert!(named, "{error:?}: {error}");
+    assert!(matches!(error, ConnectError::OtherProgram(_)), "{error:?}: {error}");
+    assert!(error.to_string().contains("another program answers"), "{error}");
     assert!(scene.nobody_came());
 }
 
@@ -373,6 +372,20 @@ fn descriptors_that_are_used_up_are_named_with_their_limit() {
             assert!(poor.finished().success());
         }
     });
+}
+
+#[test]
+fn silent_strangers_shut_nobody_out_when_descriptors_are_short() {
+    let _alone = alone();
+    let mut poor = roles::start("listen", &[("TEST_DESCRIPTORS", "8")]);
+    let handle = poor.line.hear::<128>();
+    let strangers: Vec<_> = (0..64).map(|_| net_support::dial(&handle)).collect();
+    for _ in 0..3 {
+        assert_eq!(connecting(&handle, &[]), "connected");
+    }
+    drop(strangers);
+    poor.line.say_number(0);
+    assert!(poor.finished().success());
 }
 
 /// The library at whose wall clock every look is years from the last one.

@@ -79,6 +79,22 @@ fn take_apart(fd: i32) {
 }
 
 #[test]
+fn packets_that_vanish_on_the_way_to_a_living_peer_are_named_so() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the tests of this file take turns, and nothing of them reads the environment in C.
+    unsafe { std::env::set_var("CROSSTIE_PEER_TIMEOUT_MS", "800") };
+    let mut two = Two::new();
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("CROSSTIE_PEER_TIMEOUT_MS") };
+    let error = two.error_after(|sockets| {
+        sockets[1..].iter().copied().for_each(net_support::hole::black_hole);
+        vec![]
+    });
+    assert_eq!(error, RequestError::Silent);
+    assert!(error.to_string().contains("lost on the way"), "{error}");
+}
+
+#[test]
 fn reset_of_a_living_peers_data_stream_is_named_with_its_code() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let error = Two::new().error_after(|sockets| sockets[1..].to_vec());

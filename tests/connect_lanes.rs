@@ -757,7 +757,7 @@ fn a_lane_whose_packets_vanish_is_given_up_alone() {
         let notes = said(|note| matches!(note, Note::LaneStalled { .. }));
         let before = told(&mut both.a);
         until("it to be seen", || (told(&mut both.a) > before).then_some(()));
-        assert_eq!(gone(&mut both.a, here, lane), Some(DownCause::Failed));
+        assert_eq!(gone(&mut both.a, here, lane), Some(DownCause::Silent));
         assert_eq!(said(|note| matches!(note, Note::LaneStalled { .. })), notes + 1);
         carry(zero, zero_there);
         both.a.band.lane_wanted(here, lane.into()).unwrap();

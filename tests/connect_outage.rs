@@ -326,7 +326,7 @@ fn lanes_are_judged_and_rejoin_without_a_link_and_a_killed_peer_is_dead() {
     until("the stall", || {
         both.a.drain();
         let of = |event: &BandEvent| {
-            matches!(event, BandEvent::LaneGone { index, lane: 1, cause: DownCause::Failed, .. }
+            matches!(event, BandEvent::LaneGone { index, lane: 1, cause: DownCause::Silent, .. }
                 if *index == here.index)
         };
         both.a.seen.iter().any(of).then_some(())

@@ -180,49 +180,64 @@ fn connect_to_the_dead(node: &mut Node, dir: &str) -> ConnectError {
     }
 }
 
-/// Listens, leaves a forked child that holds the sockets, and waits to be killed.
+/// Listens, leaves a forked child that lives on and listens itself, and waits to be killed.
 fn role_listen_and_fork() {
     let mut line = roles::line();
-    let node = Node::open(&small(4));
-    let (_, handle) = node.shared.listen().unwrap();
-    // SAFETY: the child does nothing but wait to be killed, here or with its parent's session.
+    let mut node = Node::open(&small(4));
+    let (listener, handle) = node.shared.listen().unwrap();
+    line.say(&handle);
+    let connection = node.accepted(listener);
+    // SAFETY: the child opens an endpoint of its own, and is killed with its parent's session; the
+    // threads that its parent has hold no lock of the heap, since none of them allocates.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        loop {
-            // SAFETY: no pointers.
-            unsafe { libc::pause() };
-        }
+        let mut own = Node::open(&small(4));
+        let (listener, handle) = own.shared.listen().unwrap();
+        line.say_number(std::process::id().into());
+        line.say(&handle);
+        let connection = own.accepted(listener);
+        flow_for_ever(own, connection);
+        return;
     }
-    line.say_number(child as u64);
-    line.say(&handle);
-    let _ = line.try_hear::<8>();
+    flow_for_ever(node, connection);
+}
+
+/// A connection to who listens there.
+fn connected(node: &mut Node, handle: &[u8; 128]) -> Result<Handle, ConnectError> {
+    node.shared.connect(handle).and_then(|attempt| node.connected(attempt))
 }
 
 #[test]
-fn dead_listener_whose_forked_child_lives_is_named() {
+fn dead_process_whose_forked_child_lives_is_dead_to_its_peers() {
     let _alone = alone();
-    let mut child = roles::start("listen_and_fork", &[]);
-    let grandchild = child.line.hear_number() as i32;
-    let handle = child.line.hear::<128>();
-    let options = crosstie::host::Options {
-        handshake_deadline: crosstie::base::units::Span::millis(300),
-        ..small(4)
-    };
-    let mut node = Node::open(&options);
-    child.kill();
-    let error = match node.shared.connect(&handle) {
-        Ok(attempt) => node.connected(attempt).unwrap_err(),
-        Err(error) => error,
-    };
-    // SAFETY: a process that the role made, and told of.
-    unsafe { libc::kill(grandchild, libc::SIGKILL) };
-    let over_tcp = std::env::var("CROSSTIE_RAILS").as_deref() == Ok("tcp");
-    let named = match error {
-        ConnectError::NoListener(_) | ConnectError::PeerDied(_) => true,
-        // the kernel goes on accepting for the child, as it would for a process that is stopped:
-        // from another host nobody can tell the two
-        ConnectError::Deadline(_) => over_tcp,
-        _ => false,
-    };
-    assert!(named, "{error}");
+    for rails in ["tcp", "shm"] {
+        let mut parent = roles::start("listen_and_fork", &[("CROSSTIE_RAILS", rails)]);
+        let mut node = Node::open(&small(4));
+        let handle = parent.line.hear::<128>();
+        let connection = connected(&mut node, &handle).unwrap();
+        // what the child says comes over its parent's line
+        let (child, of_child) = (parent.line.hear_number() as i32, parent.line.hear::<128>());
+        let mut flow = Flow::new(&node, connection, Place::Private);
+        while flow.received < 16 {
+            flow.step(&mut node);
+        }
+        parent.kill();
+        let watch = Watch::start();
+        while !(flow.failed() && flow.outstanding() == 0) {
+            flow.step(&mut node);
+            watch.look("the end of requests whose peer was killed");
+        }
+        let died = |error: &RequestError| *error == RequestError::PeerDied;
+        assert!(flow.errors.iter().all(died), "{rails}: {:?}", flow.errors);
+        let error = connected(&mut node, &handle).unwrap_err();
+        assert!(matches!(error, ConnectError::NoListener(_)), "{rails}: {error}");
+        // the child has an endpoint of its own
+        let to_child = connected(&mut node, &of_child).unwrap();
+        let mut flow = Flow::new(&node, to_child, Place::Private);
+        while flow.received < 16 {
+            flow.step(&mut node);
+        }
+        // SAFETY: a process that the role made, and told of.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
 }

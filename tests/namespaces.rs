@@ -279,6 +279,67 @@ fn stopped_peer_is_reported_and_goes_on_when_it_may() {
     all_ended(&mut two.connecting.line, "PeerClosed");
 }
 
+#[test]
+fn process_that_is_stopped_again_and_again_keeps_its_own_connection() {
+    if !may("process_that_is_stopped_again_and_again_keeps_its_own_connection") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "800"), ("CROSSTIE_TCP_RAILS", "1")];
+    let mut two = Two::joined(&hosts, &environment);
+    two.say("flow");
+    two.both().into_iter().for_each(flows_on);
+    // for longer than a stall may last, and for less
+    for stopped_ms in [600, 1000, 200, 350].repeat(6) {
+        two.connecting.signal(libc::SIGSTOP);
+        passed(stopped_ms);
+        two.connecting.signal(libc::SIGCONT);
+        passed(150);
+        // unread, what they say would fill their lines, and they would wait for us
+        for line in two.both() {
+            while line.is_ready() {
+                assert_eq!(line.hear_text(), "flows");
+            }
+        }
+    }
+    two.both().into_iter().for_each(flows_on);
+    two.listening.line.say_text("close");
+    assert_eq!(ended(&mut two.listening.line).trim(), "ended");
+    assert_eq!(two.listening.line.hear_text(), "closed");
+    all_ended(&mut two.connecting.line, "PeerClosed");
+}
+
+#[test]
+fn network_that_is_down_is_no_stopped_process_and_nobody_answers_on_it() {
+    if !may("network_that_is_down_is_no_stopped_process_and_nobody_answers_on_it") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let log = Log::new("down");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "2400"), ("CROSSTIE_STALL_MS", "800")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
+    two.say("flow");
+    two.both().into_iter().for_each(flows_on);
+    hosts.ip(1, "link set eth0 down\nlink set eth1 down\n");
+    two.both().into_iter().for_each(|line| {
+        let text = ended(line);
+        assert!(text.contains("PeerDied"), "{text}");
+    });
+    let text = log.text();
+    assert!(text.contains("host cannot be reached"), "{text}");
+    assert!(!text.contains("answers, but"), "{text}");
+}
+
+/// What has to have lasted has lasted.
+fn passed(ms: u64) {
+    let (start, time) = (Instant::now(), Duration::from_millis(ms));
+    while start.elapsed() < time {
+        std::thread::park_timeout(time - start.elapsed().min(time));
+    }
+}
+
 /// What the log says of a peer whose host answers and whose process does not.
 const REPORTED: &str = "has not answered for";
 /// And when it does again.

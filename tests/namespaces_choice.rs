@@ -4,7 +4,7 @@
 mod host_support;
 mod namespace_support;
 
-use host_support::roles;
+use host_support::roles::{self, Process};
 use namespace_support::two::{Two, tcp_sockets};
 use namespace_support::work::{role_connect, role_hub, role_listen, role_open};
 use namespace_support::{Hosts, Start, may};
@@ -147,6 +147,72 @@ fn interfaces_that_are_missing_or_excluded_are_named() {
     // shared memory is enough for those who stay at home
     let text = opened(&hosts, &[("CROSSTIE_RAILS", "shm")]);
     assert!(text.starts_with("listens "), "{text}");
+}
+
+/// The local addresses of the TCP sockets that a process holds and that have a peer.
+fn local_addresses(process: &Process) -> Vec<String> {
+    let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", process.id())).expect("proc");
+    let rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let standing = rows.filter(|row| row.len() > 9 && row[3] == "01");
+    standing.map(|row| row[1].split(':').next().expect("an address").to_owned()).collect()
+}
+
+#[test]
+fn connector_goes_out_of_chosen_interfaces_alone() {
+    if !may("connector_goes_out_of_chosen_interfaces_alone") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let by = |choice| [("CROSSTIE_SOCKET_IFNAME", choice), ("CROSSTIE_TCP_RAILS", "1")];
+    let start = |at, role: &str, environment: &[(&str, &str)]| {
+        hosts.start(at, role, Start { environment, log: None })
+    };
+    // the listener is reached by one of the two, and the connector has chosen the other
+    for (there, here) in [("eth0", "eth1"), ("eth1", "eth0")] {
+        let mut listening = start(0, "listen", &by(there));
+        let handle = listening.line.hear::<128>();
+        let text = refused(&hosts, 1, &handle, &by(here));
+        assert!(text.starts_with("Interface"), "{text}");
+        assert!(text.contains("CROSSTIE_SOCKET_IFNAME"), "{text}");
+        assert!(text.contains(&format!("over {there}, ")), "{text}");
+    }
+    // a listener with both is reached by the one that was chosen
+    let mut ends = vec![];
+    for here in ["eth0", "eth1"] {
+        let mut listening = start(0, "listen", &by("eth"));
+        let mut connecting = start(1, "connect", &by(here));
+        let handle = listening.line.hear::<128>();
+        connecting.line.say(&handle);
+        assert_eq!(connecting.line.hear_text(), "connected");
+        let mut used = local_addresses(&connecting);
+        assert!(used.len() >= 2, "a link and a stream: {used:?}");
+        used.dedup();
+        assert_eq!(used.len(), 1, "{used:?}");
+        ends.extend(used);
+        for process in [&mut listening, &mut connecting] {
+            process.line.say_text("close");
+        }
+    }
+    assert_ne!(ends[0], ends[1]);
+}
+
+#[test]
+fn wrong_interface_names_are_named_when_other_hosts_cannot_be_reached_for_them() {
+    if !may("wrong_interface_names_are_named_when_other_hosts_cannot_be_reached_for_them") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let wrong = [("CROSSTIE_SOCKET_IFNAME", "nosuch"), ("CROSSTIE_NODE_ID", "7")];
+    let mut process = hosts.start(0, "listen", Start::default());
+    let text = refused(&hosts, 1, &process.line.hear::<128>(), &wrong);
+    assert!(text.starts_with("NoInterface"), "{text}");
+    assert!(text.contains("no interface") && text.contains("CROSSTIE_SOCKET_IFNAME"), "{text}");
+    let mut process = hosts.start(0, "listen", Start { environment: &wrong, log: None });
+    let text = refused(&hosts, 1, &process.line.hear::<128>(), &[]);
+    assert!(text.starts_with("Rail {"), "{text}");
+    assert!(text.contains("no interface") && text.contains("CROSSTIE_SOCKET_IFNAME"), "{text}");
 }
 
 #[test]

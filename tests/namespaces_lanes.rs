@@ -126,7 +126,7 @@ fn a_lane_whose_subnet_goes_away_comes_back_with_it() {
         until("it to be seen", || {
             a.drain();
             let of = |event: &&BandEvent| {
-                matches!(event, BandEvent::LaneGone { lane: 1, cause: DownCause::Failed, .. })
+                matches!(event, BandEvent::LaneGone { lane: 1, cause: DownCause::Silent, .. })
             };
             (a.seen.iter().filter(of).count() == outage).then_some(())
         });

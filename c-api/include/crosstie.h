@@ -332,7 +332,7 @@ typedef enum xtie_result {
     XTIE_ERR_VERSION_PEER = -53,
     // The listener is on another host, which this device does not reach.
     XTIE_ERR_OTHER_HOST = -54,
-    // Nobody listens there any more.
+    // Nobody listens there any more; another program may answer in its place.
     XTIE_ERR_NO_LISTENER = -55,
     // The peer has no connection left.
     XTIE_ERR_PEER_FULL = -56,
@@ -365,7 +365,8 @@ typedef enum xtie_result {
     // None of the peer's addresses can be reached: the kernel said so, or none took the connection
     // within CROSSTIE_CONNECT_TIMEOUT_MS.
     XTIE_ERR_UNREACHABLE = -72,
-    // No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
+    // Of open: no chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME). Of connect:
+    // no such interface leads to the peer.
     XTIE_ERR_INTERFACE = -73,
     // The file of CROSSTIE_KEY_FILE cannot be used.
     XTIE_ERR_KEY_FILE = -74,
@@ -380,6 +381,9 @@ typedef enum xtie_result {
     XTIE_ERR_RAILS_MAX = -78,
     // The connection has no rail of that number.
     XTIE_ERR_RAIL = -79,
+    // The peer's host acknowledged nothing on the connection for too long, although the peer was
+    // heard otherwise: packets are lost on the way.
+    XTIE_ERR_SILENT = -80,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -764,7 +768,7 @@ int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *li
 //     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL,
 //     XTIE_ERR_KEY, XTIE_ERR_NO_RAIL, XTIE_ERR_UNREACHABLE; about this side
 //     XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY, XTIE_ERR_DESCRIPTORS,
-//     XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+//     XTIE_ERR_INTERFACE, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
 // Threads: any. Cost: control path; never blocks.
 int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
                           const struct xtie_handle *handle,
@@ -938,9 +942,9 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 //     has ended: bytes sent, or of the message for each buffer, also where it was too long
 //     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_FABRIC,
-//     XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER, XTIE_ERR_UNFENCED; of the call XTIE_ERR_NULL,
-//     XTIE_ERR_STALE.
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT,
+//     XTIE_ERR_FABRIC, XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER, XTIE_ERR_UNFENCED; of the call
+//     XTIE_ERR_NULL, XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_test(struct xtie_endpoint *endpoint,
                       struct xtie_request *request,

@@ -41,7 +41,8 @@ impl Explain for ConnectError {
             ConnectError::Version(theirs) if *theirs > WIRE_MAJOR => XTIE_ERR_VERSION_HERE,
             ConnectError::Version(_) => XTIE_ERR_VERSION_PEER,
             ConnectError::OtherHost => XTIE_ERR_OTHER_HOST,
-            ConnectError::NoListener(_) => XTIE_ERR_NO_LISTENER,
+            ConnectError::NoInterface | ConnectError::Interface { .. } => XTIE_ERR_INTERFACE,
+            ConnectError::NoListener(_) | ConnectError::OtherProgram(_) => XTIE_ERR_NO_LISTENER,
             ConnectError::PeerFull(_) => XTIE_ERR_PEER_FULL,
             ConnectError::PeerMemory(_) => XTIE_ERR_PEER_MEMORY,
             ConnectError::PeerDescriptors(_) => XTIE_ERR_PEER_DESCRIPTORS,
@@ -174,6 +175,7 @@ impl Ended {
             RequestError::RailsLost(_) => XTIE_ERR_RAILS_LOST,
             RequestError::NoAnswer => XTIE_ERR_NO_ANSWER,
             RequestError::Unfenced => XTIE_ERR_UNFENCED,
+            RequestError::Silent => XTIE_ERR_SILENT,
         };
         Ended { result, code, connection }
     }

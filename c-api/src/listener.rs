@@ -99,7 +99,7 @@ pub unsafe extern "C" fn xtie_listener_close(
 ///     XTIE_ERR_PEER_DESCRIPTORS, XTIE_ERR_DEADLINE, XTIE_ERR_PEER_DIED, XTIE_ERR_PROTOCOL,
 ///     XTIE_ERR_KEY, XTIE_ERR_NO_RAIL, XTIE_ERR_UNREACHABLE; about this side
 ///     XTIE_ERR_CONNECTIONS_FULL, XTIE_ERR_PEERS_FULL, XTIE_ERR_NO_MEMORY, XTIE_ERR_DESCRIPTORS,
-///     XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
+///     XTIE_ERR_INTERFACE, XTIE_ERR_SYSTEM. xtie_endpoint_error names the peer.
 /// Threads: any. Cost: control path; never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_connect(

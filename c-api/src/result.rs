@@ -102,7 +102,7 @@ pub enum xtie_result {
     XTIE_ERR_VERSION_PEER = -53,
     /// The listener is on another host, which this device does not reach.
     XTIE_ERR_OTHER_HOST = -54,
-    /// Nobody listens there any more.
+    /// Nobody listens there any more; another program may answer in its place.
     XTIE_ERR_NO_LISTENER = -55,
     /// The peer has no connection left.
     XTIE_ERR_PEER_FULL = -56,
@@ -137,7 +137,8 @@ pub enum xtie_result {
     /// None of the peer's addresses can be reached: the kernel said so, or none took the connection
     /// within CROSSTIE_CONNECT_TIMEOUT_MS.
     XTIE_ERR_UNREACHABLE = -72,
-    /// No chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME).
+    /// Of open: no chosen interface that is up has an address (CROSSTIE_SOCKET_IFNAME). Of connect:
+    /// no such interface leads to the peer.
     XTIE_ERR_INTERFACE = -73,
     /// The file of CROSSTIE_KEY_FILE cannot be used.
     XTIE_ERR_KEY_FILE = -74,
@@ -152,6 +153,9 @@ pub enum xtie_result {
     XTIE_ERR_RAILS_MAX = -78,
     /// The connection has no rail of that number.
     XTIE_ERR_RAIL = -79,
+    /// The peer's host acknowledged nothing on the connection for too long, although the peer was
+    /// heard otherwise: packets are lost on the way.
+    XTIE_ERR_SILENT = -80,
 }
 
 use xtie_result::*;
@@ -223,13 +227,20 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
         c"CROSSTIE_RAILS and the device leave no rail, or none that the peer has, too",
     ),
     (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
-    (XTIE_ERR_INTERFACE, c"no chosen interface has an address (CROSSTIE_SOCKET_IFNAME)"),
+    (
+        XTIE_ERR_INTERFACE,
+        c"no chosen interface has an address, or leads there (CROSSTIE_SOCKET_IFNAME)",
+    ),
     (XTIE_ERR_KEY_FILE, c"the file of CROSSTIE_KEY_FILE cannot be used"),
     (XTIE_ERR_RAILS_LOST, c"every rail of the connection failed, and none came back in time"),
     (XTIE_ERR_NO_ANSWER, c"a rail failed, and the peer never said what it had carried"),
     (XTIE_ERR_UNFENCED, c"a rail failed and could not be fenced: its memory may still be touched"),
     (XTIE_ERR_RAILS_MAX, c"rails_max must be 1, 2, 4 or 8"),
     (XTIE_ERR_RAIL, c"the connection has no rail of that number"),
+    (
+        XTIE_ERR_SILENT,
+        c"the peer's host acknowledged nothing on the connection for too long: packets are lost",
+    ),
 ];
 
 impl xtie_result {

@@ -5,6 +5,7 @@ pub mod bitset;
 pub mod carve;
 pub mod ids;
 pub mod pool;
+pub mod private;
 pub mod regions;
 pub mod ring;
 pub mod seq;

@@ -8,6 +8,7 @@ use super::control::{BandCounters, Control, Note, TOKEN_KICK};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandEvent, LocalTemplate, Wake};
+use super::interfaces::InterfaceAddress;
 use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
@@ -25,6 +26,7 @@ use crate::wire::status::StatusHello;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::vec::Vec;
 
 /// What a band is told at open.
 #[derive(Clone, Debug)]
@@ -54,9 +56,13 @@ pub struct BandConfig {
     pub lanes_wish: u32,
     /// Our addresses, best first, which peers are told. Their ports do not count.
     pub addresses: AddressList,
+    /// Over TCP other hosts would be reached, but for want of an interface.
+    pub without_interface: bool,
     /// Answer at our addresses alone, instead of at all of the host; without further lanes, at the
-    /// first of each family.
+    /// first of each family. Peers of other hosts are dialled from these alone, too.
     pub bind: bool,
+    /// Addresses of interfaces that `bind` leaves out, to be named when they are the only way.
+    pub excluded: Vec<InterfaceAddress>,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
     /// What peers must have too; `None`: peers with a key are refused, and all others are let in.

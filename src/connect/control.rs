@@ -70,8 +70,9 @@ pub enum Note {
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
     Key(Peer, KeyCause),
-    /// A peer has said nothing for the deadline, although its kernel answers: its process is
-    /// stopped, or does not get a processor. Its connections stay. Once per silence.
+    /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
+    /// process is stopped or does not get a processor, or its host cannot be reached and owes too
+    /// little yet to be given up. Its connections stay. Once per silence.
     Stopped {
         /// Who.
         peer: Peer,

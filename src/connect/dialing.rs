@@ -15,6 +15,7 @@ use super::os;
 use super::peer::Peer;
 use super::route::Route;
 use super::stream::StreamSocket;
+use super::way::Way;
 use crate::base::units::Instant;
 use crate::fabric::completion::DownCause;
 use crate::wire::handle::{Family, HANDLE_LOCAL, ListenHandle};
@@ -60,6 +61,7 @@ impl<M: LinkMemory> Control<M> {
             let ours = self.config.rails;
             return Err(match same_host || ours & RAIL_TCP != 0 {
                 true => ConnectError::Rail { peer, ours, theirs, same_host },
+                false if self.config.without_interface => ConnectError::NoInterface,
                 false => ConnectError::OtherHost,
             });
         }
@@ -179,10 +181,20 @@ impl<M: LinkMemory> Control<M> {
     pub fn dial_remote(&mut self, index: u32) -> Result<(), ConnectError> {
         loop {
             let now = self.now();
-            let link = &mut self.links[index as usize];
+            let link = &self.links[index as usize];
             let Some(to) = link.route.current() else { return Err(self.route_error(index)) };
+            let from = match self.way_to(to.ip()) {
+                Way::Any => None,
+                Way::From(ip) => Some(ip),
+                Way::Excluded(ip) => {
+                    let link = &mut self.links[index as usize];
+                    link.route.exclude(ip);
+                    link.route.begin(now, link.deadline);
+                    continue;
+                }
+            };
             // the peer's silence counts from when the link stands; until then the deadline does
-            match StreamSocket::connect(to, self.handshake_ms()) {
+            match StreamSocket::connect_from(from, to, self.handshake_ms()) {
                 Ok(socket) => {
                     let link = &mut self.links[index as usize];
                     link.socket = Some(Channel::Stream(socket));
@@ -313,9 +325,13 @@ impl<M: LinkMemory> Control<M> {
     /// Why no address leads to the listener.
     fn route_error(&self, index: u32) -> ConnectError {
         let link = &self.links[index as usize];
+        if let Some(ip) = link.route.excluded() {
+            return self.way_error(index, ip);
+        }
         match link.route.code {
             _ if link.route.is_refused() => ConnectError::NoListener(link.named()),
             libc::ETIMEDOUT if link.route.answered => ConnectError::Deadline(link.named()),
+            libc::EPROTO => ConnectError::OtherProgram(link.named()),
             code => ConnectError::Unreachable(link.named(), code),
         }
     }

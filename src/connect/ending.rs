@@ -15,7 +15,8 @@ pub enum Ending {
     Closed,
     /// The link broke; the kernel's code.
     Broken(i32),
-    /// The peer's host has acknowledged nothing for so long.
+    /// Nothing has come of the peer's host for so long, on the link or any stream, although it owes
+    /// an acknowledgement.
     Silent(Span),
 }
 
@@ -36,7 +37,11 @@ impl fmt::Display for Ending {
                 write!(f, "the link to it broke: {cause}")
             }
             Ending::Silent(silent) => {
-                write!(f, "its host was silent for {} ms", silent.0 / 1_000_000)
+                let silent_ms = silent.0 / 1_000_000;
+                write!(
+                    f,
+                    "nothing has come of its host for {silent_ms} ms, not even an acknowledgement"
+                )
             }
         }
     }

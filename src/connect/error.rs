@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::address::is_out_of_descriptors;
+use super::interfaces::InterfaceName;
 use super::os;
 use super::peer::Peer;
 use crate::wire::WIRE_MAJOR;
@@ -47,6 +48,16 @@ pub enum ConnectError {
     Version(u16),
     /// The listener is on another host, and we allow, or its handle names, no way to it.
     OtherHost,
+    /// The listener is on another host, and this side has no interface: none that was chosen is up
+    /// and has an address.
+    NoInterface,
+    /// The listener is on another host, and only an interface leads there that was left out.
+    Interface {
+        /// Who.
+        peer: Peer,
+        /// The interface; empty: it was not there at open.
+        interface: InterfaceName,
+    },
     /// The listener is closed, or its process has ended.
     NoListener(Peer),
     /// The peer has no connection left.
@@ -82,6 +93,8 @@ pub enum ConnectError {
         /// Whether it is on this host.
         same_host: bool,
     },
+    /// Another program has the listener's address: it took the connection and answered nonsense.
+    OtherProgram(Peer),
     /// None of the listener's addresses can be reached; the kernel's last code.
     Unreachable(Peer, i32),
     /// The attempt is not known: it is over, or was abandoned.
@@ -169,6 +182,17 @@ impl fmt::Display for ConnectError {
                 "the listener is on another host, and this side allows no rail that leads there \
                  (its device and CROSSTIE_RAILS)",
             ),
+            ConnectError::NoInterface => f.write_str(
+                "the listener is on another host, and this side has no interface that leads there: \
+                 none that CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
+            ),
+            ConnectError::Interface { peer, interface } => write!(
+                f,
+                "no chosen interface leads to {peer}{}: the way there is over {}, which \
+                 CROSSTIE_SOCKET_IFNAME leaves out",
+                peer.tried,
+                interface.as_str()
+            ),
             ConnectError::NoListener(peer) => {
                 write!(
                     f,
@@ -196,6 +220,12 @@ impl fmt::Display for ConnectError {
             ConnectError::Rail { peer, ours, theirs, same_host } => {
                 rail_sentence(peer, *ours, *theirs, *same_host, f)
             }
+            ConnectError::OtherProgram(peer) => write!(
+                f,
+                "another program answers in the place of {peer}{}: it took the connection and \
+                 answered nonsense; the listener is closed, or its process has ended",
+                peer.tried
+            ),
             ConnectError::Unreachable(peer, code) => {
                 let cause = std::io::Error::from_raw_os_error(*code);
                 write!(f, "{peer} cannot be reached{}: {cause}", peer.tried)
@@ -225,7 +255,13 @@ fn rail_sentence(
     if !same_host {
         f.write_str("; it is on another host, which shm does not reach")?;
     }
-    f.write_str(" (CROSSTIE_RAILS, the devices)")
+    // a device that has tcp is without it where there is no interface
+    let interface = match (ours & RAIL_TCP, theirs & RAIL_TCP) {
+        (0, _) => ", or no interface of this side that CROSSTIE_SOCKET_IFNAME chooses",
+        (_, 0) => ", or no interface of the peer's that its CROSSTIE_SOCKET_IFNAME chooses",
+        (_, _) => "",
+    };
+    write!(f, " (CROSSTIE_RAILS, the devices{interface})")
 }
 
 fn version_sentence(theirs: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {

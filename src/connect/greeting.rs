@@ -1,8 +1,8 @@
 //! Sockets that have been accepted and have not said who they are: answered, bounded, dropped.
 //!
 //! A stranger never uses up a link: until its first frame is whole and means us, a socket stands in
-//! a small table of its own, in which the oldest makes room for the newest. Whoever is a peer and
-//! was pushed out dials again.
+//! a small table of its own, in which the oldest makes room for the newest, also when descriptors
+//! run out. Whoever is a peer and was pushed out dials again.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -72,6 +72,14 @@ impl Greetings {
         self.count == 0
     }
 
+    /// Where the one stands that came first, if anybody does.
+    fn oldest(&self) -> Option<usize> {
+        let standing = self.all.iter().enumerate();
+        let orders =
+            standing.filter_map(|(place, greeting)| Some((greeting.as_ref()?.order, place)));
+        orders.min().map(|(_, place)| place)
+    }
+
     /// A free place, or that of the oldest.
     fn place(&self) -> usize {
         let order = |place: &usize| self.all[*place].as_ref().map_or(0, |greeting| greeting.order);
@@ -96,7 +104,12 @@ impl<M: LinkMemory> Control<M> {
             let Some(listening) = &self.listening else { return };
             match listening.accept(door) {
                 Ok(channel) => self.greet(channel),
+                // who has said nothing yet goes first, as when the table is full
                 Err(error) if address::is_out_of_descriptors(&error) => {
+                    if let Some(oldest) = self.greetings.oldest() {
+                        self.greeting_drop(oldest, true);
+                        continue;
+                    }
                     self.turn_away(door);
                     return;
                 }

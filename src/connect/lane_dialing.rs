@@ -79,6 +79,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn lane_dial(&mut self, index: u32, lane: u32) {
         let connection = &self.connections[index as usize];
         let (count, link) = (connection.stream_count, connection.link);
+        let from = self.way_of(link);
         let link = &self.links[link as usize];
         let (remote, stands) = (link.remote, link.stands());
         let path = self.lane(index, lane).path;
@@ -93,8 +94,10 @@ impl<M: LinkMemory> Control<M> {
         entry.generation += 1;
         entry.at = deadline;
         self.lane_due(index, lane, Some(deadline));
+        // what goes where the link goes begins where it begins
+        let from = path.from.or(from.filter(|_| path.to.is_none()));
         for stream in 0..u32::from(count) {
-            let dialled = StreamSocket::connect_from(path.from, to, 0);
+            let dialled = StreamSocket::connect_from(from, to, 0);
             let said = dialled.and_then(|socket| {
                 self.lane_sockets(index, lane)[stream as usize] = Some(socket);
                 self.lane_say(index, lane, stream)

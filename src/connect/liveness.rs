@@ -79,6 +79,11 @@ impl Hearing {
         core::mem::take(&mut self.reported).then_some(silent)
     }
 
+    /// How long ago something came.
+    pub fn silence(&self, now: Instant) -> Span {
+        now.since(self.heard)
+    }
+
     /// Whether something has come since then.
     pub fn is_heard_since(&self, then: Instant) -> bool {
         self.heard > then
@@ -204,6 +209,7 @@ impl<M: LinkMemory> Control<M> {
                     continue;
                 }
                 if link.is_forsaken(now) {
+                    let silent = self.host_silence(index, now);
                     self.links[index as usize].ending = Some(Ending::Silent(silent));
                     self.link_silent(index);
                     continue;

@@ -33,8 +33,8 @@
 //! number to be late.
 //!
 //! Nothing allocates between [`Band::open`] and [`Band::close`], on any thread, but the start of a
-//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`] and [`ifaddrs`] only;
-//! all other files forbid unsafe code.
+//! thread that had ended. Kernel calls are in [`os`], [`socket`], [`stream`], [`ifaddrs`] and
+//! [`fork`] only; all other files forbid unsafe code.
 
 extern crate std;
 
@@ -50,6 +50,7 @@ mod dialog;
 mod ending;
 mod error;
 mod event;
+mod fork;
 mod greeting;
 mod handshake;
 mod idle;
@@ -82,6 +83,7 @@ mod table;
 mod teardown;
 mod together;
 mod tried;
+mod way;
 
 pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};

@@ -18,6 +18,7 @@ extern crate std;
 use super::channel::Channel;
 use super::connection::{NONE, Phase};
 use super::control::{Control, Note};
+use super::ending::Ending;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::lanes::LaneState;
@@ -138,7 +139,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Seconds between two questions to the peer's kernel on an idle lane.
-    fn asks_s(&self) -> i32 {
+    pub fn asks_s(&self) -> i32 {
         (self.config.peer_deadline.0 / 4_000_000_000).clamp(1, 32_767) as i32
     }
 
@@ -168,6 +169,29 @@ impl<M: LinkMemory> Control<M> {
         newest
     }
 
+    /// How long nothing has come of the host of a link's peer, on the link or any of its streams.
+    /// *Cost*: a system call for each of them; for links that end.
+    pub fn host_silence(&self, index: u32, now: Instant) -> Span {
+        let link = &self.links[index as usize];
+        let mut least_ms = match &link.socket {
+            Some(Channel::Stream(socket)) => socket.heard_ms(),
+            Some(Channel::Record(_)) | None => None,
+        };
+        let mut at = link.first;
+        while at != NONE {
+            let heard = self.streams[at as usize].iter().flatten().filter_map(|s| s.heard_ms());
+            least_ms = least_ms.into_iter().chain(heard).min();
+            if self.lanes_of(at) > 1 {
+                let since_ms = now.since(self.others_heard(at, 0, now)).0 / 1_000_000;
+                least_ms = least_ms.into_iter().chain([since_ms.min(u32::MAX.into()) as u32]).min();
+            }
+            at = self.connections[at as usize].link_next;
+        }
+        let least = least_ms.map(|ms| Span::millis(ms.into()));
+        // the kernel may know less, when a socket has ended
+        least.unwrap_or(link.hearing.silence(now))
+    }
+
     /// What time brings to lost links.
     pub fn outages_look(&mut self, now: Instant) {
         let mut from = 0;
@@ -176,6 +200,8 @@ impl<M: LinkMemory> Control<M> {
             let link = &self.links[index as usize];
             let (peer, side) = (link.peer, link.side);
             if self.is_given_up_on(index, now) {
+                let silent = now.since(self.links[index as usize].outage.heard);
+                self.links[index as usize].ending = Some(Ending::Silent(silent));
                 self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
                 continue;
             }

@@ -91,6 +91,9 @@ pub(super) struct Route {
     next: usize,
     /// How many have said that nobody listens.
     refused: usize,
+    /// How many no chosen interface leads to, and the last one's address of ours.
+    excluded: usize,
+    excluded_from: Option<IpAddr>,
     /// The kernel's last code.
     pub code: i32,
     /// Whether somebody at the current address took the connection.
@@ -110,6 +113,8 @@ impl Route {
         addresses: [None; ADDRESSES_MAX],
         next: 0,
         refused: 0,
+        excluded: 0,
+        excluded_from: None,
         code: 0,
         connected: false,
         answered: false,
@@ -187,15 +192,27 @@ impl Route {
         self.next += 1;
     }
 
+    /// The current address is reached from `ip` of ours alone, which was not chosen.
+    pub fn exclude(&mut self, ip: IpAddr) {
+        self.excluded += 1;
+        self.excluded_from = Some(ip);
+        self.next += 1;
+    }
+
+    /// From where all addresses would be reached, if none is from an interface that was chosen.
+    pub fn excluded(&self) -> Option<IpAddr> {
+        self.excluded_from.filter(|_| self.excluded == self.addresses().count())
+    }
+
     /// The current address is tried again in a while.
     pub fn again(&mut self, now: Instant) {
         self.retry_at = now.after(self.backoff);
         self.backoff = Span((self.backoff.0 * 2).min(BACKOFF_MAX.0));
     }
 
-    /// Whether every address has said that nobody listens.
+    /// Whether every address that there is a way to has said that nobody listens.
     pub fn is_refused(&self) -> bool {
-        self.refused == self.addresses().count()
+        self.refused + self.excluded == self.addresses().count()
     }
 }
 

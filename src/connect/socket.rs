@@ -1,8 +1,9 @@
 //! Record sockets of one host: `AF_UNIX`, `SOCK_SEQPACKET`, non-blocking, with descriptors on the
-//! side. One of the four files of this room that call the C library.
+//! side. One of the five files of this room that call the C library.
 
 extern crate std;
 
+use super::fork::PrivateFd;
 use core::mem::{size_of, size_of_val, zeroed};
 use core::ptr;
 use std::io;
@@ -75,15 +76,13 @@ pub struct Credentials {
 
 /// One socket.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket(PrivateFd);
 
 impl Socket {
     fn new() -> io::Result<Socket> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a call without pointers.
-        let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        PrivateFd::made(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(Socket)
     }
 
     /// A socket that listens under `name`. A path gets mode 0600.
@@ -114,9 +113,8 @@ impl Socket {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let fd = self.0.as_raw_fd();
         // SAFETY: no address is asked for, so both pointers may be null.
-        let fd = check(unsafe { libc::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let accept = || unsafe { libc::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags) };
+        PrivateFd::made(accept).map(Socket)
     }
 
     /// Sends one record, whole or not at all. *Errors*: `WouldBlock` when the peer reads slowly.

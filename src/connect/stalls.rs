@@ -31,23 +31,36 @@ const GOES_MAX: u64 = 16;
 /// How long one stream's bytes have been without an answer.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) struct Stall {
-    /// Since when the peer's host owes an answer, as far as we have seen.
-    since: Option<Instant>,
+    /// When we looked last.
+    looked: Instant,
+    /// How long the peer's host owes an answer, as far as we have seen; `None`: it owes none.
+    owed: Option<Millis>,
 }
+
+/// A short span, in little room.
+type Millis = u32;
 
 impl Stall {
     /// Nothing is owed.
-    pub const NONE: Stall = Stall { since: None };
+    pub const NONE: Stall = Stall { looked: Instant(0), owed: None };
 
-    /// `silent`: how long ago the peer's host acknowledged anything, if it owes that. Gives since
-    /// when it is known to owe it.
-    fn look(&mut self, now: Instant, silent: Option<Span>) -> Option<Instant> {
-        self.since = silent.map(|silent| {
+    /// `silent`: how long ago the peer's host acknowledged anything, if it owes that; `round`: the
+    /// usual time between two looks. Gives how long it is known to owe it.
+    ///
+    /// A look counts no more than a round. What lies before it was our own time: a process that
+    /// was stopped finds bytes that it has only just sent, and an acknowledgement as old as the
+    /// stop.
+    fn look(&mut self, now: Instant, silent: Option<Millis>, round: Millis) -> Span {
+        let gap = (now.since(self.looked).0 / 1_000_000).min(Millis::MAX.into()) as Millis;
+        self.owed = silent.map(|silent| match self.owed {
             // before we saw that something is owed, the stream may just have been idle
-            let heard = Instant(now.0.saturating_sub(silent.0));
-            self.since.map_or(now, |since| since.max(heard))
+            None => 0,
+            // acknowledged since
+            Some(_) if silent < gap => silent.min(round),
+            Some(owed) => owed.saturating_add(gap.min(round)),
         });
-        self.since
+        self.looked = now;
+        Span::millis(u64::from(self.owed.unwrap_or(0)))
     }
 }
 
@@ -85,6 +98,12 @@ impl<M: LinkMemory> Control<M> {
         Span(self.config.peer_deadline.0 / ROUNDS / goes)
     }
 
+    /// Usual time between two looks at the same connection.
+    fn stalls_round(&self) -> Millis {
+        let goes = self.connections.len().div_ceil(LOOKED_MAX).max(1) as u64;
+        (self.stalls_pause().0 * goes / 1_000_000).clamp(1, Millis::MAX.into()) as Millis
+    }
+
     /// Called whenever something may be due: looks at the connections whose turn it is.
     pub fn stalls_look(&mut self, now: Instant) {
         let Rounds { next, from, .. } = self.stalls;
@@ -109,6 +128,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     fn stall_look(&mut self, index: u32, now: Instant) {
+        let round = self.stalls_round();
         let connection = &mut self.connections[index as usize];
         let open = connection.phase == Phase::Open && !connection.peer_closed;
         if !open || connection.closed_here || connection.stream_count == 0 || connection.stalled {
@@ -120,63 +140,67 @@ impl<M: LinkMemory> Control<M> {
             (0..lanes).for_each(|lane| self.lane_stall_look(index, lane, now));
             return;
         }
-        let oldest = oldest(&self.streams[index as usize], &mut connection.stalls, now);
-        if let Some((peer, silent)) = self.stall_judge(index, 0, oldest, now) {
+        let silent = owed(&self.streams[index as usize], &mut connection.stalls, now, round);
+        if let Some(peer) = self.stall_judge(index, 0, silent, now) {
             self.connections[index as usize].stalled = true;
             (self.config.note)(Note::Stalled { peer, silent });
-            self.owe(index, false, Some(DownCause::Failed));
+            self.owe(index, false, Some(DownCause::Silent));
         }
     }
 
     fn lane_stall_look(&mut self, index: u32, lane: u32, now: Instant) {
-        let place = self.lane_place(index, lane);
+        let (place, round) = (self.lane_place(index, lane), self.stalls_round());
         let entry = &mut self.lanes[place as usize];
         if entry.state != LaneState::Held || entry.stalled {
             return;
         }
         let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
-        let oldest = oldest(sockets, &mut entry.stalls, now);
-        if let Some((peer, silent)) = self.stall_judge(index, lane, oldest, now) {
+        let silent = owed(sockets, &mut entry.stalls, now, round);
+        if let Some(peer) = self.stall_judge(index, lane, silent, now) {
             (self.config.note)(Note::LaneStalled { peer, lane: lane as u8, silent });
-            self.lane_gone(index, lane, DownCause::Failed);
+            self.lane_gone(index, lane, DownCause::Silent);
         }
     }
 
-    /// Whether the streams of a lane whose bytes are unanswered since `oldest` have stalled: of
-    /// whom, and for how long.
-    fn stall_judge(
-        &self,
-        index: u32,
-        lane: u32,
-        oldest: Instant,
-        now: Instant,
-    ) -> Option<(Peer, Span)> {
-        let silent = now.since(oldest);
+    /// Whose streams have stalled of a lane whose bytes have been unanswered for so long; `None`:
+    /// they have not.
+    fn stall_judge(&self, index: u32, lane: u32, silent: Span, now: Instant) -> Option<Peer> {
         let link = self.connections[index as usize].link;
         if silent.0 < u64::from(self.silence_ms()) * 1_000_000 || link == NONE {
             return None;
         }
+        // who answers is heard a little after it was asked at the latest; what came at the stall's
+        // beginning says nothing, since a network that goes down takes a moment for all its links
+        let since = |recent: Span| Instant(now.0.saturating_sub(silent.0.min(recent.0)));
+        let recent = Span(self.config.peer_deadline.0 * 3 / 8);
         let link = &self.links[link as usize];
         // one that is silent too has its own judge
         let answers = match link.phase {
-            LinkPhase::Ready => link.hearing.is_heard_since(oldest),
+            LinkPhase::Ready => link.hearing.is_heard_since(since(recent)),
             // without a link another lane says that the peer lives
-            LinkPhase::Lost => self.others_heard(index, lane, now) > oldest,
+            LinkPhase::Lost => {
+                let asked = Span(self.asks_s() as u64 * 1_500_000_000);
+                self.others_heard(index, lane, now) > since(recent.max(asked))
+            }
             _ => false,
         };
-        answers.then_some((link.peer, silent))
+        answers.then_some(link.peer)
     }
 }
 
-/// Since when some of the streams' bytes are unanswered; `now`: none are.
-fn oldest(sockets: &LaneSockets, stalls: &mut [Stall; STREAMS_MAX], now: Instant) -> Instant {
-    let mut oldest = now;
+/// How long some of the streams' bytes are unanswered; nothing: none are.
+fn owed(
+    sockets: &LaneSockets,
+    stalls: &mut [Stall; STREAMS_MAX],
+    now: Instant,
+    round: Millis,
+) -> Span {
+    let mut longest = Span(0);
     for (socket, stall) in sockets.iter().zip(stalls) {
         let silent_ms = socket.as_ref().and_then(|socket| socket.unacknowledged_ms());
-        let silent = silent_ms.map(|silent_ms| Span::millis(u64::from(silent_ms)));
-        oldest = oldest.min(stall.look(now, silent).unwrap_or(now));
+        longest = longest.max(stall.look(now, silent_ms, round));
     }
-    oldest
+    longest
 }
 
 #[cfg(test)]
@@ -189,25 +213,44 @@ mod tests {
         Instant(1_000_000 * MS + ms * MS)
     }
 
-    fn silent(ms: u64) -> Option<Span> {
-        Some(Span::millis(ms))
-    }
-
     #[test]
     fn what_was_idle_before_owes_since_it_was_seen_to() {
         let mut stall = Stall::NONE;
-        assert_eq!(stall.look(at(0), None), None);
+        assert_eq!(stall.look(at(0), None, 100), Span(0));
         // the last answer is an hour old, since nothing was asked
-        assert_eq!(stall.look(at(100), silent(3_600_000)), Some(at(100)));
-        assert_eq!(stall.look(at(900), silent(3_600_800)), Some(at(100)));
+        assert_eq!(stall.look(at(100), Some(3_600_000), 100), Span(0));
+        for round in 1..9 {
+            let (now, silent) = (100 + round * 100, 3_600_000 + round as u32 * 100);
+            assert_eq!(stall.look(at(now), Some(silent), 100), Span::millis(round * 100));
+        }
     }
 
     #[test]
     fn whatever_is_acknowledged_begins_it_anew() {
         let mut stall = Stall::NONE;
-        assert_eq!(stall.look(at(100), silent(50)), Some(at(100)));
-        assert_eq!(stall.look(at(900), silent(200)), Some(at(700)));
-        assert_eq!(stall.look(at(1000), None), None);
-        assert_eq!(stall.look(at(1100), silent(500)), Some(at(1100)));
+        assert_eq!(stall.look(at(100), Some(50), 100), Span(0));
+        assert_eq!(stall.look(at(200), Some(150), 100), Span::millis(100));
+        assert_eq!(stall.look(at(300), Some(70), 100), Span::millis(70));
+        assert_eq!(stall.look(at(400), None, 100), Span(0));
+        assert_eq!(stall.look(at(500), Some(270), 100), Span(0));
+    }
+
+    #[test]
+    fn time_in_which_we_did_not_look_counts_for_nobody() {
+        let mut stall = Stall::NONE;
+        assert_eq!(stall.look(at(0), Some(0), 100), Span(0));
+        // stopped for a second, and sends at once when it goes on
+        assert_eq!(stall.look(at(1000), Some(990), 100), Span::millis(100));
+        // again and again, with less than a round in between, in which answers come
+        for stop in 1..50 {
+            assert!(stall.look(at(1000 + stop * 450), Some(430), 100) <= Span::millis(100));
+        }
+        // nothing comes, however the looks lie: each counts no more than a round
+        let mut stall = Stall::NONE;
+        assert_eq!(stall.look(at(0), Some(0), 100), Span(0));
+        for stop in 1..9 {
+            let owed = stall.look(at(stop * 350), Some(stop as u32 * 350), 100);
+            assert_eq!(owed, Span::millis(stop * 100));
+        }
     }
 }

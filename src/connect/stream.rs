@@ -1,13 +1,14 @@
-//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the four files of this
+//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the five files of this
 //! room that call the C library.
 
 extern crate std;
 
+use super::fork::PrivateFd;
 use core::mem::{size_of, size_of_val, zeroed};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Waiting connections of a listening socket: what the kernel's own limit (4096) allows, since a
 /// thousand ranks may dial at once.
@@ -48,16 +49,15 @@ fn raw(at: SocketAddr) -> (Raw, libc::socklen_t) {
 
 /// One socket.
 #[derive(Debug)]
-pub struct StreamSocket(OwnedFd);
+pub struct StreamSocket(PrivateFd);
 
 impl StreamSocket {
     fn new(at: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
         let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a call without pointers.
-        let fd = check(unsafe { libc::socket(family, kind, 0) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        let socket = StreamSocket(unsafe { OwnedFd::from_raw_fd(fd) });
+        let fd = PrivateFd::made(|| unsafe { libc::socket(family, kind, 0) })?;
+        let socket = StreamSocket(fd);
         // what a listening socket is set to, the sockets that it accepts are set to
         socket.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms as i32)?;
@@ -140,13 +140,8 @@ impl StreamSocket {
         Ok((v6.sin6_addr.s6_addr, port).into())
     }
 
-    /// A socket that connects, or has connected, to `to`: what is sent on it is `WouldBlock` until
-    /// then, and the error if it fails.
-    pub fn connect(to: SocketAddr, silence_ms: u32) -> io::Result<StreamSocket> {
-        StreamSocket::connect_from(None, to, silence_ms)
-    }
-
-    /// Like [`StreamSocket::connect`], from an address of ours.
+    /// A socket that connects, or has connected, to `to`, from an address of ours or from whichever
+    /// the kernel likes: what is sent on it is `WouldBlock` until then, and the error if it fails.
     pub fn connect_from(
         from: Option<IpAddr>,
         to: SocketAddr,
@@ -174,9 +169,8 @@ impl StreamSocket {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let fd = self.0.as_raw_fd();
         // SAFETY: no address is asked for, so both pointers may be null.
-        let fd = check(unsafe { libc::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(StreamSocket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let accept = || unsafe { libc::accept4(fd, ptr::null_mut(), ptr::null_mut(), flags) };
+        PrivateFd::made(accept).map(StreamSocket)
     }
 
     /// Sends what there is room for, and says how much that was.
@@ -276,6 +270,20 @@ impl AsFd for StreamSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// From which address of ours the kernel would connect to `to`. Nothing is sent.
+pub fn source(to: IpAddr) -> io::Result<IpAddr> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a call without pointers.
+    let socket = StreamSocket(PrivateFd::made(|| unsafe { libc::socket(family, kind, 0) })?);
+    // of no service's; a socket of datagrams only looks the route up
+    let (address, length) = raw(SocketAddr::new(to, 9));
+    let pointer: *const Raw = &address;
+    // SAFETY: `address` is a whole structure of `length` bytes.
+    check(unsafe { libc::connect(socket.0.as_raw_fd(), pointer.cast(), length) })?;
+    socket.local()
 }
 
 /// Ends a socket for this process and for children that hold copies of it.

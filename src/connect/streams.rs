@@ -47,10 +47,11 @@ impl<M: LinkMemory> Control<M> {
     }
 
     fn stream_dial(&mut self, index: u32, stream: u32) -> Result<(), ConnectError> {
-        let link = &self.links[self.connections[index as usize].link as usize];
+        let of = self.connections[index as usize].link;
+        let link = &self.links[of as usize];
         let peer = link.named();
         let to = link.remote.ok_or(ConnectError::NoListener(peer))?;
-        let dialled = StreamSocket::connect(to, 0);
+        let dialled = StreamSocket::connect_from(self.way_of(of), to, 0);
         let socket = dialled.map_err(|error| stream_error(&error, peer))?;
         self.streams[index as usize][stream as usize] = Some(socket);
         self.stream_say(index, stream)

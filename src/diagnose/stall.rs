@@ -265,7 +265,8 @@ impl<'a> Stall<'a> {
                 write!(
                     f,
                     "the peer owes an answer: it was asked over the side band {silent_ms} ms ago \
-                     and says nothing: its process is stopped, or gets no processor"
+                     and says nothing: its process is stopped or gets no processor, or its \
+                     host cannot be reached"
                 )
             }
             Class::NoProgress => {

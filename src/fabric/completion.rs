@@ -80,8 +80,11 @@ pub enum DownCause {
     Closed,
     /// Its process ended, or its side band broke.
     Died,
-    /// It broke the wire format, or nothing of it has come through for too long.
+    /// It broke the wire format.
     Failed,
+    /// Its host has acknowledged nothing for too long on what carried the connection, although the
+    /// peer was heard otherwise: packets are lost on the way.
+    Silent,
     /// The rail to it failed, although it lives as far as is known: the provider's code, an errno;
     /// 0 if what carried it just ended.
     Broken(i32),

@@ -14,13 +14,18 @@ use crate::connect::key::Key;
 use crate::memory::CpuSet;
 use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER};
 use std::format;
+use std::vec::Vec;
 
 /// All of it.
 pub(super) struct Network {
     /// The rails that are left.
     pub(super) rails: Rails,
+    /// TCP would be among them, but there is no interface for it.
+    pub(super) without_interface: bool,
     /// Our addresses, the best first; the side band knows the ports.
     pub(super) addresses: AddressList,
+    /// Addresses of interfaces that `CROSSTIE_SOCKET_IFNAME` leaves out.
+    pub(super) excluded: Vec<InterfaceAddress>,
     /// What peers must have too.
     pub(super) key: Option<Key>,
     /// Threads that move long payloads, and their CPUs.
@@ -45,7 +50,14 @@ impl Network {
         // asked of peers on this host, too
         let key = key(environment)?;
         let threads = if allowed.tcp { threads(environment) } else { (0, CpuSet::EMPTY) };
-        let mut network = Network { rails: allowed, addresses: AddressList::EMPTY, key, threads };
+        let mut network = Network {
+            rails: allowed,
+            without_interface: false,
+            addresses: AddressList::EMPTY,
+            excluded: Vec::new(),
+            key,
+            threads,
+        };
         if !allowed.tcp {
             return Ok(network);
         }
@@ -60,7 +72,12 @@ impl Network {
             news::own_host_meant();
         }
         match interfaces::local_addresses(choice) {
-            Ok(found) => network.addresses = list(&found),
+            Ok(found) => {
+                network.addresses = list(&found);
+                if !choice.trim().is_empty() {
+                    network.excluded = excluded(&found);
+                }
+            }
             Err(error) => network.without(&error)?,
         }
         Ok(network)
@@ -86,8 +103,16 @@ impl Network {
         }
         say(Level::Warning, &format!("{error}: other hosts cannot be reached"));
         (self.rails.tcp, self.rails.together) = (false, false);
+        self.without_interface = true;
         Ok(())
     }
+}
+
+/// The addresses of all other interfaces than those of `found`.
+fn excluded(found: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+    let mut all = interfaces::all_addresses().unwrap_or_default();
+    all.retain(|address| found.iter().all(|chosen| chosen.name != address.name));
+    all
 }
 
 fn list(found: &[InterfaceAddress]) -> AddressList {

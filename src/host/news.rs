@@ -41,8 +41,8 @@ pub(super) fn note(note: Note) {
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
-                "{peer} has not answered for {} ms: its process is stopped, or does not get a \
-                 processor; its requests stay",
+                "{peer} has not answered for {} ms: its process is stopped or does not get a \
+                 processor, or its host cannot be reached; its requests stay",
                 silent.0 / 1_000_000
             ),
         ),

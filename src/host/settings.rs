@@ -83,7 +83,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_SOCKET_IFNAME",
         default: "every interface but loopback and docker",
         unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
-        effect: "the interfaces that other hosts reach this one by",
+        effect: "the interfaces between this host and others, both ways",
     },
     Setting {
         name: "CROSSTIE_TCP_RAILS",

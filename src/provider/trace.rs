@@ -195,6 +195,7 @@ fn cause_number(cause: DownCause) -> u64 {
         DownCause::Died => 1,
         DownCause::Failed => 2,
         DownCause::Broken(_) => 3,
+        DownCause::Silent => 4,
     }
 }
 

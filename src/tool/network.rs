@@ -213,18 +213,22 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     for address in &asked.addresses {
         let Some(ip) = ip_of(address) else { continue };
         let leads = leads(ip);
-        any |= leads.is_ok();
         let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
         let answer = asked.port.and(socket).map(answers).unwrap_or_default();
         let way = match all.iter().find(|our| our.ip == ip) {
             Some(our) if !ours.contains(our) => {
+                any |= leads.is_ok();
                 format!(
                     "of this host ({}), peers are not told: {}",
                     our.name.as_str(),
                     why_not(our, &choice)
                 )
             }
-            _ => route(ours, address, leads),
+            _ => {
+                let (way, reaches) = route(ours, &all, &choice, address, leads);
+                any |= reaches;
+                way
+            }
         };
         lines.push(line(&ip.to_string(), format!("{way}{answer}")));
     }
@@ -244,29 +248,51 @@ fn is_near(our: &InterfaceAddress, address: &AddressHello) -> bool {
     own || rank(std::slice::from_ref(our), address).is_near()
 }
 
-/// What speaks for an address of the peer.
-fn route(ours: &[InterfaceAddress], address: &AddressHello, leads: io::Result<()>) -> String {
-    if let Err(error) = leads {
-        return format!("no route of this host leads there ({error})");
+/// What speaks for an address of the peer, and whether it is reached. `leads`: from which of our
+/// addresses the kernel would go there.
+fn route(
+    ours: &[InterfaceAddress],
+    all: &[InterfaceAddress],
+    choice: &str,
+    address: &AddressHello,
+    leads: io::Result<IpAddr>,
+) -> (String, bool) {
+    let from = match leads {
+        Ok(from) => from,
+        Err(error) => return (format!("no route of this host leads there ({error})"), false),
+    };
+    if let Some(our) = ours.iter().find(|our| is_near(our, address)) {
+        return (format!("in the subnet of {}", shown(our)), true);
     }
-    match ours.iter().find(|our| is_near(our, address)) {
-        Some(our) => format!("in the subnet of {}", shown(our)),
-        None if ip_of(address).is_some_and(|ip| ip.is_loopback()) => "its own loopback".into(),
-        None if rank(ours, address).is_hopeless() => {
-            "no address of this family is used here".into()
-        }
-        None => "in no subnet of this host: through a router".into(),
+    if ip_of(address).is_some_and(|ip| ip.is_loopback()) {
+        return ("its own loopback".into(), true);
+    }
+    let taken = all.iter().find(|our| our.ip == from);
+    let near = taken.is_some_and(|our| is_near(our, address));
+    let over = taken.map(|our| format!(" over {}", shown(our))).unwrap_or_default();
+    let used = taken.is_none_or(|our| ours.iter().any(|used| used.name == our.name));
+    if !used && !choice.trim().is_empty() {
+        let how = if near { "" } else { " through a router" };
+        let name = "CROSSTIE_SOCKET_IFNAME";
+        return (format!("not reached: the way is{how}{over}, not among {name}={choice}"), false);
+    }
+    match (near, rank(ours, address).is_hopeless()) {
+        (true, _) => (format!("in a subnet of this host{over}, which peers are not told"), true),
+        (false, true) => ("no address of this family is used here".into(), true),
+        (false, false) => (format!("in no subnet of this host: through a router{over}"), true),
     }
 }
 
-/// Whether the kernel has a route to an address. Nothing is sent.
-fn leads(ip: IpAddr) -> io::Result<()> {
+/// From which of our addresses the kernel would go to an address. Nothing is sent.
+fn leads(ip: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
+    let socket = UdpSocket::bind((any, 0))?;
     // of no service's; a socket of datagrams only looks the route up
-    UdpSocket::bind((any, 0))?.connect((ip, 9))
+    socket.connect((ip, 9))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Whether something listens at the port.
@@ -350,18 +376,33 @@ mod tests {
         let ours = [our("eth0", [10, 1, 0, 2], 24)];
         let nowhere = || Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         for ip in [[10, 1, 0, 9], [10, 9, 0, 9]] {
-            let text = route(&ours, &hello(Ipv4Addr::from(ip).into()), nowhere());
+            let to = hello(Ipv4Addr::from(ip).into());
+            let (text, reaches) = route(&ours, &ours, "", &to, nowhere());
             assert!(text.contains("no route") && text.contains("unreachable"), "{text}");
+            assert!(!reaches);
         }
-        assert!(leads(Ipv4Addr::LOCALHOST.into()).is_ok());
+        assert_eq!(leads(Ipv4Addr::LOCALHOST.into()).unwrap(), Ipv4Addr::LOCALHOST);
     }
 
     #[test]
-    fn the_subnet_of_a_peer_is_named() {
-        let ours = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
-        let to = |ip: [u8; 4]| route(&ours, &hello(Ipv4Addr::from(ip).into()), Ok(()));
-        assert_eq!(to([10, 2, 0, 9]), "in the subnet of eth1 10.2.0.2/24");
-        assert_eq!(to([10, 9, 0, 9]), "in no subnet of this host: through a router");
+    fn the_subnet_of_a_peer_is_named_or_the_interface_that_was_left_out() {
+        let all = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
+        let to = |chosen: &[InterfaceAddress], choice, ip: [u8; 4], from: [u8; 4]| {
+            let address = hello(Ipv4Addr::from(ip).into());
+            route(chosen, &all, choice, &address, Ok(Ipv4Addr::from(from).into()))
+        };
+        let near = to(&all, "", [10, 2, 0, 9], [10, 2, 0, 2]);
+        assert_eq!(near, ("in the subnet of eth1 10.2.0.2/24".into(), true));
+        let far = to(&all, "", [10, 9, 0, 9], [10, 1, 0, 2]);
+        let text = "in no subnet of this host: through a router over eth0 10.1.0.2/24";
+        assert_eq!(far, (text.into(), true));
+        let excluded = to(&all[..1], "eth0", [10, 2, 0, 9], [10, 2, 0, 2]);
+        let text = "not reached: the way is over eth1 10.2.0.2/24, not among \
+                    CROSSTIE_SOCKET_IFNAME=eth0";
+        assert_eq!(excluded, (text.into(), false));
+        let excluded = to(&all[..1], "eth0", [10, 9, 0, 9], [10, 2, 0, 2]);
+        assert!(excluded.0.contains("through a router over eth1") && !excluded.1, "{excluded:?}");
+        assert!(to(&all[..1], "eth0", [10, 9, 0, 9], [10, 1, 0, 2]).1);
     }
 
     #[test]

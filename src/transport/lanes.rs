@@ -406,7 +406,9 @@ impl<P: Provider> Endpoint<'_, P> {
         match cause {
             DownCause::Closed => self.lane_mut(index, lane).closed = true,
             DownCause::Broken(code) => self.lane_fail(index, lane, code),
-            DownCause::Died | DownCause::Failed => self.lane_fail(index, lane, 0),
+            DownCause::Died | DownCause::Failed | DownCause::Silent => {
+                self.lane_fail(index, lane, 0);
+            }
         }
         // what was sent on others before may still be on its way
         let c = &self.connections[index];
@@ -444,6 +446,7 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
+            DownCause::Silent => RequestError::Silent,
             DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);

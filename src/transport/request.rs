@@ -120,6 +120,9 @@ pub enum RequestError {
     Protocol,
     /// The rail failed, with the provider's code.
     Fabric(i32),
+    /// The peer's host acknowledged nothing on the connection for too long, although the peer was
+    /// heard otherwise: packets are lost on the way.
+    Silent,
     /// Every rail of the connection failed, and none came back in time; the last one's code.
     RailsLost(i32),
     /// A rail failed, and the peer never said what it had carried.
@@ -140,6 +143,10 @@ impl core::fmt::Display for RequestError {
             RequestError::Canceled => "the request was canceled",
             RequestError::Protocol => "the peer broke the protocol",
             RequestError::Fabric(code) => return write!(f, "the rail failed (code {code})"),
+            RequestError::Silent => {
+                "the peer's host acknowledged nothing on the connection for too long: packets are \
+                 lost on the way"
+            }
             RequestError::RailsLost(code) => {
                 return write!(f, "every rail failed, and none came back in time (code {code})");
             }

@@ -419,6 +419,7 @@ fn failure_number(error: RequestError) -> u32 {
         RequestError::RailsLost(_) => 7,
         RequestError::NoAnswer => 8,
         RequestError::Unfenced => 9,
+        RequestError::Silent => 10,
     }
 }
 

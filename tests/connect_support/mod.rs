@@ -1,6 +1,9 @@
 //! What the side band's tests stand on: shared memory by memfd, an endpoint's tables, a watchdog.
 #![allow(dead_code)]
 
+#[path = "../common/black_hole.rs"]
+mod hole;
+
 use crosstie::base::pool::Pool;
 use crosstie::base::ring::{Consumer, Indices, split};
 use crosstie::base::slab::Handle;
@@ -14,6 +17,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
+
+#[allow(unused_imports)] // not every test loses packets
+pub use hole::black_hole;
 
 /// Bytes of one connection's rings in these tests.
 pub const RINGS_BYTES: u64 = 4096;
@@ -249,6 +255,8 @@ impl Node {
             lanes_wish: limits.lanes_wish,
             addresses,
             bind: true,
+            excluded: vec![],
+            without_interface: false,
             membarrier: true,
             key: limits.key.clone(),
             peer_deadline: limits.peer_deadline,
@@ -357,17 +365,4 @@ pub fn carry(from: i32, to: i32) {
         (length == 1).then_some(())
     });
     assert_eq!(got, byte);
-}
-
-/// From now on nothing that is sent to this socket arrives: its kernel drops it, unacknowledged.
-pub fn black_hole(socket: i32) {
-    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
-    let mut filters = [drop_all];
-    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
-    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: a whole program, which the kernel copies.
-    let rc =
-        unsafe { libc::setsockopt(socket, level, option, (&raw const program).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }

@@ -2,6 +2,9 @@
 //! misbehaves towards one of them, strangers that dial it, and a proxy that records.
 #![allow(dead_code)]
 
+#[path = "../common/black_hole.rs"]
+pub mod hole;
+
 use crate::host_support::{Memory, Node, Place, Watch, small, wait_both};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::{Bytes, Span};

@@ -449,7 +449,7 @@ const fn cause_number(cause: DownCause) -> u8 {
     match cause {
         DownCause::Closed => 0,
         DownCause::Died => 1,
-        DownCause::Failed | DownCause::Broken(_) => 2,
+        DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => 2,
     }
 }
 

@@ -102,6 +102,7 @@ impl Peer {
                 self.code = broken;
                 3
             }
+            DownCause::Silent => 4,
         };
     }
 
@@ -111,6 +112,7 @@ impl Peer {
             0 => DownCause::Closed,
             1 => DownCause::Died,
             2 => DownCause::Failed,
+            4 => DownCause::Silent,
             _ => DownCause::Broken(self.code),
         }
     }

@@ -11,6 +11,7 @@ use super::rail::{self, NONE, Tcp, Up};
 use super::{Limits, OpenError, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::private;
 use crate::base::ring::{Consumer, Indices, Producer, split};
 use crate::base::sync::{AtomicU32, Cell, Ordering, fence};
 use crate::base::units::{Bytes, Instant};
@@ -228,15 +229,19 @@ impl Drop for Helper {
 /// Copies of the streams' descriptors for a thread, which closes them: the caller may close its own
 /// as soon as the peer is closed.
 pub(super) fn own_copy(fd: i32) -> Result<i32, Errno> {
-    // SAFETY: a call without pointers.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    Errno::check(copy.into()).map(|_| copy)
+    private::made(|| {
+        // SAFETY: a call without pointers.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        Errno::check(copy.into()).map(|_| copy)
+    })
 }
 
 /// Closes what [`own_copy`] has made.
 pub(super) fn close(fd: i32) {
-    // SAFETY: ours, and used by nobody any more.
-    unsafe { libc::close(fd) };
+    private::closed(fd, || {
+        // SAFETY: ours, and used by nobody any more.
+        unsafe { libc::close(fd) };
+    });
 }
 
 /// The thread's side.

@@ -18,6 +18,7 @@ pub(super) fn ends_connection(outcome: &Outcome) -> bool {
             | RequestError::RailsLost(_)
             | RequestError::NoAnswer
             | RequestError::Unfenced
+            | RequestError::Silent
             | RequestError::Fabric(_))
     )
 }

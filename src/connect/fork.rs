@@ -1,0 +1,93 @@
+//! What happens to our sockets in a forked child: they end there.
+//!
+//! A child has copies of all descriptors, and while it lives the kernel keeps what they name: a
+//! killed parent's peers would hear nothing of its death, and whoever dials it would wait in a
+//! queue that nobody answers. So in the child each socket's number is made to name `/dev/null`;
+//! closed, it could be given to a file of the child's, which a destructor would then close.
+//!
+//! What runs another program with vfork(2) or posix_spawn(3) has no such child, and exec(2) closes
+//! our sockets anyway. A bare clone(2) is not noticed.
+
+extern crate std;
+
+use crate::base::private;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Once;
+
+/// A descriptor that a forked child does not keep.
+#[derive(Debug)]
+pub struct PrivateFd(RawFd);
+
+impl PrivateFd {
+    /// The descriptor that `make` makes: a system call's result, below 0 for an error.
+    pub fn made(make: impl FnOnce() -> i32) -> io::Result<PrivateFd> {
+        watch();
+        let made = private::made(|| match make() {
+            rc if rc < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(fd),
+        });
+        made.map(PrivateFd)
+    }
+}
+
+impl Drop for PrivateFd {
+    fn drop(&mut self) {
+        private::closed(self.0, || {
+            // SAFETY: the kernel gave us this descriptor (`made`), and nobody else has it.
+            unsafe { libc::close(self.0) };
+        });
+    }
+}
+
+impl AsRawFd for PrivateFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl AsFd for PrivateFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as we are.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+/// Begins to notice forks.
+fn watch() {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        // SAFETY: the handlers touch atomics and make system calls that are allowed after a fork,
+        // and live for ever: the shared library is never unloaded (build.rs).
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    private::fork_begins();
+}
+
+extern "C" fn in_parent() {
+    private::fork_ends();
+}
+
+extern "C" fn in_child() {
+    let mut nothing = -1;
+    private::fork_takes(|fd| {
+        if nothing < 0 {
+            // SAFETY: a terminated name.
+            nothing = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        }
+        // SAFETY: calls without pointers; the number is a copy of a socket of the parent's, which
+        // nobody in this process uses.
+        unsafe {
+            if nothing < 0 || libc::dup3(nothing, fd, libc::O_CLOEXEC) < 0 {
+                libc::close(fd);
+            }
+        }
+    });
+    if nothing >= 0 {
+        // SAFETY: just opened.
+        unsafe { libc::close(nothing) };
+    }
+}

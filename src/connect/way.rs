@@ -1,0 +1,76 @@
+//! From which of our addresses one of another host is dialled, where interfaces were chosen.
+//!
+//! A listener that was told its interfaces answers at their addresses alone; a connector goes out
+//! of them alone. A common subnet needs no question. Through a router the kernel chooses the
+//! address; one of an interface that was left out is no way. Peers of this host are not concerned.
+#![forbid(unsafe_code)]
+
+use super::channel::Channel;
+use super::control::Control;
+use super::error::ConnectError;
+use super::interfaces::{InterfaceName, ip_of, is_common_subnet};
+use super::memory::LinkMemory;
+use super::stream;
+use core::net::IpAddr;
+
+/// Where a way begins.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Way {
+    /// Wherever the kernel likes.
+    Any,
+    /// At this address of ours.
+    From(IpAddr),
+    /// At this address, whose interface was left out.
+    Excluded(IpAddr),
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// How an address of a link's peer is dialled. *Cost*: two system calls where a router is
+    /// needed.
+    pub fn way_to(&self, to: IpAddr) -> Way {
+        if !self.config.bind || self.is_own(to) {
+            return Way::Any;
+        }
+        let ours = self.config.addresses.as_slice();
+        let mut near = ours.iter().filter_map(|hello| {
+            ip_of(hello).filter(|ip| is_common_subnet(*ip, to, hello.prefix_bits))
+        });
+        if let Some(ip) = near.next() {
+            return Way::From(ip);
+        }
+        match stream::source(to) {
+            Ok(ip) if self.excluded(ip).is_some() => Way::Excluded(ip),
+            // one that we have not seen at open may be of a chosen interface, too; and what has no
+            // way at all says so when it is dialled
+            Ok(_) | Err(_) => Way::Any,
+        }
+    }
+
+    /// Whether an address is one of this host, whose peers are reached over no interface. A host's
+    /// number does not tell: containers that only a network joins may have the same.
+    fn is_own(&self, ip: IpAddr) -> bool {
+        let ours = self.config.addresses.as_slice();
+        let chosen = ours.iter().any(|hello| ip_of(hello) == Some(ip));
+        chosen || ip.is_loopback() || self.excluded(ip).is_some()
+    }
+
+    /// Where a link begins, if what follows it has to begin there, too.
+    pub fn way_of(&self, index: u32) -> Option<IpAddr> {
+        let link = &self.links[index as usize];
+        let Some(Channel::Stream(socket)) = &link.socket else { return None };
+        let choosy = self.config.bind && link.remote.is_some_and(|to| !self.is_own(to.ip()));
+        if choosy { socket.local().ok() } else { None }
+    }
+
+    /// The interface of an address of ours, if it was left out.
+    fn excluded(&self, ip: IpAddr) -> Option<InterfaceName> {
+        self.config.excluded.iter().find(|other| other.ip == ip).map(|other| other.name)
+    }
+
+    /// What to say of a link to whose peer no chosen interface leads.
+    pub fn way_error(&self, index: u32, ip: IpAddr) -> ConnectError {
+        let peer = self.links[index as usize].named();
+        let interface = self.excluded(ip).unwrap_or(InterfaceName::new(b""));
+        ConnectError::Interface { peer, interface }
+    }
+}
