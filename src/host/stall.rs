@@ -74,8 +74,9 @@ impl Stalls {
         Span::millis(self.look_ms.into())
     }
 
-    /// Counts calls of progress, and reads the clock now and then.
-    fn polled(&mut self) -> bool {
+    /// Counts calls of progress, and reads the clock now and then: `true` when it is time to look.
+    #[inline(always)]
+    pub(super) fn polled(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS) {
             return false;
@@ -99,12 +100,6 @@ impl Endpoint {
             SetUp::Band(band) => Some(band),
             SetUp::Own(_) => None,
         }
-    }
-
-    /// Whether it is time to look, where no side band says so.
-    #[inline(always)]
-    pub(super) fn is_alone_and_due(&mut self) -> bool {
-        matches!(self.machine, Machine::Loopback(_)) && self.stalls.polled()
     }
 
     fn handle_of(&self, index: u32) -> Handle {

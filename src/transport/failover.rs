@@ -560,6 +560,13 @@ impl super::records::Connection {
         }
     }
 
+    /// One more message was taken in; says as [`Connection::taken_due`].
+    #[inline(always)]
+    pub(super) fn took(&mut self, bytes: u32) -> bool {
+        self.taken_bytes = self.taken_bytes.wrapping_add(bytes);
+        self.taken_due()
+    }
+
     /// Whether the peer must hear what we have taken in, so that it need not keep it.
     #[inline]
     pub(super) fn taken_due(&self) -> bool {

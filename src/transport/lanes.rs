@@ -47,6 +47,9 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Which connection, and which of its lanes, the rail means.
     #[inline(always)]
     pub(super) fn lane_of(&self, peer: PeerIndex) -> (usize, u8) {
+        if !P::SEVERAL_LANES {
+            return (peer.as_usize(), 0);
+        }
         let lane = peer.0 & ((1 << self.lane_bits) - 1);
         (peer.as_usize() >> self.lane_bits, lane as u8)
     }
@@ -493,7 +496,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether [`Endpoint::next_lane_down`] has one to name. *Cost*: one load.
     #[inline(always)]
     pub fn has_lane_down(&self) -> bool {
-        !self.lanes_down.is_empty()
+        P::SEVERAL_LANES && !self.lanes_down.is_empty()
     }
 
     /// The next lane that is down: its end may be detached from the rail, and opened again for

@@ -105,8 +105,7 @@ impl<P: Provider> Endpoint<'_, P> {
         (group.bound, group.done) = (1, 1);
         receive.length = length;
         receive.label = head.eager_number;
-        c.taken_bytes = c.taken_bytes.wrapping_add(length as u32);
-        let owes = c.taken_due();
+        let owes = P::SEVERAL_LANES && c.took(length as u32);
         if receive.cell != NIL {
             c.cell_drop(receive);
         }
