@@ -3,6 +3,8 @@
 
 extern crate std;
 
+pub use super::throttle::{Found as Throttled, Plan as Throttle};
+
 use super::schedule;
 use crate::transport::mutant::Mutant;
 use std::string::String;
