@@ -213,20 +213,8 @@ impl State<'_> {
         let error = OpErrorKind::Fabric;
         let end = end as u32;
         let (failed, code) = (false, 0);
-        self.flights[index] = Flight {
-            cargo,
-            id,
-            due,
-            left_at,
-            serial,
-            end,
-            pin,
-            stage,
-            fate,
-            failed,
-            error,
-            code,
-        };
+        self.flights[index] =
+            Flight { cargo, id, due, left_at, serial, end, pin, stage, fate, failed, error, code };
     }
 
     fn draw_due(&mut self, end: usize, left: Instant) -> u64 {

@@ -10,8 +10,8 @@
 //! connection as a receiver-not-ready error would.
 //!
 //! A connection carries any number of bytes at once, unless it is told a speed
-//! ([`SimFabric::speed_set`]): then ops leave it one after another, and land when they have left and
-//! the latency has passed.
+//! ([`SimFabric::speed_set`]): then ops leave it one after another, and land when they have left
+//! and the latency has passed.
 //!
 //! After a death nothing of a connection touches memory any more, unless [`Faults::ghost`] is set:
 //! then a write may land long after its error was reported, as a real rail's may, until a fence,

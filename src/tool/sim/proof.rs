@@ -3,7 +3,7 @@
 
 extern crate std;
 
-pub use super::throttle::{Found as Throttled, Plan as Throttle};
+pub use super::throttle::{Found as Carried, Plan as Lanes};
 
 use super::schedule;
 use crate::transport::mutant::Mutant;
