@@ -189,7 +189,8 @@ impl Pages {
 /// Registers memory of a simulation on its rail.
 pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
     // SAFETY: a simulation registers its `Memory` or `Pages` and its endpoints' mailboxes, which
-    // stand in one object with the endpoints (`World`) or in blocks that it borrows, so that they live as long.
+    // stand in one object with the endpoints (`World`) or in blocks that it borrows, so that they
+    // live as long.
     unsafe { domain.register(region) }
 }
 
