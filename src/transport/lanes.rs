@@ -567,6 +567,10 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.up == 0 {
             return None;
         }
+        if self.is_mutant(Mutant::WeightsEqual) {
+            let behind = c.up >> c.turn << c.turn;
+            return Some(if behind == 0 { c.up } else { behind }.trailing_zeros() as u8);
+        }
         let first = index << self.lane_bits;
         let count = usize::from(c.lane_count);
         let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];

@@ -23,6 +23,9 @@ pub enum Mutant {
     ReleaseOnLocal,
     /// Control moves on before the old control lane is fenced, so that slots are written again.
     ControlUnfenced,
+    /// Stripes take the lanes in turn, however fast those are. Nothing is lost by it but time
+    /// (`tool/sim/throttle.rs`).
+    WeightsEqual,
     /// A rail's: no fence of it holds. Requests end unfenced, and reports say so (`doc/stalls.md`).
     FenceNever,
     /// A rail's: slots are said to be written, and are not. Reports say so.
@@ -31,7 +34,8 @@ pub enum Mutant {
 
 #[cfg(feature = "proof")]
 impl Mutant {
-    /// All that break the protocol; what a rail does wrong, the protocol tells of.
+    /// All that break the protocol; one that is slow does not, and what a rail does wrong, the
+    /// protocol tells of.
     pub const ALL: [Mutant; 7] = [
         Mutant::FenceSkipped,
         Mutant::AnswerBeforeFence,

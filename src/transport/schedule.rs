@@ -270,13 +270,16 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
 /// The lanes' speeds as they count. One that is not known, and one within [`ALIKE`] of the fastest,
 /// counts as the fastest: among those the one with the least on its way comes next, which evens out
 /// what they differ by, and does not follow what measurements waver by. While there is little to
-/// carry, what lanes showed then counts in the same way. Those in reserve count as the slowest.
+/// carry, what lanes showed then counts in the same way, and for a lane that was never measured it
+/// counts always: it may be one that never will be, since it runs out each time. Those in reserve
+/// count as the slowest.
 fn effective(loads: &[Load], lanes: u8, bytes: u64) -> [u64; RAILS_MAX] {
     let among = |(lane, _): &(usize, &Load)| lanes >> *lane & 1 == 1;
     let all = || loads.iter().enumerate().take(RAILS_MAX).filter(among);
     let ours = || all().map(|(_, load)| load).filter(|load| !load.reserve);
     let fastest_lone = ours().map(|load| load.lone).max().unwrap_or(0).max(SLOWNESS_MAX);
-    let fastest = match ours().map(|load| load.speed).max() {
+    let shown = |load: &Load| if load.speed == 0 { load.lone } else { load.speed };
+    let fastest = match ours().map(shown).max() {
         Some(0) | None => fastest_lone,
         Some(speed) => speed,
     };
@@ -284,7 +287,7 @@ fn effective(loads: &[Load], lanes: u8, bytes: u64) -> [u64; RAILS_MAX] {
     let mut speeds = [0; RAILS_MAX];
     for (lane, load) in all() {
         let mut speed = as_counted(load.speed, fastest);
-        if is_little {
+        if is_little || load.speed == 0 {
             let lone = as_counted(load.lone, fastest_lone);
             let share = u128::from(fastest) * u128::from(lone) / u128::from(fastest_lone);
             speed = speed.min(share as u64).max(1);
@@ -356,6 +359,8 @@ mod tests {
         start_ns: u64,
         /// What a lane has completed is heard of at multiples of this.
         burst_ns: [u64; 2],
+        /// What is known of them before.
+        before: [Load; 2],
     }
 
     const STRIPE: u64 = 128 << 10;
@@ -364,14 +369,15 @@ mod tests {
 
     impl Links {
         fn of(speeds: [u64; 2]) -> Links {
-            Links { speeds, swap: false, latency_ns: 100_000, start_ns: 0, burst_ns: [1; 2] }
+            let (latency_ns, start_ns, burst_ns, before) = (100_000, 0, [1; 2], [Load::IDLE; 2]);
+            Links { speeds, swap: false, latency_ns, start_ns, burst_ns, before }
         }
 
         /// So many messages, of which some are outstanding and none is done before all its stripes
         /// are: the time beside the ideal of those after the first `warm`, in percent, and each
         /// lane's stripes.
         fn run(&self, messages: u64, warm: u64) -> (u64, [u64; 2]) {
-            let mut loads = [Load::IDLE; 2];
+            let mut loads = self.before;
             let mut lanes: [std::collections::VecDeque<(u64, u64)>; 2] = Default::default();
             let mut left = std::vec![STRIPES_EACH; messages as usize];
             let (mut now, mut posted, mut turn) = (Instant(1), 0, 0);
@@ -436,6 +442,21 @@ mod tests {
         }
     }
 
+    /// Few stripes of which one lane's were heard of late say little of how it carries many.
+    #[test]
+    fn alike_lanes_share_evenly_whatever_they_showed_with_little_to_carry() {
+        let showed = |lone| Load { lone, ..Load::IDLE };
+        let (little, much) = (showed(GIGABIT / 10), showed(GIGABIT));
+        for before in [[little, much], [much, little]] {
+            for (latency_ns, start_ns, burst_ns) in MANNERS {
+                let alike = Links::of([GIGABIT; 2]);
+                let links = Links { latency_ns, start_ns, burst_ns, before, ..alike };
+                let (excess, shares) = links.run(400, 100);
+                assert!(excess <= 5, "{links:?}: {excess} %, {shares:?}");
+            }
+        }
+    }
+
     #[test]
     fn slower_lane_costs_little_although_nobody_says_which_it_is() {
         let part =
@@ -496,6 +517,53 @@ mod tests {
             }
         }
         assert!(carried[1] <= 10, "{carried:?}");
+    }
+
+    /// Two lanes, the second at a tenth, and messages one at a time, of more stripes than are few:
+    /// how many the second carries.
+    fn slow_share_of_messages_one_at_a_time(loads: &mut [Load; 2], messages: u64) -> u64 {
+        let (mut now, mut turn, mut carried) = (0, 0, 0);
+        for _ in 0..messages {
+            let (mut left, mut free) = (STRIPES_EACH, [now; 2]);
+            let mut flying = std::collections::BTreeSet::new();
+            while left > 0 || !flying.is_empty() {
+                if left > 0
+                    && let Some(lane) = pick(loads, 0b11, STRIPE, turn, Instant(now))
+                {
+                    let at = usize::from(lane);
+                    loads[at].posted(STRIPE, Instant(now));
+                    free[at] = free[at].max(now) + [1_000_000, 10_000_000][at];
+                    flying.insert((free[at], at));
+                    carried += u64::from(lane);
+                    (turn, left) = (1 - lane, left - 1);
+                    continue;
+                }
+                let (due, at) = flying.pop_first().unwrap();
+                now = due;
+                loads[at].completed(STRIPE, Instant(now));
+            }
+        }
+        carried
+    }
+
+    /// A lane that ran out with each message was never measured, and so counted as the fastest as
+    /// soon as another had a few stripes on its way: it got two of eight, ten times too slow.
+    #[test]
+    fn slow_lane_that_is_never_measured_is_left_out_of_longer_messages_too() {
+        let mut loads = [Load::IDLE; 2];
+        slow_share_of_messages_one_at_a_time(&mut loads, 10);
+        let carried = slow_share_of_messages_one_at_a_time(&mut loads, 400);
+        assert!((1..=400 / 20).contains(&carried), "{carried} of {} stripes", 400 * STRIPES_EACH);
+    }
+
+    /// The slow lane alone had been measured, and those that were not counted as no faster.
+    #[test]
+    fn measured_lane_is_not_the_fastest_because_no_other_was_measured() {
+        let slow = Load { speed: 1 << 20, ..Load::IDLE };
+        let fast = Load { lone: 10 << 20, flying: 8 * STRIPE, ..Load::IDLE };
+        assert_eq!(pick(&[slow, fast], 0b11, STRIPE, 0, Instant(1)), Some(1));
+        let alike = Load { lone: 1 << 20, ..fast };
+        assert_eq!(pick(&[slow, alike], 0b11, STRIPE, 0, Instant(1)), Some(0));
     }
 
     #[test]

@@ -78,6 +78,25 @@ fn slots_written_again_before_the_fence_are_found() {
     both_find(Mutant::ControlUnfenced);
 }
 
+/// Nothing is lost with it, and no model knows of time: a slow lane makes everything slow.
+#[test]
+fn equal_weights_are_found_by_a_slow_lane() {
+    for (lanes, outstanding) in [(2, 8), (3, 8), (4, 8), (2, 1)] {
+        let gigabit = 1_000_000_000 / 8;
+        let excess = |mutant| {
+            let plan = proof::Lanes { mutant, ..proof::Lanes::tenth(lanes, gigabit, outstanding) };
+            let found = plan.run().unwrap();
+            plan.excess(&found)
+        };
+        let (good, bad) = (excess(None), excess(Some(Mutant::WeightsEqual)));
+        println!("WeightsEqual: {lanes} lanes, {outstanding} at a time: {bad:?} thousandths");
+        println!("beyond the ideal, and {good:?} without it");
+        let most = if outstanding == 1 { 150 } else { 50 }; // whole stripes cannot do better
+        assert!(good.iter().all(|part| *part <= most), "{good:?}");
+        assert!(bad.iter().all(|part| *part > 4 * most), "equal weights live: {bad:?}");
+    }
+}
+
 /// Ten bits are enough for any search: what needs more is a stream of more messages.
 #[test]
 fn numbers_of_ten_bits_are_found_by_a_long_stream() {

@@ -41,6 +41,8 @@ pub(super) struct Flight {
     pub(super) cargo: Cargo,
     pub(super) id: u64,
     pub(super) due: u64,
+    /// When its last byte leaves.
+    pub(super) left_at: u64,
     pub(super) serial: u64,
     /// The end that posted it.
     pub(super) end: u32,
@@ -197,7 +199,8 @@ impl State<'_> {
 
     fn take_off(&mut self, index: usize, end: usize, id: u64, load: (Cargo, u32), now: Instant) {
         let (cargo, pin) = load;
-        let due = self.draw_due(end, now);
+        let left = self.carry(end, cargo.bytes(), now);
+        let (left_at, due) = (left.0, self.draw_due(end, left));
         let fate = match cargo {
             Cargo::Fence { .. } | Cargo::Bad => Fate::Good,
             _ => self.draw_fate(),
@@ -209,13 +212,14 @@ impl State<'_> {
         let (stage, serial) = (Stage::Moving, self.serial);
         let error = OpErrorKind::Fabric;
         let end = end as u32;
+        let (failed, code) = (false, 0);
         self.flights[index] =
-            Flight { cargo, id, due, serial, end, pin, stage, fate, failed: false, error, code: 0 };
+            Flight { cargo, id, due, left_at, serial, end, pin, stage, fate, failed, error, code };
     }
 
-    fn draw_due(&mut self, end: usize, now: Instant) -> u64 {
+    fn draw_due(&mut self, end: usize, left: Instant) -> u64 {
         let config = self.config;
-        let mut due = now.after(config.latency).0;
+        let mut due = left.after(config.latency).0;
         if self.random.chance(config.faults.delay) {
             self.counts.delayed += 1;
             due += self.random.below(config.delay_max.0 + 1);

@@ -9,6 +9,10 @@
 //! receive slot is a violation of the credits ([`SimCounts::violations`]), and kills the
 //! connection as a receiver-not-ready error would.
 //!
+//! A connection carries any number of bytes at once, unless it is told a speed
+//! ([`SimFabric::speed_set`]): then ops leave it one after another, and land when they have left
+//! and the latency has passed.
+//!
 //! After a death nothing of a connection touches memory any more, unless [`Faults::ghost`] is set:
 //! then a write may land long after its error was reported, as a real rail's may, until a fence,
 //! a close or the end of the region's registration stops it.
@@ -16,6 +20,7 @@
 mod config;
 mod flight;
 mod landing;
+mod speed;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -105,6 +110,24 @@ impl<'m> SimFabric<'m> {
     /// Breaks the contract from now on, or keeps it again.
     pub fn breach_set(&self, breach: Breach) {
         self.state.borrow_mut().breach = breach;
+    }
+
+    /// How many bytes per second the ends called `peer` of two ports carry from now on, each its
+    /// way; 0: any number at once. What waits there leaves as fast too, and connections that are
+    /// made there later have that speed.
+    ///
+    /// *Panics* when there is no such peer.
+    pub fn speed_set(&self, a: u32, b: u32, peer: PeerIndex, speed: u64, now: Instant) {
+        let mut state = self.state.borrow_mut();
+        for port in [a, b] {
+            let end = state.end(port, peer).expect("no such peer");
+            state.speed_set(end, speed, now);
+        }
+    }
+
+    /// When the next op under way lands or completes, if nothing happens before.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.state.borrow().next_time()
     }
 
     /// Kills a connection under both of its ends.

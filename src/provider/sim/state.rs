@@ -30,6 +30,10 @@ pub(super) enum Link {
 #[repr(C)]
 pub(super) struct End {
     pub(super) last_due: u64,
+    /// Bytes per second that it carries; 0: any number at once. Outlives its connections.
+    pub(super) speed: u64,
+    /// When it has carried what was posted.
+    pub(super) free_at: u64,
     /// Counts the connections, so that a partner is recognized.
     serial: u64,
     partner: u32,
@@ -205,8 +209,10 @@ impl<'m> State<'m> {
         for (end, partner) in [(a, b), (b, a)] {
             let free = self.slots_list(end);
             let (serial, partner) = (self.serial, partner as u32);
-            let link = Link::Open;
-            self.ends[end] = End { last_due: 0, serial, partner, free, inflight: 0, link };
+            let End { speed, .. } = self.ends[end];
+            let (link, last_due, free_at, inflight) = (Link::Open, 0, 0, 0);
+            self.ends[end] =
+                End { last_due, speed, free_at, serial, partner, free, inflight, link };
         }
     }
 

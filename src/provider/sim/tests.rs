@@ -247,3 +247,55 @@ fn every_accepted_op_ends_once_whatever_goes_wrong() {
     }
     assert!(deaths > 10);
 }
+
+/// Bytes per second at which a line of 64 bytes takes 64 ns.
+const LINE_PER_64_NS: u64 = 1_000_000_000;
+
+#[test]
+fn lines_leave_one_after_another_at_the_speed_of_their_lane() {
+    let mut net = net(SimConfig { recv_slots: 16, ..CONFIG });
+    net.fabric.speed_set(0, 1, PeerIndex(0), LINE_PER_64_NS, net.now);
+    for id in 0..3 {
+        net.line(id, Some(id as u32)).unwrap();
+    }
+    assert_eq!(net.fabric.next_due(), Some(Instant(74)));
+    for at in 1..=3 {
+        assert!(net.drain(1, 64 * at + 9).is_empty());
+        assert_eq!(net.drain(1, 64 * at + 10).len(), 1);
+    }
+    // an idle lane has saved nothing up
+    net.now = Instant(1000);
+    net.line(3, Some(3)).unwrap();
+    assert!(net.drain(1, 1073).is_empty());
+    assert_eq!(net.drain(1, 1074).len(), 1);
+}
+
+#[test]
+fn lines_that_wait_leave_at_the_speed_that_their_lane_has_then() {
+    for ordered in [true, false] {
+        let mut net = net(SimConfig { recv_slots: 16, ordered, ..CONFIG });
+        net.fabric.speed_set(0, 1, PeerIndex(0), LINE_PER_64_NS, net.now);
+        for id in 0..3 {
+            net.line(id, Some(id as u32)).unwrap();
+        }
+        // the first has left; half of the second has not
+        assert!(net.drain(1, 73).is_empty());
+        assert_eq!(net.drain(1, 96).len(), 1);
+        net.fabric.speed_set(0, 1, PeerIndex(0), LINE_PER_64_NS / 2, net.now);
+        assert!(net.drain(1, 96 + 64 + 9).is_empty());
+        assert_eq!(net.drain(1, 96 + 64 + 10).len(), 1);
+        net.fabric.speed_set(0, 1, PeerIndex(0), 0, net.now);
+        assert!(net.drain(1, 179).is_empty());
+        assert_eq!(net.drain(1, 180).len(), 1);
+        // both ways, and for the next connection too
+        net.fabric.speed_set(0, 1, PeerIndex(0), LINE_PER_64_NS, net.now);
+        net.fence(0);
+        net.drain(0, 1000);
+        net.drain(1, 1000);
+        (0..2).for_each(|side| net.ports[side].peer_close(net.peers[side]).unwrap());
+        net.fabric.connect_at(0, 1, PeerIndex(0)).unwrap();
+        net.line(4, Some(4)).unwrap();
+        assert!(net.drain(1, 1073).is_empty());
+        assert_eq!(net.drain(1, 1074).len(), 1);
+    }
+}

@@ -131,10 +131,66 @@ impl Memory {
     }
 }
 
+/// Long messages side by side, of which each page tells whose it is.
+#[cfg(any(test, feature = "proof"))]
+pub struct Pages {
+    words: Vec<u64>,
+    message_words: usize,
+}
+
+#[cfg(any(test, feature = "proof"))]
+impl Pages {
+    /// Words of a page.
+    const PAGE: usize = 512;
+
+    /// So many messages of so many bytes, whole pages.
+    pub fn new(count: usize, message_bytes: usize) -> Pages {
+        let message_words = message_bytes / size_of::<u64>();
+        let mut words = std::vec![0; count * message_words];
+        words.as_mut_ptr().expose_provenance();
+        Pages { words, message_words }
+    }
+
+    /// All of it.
+    pub fn region(&mut self) -> Region {
+        let length = Bytes::of(self.words.len() * size_of::<u64>());
+        let address = self.words.as_mut_ptr().expose_provenance() as u64;
+        Region { address, length, kind: MemoryKind::Host }
+    }
+
+    /// Address of a message.
+    pub fn address(&self, index: usize) -> u64 {
+        self.words.as_ptr() as u64 + (index * self.message_words * size_of::<u64>()) as u64
+    }
+
+    /// Makes it message `number`.
+    pub fn stamp(&mut self, index: usize, number: u64) {
+        for (page, words) in self.message(index).chunks_mut(Pages::PAGE).enumerate() {
+            words[0] = Pages::word(number, page);
+        }
+    }
+
+    /// Whether it is message `number`, every page.
+    pub fn holds(&mut self, index: usize, number: u64) -> bool {
+        let mut pages = self.message(index).chunks(Pages::PAGE).enumerate();
+        pages.all(|(page, words)| words[0] == Pages::word(number, page))
+    }
+
+    fn word(number: u64, page: usize) -> u64 {
+        (number + 1) << 32 | page as u64
+    }
+
+    fn message(&mut self, index: usize) -> &mut [u64] {
+        // taken anew at each call, as in `Memory::slot`
+        &mut self.words[index * self.message_words..][..self.message_words]
+    }
+}
+
 /// Registers memory of a simulation on its rail.
 pub fn register(domain: &impl Domain, region: Region) -> Result<RailKey, RegisterError> {
-    // SAFETY: a simulation registers its `Memory` and its endpoints' mailboxes, which stand in one
-    // object with the endpoints (`World`) or in blocks that it borrows, so that they live as long.
+    // SAFETY: a simulation registers its `Memory` or `Pages` and its endpoints' mailboxes, which
+    // stand in one object with the endpoints (`World`) or in blocks that it borrows, so that they
+    // live as long.
     unsafe { domain.register(region) }
 }
 

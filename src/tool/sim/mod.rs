@@ -17,6 +17,8 @@ mod schedule;
 mod stage;
 #[cfg(test)]
 mod stalls;
+#[cfg(any(test, feature = "proof"))]
+mod throttle;
 #[cfg(test)]
 mod unfenced;
 

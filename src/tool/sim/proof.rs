@@ -3,6 +3,8 @@
 
 extern crate std;
 
+pub use super::throttle::{Found as Carried, Plan as Lanes};
+
 use super::schedule;
 use crate::transport::mutant::Mutant;
 use std::string::String;
