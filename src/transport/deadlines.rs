@@ -1,4 +1,5 @@
-//! What follows a lane's failure in time, or ends its connection by name.
+//! What follows a lane's failure in time, or ends its connection by name. Time is what was looked
+//! on for ([`Endpoint::deadlines_look`]).
 //!
 //! Where a fence does not come in time, requests end with [`RequestError::Unfenced`], and what they
 //! stand on goes into *quarantine*: it stays registered, and whoever wants it back is told that it
@@ -10,7 +11,7 @@ use super::mr::NO_REGION;
 use super::rail::LaneState;
 use super::records::{Connection, ConnectionState, SendState};
 use super::request::RequestError;
-use crate::base::units::Instant;
+use crate::base::units::{Instant, Span};
 use crate::fabric::Provider;
 use crate::wire::GROUP_MAX;
 
@@ -26,6 +27,11 @@ impl<P: Provider> Endpoint<'_, P> {
     /// What has a deadline: lanes that are not fenced, reports that do not come, no lane at all.
     #[cold]
     pub(super) fn deadlines_look(&mut self) {
+        // time in which nobody looked is none in which a peer said nothing: this process may have
+        // been stopped, and what came meanwhile may not be read yet
+        let gap_max = self.config.loss_span.0.min(self.config.fence_span.0) / 2;
+        let gap = self.now.since(self.looked_at).0.min(gap_max);
+        (self.looked_at, self.waited) = (self.now, self.waited.after(Span(gap)));
         let mut from = 0;
         while let Some(index) = self.troubled.next_from(from) {
             from = index + 1;
@@ -37,7 +43,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Says whether there is still something to wait for.
     fn deadline_look(&mut self, index: usize) -> bool {
-        let (now, config) = (self.now, self.config);
+        let (now, config) = (self.waited, self.config);
         let Connection { state, lane_count, .. } = self.connections[index];
         if matches!(state, ConnectionState::Free | ConnectionState::Failed) {
             return false;
@@ -68,11 +74,15 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             return waits;
         }
-        let c = &self.connections[index];
-        if let Some(since) = c.stranded_at {
+        let c = &mut self.connections[index];
+        if let Some(since) = &mut c.stranded_at {
             waits = true;
-            if is_past(now, since, config.loss_span.0) {
-                let code = self.lane(index, c.control).code;
+            if *since == Instant(0) {
+                *since = now;
+            }
+            if is_past(now, *since, config.loss_span.0) {
+                let control = c.control;
+                let code = self.lane(index, control).code;
                 self.connection_fail(index, RequestError::RailsLost(code));
                 return true;
             }

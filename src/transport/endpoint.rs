@@ -131,6 +131,9 @@ pub struct Endpoint<'m, P: Provider> {
     /// The connection whose slots are looked at next, although nothing waits for them.
     rota: usize,
     pub(super) now: Instant,
+    /// When deadlines were looked at last, and the time over which they have been.
+    pub(super) looked_at: Instant,
+    pub(super) waited: Instant,
     batch: [Completion; POLL_BATCH],
     /// The fault that was planted, if any.
     #[cfg(feature = "proof")]
@@ -192,6 +195,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             pushing: 0,
             rota: 0,
             now: Instant::default(),
+            looked_at: Instant::default(),
+            waited: Instant(1), // 0 is no time
             batch: [nothing; POLL_BATCH],
             #[cfg(feature = "proof")]
             mutant: None,

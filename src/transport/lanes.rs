@@ -250,7 +250,6 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A lane carries nothing more: it failed, or the peer says so. What it carried is sorted out
     /// when both sides have fenced it. The connection goes on, if it has others.
     pub(super) fn lane_fail(&mut self, index: usize, lane: u8, code: i32) {
-        let now = self.now;
         let entry = self.lane_mut(index, lane);
         let joining = match entry.state {
             LaneState::Joining => true,
@@ -279,7 +278,7 @@ impl<P: Provider> Endpoint<'_, P> {
             c.epoch = c.epoch.wrapping_add(1);
         }
         if c.up == 0 && c.stranded_at.is_none() {
-            c.stranded_at = Some(now);
+            c.stranded_at = Some(Instant(0));
         }
         let lost = c.lost.filter(|_| c.up == 0);
         self.stats.lane_failures += 1;

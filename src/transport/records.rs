@@ -128,7 +128,7 @@ pub struct Connection {
     pub report: ReportState,
     /// The peer is gone, and lanes still have something of it.
     pub lost: Option<DownCause>,
-    /// When the last lane failed.
+    /// Since when deadlines are looked at with no lane up; 0: not yet.
     pub stranded_at: Option<Instant>,
     /// What our lines say, and what the peer's must say.
     pub epoch: u32,
