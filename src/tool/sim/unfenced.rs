@@ -276,3 +276,34 @@ fn loss_of_all_lanes_ends_every_request_by_name_within_its_deadline() {
         }
     }
 }
+
+/// A side that was stopped itself took its own stop for the silence of its peer.
+#[test]
+fn time_in_which_nobody_looked_ends_no_request() {
+    for seed in SEEDS {
+        stage::set(calm(false, 2, seed), 2, |stage| {
+            let receive = stage.receive(1, 7);
+            stage.both();
+            let send = stage.send(0, 7, LONG);
+            stage.one(0);
+            stage.fabric.sever(0, PeerIndex(1), stage.world.now);
+            stage.fabric.sever(1, PeerIndex(1), stage.world.now);
+            while stage.lane(0, 1) != LaneState::Fenced {
+                stage.one(0);
+            }
+            stage.one(0);
+            assert!(stage.ended(0, &[send]).is_none() && stage.ended(1, &[receive]).is_none());
+            stage.step(0, Span(3 * FENCE_SPAN.0)); // nothing of the peer's report has come yet
+            for (side, request) in [send, receive].into_iter().enumerate() {
+                let ended = loop {
+                    stage.both();
+                    if let Some(ended) = stage.ended(side, &[request]) {
+                        break ended;
+                    }
+                };
+                let result = ended[0].result; // a room may be shorter than what comes
+                assert!(matches!(result, Ok(()) | Err(RequestError::Truncated)), "{result:?}");
+            }
+        });
+    }
+}
