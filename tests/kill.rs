@@ -210,7 +210,11 @@ fn connected(node: &mut Node, handle: &[u8; 128]) -> Result<Handle, ConnectError
 #[test]
 fn dead_process_whose_forked_child_lives_is_dead_to_its_peers() {
     let _alone = alone();
-    for rails in ["tcp", "shm"] {
+    // our own side has what the environment says
+    let set = std::env::var("CROSSTIE_RAILS");
+    let both = ["tcp", "shm"];
+    for rails in set.as_deref().map_or(&both[..], |_| &both[..1]) {
+        let rails = set.as_deref().unwrap_or(rails);
         let mut parent = roles::start("listen_and_fork", &[("CROSSTIE_RAILS", rails)]);
         let mut node = Node::open(&small(4));
         let handle = parent.line.hear::<128>();

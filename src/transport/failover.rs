@@ -560,7 +560,7 @@ impl super::records::Connection {
         }
     }
 
-    /// One more message was taken in; says as [`Connection::taken_due`].
+    /// One more message was taken in; says whether the peer must hear of it.
     #[inline(always)]
     pub(super) fn took(&mut self, bytes: u32) -> bool {
         self.taken_bytes = self.taken_bytes.wrapping_add(bytes);
