@@ -171,8 +171,8 @@ fn speed(eighths: &[f64; 8], count: u64) -> f64 {
     (count * 7 / 8 * STREAM.0 as u64 * 8) as f64 / eighths[1..].iter().sum::<f64>()
 }
 
-/// A bucket that holds more than one segment of 64 KiB: with a smaller one the kernel cuts each into
-/// packets first, and one processor can send no more than 1.2 Gbit/s.
+/// A bucket that holds more than one segment of 64 KiB: with a smaller one the kernel cuts each
+/// into packets first, and one processor can send no more than 1.2 Gbit/s.
 const GIGABIT: &str = "rate 1gbit burst 256k limit 2m";
 const TENTH: &str = "rate 100mbit burst 256k limit 2m";
 const MESSAGES: u64 = 640;

@@ -27,8 +27,8 @@ const WINDOW: Span = Span::millis(10);
 const MEMORY_BYTES: u64 = 4 << 20;
 const MEMORY: Span = Span::millis(64);
 
-/// What a lane shows that runs out raises its speed by this part of it at most: after a time of rest
-/// a link may carry some of it faster than it goes on (token buckets, queues).
+/// What a lane shows that runs out raises its speed by this part of it at most: after a rest a link
+/// may carry some of it faster than it goes on (token buckets, queues).
 const RISE: u64 = 4;
 
 /// So many stripes are little to carry.
