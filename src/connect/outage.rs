@@ -1,8 +1,8 @@
 //! Links that have lost their path while other lanes live (W8.11).
 //!
-//! A link over TCP is one socket on one path. When that goes silent, or the socket ends, connections
-//! of one lane end with it; those of several stay, and their lanes are judged by themselves
-//! ([`super::stalls`]). Whether the peer lives is then seen from the lanes:
+//! A link over TCP is one socket on one path. When that goes silent, or the socket ends,
+//! connections of one lane end with it; those of several stay, and their lanes are judged by
+//! themselves ([`super::stalls`]). Whether the peer lives is then seen from the lanes:
 //!
 //! - Of a *silent* link their kernels are asked, from the first ping on that is not answered. When
 //!   none has been heard for as long as a peer may be silent, the peer is dead: a host that dies
