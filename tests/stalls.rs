@@ -383,6 +383,7 @@ mod planted {
     use crosstie::fabric::DeregisterError;
     use crosstie::transport::mutant::Mutant;
     use crosstie::transport::rail::LaneState;
+    use host_support::{pair, wait_both};
 
     #[test]
     fn slot_that_is_lost_is_named_by_both_sides() {
@@ -430,5 +431,44 @@ mod planted {
         pair.node.disconnect(pair.connection);
         assert_eq!(pair.node.shared.deregister(region), Ok(()));
         assert_eq!(pair.said().len(), 1, "{:?}", pair.said());
+    }
+
+    /// The peer was told of it as of a broken protocol of its own.
+    #[test]
+    fn peer_that_works_and_never_reports_on_a_rail_is_given_up_and_told_so() {
+        prepare();
+        let (a, b) = (Node::open(&options(DEVICES[1].0, 2)), Node::open(&options(DEVICES[1].0, 2)));
+        let mut pair = pair::Pair::of(pair::alone(), a, b, 2);
+        let memories = [0, 1].map(|side| Memory::new(pair.side(side).0, Place::Private, LONG));
+        // neither meets the other
+        let receive = pair.a.irecv(pair.to_b, &[memories[0].incoming(0, 8, 5)]).unwrap();
+        let send = pair.b.isend(pair.to_a, memories[1].outgoing(0, LONG, 9)).unwrap();
+        pair.b.mutant_set(Some(Mutant::AnswerNever));
+        let idle = (0..2).find(|lane| pair.views(*lane).iter().all(|view| !view.control)).unwrap();
+        let socket = pair.a.lane_socket(pair.to_b, idle).unwrap();
+        // SAFETY: a call without pointers on an open descriptor.
+        assert_eq!(unsafe { libc::shutdown(socket, libc::SHUT_RDWR) }, 0);
+        let watch = Watch::start();
+        let mut chat: Vec<RequestId> = Vec::new();
+        let ended = loop {
+            pair.progress();
+            watch.look("the end");
+            if let Some(outcome) = pair.a.test(receive).unwrap() {
+                break outcome.result;
+            }
+            let done = |node: &mut Node, id: &RequestId| node.test(*id).unwrap().is_some();
+            if chat.iter().all(|id| done(&mut pair.a, id)) {
+                chat.clear();
+                chat.extend(pair.a.isend(pair.to_b, memories[0].outgoing(0, 8, 1)));
+                let room = memories[1].incoming(0, 8, 1);
+                if let Ok(receive) = pair.b.irecv(pair.to_a, &[room]) {
+                    let pair::Pair { a, b, .. } = &mut pair;
+                    let _ = wait_both(b, a, receive);
+                }
+            }
+        };
+        assert_eq!(ended, Err(RequestError::NoAnswer));
+        let pair::Pair { a, b, .. } = &mut pair;
+        assert_eq!(wait_both(b, a, send).result, Err(RequestError::PeerGaveUp));
     }
 }

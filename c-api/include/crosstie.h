@@ -384,6 +384,8 @@ typedef enum xtie_result {
     // The peer's host acknowledged nothing on the connection for too long, although the peer was
     // heard otherwise: packets are lost on the way.
     XTIE_ERR_SILENT = -80,
+    // The peer gave the connection up, for a reason of its own: its requests ended with that.
+    XTIE_ERR_PEER_GAVE_UP = -81,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -942,9 +944,9 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 //     has ended: bytes sent, or of the message for each buffer, also where it was too long
 //     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 // Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT,
-//     XTIE_ERR_FABRIC, XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER, XTIE_ERR_UNFENCED; of the call
-//     XTIE_ERR_NULL, XTIE_ERR_STALE.
+//     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_PEER_GAVE_UP,
+//     XTIE_ERR_SILENT, XTIE_ERR_FABRIC, XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER,
+//     XTIE_ERR_UNFENCED; of the call XTIE_ERR_NULL, XTIE_ERR_STALE.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_test(struct xtie_endpoint *endpoint,
                       struct xtie_request *request,

@@ -174,6 +174,7 @@ impl Ended {
             RequestError::Fabric(_) => XTIE_ERR_FABRIC,
             RequestError::RailsLost(_) => XTIE_ERR_RAILS_LOST,
             RequestError::NoAnswer => XTIE_ERR_NO_ANSWER,
+            RequestError::PeerGaveUp => XTIE_ERR_PEER_GAVE_UP,
             RequestError::Unfenced => XTIE_ERR_UNFENCED,
             RequestError::Silent => XTIE_ERR_SILENT,
         };

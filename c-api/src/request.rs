@@ -22,9 +22,9 @@ use crosstie::transport::{RequestError, RequestId};
 ///     has ended: bytes sent, or of the message for each buffer, also where it was too long
 ///     (XTIE_ERR_TRUNCATED). After other errors the entries say nothing.
 /// Results: XTIE_OK; of the request XTIE_ERR_TRUNCATED, XTIE_ERR_PEER_CLOSED, XTIE_ERR_PEER_DIED,
-///     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_SILENT,
-///     XTIE_ERR_FABRIC, XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER, XTIE_ERR_UNFENCED; of the call
-///     XTIE_ERR_NULL, XTIE_ERR_STALE.
+///     XTIE_ERR_CONNECTION_CLOSED, XTIE_ERR_CANCELED, XTIE_ERR_PROTOCOL, XTIE_ERR_PEER_GAVE_UP,
+///     XTIE_ERR_SILENT, XTIE_ERR_FABRIC, XTIE_ERR_RAILS_LOST, XTIE_ERR_NO_ANSWER,
+///     XTIE_ERR_UNFENCED; of the call XTIE_ERR_NULL, XTIE_ERR_STALE.
 /// Threads: the endpoint's. Cost: data path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_request_test(

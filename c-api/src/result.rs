@@ -156,6 +156,8 @@ pub enum xtie_result {
     /// The peer's host acknowledged nothing on the connection for too long, although the peer was
     /// heard otherwise: packets are lost on the way.
     XTIE_ERR_SILENT = -80,
+    /// The peer gave the connection up, for a reason of its own: its requests ended with that.
+    XTIE_ERR_PEER_GAVE_UP = -81,
 }
 
 use xtie_result::*;
@@ -241,6 +243,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
         XTIE_ERR_SILENT,
         c"the peer's host acknowledged nothing on the connection for too long: packets are lost",
     ),
+    (XTIE_ERR_PEER_GAVE_UP, c"the peer gave the connection up, and its requests say why"),
 ];
 
 impl xtie_result {

@@ -171,7 +171,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.canceled_take(index, Seq(line.canceled_group));
         }
         if line.flags & STATE_FAILED != 0 {
-            self.connection_fail(index, RequestError::Protocol);
+            self.connection_fail(index, RequestError::PeerGaveUp);
         }
         if !self.connections[index].pull {
             self.work.insert(index); // slots may have become writable

@@ -15,6 +15,10 @@ use crate::base::units::{Instant, Span};
 use crate::fabric::Provider;
 use crate::wire::GROUP_MAX;
 
+/// After this part of its deadline without a sign of life a peer's silence is no refusal: its
+/// program computes, or is stopped, which is reported and ends nothing.
+const SILENT: u64 = 8;
+
 impl<P: Provider> Endpoint<'_, P> {
     /// A connection waits for something with a deadline from now on.
     #[cold]
@@ -30,19 +34,19 @@ impl<P: Provider> Endpoint<'_, P> {
         // time in which nobody looked is none in which a peer said nothing: this process may have
         // been stopped, and what came meanwhile may not be read yet
         let gap_max = self.config.loss_span.0.min(self.config.fence_span.0) / 2;
-        let gap = self.now.since(self.looked_at).0.min(gap_max);
-        (self.looked_at, self.waited) = (self.now, self.waited.after(Span(gap)));
+        let gap = Span(self.now.since(self.looked_at).0.min(gap_max));
+        (self.looked_at, self.waited) = (self.now, self.waited.after(gap));
         let mut from = 0;
         while let Some(index) = self.troubled.next_from(from) {
             from = index + 1;
-            if !self.deadline_look(index) {
+            if !self.deadline_look(index, gap) {
                 self.troubled.remove(index);
             }
         }
     }
 
-    /// Says whether there is still something to wait for.
-    fn deadline_look(&mut self, index: usize) -> bool {
+    /// Says whether there is still something to wait for. `gap`: since the last look.
+    fn deadline_look(&mut self, index: usize, gap: Span) -> bool {
         let (now, config) = (self.waited, self.config);
         let Connection { state, lane_count, .. } = self.connections[index];
         if matches!(state, ConnectionState::Free | ConnectionState::Failed) {
@@ -50,6 +54,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let mut waits = false;
         let mut late = None;
+        let heard = self.connections[index].heard();
         for lane in 0..lane_count {
             let entry = self.lane_mut(index, lane);
             let error = match entry.state {
@@ -59,7 +64,14 @@ impl<P: Provider> Endpoint<'_, P> {
             };
             waits = true;
             if entry.failed_at == Instant(0) {
-                entry.failed_at = now;
+                (entry.failed_at, entry.heard_mark, entry.heard_at) = (now, heard, now);
+            }
+            if entry.heard_mark != heard {
+                (entry.heard_mark, entry.heard_at) = (heard, now);
+            }
+            let silent = is_past(now, entry.heard_at, config.fence_span.0 / SILENT);
+            if silent && error == RequestError::NoAnswer {
+                entry.failed_at = entry.failed_at.after(gap);
             }
             // what may still be touched comes before what is only not known
             let worst = late.is_none() || error == RequestError::Unfenced;

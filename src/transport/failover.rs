@@ -34,9 +34,6 @@ use crate::wire::{GROUP_MAX, RAILS_MAX};
 const TAKEN_OWED: i32 = STREAM_KEPT as i32 / 4;
 const TAKEN_BYTES_OWED: u32 = KEPT_BYTES / 4;
 
-/// Control moves between two reports of an honest peer, at most: it tells of each lane that fails.
-const EPOCHS_MAX: u32 = RAILS_MAX as u32;
-
 impl<P: Provider> Endpoint<'_, P> {
     /// What is due on the lanes of a connection; says whether something still is.
     pub(super) fn failover_step(&mut self, index: usize) -> bool {
@@ -158,6 +155,9 @@ impl<P: Provider> Endpoint<'_, P> {
                 }
                 LaneState::Failing => LaneStatus::Failing,
                 LaneState::Down if entry.generation == 0 && lane != 0 => LaneStatus::Absent,
+                LaneState::Fenced | LaneState::Down if self.is_mutant(Mutant::AnswerNever) => {
+                    LaneStatus::Failing
+                }
                 LaneState::Fenced | LaneState::Down => LaneStatus::Fenced,
             };
             let generation = entry.generation;
@@ -290,46 +290,8 @@ impl<P: Provider> Endpoint<'_, P> {
         Ok(())
     }
 
-    /// Whether an honest peer may say that.
-    fn report_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
-        let c = &self.connections[index];
-        if report.lane_count != c.lane_count {
-            return Err(ReportError::Lanes);
-        }
-        let moves = Seq(report.epoch).ahead_of(Seq(c.peer_epoch));
-        if moves.unsigned_abs() > EPOCHS_MAX {
-            return Err(ReportError::Epoch);
-        }
-        for (lane, said) in report.lanes.iter().enumerate() {
-            if lane >= usize::from(c.lane_count) {
-                if *said != LaneReport::default() {
-                    return Err(ReportError::Lanes);
-                }
-                continue;
-            }
-            if said.status == LaneStatus::Absent && said.generation != 0 {
-                return Err(ReportError::Generation);
-            }
-        }
-        let beyond = Seq(report.eager_through).ahead_of(c.eager_number) > 0
-            || Seq(report.delivered_through).ahead_of(c.send_number) > 0
-            || Seq(report.groups_through).ahead_of(c.group_post) > 0;
-        if beyond { Err(ReportError::Through) } else { self.entries_check(index, report) }
-    }
-
-    fn entries_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
-        for entry in report.entries() {
-            let send = self.send_by_token(index, entry.token);
-            let posted = send.map_or(u64::MAX, |at| self.sends[at].posted);
-            if entry.arrived & !posted != 0 {
-                return Err(ReportError::Stripes);
-            }
-        }
-        Ok(())
-    }
-
     /// The send on its way that is bound to a receive of the peer's.
-    fn send_by_token(&self, index: usize, token: u32) -> Option<usize> {
+    pub(super) fn send_by_token(&self, index: usize, token: u32) -> Option<usize> {
         let first = self.send_at(index, 0);
         (first..first + self.limits.requests_max as usize).find(|at| {
             let send = &self.sends[*at];

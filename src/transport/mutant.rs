@@ -28,6 +28,9 @@ pub enum Mutant {
     WeightsEqual,
     /// A rail's: no fence of it holds. Requests end unfenced, and reports say so (`doc/stalls.md`).
     FenceNever,
+    /// A report says of a fenced lane that its fence is under way. The peer of who does that gives
+    /// the connection up by name.
+    AnswerNever,
     /// A rail's: slots are said to be written, and are not. Reports say so.
     SlotUnwritten,
 }

@@ -139,6 +139,10 @@ pub(super) struct Lane {
     /// When its failure was looked at first; 0: not yet. The time of the last progress may be old
     /// when a lane fails between two.
     pub failed_at: Instant,
+    /// What [`Connection::heard`](super::records::Connection::heard) said last since then, and when
+    /// it changed.
+    pub heard_mark: u32,
+    pub heard_at: Instant,
 }
 
 /// What one of several lanes carries, and has carried.
@@ -170,6 +174,8 @@ impl Lane {
         generation: 0,
         ops_in_flight: 0,
         failed_at: Instant(0),
+        heard_mark: 0,
+        heard_at: Instant(0),
     };
 
     /// Whether nothing is in flight on it any more, in either direction.

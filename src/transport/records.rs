@@ -227,6 +227,14 @@ impl Connection {
         self.unexpected.is_empty() && self.ahead.is_empty() && self.canceling.is_none()
     }
 
+    /// Changes with whatever the peer does: what it sends, says, takes in or acknowledges.
+    pub fn heard(&self) -> u32 {
+        let counts = [self.eager_expected, self.taken_through, self.arrived.through()];
+        let acks = [self.credits_through, self.delivered_through, self.peer_groups_through];
+        let sum = counts.iter().chain(&acks).fold(0u32, |sum, count| sum.wrapping_add(count.0));
+        sum.wrapping_add(self.state_seen).wrapping_add(self.report.seen)
+    }
+
     /// A receive whose slot names a cell names it no more.
     pub fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
         self.cells[usize::from(receive.cell)].users -= 1;

@@ -1,7 +1,21 @@
-//! Why a peer's report is not believed.
+//! Whether a peer's report is believed, and why it is not.
 #![forbid(unsafe_code)]
 
+use super::endpoint::Endpoint;
+use crate::base::seq::Seq;
+use crate::fabric::Provider;
+use crate::wire::RAILS_MAX;
+use crate::wire::report::{LaneReport, LaneStatus, Report};
 use core::fmt;
+
+/// Control moves between two reports of an honest peer, at most: it tells of each lane that fails.
+const EPOCHS_MAX: u32 = RAILS_MAX as u32;
+
+/// Generations that a peer may be ahead of us in, of lanes that it dials: one a second for days.
+const GENERATIONS_MAX: u32 = 1 << 20;
+
+/// Receives that no peer keeps for one connection.
+const CREDITS_FAR: i32 = 1 << 20;
 
 /// Why a report is not one that an honest peer writes. Its connection ends with
 /// [`RequestError::Protocol`](super::RequestError::Protocol).
@@ -34,5 +48,54 @@ impl fmt::Display for ReportError {
             ReportError::Through => "its report acknowledges what was never sent",
             ReportError::Stripes => "its report claims stripes that were never written",
         })
+    }
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// Whether an honest peer may say that.
+    pub(super) fn report_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
+        let c = &self.connections[index];
+        if report.lane_count != c.lane_count {
+            return Err(ReportError::Lanes);
+        }
+        let moves = Seq(report.epoch).ahead_of(Seq(c.peer_epoch));
+        if moves.unsigned_abs() > EPOCHS_MAX {
+            return Err(ReportError::Epoch);
+        }
+        for (lane, said) in report.lanes.iter().enumerate() {
+            if lane >= usize::from(c.lane_count) {
+                if *said != LaneReport::default() {
+                    return Err(ReportError::Lanes);
+                }
+                continue;
+            }
+            // one that is absent has had no generation yet; any other has, and not one that would
+            // be ages of redialling away
+            let absent = said.status == LaneStatus::Absent;
+            let ours = self.lane(index, lane as u8).generation;
+            let ahead = said.generation.saturating_sub(ours);
+            if absent != (said.generation == 0) || ahead > GENERATIONS_MAX {
+                return Err(ReportError::Generation);
+            }
+        }
+        let through = Seq(report.delivered_through);
+        let last = through.plus(63u32.saturating_sub(report.delivered_mask.leading_zeros()));
+        let beyond = Seq(report.eager_through).ahead_of(c.eager_number) > 0
+            || through.ahead_of(c.send_number) > 0
+            || (report.delivered_mask != 0 && last.ahead_of(c.send_number) >= 0)
+            || Seq(report.credits_through).ahead_of(c.consumed) > CREDITS_FAR
+            || Seq(report.groups_through).ahead_of(c.group_post) > 0;
+        if beyond { Err(ReportError::Through) } else { self.entries_check(index, report) }
+    }
+
+    fn entries_check(&self, index: usize, report: &Report) -> Result<(), ReportError> {
+        for entry in report.entries() {
+            let send = self.send_by_token(index, entry.token);
+            let posted = send.map_or(u64::MAX, |at| self.sends[at].posted);
+            if entry.arrived & !posted != 0 {
+                return Err(ReportError::Stripes);
+            }
+        }
+        Ok(())
     }
 }

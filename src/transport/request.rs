@@ -118,6 +118,8 @@ pub enum RequestError {
     Canceled,
     /// The peer broke the protocol.
     Protocol,
+    /// The peer gave the connection up, for a reason of its own: its requests ended with that.
+    PeerGaveUp,
     /// The rail failed, with the provider's code.
     Fabric(i32),
     /// The peer's host acknowledged nothing on the connection for too long, although the peer was
@@ -142,6 +144,7 @@ impl core::fmt::Display for RequestError {
             RequestError::Closed => "this side closed the connection",
             RequestError::Canceled => "the request was canceled",
             RequestError::Protocol => "the peer broke the protocol",
+            RequestError::PeerGaveUp => "the peer gave the connection up, and its requests say why",
             RequestError::Fabric(code) => return write!(f, "the rail failed (code {code})"),
             RequestError::Silent => {
                 "the peer's host acknowledged nothing on the connection for too long: packets are \

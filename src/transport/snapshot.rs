@@ -420,6 +420,7 @@ fn failure_number(error: RequestError) -> u32 {
         RequestError::NoAnswer => 8,
         RequestError::Unfenced => 9,
         RequestError::Silent => 10,
+        RequestError::PeerGaveUp => 11,
     }
 }
 

@@ -15,6 +15,7 @@ pub(super) fn ends_connection(outcome: &Outcome) -> bool {
         Err(RequestError::PeerClosed
             | RequestError::PeerDied
             | RequestError::Protocol
+            | RequestError::PeerGaveUp
             | RequestError::RailsLost(_)
             | RequestError::NoAnswer
             | RequestError::Unfenced

@@ -123,7 +123,7 @@ fn honest_reports_are_believed_and_repetitions_ignored() {
 
 #[test]
 fn each_lie_ends_the_connection_by_its_name() {
-    let lies: [(Saying, ReportError); 14] = [
+    let lies: [(Saying, ReportError); 20] = [
         ((KIND_REPORT, 0, |report| report.number = 0), ReportError::Number),
         ((KIND_REPORT, 0, |report| report.number = 2), ReportError::Number),
         ((KIND_REPORT_READ, 1, |_| {}), ReportError::Number),
@@ -138,6 +138,17 @@ fn each_lie_ends_the_connection_by_its_name() {
         ((KIND_REPORT, 0, |report| report.eager_through = 1), ReportError::Through),
         ((KIND_REPORT, 0, |report| report.delivered_through = 1), ReportError::Through),
         ((KIND_REPORT, 0, |report| report.groups_through = 2), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.credits_through = 1 << 30), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.delivered_mask = u64::MAX), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.delivered_mask = 1), ReportError::Through),
+        ((KIND_REPORT, 0, |report| report.lanes[0].generation = 0), ReportError::Generation),
+        ((KIND_REPORT, 0, |report| report.lanes[0].generation = u32::MAX), ReportError::Generation),
+        (
+            (KIND_REPORT, 0, |report| {
+                report.lanes[1] = LaneReport { generation: u32::MAX, status: LaneStatus::Fenced };
+            }),
+            ReportError::Generation,
+        ),
     ];
     for (at, (lie, name)) in lies.into_iter().enumerate() {
         let (error, ended) = said(&[lie]);
