@@ -129,6 +129,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             Span::millis(config.connect_timeout_ms.into()),
             default.handshake_deadline,
         ),
+        interface: None,
     };
     options.limits.check().map_err(|error| match error {
         LimitsError::Connections => XTIE_ERR_CONNECTIONS_MAX,
