@@ -1,0 +1,161 @@
+//! The plugin as NCCL meets it: a harness in C loads the built library and goes through what NCCL
+//! does, in one process or two, with every version's table. Tests named `point_N` are the points of
+//! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
+const RAILS: [&str; 2] = ["shm", "tcp"];
+
+/// The plugin that cargo built along with this test.
+fn plugin() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libcrosstie_nccl.so")
+}
+
+/// The harness, built once.
+fn harness() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness");
+        let built = Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+            .arg(&binary)
+            .arg(Path::new(ROOT).join("tests/harness/harness.c"))
+            .args(["-ldl", "-lpthread"])
+            .output()
+            .expect("a C compiler");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        binary
+    })
+}
+
+/// One scenario with one table over one rail.
+fn play_one(scenario: &str, version: u32, rails: &str) {
+    let said = Command::new(harness())
+        .arg(plugin())
+        .args([&version.to_string(), scenario])
+        .env("CROSSTIE_SOCKET_IFNAME", "lo")
+        .env("CROSSTIE_RAILS", rails)
+        .output()
+        .unwrap();
+    assert!(
+        said.status.success(),
+        "{scenario} with v{version} over {rails}: {}\n{}",
+        said.status,
+        String::from_utf8_lossy(&said.stderr)
+    );
+}
+
+/// One scenario with every table over every rail.
+fn play(scenario: &str) {
+    for rails in RAILS {
+        VERSIONS.into_iter().for_each(|version| play_one(scenario, version, rails));
+    }
+}
+
+/// One that does not talk to anybody.
+fn play_alone(scenario: &str) {
+    VERSIONS.into_iter().for_each(|version| play_one(scenario, version, "shm,tcp"));
+}
+
+fn symbols() -> Vec<String> {
+    let said = Command::new("nm").args(["-D", "--defined-only"]).arg(plugin()).output();
+    let said = String::from_utf8(said.expect("nm").stdout).unwrap();
+    let mut names: Vec<String> =
+        said.lines().map(|line| line.split(' ').skip(1).collect::<Vec<_>>().join(" ")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn point_1_tables_are_data_and_nothing_else_is_visible() {
+    let expected: Vec<String> =
+        ["10", "11", "12", "6", "7", "8", "9"].map(|v| format!("D ncclNetPlugin_v{v}")).into();
+    assert_eq!(symbols(), expected);
+}
+
+#[test]
+fn point_2_properties_write_every_field() {
+    play_alone("properties");
+}
+
+#[test]
+fn point_4_log_has_a_line_for_each_device() {
+    play_alone("lines");
+}
+
+#[test]
+fn point_5_library_is_reloaded_and_leaves_no_thread() {
+    play("reload");
+    let said = Command::new("readelf").arg("-d").arg(plugin()).output().expect("readelf").stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("NODELETE") && said.contains("[libnccl-net-crosstie.so]"), "{said}");
+}
+
+#[test]
+fn point_6_contexts_are_independent() {
+    play("crews");
+}
+
+#[test]
+fn point_7_set_up_never_blocks_when_both_connect_first() {
+    play("bytes");
+}
+
+#[test]
+fn point_8_full_is_null_and_success() {
+    play("full");
+}
+
+#[test]
+fn point_10_sends_match_inside_the_oldest_group() {
+    play("groups");
+}
+
+#[test]
+fn point_10_longer_than_the_receive_is_an_error_by_test() {
+    play("oversize");
+}
+
+#[test]
+fn point_11_many_connections_of_one_communicator() {
+    play("many");
+}
+
+#[test]
+fn point_13_overlapping_memory_on_a_connection_to_itself() {
+    play("loopback");
+}
+
+#[test]
+fn point_14_null_is_closed_and_wrong_arguments_are_told() {
+    play_alone("nulls");
+}
+
+#[test]
+fn point_14_requests_end_with_their_connection() {
+    play("abort_busy");
+}
+
+#[test]
+fn point_14_abandoned_connections_are_given_back() {
+    play("abandoned");
+}
+
+#[test]
+fn point_15_dead_peer_is_a_remote_error_by_test() {
+    play("peer_dies");
+}
+
+#[test]
+fn point_18_slots_are_null_only_where_nccl_allows_it() {
+    play_alone("table");
+}
+
+#[test]
+fn point_19_devices_are_the_same_in_every_process() {
+    play_alone("order");
+}
