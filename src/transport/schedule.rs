@@ -96,7 +96,7 @@ impl Cut {
 /// What one lane has to carry, and how fast it has been.
 ///
 /// Completions are heard of in bursts, so a speed is what was completed within [`WINDOW`] or more
-/// of a time in which the lane never ran out. What a lane takes to get going is no part of that, nor
+/// of a time in which the lane never ran out. What a lane takes to get going is no part of it, nor
 /// the last completions, which may have waited long for their being heard of: those show what the
 /// lane can do at least. What a lane shows that never has enough to carry to be measured is kept
 /// apart, and compared with what others show in the same way.

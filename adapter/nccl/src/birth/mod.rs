@@ -1,8 +1,12 @@
 //! The functions of the tables, each in the file of the version in which it was born. They
-//! translate arguments, field by field, and decide nothing: what they mean stands in [`crate::net`].
+//! translate arguments, field by field, and decide nothing: what they mean stands in
+//! [`crate::net`].
 //!
 //! Each function's contract is NCCL's: pointers are NULL, or valid for what the function's name
 //! says, during the call; objects are those that the same table has handed out.
+
+// Each function's contract is NCCL's, above.
+#![allow(clippy::missing_safety_doc)]
 
 pub mod v10;
 pub mod v11;
@@ -142,4 +146,25 @@ fn int_bytes(bytes: i32) -> Result<u64, Fault> {
 #[inline(always)]
 fn size_bytes(bytes: usize) -> Result<u64, Fault> {
     Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn point_3_panic_is_an_error_and_goes_no_further() {
+        assert_eq!(call(|| panic!("asked for by a test")), result::INTERNAL);
+        assert_eq!(call(|| Err(Fault::Remote)), result::REMOTE);
+        assert_eq!(call(|| Ok(())), result::SUCCESS);
+    }
+
+    #[test]
+    fn faults_keep_their_numbers_and_none_is_in_progress() {
+        for fault in [Fault::System, Fault::Internal, Fault::Argument, Fault::Usage, Fault::Remote]
+        {
+            assert_eq!(Fault::of_code(fault.code()), fault);
+            assert!((1..=6).contains(&fault.code()), "7 would stop NCCL's thread");
+        }
+    }
 }

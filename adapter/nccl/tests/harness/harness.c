@@ -1,6 +1,6 @@
 /* Uses a built plugin as NCCL does: loads it, makes connections on a service thread that polls
- * connect and accept in turn, moves bytes on a progress thread that posts and tests in NCCL's order,
- * with requests and outputs as dirty as NCCL leaves them.
+ * connect and accept in turn, moves bytes on a progress thread that posts and tests in NCCL's
+ * order, with requests and outputs as dirty as NCCL leaves them.
  *
  * usage: harness LIBRARY VERSION SCENARIO. Most scenarios run in two processes. Silent and 0 when
  * all is as it must be. */
@@ -40,8 +40,9 @@ static void log_line(
     if (strcmp(format, "%s")) FAIL("the format is not %%s: %s", format);
     if (!file || !flags || line < 0) FAIL("a log line without its place");
     pthread_mutex_lock(&logged_lock);
-    int more = snprintf(logged + logged_bytes, sizeof logged - logged_bytes, "%d %s\n", level, text);
-    if (more > 0 && logged_bytes + (size_t)more < sizeof logged) logged_bytes += (size_t)more;
+    size_t room = sizeof logged - logged_bytes;
+    int more = snprintf(logged + logged_bytes, room, "%d %s\n", level, text);
+    if (more > 0 && (size_t)more < room) logged_bytes += (size_t)more;
     pthread_mutex_unlock(&logged_lock);
     if (getenv("HARNESS_LOG")) fprintf(stderr, "[%d] %d %s\n", rank, level, text);
 }

@@ -20,7 +20,8 @@ static void bytes(void) {
 /* Every slot is as NCCL wants it: a name, functions, NULL only where it may stand. */
 static void table(void) {
     struct net net = net_load(library, version);
-    int last = version == 6 ? CLOSE_LISTEN : version < 9 ? CONSUMED : version < 11 ? V_DEVICE : SET_ATTR;
+    int last = version == 6 ? CLOSE_LISTEN : version < 9 ? CONSUMED :
+        version < 11 ? V_DEVICE : SET_ATTR;
     CHECK(!strcmp(net.slot[NAME], "crosstie"));
     for (int at = NAME; at <= last; at++) {
         int may = at == REG_DMA_BUF || at == DEVICE_MR || at == CONSUMED || at == V_DEVICE ||
