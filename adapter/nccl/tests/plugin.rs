@@ -24,7 +24,8 @@ fn harness() -> &'static Path {
             .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
             .arg(&binary)
             .arg(Path::new(ROOT).join("tests/harness/harness.c"))
-            .args(["-ldl", "-lpthread"])
+            // its allocator takes the plugin's calls, too
+            .args(["-rdynamic", "-ldl", "-lpthread"])
             .output()
             .expect("a C compiler");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -32,10 +33,34 @@ fn harness() -> &'static Path {
     })
 }
 
+/// The harness with the plugin inside, linked as the README says.
+fn harness_with_plugin() -> PathBuf {
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness-static");
+    let packaging = Path::new(ROOT).join("../../packaging");
+    let flags = |name| std::fs::read_to_string(packaging.join(name)).unwrap();
+    let (symbols, libraries) = (flags("nccl-symbols"), flags("native-libs"));
+    let built = Command::new("cc")
+        .args(["-std=c11", "-O1", "-o"])
+        .arg(&binary)
+        .arg(Path::new(ROOT).join("tests/harness/harness.c"))
+        .args(symbols.split_whitespace())
+        .arg(plugin().with_extension("a"))
+        .arg("-Wl,--gc-sections")
+        .args(libraries.split_whitespace())
+        .output()
+        .expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    binary
+}
+
 /// One scenario with one table over one rail.
 fn play_one(scenario: &str, version: u32, rails: &str) {
-    let said = Command::new(harness())
-        .arg(plugin())
+    play_with(harness(), &plugin(), scenario, version, rails);
+}
+
+fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
+    let said = Command::new(harness)
+        .arg(plugin)
         .args([&version.to_string(), scenario])
         .env("CROSSTIE_SOCKET_IFNAME", "lo")
         .env("CROSSTIE_RAILS", rails)
@@ -158,4 +183,32 @@ fn point_18_slots_are_null_only_where_nccl_allows_it() {
 #[test]
 fn point_19_devices_are_the_same_in_every_process() {
     play_alone("order");
+}
+
+#[test]
+fn point_12_data_path_allocates_nothing() {
+    play("no_alloc");
+}
+
+#[test]
+fn point_21_strangers_at_the_port_are_ignored() {
+    VERSIONS.into_iter().for_each(|version| play_one("strangers", version, "tcp"));
+}
+
+#[test]
+fn point_22_threads_keep_the_affinity_and_forks_are_refused() {
+    play("affinity_and_fork");
+}
+
+#[test]
+fn mistaken_layout_of_v8_is_read_shifted_and_ours_is_not() {
+    play_one("mistaken", 8, "shm");
+}
+
+#[test]
+fn plugin_is_found_in_the_program_that_it_is_linked_into() {
+    let harness = harness_with_plugin();
+    for version in VERSIONS {
+        play_with(&harness, Path::new(""), "bytes", version, "shm");
+    }
 }

@@ -6,7 +6,7 @@ use super::room::Room;
 use super::{Context, Fault, context, device, locked, log};
 use crate::abi::HANDLE_BYTES_MAX;
 use crosstie::connect::ListenerId;
-use crosstie::host::{Attempt, ConnectError};
+use crosstie::host::{AcceptError, Attempt, ConnectError};
 use crosstie::wire::handle::HANDLE_BYTES;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -2,11 +2,13 @@
  * connect and accept in turn, moves bytes on a progress thread that posts and tests in NCCL's
  * order, with requests and outputs as dirty as NCCL leaves them.
  *
- * usage: harness LIBRARY VERSION SCENARIO. Most scenarios run in two processes. Silent and 0 when
+ * usage: harness LIBRARY VERSION SCENARIO; an empty LIBRARY is this program itself. Most scenarios run in two processes. Silent and 0 when
  * all is as it must be. */
 #define _GNU_SOURCE
 #include "net.h"
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +25,35 @@
 static const char *library;
 static int version, rank, peer_socket;
 static pid_t peer_process;
+
+/* ---- what is allocated ---- */
+
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+
+static __thread int counting;
+static int allocations;
+
+void *malloc(size_t bytes) {
+    allocations += counting;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    allocations += counting;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *place, size_t bytes) {
+    allocations += counting;
+    return __libc_realloc(place, bytes);
+}
+
+int posix_memalign(void **place, size_t align, size_t bytes) {
+    allocations += counting;
+    *place = __libc_memalign(align, bytes);
+    return *place ? 0 : 12;
+}
 
 /* ---- what was logged ---- */
 

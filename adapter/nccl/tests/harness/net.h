@@ -38,7 +38,9 @@ struct net {
 #define CALL(net, at, type) ((int(*) type)(net)->slot[at])
 
 static inline struct net net_load(const char *library, int version) {
-    struct net net = {version, dlopen(library, RTLD_NOW | RTLD_LOCAL), NULL, NULL};
+    /* as NCCL_NET_PLUGIN=STATIC_PLUGIN: the tables are looked up in the program */
+    const char *path = *library ? library : NULL;
+    struct net net = {version, dlopen(path, RTLD_NOW | RTLD_LOCAL), NULL, NULL};
     if (!net.library) FAIL("%s", dlerror());
     char symbol[32];
     snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%d", version);

@@ -486,10 +486,141 @@ static void lines(void) {
     OK(net_finalize(&net));
 }
 
+/* What NCCL reads from properties that were written as a widespread plugin's own header lays them
+ * out, which calls itself v8: every number behind the kinds of memory is that of its neighbour. */
+static void mistaken(void) {
+    struct {
+        const char *name, *pci;
+        uint64_t guid;
+        int pointers, speed, port;
+        float latency;
+        int comms, recvs, type, type_version;
+        uint64_t p2p_bytes;
+    } theirs = {"mlx5_0", NULL, 7, 1, 100000, 1, 2.5f, 1024, 1, 0, 0, 1u << 30};
+    CHECK(sizeof theirs == 64);
+    struct seen seen = seen_of(8, (unsigned char *)&theirs);
+    CHECK(seen.global == 100000 && seen.speed == 1 && seen.recvs == 0);
+    CHECK(seen.comms == 1 && seen.type == 0 && seen.type_version == 1 << 30);
+    int latency = 0;
+    memcpy(&latency, &theirs.latency, sizeof latency);
+    CHECK(seen.port == latency);
+    /* and from ours */
+    struct net net = started();
+    unsigned char raw[192];
+    OK(net_properties(&net, 0, raw));
+    seen = seen_of(version, raw);
+    CHECK(seen.global == 0 && seen.speed >= 10 && seen.port < 65536 && seen.recvs == GROUP);
+    OK(net_finalize(&net));
+}
+
+/* The data path allocates nothing, once its connection stands. */
+static void no_alloc(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { ROOM = 1 << 18 };
+    unsigned char *memory = malloc(2 * ROOM);
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory + ROOM, ROOM, HOST_MEMORY, &out));
+    meet();
+    for (int round = 0; round < 400; round++) {
+        size_t bytes = round % 3 == 0 ? ROOM : round % 3 == 1 ? 100 : 0;
+        int recv_done = 0, send_done = 0, size = 0;
+        counting = round >= 10;
+        void *recv = recv_one(&net, pair.recv, memory, ROOM, 1, in);
+        void *send = send_one(&net, pair.send, memory + ROOM, bytes, 1, out);
+        while (!recv_done || !send_done) {
+            if (!recv_done) OK(net_test(&net, recv, &recv_done, &size));
+            if (!send_done) OK(net_test(&net, send, &send_done, NULL));
+        }
+        counting = 0;
+        CHECK((size_t)size == bytes);
+    }
+    if (allocations) FAIL("%d allocations on the data path", allocations);
+    /* set-up may allocate, and is counted: the plugin's calls come here */
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    counting = 1;
+    OK(net_listen(&net, 0, handle, &listener));
+    counting = 0;
+    CHECK(allocations > 0);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* Somebody who is no peer talks to the port of a handle: he is ignored, and the peer served. */
+static void strangers(void) {
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    /* three addresses of 20 bytes: family, a spare byte, port, address */
+    unsigned char *address = handle + 48;
+    while (address < handle + 108 && *address != 4) address += 20;
+    CHECK(*address == 4);
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    to.sin_port = htons((uint16_t)(address[2] | address[3] << 8));
+    memcpy(&to.sin_addr, address + 4, 4);
+    int socket_fd[20];
+    for (int i = 0; i < 20; i++) {
+        socket_fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(!connect(socket_fd[i], (struct sockaddr *)&to, sizeof to));
+        if (i % 2) CHECK(send(socket_fd[i], "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) == 18);
+    }
+    void *comm = STALE;
+    for (int i = 0; i < 1000; i++) {
+        OK(net_accept(&net, listener, &comm, NULL));
+        CHECK(!comm);
+    }
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 30);
+    meet();
+    for (int i = 0; i < 20; i++) close(socket_fd[i]);
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* Helper threads run where the thread that made the connection may; a forked child is refused. */
+static void affinity_and_fork(void) {
+    cpu_set_t one, its;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one));
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL, *comm = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    CHECK(threads() > 1);
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        if (entry->d_name[0] == '.') continue;
+        CHECK(!sched_getaffinity(atoi(entry->d_name), sizeof its, &its));
+        CHECK(CPU_EQUAL(&one, &its));
+    }
+    closedir(tasks);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        int refused = net_accept(&net, listener, &comm, NULL) == USAGE;
+        _exit(refused && net_listen(&net, 0, handle, &comm) == USAGE ? 0 : 1);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
-    {"lines", 0, lines}, {NULL, 0, NULL},
+    {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
+    {"strangers", 1, strangers}, {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };
