@@ -59,10 +59,12 @@ fn play_one(scenario: &str, version: u32, rails: &str) {
 }
 
 fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
+    // with whatever else there is, where several devices are wanted
+    let interfaces = if scenario == "numbering" { "lo,eth,en" } else { "lo" };
     let said = Command::new(harness)
         .arg(plugin)
         .args([&version.to_string(), scenario])
-        .env("CROSSTIE_SOCKET_IFNAME", "lo")
+        .env("CROSSTIE_SOCKET_IFNAME", interfaces)
         .env("CROSSTIE_RAILS", rails)
         .output()
         .unwrap();
@@ -188,6 +190,11 @@ fn point_19_devices_are_the_same_in_every_process() {
 #[test]
 fn point_12_data_path_allocates_nothing() {
     play("no_alloc");
+}
+
+#[test]
+fn point_20_peers_number_their_devices_as_they_like() {
+    play("numbering");
 }
 
 #[test]

@@ -61,7 +61,9 @@ fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Opens the plugin once more. The first looks for devices, and says one line for each.
 pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
     let mut state = state();
-    log::set(logger);
+    if logger.is_some() || state.uses == 0 {
+        log::set(logger);
+    }
     if state.uses == 0 {
         let devices = device::survey()?;
         if state.devices != devices {

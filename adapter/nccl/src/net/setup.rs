@@ -64,7 +64,11 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     let found = locked(&LISTENERS).all.get(&listener).map(Arc::clone);
     let listener = found.ok_or(Fault::Argument)?;
     let accepted = listener.room.shared().accept(listener.id);
-    let Some(connection) = accepted.map_err(|_| Fault::Internal)? else { return Ok(None) };
+    let accepted = accepted.map_err(|error| match error {
+        AcceptError::Stale => Fault::Argument,
+        AcceptError::Forked => Fault::Usage,
+    })?;
+    let Some(connection) = accepted else { return Ok(None) };
     let room = Arc::clone(&listener.room);
     Ok(Some(Comm::new(room, connection, listener.device, Way::Receive)))
 }

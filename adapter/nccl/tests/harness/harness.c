@@ -2,8 +2,8 @@
  * connect and accept in turn, moves bytes on a progress thread that posts and tests in NCCL's
  * order, with requests and outputs as dirty as NCCL leaves them.
  *
- * usage: harness LIBRARY VERSION SCENARIO; an empty LIBRARY is this program itself. Most scenarios run in two processes. Silent and 0 when
- * all is as it must be. */
+ * usage: harness LIBRARY VERSION SCENARIO; an empty LIBRARY is this program itself. Most scenarios
+ * run in two processes. Silent and 0 when all is as it must be. */
 #define _GNU_SOURCE
 #include "net.h"
 #include <arpa/inet.h>

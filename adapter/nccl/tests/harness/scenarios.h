@@ -482,7 +482,28 @@ static void lines(void) {
     /* without a logger nothing is said, and nothing breaks */
     struct net second = net_load(library, version);
     OK(net_init(&second, NULL));
+    /* and the first is still told */
+    unsigned char handle[HANDLE] = {0};
+    void *comm = NULL;
+    CHECK(net_connect(&net, 0, handle, &comm, NULL) == ARGUMENT);
+    pthread_mutex_lock(&logged_lock);
+    CHECK(strstr(logged, "2 NET/crosstie"));
+    pthread_mutex_unlock(&logged_lock);
     OK(net_finalize(&second));
+    OK(net_finalize(&net));
+}
+
+/* Peers that number their devices otherwise, or have others: what matters stands in the handle. */
+static void numbering(void) {
+    struct net net = started();
+    int count = 0;
+    OK(net_devices(&net, &count));
+    for (int round = 0; round < 2; round++) {
+        struct pair pair = cross(&net, (rank + round) % count);
+        exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 22);
+        meet();
+        part(&net, pair);
+    }
     OK(net_finalize(&net));
 }
 
@@ -622,5 +643,6 @@ static const struct scenario SCENARIOS[] = {
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
-    {"strangers", 1, strangers}, {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
+    {"strangers", 1, strangers}, {"numbering", 1, numbering},
+    {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };
