@@ -219,3 +219,13 @@ fn plugin_is_found_in_the_program_that_it_is_linked_into() {
         play_with(&harness, Path::new(""), "bytes", version, "shm");
     }
 }
+
+#[test]
+fn point_14_closing_does_not_wait_for_a_stopped_peer() {
+    play("peer_stops");
+}
+
+#[test]
+fn point_23_settings_are_read_at_init_and_logged() {
+    play_alone("settings");
+}

@@ -11,6 +11,11 @@ use std::path::{Path, PathBuf};
 /// What NCCL assumes where the driver does not say how fast an interface is, in Mbit/s.
 const SPEED_MBPS_DEFAULT: i32 = 10_000;
 
+/// What NCCL's users choose interfaces by, where [`CHOICE`] is not set.
+pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
+/// What ours do.
+const CHOICE: &str = "CROSSTIE_SOCKET_IFNAME";
+
 /// A device. Lives as long as the process, because NCCL keeps pointers to its texts.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Device {
@@ -30,7 +35,7 @@ pub struct Device {
 
 /// The devices of this host, in an order that is the same in all of its processes.
 pub fn survey() -> Result<Vec<Device>, Fault> {
-    let choice = ["CROSSTIE_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+    let choice = [CHOICE, NCCL_CHOICE]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|text| !text.trim().is_empty()));
     match local_addresses(choice.as_deref().unwrap_or("")) {

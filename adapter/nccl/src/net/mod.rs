@@ -18,6 +18,7 @@ pub mod setup;
 pub use fault::Fault;
 
 use crate::abi::Logger;
+use crosstie::host::settings::SETTINGS;
 use device::Device;
 use room::Rooms;
 use std::collections::BTreeMap;
@@ -80,14 +81,24 @@ pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
 fn line(number: usize, device: &Device) -> String {
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     format!(
-        "device {number} is {}: {} Mbit/s, PCI {}, {} on other hosts, shared memory on this one \
-         (crosstie {})",
+        "device {number} is {}: {} Mbit/s, PCI {}, {} on other hosts, shared memory on this one; \
+         crosstie {}, {}",
         text(device.name),
         device.speed_mbps,
         device.pci_path.map_or("none".into(), text),
         device.interface.map_or("nobody", |_| "TCP"),
         env!("CARGO_PKG_VERSION"),
+        settings(),
     )
+}
+
+/// The variables that are set, with what they are set to.
+fn settings() -> String {
+    let names = SETTINGS.iter().map(|setting| setting.name).chain([device::NCCL_CHOICE]);
+    let set: Vec<String> = names
+        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))
+        .collect();
+    if set.is_empty() { "settings as by default".into() } else { set.join(" ") }
 }
 
 /// Opens the plugin once more, for a communicator; its number.

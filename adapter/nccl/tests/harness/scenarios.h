@@ -389,6 +389,32 @@ static void peer_dies(void) {
     OK(net_finalize(&net));
 }
 
+/* The peer is stopped, not dead: closing with all kinds of requests outstanding does not wait for
+ * it, and finalize ends. */
+static void peer_stops(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { ROOM = 200000 };
+    unsigned char *memory = calloc(1, ROOM);
+    void *in = NULL, *out = NULL, *request = NULL;
+    OK(net_reg(&net, pair.recv, memory, ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, ROOM, HOST_MEMORY, &out));
+    recv_one(&net, pair.recv, memory, ROOM, 1, in);
+    meet();
+    if (rank == 1) for (;;) pause();
+    CHECK(!kill(peer_process, SIGSTOP));
+    for (int i = 0; i < 40; i++)
+        OK(net_isend(&net, pair.send, memory, i % 2 ? ROOM : 500, 1, out, &request));
+    int done = 77;
+    for (int i = 0; i < 1000 && request; i++) OK(net_test(&net, request, &done, NULL));
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+    CHECK(!kill(peer_process, SIGKILL));
+}
+
 /* Half-open connections are dropped without a word, listeners closed that nobody came to, one
  * listener taken by several: finalize gives all back, and no thread is left. */
 static void abandoned(void) {
@@ -637,10 +663,25 @@ static void affinity_and_fork(void) {
     OK(net_finalize(&net));
 }
 
+/* NCCL's variable chooses where ours is not set; what is set stands in the log. */
+static void settings(void) {
+    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME"));
+    CHECK(!setenv("NCCL_SOCKET_IFNAME", "=lo", 1));
+    struct net net = started();
+    unsigned char raw[192];
+    int count = 0;
+    OK(net_devices(&net, &count));
+    OK(net_properties(&net, 0, raw));
+    CHECK(count == 1 && !strcmp(seen_of(version, raw).name, "lo"));
+    CHECK(strstr(logged, "CROSSTIE_RAILS=shm,tcp") && strstr(logged, "NCCL_SOCKET_IFNAME==lo"));
+    OK(net_finalize(&net));
+}
+
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
+    {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
