@@ -57,6 +57,15 @@ fn see_off(room: &Room, connection: Handle) {
     }
 }
 
+/// Makes progress for a moment, until `enough`; whether it was. For what has ended, and waits for
+/// nothing but to be looked at.
+pub fn settle(comm: &Comm, enough: impl Fn() -> bool) -> bool {
+    (0..STEPS).any(|_| {
+        comm.room.enter().endpoint().progress();
+        enough()
+    })
+}
+
 /// Ends the requests of a connection at once, until `enough`; whether it was.
 pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
     let start = Instant::now();

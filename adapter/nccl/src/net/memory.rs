@@ -36,8 +36,8 @@ pub fn deregister(comm: &Comm, memory: Handle) -> Result<(), Fault> {
         Err(DeregisterError::Stale) => return Err(Fault::Argument),
         Err(DeregisterError::Fabric(_)) => return Err(Fault::System),
     }
-    let forgotten = close::stop(comm, || comm.room.shared().deregister(memory).is_ok());
-    if !forgotten {
+    let forget = || comm.room.shared().deregister(memory).is_ok();
+    if !close::settle(comm, forget) && !close::stop(comm, forget) {
         log::warn("memory of a connection is still in use: a rail cannot be fenced");
         return Err(Fault::System);
     }

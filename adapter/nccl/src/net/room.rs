@@ -24,6 +24,21 @@ const PLACES: usize = 32;
 /// connection, and the user's.
 const REGIONS_MAX: u32 = 4096;
 
+fn options(device: &Device) -> Options {
+    Options {
+        device: DeviceKind::Host,
+        limits: Limits {
+            connections_max: CONNECTIONS_MAX,
+            requests_max: crate::net::comm::REQUESTS as u32,
+            regions_max: REGIONS_MAX,
+            ..Options::default().limits
+        },
+        heap_bytes: Bytes::ZERO,
+        interface: device.interface,
+        ..Options::default()
+    }
+}
+
 /// An open endpoint.
 pub struct Room {
     /// Beside the endpoint in its block; used without the lock.
@@ -42,18 +57,7 @@ unsafe impl Sync for Room {}
 
 impl Room {
     fn open(device: &Device) -> Result<Room, Fault> {
-        let options = Options {
-            device: DeviceKind::Host,
-            limits: Limits {
-                connections_max: CONNECTIONS_MAX,
-                requests_max: crate::net::comm::REQUESTS as u32,
-                regions_max: REGIONS_MAX,
-                ..Options::default().limits
-            },
-            heap_bytes: Bytes::ZERO,
-            interface: device.interface,
-            ..Options::default()
-        };
+        let options = options(device);
         let mut block = HeapBlock::new(options.bytes());
         // SAFETY: the block is aligned to a line, as long as told, and the room's until it has
         // closed the endpoint (`drop`); its memory does not move with it. `shared` is used through
@@ -142,4 +146,17 @@ fn thread_number() -> usize {
     // without a destructor, which would have to run when the thread ends
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_takes_what_the_decision_says() {
+        for device in crate::net::device::survey().unwrap() {
+            let bytes = options(&device).bytes();
+            assert!((4_500_000..5_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
+        }
+    }
 }
