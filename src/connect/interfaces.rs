@@ -43,6 +43,13 @@ impl InterfaceName {
     }
 }
 
+impl InterfaceName {
+    /// The choice that allows this interface alone.
+    pub fn exact_choice(&self) -> String {
+        std::format!("={}", self.as_str())
+    }
+}
+
 impl fmt::Debug for InterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
