@@ -152,17 +152,10 @@ static void handle_gathered(xtie_handle *handle)
     *handle = both[0];
 }
 
-// Accepts another rank, or ends the program when one is gone: it may have been refused.
-static xtie_connection *accept_rank(xtie_listener *listener)
+// Ends the program when another rank is gone: it may have been refused.
+static void ranks_look(void)
 {
-    xtie_connection *from = NULL;
-    CHECK(xtie_listener_accept(endpoint, listener, &from));
-    while (from == NULL) {
-        launch_look(&launch);
-        pause_now_and_then();
-        CHECK(xtie_listener_accept(endpoint, listener, &from));
-    }
-    return from;
+    launch_look(&launch);
 }
 
 static void listen_on(const char *path, int fd)
@@ -177,7 +170,7 @@ static void listen_on(const char *path, int fd)
         handle_write(&handle, path);
     else
         handle_send(&handle, fd);
-    connection = accept_rank(listener);
+    connection = accept_looking(listener, ranks_look);
     CHECK(xtie_listener_close(endpoint, listener));
     run(0);
     // The last message said that the other side has everything, and this one too.

@@ -50,15 +50,26 @@ static inline void pause_now_and_then(void)
         sched_yield();
 }
 
-static inline xtie_connection *accept_one(xtie_listener *listener)
+// Accepts a connection; look is called while there is none.
+static inline xtie_connection *accept_looking(xtie_listener *listener, void (*look)(void))
 {
     xtie_connection *connection = NULL;
     CHECK(xtie_listener_accept(endpoint, listener, &connection));
     while (connection == NULL) {
+        look();
         pause_now_and_then();
         CHECK(xtie_listener_accept(endpoint, listener, &connection));
     }
     return connection;
+}
+
+static inline void look_nowhere(void)
+{
+}
+
+static inline xtie_connection *accept_one(xtie_listener *listener)
+{
+    return accept_looking(listener, look_nowhere);
 }
 
 static inline xtie_connection *connect_one(const xtie_handle *handle)

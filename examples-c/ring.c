@@ -40,17 +40,10 @@ static void endpoint_open(void)
     target = source + WINDOW * BYTES_MAX;
 }
 
-// Accepts another rank, or ends the program when one is gone: it may have been refused.
-static xtie_connection *accept_rank(xtie_listener *listener)
+// Ends the program when another rank is gone: it may have been refused.
+static void ranks_look(void)
 {
-    xtie_connection *from = NULL;
-    CHECK(xtie_listener_accept(endpoint, listener, &from));
-    while (from == NULL) {
-        launch_look(&launch);
-        pause_now_and_then();
-        CHECK(xtie_listener_accept(endpoint, listener, &from));
-    }
-    return from;
+    launch_look(&launch);
 }
 
 // Every rank shows its handle to all, connects to the next one, and accepts the one before.
@@ -62,7 +55,7 @@ static void ring_close(void)
     CHECK(xtie_endpoint_listen(endpoint, &mine, &listener));
     launch_gather(&launch, &mine, sizeof mine, handles);
     next = connect_one(&handles[(launch.rank + 1) % launch.size]);
-    previous = accept_rank(listener);
+    previous = accept_looking(listener, ranks_look);
     CHECK(xtie_listener_close(endpoint, listener));
 }
 

@@ -6,26 +6,12 @@
 
 mod host_support;
 
-use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
-use crosstie::transport::rail::LaneState;
-use crosstie::transport::{LaneView, RequestError, RequestId, SubmitError};
+use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::flow::Flow;
+use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Random, Watch, small, wait_both};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What the environment says of rails is a process's, and each pair wants two processors.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Two endpoints with one connection, which they use.
-struct Pair {
-    a: Node,
-    b: Node,
-    to_b: Handle,
-    to_a: Handle,
-    _alone: MutexGuard<'static, ()>,
-}
 
 /// One way in which a socket dies.
 #[derive(Copy, Clone, Debug)]
@@ -54,69 +40,15 @@ fn open(rails_max: u32, wish: u32) -> Node {
 impl Pair {
     /// Of endpoints with these limits and wishes, connected, all rails in use.
     fn new(rails_max: [u32; 2], wish: [u32; 2], rails: u8) -> Pair {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut a = open(rails_max[0], wish[0]);
-        let mut b = open(rails_max[1], wish[1]);
-        let (to_b, to_a) = host_support::joined(&mut a, &mut b);
-        let mut pair = Pair { a, b, to_b, to_a, _alone };
-        pair.hello();
-        assert!(pair.view(0, rails).is_none(), "more than {rails} rails");
-        pair.all_up(rails);
-        pair
+        let alone = alone();
+        let a = open(rails_max[0], wish[0]);
+        let b = open(rails_max[1], wish[1]);
+        Pair::of(alone, a, b, rails)
     }
 
     fn alike(rails: u8) -> Pair {
         let rails_max = u32::from(rails).next_power_of_two();
         Pair::new([rails_max; 2], [rails.into(); 2], rails)
-    }
-
-    /// A message each way.
-    fn hello(&mut self) {
-        for turn in [false, true] {
-            let Pair { a, b, to_b, to_a, .. } = self;
-            let (from, to, near, far) =
-                if turn { (b, a, *to_a, *to_b) } else { (a, b, *to_b, *to_a) };
-            let (out, into) =
-                (Memory::new(from, Place::Private, 64), Memory::new(to, Place::Private, 64));
-            out.fill(0, 64, 7);
-            let receive = to.irecv(far, &[into.incoming(0, 64, 3)]).unwrap();
-            let send = from.isend(near, out.outgoing(0, 64, 3)).unwrap();
-            assert_eq!(wait_both(to, from, receive).result, Ok(()));
-            assert_eq!(wait_both(from, to, send).result, Ok(()));
-            into.verify(0, 64, 7);
-            out.release(from);
-            into.release(to);
-        }
-    }
-
-    fn side(&self, side: usize) -> (&Node, Handle) {
-        if side == 0 { (&self.a, self.to_b) } else { (&self.b, self.to_a) }
-    }
-
-    fn view(&self, side: usize, lane: u8) -> Option<LaneView> {
-        let (node, connection) = self.side(side);
-        node.lane_view(connection, lane)
-    }
-
-    fn views(&self, lane: u8) -> [LaneView; 2] {
-        [0, 1].map(|side| self.view(side, lane).expect("a rail"))
-    }
-
-    fn progress(&mut self) {
-        self.a.progress();
-        self.b.progress();
-    }
-
-    fn is_up(&self, lane: u8) -> bool {
-        self.views(lane).iter().all(|view| view.state == LaneState::Up)
-    }
-
-    fn all_up(&mut self, rails: u8) {
-        let watch = Watch::start();
-        while !(0..rails).all(|lane| self.is_up(lane)) {
-            self.progress();
-            watch.look("all rails");
-        }
     }
 
     /// Breaks a rail at one side.
@@ -146,30 +78,6 @@ impl Pair {
         (lane, generation)
     }
 
-    fn flows(&self) -> [Flow; 2] {
-        [0, 1].map(|side| {
-            let (node, connection) = self.side(side);
-            Flow::new(node, connection, Place::Private)
-        })
-    }
-
-    fn step(&mut self, flows: &mut [Flow; 2]) {
-        flows[0].step(&mut self.a);
-        flows[1].step(&mut self.b);
-        let errors = [&flows[0], &flows[1]].map(|flow| (flow.refused, flow.errors.clone()));
-        assert!(!flows.iter().any(Flow::failed), "{errors:?}");
-    }
-
-    /// Lets messages flow until each side has received so many more.
-    fn flow(&mut self, flows: &mut [Flow; 2], more: u64) {
-        let goal = [0, 1].map(|side: usize| flows[side].received + more);
-        let watch = Watch::start();
-        while flows[0].received < goal[0] || flows[1].received < goal[1] {
-            self.step(flows);
-            watch.look("messages");
-        }
-    }
-
     /// Lets messages flow until a rail is in use again on both sides, and carries bytes both ways.
     fn flow_until_back(&mut self, flows: &mut [Flow; 2], lane: u8, generation: u32) {
         let watch = Watch::start();
@@ -195,7 +103,7 @@ impl Pair {
 #[test]
 fn killed_rail_costs_no_message_and_comes_back_and_carries_bytes() {
     let mut pair = Pair::alike(2);
-    let mut flows = pair.flows();
+    let mut flows = pair.flows(Place::Private);
     pair.flow(&mut flows, 8);
     let mut kills = [0; 2];
     for blow in BLOWS {
@@ -381,7 +289,7 @@ fn close_while_a_rail_dies_is_a_close() {
 #[test]
 fn rails_killed_during_another_failover_lose_nothing() {
     let mut pair = Pair::alike(4);
-    let mut flows = pair.flows();
+    let mut flows = pair.flows(Place::Private);
     pair.flow(&mut flows, 8);
     let mut random = Random(0x5eed_0400);
     for round in 0..12u64 {
@@ -406,7 +314,7 @@ fn rails_killed_during_another_failover_lose_nothing() {
 fn all_rails_killed_at_once_come_back_in_time_or_end_everything_by_name() {
     for (round, blow) in BLOWS.into_iter().enumerate() {
         let mut pair = Pair::alike(2);
-        let mut flows = pair.flows();
+        let mut flows = pair.flows(Place::Private);
         pair.flow(&mut flows, 8);
         let goal = [0, 1].map(|side: usize| flows[side].received + 100);
         (0..2).for_each(|lane| pair.kill(round % 2, lane, blow));
@@ -461,7 +369,7 @@ fn sides_of_different_limits_and_wishes_agree_on_the_rails_that_both_have() {
         ([4, 4], [3, 4], 3),
     ] {
         let mut pair = Pair::new(rails_max, wish, rails);
-        let mut flows = pair.flows();
+        let mut flows = pair.flows(Place::Private);
         pair.flow(&mut flows, 8);
         if rails > 1 {
             let generation = pair.views(1)[0].generation;

@@ -12,16 +12,10 @@ use crosstie::host::log::{Level, sink_set};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{LaneView, RequestError, SubmitError};
 use host_support::flow::Flow;
+use host_support::pair::{Pair, alone};
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Random, Watch, small, wait_both};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What the environment says of rails is a process's.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Mutex, PoisonError};
 
 fn set(name: &str, value: &str) {
     // SAFETY: whoever reads the environment does it through the same lock of the standard library;
@@ -44,76 +38,17 @@ fn open(rails: &str, rails_max: u32, tcp_rails: u32) -> Node {
     Node::open(&options)
 }
 
-/// Two endpoints with one connection, which they use.
-struct Pair {
-    a: Node,
-    b: Node,
-    to_b: Handle,
-    to_a: Handle,
-    _alone: MutexGuard<'static, ()>,
-}
-
 impl Pair {
     /// Of endpoints with these rails and limits, connected, all of so many rails in use.
     fn new(rails: [&str; 2], rails_max: [u32; 2], tcp_rails: [u32; 2], lanes: u8) -> Pair {
-        let _alone = alone();
-        let mut a = open(rails[0], rails_max[0], tcp_rails[0]);
-        let mut b = open(rails[1], rails_max[1], tcp_rails[1]);
-        let (to_b, to_a) = host_support::joined(&mut a, &mut b);
-        let mut pair = Pair { a, b, to_b, to_a, _alone };
-        pair.hello();
-        assert!(pair.view(0, lanes).is_none(), "more than {lanes} rails");
-        let watch = Watch::start();
-        while !(0..lanes).all(|lane| pair.is_up(lane)) {
-            pair.progress();
-            watch.look("all rails");
-        }
-        pair
+        let alone = alone();
+        let a = open(rails[0], rails_max[0], tcp_rails[0]);
+        let b = open(rails[1], rails_max[1], tcp_rails[1]);
+        Pair::of(alone, a, b, lanes)
     }
 
     fn both() -> Pair {
         Pair::new(["shm+tcp"; 2], [2; 2], [1; 2], 2)
-    }
-
-    /// A message each way.
-    fn hello(&mut self) {
-        for turn in [false, true] {
-            let Pair { a, b, to_b, to_a, .. } = self;
-            let (from, to, near, far) =
-                if turn { (b, a, *to_a, *to_b) } else { (a, b, *to_b, *to_a) };
-            let (out, into) =
-                (Memory::new(from, Place::Private, 64), Memory::new(to, Place::Private, 64));
-            out.fill(0, 64, 7);
-            let receive = to.irecv(far, &[into.incoming(0, 64, 3)]).unwrap();
-            let send = from.isend(near, out.outgoing(0, 64, 3)).unwrap();
-            assert_eq!(wait_both(to, from, receive).result, Ok(()));
-            assert_eq!(wait_both(from, to, send).result, Ok(()));
-            into.verify(0, 64, 7);
-            out.release(from);
-            into.release(to);
-        }
-    }
-
-    fn side(&self, side: usize) -> (&Node, Handle) {
-        if side == 0 { (&self.a, self.to_b) } else { (&self.b, self.to_a) }
-    }
-
-    fn view(&self, side: usize, lane: u8) -> Option<LaneView> {
-        let (node, connection) = self.side(side);
-        node.lane_view(connection, lane)
-    }
-
-    fn views(&self, lane: u8) -> [LaneView; 2] {
-        [0, 1].map(|side| self.view(side, lane).expect("a rail"))
-    }
-
-    fn is_up(&self, lane: u8) -> bool {
-        self.views(lane).iter().all(|view| view.state == LaneState::Up)
-    }
-
-    fn progress(&mut self) {
-        self.a.progress();
-        self.b.progress();
     }
 
     /// Breaks a rail at one side: the socket behind the library's back, the rings by a word.
@@ -130,45 +65,6 @@ impl Pair {
         let fd = node.lane_socket(connection, lane).expect("a rail in use");
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) }, 0);
-    }
-
-    fn flows(&self, place: Place) -> [Flow; 2] {
-        [0, 1].map(|side| {
-            let (node, connection) = self.side(side);
-            Flow::new(node, connection, place)
-        })
-    }
-
-    fn step(&mut self, flows: &mut [Flow; 2]) {
-        flows[0].step(&mut self.a);
-        flows[1].step(&mut self.b);
-        let errors = [&flows[0], &flows[1]].map(|flow| (flow.refused, flow.errors.clone()));
-        assert!(!flows.iter().any(Flow::failed), "{errors:?}");
-    }
-
-    /// Lets messages flow until each side has received so many more.
-    fn flow(&mut self, flows: &mut [Flow; 2], more: u64) {
-        let goal = [0, 1].map(|side: usize| flows[side].received + more);
-        self.flow_until(flows, "messages", |_, flows| {
-            flows[0].received >= goal[0] && flows[1].received >= goal[1]
-        });
-    }
-
-    fn flow_until(
-        &mut self,
-        flows: &mut [Flow; 2],
-        what: &str,
-        over: impl Fn(&Pair, &[Flow; 2]) -> bool,
-    ) {
-        let watch = Watch::start();
-        while !over(self, flows) {
-            self.step(flows);
-            watch.look(what);
-        }
-    }
-
-    fn bytes(&self, lane: u8) -> [u64; 2] {
-        self.views(lane).map(|view| view.stats.bytes)
     }
 
     fn rails(&mut self) -> [Option<ConnectionRail>; 2] {

@@ -1,17 +1,19 @@
 //! Requests that do not end, between two real processes: each class of `doc/stalls.md` is named by
 //! itself, once, with who owes what.
 
+#[path = "common/black_hole.rs"]
+mod black_hole;
 mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::connect::ListenerId;
 use crosstie::host::endpoint::Closing;
-use crosstie::host::{DeviceKind, Options, log};
+use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{Limits, RequestError, RequestId};
 use host_support::roles::{self, Process};
+use host_support::stalled;
 use host_support::{Memory, Node, Place, Watch, small};
 use std::process::Command;
-use std::sync::{Mutex, Once};
 
 /// How old a request is when it is reported.
 const STALL_MS: &str = "300";
@@ -32,17 +34,8 @@ const SEND_LONG: u64 = 6;
 #[cfg(feature = "proof")]
 const PLANT: u64 = 7;
 
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (name, value) in [("CROSSTIE_STALL_MS", STALL_MS), ("CROSSTIE_TCP_RAILS", "2")] {
-            // SAFETY: every test begins here, before anything reads the environment.
-            unsafe { std::env::set_var(name, value) };
-        }
-        log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
-    });
+    stalled::listen(&[("CROSSTIE_STALL_MS", STALL_MS), ("CROSSTIE_TCP_RAILS", "2")]);
 }
 
 fn options(device: DeviceKind, rails_max: u32) -> Options {
@@ -103,14 +96,7 @@ fn deafen() {
         path.to_string_lossy().starts_with("socket:") && is_tcp(*fd)
     };
     let fd = (3..256).filter(socket).max().expect("a data stream");
-    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // "return 0"
-    let mut filters = [drop_all];
-    let program = libc::sock_fprog { len: 1, filter: filters.as_mut_ptr() };
-    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: a whole program, which the kernel copies.
-    let rc = unsafe { libc::setsockopt(fd, level, option, (&raw const program).cast(), length) };
-    assert_eq!(rc, 0);
+    black_hole::black_hole(fd);
 }
 
 /// Whether a socket is a connected one of TCP.
@@ -177,9 +163,7 @@ impl Pair {
 
     /// The sentences about this pair so far.
     fn said(&self) -> Vec<String> {
-        let pid = format!("(pid {})", self.other.id());
-        let said = SAID.lock().unwrap();
-        said.iter().filter(|t| t.contains(&pid) && t.starts_with("stalled")).cloned().collect()
+        stalled::said_of(&self.other)
     }
 
     /// Makes progress until something is said of a stall.
@@ -383,12 +367,11 @@ fn endpoint_on_itself_reports_too() {
     let watch = Watch::start();
     loop {
         node.progress();
-        let said = SAID.lock().unwrap();
+        let said = stalled::said();
         if let Some(text) = said.iter().find(|text| text.contains("from this endpoint itself")) {
             assert!(text.contains(": wrong tag: the peer owes tag 5"), "{text}");
             return;
         }
-        drop(said);
         watch.look("a sentence");
     }
 }

@@ -4,12 +4,12 @@
 mod host_support;
 
 use crosstie::base::slab::Handle;
-use crosstie::host::{DeviceKind, Options, log};
+use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Limits, RequestError, RequestId};
 use host_support::roles::{self, Process};
+use host_support::stalled;
 use host_support::{Memory, Node, Place, Watch, small};
-use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// More than the kernel keeps of a stream whose reader is stopped.
@@ -23,17 +23,8 @@ const MUCH_LATER: Duration = Duration::from_millis(3_000);
 /// and the time after which it counts as stalled.
 const SOON: Duration = Duration::from_millis(400);
 
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (name, value) in SETTINGS {
-            // SAFETY: every test begins here, before anything reads the environment.
-            unsafe { std::env::set_var(name, value) };
-        }
-        log::sink_set(Some((|_, _, text| SAID.lock().unwrap().push(text.into()), 0)));
-    });
+    stalled::listen(&SETTINGS);
 }
 
 fn options() -> Options {
@@ -129,9 +120,7 @@ impl Pair {
 
     /// The sentences about this pair so far.
     fn said(&self) -> Vec<String> {
-        let pid = format!("(pid {})", self.other.id());
-        let said = SAID.lock().unwrap();
-        said.iter().filter(|t| t.contains(&pid) && t.starts_with("stalled")).cloned().collect()
+        stalled::said_of(&self.other)
     }
 }
 

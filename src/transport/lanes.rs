@@ -426,7 +426,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// what had come on them is taken in: the connection ends with the last.
     pub fn connection_gone(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let c = &mut self.connections[connection.as_usize()];
-        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && c.lost.is_none() {
+        let waits = c.lost.is_none() || cause != DownCause::Closed;
+        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && waits {
             c.peer_down = true;
             c.lost = Some(cause);
             return;
@@ -434,16 +435,10 @@ impl<P: Provider> Endpoint<'_, P> {
         self.connection_lost(connection, cause);
     }
 
-    /// A connection's peer is gone: the connection ends, if it has several lanes when the last of
-    /// them has.
+    /// A connection's peer is gone, and nothing more of it is to come: the connection ends.
     fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let index = connection.as_usize();
-        let c = &mut self.connections[index];
-        c.peer_down = true;
-        if P::SEVERAL_LANES && c.fails_over() && c.up != 0 && cause != DownCause::Closed {
-            c.lost = Some(cause);
-            return;
-        }
+        self.connections[index].peer_down = true;
         let error = match cause {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,

@@ -5,7 +5,9 @@
 pub mod deny;
 pub mod exchange;
 pub mod flow;
+pub mod pair;
 pub mod roles;
+pub mod stalled;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::slab::Handle;

@@ -1,0 +1,125 @@
+//! Two endpoints of this process with one connection of several rails, over which messages flow.
+
+use super::flow::Flow;
+use super::{Memory, Node, Place, Watch, wait_both};
+use crosstie::base::slab::Handle;
+use crosstie::transport::LaneView;
+use crosstie::transport::rail::LaneState;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the environment says of rails is a process's, and each pair wants two processors.
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Two endpoints with one connection, which they use.
+pub struct Pair {
+    pub a: Node,
+    pub b: Node,
+    pub to_b: Handle,
+    pub to_a: Handle,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Pair {
+    /// Connects two endpoints, and waits until all of so many rails are in use. `alone`: since
+    /// before they were opened.
+    pub fn of(alone: MutexGuard<'static, ()>, mut a: Node, mut b: Node, rails: u8) -> Pair {
+        let (to_b, to_a) = super::joined(&mut a, &mut b);
+        let mut pair = Pair { a, b, to_b, to_a, _alone: alone };
+        pair.hello();
+        assert!(pair.view(0, rails).is_none(), "more than {rails} rails");
+        pair.all_up(rails);
+        pair
+    }
+
+    /// A message each way.
+    pub fn hello(&mut self) {
+        for turn in [false, true] {
+            let Pair { a, b, to_b, to_a, .. } = self;
+            let (from, to, near, far) =
+                if turn { (b, a, *to_a, *to_b) } else { (a, b, *to_b, *to_a) };
+            let (out, into) =
+                (Memory::new(from, Place::Private, 64), Memory::new(to, Place::Private, 64));
+            out.fill(0, 64, 7);
+            let receive = to.irecv(far, &[into.incoming(0, 64, 3)]).unwrap();
+            let send = from.isend(near, out.outgoing(0, 64, 3)).unwrap();
+            assert_eq!(wait_both(to, from, receive).result, Ok(()));
+            assert_eq!(wait_both(from, to, send).result, Ok(()));
+            into.verify(0, 64, 7);
+            out.release(from);
+            into.release(to);
+        }
+    }
+
+    pub fn side(&self, side: usize) -> (&Node, Handle) {
+        if side == 0 { (&self.a, self.to_b) } else { (&self.b, self.to_a) }
+    }
+
+    pub fn view(&self, side: usize, lane: u8) -> Option<LaneView> {
+        let (node, connection) = self.side(side);
+        node.lane_view(connection, lane)
+    }
+
+    pub fn views(&self, lane: u8) -> [LaneView; 2] {
+        [0, 1].map(|side| self.view(side, lane).expect("a rail"))
+    }
+
+    pub fn is_up(&self, lane: u8) -> bool {
+        self.views(lane).iter().all(|view| view.state == LaneState::Up)
+    }
+
+    pub fn progress(&mut self) {
+        self.a.progress();
+        self.b.progress();
+    }
+
+    pub fn all_up(&mut self, rails: u8) {
+        let watch = Watch::start();
+        while !(0..rails).all(|lane| self.is_up(lane)) {
+            self.progress();
+            watch.look("all rails");
+        }
+    }
+
+    pub fn flows(&self, place: Place) -> [Flow; 2] {
+        [0, 1].map(|side| {
+            let (node, connection) = self.side(side);
+            Flow::new(node, connection, place)
+        })
+    }
+
+    pub fn step(&mut self, flows: &mut [Flow; 2]) {
+        flows[0].step(&mut self.a);
+        flows[1].step(&mut self.b);
+        let errors = [&flows[0], &flows[1]].map(|flow| (flow.refused, flow.errors.clone()));
+        assert!(!flows.iter().any(Flow::failed), "{errors:?}");
+    }
+
+    /// Lets messages flow until each side has received so many more.
+    pub fn flow(&mut self, flows: &mut [Flow; 2], more: u64) {
+        let goal = [0, 1].map(|side: usize| flows[side].received + more);
+        self.flow_until(flows, "messages", |_, flows| {
+            flows[0].received >= goal[0] && flows[1].received >= goal[1]
+        });
+    }
+
+    pub fn flow_until(
+        &mut self,
+        flows: &mut [Flow; 2],
+        what: &str,
+        over: impl Fn(&Pair, &[Flow; 2]) -> bool,
+    ) {
+        let watch = Watch::start();
+        while !over(self, flows) {
+            self.step(flows);
+            watch.look(what);
+        }
+    }
+
+    pub fn bytes(&self, lane: u8) -> [u64; 2] {
+        self.views(lane).map(|view| view.stats.bytes)
+    }
+}
