@@ -120,8 +120,8 @@ impl Endpoint {
             return Err(OpenError::Storage);
         }
         let mut environment = settings::apply(&mut options);
-        if let Some(name) = options.interface {
-            environment.socket_ifname = Some(name.exact_choice());
+        if let Some(choice) = options.interfaces.exact_choice() {
+            environment.socket_ifname = Some(choice);
         }
         options.check()?;
         let options = options.effective();

@@ -11,7 +11,7 @@ use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
-use crate::connect::interfaces::InterfaceName;
+use crate::connect::interfaces::{AddressFamily, Interfaces};
 use crate::provider::{loopback, mixed, shm, tcp};
 use crate::transport::Limits;
 
@@ -33,9 +33,11 @@ pub struct Options {
     pub heap_bytes: Bytes,
     /// How long a peer may take to answer a connect.
     pub handshake_deadline: Span,
-    /// The one interface that other hosts reach the endpoint by; `None`: those that
+    /// The interfaces that other hosts reach the endpoint by; none: those that
     /// `CROSSTIE_SOCKET_IFNAME` chooses.
-    pub interface: Option<InterfaceName>,
+    pub interfaces: Interfaces,
+    /// Of which family their addresses are.
+    pub family: AddressFamily,
 }
 
 impl Default for Options {
@@ -48,7 +50,8 @@ impl Default for Options {
             write_ring_bytes: 32 << 10,
             heap_bytes: Bytes(64 << 30),
             handshake_deadline: Span::millis(10_000),
-            interface: None,
+            interfaces: Interfaces::NONE,
+            family: AddressFamily::Any,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! visible outside.
 //!
 //! Slots that NCCL allows to be NULL, and for which there is nothing to do, are: memory of GPUs,
-//! handles for devices that unpack messages, devices of several interfaces, hints.
+//! and handles for devices that unpack messages.
 
 // The names of the tables are NCCL's.
 #![allow(non_upper_case_globals)]
@@ -114,7 +114,7 @@ pub static ncclNetPlugin_v9: NetV9 = NetV9 {
     close_listen: v6::close_listen,
     get_device_mr: None,
     irecv_consumed: None,
-    make_v_device: None,
+    make_v_device: Some(v9::make_v_device),
 };
 
 /// For NCCL's that know version 10.
@@ -139,7 +139,7 @@ pub static ncclNetPlugin_v10: NetV10 = NetV10 {
     close_listen: v6::close_listen,
     get_device_mr: None,
     irecv_consumed: None,
-    make_v_device: None,
+    make_v_device: Some(v9::make_v_device),
 };
 
 /// For NCCL's that know version 11.
@@ -164,9 +164,9 @@ pub static ncclNetPlugin_v11: NetV11 = NetV11 {
     close_listen: v6::close_listen,
     get_device_mr: None,
     irecv_consumed: None,
-    make_v_device: None,
+    make_v_device: Some(v9::make_v_device),
     finalize: v11::finalize,
-    set_net_attr: None,
+    set_net_attr: Some(v11::set_net_attr),
 };
 
 /// For NCCL's that know version 12.
@@ -191,7 +191,7 @@ pub static ncclNetPlugin_v12: NetV12 = NetV12 {
     close_listen: v6::close_listen,
     get_device_mr: None,
     irecv_consumed: None,
-    make_v_device: None,
+    make_v_device: Some(v12::make_v_device),
     finalize: v11::finalize,
-    set_net_attr: None,
+    set_net_attr: Some(v11::set_net_attr),
 };

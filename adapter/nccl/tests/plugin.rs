@@ -2,6 +2,9 @@
 //! does, in one process or two, with every version's table. Tests named `point_N` are the points of
 //! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
 
+mod hosts;
+
+use hosts::Hosts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -61,16 +64,37 @@ fn play_one(scenario: &str, version: u32, rails: &str) {
 fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
     // with whatever else there is, where several devices are wanted
     let interfaces = if scenario == "numbering" { "lo,eth,en" } else { "lo" };
+    let environment = [("CROSSTIE_SOCKET_IFNAME", interfaces), ("CROSSTIE_RAILS", rails)];
+    play_in(&environment, harness, plugin, scenario, version);
+}
+
+/// One scenario between two hosts, over TCP by all that joins them.
+fn play_between(hosts: &Hosts, scenario: &str, version: u32) {
+    let names = hosts.names();
+    let environment = [
+        ("HARNESS_HOSTS", names.as_str()),
+        ("CROSSTIE_SOCKET_IFNAME", "eth"),
+        ("CROSSTIE_RAILS", "tcp"),
+    ];
+    play_in(&environment, harness(), &plugin(), scenario, version);
+}
+
+fn play_in(
+    environment: &[(&str, &str)],
+    harness: &Path,
+    plugin: &Path,
+    scenario: &str,
+    version: u32,
+) {
     let said = Command::new(harness)
         .arg(plugin)
         .args([&version.to_string(), scenario])
-        .env("CROSSTIE_SOCKET_IFNAME", interfaces)
-        .env("CROSSTIE_RAILS", rails)
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
     assert!(
         said.status.success(),
-        "{scenario} with v{version} over {rails}: {}\n{}",
+        "{scenario} with v{version}, {environment:?}: {}\n{}",
         said.status,
         String::from_utf8_lossy(&said.stderr)
     );
@@ -228,4 +252,66 @@ fn point_14_closing_does_not_wait_for_a_stopped_peer() {
 #[test]
 fn point_23_settings_are_read_at_init_and_logged() {
     play_alone("settings");
+}
+
+/// Those that make devices of several.
+const FUSING: [u32; 4] = [9, 10, 11, 12];
+
+#[test]
+fn device_of_several_interfaces_has_a_rail_on_each() {
+    let Some(hosts) = Hosts::wired("device_of_several_interfaces_has_a_rail_on_each", 8) else {
+        return;
+    };
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused", version));
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
+}
+
+#[test]
+fn devices_that_cannot_be_made_are_refused() {
+    FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
+}
+
+#[test]
+fn hosts_without_a_common_subnet_are_told_so() {
+    let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
+        return;
+    };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_subnet", version));
+}
+
+#[test]
+fn point_18_hints_are_taken() {
+    [11, 12].into_iter().for_each(|version| play_one("hints", version, "shm"));
+}
+
+#[test]
+fn profiler_is_told_of_each_message_that_has_a_parent() {
+    for rails in RAILS {
+        [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));
+    }
+}
+
+#[test]
+fn stalled_receive_is_a_warning_in_the_log() {
+    play("stalled");
+}
+
+#[test]
+fn bytes_of_a_connection_are_told_when_it_is_closed() {
+    play("counters");
+}
+
+#[test]
+fn limit_of_descriptors_is_named_with_its_value() {
+    play_alone("descriptors");
+}
+
+#[test]
+fn handle_of_another_version_says_which_side_to_upgrade() {
+    play_alone("versions");
+}
+
+#[test]
+fn family_of_addresses_is_as_nccl_says() {
+    VERSIONS.into_iter().for_each(|version| play_one("family", version, "tcp"));
 }

@@ -2,11 +2,14 @@
 
 use super::{v6, v9};
 use crate::abi::table::Pointer;
-use crate::abi::{CommConfig, DeviceHandle, Logger, ProfilerCallback, Rc};
+use crate::abi::{CommConfig, DeviceHandle, Logger, ProfilerCallback, Rc, result};
+use crate::net::comm::Request;
+use crate::net::profile;
 use core::ffi::c_int;
 
 /// Opens the plugin.
-pub unsafe extern "C" fn init(logger: Option<Logger>, _profiler: Option<ProfilerCallback>) -> Rc {
+pub unsafe extern "C" fn init(logger: Option<Logger>, profiler: Option<ProfilerCallback>) -> Rc {
+    profile::set(profiler);
     // SAFETY: the same contract.
     unsafe { v6::init(logger) }
 }
@@ -31,11 +34,16 @@ pub unsafe extern "C" fn isend(
     size: usize,
     tag: c_int,
     handle: Pointer,
-    _profiled: Pointer,
+    parent: Pointer,
     out: *mut Pointer,
 ) -> Rc {
     // SAFETY: the same contract.
-    unsafe { v9::isend(of, data, size, tag, handle, out) }
+    let rc = unsafe { v9::isend(of, data, size, tag, handle, out) };
+    if !parent.is_null() && rc == result::SUCCESS {
+        // SAFETY: sent, so `out` was written; `parent` is the profiler's.
+        unsafe { profiled(*out, parent, true, size) };
+    }
+    rc
 }
 
 /// Receives a group of messages.
@@ -47,9 +55,35 @@ pub unsafe extern "C" fn irecv(
     sizes: *mut usize,
     tags: *mut c_int,
     handles: *mut Pointer,
-    _profiled: *mut Pointer,
+    parents: *mut Pointer,
     out: *mut Pointer,
 ) -> Rc {
     // SAFETY: the same contract.
-    unsafe { v9::irecv(of, count, data, sizes, tags, handles, out) }
+    let rc = unsafe { v9::irecv(of, count, data, sizes, tags, handles, out) };
+    if parents.is_null() || rc != result::SUCCESS {
+        return rc;
+    }
+    for at in 0..count as usize {
+        // SAFETY: received, so `count` was sound and `out` was written; the arrays have `count`
+        // entries.
+        let (parent, size) = unsafe { (*parents.add(at), *sizes.add(at)) };
+        if !parent.is_null() {
+            // SAFETY: as above; `parent` is the profiler's.
+            unsafe { profiled(*out, parent, false, size) };
+        }
+    }
+    rc
+}
+
+/// Begins an event, where a request was made.
+///
+/// # Safety
+/// - `request` is NULL or was given by isend or irecv just now, `parent` is the profiler's.
+#[cold]
+unsafe fn profiled(request: Pointer, parent: Pointer, is_send: bool, bytes: usize) {
+    // SAFETY: NULL or a request by this function's contract.
+    if let Some(request) = unsafe { request.cast::<Request>().as_ref() } {
+        // SAFETY: by this function's contract.
+        unsafe { request.spans().begin(parent, is_send, bytes as u64) };
+    }
 }

@@ -8,9 +8,10 @@ use super::{call, named, number, write};
 use crate::abi::props::PropsV11;
 use crate::abi::table::Pointer;
 use crate::abi::{
-    CommConfig, DeviceHandle, Logger, NET_BYTES_MAX, PTR_HOST, ProfilerCallback, Rc, VPropsV9,
+    CommConfig, DeviceHandle, Logger, NET_BYTES_MAX, NetAttr, PTR_HOST, ProfilerCallback, Rc,
+    VPropsV9, result,
 };
-use crate::net::{self, Fault};
+use crate::net::{self, Fault, profile};
 use core::ffi::c_int;
 use core::ptr::null;
 
@@ -23,9 +24,10 @@ pub unsafe extern "C" fn init(
     _communicator: u64,
     _config: *const CommConfig,
     logger: Option<Logger>,
-    _profiler: Option<ProfilerCallback>,
+    profiler: Option<ProfilerCallback>,
 ) -> Rc {
     call(|| {
+        profile::set(profiler);
         if out.is_null() {
             return Err(Fault::Argument);
         }
@@ -39,6 +41,7 @@ pub unsafe extern "C" fn init(
 pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV11) -> Rc {
     call(|| {
         let (_, device) = net::device(number)?;
+        let (count, devices) = device.members.array();
         let props = PropsV11 {
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
@@ -53,7 +56,7 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV11) -> Rc
             max_recvs: RECVS_MAX,
             net_device_type: DEVICE_TYPE_HOST,
             net_device_version: DEVICE_VERSION_NONE,
-            v_props: VPropsV9 { count: 1, devices: [number, 0, 0, 0] },
+            v_props: VPropsV9 { count, devices },
             max_p2p_bytes: NET_BYTES_MAX,
             max_coll_bytes: NET_BYTES_MAX,
             max_multi_request_size: MULTI_REQUEST_MAX,
@@ -84,6 +87,11 @@ pub unsafe extern "C" fn connect(
 ) -> Rc {
     // SAFETY: this function's contract is that of the call.
     call(|| unsafe { v6::connect_of(number(context), device, handle, out) })
+}
+
+/// Takes hints, which are for networks that are shared out: those of a socket are not.
+pub unsafe extern "C" fn set_net_attr(_context: Pointer, _hints: *mut NetAttr) -> Rc {
+    result::SUCCESS
 }
 
 /// Ends a communicator's context.

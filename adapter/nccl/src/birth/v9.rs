@@ -7,7 +7,7 @@ use super::{Group, call, memory, size_bytes, write};
 use crate::abi::props::PropsV9;
 use crate::abi::table::Pointer;
 use crate::abi::{NET_BYTES_MAX, PTR_HOST, Rc, VPropsV9};
-use crate::net;
+use crate::net::{self, Fault};
 use core::ffi::c_int;
 use core::ptr::null;
 use crosstie::transport::Outgoing;
@@ -19,6 +19,7 @@ pub const FORCE_FLUSH: c_int = 0;
 pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV9) -> Rc {
     call(|| {
         let (_, device) = net::device(number)?;
+        let (count, devices) = device.members.array();
         let props = PropsV9 {
             name: device.name.as_ptr(),
             pci_path: device.pci_path.map_or(null(), |path| path.as_ptr()),
@@ -33,13 +34,41 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV9) -> Rc 
             max_recvs: RECVS_MAX,
             net_device_type: DEVICE_TYPE_HOST,
             net_device_version: DEVICE_VERSION_NONE,
-            v_props: VPropsV9 { count: 1, devices: [number, 0, 0, 0] },
+            v_props: VPropsV9 { count, devices },
             max_p2p_bytes: NET_BYTES_MAX,
             max_coll_bytes: NET_BYTES_MAX,
         };
         // SAFETY: NULL, or properties of NCCL's.
         unsafe { write(out, props) }
     })
+}
+
+/// Makes one device of several.
+pub unsafe extern "C" fn make_v_device(out: *mut c_int, props: *mut VPropsV9) -> Rc {
+    call(|| {
+        // SAFETY: NULL, or NCCL's.
+        let props = unsafe { props.as_ref() }.ok_or(Fault::Argument)?;
+        // SAFETY: NULL, or an `int` of NCCL's.
+        unsafe { write_fused(out, props.count, &props.devices) }
+    })
+}
+
+/// Makes one device of the first `count` of `devices`.
+///
+/// # Safety
+/// - `out` is NULL, or valid for a write.
+pub(super) unsafe fn write_fused(
+    out: *mut c_int,
+    count: c_int,
+    devices: &[c_int],
+) -> Result<(), Fault> {
+    let members = usize::try_from(count).ok().and_then(|count| devices.get(..count));
+    if out.is_null() {
+        return Err(Fault::Argument);
+    }
+    let number = net::fuse(members.ok_or(Fault::Argument)?)?;
+    // SAFETY: by this function's contract.
+    unsafe { write(out, number) }
 }
 
 /// Sends a message.

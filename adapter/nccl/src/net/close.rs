@@ -24,6 +24,7 @@ static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
 /// Closes a connection; its outstanding requests are gone with it.
 pub fn close(comm: Box<Comm>) {
+    comm.farewell();
     let (room, connection) = (Arc::clone(&comm.room), comm.connection);
     drop(comm);
     if (0..STEPS).any(|_| step(&room, connection)) {

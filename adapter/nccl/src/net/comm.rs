@@ -3,11 +3,15 @@
 //! A request is a pointer to one of the connection's places for requests, which never move. All
 //! that changes in them changes under the lock of the connection's room.
 
-use super::device::Device;
+use super::device::{Device, MEMBERS_MAX};
+use super::profile::Spans;
 use super::room::{Entered, Room};
 use super::{Fault, log};
 use crosstie::base::slab::Handle;
-use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::transport::{
+    Incoming, LaneView, Outcome, Outgoing, RequestError, RequestId, SubmitError,
+};
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -34,6 +38,9 @@ pub struct Request {
     id: AtomicU64,
     /// How it failed, as NCCL's number; 0: not.
     fault: AtomicI32,
+    /// What the profiler is to be told of its end; touched by the thread alone that submits and
+    /// tests.
+    spans: Spans,
 }
 
 /// A connection.
@@ -51,6 +58,9 @@ pub struct Comm {
     next: AtomicU64,
     /// Whether its failure was logged.
     told: AtomicBool,
+    /// Messages that have ended well, and their bytes.
+    messages: AtomicU64,
+    bytes: AtomicU64,
     requests: Box<[Request]>,
 }
 
@@ -69,6 +79,7 @@ impl Comm {
             comm: AtomicPtr::new(null_mut()),
             id: AtomicU64::new(0),
             fault: AtomicI32::new(0),
+            spans: Spans::default(),
         };
         Box::new(Comm {
             room,
@@ -78,6 +89,8 @@ impl Comm {
             free: AtomicU64::new(u64::MAX),
             next: AtomicU64::new(0),
             told: AtomicBool::new(false),
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             requests: (0..REQUESTS).map(request).collect(),
         })
     }
@@ -158,6 +171,41 @@ impl Comm {
         log::warn(&format!("{name}: {what} {peer} failed: {error:?}{ending}"));
     }
 
+    fn count(&self, outcome: &Outcome) {
+        let lengths = &outcome.lengths[..usize::from(outcome.count)];
+        let (messages, bytes) = (lengths.len() as u64, lengths.iter().sum::<u64>());
+        self.messages.store(self.messages.load(ORDER) + messages, ORDER);
+        self.bytes.store(self.bytes.load(ORDER) + bytes, ORDER);
+    }
+
+    /// Ends what the profiler waits for, and says what went over the connection, and over which of
+    /// its rails: for who wants to know whether this network was used.
+    pub fn farewell(&self) {
+        self.requests.iter().for_each(|request| request.spans.end());
+        let mut entered = self.room.enter();
+        let name = self.device.name.to_string_lossy();
+        let (messages, bytes) = (self.messages.load(ORDER), self.bytes.load(ORDER));
+        let what = match self.way {
+            Way::Send => "sent to",
+            Way::Receive => "received from",
+        };
+        let views: Vec<_> = (0..MEMBERS_MAX as u32)
+            .map_while(|rail| entered.endpoint().rail_view(self.connection, rail).ok().flatten())
+            .collect();
+        let over = |(at, (view, over)): (usize, &(LaneView, ConnectionRail))| match self.way {
+            Way::Send if views.len() > 1 => {
+                format!("rail {at} {over:?} {} bytes in stripes", view.stats.bytes)
+            }
+            // all of it, or what the sender knows
+            Way::Send | Way::Receive => format!("rail {at} {over:?}"),
+        };
+        let rails: Vec<String> = views.iter().enumerate().map(over).collect();
+        drop(entered);
+        let (peer, _) = self.peer();
+        let rails = rails.join(", ");
+        log::info(&format!("{name}: {bytes} bytes {what} {peer} in {messages} messages; {rails}"));
+    }
+
     fn peer(&self) -> (String, String) {
         let mut text = [0; 128];
         let shared = self.room.shared();
@@ -179,6 +227,23 @@ impl Request {
     /// - its connection is not closed.
     #[inline]
     pub unsafe fn test(&self) -> Result<Option<Outcome>, Fault> {
+        // SAFETY: this function's contract.
+        let tested = unsafe { self.look() };
+        if !matches!(tested, Ok(None)) {
+            self.spans.end();
+        }
+        tested
+    }
+
+    /// Begins events of the profiler.
+    pub fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// # Safety
+    /// - its connection is not closed.
+    #[inline(always)]
+    unsafe fn look(&self) -> Result<Option<Outcome>, Fault> {
         // SAFETY: the connection stands (this function's contract) where it stood in `submitted`,
         // which has handed the request out.
         let comm = unsafe { self.comm.load(ORDER).as_ref() }.ok_or(Fault::Argument)?;
@@ -197,6 +262,7 @@ impl Request {
                 self.id.store(0, ORDER);
                 self.release(comm);
                 outcome.result.map_err(|error| self.failed(comm, error))?;
+                comm.count(&outcome);
                 Ok(Some(outcome))
             }
             // the connection was closed, and its number is another's

@@ -4,7 +4,10 @@
 
 use super::Fault;
 use super::log;
-use crosstie::connect::interfaces::{InterfaceAddress, InterfaceName, local_addresses};
+use crosstie::connect::interfaces::{
+    AddressFamily, InterfaceAddress, Interfaces, local_addresses_of,
+};
+use crosstie::wire::RAILS_MAX;
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
@@ -15,14 +18,20 @@ const SPEED_MBPS_DEFAULT: i32 = 10_000;
 pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
 /// What ours do.
 const CHOICE: &str = "CROSSTIE_SOCKET_IFNAME";
+/// By which they choose addresses: `AF_INET` or `AF_INET6`.
+pub const NCCL_FAMILY: &str = "NCCL_SOCKET_FAMILY";
+/// Physical devices that one is made of at most, by its rails.
+pub const MEMBERS_MAX: usize = RAILS_MAX;
 
 /// A device. Lives as long as the process, because NCCL keeps pointers to its texts.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Device {
-    /// Its name: the interface's.
+    /// Its name: the interface's; of several `+` stands between them.
     pub name: &'static CStr,
-    /// The interface; `None`: there is none, and shared memory is all.
-    pub interface: Option<InterfaceName>,
+    /// The interfaces; none: shared memory is all.
+    pub interfaces: Interfaces,
+    /// The numbers of the physical devices that it is made of: of one of these its own.
+    pub members: Members,
     /// Its PCI function, resolved.
     pub pci_path: Option<&'static CStr>,
     /// Names the chip: functions of one chip have the same.
@@ -33,12 +42,83 @@ pub struct Device {
     pub port: i32,
 }
 
+/// Numbers of devices.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Members {
+    all: [i32; MEMBERS_MAX],
+    count: usize,
+}
+
+impl Members {
+    /// These; `None`: there are none, too many, or one of them twice.
+    pub fn of(numbers: &[i32]) -> Option<Members> {
+        let twice = |(at, number): (usize, &i32)| numbers[..at].contains(number);
+        if numbers.is_empty() || numbers.len() > MEMBERS_MAX {
+            return None;
+        }
+        if numbers.iter().enumerate().any(twice) {
+            return None;
+        }
+        let mut all = [0; MEMBERS_MAX];
+        all[..numbers.len()].copy_from_slice(numbers);
+        Some(Members { all, count: numbers.len() })
+    }
+
+    /// As an array of `N` and how many of it count; what has no place is left out.
+    pub fn array<const N: usize>(&self) -> (i32, [i32; N]) {
+        let count = self.count.min(N);
+        let mut array = [0; N];
+        array[..count].copy_from_slice(&self.all[..count]);
+        (count as i32, array)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// One device of several physical ones; `None`: they have more interfaces than a connection has
+/// rails, or one of them has none.
+pub fn fused(members: Members, devices: &[&'static Device]) -> Option<Device> {
+    let (first, _) = devices.split_first()?;
+    let mut interfaces = Interfaces::NONE;
+    for device in devices {
+        device.interfaces.iter().next()?;
+        interfaces = interfaces.with(&device.interfaces)?;
+    }
+    let names: Vec<_> = devices.iter().map(|device| device.name.to_string_lossy()).collect();
+    let speed = devices.iter().fold(0, |sum: i32, it| sum.saturating_add(it.speed_mbps));
+    Some(Device {
+        name: kept(&names.join("+")),
+        interfaces,
+        members,
+        speed_mbps: speed,
+        ..(*first).clone()
+    })
+}
+
+/// The addresses that [`NCCL_FAMILY`] allows.
+pub fn family() -> AddressFamily {
+    match std::env::var(NCCL_FAMILY).as_deref() {
+        Ok("AF_INET") => AddressFamily::V4,
+        Ok("AF_INET6") => AddressFamily::V6,
+        Ok(_) | Err(_) => AddressFamily::Any,
+    }
+}
+
 /// The devices of this host, in an order that is the same in all of its processes.
 pub fn survey() -> Result<Vec<Device>, Fault> {
     let choice = [CHOICE, NCCL_CHOICE]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|text| !text.trim().is_empty()));
-    match local_addresses(choice.as_deref().unwrap_or("")) {
+    if let Ok(text) = std::env::var(NCCL_FAMILY)
+        && family() == AddressFamily::Any
+        && !text.is_empty()
+    {
+        log::warn(&format!("{NCCL_FAMILY}={text} is ignored: it may be AF_INET or AF_INET6"));
+    }
+    match local_addresses_of(family(), choice.as_deref().unwrap_or("")) {
         Ok(addresses) => Ok(of_addresses(&addresses)),
         Err(error) => {
             log::warn(&format!("{error}: peers of this host alone can be reached"));
@@ -50,21 +130,23 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
 fn of_addresses(addresses: &[InterfaceAddress]) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for address in addresses {
-        if devices.iter().all(|device| device.interface != Some(address.name)) {
-            devices.push(of_interface(address));
+        let its = Interfaces::one(address.name);
+        if devices.iter().all(|device| device.interfaces != its) {
+            devices.push(of_interface(address, devices.len()));
         }
     }
     devices
 }
 
-fn of_interface(address: &InterfaceAddress) -> Device {
+fn of_interface(address: &InterfaceAddress, number: usize) -> Device {
     let name = address.name.as_str();
     let folder = Path::new("/sys/class/net").join(name);
     let pci = pci_function(&folder.join("device"));
     let speed = i32::try_from(address.speed_mbit_s).unwrap_or(i32::MAX);
     Device {
         name: kept(name),
-        interface: Some(address.name),
+        interfaces: Interfaces::one(address.name),
+        members: own(number),
         pci_path: pci.as_ref().and_then(|path| path.to_str()).map(kept),
         guid: guid(pci.as_deref().and_then(Path::to_str), name),
         speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
@@ -72,10 +154,17 @@ fn of_interface(address: &InterfaceAddress) -> Device {
     }
 }
 
+fn own(number: usize) -> Members {
+    let mut all = [0; MEMBERS_MAX];
+    all[0] = number as i32;
+    Members { all, count: 1 }
+}
+
 fn without_interface() -> Device {
     Device {
         name: c"shm",
-        interface: None,
+        interfaces: Interfaces::NONE,
+        members: own(0),
         pci_path: None,
         guid: guid(None, "shm"),
         speed_mbps: SPEED_MBPS_DEFAULT,

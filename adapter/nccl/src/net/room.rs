@@ -6,7 +6,7 @@
 //! also under tables that know of no communicators. A room is opened when the first connection
 //! wants it, and closed with its last.
 
-use super::device::Device;
+use super::device::{Device, family};
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
@@ -24,6 +24,12 @@ const PLACES: usize = 32;
 /// connection, and the user's.
 const REGIONS_MAX: u32 = 4096;
 
+/// A rail for each interface, in steps that endpoints come in; one to spare where there is one.
+fn rails(device: &Device) -> u32 {
+    let members = device.members.count() as u32;
+    members.next_power_of_two().max(Options::default().limits.rails_max)
+}
+
 fn options(device: &Device) -> Options {
     Options {
         device: DeviceKind::Host,
@@ -31,10 +37,11 @@ fn options(device: &Device) -> Options {
             connections_max: CONNECTIONS_MAX,
             requests_max: crate::net::comm::REQUESTS as u32,
             regions_max: REGIONS_MAX,
-            ..Options::default().limits
+            rails_max: rails(device),
         },
         heap_bytes: Bytes::ZERO,
-        interface: device.interface,
+        interfaces: device.interfaces,
+        family: family(),
         ..Options::default()
     }
 }

@@ -48,7 +48,7 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
     let (place, device) = device(number)?;
     let room = context(of)?.rooms.place(place, device)?;
     let (id, handle) = room.shared().listen().map_err(|error| {
-        log::warn(&format!("device {:?} cannot listen: {error:?}", device.name));
+        log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
     })?;
     let listener = Arc::new(Listener { context: of, device, room, id });
@@ -152,7 +152,13 @@ fn begin(
 
 fn refused(device: &device::Device, error: &ConnectError) -> Fault {
     let name = device.name.to_string_lossy();
-    log::warn(&format!("{name}: no connection: {error}"));
+    let hint = match error {
+        ConnectError::HandleForeign => {
+            ": the other rank runs another network; set the plugin on every rank"
+        }
+        _ => "",
+    };
+    log::warn(&format!("{name}: no connection: {error}{hint}"));
     Fault::from(error)
 }
 

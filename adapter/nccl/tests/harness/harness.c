@@ -8,11 +8,13 @@
 #include "net.h"
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -98,6 +100,22 @@ static void hear(void *bytes, size_t count) {
 static void meet(void) {
     char byte = 'm';
     tell(&byte, 1), hear(&byte, 1);
+}
+
+/* ---- hosts ---- */
+
+/* Two processes are two hosts: each goes into a network namespace of HARNESS_HOSTS ("a,b"). */
+static void host_enter(void) {
+    char path[300], *names = getenv("HARNESS_HOSTS");
+    if (!names) return;
+    char *second = strchr(names, ',');
+    CHECK(second);
+    int length = rank ? (int)strlen(second + 1) : (int)(second - names);
+    snprintf(path, sizeof path, "/var/run/netns/%.*s", length, rank ? second + 1 : names);
+    int namespace = open(path, O_RDONLY);
+    CHECK(namespace >= 0 && !setns(namespace, CLONE_NEWNET));
+    close(namespace);
+    CHECK(!setenv("CROSSTIE_NODE_ID", rank ? "a2" : "a1", 1));
 }
 
 /* ---- bytes ---- */
@@ -303,6 +321,7 @@ int main(int count, char **arguments) {
         close(sockets[!rank]);
         peer_process = child == 0 ? getppid() : child;
         if (rank == 1) alarm(120);
+        host_enter();
         it->run();
         if (rank == 1) return 0;
         int status = 0;

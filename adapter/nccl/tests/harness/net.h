@@ -37,6 +37,9 @@ struct net {
 /* A function of the table, called as `type` says. */
 #define CALL(net, at, type) ((int(*) type)(net)->slot[at])
 
+/* What is given to init, isend and irecv where a table takes it. */
+static void *net_profiler, *net_parent;
+
 static inline struct net net_load(const char *library, int version) {
     /* as NCCL_NET_PLUGIN=STATIC_PLUGIN: the tables are looked up in the program */
     const char *path = *library ? library : NULL;
@@ -52,9 +55,9 @@ static inline struct net net_load(const char *library, int version) {
 static inline int net_init(struct net *net, logger log) {
     int config = -1;
     if (net->version < 10) return CALL(net, INIT, (logger))(log);
-    if (net->version == 10) return CALL(net, INIT, (logger, void *))(log, NULL);
+    if (net->version == 10) return CALL(net, INIT, (logger, void *))(log, net_profiler);
     return CALL(net, INIT, (void **, uint64_t, void *, logger, void *))(
-        &net->context, 42, &config, log, NULL);
+        &net->context, 42, &config, log, net_profiler);
 }
 
 static inline int net_finalize(struct net *net) {
@@ -117,7 +120,7 @@ static inline int net_isend(
         return CALL(net, ISEND, (void *, void *, size_t, int, void *, void **))(
             comm, data, size, tag, handle, request);
     return CALL(net, ISEND, (void *, void *, size_t, int, void *, void *, void **))(
-        comm, data, size, tag, handle, NULL, request);
+        comm, data, size, tag, handle, net_parent, request);
 }
 
 static inline int net_irecv(struct net *net, void *comm, int n, void **data, const size_t *sizes,
@@ -131,7 +134,8 @@ static inline int net_irecv(struct net *net, void *comm, int n, void **data, con
     if (net->version == 9)
         return CALL(net, IRECV, (void *, int, void **, size_t *, int *, void **, void **))(
             comm, n, data, bytes, tags, handles, request);
-    void *profiled[GROUP] = {NULL};
+    void *profiled[GROUP];
+    for (int i = 0; i < GROUP; i++) profiled[i] = net_parent;
     return CALL(net, IRECV, (void *, int, void **, size_t *, int *, void **, void **, void **))(
         comm, n, data, bytes, tags, handles, profiled, request);
 }

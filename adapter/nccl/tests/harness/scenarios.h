@@ -241,6 +241,7 @@ static void nulls(void) {
     CHECK(net_connect(&net, 0, handle, &out, NULL) == ARGUMENT && !out);
     memset(handle, 0xab, sizeof handle);
     CHECK(net_connect(&net, 0, handle, &out, NULL) == ARGUMENT && !out);
+    CHECK(strstr(logged, "not a handle of crosstie") && strstr(logged, "on every rank"));
     CHECK(net_connect(&net, 0, NULL, &out, NULL) == ARGUMENT);
     CHECK(net_connect(&net, 99, handle, &out, NULL) == ARGUMENT);
     CHECK(net_listen(&net, 99, handle, &out) == ARGUMENT);
@@ -681,6 +682,9 @@ static void settings(void) {
     OK(net_finalize(&net));
 }
 
+#include "fusion.h"
+#include "told.h"
+
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
@@ -689,5 +693,9 @@ static const struct scenario SCENARIOS[] = {
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
+    {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain}, {"unfit", 0, unfit},
+    {"no_subnet", 1, no_subnet}, {"hints", 0, hints}, {"profiled", 1, profiled},
+    {"stalled", 1, stalled}, {"descriptors", 0, descriptors}, {"versions", 0, versions},
+    {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };
