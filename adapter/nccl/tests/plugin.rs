@@ -315,3 +315,23 @@ fn handle_of_another_version_says_which_side_to_upgrade() {
 fn family_of_addresses_is_as_nccl_says() {
     VERSIONS.into_iter().for_each(|version| play_one("family", version, "tcp"));
 }
+
+#[test]
+fn rough_order_of_calls_loses_and_doubles_nothing() {
+    play("rough");
+}
+
+#[test]
+fn rough_communicators_come_and_go_beside_others() {
+    play("comes_and_goes");
+}
+
+#[test]
+fn rough_arguments_are_refused_and_change_nothing() {
+    play("nonsense");
+}
+
+#[test]
+fn rough_death_at_any_time_is_of_one_communicator() {
+    play("dies_at_any_time");
+}

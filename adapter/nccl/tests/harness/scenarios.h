@@ -683,6 +683,7 @@ static void settings(void) {
 }
 
 #include "fusion.h"
+#include "rough.h"
 #include "told.h"
 
 static const struct scenario SCENARIOS[] = {
@@ -696,6 +697,8 @@ static const struct scenario SCENARIOS[] = {
     {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain}, {"unfit", 0, unfit},
     {"no_subnet", 1, no_subnet}, {"hints", 0, hints}, {"profiled", 1, profiled},
     {"stalled", 1, stalled}, {"descriptors", 0, descriptors}, {"versions", 0, versions},
+    {"rough", 1, rough}, {"comes_and_goes", 1, comes_and_goes}, {"nonsense", 1, nonsense},
+    {"dies_at_any_time", 2, dies_at_any_time},
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };
