@@ -242,6 +242,82 @@ fn connections_of_one_lane_end_with_the_path_and_others_stay() {
     both.close();
 }
 
+/// How a socket ends although its process lives.
+#[derive(Copy, Clone, Debug)]
+enum Blow {
+    Shut,
+    Reset,
+}
+
+/// `false`: it has ended already.
+fn blow(socket: i32, how: Blow) -> bool {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let to_nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: whole structures, which the kernel copies. To connect to nobody with nothing to
+    // linger for resets a socket.
+    let rc = unsafe {
+        match how {
+            Blow::Shut => libc::shutdown(socket, libc::SHUT_RDWR),
+            Blow::Reset => {
+                let (level, name, at) = (libc::SOL_SOCKET, libc::SO_LINGER, &raw const linger);
+                libc::setsockopt(socket, level, name, at.cast(), size_of_val(&linger) as u32);
+                libc::connect(socket, &raw const to_nobody, size_of_val(&to_nobody) as u32)
+            }
+        }
+    };
+    rc == 0
+}
+
+/// Its end was taken for the peer's death, with two lanes that carried.
+#[test]
+fn a_link_whose_socket_ends_comes_back_and_the_lanes_go_on() {
+    let _alone = alone();
+    for (subnet, how) in [(20, Blow::Shut), (21, Blow::Reset)] {
+        let mut both = Pair::new(&at(subnet, 2), &at(subnet, 2));
+        let one = both.joined(1, 1);
+        for outages in 1..4 {
+            let mut known: Vec<i32> = vec![one.1, one.2];
+            known.extend(both.a.established(both.here).unwrap().streams);
+            known.extend(both.b.established(both.there).unwrap().streams);
+            let of_link = |fd: &i32| !known.contains(fd) && !listens(*fd);
+            let ends = until("both ends of the link, and no older ones", || {
+                let all = [1, 2].into_iter().flat_map(|n| sockets(ip(subnet, n)));
+                let ends: Vec<i32> = all.filter(of_link).collect();
+                (ends.len() == 2).then_some(ends)
+            });
+            assert!(blow(ends[outages % 2], how), "{how:?}");
+            both.back(outages);
+            carry(one.1, one.2);
+            assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+        }
+        let (c, d) = pair(&both.a, &both.b, both.listener, &both.handle.encode());
+        both.a.band.connection_close(c).unwrap();
+        both.b.band.connection_close(d).unwrap();
+        both.close();
+    }
+}
+
+/// As when a firewall forgets all that it knew: nobody died.
+#[test]
+fn a_link_that_is_reset_with_all_its_lanes_comes_back_and_so_do_they() {
+    let _alone = alone();
+    let mut both = Pair::new(&at(22, 2), &at(22, 2));
+    both.joined(1, 1);
+    let mut all = sockets(ip(22, 1));
+    all.retain(|fd| !listens(*fd));
+    all.extend(sockets(ip(22, 2)).into_iter().filter(|fd| !listens(*fd)));
+    assert!(all.into_iter().filter(|fd| blow(*fd, Blow::Shut)).count() >= 3);
+    both.back(1);
+    for lane in [0, 1] {
+        both.b.band.lane_wanted(both.there, lane).unwrap();
+        both.a.band.lane_wanted(both.here, lane).unwrap();
+    }
+    both.joined(0, 2);
+    both.joined(1, 2);
+    assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+    both.close();
+}
+
 #[test]
 fn what_is_closed_during_an_outage_is_said_afterwards() {
     let _alone = alone();

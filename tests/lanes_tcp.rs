@@ -4,8 +4,11 @@
 //! The sockets are broken behind the library's back, by their descriptors.
 #![allow(dead_code)] // of the shared parts
 
+#[path = "common/black_hole.rs"]
+mod black_hole;
 mod host_support;
 
+use black_hole::black_hole;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{RequestError, RequestId, SubmitError};
@@ -280,6 +283,43 @@ fn close_while_a_rail_dies_is_a_close() {
         let error = wait_both(a, b, receive).result.unwrap_err();
         assert_eq!(error, RequestError::PeerClosed, "round {round}");
         pair.a.disconnect(pair.to_b);
+    }
+}
+
+/// The sends had ended, since their bytes are held here, and the close took these away before the
+/// other rail had carried them.
+#[test]
+fn messages_whose_rail_died_arrive_although_their_sender_closes_at_once() {
+    const MESSAGES: usize = 7;
+    for blow in BLOWS {
+        let mut pair = Pair::alike(2);
+        let into = Memory::new(&pair.b, Place::Private, 64 * MESSAGES);
+        let out = Memory::new(&pair.a, Place::Private, 64);
+        let receives: Vec<_> = (0..MESSAGES)
+            .map(|at| pair.b.irecv(pair.to_a, &[into.incoming(at * 64, 64, 1)]).unwrap())
+            .collect();
+        (0..100).for_each(|_| pair.progress());
+        let lane = [0, 1].into_iter().find(|lane| pair.views(*lane)[0].control).expect("a rail");
+        black_hole(pair.b.lane_socket(pair.to_a, lane).expect("a rail in use"));
+        for at in 0..MESSAGES {
+            out.fill(0, 64, at as u64);
+            let send = pair.a.isend(pair.to_b, out.outgoing(0, 64, 1)).unwrap();
+            assert_eq!(pair.a.wait(send).result, Ok(()));
+        }
+        pair.kill(0, lane, blow);
+        let watch = Watch::start();
+        while pair.a.connection_close(pair.to_b) == Closing::Again {
+            pair.progress();
+            watch.look("closing");
+        }
+        for (at, receive) in receives.into_iter().enumerate() {
+            let Pair { a, b, .. } = &mut pair;
+            assert_eq!(wait_both(b, a, receive).result, Ok(()), "message {at}, {blow:?}");
+            into.verify(at * 64, 64, at as u64);
+        }
+        out.release(&pair.a);
+        into.release(&pair.b);
+        pair.b.disconnect(pair.to_a);
     }
 }
 

@@ -171,8 +171,10 @@ fn speed(eighths: &[f64; 8], count: u64) -> f64 {
     (count * 7 / 8 * STREAM.0 as u64 * 8) as f64 / eighths[1..].iter().sum::<f64>()
 }
 
-const GIGABIT: &str = "rate 1gbit burst 64k limit 2m";
-const TENTH: &str = "rate 100mbit burst 64k limit 2m";
+/// A bucket that holds more than one segment of 64 KiB: with a smaller one the kernel cuts each
+/// into packets first, and one processor can send no more than 1.2 Gbit/s.
+const GIGABIT: &str = "rate 1gbit burst 256k limit 2m";
+const TENTH: &str = "rate 100mbit burst 256k limit 2m";
 const MESSAGES: u64 = 640;
 
 /// Bits per second of bare sockets over so many of the subnets at once, from host 1 to host 0.
@@ -205,7 +207,7 @@ fn two_rails_carry_nearly_twice_as_much_as_one() {
     let _alone = alone();
     let hosts = Hosts::bridged_twice(2);
     for (rate, count) in [("100mbit", 160), ("1gbit", 640)] {
-        let tbf = format!("rate {rate} burst 64k limit 2m");
+        let tbf = format!("rate {rate} burst 256k limit 2m");
         for at in 0..2 {
             hosts.shape_one(at, INTERFACE, &tbf);
             hosts.shape_one(at, SECOND, &tbf);
@@ -224,7 +226,7 @@ fn two_rails_carry_nearly_twice_as_much_as_one() {
         });
         println!("{rate}: rails {ours:.1?} Mbit/s, {:.3} times one", ours[1] / ours[0]);
         // where processors are scarce no program fills both links: then as much as bare sockets
-        assert!(ours[1] >= 1.6 * ours[0] || ours[1] >= 0.85 * bare[1]);
+        assert!(ours[1] >= 1.8 * ours[0] || ours[1] >= 0.9 * bare[1]);
     }
 }
 
@@ -264,6 +266,6 @@ fn rail_at_a_tenth_of_the_speed_costs_little_although_nobody_says_which_it_is() 
     let [before, swap, after] = [before, swap, after].map(share);
     println!("of the ideal: {before:.3}, while swapped {swap:.3}, then {after:.3}");
     println!("{:?}", rails(&mut two));
-    assert!(before >= 0.8 && after >= 0.8);
+    assert!(before >= 0.95 && after >= 0.95);
     two.end();
 }

@@ -159,7 +159,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn link_ended(&mut self, index: u32, ending: Ending) {
         self.links[index as usize].ending = Some(ending);
         let link = &self.links[index as usize];
-        let (peer, path) = (link.peer, link.is_path_dead());
+        let path = link.is_path_dead();
         if link.phase == LinkPhase::HelloSent {
             // it went away before it looked at us, or had no room to greet us
             self.missed(index, if path { Miss::Code(link.code) } else { Miss::Dropped });
@@ -174,7 +174,7 @@ impl<M: LinkMemory> Control<M> {
             self.attempts_move(index);
         }
         // also when the socket was reset: a process that ends with unread bytes does that
-        self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        self.link_broken(index);
     }
 
     /// A whole frame has come on a link.

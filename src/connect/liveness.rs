@@ -36,6 +36,8 @@ pub(super) struct Hearing {
     asked: Option<Instant>,
     /// Whether the silence has been reported.
     reported: bool,
+    /// Since when the peer's kernel has been asked over the lanes of connections, too.
+    lanes: Option<Instant>,
     /// A ping of the peer's that is to be answered.
     pub owes_pong: Option<u64>,
 }
@@ -59,6 +61,7 @@ impl Hearing {
         number: 0,
         asked: None,
         reported: false,
+        lanes: None,
         owes_pong: None,
     };
 
@@ -76,12 +79,35 @@ impl Hearing {
         self.heard = now;
         self.due = now.after(Span(deadline.0 / PINGS));
         self.asked = None;
+        self.lanes = None;
         core::mem::take(&mut self.reported).then_some(silent)
     }
 
     /// How long ago something came.
     pub fn silence(&self, now: Instant) -> Span {
         now.since(self.heard)
+    }
+
+    /// When something came last.
+    pub fn when(&self) -> Instant {
+        self.heard
+    }
+
+    /// The peer's kernel is asked over lanes now; `false`: it has been asked since the last word.
+    pub fn lanes_asked(&mut self, now: Instant) -> bool {
+        let first = self.lanes.is_none();
+        self.lanes.get_or_insert(now);
+        first
+    }
+
+    /// Since when it has been asked over lanes.
+    pub fn when_lanes_asked(&self) -> Option<Instant> {
+        self.lanes
+    }
+
+    /// Whether a ping has been left without an answer for a good part of the deadline.
+    fn is_unanswered(&self, now: Instant, deadline: Span) -> bool {
+        self.asked.is_some_and(|asked| now.since(asked).0 >= deadline.0 / LOOKS_MAX)
     }
 
     /// Whether something has come since then.
@@ -202,6 +228,10 @@ impl<M: LinkMemory> Control<M> {
             }
             let verdict = link.hearing.look(now, deadline);
             let peer = link.peer;
+            if link.hearing.is_unanswered(now, deadline) {
+                self.lanes_ask(index);
+            }
+            let link = &mut self.links[index as usize];
             if let Some(silent) = verdict.silent {
                 if link.connections == 0 {
                     // nobody misses it

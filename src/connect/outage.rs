@@ -1,16 +1,22 @@
 //! Links that have lost their path while other lanes live (W8.11).
 //!
-//! A link over TCP is one socket on one path. When that goes silent, connections of one lane end
-//! with it; those of several stay, and their lanes are judged by themselves ([`super::stalls`]).
-//! Whether the peer lives is then seen from the lanes: their kernels are asked, and when none has
-//! answered for as long as a peer may be silent, the peer is dead. So a host that dies altogether
-//! is noticed within twice the deadline. The side that connected dials the link again
-//! ([`super::resume`]).
+//! A link over TCP is one socket on one path. When that goes silent, or the socket ends,
+//! connections of one lane end with it; those of several stay, and their lanes are judged by
+//! themselves ([`super::stalls`]). Whether the peer lives is then seen from the lanes:
 //!
-//! The old socket is kept, unread, until another takes its place: its end would tell the peer that
-//! this process is gone. For the same reason the kernel is not told to give up a link's socket by
-//! itself once a connection of several lanes runs over it. Where we listen the socket comes back
-//! into use when the peer, which may have noticed nothing, goes on talking on it.
+//! - Of a *silent* link their kernels are asked, from the first ping on that is not answered. When
+//!   none has been heard for as long as a peer may be silent, the peer is dead: a host that dies
+//!   altogether is noticed within the deadline.
+//! - Of one whose socket *ended* it is asked whether theirs have, too. A process that dies takes
+//!   all of them with it; a firewall, or who kills a socket, does not.
+//!
+//! The side that connected dials the link again ([`super::resume`]); an address at which nobody
+//! listens any more says that the peer is dead, too.
+//!
+//! The old socket is kept, unread, until another takes its place: its end would make the peer look
+//! whether this process is gone. For the same reason the kernel is not told to give up a link's
+//! socket by itself once a connection of several lanes runs over it. Where we listen the socket
+//! comes back into use when the peer, which may have noticed nothing, goes on talking on it.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -34,6 +40,12 @@ use std::os::fd::AsFd;
 const LIMIT: Span = Span::millis(10_000);
 /// Looks at the lanes per limit.
 const LOOKS: u64 = 8;
+/// How soon the lanes are looked at after their link's socket has ended; later each time.
+const FIRST_LOOK: Span = Span::millis(1);
+/// How long the peer has to dial again when its link and all its lanes have ended together. No
+/// other sign tells a process that died from a network that was reset; it is longer than a dial
+/// takes.
+const ALONE_MAX: Span = Span::millis(100);
 /// How long words wait on the old socket before it comes back into use: a peer that has noticed,
 /// too, dials within that time.
 const REVIVE: Span = Span::millis(2000);
@@ -49,6 +61,12 @@ pub(super) struct Outage {
     look_at: Instant,
     /// Since when words wait on the old socket.
     words: Option<Instant>,
+    /// The old socket has ended: what else the peer had with us is looked at after this time, and
+    /// since when that has been nothing.
+    ended: Option<Span>,
+    alone: Option<Instant>,
+    /// It has been reported.
+    noted: bool,
     pub redial: Redial,
 }
 
@@ -63,6 +81,9 @@ impl Outage {
             looked: now,
             look_at: now,
             words: None,
+            ended: None,
+            alone: None,
+            noted: false,
             redial: Redial::at(now),
         }
     }
@@ -71,14 +92,30 @@ impl Outage {
 impl<M: LinkMemory> Control<M> {
     /// The path of a link's socket is gone.
     pub fn link_silent(&mut self, index: u32) {
-        let link = &self.links[index as usize];
-        let (peer, first) = (link.peer, link.first);
-        let kept = link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
-        if kept && self.is_any(first, |control, at| control.is_kept(at)) {
-            self.link_lost(index);
+        if self.has_kept(index) {
+            self.link_lost(index, None);
         } else {
+            let peer = self.links[index as usize].peer;
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
+    }
+
+    /// A link's socket has ended: the peer is dead, unless a connection has other lanes, which
+    /// know better.
+    pub fn link_broken(&mut self, index: u32) {
+        if self.has_kept(index) {
+            self.link_lost(index, Some(FIRST_LOOK));
+        } else {
+            let peer = self.links[index as usize].peer;
+            self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+        }
+    }
+
+    /// Whether a link has connections that outlive its path.
+    fn has_kept(&self, index: u32) -> bool {
+        let link = &self.links[index as usize];
+        let stands = link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
+        stands && self.is_any(link.first, |control, at| control.is_kept(at))
     }
 
     /// Whether something is true of any connection from `at` on in its link's chain.
@@ -100,16 +137,17 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The socket goes out of use; connections of several lanes stay, and those that our user has
-    /// closed: their peer has yet to hear of it.
-    fn link_lost(&mut self, index: u32) {
+    /// closed: their peer has yet to hear of it. `ended`: the socket has, and when to look why.
+    fn link_lost(&mut self, index: u32, ended: Option<Span>) {
         let now = self.now();
+        self.lanes_ask(index);
         self.link_phase(index, LinkPhase::Lost);
         self.lost.put(index, true);
         let link = &mut self.links[index as usize];
         if let Some(socket) = &link.socket {
             self.poller.remove(socket.as_fd());
         }
-        link.outage = Outage::at(now);
+        link.outage = Outage { heard: link.hearing.when(), ended, ..Outage::at(now) };
         link.parting = None;
         link.hearing.owes_pong = None;
         link.code = 0;
@@ -117,25 +155,51 @@ impl<M: LinkMemory> Control<M> {
         while at != NONE {
             let next = self.connections[at as usize].link_next;
             let connection = &self.connections[at as usize];
-            if self.is_kept(at) {
-                (0..self.lanes_of(at)).for_each(|lane| self.lane_ask(at, lane));
-            } else if connection.phase != Phase::Open || !connection.closed_here {
+            let stays = connection.phase == Phase::Open && connection.closed_here;
+            if !stays && !self.is_kept(at) {
                 let error = ConnectError::Unreachable(peer, libc::ETIMEDOUT);
                 self.connection_lost(at, DownCause::Died, error);
             }
             at = next;
         }
-        (self.config.note)(Note::LinkLost { peer });
+        if ended.is_none() {
+            self.outage_note(index);
+        }
         self.look_by(now);
     }
 
-    /// How long a peer may be silent on all lanes; at least a few of the kernel's questions.
+    /// Reports an outage, once.
+    fn outage_note(&mut self, index: u32) {
+        let link = &mut self.links[index as usize];
+        if !core::mem::replace(&mut link.outage.noted, true) {
+            (self.config.note)(Note::LinkLost { peer: link.peer });
+        }
+    }
+
+    /// How long a peer may be silent on all lanes: less than its deadline by the time between two
+    /// looks, and at least two of the kernel's questions.
     fn outage_limit(&self) -> Span {
         let deadline = match self.config.peer_deadline {
             Span(0) => LIMIT,
             deadline => deadline,
         };
-        Span(deadline.0.max(self.asks_s() as u64 * 3_000_000_000))
+        Span((deadline.0 - deadline.0 / LOOKS).max(self.asks_s() as u64 * 2_000_000_000))
+    }
+
+    /// A link may be lost soon: the peer's kernel is asked over the lanes of its connections.
+    pub fn lanes_ask(&mut self, index: u32) {
+        let now = self.now();
+        let link = &mut self.links[index as usize];
+        let mut at = link.first;
+        if !link.hearing.lanes_asked(now) {
+            return;
+        }
+        while at != NONE {
+            if self.is_kept(at) {
+                (0..self.lanes_of(at)).for_each(|lane| self.lane_ask(at, lane));
+            }
+            at = self.connections[at as usize].link_next;
+        }
     }
 
     /// Seconds between two questions to the peer's kernel on an idle lane.
@@ -199,6 +263,10 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             let link = &self.links[index as usize];
             let (peer, side) = (link.peer, link.side);
+            if self.is_alone(index, now) {
+                self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
+                continue;
+            }
             if self.is_given_up_on(index, now) {
                 let silent = now.since(self.links[index as usize].outage.heard);
                 self.links[index as usize].ending = Some(Ending::Silent(silent));
@@ -212,11 +280,46 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Whether a link's socket has ended, all lanes of its connections have, and the peer has not
+    /// dialled again in time. *Cost*: a system call per stream until one stands, the more seldom
+    /// the longer they do.
+    fn is_alone(&mut self, index: u32, now: Instant) -> bool {
+        let Some(pause) = self.links[index as usize].outage.ended else { return false };
+        let longest = Span(self.outage_limit().0 / LOOKS);
+        let outage = &self.links[index as usize].outage;
+        let (since, alone) = (outage.since, outage.alone);
+        let lives = self.is_resumed(index)
+            || self.is_any(self.links[index as usize].first, |control, at| {
+                (0..control.lanes_of(at)).any(|lane| control.is_lane_standing(at, lane))
+            });
+        if lives && now.since(since) >= ALONE_MAX {
+            self.outage_note(index);
+        }
+        let outage = &mut self.links[index as usize].outage;
+        outage.ended = Some(Span((pause.0 * 2).min(longest.0)));
+        outage.alone = (!lives).then_some(alone.unwrap_or(now));
+        let end = outage.alone.map(|alone| alone.after(ALONE_MAX));
+        let next = now.after(pause);
+        self.look_by(end.map_or(next, |end| next.min(end)));
+        end.is_some_and(|end| now >= end)
+    }
+
+    /// Whether a lane's sockets are open at both ends, as far as is known.
+    fn is_lane_standing(&self, index: u32, lane: u32) -> bool {
+        let entry = &self.lanes[self.lane_place(index, lane) as usize];
+        let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
+        entry.state == LaneState::Held
+            && !entry.stalled
+            && sockets.iter().flatten().all(|socket| socket.heard_ms().is_some())
+    }
+
     /// Whether no lane has heard the peer of a lost link for too long. *Cost*: a system call per
     /// stream until one was heard lately, a few times per limit.
     fn is_given_up_on(&mut self, index: u32, now: Instant) -> bool {
         let limit = self.outage_limit();
+        let answer = Span(self.asks_s() as u64 * 1_500_000_000);
         let link = &mut self.links[index as usize];
+        let asked = link.hearing.when_lanes_asked().unwrap_or(now);
         let (outage, first) = (&mut link.outage, link.first);
         if now < outage.look_at {
             let at = outage.look_at;
@@ -227,24 +330,29 @@ impl<M: LinkMemory> Control<M> {
             // we were stopped, or suspended with the host: the silence was ours
             outage.heard = now;
         }
-        let next = now.after(Span(limit.0 / LOOKS));
-        (outage.looked, outage.look_at) = (now, next);
+        outage.looked = now;
         let (mut heard, enough) = (outage.heard, Instant(now.0.saturating_sub(limit.0 / 2)));
-        self.look_by(next);
         let mut at = first;
         while at != NONE && heard < enough {
             heard = heard.max(self.others_heard(at, NONE, now));
             at = self.connections[at as usize].link_next;
         }
-        self.links[index as usize].outage.heard = heard;
-        now.since(heard) >= limit
+        // who is asked answers within that time
+        let end = heard.after(limit).max(asked.after(answer));
+        let outage = &mut self.links[index as usize].outage;
+        outage.heard = heard;
+        outage.look_at = now.after(Span(limit.0 / LOOKS)).min(end);
+        let next = outage.look_at;
+        self.look_by(next);
+        now >= end
     }
 
     /// Takes the old socket back into use on which a peer has gone on talking.
     fn revive_look(&mut self, index: u32, now: Instant) {
         let link = &mut self.links[index as usize];
         let Some(Channel::Stream(socket)) = &link.socket else { return };
-        if !matches!(socket.peek(&mut [0; 1]), Ok(more) if more > 0) {
+        if link.outage.ended.is_some() || !matches!(socket.peek(&mut [0; 1]), Ok(more) if more > 0)
+        {
             return;
         }
         let words = *link.outage.words.get_or_insert(now);
@@ -260,6 +368,9 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let link = &self.links[index as usize];
         let (peer, since, lost) = (link.peer, link.outage.since, link.phase == LinkPhase::Lost);
+        if lost {
+            self.outage_note(index);
+        }
         self.lost.put(index, false);
         self.link_phase(index, LinkPhase::Ready);
         self.link_be_patient(index);

@@ -367,9 +367,11 @@ impl Endpoint {
     }
 
     /// Whether messages of accepted requests are still on their way to a living peer's host: a
-    /// closed socket may drop them. A peer that takes nothing for too long has lost them.
+    /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
+    /// too long has lost them.
     fn lingers(&mut self, index: u32) -> bool {
-        if !self.is_undelivered(index) {
+        // a rail may have died since somebody looked
+        if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
             return false;
         }
         self.progress();
@@ -389,9 +391,10 @@ impl Endpoint {
             Machine::Host(endpoint) => {
                 let known = &self.known[index as usize];
                 let peer = |lane| endpoint.lane_peer(ConnectionIndex(index), lane);
+                let lanes = 0..known.params.lanes.max(1) as u8;
                 known.gone.is_none()
-                    && (0..known.params.lanes.max(1) as u8)
-                        .any(|lane| endpoint.rail().is_undelivered(peer(lane)))
+                    && (endpoint.is_resending(ConnectionIndex(index))
+                        || lanes.into_iter().any(|lane| endpoint.rail().is_undelivered(peer(lane))))
             }
             Machine::Loopback(_) => false,
         }

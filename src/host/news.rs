@@ -76,8 +76,8 @@ pub(super) fn note(note: Note) {
         Note::LinkLost { peer } => say_of(
             Level::Warning,
             format_args!(
-                "the path of the side-band link to {peer} is lost; its other rails go on, and the \
-                 link is connected again"
+                "the side-band link to {peer} is lost; rails that still work go on, and the link \
+                 is connected again"
             ),
         ),
         Note::LinkBack { peer, lost } => say_of(

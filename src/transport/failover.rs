@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::limits::{KEPT_BYTES, STREAM_KEPT};
 use super::mutant::Mutant;
 use super::rail::LaneState;
-use super::records::{NIL, SendState, StreamRecord};
+use super::records::{ConnectionState, NIL, SendState, StreamRecord};
 use super::report_error::ReportError;
 use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
@@ -447,6 +447,13 @@ impl<P: Provider> Endpoint<'_, P> {
         self.stats.control_moves += 1;
         self.watch.insert(index);
         self.work.insert(index);
+    }
+
+    /// Whether sends whose requests have ended may have been lost with a lane, and are to be sent
+    /// again on another.
+    pub fn is_resending(&self, connection: ConnectionIndex) -> bool {
+        let c = &self.connections[connection.as_usize()];
+        c.state == ConnectionState::Open && (c.control_blocked || c.resend.is_some())
     }
 
     /// Sends again what the peer has not taken in; says whether some is left.

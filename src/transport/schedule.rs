@@ -27,6 +27,10 @@ const WINDOW: Span = Span::millis(10);
 const MEMORY_BYTES: u64 = 4 << 20;
 const MEMORY: Span = Span::millis(64);
 
+/// What a lane shows that runs out raises its speed by this part of it at most: after a rest a link
+/// may carry some of it faster than it goes on (token buckets, queues).
+const RISE: u64 = 4;
+
 /// So many stripes are little to carry.
 const FEW: u64 = 4;
 
@@ -98,7 +102,8 @@ impl Cut {
 /// Completions are heard of in bursts, so a speed is what was completed within [`WINDOW`] or more
 /// of a time in which the lane never ran out. What a lane takes to get going is no part of that,
 /// nor the last completions, which may have waited long for their being heard of: these show what
-/// the lane can do at least. What a lane shows that never has enough to carry to be measured is
+/// the lane can do at least, or what it could after a rest, so that they raise a speed by little
+/// each time. What a lane shows that never has enough to carry to be measured is
 /// kept apart, and compared with what others show in the same way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Load {
@@ -191,7 +196,7 @@ impl Load {
             self.lone = (known - known / 4 + speed / 4).max(1);
         }
         if self.speed > 0 && speed > self.speed {
-            self.speed = speed;
+            self.speed = speed.min(self.speed + self.speed / RISE);
             (self.bytes, self.taken) = (0, Span(0));
         }
     }
@@ -204,6 +209,7 @@ impl Load {
         self.bytes += bytes;
         self.taken.0 += taken.0;
         self.speed = speed_of(self.bytes, self.taken);
+        self.lone = self.lone.min(self.speed); // more was a rest's worth, or long ago
         self.is_measured = true;
     }
 
@@ -359,8 +365,33 @@ mod tests {
         start_ns: u64,
         /// What a lane has completed is heard of at multiples of this.
         burst_ns: [u64; 2],
+        /// So many bytes go at [`WIRE`] speed after a time of rest, as token buckets allow.
+        bucket: u64,
         /// What is known of them before.
         before: [Load; 2],
+    }
+
+    /// One lane of [`Links`]: when what was posted will have gone, and what its bucket holds then.
+    #[derive(Copy, Clone, Default)]
+    struct Link {
+        free_ns: u64,
+        tokens: u64,
+    }
+
+    impl Link {
+        /// A stripe is posted that may begin at `start_ns`.
+        fn carries(&mut self, start_ns: u64, speed: u64, bucket: u64) {
+            let start = self.free_ns.max(start_ns);
+            let filled = bytes_in(start - self.free_ns, speed);
+            let tokens = bucket.min(self.tokens + filled);
+            let taken = time_ns(STRIPE, WIRE).max(time_ns(STRIPE.saturating_sub(tokens), speed));
+            self.free_ns = start + taken;
+            self.tokens = bucket.min((tokens + bytes_in(taken, speed)).saturating_sub(STRIPE));
+        }
+    }
+
+    fn bytes_in(ns: u64, speed: u64) -> u64 {
+        (u128::from(ns) * u128::from(speed) / 1_000_000_000) as u64
     }
 
     const STRIPE: u64 = 128 << 10;
@@ -370,7 +401,7 @@ mod tests {
     impl Links {
         fn of(speeds: [u64; 2]) -> Links {
             let (latency_ns, start_ns, burst_ns, before) = (100_000, 0, [1; 2], [Load::IDLE; 2]);
-            Links { speeds, swap: false, latency_ns, start_ns, burst_ns, before }
+            Links { speeds, swap: false, latency_ns, start_ns, burst_ns, bucket: 0, before }
         }
 
         /// So many messages, of which some are outstanding and none is done before all its stripes
@@ -381,7 +412,7 @@ mod tests {
             let mut lanes: [std::collections::VecDeque<(u64, u64)>; 2] = Default::default();
             let mut left = std::vec![STRIPES_EACH; messages as usize];
             let (mut now, mut posted, mut turn) = (Instant(1), 0, 0);
-            let (mut done, mut started, mut free) = (0, Instant(1), [0u64; 2]);
+            let (mut done, mut started, mut links) = (0, Instant(1), [Link::default(); 2]);
             let (mut speeds, mut shares) = (self.speeds, [0, 0]);
             while done < messages {
                 while posted / STRIPES_EACH < messages.min(done + OUTSTANDING) {
@@ -389,9 +420,8 @@ mod tests {
                     turn = (lane + 1) % 2;
                     let at = usize::from(lane);
                     let start_ns = if loads[at].flying == 0 { self.start_ns } else { 0 };
-                    free[at] = free[at].max(now.0 + start_ns);
-                    free[at] += STRIPE * 1_000_000_000 / speeds[at];
-                    let heard = free[at] + self.latency_ns;
+                    links[at].carries(now.0 + start_ns, speeds[at], self.bucket);
+                    let heard = links[at].free_ns + self.latency_ns;
                     let heard = heard.next_multiple_of(self.burst_ns[at]);
                     lanes[at].push_back((heard, posted / STRIPES_EACH));
                     loads[at].posted(STRIPE, now);
@@ -422,6 +452,7 @@ mod tests {
     }
 
     const GIGABIT: u64 = 1_000_000_000 / 8;
+    const WIRE: u64 = 40 * GIGABIT;
 
     /// What a lane may do beside carrying: latency, getting going, and bursts.
     const MANNERS: [(u64, u64, [u64; 2]); 5] = [
@@ -470,6 +501,26 @@ mod tests {
                 let swapped = Links { swap: true, ..links };
                 let (excess, _) = swapped.run(1000, 100);
                 assert!(excess <= most, "{swapped:?}: {excess} %");
+            }
+        }
+    }
+
+    /// What a token bucket let through at once after a rest was taken for the lane's speed, and the
+    /// lane got ten times what it could carry.
+    #[test]
+    fn token_bucket_does_not_make_a_lane_fast() {
+        for speeds in [[GIGABIT, GIGABIT / 10], [GIGABIT / 10, GIGABIT]] {
+            for bucket in [64 << 10, 256 << 10, 1 << 20] {
+                for (latency_ns, start_ns, burst_ns) in &MANNERS[..4] {
+                    let (latency_ns, start_ns, burst_ns) = (*latency_ns, *start_ns, *burst_ns);
+                    let links =
+                        Links { latency_ns, start_ns, burst_ns, bucket, ..Links::of(speeds) };
+                    let (excess, shares) = links.run(400, 100);
+                    assert!(excess <= 5, "{links:?}: {excess} %, {shares:?}");
+                    let swapped = Links { swap: true, ..links };
+                    let (excess, shares) = swapped.run(1000, 100);
+                    assert!(excess <= 5, "{swapped:?}: {excess} %, {shares:?}");
+                }
             }
         }
     }

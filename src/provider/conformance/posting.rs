@@ -89,7 +89,7 @@ pub fn accepted_op_completes_once<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     mixed(&mut bench)?;
     bench.rounds(QUIET)?;
-    ensure(bench.arrived(Side::B) == ROUNDS.into(), 2, "a send arrived twice")?;
+    ensure(bench.arrived(Side::B) == usize::from(ROUNDS), 2, "a send arrived twice")?;
     PASSED
 }
 
