@@ -46,6 +46,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("bin", &["tool"]),
     (
+        "adapter",
+        &[
+            "host",
+            "connect",
+            "provider",
+            "memory",
+            "transport",
+            "diagnose",
+            "fabric",
+            "wire",
+            "base",
+        ],
+    ),
+    (
         "c-api",
         &[
             "host",
@@ -74,6 +88,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "src/host/",
     "src/tool/sim/memory.rs",
     "c-api/",
+    "adapter/",
     "tests/",
 ];
 
@@ -92,6 +107,9 @@ const STD_PLACES: &[&str] = &[
     "c-api/src/",
     "c-api/build.rs",
     "c-api/tests/",
+    "adapter/nccl/src/",
+    "adapter/nccl/build.rs",
+    "adapter/nccl/tests/",
     "tests/",
 ];
 
@@ -279,6 +297,9 @@ fn room(path: &str) -> Option<String> {
     if path.starts_with("c-api/") {
         return Some("c-api".into());
     }
+    if path.starts_with("adapter/") {
+        return Some("adapter".into());
+    }
     let rest = path.strip_prefix("src/")?;
     let (room, _) = rest.split_once('/').or_else(|| rest.split_once(".rs"))?;
     (room != "lib").then(|| room.into())
@@ -345,8 +366,9 @@ fn arrows(source: &Source) -> Vec<Finding> {
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
         return vec![source.found(0, format!("room `{room}` is unknown to the arrows"))];
     };
-    // c-api and bin are crates of their own, in which `crate` is themselves.
-    let prefix = if room == "c-api" || room == "bin" { "crosstie::" } else { "crate::" };
+    // Some rooms are crates of their own, in which `crate` is themselves.
+    let own = ["c-api", "adapter", "bin"].contains(&room.as_str());
+    let prefix = if own { "crosstie::" } else { "crate::" };
     let mut found = Vec::new();
     for (at, text) in statements(source) {
         let mut named = rooms_named(&text, prefix);
@@ -366,7 +388,8 @@ fn above(path: &str, text: &str) -> Vec<String> {
     // Steps from this file's module up to the crate's root.
     let depth = path.trim_end_matches("/mod.rs").split('/').count() - 1;
     let climb = "super::".repeat(depth);
-    if depth == 0 || path.starts_with("c-api/") { vec![] } else { rooms_named(text, &climb) }
+    let own = path.starts_with("c-api/") || path.starts_with("adapter/");
+    if depth == 0 || own { vec![] } else { rooms_named(text, &climb) }
 }
 
 fn unsafe_places(source: &Source) -> Vec<Finding> {
@@ -554,7 +577,7 @@ fn lengths(sources: &[Source], ratchet: &str) -> Vec<Finding> {
 fn tree() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
-    for place in ["src", "c-api", "examples-c", "tests", "doc"] {
+    for place in ["src", "c-api", "adapter", "examples-c", "tests", "doc"] {
         collect(&root.join(place), &mut paths);
     }
     paths.extend(["README.md", "CHANGELOG.md"].map(|name| root.join(name)));
@@ -631,6 +654,8 @@ fn arrow_against_the_direction_is_reported() {
     assert_eq!(said("src/host/mod.rs", "use crate::transport::Endpoint;"), vec![]);
     assert_eq!(said("c-api/src/lib.rs", "use crosstie::tool::perf;").len(), 1);
     assert_eq!(said("c-api/src/lib.rs", "use crosstie::host::Host;"), vec![]);
+    assert_eq!(said("adapter/nccl/src/lib.rs", "use crosstie::tool::perf;").len(), 1);
+    assert_eq!(said("adapter/nccl/src/lib.rs", "use crosstie::host::Host;"), vec![]);
     assert_eq!(said("src/bin/crosstie.rs", "use crosstie::tool::main;"), vec![]);
     assert_eq!(said("src/strange/mod.rs", "").len(), 1);
 }

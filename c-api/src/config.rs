@@ -9,6 +9,7 @@ use crate::text::Text;
 use core::ffi::c_int;
 use core::fmt::{Arguments, Write};
 use crosstie::base::units::{Bytes, Span};
+use crosstie::connect::interfaces::{AddressFamily, Interfaces};
 use crosstie::host::device::DEVICES;
 use crosstie::host::options::StorageTerms;
 use crosstie::host::{Options, log};
@@ -209,6 +210,8 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             Span::millis(config.connect_timeout_ms.into()),
             default.handshake_deadline,
         ),
+        interfaces: Interfaces::NONE,
+        family: AddressFamily::Any,
     };
     let limits = &options.limits;
     limits.check().map_err(|error| limit_refused(limits, error))?;

@@ -172,6 +172,21 @@ impl OpenError {
     }
 }
 
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::Full => f.write_str("all listeners of this endpoint are in use"),
+            ListenError::Descriptors(limit) => {
+                write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
+            }
+            ListenError::System(code) => {
+                write!(f, "the kernel refused: {}", std::io::Error::from_raw_os_error(*code))
+            }
+            ListenError::Forked => f.write_str("the endpoint belongs to the parent process"),
+        }
+    }
+}
+
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -21,7 +21,7 @@ pub struct Interface {
 
 /// All interfaces and all their addresses, in the kernel's order.
 #[derive(Default, Debug)]
-pub struct Interfaces {
+pub struct Survey {
     /// Each once.
     pub all: Vec<Interface>,
     /// Their IPv4 and IPv6 addresses.
@@ -39,13 +39,13 @@ impl Drop for List {
 }
 
 /// Asks the kernel.
-pub fn interfaces() -> io::Result<Interfaces> {
+pub fn interfaces() -> io::Result<Survey> {
     let mut list = List(ptr::null_mut());
     // SAFETY: valid for the write of a pointer.
     if unsafe { libc::getifaddrs(&mut list.0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut found = Interfaces::default();
+    let mut found = Survey::default();
     let mut at = list.0;
     while !at.is_null() {
         // SAFETY: an entry of the list, which lives until the end of this function.
@@ -56,7 +56,7 @@ pub fn interfaces() -> io::Result<Interfaces> {
     Ok(found)
 }
 
-fn add(entry: &libc::ifaddrs, found: &mut Interfaces) {
+fn add(entry: &libc::ifaddrs, found: &mut Survey) {
     // SAFETY: every entry has a terminated name.
     let name = InterfaceName::new(unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes());
     let set = |flag: i32| entry.ifa_flags & flag as u32 != 0;

@@ -8,7 +8,8 @@
 
 extern crate std;
 
-use super::ifaddrs::{self, Interface, Interfaces};
+use super::ifaddrs::{self, Interface, Survey};
+use crate::wire::RAILS_MAX;
 use crate::wire::hello::AddressHello;
 use core::cmp::Reverse;
 use core::fmt;
@@ -43,9 +44,72 @@ impl InterfaceName {
     }
 }
 
+/// Interfaces by name, in an order: those that make one device.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Interfaces {
+    all: [Option<InterfaceName>; RAILS_MAX],
+}
+
+impl Interfaces {
+    /// Not one.
+    pub const NONE: Interfaces = Interfaces { all: [None; RAILS_MAX] };
+
+    /// These too; `None`: there are more than a connection has rails.
+    pub fn with(mut self, more: &Interfaces) -> Option<Interfaces> {
+        for name in more.iter() {
+            *self.all.iter_mut().find(|place| place.is_none())? = Some(name);
+        }
+        Some(self)
+    }
+
+    /// One alone.
+    pub fn one(name: InterfaceName) -> Interfaces {
+        let mut one = Interfaces::NONE;
+        one.all[0] = Some(name);
+        one
+    }
+
+    /// The names.
+    pub fn iter(&self) -> impl Iterator<Item = InterfaceName> {
+        self.all.into_iter().flatten()
+    }
+
+    /// The choice that allows these interfaces alone; `None`: there are none.
+    pub fn exact_choice(&self) -> Option<String> {
+        let mut choice = String::new();
+        for name in self.iter() {
+            choice.push(if choice.is_empty() { '=' } else { ',' });
+            choice.push_str(name.as_str());
+        }
+        (!choice.is_empty()).then_some(choice)
+    }
+}
+
 impl fmt::Debug for InterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// Which addresses are used.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum AddressFamily {
+    /// All.
+    Any,
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+}
+
+impl AddressFamily {
+    /// Whether the address is one of them.
+    pub const fn allows(self, ip: IpAddr) -> bool {
+        match self {
+            AddressFamily::Any => true,
+            AddressFamily::V4 => ip.is_ipv4(),
+            AddressFamily::V6 => ip.is_ipv6(),
+        }
     }
 }
 
@@ -100,6 +164,8 @@ pub enum InterfaceError {
     NoMatch(String, String),
     /// The choice leaves every interface out.
     AllExcluded(String, String),
+    /// No interface that was chosen has an address of the family.
+    Family(AddressFamily),
     /// The kernel refused to list them, with its code.
     System(i32),
 }
@@ -124,6 +190,9 @@ impl fmt::Display for InterfaceError {
                 let (choice, there) = (choice.as_str(), there.as_str());
                 write!(f, "{NAME}={choice} leaves no interface with an address; there are {there}")
             }
+            InterfaceError::Family(family) => {
+                write!(f, "no interface that is up and chosen has an address of {family:?}")
+            }
             InterfaceError::System(code) => {
                 write!(f, "the interfaces cannot be listed (errno {code})")
             }
@@ -138,6 +207,16 @@ impl fmt::Display for InterfaceError {
 /// *Cost*: allocates; a few system calls per interface. For open.
 pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceError> {
     choose(choice, &survey()?)
+}
+
+/// [`local_addresses`] of one family.
+pub fn local_addresses_of(
+    family: AddressFamily,
+    choice: &str,
+) -> Result<Vec<InterfaceAddress>, InterfaceError> {
+    let mut found = local_addresses(choice)?;
+    found.retain(|address| family.allows(address.ip));
+    if found.is_empty() { Err(InterfaceError::Family(family)) } else { Ok(found) }
 }
 
 /// The names of a choice that asks for what no interface is called, and which interfaces there are
@@ -162,7 +241,7 @@ pub fn all_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
     Ok(survey()?.addresses)
 }
 
-fn survey() -> Result<Interfaces, InterfaceError> {
+fn survey() -> Result<Survey, InterfaceError> {
     let system = |error: std::io::Error| InterfaceError::System(error.raw_os_error().unwrap_or(0));
     let mut found = ifaddrs::interfaces().map_err(system)?;
     for address in &mut found.addresses {
@@ -218,7 +297,7 @@ fn is_usable(address: &InterfaceAddress) -> bool {
 }
 
 /// [`local_addresses`] of a host that has what is `found`.
-fn choose(choice: &str, found: &Interfaces) -> Result<Vec<InterfaceAddress>, InterfaceError> {
+fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, InterfaceError> {
     let text = || String::from(choice);
     let unchosen = choice.trim().is_empty();
     let parsed = Choice::parse(if unchosen { CHOICE_DEFAULT } else { choice });

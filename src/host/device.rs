@@ -79,6 +79,19 @@ impl Rails {
     }
 }
 
+impl core::fmt::Display for Rails {
+    /// As `CROSSTIE_RAILS` says it.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match (self.shm, self.tcp, self.together) {
+            (true, true, true) => "shm+tcp",
+            (true, true, false) => "shm,tcp",
+            (true, false, _) => "shm",
+            (false, true, _) => "tcp",
+            (false, false, _) => "none",
+        })
+    }
+}
+
 /// What is known of a device.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct DeviceProperties {

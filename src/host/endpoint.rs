@@ -119,7 +119,10 @@ impl Endpoint {
         if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {
             return Err(OpenError::Storage);
         }
-        let environment = settings::apply(&mut options);
+        let mut environment = settings::apply(&mut options);
+        if let Some(choice) = options.interfaces.exact_choice() {
+            environment.socket_ifname = Some(choice);
+        }
         options.check()?;
         let options = options.effective();
         // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.

@@ -71,7 +71,7 @@ impl Network {
         if !choice.trim().is_empty() && !choice.trim().starts_with('^') {
             news::own_host_meant();
         }
-        match interfaces::local_addresses(choice) {
+        match interfaces::local_addresses_of(options.family, choice) {
             Ok(found) => {
                 network.addresses = list(&found);
                 if !choice.trim().is_empty() {

@@ -11,6 +11,7 @@ use crate::base::ring::Indices;
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
+use crate::connect::interfaces::{AddressFamily, Interfaces};
 use crate::provider::{loopback, mixed, shm, tcp};
 use crate::transport::Limits;
 
@@ -32,6 +33,11 @@ pub struct Options {
     pub heap_bytes: Bytes,
     /// How long a peer may take to answer a connect.
     pub handshake_deadline: Span,
+    /// The interfaces that other hosts reach the endpoint by; none: those that
+    /// `CROSSTIE_SOCKET_IFNAME` chooses.
+    pub interfaces: Interfaces,
+    /// Of which family their addresses are.
+    pub family: AddressFamily,
 }
 
 impl Default for Options {
@@ -44,6 +50,8 @@ impl Default for Options {
             write_ring_bytes: 32 << 10,
             heap_bytes: Bytes(64 << 30),
             handshake_deadline: Span::millis(10_000),
+            interfaces: Interfaces::NONE,
+            family: AddressFamily::Any,
         }
     }
 }

@@ -4,8 +4,8 @@ use super::*;
 use std::string::ToString;
 
 #[allow(clippy::type_complexity)] // a table
-fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Interfaces {
-    let mut found = Interfaces::default();
+fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Survey {
+    let mut found = Survey::default();
     for (name, up, speed_mbit_s, addresses) in interfaces {
         let name = InterfaceName::new(name.as_bytes());
         found.all.push(Interface { name, up: *up });
@@ -29,7 +29,7 @@ fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Interfaces {
     found
 }
 
-fn usual() -> Interfaces {
+fn usual() -> Survey {
     host(&[
         ("lo", true, 0, &[("127.0.0.1", 8), ("::1", 128)]),
         ("eth0", true, 10_000, &[("fd00::5", 64), ("10.1.0.5", 16), ("fe80::5", 64)]),
@@ -40,7 +40,7 @@ fn usual() -> Interfaces {
     ])
 }
 
-fn chosen(choice: &str, found: &Interfaces) -> Result<Vec<std::string::String>, InterfaceError> {
+fn chosen(choice: &str, found: &Survey) -> Result<Vec<std::string::String>, InterfaceError> {
     choose(choice, found).map(|all| all.iter().map(|address| address.ip.to_string()).collect())
 }
 
@@ -156,4 +156,17 @@ fn an_address_comes_back_as_it_was_told() {
     for address in usual().addresses {
         assert_eq!(ip_of(&address.hello(1)), Some(address.ip));
     }
+}
+
+#[test]
+fn interfaces_of_one_device_are_chosen_by_their_whole_names() {
+    let one = |name: &str| Interfaces::one(InterfaceName::new(name.as_bytes()));
+    let two = one("eth0").with(&one("eth10")).unwrap();
+    let choice = two.exact_choice().unwrap();
+    assert_eq!(choice, "=eth0,eth10");
+    let parsed = Choice::parse(&choice).unwrap();
+    assert!(parsed.lists("eth0") && parsed.lists("eth10") && !parsed.lists("eth1"));
+    assert_eq!(Interfaces::NONE.exact_choice(), None);
+    let eight = (1..8).fold(one("a"), |all, _| all.with(&one("a")).unwrap());
+    assert_eq!((eight.iter().count(), eight.with(&one("b"))), (8, None));
 }

@@ -1,0 +1,107 @@
+//! The end of connections. Never waits for a peer: what is still on its way to one is seen off by
+//! a thread of its own, which ends by itself.
+#![forbid(unsafe_code)]
+
+use super::comm::Comm;
+use super::locked;
+use super::room::Room;
+use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::Closing;
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Calls of progress that a caller of close makes itself.
+const STEPS: usize = 256;
+/// How long memory may take to be let go by rails that must be fenced.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// How long what is on its way is seen off: longer than the library itself waits for a peer.
+const LINGER_MAX: Duration = Duration::from_secs(60);
+/// Between two looks of the thread.
+const LOOK: Duration = Duration::from_millis(1);
+
+static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+/// Closes a connection; its outstanding requests are gone with it.
+pub fn close(comm: Box<Comm>) {
+    comm.farewell();
+    let (room, connection) = (Arc::clone(&comm.room), comm.connection);
+    drop(comm);
+    if (0..STEPS).any(|_| step(&room, connection)) {
+        return;
+    }
+    let seen_off = Arc::clone(&room);
+    let named = Builder::new().name("crosstie-close".into());
+    let work = move || {
+        see_off(&seen_off, connection);
+        drop(seen_off);
+        leave();
+    };
+    // held, so that the thread finds its handle
+    let mut threads = locked(&THREADS);
+    match named.spawn(work) {
+        Ok(thread) => threads.push(thread),
+        Err(_) => {
+            drop(threads);
+            see_off(&room, connection);
+        }
+    }
+}
+
+/// A thread that nobody waits for lets go of itself: tables up to v10 have no finalize, and what is
+/// never joined keeps its stack.
+fn leave() {
+    let own = std::thread::current().id();
+    locked(&THREADS).retain(|thread| thread.thread().id() != own);
+}
+
+/// One attempt to close; whether it is closed.
+fn step(room: &Room, connection: Handle) -> bool {
+    let mut entered = room.enter();
+    let endpoint = entered.endpoint();
+    if endpoint.connection_close(connection) == Closing::Again {
+        endpoint.progress();
+        return false;
+    }
+    true
+}
+
+fn see_off(room: &Room, connection: Handle) {
+    let start = Instant::now();
+    while !step(room, connection) && start.elapsed() < LINGER_MAX {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Makes progress for a moment, until `enough`; whether it was. For what has ended, and waits for
+/// nothing but to be looked at.
+pub fn settle(comm: &Comm, enough: impl Fn() -> bool) -> bool {
+    (0..STEPS).any(|_| {
+        comm.room.enter().endpoint().progress();
+        enough()
+    })
+}
+
+/// Ends the requests of a connection at once, until `enough`; whether it was.
+pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if enough() {
+            return true;
+        }
+        step(&comm.room, comm.connection);
+        if start.elapsed() > STOP_MAX {
+            return enough();
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until all that was closed has left: NCCL may unload the plugin afterwards.
+pub fn finish() {
+    let threads = std::mem::take(&mut *locked(&THREADS));
+    for thread in threads {
+        // a panic there was reported when it happened
+        let _ = thread.join();
+    }
+}

@@ -1,0 +1,290 @@
+//! A connection in one direction, as NCCL has them, and its requests.
+//!
+//! A request is a pointer to one of the connection's places for requests, which never move. All
+//! that changes in them changes under the lock of the connection's room.
+
+use super::device::{Device, MEMBERS_MAX};
+use super::profile::Spans;
+use super::room::{Entered, Room};
+use super::{Fault, log};
+use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::transport::{
+    Incoming, LaneView, Outcome, Outgoing, RequestError, RequestId, SubmitError,
+};
+use crosstie::wire::GROUP_MAX;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+
+/// Requests that a connection has at a time; NCCL never has more than its steps for each rank that
+/// shares it, 8 x 8.
+pub const REQUESTS: usize = 64;
+
+/// Which direction a connection is used in.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Way {
+    /// What connect made.
+    Send,
+    /// What accept made.
+    Receive,
+}
+
+/// A place for a request.
+pub struct Request {
+    /// Its connection, once it was used.
+    comm: AtomicPtr<Comm>,
+    /// The endpoint's number of it; 0: it has ended.
+    id: AtomicU64,
+    /// How it failed, as NCCL's number; 0: not.
+    fault: AtomicI32,
+    /// What the profiler is to be told of its end; touched by the thread alone that submits and
+    /// tests.
+    spans: Spans,
+}
+
+/// A connection.
+pub struct Comm {
+    /// Where it lives.
+    pub room: Arc<Room>,
+    /// Which it is.
+    pub connection: Handle,
+    /// Under which device.
+    pub device: &'static Device,
+    way: Way,
+    /// A bit for each place that holds no request.
+    free: AtomicU64,
+    /// The place after the one that was taken last: a place that has failed is told so for long.
+    next: AtomicU64,
+    /// Whether its failure was logged.
+    told: AtomicBool,
+    /// Messages that have ended well, and their bytes.
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    requests: Box<[Request]>,
+}
+
+// Relaxed throughout this file: all of it is written under the lock of the room, which orders it.
+const ORDER: Ordering = Ordering::Relaxed;
+
+impl Comm {
+    /// A connection that stands.
+    pub fn new(
+        room: Arc<Room>,
+        connection: Handle,
+        device: &'static Device,
+        way: Way,
+    ) -> Box<Comm> {
+        let request = |_| Request {
+            comm: AtomicPtr::new(null_mut()),
+            id: AtomicU64::new(0),
+            fault: AtomicI32::new(0),
+            spans: Spans::default(),
+        };
+        Box::new(Comm {
+            room,
+            connection,
+            device,
+            way,
+            free: AtomicU64::new(u64::MAX),
+            next: AtomicU64::new(0),
+            told: AtomicBool::new(false),
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            requests: (0..REQUESTS).map(request).collect(),
+        })
+    }
+
+    /// Starts to send; `None`: no room now, come again.
+    pub fn isend(&self, message: Outgoing) -> Result<Option<NonNull<Request>>, Fault> {
+        if self.way != Way::Send {
+            return Err(Fault::Argument);
+        }
+        let mut entered = self.room.enter();
+        let Some(place) = self.place() else { return Ok(None) };
+        let submitted = entered.endpoint().isend(self.connection, message);
+        self.submitted(&mut entered, place, submitted)
+    }
+
+    /// Offers room for a group of messages; `None`: no room now, come again.
+    pub fn irecv(&self, group: &[Incoming]) -> Result<Option<NonNull<Request>>, Fault> {
+        if self.way != Way::Receive || group.is_empty() || group.len() > GROUP_MAX {
+            return Err(Fault::Argument);
+        }
+        let mut entered = self.room.enter();
+        let Some(place) = self.place() else { return Ok(None) };
+        let submitted = entered.endpoint().irecv(self.connection, group);
+        self.submitted(&mut entered, place, submitted)
+    }
+
+    /// A free place, which stays free.
+    fn place(&self) -> Option<usize> {
+        let (free, next) = (self.free.load(ORDER), self.next.load(ORDER) as u32);
+        let ahead = free.rotate_right(next).trailing_zeros();
+        (free != 0).then_some(((ahead + next) % REQUESTS as u32) as usize)
+    }
+
+    #[inline]
+    fn submitted(
+        &self,
+        entered: &mut Entered<'_>,
+        place: usize,
+        submitted: Result<RequestId, SubmitError>,
+    ) -> Result<Option<NonNull<Request>>, Fault> {
+        let (id, fault) = match submitted {
+            Ok(id) => (id.0, 0),
+            Err(SubmitError::Again) => {
+                entered.endpoint().progress();
+                return Ok(None);
+            }
+            // the connection's failure is told by test, as NCCL expects it
+            Err(error @ (SubmitError::Failed(_) | SubmitError::Connection)) => {
+                self.tell(&error);
+                (0, Fault::from(error).code())
+            }
+            Err(error) => {
+                self.tell(&error);
+                return Err(error.into());
+            }
+        };
+        let request = &self.requests[place];
+        request.comm.store(std::ptr::from_ref(self).cast_mut(), ORDER);
+        request.id.store(id, ORDER);
+        request.fault.store(fault, ORDER);
+        self.free.store(self.free.load(ORDER) & !(1 << place), ORDER);
+        self.next.store((place as u64 + 1) % REQUESTS as u64, ORDER);
+        Ok(Some(NonNull::from(request)))
+    }
+
+    /// Says once why requests fail.
+    #[cold]
+    fn tell(&self, error: &dyn std::fmt::Debug) {
+        if self.told.swap(true, ORDER) {
+            return;
+        }
+        let what = match self.way {
+            Way::Send => "send to",
+            Way::Receive => "receive from",
+        };
+        let (peer, ending) = self.peer();
+        let name = self.device.name.to_string_lossy();
+        log::warn(&format!("{name}: {what} {peer} failed: {error:?}{ending}"));
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        let lengths = &outcome.lengths[..usize::from(outcome.count)];
+        let (messages, bytes) = (lengths.len() as u64, lengths.iter().sum::<u64>());
+        self.messages.store(self.messages.load(ORDER) + messages, ORDER);
+        self.bytes.store(self.bytes.load(ORDER) + bytes, ORDER);
+    }
+
+    /// Ends what the profiler waits for, and says what went over the connection, and over which of
+    /// its rails: for who wants to know whether this network was used.
+    pub fn farewell(&self) {
+        self.requests.iter().for_each(|request| request.spans.end());
+        let mut entered = self.room.enter();
+        let name = self.device.name.to_string_lossy();
+        let (messages, bytes) = (self.messages.load(ORDER), self.bytes.load(ORDER));
+        let what = match self.way {
+            Way::Send => "sent to",
+            Way::Receive => "received from",
+        };
+        let views: Vec<_> = (0..MEMBERS_MAX as u32)
+            .map_while(|rail| entered.endpoint().rail_view(self.connection, rail).ok().flatten())
+            .collect();
+        let over = |(at, (view, over)): (usize, &(LaneView, ConnectionRail))| match self.way {
+            Way::Send if views.len() > 1 => {
+                format!("rail {at} {over:?} {} bytes in stripes", view.stats.bytes)
+            }
+            // all of it, or what the sender knows
+            Way::Send | Way::Receive => format!("rail {at} {over:?}"),
+        };
+        let rails: Vec<String> = views.iter().enumerate().map(over).collect();
+        drop(entered);
+        let (peer, _) = self.peer();
+        let rails = rails.join(", ");
+        log::info(&format!("{name}: {bytes} bytes {what} {peer} in {messages} messages; {rails}"));
+    }
+
+    fn peer(&self) -> (String, String) {
+        let mut text = [0; 128];
+        let shared = self.room.shared();
+        let length = shared.peer_text(self.connection, &mut text);
+        let ending = shared.peer_ending(self.connection);
+        let peer = match length {
+            0 => "a peer that is gone".into(),
+            _ => String::from_utf8_lossy(&text[..length]).into_owned(),
+        };
+        (peer, ending.map_or(String::new(), |ending| format!(": {ending}")))
+    }
+}
+
+impl Request {
+    /// Asks how a request stands; `None`: it is under way. Its end is told once, its failure as
+    /// long as the place is not used again.
+    ///
+    /// # Safety
+    /// - its connection is not closed.
+    #[inline]
+    pub unsafe fn test(&self) -> Result<Option<Outcome>, Fault> {
+        // SAFETY: this function's contract.
+        let tested = unsafe { self.look() };
+        if !matches!(tested, Ok(None)) {
+            self.spans.end();
+        }
+        tested
+    }
+
+    /// Begins events of the profiler.
+    pub fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// # Safety
+    /// - its connection is not closed.
+    #[inline(always)]
+    unsafe fn look(&self) -> Result<Option<Outcome>, Fault> {
+        // SAFETY: the connection stands (this function's contract) where it stood in `submitted`,
+        // which has handed the request out.
+        let comm = unsafe { self.comm.load(ORDER).as_ref() }.ok_or(Fault::Argument)?;
+        let mut entered = comm.room.enter();
+        let id = RequestId(self.id.load(ORDER));
+        if id.0 == 0 {
+            self.release(comm);
+            return match self.fault.load(ORDER) {
+                0 => Err(Fault::Argument),
+                code => Err(Fault::of_code(code)),
+            };
+        }
+        match entered.endpoint().test(id) {
+            Ok(None) => Ok(None),
+            Ok(Some(outcome)) => {
+                self.id.store(0, ORDER);
+                self.release(comm);
+                outcome.result.map_err(|error| self.failed(comm, error))?;
+                comm.count(&outcome);
+                Ok(Some(outcome))
+            }
+            // the connection was closed, and its number is another's
+            Err(_) => {
+                self.id.store(0, ORDER);
+                self.release(comm);
+                Err(self.failed(comm, RequestError::Closed))
+            }
+        }
+    }
+
+    fn release(&self, comm: &Comm) {
+        let first = comm.requests.as_ptr().addr();
+        let place = (std::ptr::from_ref(self).addr() - first) / size_of::<Request>();
+        comm.free.store(comm.free.load(ORDER) | 1 << place, ORDER);
+    }
+
+    #[cold]
+    fn failed(&self, comm: &Comm, error: RequestError) -> Fault {
+        comm.tell(&error);
+        let fault = Fault::from(error);
+        self.fault.store(fault.code(), ORDER);
+        fault
+    }
+}

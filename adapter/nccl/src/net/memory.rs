@@ -1,0 +1,45 @@
+//! Registered memory of a connection.
+
+use super::close;
+use super::comm::Comm;
+use super::{Fault, log};
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{DeregisterError, MemoryKind};
+
+/// Makes memory known; no bytes need no handle.
+///
+/// # Safety
+/// - the range stays valid for reads and writes until it was deregistered with success.
+pub unsafe fn register(comm: &Comm, address: u64, length: usize) -> Result<Handle, Fault> {
+    if length == 0 {
+        return Ok(Handle::default());
+    }
+    let shared = comm.room.shared();
+    // SAFETY: the caller's promise.
+    let registered = unsafe { shared.register(address, Bytes(length as u64), MemoryKind::Host) };
+    registered.map_err(|error| {
+        log::warn(&format!("{length} bytes of memory cannot be registered: {error:?}"));
+        error.into()
+    })
+}
+
+/// Forgets memory. Requests that still use it are those of a communicator that was aborted: the
+/// connection is given up with them, so that NCCL may free the memory.
+pub fn deregister(comm: &Comm, memory: Handle) -> Result<(), Fault> {
+    if memory == Handle::default() {
+        return Ok(());
+    }
+    match comm.room.shared().deregister(memory) {
+        Ok(()) => return Ok(()),
+        Err(DeregisterError::Busy) => {}
+        Err(DeregisterError::Stale) => return Err(Fault::Argument),
+        Err(DeregisterError::Fabric(_)) => return Err(Fault::System),
+    }
+    let forget = || comm.room.shared().deregister(memory).is_ok();
+    if !close::settle(comm, forget) && !close::stop(comm, forget) {
+        log::warn("memory of a connection is still in use: a rail cannot be fenced");
+        return Err(Fault::System);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! The plugin without versions: what each table's functions are translated to.
+//!
+//! A process has one list of devices and any number of *contexts*, one for each communicator of
+//! NCCL from v11 on, and one for all others. A context has rooms ([`room`]), which have
+//! connections ([`comm`]). What lives no longer than set-up (contexts, listeners, attempts) is
+//! named by numbers, so that a call which comes too late finds nothing; what the data path uses is
+//! reached by pointers.
+
+pub mod close;
+pub mod comm;
+pub mod device;
+mod fault;
+pub mod log;
+pub mod memory;
+pub mod profile;
+pub mod room;
+pub mod setup;
+
+pub use fault::Fault;
+
+use crate::abi::Logger;
+use crosstie::host::settings::{self, SETTINGS};
+use device::Device;
+use room::Rooms;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A communicator of NCCL's, or all those of a table that does not tell them apart.
+pub struct Context {
+    /// Its rooms.
+    pub rooms: Rooms,
+    /// Connections that are being made.
+    pub attempts: Mutex<Vec<setup::Pending>>,
+}
+
+impl Context {
+    fn new() -> Arc<Context> {
+        Arc::new(Context { rooms: Rooms::default(), attempts: Mutex::new(Vec::new()) })
+    }
+}
+
+struct State {
+    /// Calls of init without their finalize.
+    uses: u64,
+    /// Physical devices, then those made of them; entries are never freed, because NCCL keeps
+    /// pointers to their texts.
+    devices: Vec<&'static Device>,
+    /// How many of them are physical, and how many NCCL has been told of since it loaded the
+    /// plugin. It may unload and load it without a new process, and then makes its devices again;
+    /// until then their numbers stay good.
+    physical: usize,
+    shown: usize,
+    /// The context of tables that have none.
+    common: Option<Arc<Context>>,
+    contexts: BTreeMap<u64, Arc<Context>>,
+    next: u64,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    uses: 0,
+    devices: Vec::new(),
+    physical: 0,
+    shown: 0,
+    common: None,
+    contexts: BTreeMap::new(),
+    next: 1,
+});
+
+fn state() -> MutexGuard<'static, State> {
+    locked(&STATE)
+}
+
+fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the plugin for a table that knows no communicators: NCCL does so when it loads it.
+pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
+    let mut state = state();
+    opened(&mut state, logger)?;
+    state.shown = state.physical;
+    Ok(())
+}
+
+/// Opens the plugin once more. The first looks for devices, and says one line for each.
+fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
+    if logger.is_some() || state.uses == 0 {
+        log::set(logger);
+    }
+    if state.uses == 0 {
+        let devices = device::survey()?;
+        if !state.devices[..state.physical].iter().copied().eq(&devices) {
+            let kept = |device| &*Box::leak(Box::new(device));
+            state.devices = devices.into_iter().map(kept).collect();
+            state.physical = state.devices.len();
+        }
+        state.shown = state.physical;
+        let settings = settings();
+        for (number, device) in state.devices[..state.physical].iter().enumerate() {
+            log::info(&line(number, device, &settings));
+        }
+    }
+    state.uses += 1;
+    Ok(())
+}
+
+/// Makes one device of several physical ones; its number.
+pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
+    let members_known = device::Members::of(members).ok_or(Fault::Argument)?;
+    let mut state = state();
+    let physical = |number: &i32| {
+        let place = usize::try_from(*number).ok().filter(|place| *place < state.physical);
+        place.map(|place| state.devices[place]).ok_or(Fault::Argument)
+    };
+    let devices: Vec<&'static Device> = members.iter().map(physical).collect::<Result<_, _>>()?;
+    let number = state.shown;
+    // made already, by an NCCL that has loaded the plugin before
+    let is_there = state.devices.get(number).is_some_and(|it| it.members == members_known);
+    if !is_there {
+        let fused = device::fused(members_known, &devices).ok_or(Fault::Argument)?;
+        state.devices.truncate(number);
+        state.devices.push(Box::leak(Box::new(fused)));
+    }
+    state.shown += 1;
+    log::info(&line(number, state.devices[number], &settings()));
+    Ok(number as i32)
+}
+
+fn line(number: usize, device: &Device, settings: &str) -> String {
+    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let names: Vec<String> = device.interfaces.iter().map(|it| it.as_str().into()).collect();
+    let rails = match names.len() {
+        0 => "no rail to other hosts".into(),
+        1 => format!("one TCP rail to other hosts, {}", names[0]),
+        count => format!("{count} TCP rails to other hosts, {}", names.join(" and ")),
+    };
+    format!(
+        "device {number} is {}: {} Mbit/s, PCI {}, {rails}; crosstie {}, {settings}",
+        text(device.name),
+        device.speed_mbps,
+        device.pci_path.map_or("none".into(), text),
+        env!("CARGO_PKG_VERSION"),
+    )
+}
+
+/// What the variables come to, and those that are set with what they are set to.
+fn settings() -> String {
+    let its = settings::environment();
+    let by_subnet = || "by subnet".to_string();
+    let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
+    let effective = format!(
+        "rails {}, TCP rails {rails}, streams {}, threads {}, peer timeout {} ms, stalls after {} \
+         ms",
+        its.rails,
+        its.tcp_streams,
+        its.tcp_threads,
+        its.peer_timeout.0 / 1_000_000,
+        its.stall.0 / 1_000_000,
+    );
+    let ours = SETTINGS.iter().map(|setting| setting.name);
+    let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY]);
+    let set: Vec<String> = names
+        .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))
+        .collect();
+    if set.is_empty() { effective } else { format!("{effective} ({})", set.join(" ")) }
+}
+
+/// Opens the plugin once more, for a communicator; its number.
+pub fn context_open(logger: Option<Logger>) -> Result<u64, Fault> {
+    let mut state = state();
+    opened(&mut state, logger)?;
+    let number = state.next;
+    state.next += 1;
+    state.contexts.insert(number, Context::new());
+    Ok(number)
+}
+
+/// Ends a communicator's context. Connections that stand stay, because another communicator may
+/// share them; attempts and listeners are given up.
+pub fn context_close(number: u64) -> Result<(), Fault> {
+    let (context, last) = {
+        let mut state = state();
+        let Some(context) = state.contexts.remove(&number) else { return Ok(()) };
+        state.uses = state.uses.saturating_sub(1);
+        (context, state.uses == 0)
+    };
+    setup::abandon(&context);
+    setup::listeners_close(number);
+    drop(context);
+    close::finish();
+    if last {
+        log::set(None);
+    }
+    Ok(())
+}
+
+/// The context of a number; that of all others when it is zero or has ended, since communicators
+/// that share resources may outlive the one that opened them.
+pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
+    let mut state = state();
+    if let Some(context) = state.contexts.get(&number) {
+        return Ok(Arc::clone(context));
+    }
+    Ok(Arc::clone(state.common.get_or_insert_with(Context::new)))
+}
+
+/// How many devices there are, with those that were made; 0 before init.
+pub fn device_count() -> usize {
+    state().shown
+}
+
+/// A device.
+pub fn device(number: i32) -> Result<(usize, &'static Device), Fault> {
+    let place = usize::try_from(number).map_err(|_| Fault::Argument)?;
+    let found = state().devices.get(place).copied();
+    found.map(|device| (place, device)).ok_or(Fault::Argument)
+}

@@ -1,0 +1,169 @@
+//! Rooms: endpoints, each with its block, shared by the connections of one device, one
+//! communicator and one thread that sets them up.
+//!
+//! NCCL has a service thread for each communicator and GPU, which makes all of their connections.
+//! So with a room for each such thread, what two GPUs of one process send never waits for one lock,
+//! also under tables that know of no communicators. A room is opened when the first connection
+//! wants it, and closed with its last.
+
+use super::device::{Device, family};
+use super::{Fault, log};
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::units::Bytes;
+use crosstie::host::{DeviceKind, Endpoint, Options, Shared};
+use crosstie::transport::Limits;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Connections of one endpoint. A slot is free again only when both ends have closed, so there are
+/// more than [`PLACES`].
+const CONNECTIONS_MAX: u32 = 64;
+/// Listeners, attempts and connections after which another room is opened.
+const PLACES: usize = 32;
+/// Pieces of memory registered with one room: NCCL registers up to three buffers for each
+/// connection, and the user's.
+const REGIONS_MAX: u32 = 4096;
+
+/// A rail for each interface, in steps that endpoints come in; one to spare where there is one.
+fn rails(device: &Device) -> u32 {
+    let members = device.members.count() as u32;
+    members.next_power_of_two().max(Options::default().limits.rails_max)
+}
+
+fn options(device: &Device) -> Options {
+    Options {
+        device: DeviceKind::Host,
+        limits: Limits {
+            connections_max: CONNECTIONS_MAX,
+            requests_max: crate::net::comm::REQUESTS as u32,
+            regions_max: REGIONS_MAX,
+            rails_max: rails(device),
+        },
+        heap_bytes: Bytes::ZERO,
+        interfaces: device.interfaces,
+        family: family(),
+        ..Options::default()
+    }
+}
+
+/// An open endpoint.
+pub struct Room {
+    /// Beside the endpoint in its block; used without the lock.
+    shared: NonNull<Shared>,
+    /// `None` only while it is being dropped.
+    endpoint: Mutex<Option<Endpoint>>,
+    // freed after the endpoint: `drop` closes it first
+    _block: Mutex<HeapBlock>,
+}
+
+// SAFETY: the pointer stands for a `&Shared`, which any thread may use; the rest is `Send` and
+// behind locks.
+unsafe impl Send for Room {}
+// SAFETY: as above.
+unsafe impl Sync for Room {}
+
+impl Room {
+    fn open(device: &Device) -> Result<Room, Fault> {
+        let options = options(device);
+        let mut block = HeapBlock::new(options.bytes());
+        // SAFETY: the block is aligned to a line, as long as told, and the room's until it has
+        // closed the endpoint (`drop`); its memory does not move with it. `shared` is used through
+        // the room alone.
+        let opened = unsafe { Endpoint::open(block.start(), block.length(), &options) };
+        let endpoint = opened.map_err(|error| {
+            log::warn(&format!("device {:?} cannot be opened: {error}", device.name));
+            Fault::from(&error)
+        })?;
+        let shared = endpoint.shared.place();
+        Ok(Room { shared, endpoint: Mutex::new(Some(endpoint)), _block: Mutex::new(block) })
+    }
+
+    /// What any thread may use at any time.
+    pub fn shared(&self) -> &Shared {
+        // SAFETY: it stands in the block until the endpoint is closed, which `drop` alone does.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The endpoint, for one thread at a time.
+    #[inline]
+    pub fn enter(&self) -> Entered<'_> {
+        // a panic inside was reported when it happened; what it left is asked all the same
+        Entered(self.endpoint.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let endpoint = self.endpoint.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = endpoint.take() {
+            endpoint.close();
+        }
+    }
+}
+
+/// The endpoint of a room, held.
+pub struct Entered<'r>(MutexGuard<'r, Option<Endpoint>>);
+
+impl Entered<'_> {
+    /// It.
+    #[inline]
+    pub fn endpoint(&mut self) -> &mut Endpoint {
+        self.0.as_mut().expect("open until the room is dropped")
+    }
+}
+
+/// A room that stands, and for whom.
+struct Standing {
+    device: usize,
+    thread: usize,
+    room: Weak<Room>,
+}
+
+/// The rooms of one communicator.
+#[derive(Default)]
+pub struct Rooms(Mutex<Vec<Standing>>);
+
+impl Rooms {
+    /// The calling thread's room of a device with a place in it; opened if there is none.
+    pub fn place(&self, number: usize, device: &Device) -> Result<Arc<Room>, Fault> {
+        let thread = thread_number();
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|standing| standing.room.strong_count() > 0);
+        let fits = |standing: &&Standing| {
+            (standing.device, standing.thread) == (number, thread)
+                && standing.room.strong_count() < PLACES
+        };
+        if let Some(room) = rooms.iter().filter(fits).find_map(|it| it.room.upgrade()) {
+            return Ok(room);
+        }
+        let room = Arc::new(Room::open(device)?);
+        rooms.push(Standing { device: number, thread, room: Arc::downgrade(&room) });
+        Ok(room)
+    }
+
+    /// From now on nobody finds this room: its connections are all in use.
+    pub fn leave_out(&self, room: &Arc<Room>) {
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|standing| !std::ptr::eq(standing.room.as_ptr(), Arc::as_ptr(room)));
+    }
+}
+
+/// Different for threads that live at the same time.
+fn thread_number() -> usize {
+    // without a destructor, which would have to run when the thread ends
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_takes_what_the_decision_says() {
+        for device in crate::net::device::survey().unwrap() {
+            let bytes = options(&device).bytes();
+            assert!((4_500_000..5_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
+        }
+    }
+}

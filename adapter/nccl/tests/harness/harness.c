@@ -1,0 +1,343 @@
+/* Uses a built plugin as NCCL does: loads it, makes connections on a service thread that polls
+ * connect and accept in turn, moves bytes on a progress thread that posts and tests in NCCL's
+ * order, with requests and outputs as dirty as NCCL leaves them.
+ *
+ * usage: harness LIBRARY VERSION SCENARIO; an empty LIBRARY is this program itself. Most scenarios
+ * run in two processes. Silent and 0 when all is as it must be. */
+#define _GNU_SOURCE
+#include "net.h"
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STALE ((void *)0x5a5a5a5a5a5a5a50)
+#define HINT ((void *)1)
+#define STEPS 8
+
+static const char *library;
+static int version, rank, peer_socket;
+static pid_t peer_process;
+
+/* ---- what is allocated ---- */
+
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+
+static __thread int counting;
+static int allocations;
+
+/* A sanitizer has its own allocator. */
+#ifndef HARNESS_SANITIZED
+void *malloc(size_t bytes) {
+    allocations += counting;
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    allocations += counting;
+    return __libc_calloc(count, bytes);
+}
+
+void *realloc(void *place, size_t bytes) {
+    allocations += counting;
+    return __libc_realloc(place, bytes);
+}
+
+int posix_memalign(void **place, size_t align, size_t bytes) {
+    allocations += counting;
+    *place = __libc_memalign(align, bytes);
+    return *place ? 0 : 12;
+}
+#endif
+
+/* ---- what was logged ---- */
+
+static char logged[1 << 16];
+static size_t logged_bytes;
+static pthread_mutex_t logged_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void log_line(
+    int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (strcmp(format, "%s")) FAIL("the format is not %%s: %s", format);
+    if (!file || !flags || line < 0) FAIL("a log line without its place");
+    pthread_mutex_lock(&logged_lock);
+    size_t room = sizeof logged - logged_bytes;
+    int more = snprintf(logged + logged_bytes, room, "%d %s\n", level, text);
+    if (more > 0 && (size_t)more < room) logged_bytes += (size_t)more;
+    pthread_mutex_unlock(&logged_lock);
+    if (getenv("HARNESS_LOG")) fprintf(stderr, "[%d] %d %s\n", rank, level, text);
+}
+
+/* ---- the other process ---- */
+
+static void tell(const void *bytes, size_t count) {
+    CHECK(write(peer_socket, bytes, count) == (ssize_t)count);
+}
+
+static void hear(void *bytes, size_t count) {
+    for (size_t got = 0; got < count;) {
+        ssize_t more = read(peer_socket, (char *)bytes + got, count - got);
+        if (more <= 0) FAIL("rank %d: the other process is gone", rank);
+        got += (size_t)more;
+    }
+}
+
+static void meet(void) {
+    char byte = 'm';
+    tell(&byte, 1), hear(&byte, 1);
+}
+
+/* ---- hosts ---- */
+
+/* Two processes are two hosts: each goes into a network namespace of HARNESS_HOSTS ("a,b"). */
+static void host_enter(void) {
+    char path[300], *names = getenv("HARNESS_HOSTS");
+    if (!names) return;
+    char *second = strchr(names, ',');
+    CHECK(second);
+    int length = rank ? (int)strlen(second + 1) : (int)(second - names);
+    snprintf(path, sizeof path, "/var/run/netns/%.*s", length, rank ? second + 1 : names);
+    int namespace = open(path, O_RDONLY);
+    CHECK(namespace >= 0 && !setns(namespace, CLONE_NEWNET));
+    close(namespace);
+    CHECK(!setenv("CROSSTIE_NODE_ID", rank ? "a2" : "a1", 1));
+}
+
+/* ---- bytes ---- */
+
+static unsigned char pattern(uint64_t seed, size_t at) {
+    uint64_t mixed = seed * 0x9e3779b97f4a7c15u ^ at * 0xff51afd7ed558ccdu;
+    return (unsigned char)(mixed >> 56 ^ mixed >> 24);
+}
+
+static void fill(unsigned char *data, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; i++) data[i] = pattern(seed, i);
+}
+
+static void verify(const unsigned char *data, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; i++)
+        if (data[i] != pattern(seed, i)) FAIL("byte %zu of %zu is wrong, seed %lu", i, bytes, seed);
+}
+
+/* ---- connections ---- */
+
+struct pair {
+    void *send, *recv;
+};
+
+/* Listens, gives the handle to the peer, and polls both ways as NCCL's service thread does. Both
+ * ranks do so at once: neither may block in connect. */
+static struct pair cross(struct net *net, int device) {
+    unsigned char mine[HANDLE], theirs[HANDLE];
+    struct pair pair = {NULL, NULL};
+    void *listener = NULL, *unpacks = NULL;
+    memset(mine, 0x77, sizeof mine);
+    OK(net_listen(net, device, mine, &listener));
+    CHECK(listener);
+    tell(mine, HANDLE), hear(theirs, HANDLE);
+    while (!pair.send || !pair.recv) {
+        if (!pair.send) OK(net_connect(net, device, theirs, &pair.send, &unpacks));
+        if (!pair.recv) OK(net_accept(net, listener, &pair.recv, &unpacks));
+    }
+    CHECK(!unpacks);
+    OK(net_close(net, CLOSE_LISTEN, listener));
+    return pair;
+}
+
+static void part(struct net *net, struct pair pair) {
+    OK(net_close(net, CLOSE_SEND, pair.send));
+    OK(net_close(net, CLOSE_RECV, pair.recv));
+}
+
+static struct net started(void) {
+    struct net net = net_load(library, version);
+    OK(net_init(&net, log_line));
+    int count = -1;
+    OK(net_devices(&net, &count));
+    CHECK(count > 0);
+    return net;
+}
+
+#ifdef HARNESS_SANITIZED
+static void *nothing(void *argument) {
+    return argument;
+}
+#endif
+
+/* Threads of this process. */
+static int threads(void) {
+    int count = 0;
+#ifdef HARNESS_SANITIZED
+    /* a sanitizer starts one of its own with the first that the program does */
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, nothing, NULL) && !pthread_join(thread, NULL));
+#endif
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+/* Tests until the end; its result. */
+static int finish(struct net *net, void *request, int *sizes) {
+    int done = STEPS * 1000, rc;
+    while (!(rc = net_test(net, request, &done, sizes)) && !done) CHECK(done == 0), sched_yield();
+    CHECK(done == 1);
+    return rc;
+}
+
+static void *send_one(
+    struct net *net, void *comm, void *data, size_t bytes, int tag, void *memory) {
+    void *request;
+    do {
+        request = STALE;
+        OK(net_isend(net, comm, data, bytes, tag, memory, &request));
+        CHECK(request != STALE);
+    } while (!request);
+    return request;
+}
+
+static void *recv_group(struct net *net, void *comm, int n, void **data, const size_t *sizes,
+    int *tags, void **memory, void *slot) {
+    void *request;
+    do {
+        request = slot;
+        OK(net_irecv(net, comm, n, data, sizes, tags, memory, &request));
+        CHECK(request != STALE && request != HINT);
+    } while (!request);
+    return request;
+}
+
+static void *recv_one(
+    struct net *net, void *comm, void *data, size_t bytes, int tag, void *memory) {
+    return recv_group(net, comm, 1, &data, &bytes, &tag, &memory, STALE);
+}
+
+/* ---- the progress thread ---- */
+
+struct work {
+    struct net *net;
+    struct pair pair;
+    unsigned char *out, *in;
+    void *out_memory, *in_memory;
+    size_t room;
+    int messages;
+    const size_t *sizes;
+    int size_count;
+};
+
+/* Sends and receives `messages` at once, up to STEPS of each outstanding, into places of one
+ * registered buffer each: interior pointers. */
+static void *progress(void *argument) {
+    struct work *w = argument;
+    void *sends[STEPS], *recvs[STEPS];
+    int posted = 0, received = 0, sent = 0, delivered = 0;
+    memset(sends, 0x5a, sizeof sends), memset(recvs, 0x5a, sizeof recvs);
+    while (received < w->messages || delivered < w->messages) {
+        if (posted < w->messages && posted - received < STEPS) {
+            int at = posted % STEPS, tag = 7;
+            void *data = w->in + (size_t)at * w->room;
+            void **slot = &recvs[at];
+            if (posted % 3 == 0) *slot = HINT;
+            OK(net_irecv(w->net, w->pair.recv, 1, &data, &w->room, &tag, &w->in_memory, slot));
+            CHECK(*slot != HINT && *slot != STALE);
+            posted += *slot != NULL;
+        }
+        if (sent < w->messages && sent - delivered < STEPS) {
+            int at = sent % STEPS;
+            size_t bytes = w->sizes[sent % w->size_count];
+            unsigned char *data = w->out + (size_t)at * w->room;
+            fill(data, bytes, (uint64_t)(sent * 2 + rank));
+            OK(net_isend(w->net, w->pair.send, data, bytes, 7, w->out_memory, &sends[at]));
+            CHECK(sends[at] != STALE);
+            sent += sends[at] != NULL;
+        }
+        if (received < posted) {
+            int at = received % STEPS, done = 77, size = 0;
+            OK(net_test(w->net, recvs[at], &done, &size));
+            CHECK(done == 0 || done == 1);
+            if (done) {
+                size_t expected = w->sizes[received % w->size_count];
+                if ((size_t)size != expected) FAIL("%d bytes for %zu", size, expected);
+                verify(w->in + (size_t)at * w->room, expected, (uint64_t)(received * 2 + !rank));
+                received++;
+            }
+        }
+        if (delivered < sent) {
+            int at = delivered % STEPS, done = 77, size = -1;
+            size_t expected = w->sizes[delivered % w->size_count];
+            OK(net_test(w->net, sends[at], &done, delivered % 2 ? &size : NULL));
+            CHECK(done == 0 || done == 1);
+            if (done && delivered % 2) CHECK((size_t)size == expected);
+            delivered += done == 1;
+        }
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void exchange(struct net *net, struct pair pair, const size_t *sizes, int count, int all) {
+    size_t most = 1;
+    for (int i = 0; i < count; i++) most = sizes[i] > most ? sizes[i] : most;
+    struct work work = {net, pair, NULL, NULL, NULL, NULL, most, all, sizes, count};
+    work.out = malloc(STEPS * most), work.in = malloc(STEPS * most);
+    OK(net_reg(net, pair.send, work.out, STEPS * most, HOST_MEMORY, &work.out_memory));
+    OK(net_reg(net, pair.recv, work.in, STEPS * most, HOST_MEMORY, &work.in_memory));
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, progress, &work));
+    /* the service thread registers and forgets user buffers of the same connections meanwhile */
+    for (int i = 0; i < 200; i++) {
+        void *memory = NULL;
+        OK(net_reg(net, pair.send, work.in, most, HOST_MEMORY, &memory));
+        CHECK(memory);
+        OK(net_dereg(net, pair.send, memory));
+    }
+    CHECK(!pthread_join(thread, NULL));
+    OK(net_dereg(net, pair.send, work.out_memory));
+    OK(net_dereg(net, pair.recv, work.in_memory));
+    free(work.out), free(work.in);
+}
+
+static const size_t SIZES[] = {0, 1, 8, 100, 4096, 20000, 65536, 0, 1 << 20, 3, (1 << 20) + 3};
+static const size_t SHORT[] = {64, 0, 4000};
+
+#include "scenarios.h"
+
+int main(int count, char **arguments) {
+    if (count != 4) return 2;
+    library = arguments[1], version = atoi(arguments[2]);
+    alarm(120);
+    for (const struct scenario *it = SCENARIOS; it->name; it++) {
+        if (strcmp(it->name, arguments[3])) continue;
+        if (!it->two) return it->run(), 0;
+        int sockets[2];
+        CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+        pid_t child = fork();
+        rank = child == 0, peer_socket = sockets[rank];
+        close(sockets[!rank]);
+        peer_process = child == 0 ? getppid() : child;
+        if (rank == 1) alarm(120);
+        host_enter();
+        it->run();
+        if (rank == 1) return 0;
+        int status = 0;
+        if (waitpid(child, &status, 0) != child) return 1;
+        return it->two == 2 || (WIFEXITED(status) && WEXITSTATUS(status) == 0) ? 0 : 1;
+    }
+    FAIL("no scenario %s", arguments[3]);
+}

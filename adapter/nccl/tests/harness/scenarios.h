@@ -1,0 +1,704 @@
+/* What is done with the plugin, one function each. Included by harness.c alone. */
+
+struct scenario {
+    const char *name;
+    /* 0: one process; 1: two; 2: two, of which rank 1 is killed */
+    int two;
+    void (*run)(void);
+};
+
+/* Verified bytes both ways between two processes, of all sizes, with 8 steps outstanding. */
+static void bytes(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 110);
+    meet();
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* Every slot is as NCCL wants it: a name, functions, NULL only where it may stand. */
+static void table(void) {
+    struct net net = net_load(library, version);
+    int last = version == 6 ? CLOSE_LISTEN : version < 9 ? CONSUMED :
+        version < 11 ? V_DEVICE : SET_ATTR;
+    CHECK(!strcmp(net.slot[NAME], "crosstie"));
+    for (int at = NAME; at <= last; at++) {
+        int may = at == REG_DMA_BUF || at == DEVICE_MR || at == CONSUMED || at == V_DEVICE ||
+            at == SET_ATTR;
+        if (!net.slot[at] && !may) FAIL("slot %d is NULL", at);
+    }
+}
+
+/* getProperties writes every field of memory that was dirty, and nothing behind. */
+static void properties(void) {
+    struct net net = started();
+    int count = 0;
+    OK(net_devices(&net, &count));
+    for (int device = 0; device < count; device++) {
+        unsigned char first[192], second[192];
+        memset(first, 0xa5, sizeof first), memset(second, 0x5a, sizeof second);
+        OK(net_properties(&net, device, first));
+        OK(net_properties(&net, device, second));
+        struct seen a = seen_of(version, first), b = seen_of(version, second);
+        /* all that was read is the same, whatever lay there: all of it was written */
+        CHECK(!memcmp(&a, &b, sizeof a));
+        for (size_t i = a.size; i < sizeof first; i++) CHECK(first[i] == 0xa5);
+        CHECK(a.name && a.name[0] && a.pointers == HOST_MEMORY && a.speed > 0 && a.port > 0);
+        CHECK(a.latency >= 0 && a.comms > 0 && a.recvs == GROUP && a.type == 0);
+        CHECK(a.type_version == 0 && a.global == 0 && a.flush == 0 && a.guid);
+        if (a.pci) CHECK(!strncmp(a.pci, "/sys/", 5));
+        if (version >= 9) {
+            CHECK(a.members == 1 && a.member == device);
+            CHECK(a.p2p_bytes > 0 && a.p2p_bytes <= (uint64_t)1 << 40);
+            CHECK(a.coll_bytes > 0 && a.coll_bytes <= (uint64_t)1 << 40);
+        }
+        if (version >= 11) CHECK(a.multi == 1);
+        if (version >= 12) CHECK(a.rail == -1 && a.plane == -1);
+        for (int other = 0; other < device; other++) {
+            OK(net_properties(&net, other, second));
+            b = seen_of(version, second);
+            CHECK(strcmp(a.name, b.name));
+        }
+    }
+    unsigned char none[192];
+    CHECK(net_properties(&net, count, none) == ARGUMENT);
+    CHECK(net_properties(&net, -1, none) == ARGUMENT);
+    OK(net_finalize(&net));
+}
+
+/* Both processes see the same devices in the same order. */
+static void order(void) {
+    struct net net = started();
+    int count = 0, theirs = 0;
+    OK(net_devices(&net, &count));
+    tell(&count, sizeof count), hear(&theirs, sizeof theirs);
+    CHECK(count == theirs);
+    for (int device = 0; device < count; device++) {
+        unsigned char raw[192];
+        char name[64] = "", other[64];
+        OK(net_properties(&net, device, raw));
+        struct seen seen = seen_of(version, raw);
+        strncpy(name, seen.name, sizeof name - 1);
+        tell(name, sizeof name), hear(other, sizeof other);
+        CHECK(!strcmp(name, other));
+        uint64_t guid = 0;
+        tell(&seen.guid, sizeof guid), hear(&guid, sizeof guid);
+        CHECK(guid == seen.guid);
+    }
+    meet();
+    OK(net_finalize(&net));
+}
+
+/* Groups of receives: sends go to the oldest group, inside it by tag; short and empty messages. */
+static void groups(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { ROOM = 8192, ROUNDS = 40 };
+    unsigned char *memory = malloc(4 * GROUP * ROOM);
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, 4 * GROUP * ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, 4 * GROUP * ROOM, HOST_MEMORY, &out));
+    for (int round = 0; round < ROUNDS; round++) {
+        /* two groups; rank 0 receives, rank 1 sends, both with tags 100 to 107 */
+        size_t bytes[2][GROUP];
+        void *requests[2 * GROUP];
+        for (int i = 0; i < 2 * GROUP; i++)
+            bytes[i / GROUP][i % GROUP] = (size_t)((i * 977 + round * 131) % 5 ? i * 500 : 0);
+        if (rank == 0) {
+            for (int group = 0; group < 2; group++) {
+                void *data[GROUP], *handles[GROUP];
+                size_t rooms[GROUP];
+                int tags[GROUP];
+                for (int i = 0; i < GROUP; i++) {
+                    data[i] = memory + (size_t)(group * GROUP + i) * ROOM;
+                    handles[i] = in, rooms[i] = ROOM, tags[i] = 100 + i;
+                }
+                memset(data[0], 0xee, GROUP * ROOM);
+                requests[group] = recv_group(
+                    &net, pair.recv, GROUP, data, rooms, tags, handles, STALE);
+            }
+            for (int group = 0; group < 2; group++) {
+                int sizes[GROUP + 1] = {0};
+                sizes[GROUP] = 4711;
+                OK(finish(&net, requests[group], sizes));
+                CHECK(sizes[GROUP] == 4711);
+                for (int i = 0; i < GROUP; i++) {
+                    CHECK((size_t)sizes[i] == bytes[group][i]);
+                    unsigned char *data = memory + (size_t)(group * GROUP + i) * ROOM;
+                    verify(data, bytes[group][i], (uint64_t)(round * 100 + group * GROUP + i));
+                    CHECK(data[bytes[group][i]] == 0xee);
+                }
+            }
+        } else {
+            /* within a group in another order than the receives, and tags of both groups mixed:
+             * the second send of a tag is for the second group, even if the first is not full */
+            int at = 0;
+            for (int i = GROUP - 1; i >= 0; i--)
+                for (int group = 0; group < 2; group++, at++) {
+                    int which = group * GROUP + i;
+                    unsigned char *data = memory + (size_t)(2 * GROUP + which) * ROOM;
+                    fill(data, bytes[group][i], (uint64_t)(round * 100 + which));
+                    requests[at] = send_one(&net, pair.send, data, bytes[group][i], 100 + i, out);
+                }
+            for (int i = 0; i < at; i++) OK(finish(&net, requests[i], NULL));
+        }
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* No room is NULL and success; at least 32 requests of each kind fit; all of them end. */
+static void full(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { MOST = 256, ROOM = 100000 };
+    unsigned char *memory = malloc(ROOM);
+    void *in = NULL, *out = NULL, *requests[MOST];
+    int count = 0;
+    OK(net_reg(&net, pair.recv, memory, ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, ROOM, HOST_MEMORY, &out));
+    for (; count < MOST; count++) {
+        void *data = memory;
+        size_t room = ROOM;
+        int tag = 1;
+        requests[count] = STALE;
+        if (rank == 0)
+            OK(net_irecv(&net, pair.recv, 1, &data, &room, &tag, &in, &requests[count]));
+        else
+            OK(net_isend(&net, pair.send, memory, ROOM, 1, out, &requests[count]));
+        CHECK(requests[count] != STALE);
+        if (!requests[count]) break;
+    }
+    CHECK(count >= 32 && count < MOST);
+    int theirs = 0;
+    tell(&count, sizeof count), hear(&theirs, sizeof theirs);
+    for (int i = 0; i < count && i < theirs; i++) OK(finish(&net, requests[i], NULL));
+    for (int i = theirs; i < count; i++) {
+        /* what one side has more, the other gives now */
+        OK(finish(&net, requests[i], NULL));
+    }
+    for (int i = count; i < theirs; i++) {
+        void *more = rank == 0 ? recv_one(&net, pair.recv, memory, ROOM, 1, in)
+                               : send_one(&net, pair.send, memory, ROOM, 1, out);
+        OK(finish(&net, more, NULL));
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* A message longer than the receive: an error by test, nothing written, the others arrive. */
+static void oversize(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[4096];
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, sizeof memory, HOST_MEMORY, &out));
+    if (rank == 0) {
+        memset(memory, 0xee, sizeof memory);
+        void *small = recv_one(&net, pair.recv, memory, 10, 1, in);
+        void *next = recv_one(&net, pair.recv, memory + 100, 100, 1, in);
+        int size = 0;
+        CHECK(finish(&net, small, &size) == USAGE);
+        OK(finish(&net, next, &size));
+        CHECK(size == 50);
+        verify(memory + 100, 50, 2);
+        for (int i = 0; i < 100; i++) CHECK(memory[i] == 0xee);
+    } else {
+        fill(memory, 1000, 1), fill(memory + 2000, 50, 2);
+        void *first = send_one(&net, pair.send, memory, 1000, 1, out);
+        void *second = send_one(&net, pair.send, memory + 2000, 50, 1, out);
+        OK(finish(&net, first, NULL));
+        OK(finish(&net, second, NULL));
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* Everything that may be NULL, and what is wrong: an answer, never a crash. */
+static void nulls(void) {
+    struct net net = started();
+    OK(net_close(&net, CLOSE_SEND, NULL));
+    OK(net_close(&net, CLOSE_RECV, NULL));
+    OK(net_close(&net, CLOSE_LISTEN, NULL));
+    OK(net_dereg(&net, NULL, NULL));
+    void *out = STALE;
+    CHECK(net_accept(&net, NULL, &out, NULL) == ARGUMENT && !out);
+    unsigned char handle[HANDLE] = {0};
+    out = STALE;
+    CHECK(net_connect(&net, 0, handle, &out, NULL) == ARGUMENT && !out);
+    memset(handle, 0xab, sizeof handle);
+    CHECK(net_connect(&net, 0, handle, &out, NULL) == ARGUMENT && !out);
+    CHECK(strstr(logged, "not a handle of crosstie") && strstr(logged, "on every rank"));
+    CHECK(net_connect(&net, 0, NULL, &out, NULL) == ARGUMENT);
+    CHECK(net_connect(&net, 99, handle, &out, NULL) == ARGUMENT);
+    CHECK(net_listen(&net, 99, handle, &out) == ARGUMENT);
+    CHECK(net_listen(&net, 0, NULL, &out) == ARGUMENT);
+    void *request = STALE;
+    CHECK(net_isend(&net, NULL, handle, 1, 0, NULL, &request) == ARGUMENT && !request);
+    int done = 77;
+    CHECK(net_test(&net, NULL, &done, NULL) == ARGUMENT);
+    request = STALE;
+    OK(net_iflush(&net, NULL, 0, NULL, NULL, NULL, &request));
+    CHECK(!request);
+    OK(net_finalize(&net));
+}
+
+/* The connection that NCCL 2.20 to 2.23 make to their own device, on one thread, without places
+ * for device offload; closed again, often. */
+static void loopback(void) {
+    struct net net = started();
+    for (int round = 0; round < 20; round++) {
+        unsigned char handle[HANDLE], data[300];
+        struct pair pair = {NULL, NULL};
+        void *listener = NULL, *in = NULL, *out = NULL;
+        OK(net_listen(&net, 0, handle, &listener));
+        while (!pair.send || !pair.recv) {
+            if (!pair.send) OK(net_connect(&net, 0, handle, &pair.send, NULL));
+            if (!pair.recv) OK(net_accept(&net, listener, &pair.recv, NULL));
+        }
+        OK(net_close(&net, CLOSE_LISTEN, listener));
+        /* ranges that overlap, and pointers into them */
+        OK(net_reg(&net, pair.recv, data, 200, HOST_MEMORY, &in));
+        OK(net_reg(&net, pair.send, data, 300, HOST_MEMORY, &out));
+        fill(data + 150, 100, (uint64_t)round);
+        void *recv = recv_one(&net, pair.recv, data + 20, 100, 3, in);
+        void *send = send_one(&net, pair.send, data + 150, 100, 3, out);
+        int size = 0, done = 0;
+        while (!done) {
+            OK(net_test(&net, recv, &done, &size));
+            int sent = 77;
+            if (send) OK(net_test(&net, send, &sent, NULL));
+            if (sent == 1) send = NULL;
+        }
+        while (send) {
+            int sent = 77;
+            OK(net_test(&net, send, &sent, NULL));
+            if (sent == 1) send = NULL;
+        }
+        CHECK(size == 100);
+        verify(data + 20, 100, (uint64_t)round);
+        OK(net_dereg(&net, pair.send, out));
+    OK(net_dereg(&net, pair.recv, in));
+        part(&net, pair);
+    }
+    OK(net_finalize(&net));
+}
+
+/* One communicator is aborted: its memory is forgotten and freed while receives and sends stand,
+ * then it is closed. What the peer still sends it is written nowhere, although another communicator
+ * of the same endpoint makes progress; that one works on, and a new one works. */
+static void abort_busy(void) {
+    struct net net = started();
+    struct pair stays = cross(&net, 0);
+    enum { ROOM = 1 << 20, PART = ROOM / STEPS };
+    unsigned char *in = malloc(ROOM), *out = malloc(ROOM);
+    for (int round = 0; round < 5; round++) {
+        struct pair pair = cross(&net, 0);
+        void *in_memory = NULL, *out_memory = NULL, *sends[STEPS];
+        OK(net_reg(&net, pair.recv, in, ROOM, HOST_MEMORY, &in_memory));
+        OK(net_reg(&net, pair.send, out, ROOM, HOST_MEMORY, &out_memory));
+        for (int i = 0; i < STEPS; i++) {
+            unsigned char *data = in + (size_t)i * PART;
+            if (rank == 0) recv_one(&net, pair.recv, data, PART, 1, in_memory);
+            /* which nobody receives */
+            if (rank == 0) send_one(&net, pair.send, out, PART, 2, out_memory);
+        }
+        if (rank == 0) {
+            OK(net_dereg(&net, pair.recv, in_memory));
+            OK(net_dereg(&net, pair.send, out_memory));
+            memset(in, 0xdd, ROOM);
+        }
+        meet();
+        memset(out, 0x11, ROOM);
+        for (int i = 0; rank == 1 && i < STEPS; i++)
+            sends[i] = send_one(&net, pair.send, out, PART, 1, out_memory);
+        exchange(&net, stays, SHORT, 3, 30);
+        for (int i = 0; rank == 1 && i < STEPS; i++) {
+            int rc = finish(&net, sends[i], NULL);
+            if (rc && rc != REMOTE) FAIL("a send to who has gone: %d", rc);
+        }
+        for (int i = 0; rank == 0 && i < ROOM; i++) CHECK(in[i] == 0xdd);
+        if (rank == 1) {
+            OK(net_dereg(&net, pair.recv, in_memory));
+            OK(net_dereg(&net, pair.send, out_memory));
+        }
+        part(&net, pair);
+        for (int i = 0; rank == 0 && i < ROOM; i++) CHECK(in[i] == 0xdd);
+    }
+    /* closed with requests outstanding, their memory registered still */
+    struct pair pair = cross(&net, 0);
+    void *memory = NULL;
+    OK(net_reg(&net, pair.recv, in, ROOM, HOST_MEMORY, &memory));
+    for (int i = 0; i < STEPS; i++) recv_one(&net, pair.recv, in, PART, 1, memory);
+    part(&net, pair);
+    pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 30);
+    exchange(&net, stays, SHORT, 3, 30);
+    meet();
+    part(&net, pair);
+    part(&net, stays);
+    free(in), free(out);
+    OK(net_finalize(&net));
+}
+
+/* The peer is killed: its communicator fails by test with a remote error, another does not. */
+static void peer_dies(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[100];
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, sizeof memory, HOST_MEMORY, &out));
+    void *request = recv_one(&net, pair.recv, memory, 100, 1, in);
+    meet();
+    if (rank == 1) for (;;) pause();
+    kill(peer_process, SIGKILL);
+    int done = 77, rc = 0;
+    while (!(rc = net_test(&net, request, &done, NULL)) && !done) CHECK(done == 0);
+    CHECK(rc == REMOTE && done == 1);
+    /* told again to who asks again, and to who sends */
+    CHECK(net_test(&net, request, &done, NULL) == REMOTE && done == 1);
+    int failed = 0;
+    for (int tries = 0; tries < 100000 && !failed; tries++) {
+        void *send = STALE;
+        OK(net_isend(&net, pair.send, memory, 100, 1, out, &send));
+        if (!send) continue;
+        while (!(failed = net_test(&net, send, &done, NULL)) && !done) sched_yield();
+    }
+    CHECK(failed == REMOTE);
+    pthread_mutex_lock(&logged_lock);
+    CHECK(strstr(logged, "failed") && strstr(logged, "harness"));
+    pthread_mutex_unlock(&logged_lock);
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    /* the plugin works on */
+    loopback();
+    OK(net_finalize(&net));
+}
+
+/* The peer is stopped, not dead: closing with all kinds of requests outstanding does not wait for
+ * it, and finalize ends. */
+static void peer_stops(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { ROOM = 200000 };
+    unsigned char *memory = calloc(1, ROOM);
+    void *in = NULL, *out = NULL, *request = NULL;
+    OK(net_reg(&net, pair.recv, memory, ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, ROOM, HOST_MEMORY, &out));
+    recv_one(&net, pair.recv, memory, ROOM, 1, in);
+    meet();
+    if (rank == 1) for (;;) pause();
+    CHECK(!kill(peer_process, SIGSTOP));
+    for (int i = 0; i < 40; i++)
+        OK(net_isend(&net, pair.send, memory, i % 2 ? ROOM : 500, 1, out, &request));
+    int done = 77;
+    for (int i = 0; i < 1000 && request; i++) OK(net_test(&net, request, &done, NULL));
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+    CHECK(!kill(peer_process, SIGKILL));
+}
+
+/* Half-open connections are dropped without a word, listeners closed that nobody came to, one
+ * listener taken by several: finalize gives all back, and no thread is left. */
+static void abandoned(void) {
+    struct net net = started();
+    int before = threads();
+    unsigned char handles[4][HANDLE];
+    void *listeners[4];
+    for (int i = 0; i < 4; i++) OK(net_listen(&net, 0, handles[i], &listeners[i]));
+    OK(net_close(&net, CLOSE_LISTEN, listeners[0]));
+    unsigned char copy[HANDLE];
+    for (int i = 1; i < 4; i++) {
+        void *send = NULL;
+        memcpy(copy, handles[i], HANDLE);
+        /* the same buffer for another handle: the attempt before was dropped */
+        OK(net_connect(&net, 0, copy, &send, NULL));
+        /* a peer so near may have answered already: then NCCL has it, and closes it */
+        if (send) OK(net_close(&net, CLOSE_SEND, send));
+    }
+    OK(net_finalize(&net));
+    if (version < 11) {
+        /* nothing ends it but what NCCL closes */
+        for (int i = 1; i < 4; i++) OK(net_close(&net, CLOSE_LISTEN, listeners[i]));
+        return;
+    }
+    /* a thread that was joined stands in /proc a moment longer */
+    while (threads() > before) sched_yield();
+    /* what comes too late finds nothing */
+    void *recv = STALE;
+    CHECK(net_accept(&net, listeners[3], &recv, NULL) == ARGUMENT && !recv);
+    OK(net_close(&net, CLOSE_LISTEN, listeners[3]));
+}
+
+/* Loaded, used, unloaded, again: no thread is left, and the second time is as the first. */
+static void reload(void) {
+    int before = threads();
+    for (int round = 0; round < 4; round++) {
+        struct net net = started();
+        struct pair pair = cross(&net, 0);
+        exchange(&net, pair, SHORT, 3, 30);
+        meet();
+        part(&net, pair);
+        OK(net_finalize(&net));
+        /* up to v10 there is no finalize: the helper threads end by themselves */
+        while (threads() > before) sched_yield();
+        CHECK(!dlclose(net.library));
+    }
+}
+
+/* Several communicators, each with two threads, in both processes at once. */
+struct crew {
+    struct net net;
+    struct pair pair;
+};
+
+static void *crew_run(void *argument) {
+    struct crew *crew = argument;
+    exchange(&crew->net, crew->pair, SIZES, sizeof SIZES / sizeof *SIZES, 33);
+    return NULL;
+}
+
+static void crews(void) {
+    enum { CREWS = 4 };
+    struct crew crew[CREWS];
+    pthread_t thread[CREWS];
+    for (int i = 0; i < CREWS; i++) crew[i].net = started(), crew[i].pair = cross(&crew[i].net, 0);
+    for (int i = 0; i < CREWS; i++) CHECK(!pthread_create(&thread[i], NULL, crew_run, &crew[i]));
+    for (int i = 0; i < CREWS; i++) CHECK(!pthread_join(thread[i], NULL));
+    meet();
+    for (int i = 0; i < CREWS; i++) part(&crew[i].net, crew[i].pair);
+    for (int i = 0; i < CREWS; i++) OK(net_finalize(&crew[i].net));
+}
+
+/* More connections of one communicator than one endpoint holds. */
+static void many(void) {
+    enum { MANY = 150 };
+    struct net net = started();
+    struct pair pairs[MANY];
+    for (int i = 0; i < MANY; i++) pairs[i] = cross(&net, 0);
+    for (int i = 0; i < MANY; i += 7) exchange(&net, pairs[i], SHORT, 3, 12);
+    meet();
+    for (int i = 0; i < MANY; i++) part(&net, pairs[i]);
+    OK(net_finalize(&net));
+}
+
+/* One INFO line for each device, and no warning. */
+static void lines(void) {
+    struct net net = started();
+    int count = 0, said = 0;
+    OK(net_devices(&net, &count));
+    pthread_mutex_lock(&logged_lock);
+    for (const char *at = logged; (at = strstr(at, "3 NET/crosstie : device ")); at++) said++;
+    CHECK(said == count);
+    CHECK(!strstr(logged, "2 NET/crosstie"));
+    pthread_mutex_unlock(&logged_lock);
+    /* without a logger nothing is said, and nothing breaks */
+    struct net second = net_load(library, version);
+    OK(net_init(&second, NULL));
+    /* and the first is still told */
+    unsigned char handle[HANDLE] = {0};
+    void *comm = NULL;
+    CHECK(net_connect(&net, 0, handle, &comm, NULL) == ARGUMENT);
+    pthread_mutex_lock(&logged_lock);
+    CHECK(strstr(logged, "2 NET/crosstie"));
+    pthread_mutex_unlock(&logged_lock);
+    OK(net_finalize(&second));
+    OK(net_finalize(&net));
+}
+
+/* Peers that number their devices otherwise, or have others: what matters stands in the handle. */
+static void numbering(void) {
+    struct net net = started();
+    int count = 0;
+    OK(net_devices(&net, &count));
+    for (int round = 0; round < 2; round++) {
+        struct pair pair = cross(&net, (rank + round) % count);
+        exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 22);
+        meet();
+        part(&net, pair);
+    }
+    OK(net_finalize(&net));
+}
+
+/* What NCCL reads from properties that were written as a widespread plugin's own header lays them
+ * out, which calls itself v8: every number behind the kinds of memory is that of its neighbour. */
+static void mistaken(void) {
+    struct {
+        const char *name, *pci;
+        uint64_t guid;
+        int pointers, speed, port;
+        float latency;
+        int comms, recvs, type, type_version;
+        uint64_t p2p_bytes;
+    } theirs = {"mlx5_0", NULL, 7, 1, 100000, 1, 2.5f, 1024, 1, 0, 0, 1u << 30};
+    CHECK(sizeof theirs == 64);
+    struct seen seen = seen_of(8, (unsigned char *)&theirs);
+    CHECK(seen.global == 100000 && seen.speed == 1 && seen.recvs == 0);
+    CHECK(seen.comms == 1 && seen.type == 0 && seen.type_version == 1 << 30);
+    int latency = 0;
+    memcpy(&latency, &theirs.latency, sizeof latency);
+    CHECK(seen.port == latency);
+    /* and from ours */
+    struct net net = started();
+    unsigned char raw[192];
+    OK(net_properties(&net, 0, raw));
+    seen = seen_of(version, raw);
+    CHECK(seen.global == 0 && seen.speed >= 10 && seen.port < 65536 && seen.recvs == GROUP);
+    OK(net_finalize(&net));
+}
+
+/* The data path allocates nothing, once its connection stands. */
+static void no_alloc(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    enum { ROOM = 1 << 18 };
+    unsigned char *memory = malloc(2 * ROOM);
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, ROOM, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory + ROOM, ROOM, HOST_MEMORY, &out));
+    meet();
+    for (int round = 0; round < 400; round++) {
+        size_t bytes = round % 3 == 0 ? ROOM : round % 3 == 1 ? 100 : 0;
+        int recv_done = 0, send_done = 0, size = 0;
+        counting = round >= 10;
+        void *recv = recv_one(&net, pair.recv, memory, ROOM, 1, in);
+        void *send = send_one(&net, pair.send, memory + ROOM, bytes, 1, out);
+        while (!recv_done || !send_done) {
+            if (!recv_done) OK(net_test(&net, recv, &recv_done, &size));
+            if (!send_done) OK(net_test(&net, send, &send_done, NULL));
+        }
+        counting = 0;
+        CHECK((size_t)size == bytes);
+    }
+    if (allocations) FAIL("%d allocations on the data path", allocations);
+    /* set-up may allocate, and is counted: the plugin's calls come here */
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    counting = 1;
+    OK(net_listen(&net, 0, handle, &listener));
+    counting = 0;
+    CHECK(allocations > 0);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* Somebody who is no peer talks to the port of a handle: he is ignored, and the peer served. */
+static void strangers(void) {
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    /* three addresses of 20 bytes: family, a spare byte, port, address */
+    unsigned char *address = handle + 48;
+    while (address < handle + 108 && *address != 4) address += 20;
+    CHECK(*address == 4);
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    to.sin_port = htons((uint16_t)(address[2] | address[3] << 8));
+    memcpy(&to.sin_addr, address + 4, 4);
+    int socket_fd[20];
+    for (int i = 0; i < 20; i++) {
+        socket_fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(!connect(socket_fd[i], (struct sockaddr *)&to, sizeof to));
+        if (i % 2) CHECK(send(socket_fd[i], "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) == 18);
+    }
+    void *comm = STALE;
+    for (int i = 0; i < 1000; i++) {
+        OK(net_accept(&net, listener, &comm, NULL));
+        CHECK(!comm);
+    }
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 30);
+    meet();
+    for (int i = 0; i < 20; i++) close(socket_fd[i]);
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* Helper threads run where the thread that made the connection may; a forked child is refused. */
+static void affinity_and_fork(void) {
+    cpu_set_t one, its;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one));
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL, *comm = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    CHECK(threads() > 1);
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        if (entry->d_name[0] == '.') continue;
+        CHECK(!sched_getaffinity(atoi(entry->d_name), sizeof its, &its));
+        CHECK(CPU_EQUAL(&one, &its));
+    }
+    closedir(tasks);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        int refused = net_accept(&net, listener, &comm, NULL) == USAGE;
+        _exit(refused && net_listen(&net, 0, handle, &comm) == USAGE ? 0 : 1);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
+/* NCCL's variable chooses where ours is not set; what is set stands in the log. */
+static void settings(void) {
+    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME"));
+    CHECK(!setenv("NCCL_SOCKET_IFNAME", "=lo", 1));
+    struct net net = started();
+    unsigned char raw[192];
+    int count = 0;
+    OK(net_devices(&net, &count));
+    OK(net_properties(&net, 0, raw));
+    CHECK(count == 1 && !strcmp(seen_of(version, raw).name, "lo"));
+    CHECK(strstr(logged, "CROSSTIE_RAILS=shm,tcp") && strstr(logged, "NCCL_SOCKET_IFNAME==lo"));
+    OK(net_finalize(&net));
+}
+
+#include "fusion.h"
+#include "rough.h"
+#include "told.h"
+
+static const struct scenario SCENARIOS[] = {
+    {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
+    {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
+    {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
+    {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
+    {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
+    {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
+    {"strangers", 1, strangers}, {"numbering", 1, numbering},
+    {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain}, {"unfit", 0, unfit},
+    {"no_subnet", 1, no_subnet}, {"hints", 0, hints}, {"profiled", 1, profiled},
+    {"stalled", 1, stalled}, {"descriptors", 0, descriptors}, {"versions", 0, versions},
+    {"rough", 1, rough}, {"comes_and_goes", 1, comes_and_goes}, {"nonsense", 1, nonsense},
+    {"dies_at_any_time", 2, dies_at_any_time},
+    {"family", 0, family}, {"counters", 1, counters},
+    {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
+};

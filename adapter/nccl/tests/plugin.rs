@@ -1,0 +1,337 @@
+//! The plugin as NCCL meets it: a harness in C loads the built library and goes through what NCCL
+//! does, in one process or two, with every version's table. Tests named `point_N` are the points of
+//! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
+
+mod hosts;
+
+use hosts::Hosts;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
+const RAILS: [&str; 2] = ["shm", "tcp"];
+
+/// The plugin that cargo built along with this test.
+fn plugin() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libcrosstie_nccl.so")
+}
+
+/// The harness, built once.
+fn harness() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness");
+        let built = Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+            .arg(&binary)
+            .arg(Path::new(ROOT).join("tests/harness/harness.c"))
+            // its allocator takes the plugin's calls, too
+            .args(["-rdynamic", "-ldl", "-lpthread"])
+            .output()
+            .expect("a C compiler");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        binary
+    })
+}
+
+/// The harness with the plugin inside, linked as the README says.
+fn harness_with_plugin() -> PathBuf {
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness-static");
+    let packaging = Path::new(ROOT).join("../../packaging");
+    let flags = |name| std::fs::read_to_string(packaging.join(name)).unwrap();
+    let (symbols, libraries) = (flags("nccl-symbols"), flags("native-libs"));
+    let built = Command::new("cc")
+        .args(["-std=c11", "-O1", "-o"])
+        .arg(&binary)
+        .arg(Path::new(ROOT).join("tests/harness/harness.c"))
+        .args(symbols.split_whitespace())
+        .arg(plugin().with_extension("a"))
+        .arg("-Wl,--gc-sections")
+        .args(libraries.split_whitespace())
+        .output()
+        .expect("a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    binary
+}
+
+/// One scenario with one table over one rail.
+fn play_one(scenario: &str, version: u32, rails: &str) {
+    play_with(harness(), &plugin(), scenario, version, rails);
+}
+
+fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
+    // with whatever else there is, where several devices are wanted
+    let interfaces = if scenario == "numbering" { "lo,eth,en" } else { "lo" };
+    let environment = [("CROSSTIE_SOCKET_IFNAME", interfaces), ("CROSSTIE_RAILS", rails)];
+    play_in(&environment, harness, plugin, scenario, version);
+}
+
+/// One scenario between two hosts, over TCP by all that joins them.
+fn play_between(hosts: &Hosts, scenario: &str, version: u32) {
+    let names = hosts.names();
+    let environment = [
+        ("HARNESS_HOSTS", names.as_str()),
+        ("CROSSTIE_SOCKET_IFNAME", "eth"),
+        ("CROSSTIE_RAILS", "tcp"),
+    ];
+    play_in(&environment, harness(), &plugin(), scenario, version);
+}
+
+fn play_in(
+    environment: &[(&str, &str)],
+    harness: &Path,
+    plugin: &Path,
+    scenario: &str,
+    version: u32,
+) {
+    let said = Command::new(harness)
+        .arg(plugin)
+        .args([&version.to_string(), scenario])
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    assert!(
+        said.status.success(),
+        "{scenario} with v{version}, {environment:?}: {}\n{}",
+        said.status,
+        String::from_utf8_lossy(&said.stderr)
+    );
+}
+
+/// One scenario with every table over every rail.
+fn play(scenario: &str) {
+    for rails in RAILS {
+        VERSIONS.into_iter().for_each(|version| play_one(scenario, version, rails));
+    }
+}
+
+/// One that does not talk to anybody.
+fn play_alone(scenario: &str) {
+    VERSIONS.into_iter().for_each(|version| play_one(scenario, version, "shm,tcp"));
+}
+
+fn symbols() -> Vec<String> {
+    let said = Command::new("nm").args(["-D", "--defined-only"]).arg(plugin()).output();
+    let said = String::from_utf8(said.expect("nm").stdout).unwrap();
+    let mut names: Vec<String> =
+        said.lines().map(|line| line.split(' ').skip(1).collect::<Vec<_>>().join(" ")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn point_1_tables_are_data_and_nothing_else_is_visible() {
+    let expected: Vec<String> =
+        ["10", "11", "12", "6", "7", "8", "9"].map(|v| format!("D ncclNetPlugin_v{v}")).into();
+    assert_eq!(symbols(), expected);
+}
+
+#[test]
+fn point_2_properties_write_every_field() {
+    play_alone("properties");
+}
+
+#[test]
+fn point_4_log_has_a_line_for_each_device() {
+    play_alone("lines");
+}
+
+#[test]
+fn point_5_library_is_reloaded_and_leaves_no_thread() {
+    play("reload");
+    let said = Command::new("readelf").arg("-d").arg(plugin()).output().expect("readelf").stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("NODELETE") && said.contains("[libnccl-net-crosstie.so]"), "{said}");
+}
+
+#[test]
+fn point_6_contexts_are_independent() {
+    play("crews");
+}
+
+#[test]
+fn point_7_set_up_never_blocks_when_both_connect_first() {
+    play("bytes");
+}
+
+#[test]
+fn point_8_full_is_null_and_success() {
+    play("full");
+}
+
+#[test]
+fn point_10_sends_match_inside_the_oldest_group() {
+    play("groups");
+}
+
+#[test]
+fn point_10_longer_than_the_receive_is_an_error_by_test() {
+    play("oversize");
+}
+
+#[test]
+fn point_11_many_connections_of_one_communicator() {
+    play("many");
+}
+
+#[test]
+fn point_13_overlapping_memory_on_a_connection_to_itself() {
+    play("loopback");
+}
+
+#[test]
+fn point_14_null_is_closed_and_wrong_arguments_are_told() {
+    play_alone("nulls");
+}
+
+#[test]
+fn point_14_requests_end_with_their_connection() {
+    play("abort_busy");
+}
+
+#[test]
+fn point_14_abandoned_connections_are_given_back() {
+    play("abandoned");
+}
+
+#[test]
+fn point_15_dead_peer_is_a_remote_error_by_test() {
+    play("peer_dies");
+}
+
+#[test]
+fn point_18_slots_are_null_only_where_nccl_allows_it() {
+    play_alone("table");
+}
+
+#[test]
+fn point_19_devices_are_the_same_in_every_process() {
+    play_alone("order");
+}
+
+#[test]
+fn point_12_data_path_allocates_nothing() {
+    play("no_alloc");
+}
+
+#[test]
+fn point_20_peers_number_their_devices_as_they_like() {
+    play("numbering");
+}
+
+#[test]
+fn point_21_strangers_at_the_port_are_ignored() {
+    VERSIONS.into_iter().for_each(|version| play_one("strangers", version, "tcp"));
+}
+
+#[test]
+fn point_22_threads_keep_the_affinity_and_forks_are_refused() {
+    play("affinity_and_fork");
+}
+
+#[test]
+fn mistaken_layout_of_v8_is_read_shifted_and_ours_is_not() {
+    play_one("mistaken", 8, "shm");
+}
+
+#[test]
+fn plugin_is_found_in_the_program_that_it_is_linked_into() {
+    let harness = harness_with_plugin();
+    for version in VERSIONS {
+        play_with(&harness, Path::new(""), "bytes", version, "shm");
+    }
+}
+
+#[test]
+fn point_14_closing_does_not_wait_for_a_stopped_peer() {
+    play("peer_stops");
+}
+
+#[test]
+fn point_23_settings_are_read_at_init_and_logged() {
+    play_alone("settings");
+}
+
+/// Those that make devices of several.
+const FUSING: [u32; 4] = [9, 10, 11, 12];
+
+#[test]
+fn device_of_several_interfaces_has_a_rail_on_each() {
+    let Some(hosts) = Hosts::wired("device_of_several_interfaces_has_a_rail_on_each", 8) else {
+        return;
+    };
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused", version));
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
+}
+
+#[test]
+fn devices_that_cannot_be_made_are_refused() {
+    FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
+}
+
+#[test]
+fn hosts_without_a_common_subnet_are_told_so() {
+    let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
+        return;
+    };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_subnet", version));
+}
+
+#[test]
+fn point_18_hints_are_taken() {
+    [11, 12].into_iter().for_each(|version| play_one("hints", version, "shm"));
+}
+
+#[test]
+fn profiler_is_told_of_each_message_that_has_a_parent() {
+    for rails in RAILS {
+        [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));
+    }
+}
+
+#[test]
+fn stalled_receive_is_a_warning_in_the_log() {
+    play("stalled");
+}
+
+#[test]
+fn bytes_of_a_connection_are_told_when_it_is_closed() {
+    play("counters");
+}
+
+#[test]
+fn limit_of_descriptors_is_named_with_its_value() {
+    play_alone("descriptors");
+}
+
+#[test]
+fn handle_of_another_version_says_which_side_to_upgrade() {
+    play_alone("versions");
+}
+
+#[test]
+fn family_of_addresses_is_as_nccl_says() {
+    VERSIONS.into_iter().for_each(|version| play_one("family", version, "tcp"));
+}
+
+#[test]
+fn rough_order_of_calls_loses_and_doubles_nothing() {
+    play("rough");
+}
+
+#[test]
+fn rough_communicators_come_and_go_beside_others() {
+    play("comes_and_goes");
+}
+
+#[test]
+fn rough_arguments_are_refused_and_change_nothing() {
+    play("nonsense");
+}
+
+#[test]
+fn rough_death_at_any_time_is_of_one_communicator() {
+    play("dies_at_any_time");
+}
