@@ -405,7 +405,8 @@ typedef struct xtie_memory xtie_memory;
 typedef struct xtie_request xtie_request;
 
 // Receives log messages: userdata as given to xtie_log_set, one of XTIE_LOG_, and a text that is
-// valid during the call. It may be called from any thread, and must not call the library.
+// valid during the call: UTF-8 of 1280 bytes at most before its zero; what is longer is cut. It
+// may be called from any thread, and must not call the library.
 typedef void (*xtie_log_function)(void *userdata, uint32_t level, const char *text);
 
 // What is known of a device. Set struct_size before xtie_device_properties_get.

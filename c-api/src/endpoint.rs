@@ -78,7 +78,7 @@ unsafe fn open(
     // `xtie_endpoint_open`, and nobody else touches it.
     let opened = unsafe { Endpoint::open(block, length - ROOM_BYTES, &options) };
     let endpoint = opened.map_err(|error| {
-        let text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
+        let text: Text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
         log::say(log::Level::Error, text.as_str());
         open_result(&error)
     })?;

@@ -6,7 +6,7 @@
 extern crate std;
 
 use super::endpoint::{ConnectionRail, Endpoint};
-use super::log::{Level, say};
+use super::log::{Level, TEXT_BYTES_MAX, say};
 use super::machine::{Machine, each};
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
@@ -31,8 +31,6 @@ const LOOK_MS_MAX: u64 = 10_000;
 const POLLS: u32 = 1024;
 /// Requests of one connection that are reported one by one; of the others their number.
 const SENTENCES_MAX: u32 = 4;
-/// Longest sentence in bytes; what is longer is cut.
-const SENTENCE_BYTES_MAX: usize = 1_280;
 pub(super) const PEER_BYTES_MAX: usize = 128;
 
 /// What the data thread remembers of stalls.
@@ -300,7 +298,7 @@ fn answer_of(said: Option<&StatusHello>, asked_ms: u64) -> Answer<'_> {
 }
 
 fn sentence(text: fmt::Arguments<'_>) {
-    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut bytes = [0; TEXT_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
     let length = buffer.length();
