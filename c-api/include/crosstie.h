@@ -690,7 +690,8 @@ int xtie_endpoint_error(const struct xtie_endpoint *endpoint, char *text_out, si
 
 // What every open request waits for, and who owes what to whom: one line of text each, as
 // doc/stalls.md explains. It has the peers' side as far as they have said it when they were asked
-// last, and asks them again: call it a second time after some progress for both sides' view.
+// last, and asks them again: the first one says "peer not asked yet"; call it a second time after
+// some progress for both sides' view.
 //
 // The library says the same by itself, once for each request that is older than
 // CROSSTIE_STALL_MS, to the log callback or standard error.
