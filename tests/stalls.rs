@@ -9,6 +9,7 @@ use crosstie::base::slab::Handle;
 use crosstie::connect::ListenerId;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Limits, RequestError, RequestId};
 use host_support::roles::{self, Process};
 use host_support::stalled;
@@ -265,6 +266,54 @@ fn rail_whose_packets_vanish_is_named_while_its_peer_answers() {
     pair.expect("dead rail", "rail 0 (generation 1) owes");
 }
 
+/// Rail 0 carries control, and what was promised; rail 1 loses what it carries.
+#[test]
+fn receiver_names_the_rail_whose_packets_vanish() {
+    let mut pair = Pair::of_rails(DEVICES[1], 2);
+    // both programs use the connection, or its rails are not taken up
+    pair.tell(SEND, 7);
+    let first = pair.receive(7);
+    assert_eq!(pair.node.wait(first).result, Ok(()));
+    let watch = Watch::start();
+    while pair.node.lane_view(pair.connection, 1).map(|view| view.state) != Some(LaneState::Up) {
+        pair.node.progress();
+        watch.look("two rails");
+    }
+    // the other program looks at its rails once more before it sends over them
+    pair.tell(SEND, 7);
+    let second = pair.receive(7);
+    assert_eq!(pair.node.wait(second).result, Ok(()));
+    black_hole::black_hole(pair.node.lane_socket(pair.connection, 1).unwrap());
+    pair.receive(7);
+    pair.tell(SEND_LONG, 7);
+    pair.expect("dead rail", "rail 1 (generation 1) owes");
+}
+
+/// The other program has not used its end of the connection yet.
+#[test]
+fn short_messages_that_wait_are_counted_and_numbered() {
+    for (device, class, words) in [
+        (DEVICES[0], "exhausted credits", "48 receives of 48 are consumed, and 48 message(s) wait"),
+        (DEVICES[1], "peer never posted its receive", "and 24 message(s) of ours wait there"),
+    ] {
+        let mut pair = Pair::new(device);
+        for _ in 0..60 {
+            let message = pair.memory.outgoing(0, 8, 7);
+            if pair.node.isend(pair.connection, message).is_err() {
+                break;
+            }
+        }
+        pair.expect(class, words);
+        let said: Vec<_> = pair.said();
+        let first = said[0].split("short send ").nth(1).unwrap().split(',').next().unwrap();
+        let first: u32 = first.parse().unwrap();
+        for (at, text) in said.iter().take(4).enumerate() {
+            let name = format!("short send {}, tag 7", first + at as u32);
+            assert!(text.contains(&name) && text.contains(class) && text.contains(words), "{text}");
+        }
+    }
+}
+
 #[test]
 fn closed_peer_ends_every_request_by_name_instead() {
     for (device, rails) in [(DEVICES[0], 1), (DEVICES[1], 1), (DEVICES[1], 2)] {
@@ -382,7 +431,6 @@ mod planted {
     use super::*;
     use crosstie::fabric::DeregisterError;
     use crosstie::transport::mutant::Mutant;
-    use crosstie::transport::rail::LaneState;
     use host_support::{pair, wait_both};
 
     #[test]

@@ -417,6 +417,7 @@ fn status_hello() -> StatusHello {
         count: 14,
         bound: 15,
         done: 16,
+        short: 17,
     };
     let status = Status {
         target: n64(0x10),
@@ -475,9 +476,9 @@ fn w8_status() {
         (108, &[9, 10]),
         (112, &run::<72>(0x80)),
         (192, &run::<44>(0x40)),
-        (236, &[10, 11, 12, 13, 14, 15, 16]),
+        (236, &[10, 11, 12, 13, 14, 15, 16, 17]),
         (256, &run::<44>(0x80)),
-        (300, &[10, 11, 12, 13, 14, 15, 16]),
+        (300, &[10, 11, 12, 13, 14, 15, 16, 17]),
     ]);
     assert_eq!(status_hello().encode(), bytes);
     assert_eq!(StatusHello::decode(&bytes), Ok(status_hello()));

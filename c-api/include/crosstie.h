@@ -407,7 +407,8 @@ typedef struct xtie_memory xtie_memory;
 typedef struct xtie_request xtie_request;
 
 // Receives log messages: userdata as given to xtie_log_set, one of XTIE_LOG_, and a text that is
-// valid during the call. It may be called from any thread, and must not call the library.
+// valid during the call: UTF-8 of 1280 bytes at most before its zero; what is longer is cut. It
+// may be called from any thread, and must not call the library.
 typedef void (*xtie_log_function)(void *userdata, uint32_t level, const char *text);
 
 // What is known of a device. Set struct_size before xtie_device_properties_get.
@@ -691,7 +692,8 @@ int xtie_endpoint_error(const struct xtie_endpoint *endpoint, char *text_out, si
 
 // What every open request waits for, and who owes what to whom: one line of text each, as
 // doc/stalls.md explains. It has the peers' side as far as they have said it when they were asked
-// last, and asks them again: call it a second time after some progress for both sides' view.
+// last, and asks them again: the first one says "peer not asked yet"; call it a second time after
+// some progress for both sides' view.
 //
 // The library says the same by itself, once for each request that is older than
 // CROSSTIE_STALL_MS, to the log callback or standard error.

@@ -97,7 +97,7 @@ fn or<T: PartialEq + Default>(value: T, default: T) -> T {
 /// Says which value is wrong and what it may be, since a code has no room for that; hands the code
 /// back. There is no endpoint yet that could keep the sentence.
 pub(crate) fn refused(result: xtie_result, why: Arguments<'_>) -> xtie_result {
-    let text = Text::of(|text| text.write_fmt(why));
+    let text: Text = Text::of(|text| text.write_fmt(why));
     log::say(log::Level::Error, text.as_str());
     result
 }

@@ -78,7 +78,7 @@ unsafe fn open(
     // `xtie_endpoint_open`, and nobody else touches it.
     let opened = unsafe { Endpoint::open(block, length - ROOM_BYTES, &options) };
     let endpoint = opened.map_err(|error| {
-        let text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
+        let text: Text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
         log::say(log::Level::Error, text.as_str());
         open_result(&error)
     })?;
@@ -173,7 +173,8 @@ pub unsafe extern "C" fn xtie_endpoint_error(
 
 /// What every open request waits for, and who owes what to whom: one line of text each, as
 /// doc/stalls.md explains. It has the peers' side as far as they have said it when they were asked
-/// last, and asks them again: call it a second time after some progress for both sides' view.
+/// last, and asks them again: the first one says "peer not asked yet"; call it a second time after
+/// some progress for both sides' view.
 ///
 /// The library says the same by itself, once for each request that is older than
 /// CROSSTIE_STALL_MS, to the log callback or standard error.

@@ -170,7 +170,7 @@ fn shared_half(room: &Room) -> &Shared {
 #[cold]
 #[inline(never)]
 fn failed(room: &Room, error: &dyn Explain) -> c_int {
-    let text = Text::of(|text| error.explain(shared_half(room), text));
+    let text: Text = Text::of(|text| error.explain(shared_half(room), text));
     *room.error.lock().unwrap_or_else(PoisonError::into_inner) = text;
     error.result() as c_int
 }
@@ -182,7 +182,7 @@ fn poison(room: &Room, payload: Box<dyn std::any::Any + Send>) -> c_int {
     let said = payload.downcast_ref::<&str>().copied();
     let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let said = said.unwrap_or("a panic without words");
-    let text = Text::of(|text| write!(text, "a bug of the library: {said}"));
+    let text: Text = Text::of(|text| write!(text, "a bug of the library: {said}"));
     log::say(log::Level::Error, text.as_str());
     *room.error.lock().unwrap_or_else(PoisonError::into_inner) = text;
     // Its destructor could panic, here where nothing catches it.

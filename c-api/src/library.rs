@@ -2,7 +2,7 @@
 
 use crate::guard;
 use crate::result::xtie_result::*;
-use crate::text::Text;
+use crate::text::{LOG_BYTES, Text};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::Write;
 use crosstie::host::log;
@@ -27,7 +27,8 @@ pub const XTIE_LOG_WARNING: u32 = 2;
 pub const XTIE_LOG_INFO: u32 = 3;
 
 /// Receives log messages: userdata as given to xtie_log_set, one of XTIE_LOG_, and a text that is
-/// valid during the call. It may be called from any thread, and must not call the library.
+/// valid during the call: UTF-8 of 1280 bytes at most before its zero; what is longer is cut. It
+/// may be called from any thread, and must not call the library.
 pub type xtie_log_function =
     Option<unsafe extern "C" fn(userdata: *mut c_void, level: u32, text: *const c_char)>;
 
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn xtie_log_set(userdata: *mut c_void, function: xtie_log_
 }
 
 fn say(_: usize, level: log::Level, text: &str) {
-    let text = Text::of(|copy| copy.write_str(text));
+    let text: Text<LOG_BYTES> = Text::of(|copy| copy.write_str(text));
     let callback = CALLBACK.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(Callback { function, userdata }) = &*callback {
         // SAFETY: the user gave the function for calls with this userdata, from any thread

@@ -252,6 +252,11 @@ impl<M: LinkMemory> Band<M> {
         self.with(false, |control| Ok(control.status_ask(connection))).unwrap_or(false)
     }
 
+    /// For how many ms the peer owes an answer with a fresh status; `None`: it owes none.
+    pub fn status_owed_ms(&self, connection: Handle) -> Option<u32> {
+        self.with((), |control| Ok(control.status_owed_ms(connection))).ok().flatten()
+    }
+
     /// What the peer has said since it was asked last.
     pub fn status_of_peer(&self, connection: Handle) -> Option<StatusHello> {
         self.with((), |control| Ok(control.status_of_peer(connection))).ok().flatten()

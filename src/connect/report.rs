@@ -3,7 +3,7 @@
 //! answers its own user and root alone.
 //!
 //! The caller drives: each of its records asks for the next connection, and is answered with one
-//! record. Its first question has both sides of every connection asked how they stand.
+//! record. Its first questions have both sides of every connection asked how they stand.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -30,10 +30,10 @@ const NAME: &str = "crosstie-report";
 const MAGIC: u32 = u32::from_le_bytes(*b"XTRP") ^ (WIRE_MAJOR as u32) << 8 ^ WIRE_MINOR as u32;
 /// A question: magic, and the number of the connection from which on the next is asked for.
 const QUESTION_BYTES: usize = 8;
-/// The number of the first question.
+/// The number of the first questions.
 const BEGIN: u32 = u32::MAX;
-/// An answer: magic, the connection's number or [`BEGIN`] for none, whether the peer has said
-/// anything, length of its name, ours, the peer's, the name.
+/// An answer: magic, the connection's number or [`BEGIN`] for none, what the peer has done (0: said
+/// nothing, 1: said something, 2: it cannot be asked), ours, the peer's, the name.
 const HEAD_BYTES: usize = 16;
 const PEER_BYTES_MAX: usize = 128;
 const ANSWER_BYTES_MAX: usize = HEAD_BYTES + 2 * Status::SIZE + PEER_BYTES_MAX;
@@ -148,7 +148,11 @@ impl<M: LinkMemory> Control<M> {
         let ours = self.status_own(index);
         let theirs = self.status_of_peer(handle);
         answer[4..8].copy_from_slice(&index.to_le_bytes());
-        answer[8] = theirs.is_some().into();
+        answer[8] = match theirs {
+            Some(_) => 1,
+            None if self.status_owed_ms(handle).is_some() => 0,
+            None => 2,
+        };
         let (ours_at, theirs_at) = (HEAD_BYTES, HEAD_BYTES + Status::SIZE);
         answer[ours_at..theirs_at].copy_from_slice(&ours.encode());
         let name_at = theirs_at + Status::SIZE;
@@ -168,31 +172,67 @@ pub struct ReportEntry {
     pub ours: StatusHello,
     /// How its peer says that it stands.
     pub theirs: Option<StatusHello>,
+    /// The peer could be asked.
+    pub asked: bool,
 }
 
 /// Asks every endpoint of a process how its connections stand, and gives the peers `patience` to
 /// answer. Blocks. Needs the same network namespace, and the same user or root.
 ///
-/// *Errors*: `NotFound`: the process has no endpoint that could be asked.
+/// *Errors*: `NotFound`: the process has no endpoint that could be asked; `UnexpectedEof`: it has
+/// ended, or closed its endpoint, meanwhile; `ConnectionAborted`: it stands, and has hung up;
+/// `PermissionDenied`: it is another user's; `TimedOut`: it does not answer.
 pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>> {
-    let prefix = std::format!("@{NAME}-{pid}-");
-    let names = fs::read_to_string("/proc/net/unix")?;
-    let mut all = Vec::new();
-    let mut asked = Vec::new();
-    for name in names.lines().filter_map(|line| line.split_whitespace().last()) {
-        // connected sockets have the name too
-        if !name.starts_with(&prefix) || asked.contains(&name) {
-            continue;
-        }
-        asked.push(name);
-        if let Some(door) = Name::abstract_of(&name.as_bytes()[1..]) {
-            all.push(report_of(&Socket::connect(&door)?, patience)?);
-        }
-    }
-    if asked.is_empty() {
+    let names = doors(pid)?;
+    if names.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    Ok(all)
+    let (mut all, mut ended) = (Vec::new(), None);
+    for name in &names {
+        let door = Name::abstract_of(name.as_bytes()).ok_or(io::ErrorKind::InvalidInput)?;
+        let answer = Socket::connect(&door).and_then(|socket| report_of(&socket, patience));
+        match answer.map_err(|error| hung_up(pid, name, error)) {
+            Ok(entries) => all.push(entries),
+            // others of the process may stand
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => ended = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match ended {
+        Some(error) if all.is_empty() => Err(error),
+        _ => Ok(all),
+    }
+}
+
+/// The names of the doors of a process.
+fn doors(pid: u32) -> io::Result<Vec<String>> {
+    let prefix = std::format!("@{NAME}-{pid}-");
+    let sockets = fs::read_to_string("/proc/net/unix")?;
+    let mut names = Vec::new();
+    for name in sockets.lines().filter_map(|line| line.split_whitespace().last()) {
+        let known = |known: &String| known[..] == name[1..];
+        // connected sockets have the name too
+        if name.starts_with(&prefix) && !names.iter().any(known) {
+            names.push(name[1..].into());
+        }
+    }
+    Ok(names)
+}
+
+/// Why a conversation broke off: a door that still stands has been shut on us.
+fn hung_up(pid: u32, name: &String, error: io::Error) -> io::Error {
+    let broken = matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    );
+    if !broken && error.kind() != io::ErrorKind::ConnectionRefused {
+        return error;
+    }
+    match doors(pid).is_ok_and(|names| names.contains(name)) {
+        true if broken => io::ErrorKind::ConnectionAborted.into(),
+        true => error,
+        false => io::ErrorKind::UnexpectedEof.into(),
+    }
 }
 
 fn report_of(socket: &Socket, patience: Duration) -> io::Result<Vec<ReportEntry>> {
@@ -201,8 +241,11 @@ fn report_of(socket: &Socket, patience: Duration) -> io::Result<Vec<ReportEntry>
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let deadline = Instant::now() + patience + Duration::from_secs(2);
-    ask(socket, BEGIN, deadline)?;
-    thread::sleep(patience);
+    // a look finds what is open, another that it still is
+    for _ in 0..2 {
+        ask(socket, BEGIN, deadline)?;
+        thread::sleep(patience / 2);
+    }
     let (mut entries, mut from) = (Vec::new(), 0);
     while let Some(entry) = ask(socket, from, deadline)? {
         from = entry.connection + 1;
@@ -219,6 +262,9 @@ fn ask(socket: &Socket, from: u32, deadline: Instant) -> io::Result<Option<Repor
     let mut answer = [0; ANSWER_BYTES_MAX];
     loop {
         match socket.receive(&mut answer) {
+            Ok(received) if received.length == 0 => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             Ok(received) => return decode(&answer[..received.length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if Instant::now() > deadline {
@@ -248,5 +294,6 @@ fn decode(answer: &[u8]) -> io::Result<Option<ReportEntry>> {
     let theirs = status(HEAD_BYTES + Status::SIZE)?;
     let name = answer.get(HEAD_BYTES + 2 * Status::SIZE..).unwrap_or_default();
     let peer = String::from_utf8_lossy(name).into_owned();
-    Ok(Some(ReportEntry { connection, peer, ours, theirs: (answer[8] != 0).then_some(theirs) }))
+    let theirs = (answer[8] == 1).then_some(theirs);
+    Ok(Some(ReportEntry { connection, peer, ours, theirs, asked: answer[8] != 2 }))
 }

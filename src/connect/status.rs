@@ -92,8 +92,9 @@ fn age(now_ms: u64, then_ms: u64) -> u32 {
 struct Row {
     /// Which use of the slot it is of.
     generation: u32,
-    /// Number of our last question.
+    /// Number of our last question, and when the first was put that has no full answer; 0: none.
     asked: u32,
+    asked_ms: u64,
     /// Number of the peer's, while an answer with a fresh status is owed.
     owed: Option<u32>,
     /// When the peer asked last, and when our own status was left last; 0: never.
@@ -282,9 +283,13 @@ impl<M: LinkMemory> Control<M> {
         if link.phase != LinkPhase::Ready || link.peer_nonce == 0 {
             return false;
         }
+        let now_ms = self.statuses.watch.now_ms();
         let row = self.statuses.row(index, handle.generation);
         row.asked = row.asked.wrapping_add(1);
         row.said_ms = 0;
+        if row.asked_ms == 0 {
+            row.asked_ms = now_ms;
+        }
         let ask = StatusAsk {
             target: connection.peer.connection,
             connection: handle.pack(),
@@ -307,10 +312,25 @@ impl<M: LinkMemory> Control<M> {
             return; // late, or never asked for
         }
         row.said_ms = now_ms;
+        let full = hello.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0;
+        if full {
+            row.asked_ms = 0;
+        }
         self.statuses.place(index, true).copy_from_slice(&hello.encode());
-        if hello.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0 {
+        if full {
             self.statuses.watch.due.store(1, Ordering::Relaxed); // [watch-due]
             (self.config.wake.call)(self.config.wake.context);
+        }
+    }
+
+    /// For how many ms the peer owes a full answer, one that its program has had a part in;
+    /// `None`: it was not asked, or has answered.
+    pub fn status_owed_ms(&mut self, handle: Handle) -> Option<u32> {
+        let index = self.live(handle)?;
+        let now_ms = self.statuses.watch.now_ms();
+        match self.statuses.row(index, handle.generation).asked_ms {
+            0 => None,
+            asked_ms => Some(age(now_ms, asked_ms)),
         }
     }
 

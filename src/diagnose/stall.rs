@@ -5,17 +5,32 @@
 #![forbid(unsafe_code)]
 
 use crate::base::seq::Seq;
+use crate::transport::limits::UNDELIVERED_MAX;
 use crate::wire::status::{
-    AGE_UNKNOWN_MS, RailStanding, RequestStatus, STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT,
-    Standing, Status, StatusHello, Waits,
+    RailStanding, RequestStatus, STATUS_CLOSED, STATUS_FRESH, Standing, Status, StatusHello, Waits,
 };
-use core::fmt;
+use crate::wire::{RAILS_MAX, immediate};
+
+mod words;
+
+pub use words::{Named, RailsOf, Side, waits};
+
+/// Where nothing has moved for so long, what is on its way counts as stuck: a few times what a
+/// kernel waits for before it sends again (200 ms in Linux' TCP).
+const STILL_MS: u32 = 1_000;
+/// A peer's snapshot older than ours by more than this tells nothing where something has moved
+/// since: the answer to a question is waited for as long at most.
+const APART_MS: u32 = 1_000;
 
 /// What the peer has said when it was asked.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Answer<'a> {
-    /// It was not asked, or is of a version that cannot be.
+    /// It has not been asked yet.
     NotAsked,
+    /// It was asked so many ms ago, and may still answer.
+    Asked(u32),
+    /// It cannot be asked: its wire version is 1.0, or the link to it does not stand.
+    Cannot,
     /// Nothing, for so many ms.
     Silent(u32),
     /// This.
@@ -94,6 +109,8 @@ pub struct Stall<'a> {
     pub answer: Answer<'a>,
     /// Who the peer is.
     pub peer: &'a str,
+    /// From this age on a request counts as stalled, whatever moves beside it.
+    pub stall_ms: u32,
 }
 
 impl<'a> Stall<'a> {
@@ -103,7 +120,9 @@ impl<'a> Stall<'a> {
             return class;
         }
         let peer = match self.answer {
-            Answer::NotAsked => return self.class_alone(),
+            Answer::NotAsked | Answer::Asked(_) | Answer::Cannot => {
+                return self.unless_under_way(self.class_alone());
+            }
             Answer::Silent(_) => return Class::StoppedPeer,
             Answer::Said(said) => said,
         };
@@ -115,12 +134,41 @@ impl<'a> Stall<'a> {
         if peer.status.flags & STATUS_FRESH == 0 {
             return Class::NoProgress;
         }
-        match (self.request.waits().is_receive(), standing) {
+        if !self.is_judged_by(&peer.status) {
+            return Class::Moving;
+        }
+        let waits = send_waits(self.ours, self.request);
+        self.unless_under_way(match (waits.is_receive(), standing) {
             // its program has never used the connection
             (true, Standing::None) => Class::NeverSent,
-            (false, Standing::None) if self.request.waits() != Waits::Credit => Class::NeverPosted,
+            (false, Standing::None) if waits != Waits::Credit => Class::NeverPosted,
             (true, _) => self.class_of_receive(peer),
-            (false, _) => self.class_of_send(peer),
+            (false, _) => self.class_of_send(peer, waits),
+        })
+    }
+
+    /// Whether the peer's snapshot says something of the request: it must have been open then, and
+    /// nothing must have moved since a snapshot that is old.
+    fn is_judged_by(&self, theirs: &Status) -> bool {
+        let ours = self.ours;
+        let open_ms = self.request.age_ms.max(ours.moved_ms);
+        let older_ms = theirs.left_ms.saturating_sub(ours.left_ms);
+        let was_open = match ours.flags & STATUS_FRESH {
+            // ours is of now, or our program has been elsewhere since
+            0 => open_ms.saturating_add(ours.left_ms) >= theirs.left_ms,
+            // two snapshots of earlier: which was first is not known to the ms
+            _ => open_ms > ours.left_ms.abs_diff(theirs.left_ms),
+        };
+        was_open && (older_ms <= APART_MS || ours.moved_ms >= older_ms)
+    }
+
+    /// What is on its way may be there in a moment: it is nobody's fault before it is old, or
+    /// nothing moves any more.
+    fn unless_under_way(&self, class: Class) -> Class {
+        let stuck = self.request.age_ms >= self.stall_ms || self.ours.moved_ms >= STILL_MS;
+        match class {
+            Class::DeadRail | Class::LostSlot if !stuck => Class::Moving,
+            class => class,
         }
     }
 
@@ -173,11 +221,11 @@ impl<'a> Stall<'a> {
         }
     }
 
-    fn class_of_send(&self, peer: &StatusHello) -> Class {
+    fn class_of_send(&self, peer: &StatusHello, waits: Waits) -> Class {
         let (ours, theirs, tag) = (self.ours, &peer.status, self.request.tag as i32);
         let none_posted = theirs.group_oldest == theirs.group_post;
         let unmatched = if none_posted { Class::NeverPosted } else { Class::WrongTag };
-        match self.request.waits() {
+        match waits {
             Waits::Tag => Class::WrongTag,
             Waits::Credit => Class::NoCredits,
             Waits::Slot | Waits::Turn | Waits::Room | Waits::Control => {
@@ -217,7 +265,7 @@ impl<'a> Stall<'a> {
         if Seq(ours.eager_expected).before(Seq(theirs.eager_number)) {
             return Class::DeadRail; // it left in the stream, and did not come
         }
-        match peer.send.waits() {
+        match send_waits(theirs, &peer.send) {
             Waits::Tag => Class::WrongTag,
             Waits::Credit => Class::NoCredits,
             Waits::Slot | Waits::Turn | Waits::Room | Waits::Control => {
@@ -232,272 +280,56 @@ impl<'a> Stall<'a> {
         }
     }
 
-    /// The rail that a sentence names: one that carries the request, else that of control.
-    fn rail(&self) -> usize {
-        let ours = self.ours;
-        match (self.rail_unsettled(), self.request.rails) {
-            (Some(lane), _) => lane,
-            (None, 0) => usize::from(ours.control),
-            (None, rails) => rails.trailing_zeros() as usize,
+    /// The rails that hold the request up, a bit each; 0: it is not known which of several.
+    fn rails_owing(&self) -> u8 {
+        let (ours, request) = (self.ours, self.request);
+        if let Some(lane) = self.rail_unsettled() {
+            return bit(lane);
         }
-    }
-
-    fn said(&self) -> StatusHello {
-        match self.answer {
-            Answer::Said(said) => *said,
-            Answer::NotAsked | Answer::Silent(_) => StatusHello::ZERO,
+        if ours.lane_count <= 1 {
+            return bit(ours.control.into());
         }
-    }
-
-    fn because(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ours, request, said) = (self.ours, self.request, self.said());
-        let (theirs, tag) = (&said.status, request.tag as i32);
-        match self.class() {
-            Class::DeadRail if ours.up == 0 => {
-                write!(f, "no rail lives that could carry it; each is tried again")
+        match (request.waits(), self.answer) {
+            (Waits::Arrival, Answer::Said(said)) => {
+                let token = said.send.token;
+                let sends_it = !said.send.waits().is_receive()
+                    && immediate::resolve(token, Seq(request.sequence), 1).is_some();
+                if sends_it { said.send.rails } else { 0 }
             }
-            Class::DeadRail => self.because_dead_rail(f),
-            Class::StoppedPeer => {
-                let silent_ms = match self.answer {
-                    Answer::Silent(silent_ms) => silent_ms,
-                    Answer::NotAsked | Answer::Said(_) => 0,
-                };
-                write!(
-                    f,
-                    "the peer owes an answer: it was asked over the side band {silent_ms} ms ago \
-                     and says nothing: its process is stopped or gets no processor, or its \
-                     host cannot be reached"
-                )
-            }
-            Class::NoProgress => {
-                write!(f, "the peer's program owes a call of progress: ")?;
-                match theirs.silent_ms {
-                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was first looked at"),
-                    silent_ms => write!(f, "its last one was {silent_ms} ms ago"),
+            (waits, Answer::Said(said)) if waits.is_receive() => {
+                // what leaves in the stream leaves on its sender's rail of control
+                match Seq(ours.eager_expected).before(Seq(said.status.eager_number)) {
+                    true => bit(said.status.control.into()),
+                    false => said.send.rails,
                 }
             }
-            Class::NeverPosted => write!(
-                f,
-                "the peer owes a receive: it has posted none since group {}, and {} message(s) \
-                 of ours wait there",
-                theirs.group_post, theirs.unexpected
-            ),
-            Class::NeverSent => write!(
-                f,
-                "the peer owes a message: nothing that it has sent is on its way (it has sent {} \
-                 in the stream, {} long)",
-                theirs.eager_number, theirs.send_number
-            ),
-            Class::LostSlot => {
-                let (writer, group) = match request.waits().is_receive() {
-                    true => ("we have", request.sequence),
-                    false => ("the peer has", ours.group_next),
-                };
-                write!(
-                    f,
-                    "rail {} owes the slot of group {group}: {writer} written it, and the other \
-                     side does not see it",
-                    ours.control
-                )
-            }
-            Class::NoCredits => self.because_credits(f, theirs),
-            Class::WrongTag => self.because_tag(f, theirs, tag),
-            Class::ClosedPeer => write!(f, "the peer has closed the connection"),
-            Class::Unfenced => self.because_unfenced(f),
-            Class::Moving => {
-                write!(f, "neither side sees a fault; something last moved ")?;
-                write!(f, "{} ms ago", ours.moved_ms)
-            }
-        }
-    }
-
-    fn because_dead_rail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lane, request) = (self.rail(), self.request);
-        write!(f, "rail {lane} (generation {}) owes ", self.ours.generation(lane))?;
-        let all = match request.stripes {
-            64.. => u64::MAX,
-            stripes => (1 << stripes) - 1,
-        };
-        match request.waits() {
-            Waits::Arrival => {
-                write!(f, "stripes {:#x}, which have not come", all & !request.posted)?
-            }
-            Waits::Stripes | Waits::Completion => {
-                write!(f, "stripes {:#x}, which have not completed", all & !request.written)?;
-            }
-            _ => write!(f, "what has left on it and has not come")?,
-        }
-        write!(f, "; packets are lost on the way, or it moves nothing")
-    }
-
-    fn because_credits(&self, f: &mut fmt::Formatter<'_>, theirs: &Status) -> fmt::Result {
-        let (ours, receiver) = (self.ours, self.request.waits().is_receive());
-        let (owner, sender, held) = match receiver {
-            true => ("this side owes the peer", theirs, ours),
-            false => ("the peer owes us", ours, theirs),
-        };
-        write!(
-            f,
-            "{owner} credits: {} receives of {} are consumed, and {} message(s) wait for a \
-             receive of the user's",
-            sender.consumed, sender.credits_through, held.unexpected
-        )?;
-        if held.unexpected != 0 {
-            write!(f, ", the first with tag {}", held.unexpected_tag as i32)?;
-        }
-        Ok(())
-    }
-
-    fn because_tag(&self, f: &mut fmt::Formatter<'_>, theirs: &Status, tag: i32) -> fmt::Result {
-        let ours = self.ours;
-        match (self.request.waits().is_receive(), theirs.tag_open()) {
-            (true, _) if ours.unexpected != 0 => {
-                let wrong = ours.unexpected_tag as i32;
-                write!(f, "the peer owes tag {tag}: what it has sent first has tag {wrong}")
-            }
-            (true, _) => {
-                let wrong = self.said().send.tag as i32;
-                write!(f, "the peer owes tag {tag}: what it wants to send has tag {wrong}")
-            }
-            (false, Some(wanted)) => {
-                let oldest = theirs.group_oldest;
-                write!(f, "the peer owes a receive with tag {tag}: ")?;
-                write!(f, "its oldest group, {oldest}, waits for tag {wanted}")
-            }
-            (false, None) => write!(f, "the peer owes a receive with tag {tag}"),
-        }
-    }
-
-    fn because_unfenced(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ours = self.ours;
-        let lane = self.rail_unsettled().or(ours.lane_that_is(RailStanding::Failing));
-        let lane = lane.unwrap_or(self.rail());
-        write!(f, "rail {lane} (generation {}) has failed, and ", ours.generation(lane))?;
-        match ours.lane(lane) {
-            RailStanding::Fenced => write!(f, "the peer owes its report about it"),
-            _ => write!(f, "it owes its fence: the memory may still be touched"),
+            (waits, _) if waits.is_receive() => 0,
+            (Waits::Reading, _) => bit(ours.control.into()),
+            _ => request.rails,
         }
     }
 }
 
-/// Numbers of a stripe map.
-fn bits(f: &mut fmt::Formatter<'_>, request: &RequestStatus) -> fmt::Result {
-    match (request.waits(), request.stripes) {
-        (_, 0) => Ok(()),
-        (Waits::Arrival, stripes) => {
-            write!(f, ", {} of {stripes} stripes here", request.posted.count_ones())?;
-            write!(f, " ({:#x})", request.posted)
-        }
-        (_, stripes) => {
-            write!(f, ", of {stripes} stripes posted {:#x}", request.posted)?;
-            write!(f, " completed {:#x}", request.written)
-        }
+const fn bit(lane: usize) -> u8 {
+    1 << (lane % RAILS_MAX)
+}
+
+/// What a send of a side waits for. Behind the first of a queue that has no credits, or no room in
+/// the delivery mask, a send waits for the same.
+fn send_waits(status: &Status, send: &RequestStatus) -> Waits {
+    let credits = Seq(status.credits_through).ahead_of(Seq(status.consumed));
+    let undelivered = Seq(status.send_number).ahead_of(Seq(status.delivered_through));
+    let spent = credits <= 0 || undelivered >= UNDELIVERED_MAX as i32;
+    match send.waits() {
+        Waits::Turn if status.pull != 0 && spent => Waits::Credit,
+        waits => waits,
     }
 }
 
-/// One request in words: what it is, and what it waits for.
-#[derive(Copy, Clone, Debug)]
-pub struct Named<'a>(pub &'a RequestStatus);
-
-impl fmt::Display for Named<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let request = self.0;
-        if request.waits().is_receive() {
-            write!(f, "receive of group {}", request.sequence)?;
-            if request.count > 1 {
-                let bound = request.bound.count_ones();
-                write!(f, " ({bound} of {} have their message)", request.count)?;
-            }
-        } else {
-            write!(f, "send {}", request.sequence)?;
-        }
-        if request.waits() != Waits::Arrival {
-            write!(f, ", tag {}", request.tag as i32)?;
-        }
-        write!(f, ", {} bytes", request.length)?;
-        bits(f, request)?;
-        write!(f, ", open for {} ms, waits for {}", request.age_ms, waits(request.waits()))
-    }
-}
-
-/// What a request waits for, in words.
-pub const fn waits(waits: Waits) -> &'static str {
-    match waits {
-        Waits::None => "nothing",
-        Waits::Slot => "a receive of the peer's",
-        Waits::Tag => "a receive with its tag",
-        Waits::Credit => "credits",
-        Waits::Room => "room on the rail",
-        Waits::Control => "a failed rail",
-        Waits::Turn => "its turn",
-        Waits::Stripes => "room for its stripes",
-        Waits::Completion => "completions",
-        Waits::Delivery => "the peer's word that it has come",
-        Waits::Reading => "the peer to read it",
-        Waits::Message => "a message",
-        Waits::Older => "older groups",
-        Waits::Offer => "room for its offer",
-        Waits::Arrival => "the rest of its message",
-    }
-}
-
-impl fmt::Display for Stall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = if self.request.waits().is_receive() { "from" } else { "to" };
-        write!(f, "{} {way} {}: {}: ", Named(self.request), self.peer, self.class().name())?;
-        self.because(f)?;
-        let (ours, lane) = (self.ours, self.rail());
-        let (generation, state) = (ours.generation(lane), ours.lane(lane).name());
-        let kind = ours.lane_kind(lane);
-        write!(f, " [rail {lane}{kind} generation {generation} {state}, epoch {}, ", ours.epoch)?;
-        write!(f, "last movement {} ms ago; ", ours.moved_ms)?;
-        match self.answer {
-            Answer::NotAsked => write!(f, "peer not asked]"),
-            Answer::Silent(_) => write!(f, "peer silent]"),
-            Answer::Said(said) => write!(f, "{}]", Side(said)),
-        }
-    }
-}
-
-/// One side of a connection in one line.
-#[derive(Copy, Clone, Debug)]
-pub struct Side<'a>(pub &'a StatusHello);
-
-impl fmt::Display for Side<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = &self.0.status;
-        if status.flags & STATUS_CLOSED != 0 {
-            return write!(f, "peer: closed");
-        }
-        if status.flags & STATUS_SNAPSHOT == 0 {
-            return write!(f, "peer: no snapshot");
-        }
-        write!(
-            f,
-            "peer {} ms ago: {} sends, {} groups",
-            status.left_ms, status.sends, status.receives
-        )?;
-        write!(f, " open, {} unexpected, group {}", status.unexpected, status.group_oldest)?;
-        write!(f, " of {}, slots to {}", status.group_post, status.slots_next)?;
-        write!(f, ", stream {}/{}", status.eager_number, status.eager_expected)?;
-        write!(f, ", epoch {}", status.epoch)
-    }
-}
-
-/// All rails of a connection, and how they are.
-#[derive(Copy, Clone, Debug)]
-pub struct RailsOf<'a>(pub &'a Status);
-
-impl fmt::Display for RailsOf<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.0;
-        for lane in 0..usize::from(status.lane_count).min(8) {
-            let (kind, state) = (status.lane_kind(lane), status.lane(lane).name());
-            let between = if lane == 0 { "rail" } else { ", rail" };
-            write!(f, "{between} {lane}{kind} {state}")?;
-        }
-        Ok(())
-    }
+/// Messages that have left in the stream of `sender`, and that no receive of `receiver` has taken.
+fn untaken(sender: &Status, receiver: &Status) -> u32 {
+    let under_way = Seq(sender.eager_number).ahead_of(Seq(receiver.eager_expected));
+    under_way.max(0) as u32 + u32::from(receiver.unexpected)
 }
 
 #[cfg(test)]

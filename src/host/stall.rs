@@ -6,7 +6,7 @@
 extern crate std;
 
 use super::endpoint::{ConnectionRail, Endpoint};
-use super::log::{Level, say};
+use super::log::{Level, TEXT_BYTES_MAX, say};
 use super::machine::{Machine, each};
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
@@ -24,6 +24,9 @@ use std::vec::Vec;
 const ANSWER_MS: u64 = 1_000;
 /// Looks within the time after which a request counts as stalled.
 const LOOKS: u64 = 8;
+/// From this age on a request counts as stalled where nothing is reported, or where it is another
+/// process's, whose setting is not known: the default of `CROSSTIE_STALL_MS`.
+const STALL_MS_DEFAULT: u32 = 10_000;
 /// The time between looks where nothing is reported.
 const LOOK_MS_DEFAULT: u64 = 1_250;
 const LOOK_MS_MAX: u64 = 10_000;
@@ -31,8 +34,6 @@ const LOOK_MS_MAX: u64 = 10_000;
 const POLLS: u32 = 1024;
 /// Requests of one connection that are reported one by one; of the others their number.
 const SENTENCES_MAX: u32 = 4;
-/// Longest sentence in bytes; what is longer is cut.
-const SENTENCE_BYTES_MAX: usize = 1_280;
 pub(super) const PEER_BYTES_MAX: usize = 128;
 
 /// What the data thread remembers of stalls.
@@ -172,26 +173,26 @@ impl Endpoint {
             if self.band().is_some_and(|band| band.status_ask(handle)) {
                 self.stalls.asked_ms[index as usize] = now_ms;
             } else {
-                self.stall_report(index, None, 0, tick);
+                self.stall_report(index, Answer::Cannot, tick);
             }
             return;
         }
         let said = self.band().and_then(|band| band.status_of_peer(handle));
-        let known = |said: &StatusHello| said.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0;
-        let waited_ms = now_ms - asked_ms;
-        if said.as_ref().is_some_and(known) || waited_ms >= ANSWER_MS {
+        let waited_ms = (now_ms - asked_ms).max(1);
+        if said.as_ref().is_some_and(is_full) || waited_ms >= ANSWER_MS {
             self.stalls.asked_ms[index as usize] = 0;
-            self.stall_report(index, said, waited_ms.max(1), tick);
+            let silent = Answer::Silent(waited_ms as u32);
+            self.stall_report(index, said.as_ref().map_or(silent, Answer::Said), tick);
         }
     }
 
-    /// Says the sentences of a connection's stalled requests. `asked_ms` 0: the peer was not asked.
-    fn stall_report(&mut self, index: u32, said: Option<StatusHello>, asked_ms: u64, tick: Tick) {
+    /// Says the sentences of a connection's stalled requests.
+    fn stall_report(&mut self, index: u32, answer: Answer<'_>, tick: Tick) {
         let ours = self.status_of(index, tick).status;
         let mut name = [0; PEER_BYTES_MAX];
         let peer = self.peer_name(index, &mut name);
         let own = self.status_of_partner(index, tick);
-        let answer = answer_of(said.as_ref().or(own.as_ref()), asked_ms);
+        let answer = own.as_ref().map_or(answer, Answer::Said);
         let (connection, stall_ms) = (ConnectionIndex(index), self.stalls.stall_ms);
         let mut count = 0;
         while let Some(request) = each!(&mut self.machine, endpoint => {
@@ -199,7 +200,7 @@ impl Endpoint {
         }) {
             count += 1;
             if count <= SENTENCES_MAX {
-                let stall = Stall { ours: &ours, request: &request, answer, peer };
+                let stall = Stall { ours: &ours, request: &request, answer, peer, stall_ms };
                 sentence(format_args!("stalled: {stall}"));
             }
         }
@@ -255,16 +256,15 @@ impl Endpoint {
         tick: Tick,
         out: &mut dyn fmt::Write,
     ) -> fmt::Result {
-        let handle = self.handle_of(index);
         let ours = self.status_of(index, tick).status;
-        let said = self.band().and_then(|band| band.status_of_peer(handle));
-        let said = said.or(self.status_of_partner(index, tick));
-        if let Some(band) = self.band() {
-            band.status_ask(handle);
-        }
+        let mut said = StatusHello::ZERO;
+        let answer = self.answer_now(index, tick, &mut said);
         let mut name = [0; PEER_BYTES_MAX];
         let peer = self.peer_name(index, &mut name);
-        let answer = answer_of(said.as_ref(), 0);
+        let stall_ms = match self.stalls.stall_ms {
+            0 => STALL_MS_DEFAULT,
+            stall_ms => stall_ms,
+        };
         let connection = ConnectionIndex(index);
         for at in 0..u32::MAX {
             let requests = each!(&self.machine, endpoint => endpoint.limits().requests_max);
@@ -275,12 +275,45 @@ impl Endpoint {
                 endpoint.request_status(connection, at, tick)
             });
             if let Some(request) = request {
-                let stall = Stall { ours: &ours, request: &request, answer, peer };
+                let stall = Stall { ours: &ours, request: &request, answer, peer, stall_ms };
                 writeln!(out, "connection {index}: {stall}")?;
             }
         }
         Ok(())
     }
+}
+
+impl Endpoint {
+    /// What is known of a peer's side now; it is asked again, unless an answer is on its way.
+    fn answer_now<'s>(&self, index: u32, tick: Tick, said: &'s mut StatusHello) -> Answer<'s> {
+        if let Some(own) = self.status_of_partner(index, tick) {
+            *said = own;
+            return Answer::Said(said);
+        }
+        let Some(band) = self.band() else { return Answer::Cannot };
+        let handle = self.handle_of(index);
+        let answer = match (band.status_of_peer(handle), band.status_owed_ms(handle)) {
+            (Some(full), _) if is_full(&full) => Some(full),
+            (_, Some(owed_ms)) if u64::from(owed_ms) < ANSWER_MS => return Answer::Asked(owed_ms),
+            (old, _) => old,
+        };
+        let owed_ms = band.status_owed_ms(handle);
+        let asked = band.status_ask(handle);
+        match (answer, owed_ms) {
+            (Some(answer), _) => {
+                *said = answer;
+                Answer::Said(said)
+            }
+            (None, _) if !asked => Answer::Cannot,
+            (None, Some(owed_ms)) => Answer::Silent(owed_ms),
+            (None, None) => Answer::NotAsked,
+        }
+    }
+}
+
+/// Whether the peer's program has had a part in its answer, or cannot have.
+fn is_full(said: &StatusHello) -> bool {
+    said.status.flags & (STATUS_FRESH | STATUS_CLOSED) != 0
 }
 
 #[cfg(feature = "proof")]
@@ -291,16 +324,8 @@ impl Endpoint {
     }
 }
 
-fn answer_of(said: Option<&StatusHello>, asked_ms: u64) -> Answer<'_> {
-    match said {
-        Some(said) => Answer::Said(said),
-        None if asked_ms == 0 => Answer::NotAsked,
-        None => Answer::Silent(asked_ms as u32),
-    }
-}
-
 fn sentence(text: fmt::Arguments<'_>) {
-    let mut bytes = [0; SENTENCE_BYTES_MAX];
+    let mut bytes = [0; TEXT_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
     let length = buffer.length();
@@ -310,7 +335,7 @@ fn sentence(text: fmt::Arguments<'_>) {
 /// A connection of another process in words: both sides' oldest requests.
 pub fn describe(
     ours: &StatusHello,
-    theirs: Option<&StatusHello>,
+    answer: Answer<'_>,
     peer: &str,
     out: &mut dyn fmt::Write,
 ) -> fmt::Result {
@@ -328,12 +353,15 @@ pub fn describe(
         writeln!(out, "  {}", RailsOf(status))?;
     }
     for request in [&ours.send, &ours.receive].into_iter().filter(|request| request.waits != 0) {
-        let answer = answer_of(theirs, 1_000);
-        writeln!(out, "  {}", Stall { ours: status, request, answer, peer })?;
+        let stall_ms = STALL_MS_DEFAULT;
+        writeln!(out, "  {}", Stall { ours: status, request, answer, peer, stall_ms })?;
     }
-    match theirs {
-        None => writeln!(out, "  the peer says nothing"),
-        Some(theirs) => {
+    match answer {
+        Answer::NotAsked | Answer::Asked(_) | Answer::Cannot => {
+            writeln!(out, "  the peer cannot be asked")
+        }
+        Answer::Silent(_) => writeln!(out, "  the peer says nothing"),
+        Answer::Said(theirs) => {
             writeln!(out, "  {}", Side(theirs))?;
             for request in [&theirs.send, &theirs.receive] {
                 if request.waits != 0 {

@@ -5,6 +5,7 @@ extern crate std;
 
 use super::{Failure, write_out};
 use crate::connect::{ReportEntry, reports};
+use crate::diagnose::stall::Answer;
 use crate::host::stall::describe;
 use core::fmt::Write;
 use std::io::ErrorKind;
@@ -20,7 +21,8 @@ usage: crosstie report PID
 Says what the open requests of a process wait for, from both sides: each connection with its oldest
 send and receive, how its peer stands, and the class of a stall (doc/stalls.md). The process needs
 not cooperate: its side band answers, also while its program is stuck in code of its own. Run it as
-the same user or root, in the same network namespace; PID is as the process itself sees it.
+the same user or root, in the same network namespace; PID is as the process itself sees it. That
+takes a second, in which the peers answer; three where the process is stopped.
 ";
 
 /// Runs the command.
@@ -41,7 +43,13 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             "process {pid} does not answer: it is stopped, gets no processor, or has ended \
              ({error})"
         ),
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::PermissionDenied => {
+        ErrorKind::UnexpectedEof => {
+            std::format!("process {pid} has ended, or has closed its endpoint, while it was asked")
+        }
+        ErrorKind::ConnectionAborted => std::format!(
+            "process {pid} has hung up: somebody else asks it, or its library is of another version"
+        ),
+        ErrorKind::PermissionDenied => {
             std::format!("process {pid} of another user does not answer ({error})")
         }
         _ => std::format!("process {pid}: {error}"),
@@ -56,6 +64,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     write_out(&out)
 }
 
+/// What the peer has said within our patience.
+fn answer_of(entry: &ReportEntry) -> Answer<'_> {
+    match &entry.theirs {
+        Some(said) => Answer::Said(said),
+        None if entry.asked => Answer::Silent(PATIENCE.as_millis() as u32),
+        None => Answer::Cannot,
+    }
+}
+
 fn entry_write(entry: &ReportEntry, out: &mut String) -> core::fmt::Result {
     let status = &entry.ours.status;
     let (peer, sends, receives) = (&entry.peer, status.sends, status.receives);
@@ -64,5 +81,5 @@ fn entry_write(entry: &ReportEntry, out: &mut String) -> core::fmt::Result {
         "connection {} with {peer}: {sends} send(s), {receives} group(s) of receives open",
         entry.connection
     )?;
-    describe(&entry.ours, entry.theirs.as_ref(), peer, out)
+    describe(&entry.ours, answer_of(entry), peer, out)
 }

@@ -208,8 +208,8 @@ pub struct Connection {
     pub lines_flying: u32,
     pub state_sequence: u32,
     /// What the watch looks at to see that something moves, and when it last did.
-    pub moved: u32,
-    pub moved_at: u16,
+    pub moved: u16,
+    pub moved_at_ms: u32,
     pub cells: [KnownRegion; CELLS],
 }
 
@@ -313,7 +313,7 @@ impl Connection {
         lines_flying: 0,
         state_sequence: 0,
         moved: 0,
-        moved_at: 0,
+        moved_at_ms: 0,
         cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
             CELLS],
     };

@@ -2,7 +2,7 @@
 //!
 //! The data path pays nothing for it: a request has its age from a *watch*, a pass over the records
 //! that the owner makes now and then. The watch stamps what it finds open for the first time with
-//! its own count, a *tick*, so that ages are at least as long as they say.
+//! its own count, a *tick*, so that ages are right to one of them.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
@@ -31,12 +31,25 @@ pub struct Tick {
     pub at: u16,
     /// Length of a tick in ms.
     pub span_ms: u32,
+    /// The time itself in ms, never 0; it starts again after 49 days.
+    now_ms: u32,
 }
+
+/// Times since something moved stop growing here.
+const STILL_MS_MAX: u32 = 1 << 30;
 
 impl Tick {
     /// The tick of a time.
     pub const fn of(now_ms: u64, span_ms: u32) -> Tick {
-        Tick { at: (now_ms / span_ms as u64 % TICKS as u64) as u16 + 1, span_ms }
+        let at = (now_ms / span_ms as u64 % TICKS as u64) as u16 + 1;
+        let now_ms = if now_ms as u32 == 0 { 1 } else { now_ms as u32 };
+        Tick { at, span_ms, now_ms }
+    }
+
+    /// ms since the time `then_ms` of another tick; 0: it was never set, or is later.
+    const fn ms_after(self, then_ms: u32) -> u32 {
+        let since = self.now_ms.wrapping_sub(then_ms);
+        if then_ms == 0 || since > u32::MAX / 2 { 0 } else { since }
     }
 
     /// Ticks since `then`.
@@ -94,6 +107,12 @@ impl Watched {
     }
 }
 
+/// A step of a checksum.
+fn mix(sum: u32, number: u64) -> u32 {
+    let number = number as u32 ^ (number >> 32) as u32;
+    (sum ^ number).wrapping_mul(0x0100_0193).rotate_left(5)
+}
+
 fn send_is_open(send: &SendRecord) -> bool {
     !matches!(send.state, SendState::Free | SendState::Done)
 }
@@ -115,10 +134,12 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let moved = self.movement(index);
         let c = &mut self.connections[index];
-        if c.moved != moved || c.moved_at == 0 {
-            (c.moved, c.moved_at) = (moved, tick.at);
+        if c.moved != moved || c.moved_at_ms == 0 {
+            (c.moved, c.moved_at_ms) = (moved, tick.now_ms);
         }
-        tick.stamp(&mut c.moved_at);
+        if tick.ms_after(c.moved_at_ms) > STILL_MS_MAX {
+            c.moved_at_ms = tick.now_ms.wrapping_sub(STILL_MS_MAX).max(1);
+        }
         let first = self.send_at(index, 0);
         let end = first + self.limits.requests_max as usize;
         for send in self.sends[first..end].iter_mut().filter(|send| send_is_open(send)) {
@@ -130,8 +151,8 @@ impl<P: Provider> Endpoint<'_, P> {
         watched
     }
 
-    /// Changes whenever something moves on a connection.
-    fn movement(&self, index: usize) -> u32 {
+    /// Changes when something moves on a connection, but for one time in 65,536.
+    fn movement(&self, index: usize) -> u16 {
         let c = &self.connections[index];
         let mut sum = 0u32;
         for number in [
@@ -149,9 +170,20 @@ impl<P: Provider> Endpoint<'_, P> {
             c.report.seen,
             u32::from(c.up),
         ] {
-            sum = (sum ^ number).wrapping_mul(0x0100_0193).rotate_left(5);
+            sum = mix(sum, number.into());
         }
-        sum
+        let first = self.send_at(index, 0);
+        let end = first + self.limits.requests_max as usize;
+        for send in self.sends[first..end].iter().filter(|send| send_is_open(send)) {
+            sum = mix(mix(sum, send.posted), send.written);
+        }
+        for at in (first..end).filter(|at| group_is_open(&self.groups[*at])) {
+            let group = &self.groups[at];
+            sum = mix(sum, u64::from(group.bound) << 8 | u64::from(group.done));
+            let receives = &self.receives[at * GROUP_MAX..][..usize::from(group.count)];
+            sum = receives.iter().fold(sum, |sum, receive| mix(sum, receive.stripes));
+        }
+        (sum ^ sum >> 16) as u16
     }
 
     /// The next open request of a connection that is older than `age_ms` and was not given before.
@@ -219,7 +251,7 @@ impl<P: Provider> Endpoint<'_, P> {
     fn standing(&self, index: usize, tick: Tick) -> Status {
         let c = &self.connections[index];
         let mut status = Status {
-            moved_ms: tick.ms_since(c.moved_at),
+            moved_ms: tick.ms_after(c.moved_at_ms),
             standing: match c.state {
                 ConnectionState::Free => Standing::None,
                 ConnectionState::Open => Standing::Open,
@@ -294,8 +326,11 @@ impl<P: Provider> Endpoint<'_, P> {
     fn send_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
         let at = self.send_at(index, record);
         let send = &self.sends[at];
-        let queued = send.state == SendState::Queued;
-        let number = if queued { self.connections[index].send_number } else { send.number };
+        let short = self.is_short_send(index, send);
+        let number = match send.state {
+            SendState::Queued => self.queued_number(index, record, short),
+            _ => send.number,
+        };
         RequestStatus {
             length: send.length,
             posted: send.posted,
@@ -309,8 +344,27 @@ impl<P: Provider> Endpoint<'_, P> {
             stripes: send.stripes,
             rails: self.send_rails(index, at),
             record,
+            short: short.into(),
             ..RequestStatus::ZERO
         }
+    }
+
+    fn is_short_send(&self, index: usize, send: &SendRecord) -> bool {
+        send.state == SendState::Queued && self.is_short(index, send.region, send.length)
+    }
+
+    /// The number that a queued send has when those before it have left in their order: each send
+    /// has one in the stream, and a long one is named by that among the long ones.
+    fn queued_number(&self, index: usize, record: u8, short: bool) -> Seq {
+        let c = &self.connections[index];
+        let (mut at, mut before) = (c.queue.head, 0);
+        while at != record && at != NIL {
+            let send = &self.sends[self.send_at(index, at)];
+            before += u32::from(short || !self.is_short_send(index, send));
+            at = send.next;
+        }
+        let next = if short { c.eager_number } else { c.send_number };
+        next.plus(before)
     }
 
     /// A bit for each lane that carries stripes which have not completed.

@@ -443,3 +443,46 @@ fn lost_slot_shows_in_what_both_sides_say() {
     let [ours, theirs] = [A, B].map(|of| pair.endpoint.status(of, Tick::of(100, 10)).status);
     assert!(theirs.slots_next > ours.group_next);
 }
+
+/// Short ones have the numbers that they will have in the stream, a long one that among the long.
+#[test]
+fn queued_sends_have_numbers_of_their_own() {
+    for pull in [true, false] {
+        let mut block = block();
+        let mut pair = Pair::open(&mut block, pull);
+        let mut source = pattern(LONG, 9);
+        let from = pair.register(&mut source);
+        let tick = Tick::of(100, 10);
+        let mut open = 0;
+        while open == 0 {
+            pair.endpoint.isend(A, outgoing(from, &source[..8], 7)).unwrap();
+            open = pair.endpoint.watch(A, tick).open;
+        }
+        for length in [8, LONG, 8, LONG] {
+            pair.endpoint.isend(A, outgoing(from, &source[..length], 7)).unwrap();
+        }
+        let left = pair.endpoint.status(A, tick).status.eager_number;
+        let requests = 0..LIMITS.requests_max;
+        let found = requests.filter_map(|at| pair.endpoint.request_status(A, at, tick));
+        let found: Vec<_> = found.map(|request| (request.short, request.sequence)).collect();
+        assert_eq!(found, [(1, left), (1, left + 1), (0, 0), (1, left + 3), (0, 1)]);
+    }
+}
+
+/// A long message that trickles in is not still.
+#[test]
+fn stripes_count_as_movement() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, false);
+    let mut target = vec![0u8; LONG];
+    let to = pair.register(&mut target);
+    pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+    let moved = |pair: &mut Pair<'_>, ms| {
+        pair.endpoint.watch(B, Tick::of(ms, 1250));
+        pair.endpoint.status(B, Tick::of(ms, 1250)).status.moved_ms
+    };
+    assert_eq!([1000, 1007].map(|ms| moved(&mut pair, ms)), [0, 7]);
+    let at = (0..pair.endpoint.groups.len()).find(|at| !pair.endpoint.groups[*at].free).unwrap();
+    pair.endpoint.receives[at * crate::wire::GROUP_MAX].stripes |= 2;
+    assert_eq!([1020, 1023].map(|ms| moved(&mut pair, ms)), [0, 3]);
+}

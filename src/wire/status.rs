@@ -41,7 +41,8 @@ wire_struct! {
         age_ms: u32 = 24,
         /// Its tag; of a group, that of its first open receive.
         tag: u32 = 28,
-        /// Its number: of a message among the long ones, of a receive that of its group.
+        /// Its number: of a long message among the long ones, of a short one in the stream, of a
+        /// receive that of its group.
         sequence: u32 = 32,
         /// What a send is bound to: group and receive, as an immediate names them.
         token: u32 = 36,
@@ -61,6 +62,8 @@ wire_struct! {
         bound: u8 = 49,
         /// See `count`.
         done: u8 = 50,
+        /// 1: a message that goes in the stream (send).
+        short: u8 = 51,
     }
 }
 

@@ -4,8 +4,11 @@
 extern crate std;
 
 use super::*;
+use crate::wire::status::{AGE_UNKNOWN_MS, STATUS_SNAPSHOT};
 use std::format;
 use std::string::String;
+
+const STALL_MS: u32 = 10_000;
 
 const OPEN: Status = Status {
     standing: Standing::Open as u8,
@@ -36,7 +39,7 @@ fn said(status: Status) -> StatusHello {
 
 /// Class and sentence.
 fn of(ours: &Status, request: &RequestStatus, answer: Answer<'_>) -> (Class, String) {
-    let stall = Stall { ours, request, answer, peer: "other (pid 9)" };
+    let stall = Stall { ours, request, answer, peer: "other (pid 9)", stall_ms: STALL_MS };
     let text = format!("{stall}");
     assert!(text.contains(stall.class().name()) && text.contains("other (pid 9)"), "{text}");
     assert!(text.contains("12000 ms"), "{text}");
@@ -149,6 +152,151 @@ fn failed_rail_owes_its_fence_or_the_peer_its_report() {
     is(&ours, &send, &said(OPEN), Class::Unfenced, "the peer owes its report");
 }
 
+/// Of two rails: a receiver's own rail of control says nothing about what carries its message.
+#[test]
+fn receiver_names_the_rail_that_the_sender_uses_or_none() {
+    let receive = RequestStatus { stripes: 4, posted: 0b0011, ..request(Waits::Arrival) };
+    let token = immediate::token(Seq(receive.sequence), 0);
+    let send = RequestStatus { token, rails: 0b10, ..request(Waits::Completion) };
+    let theirs = StatusHello { send, ..said(OPEN) };
+    let sentence = "rail 1 (generation 4) owes stripes 0xc, which have not come";
+    is(&OPEN, &receive, &theirs, Class::DeadRail, sentence);
+    // its oldest send is another, or it does not know the rail any more
+    for send in [RequestStatus { token: token + 8, ..send }, RequestStatus { rails: 0, ..send }] {
+        let theirs = StatusHello { send, ..said(OPEN) };
+        is(&OPEN, &receive, &theirs, Class::DeadRail, "one of the rails owes stripes 0xc");
+    }
+    // a message behind it
+    let sentence = "rail 1 (generation 4) owes what has left and has not come";
+    is(&OPEN, &request(Waits::Message), &theirs, Class::DeadRail, sentence);
+    // what left in the stream left on the peer's rail of control
+    let theirs = said(Status { eager_number: 3, control: 1, ..OPEN });
+    is(&OPEN, &request(Waits::Message), &theirs, Class::DeadRail, sentence);
+    let both = RequestStatus { stripes: 4, posted: 15, rails: 0b11, ..request(Waits::Completion) };
+    is(&OPEN, &both, &said(OPEN), Class::DeadRail, "rails 0, 1 owe stripes 0xf");
+}
+
+#[test]
+fn request_of_a_program_that_is_elsewhere_is_as_old_as_its_snapshot_says_and_older() {
+    let ours = Status { flags: STATUS_SNAPSHOT, left_ms: 1_030, moved_ms: 374, ..OPEN };
+    let receive = RequestStatus { age_ms: 370, ..request(Waits::Message) };
+    let theirs = said(Status { left_ms: 500, ..OPEN });
+    assert_eq!(class_of(&ours, &receive, &theirs).0, Class::NeverSent);
+}
+
+/// The report that was asked for of a healthy pair whose messages flow.
+#[test]
+fn request_younger_than_the_peers_snapshot_is_not_judged_by_it() {
+    let young = |waits| RequestStatus { age_ms: 0, stripes: 1, posted: 1, ..request(waits) };
+    let ours = Status { left_ms: 1020, group_next: 3, ..OPEN };
+    let theirs = said(Status { left_ms: 1022, slots_next: 4, eager_number: 9, ..OPEN });
+    for waits in (0..=u8::MAX).map(Waits::from_wire).filter(|waits| *waits != Waits::None) {
+        let now = Status { left_ms: 0, flags: 0, ..ours };
+        for ours in [ours, Status { left_ms: 1024, ..ours }, now] {
+            let stall = Stall {
+                ours: &ours,
+                request: &young(waits),
+                answer: Answer::Said(&theirs),
+                peer: "other",
+                stall_ms: STALL_MS,
+            };
+            assert_eq!(stall.class(), Class::Moving, "{stall}");
+        }
+    }
+    // it was open before, and nothing has moved since
+    let still = Status { moved_ms: 3, ..ours };
+    let (class, _) = class_of(&still, &young(Waits::Slot), &said(Status { left_ms: 1022, ..OPEN }));
+    assert_eq!(class, Class::NeverPosted);
+    // it was, and something has moved since a snapshot that is old
+    let old = said(Status { left_ms: 5_000, ..OPEN });
+    let moved = Status { moved_ms: 4_000, ..OPEN };
+    is(&moved, &request(Waits::Slot), &old, Class::Moving, "last moved 4000 ms ago");
+    let still = Status { moved_ms: 6_000, ..OPEN };
+    is(&still, &request(Waits::Slot), &old, Class::NeverPosted, "owes a receive");
+}
+
+#[test]
+fn what_is_on_its_way_is_stuck_when_it_is_old_or_nothing_moves() {
+    let send = RequestStatus { age_ms: 400, stripes: 1, posted: 1, ..request(Waits::Completion) };
+    for (moved_ms, age_ms, class) in [
+        (0, 400, Class::Moving),
+        (400, 400, Class::Moving),
+        (1_000, 400, Class::DeadRail),
+        (0, STALL_MS, Class::DeadRail),
+    ] {
+        let (ours, send) = (Status { moved_ms, ..OPEN }, RequestStatus { age_ms, ..send });
+        for answer in [Answer::Said(&said(OPEN)), Answer::NotAsked, Answer::Cannot] {
+            let stall_ms = STALL_MS;
+            let stall = Stall { ours: &ours, request: &send, answer, peer: "other", stall_ms };
+            assert_eq!(stall.class(), class, "{stall}");
+        }
+    }
+}
+
+fn class_of(ours: &Status, request: &RequestStatus, theirs: &StatusHello) -> (Class, String) {
+    let (answer, stall_ms) = (Answer::Said(theirs), STALL_MS);
+    let stall = Stall { ours, request, answer, peer: "other", stall_ms };
+    (stall.class(), format!("{stall}"))
+}
+
+/// A peer whose program has never used the connection holds nothing, and yet they wait there.
+#[test]
+fn messages_that_wait_are_counted_where_the_peer_has_not_looked_at_them() {
+    let unused = said(Status { standing: Standing::None as u8, lane_count: 0, up: 0, ..OPEN });
+    let ours = Status { eager_number: 24, ..OPEN };
+    let sentence = "and 24 message(s) of ours wait there";
+    is(&ours, &request(Waits::Slot), &unused, Class::NeverPosted, sentence);
+    let ours = Status { eager_number: 48, consumed: 48, credits_through: 48, pull: 1, ..OPEN };
+    let sentence = "48 receives of 48 are consumed, and 48 message(s) wait";
+    is(&ours, &request(Waits::Credit), &unused, Class::NoCredits, sentence);
+    // those that it has taken in and holds, and two on their way
+    let held = said(Status { eager_expected: 46, unexpected: 40, unexpected_tag: 3, ..OPEN });
+    let sentence = "and 42 message(s) wait for a receive of the user's, the first with tag 3";
+    is(&ours, &request(Waits::Credit), &held, Class::NoCredits, sentence);
+}
+
+#[test]
+fn sends_behind_one_without_credits_have_its_class() {
+    let ours = Status { eager_number: 48, consumed: 48, credits_through: 48, pull: 1, ..OPEN };
+    for standing in [Standing::None as u8, Standing::Open as u8] {
+        let theirs = said(Status { standing, ..OPEN });
+        is(&ours, &request(Waits::Turn), &theirs, Class::NoCredits, "the peer owes us credits");
+        let spare = Status { credits_through: 49, ..ours };
+        is(&spare, &request(Waits::Turn), &theirs, Class::NeverPosted, "the peer owes a receive");
+    }
+    // from the other side
+    let send = request(Waits::Turn);
+    let theirs = StatusHello { send, ..said(Status { eager_expected: 0, ..ours }) };
+    let ours = Status { eager_expected: 48, ..OPEN };
+    is(&ours, &request(Waits::Message), &theirs, Class::NoCredits, "this side owes the peer");
+}
+
+#[test]
+fn sentence_says_how_the_question_to_the_peer_stands() {
+    for (answer, words) in [
+        (Answer::NotAsked, "; peer not asked yet]"),
+        (Answer::Asked(40), "; peer asked 40 ms ago]"),
+        (Answer::Cannot, "; peer cannot be asked]"),
+    ] {
+        for (waits, class) in
+            [(Waits::Message, Class::NeverSent), (Waits::Slot, Class::NeverPosted)]
+        {
+            let (found, text) = of(&OPEN, &request(waits), answer);
+            assert_eq!(found, class);
+            // what it has posted and sent is not known
+            assert!(text.ends_with(words) && !text.contains("it has"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn short_sends_are_told_from_long_ones() {
+    let short = RequestStatus { short: 1, sequence: 31, ..request(Waits::Turn) };
+    let text = format!("{}", Named(&short));
+    assert!(text.starts_with("short send 31, tag 7"), "{text}");
+    assert!(format!("{}", Named(&request(Waits::Turn))).starts_with("send 5, tag 7"));
+}
+
 #[test]
 fn any_two_statuses_give_a_sentence() {
     let mut state = 0x5eed_0011u64;
@@ -165,7 +313,8 @@ fn any_two_statuses_give_a_sentence() {
         }
         let [ours, theirs] = bytes.map(|bytes| StatusHello::decode(&bytes).unwrap());
         let answer = Answer::Said(&theirs);
-        let stall = Stall { ours: &ours.status, request: &ours.send, answer, peer: "x" };
+        let (ours, request, stall_ms) = (&ours.status, &ours.send, STALL_MS);
+        let stall = Stall { ours, request, answer, peer: "x", stall_ms };
         assert!(format!("{stall}").len() < 1000);
     }
 }

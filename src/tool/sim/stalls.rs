@@ -218,7 +218,7 @@ fn said(stage: &Stage<'_, '_>, peer: Peer, tick: Tick) -> Option<StatusHello> {
 
 fn sentence(ours: &Status, request: &RequestStatus, said: Option<&StatusHello>) -> (Class, String) {
     let answer = said.map_or(Answer::Silent(1_000), Answer::Said);
-    let stall = Stall { ours, request, answer, peer: "the other" };
+    let stall = Stall { ours, request, answer, peer: "the other", stall_ms: STALL_MS };
     (stall.class(), format!("{stall}"))
 }
 
