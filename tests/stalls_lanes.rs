@@ -79,7 +79,7 @@ impl Pair {
         node.wait(slot_is_here).result.unwrap();
         let mut pair = Pair { node, connection, memory, other };
         pair.progress_until("two rails", |pair| {
-            let (view, _) = pair.node.rail_view(pair.connection, 1).unwrap().expect("two rails");
+            let view = pair.node.rail_view(pair.connection, 1).unwrap().expect("two rails").lane;
             view.state == LaneState::Up
         });
         pair

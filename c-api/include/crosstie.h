@@ -240,6 +240,9 @@
 // State of a rail: it failed and is stopped; the peer has not said what it had carried.
 #define XTIE_RAIL_STATE_FENCED 4
 
+// Bytes of an address as text, with its port and the zero at its end.
+#define XTIE_ADDRESS_BYTES 64
+
 // What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
 // negative. A number is never given a second meaning.
 typedef enum xtie_result {
@@ -533,13 +536,16 @@ typedef struct xtie_rail_stats {
     uint32_t state;
     // Which use of it this is: higher each time it comes up, the same at both sides.
     uint32_t generation;
-    // The system's code of its last failure; 0: none.
+    // The system's code (errno) of its last failure, kept when it is up again; 0: it has not
+    // failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
+    // gave it up first.
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
     // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
     uint32_t rail;
-    // Bytes of long messages posted on it.
+    // Bytes of long messages that this side has sent on it. What is received is not counted: a
+    // side that only receives has 0 here, and its peer has the number.
     uint64_t bytes;
     // Parts of long messages posted on it.
     uint64_t stripes;
@@ -549,8 +555,13 @@ typedef struct xtie_rail_stats {
     uint64_t failures;
     // Times that it came up behind the connection.
     uint64_t joins;
-    // Bytes per second as measured lately; 0: not known.
+    // Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     uint64_t speed;
+    // Where its first socket begins, "10.77.1.2:40112" or "[fd00::2]:40112", or did when it was up
+    // last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
+    char local[XTIE_ADDRESS_BYTES];
+    // Where that socket ends, likewise.
+    char remote[XTIE_ADDRESS_BYTES];
 } xtie_rail_stats;
 
 #ifdef __cplusplus
