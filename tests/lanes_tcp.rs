@@ -182,6 +182,14 @@ fn lost_rail_is_told_with_its_addresses_and_code_and_so_is_its_return() {
     sink_set(None);
 }
 
+/// Found when addresses were kept in a table that endpoints of one rail do not have.
+#[test]
+fn connection_of_one_rail_has_its_addresses_too() {
+    let mut pair = Pair::new([1; 2], [1; 2], 1);
+    let [near, far] = rails(&mut pair, 0).map(|view| view.ends.expect("a socket"));
+    assert_eq!((near[0], near[1]), (far[1], far[0]));
+}
+
 /// A rail dies after any number of steps of a long message, of either side, and while it is bound,
 /// cut and written.
 #[test]

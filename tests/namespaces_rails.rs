@@ -7,7 +7,7 @@ mod host_support;
 mod namespace_support;
 
 use host_support::{Watch, roles};
-use namespace_support::two::Two;
+use namespace_support::two::{Log, Two};
 use namespace_support::work::{STREAM, role_connect, role_listen};
 use namespace_support::{Hosts, INTERFACE, SECOND, may};
 use std::io::{Read, Write};
@@ -88,10 +88,13 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
     }
     let _alone = alone();
     let hosts = Hosts::bridged_twice(2);
-    let mut two = Two::joined(&hosts, &[("CROSSTIE_PEER_TIMEOUT_MS", "1000")]);
+    let log = Log::new("subnet");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "1000")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
     two.exchange(20, 0x5eed_0420);
     two.say("flow on rails");
     let mut before = flowing_rails(&mut two);
+    let mut outages = 0;
     for (down, up) in [
         (format!("link set {SECOND} down\n"), format!("link set {SECOND} up\n")),
         (
@@ -118,6 +121,19 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
             }
             watch.look("a rail to come back");
         };
+        // each outage is told with what was lost; which side sees the silence first is open
+        outages += 1;
+        let lines = log.text();
+        let told = |part: &str| {
+            let of = |line: &&str| {
+                line.contains(": rail 1 to ")
+                    && line.contains("tcp, 10.78.0.1:")
+                    && line.contains(part)
+            };
+            lines.lines().filter(of).count()
+        };
+        let [lost, back] = ["was lost: ", "carries bytes again"].map(told);
+        assert!(lost >= outages && back >= outages, "{lines}");
     }
     // what still flows ends with the connection, and had not ended before
     two.listening.line.say_text("close");

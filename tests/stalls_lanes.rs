@@ -106,7 +106,7 @@ impl Pair {
         self.progress_until("stripes", |pair| {
             let node = &mut pair.node;
             let view = |rail| node.rail_view(pair.connection, rail).unwrap().unwrap();
-            [0, 1].map(view).iter().all(|(view, _)| view.stats.stripes != 0)
+            [0, 1].map(view).iter().all(|view| view.lane.stats.stripes != 0)
         });
         request
     }

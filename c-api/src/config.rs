@@ -209,6 +209,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             Span::millis(config.connect_timeout_ms.into()),
             default.handshake_deadline,
         ),
+        tcp_rails: 0,
     };
     let limits = &options.limits;
     limits.check().map_err(|error| limit_refused(limits, error))?;

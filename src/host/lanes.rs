@@ -92,7 +92,9 @@ impl Endpoint {
     /// A lane's sockets are open in the rail.
     pub(super) fn lane_ends_keep(&mut self, index: u32, lane: u8, streams: &[i32]) {
         let place = self.lane_place(index, lane);
-        self.lanes[place].ends = streams.first().and_then(|fd| ends_of(*fd));
+        if let Some(known) = self.lanes.get_mut(place) {
+            known.ends = streams.first().and_then(|fd| ends_of(*fd));
+        }
     }
 
     /// The side band has a lane's sockets.
@@ -222,7 +224,10 @@ impl Endpoint {
     /// The first socket of a lane that is open, which stays the library's: for who wants to see
     /// what becomes of a lane that breaks.
     pub fn lane_socket(&self, connection: Handle, lane: u8) -> Option<i32> {
-        let index = self.used(connection)?;
+        self.socket_of(self.used(connection)?, lane)
+    }
+
+    fn socket_of(&self, index: ConnectionIndex, lane: u8) -> Option<i32> {
         match &self.machine {
             Machine::Host(endpoint) => endpoint.rail().socket(endpoint.lane_peer(index, lane)),
             Machine::Loopback(_) => None,
@@ -242,7 +247,9 @@ impl Endpoint {
             // its stream just ended, or the peer gave it up first
             view.code = libc::ECONNRESET;
         }
-        let ends = self.lanes[self.lane_place(index.0, lane)].ends;
+        // where a connection has one lane, nothing is kept of it
+        let kept = self.lanes.get(self.lane_place(index.0, lane)).and_then(|known| known.ends);
+        let ends = kept.or_else(|| self.socket_of(index, lane).and_then(ends_of));
         Some(RailView { lane: view, rail: self.lane_rail(index.0, lane), ends })
     }
 

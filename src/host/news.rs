@@ -17,7 +17,7 @@ use core::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest sentence in bytes.
-const SENTENCE_BYTES_MAX: usize = 320;
+const SENTENCE_BYTES_MAX: usize = 512;
 
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
@@ -220,7 +220,8 @@ fn tell(note: Note) {
                 Side::Connector => "connected to",
                 Side::Listener => "connected by",
             };
-            say_of(Level::Info, format_args!("{how} {peer} over {rail}{}", peer.tried));
+            let several = Several { lanes, side, all_tcp: rail == "tcp" };
+            say_of(Level::Info, format_args!("{how} {peer} over {rail}{several}{}", peer.tried));
         }
         Note::Closed(peer) => {
             say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
@@ -236,6 +237,28 @@ fn tell(note: Note) {
         | Note::LinkBack { .. }
         | Note::Apart { .. }
         | Note::Descriptors(_) => {}
+    }
+}
+
+/// How many rails a connection has that has several, and which of them the addresses behind are.
+struct Several {
+    lanes: u8,
+    side: Side,
+    all_tcp: bool,
+}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lanes < 2 {
+            return Ok(());
+        }
+        write!(f, ", {} rails", self.lanes)?;
+        match (self.side, self.all_tcp) {
+            // where the others come from is known when they come
+            (Side::Listener, true) => f.write_str(", the first"),
+            (Side::Connector, false) => f.write_str(", those behind the first"),
+            (Side::Listener, false) | (Side::Connector, true) => Ok(()),
+        }
     }
 }
 

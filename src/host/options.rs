@@ -32,6 +32,9 @@ pub struct Options {
     pub heap_bytes: Bytes,
     /// How long a peer may take to answer a connect.
     pub handshake_deadline: Span,
+    /// TCP rails of each connection that is made here, where `CROSSTIE_TCP_RAILS` does not say it;
+    /// 0: one for each common subnet.
+    pub tcp_rails: u32,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             write_ring_bytes: 32 << 10,
             heap_bytes: Bytes(64 << 30),
             handshake_deadline: Span::millis(10_000),
+            tcp_rails: 0,
         }
     }
 }

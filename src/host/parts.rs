@@ -303,7 +303,10 @@ fn band_config(
         rails: network.rail_bits(),
         streams: environment.tcp_streams,
         lanes_max: options.limits.rails_max,
-        lanes_wish: environment.tcp_rails,
+        lanes_wish: match environment.tcp_rails {
+            0 => options.tcp_rails,
+            wish => wish,
+        },
         addresses: network.addresses,
         without_interface: network.without_interface,
         bind: environment.socket_ifname.is_some(),
