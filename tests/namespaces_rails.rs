@@ -33,12 +33,16 @@ struct Rail {
     bytes: u64,
     failures: u64,
     joins: u64,
+    code: u64,
 }
 
 fn rails_read(text: &str) -> Vec<Rail> {
     let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect(text)).collect();
-    let rail = |of: &[u64]| Rail { up: of[0] == 1, bytes: of[1], failures: of[2], joins: of[3] };
-    numbers.chunks(4).map(rail).collect()
+    let rail = |of: &[u64]| match *of {
+        [up, bytes, failures, joins, code] => Rail { up: up == 1, bytes, failures, joins, code },
+        _ => panic!("{text}"),
+    };
+    numbers.chunks(5).map(rail).collect()
 }
 
 /// How the rails are, by process. No message is under way.
@@ -121,6 +125,9 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
             }
             watch.look("a rail to come back");
         };
+        // kept when it is back; who hears of it from the other has no code of its own
+        let silent = before.iter().any(|rails| rails[1].code == libc::ETIMEDOUT as u64);
+        assert!(silent, "{before:?}");
         // each outage is told with what was lost; which side sees the silence first is open
         outages += 1;
         let lines = log.text();
