@@ -82,7 +82,7 @@ fn rail(node: &mut Node, connection: Handle) -> String {
     format!("{:?}", node.connection_rail(connection).expect("a live connection"))
 }
 
-/// How each rail of a connection is: in use or not, bytes, failures, joins, code of the last failure.
+/// How each rail of a connection is: in use or not, bytes, failures, joins, last code.
 fn rails(node: &Node, connection: Handle) -> String {
     let views = (0..8).map_while(|lane| node.lane_view(connection, lane));
     let words = views.map(|view| {
