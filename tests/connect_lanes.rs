@@ -57,7 +57,7 @@ fn up(node: &mut Node, of: Handle, wanted: u8, least: u32) -> Option<Up> {
 fn gone(node: &mut Node, of: Handle, wanted: u8) -> Option<DownCause> {
     node.drain();
     node.seen.iter().find_map(|event| match *event {
-        BandEvent::LaneGone { index, generation, lane, cause }
+        BandEvent::LaneGone { index, generation, lane, cause, .. }
             if (index, generation, lane) == (of.index, of.generation, wanted) =>
         {
             Some(cause)

@@ -45,6 +45,36 @@ fn messages_of_every_size_cross() {
     }
 }
 
+/// What the header and README say of messages that nobody receives yet: so many leave, and as many
+/// more are accepted as there are requests, then `Again`.
+#[test]
+fn early_messages_are_24_over_tcp_and_48_through_shared_memory_and_then_the_requests() {
+    for (device, early) in [(DeviceKind::Tcp, 24), (DeviceKind::SharedMemory, 48)] {
+        let options = Options { device, ..small(2) };
+        let (mut a, mut b, to_b, _) = pair([options; 2]);
+        let from = Memory::new(&a, Place::Private, 64);
+        let mut requests = Vec::new();
+        let refused = loop {
+            match a.isend(to_b, from.outgoing(0, 64, 1)) {
+                Ok(request) => requests.push(request),
+                Err(error) => break error,
+            }
+            a.progress();
+            b.progress();
+        };
+        let count = early + options.limits.requests_max as usize;
+        assert_eq!((refused, requests.len()), (SubmitError::Again, count), "{device:?}");
+        for _ in 0..1000 {
+            a.progress();
+            b.progress();
+        }
+        let ended = requests.iter().filter(|request| matches!(a.test(**request), Ok(Some(_))));
+        assert_eq!(ended.count(), early, "{device:?}");
+        a.disconnect(to_b);
+        from.release(&a);
+    }
+}
+
 /// What was said last.
 static SAID: Mutex<String> = Mutex::new(String::new());
 

@@ -10,11 +10,13 @@ mod host_support;
 
 use black_hole::black_hole;
 use crosstie::host::endpoint::Closing;
-use crosstie::host::{DeviceKind, Options};
+use crosstie::host::log::{Level, sink_set};
+use crosstie::host::{DeviceKind, Options, RailView};
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Random, Watch, small, wait_both};
+use std::sync::Mutex;
 
 /// One way in which a socket dies.
 #[derive(Copy, Clone, Debug)]
@@ -129,6 +131,66 @@ fn killed_rail_costs_no_message_and_comes_back_and_carries_bytes() {
         );
     }
     assert_eq!(pair.a.stats().failures + pair.b.stats().failures, 0);
+}
+
+// ---------------------------------------------------------------- what people are told
+
+/// What was said since the last look, one line each.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn hear(_: usize, level: Level, text: &str) {
+    SAID.lock().unwrap().push(format!("{level:?}: {text}"));
+}
+
+fn said() -> Vec<String> {
+    std::mem::take(&mut *SAID.lock().unwrap())
+}
+
+/// What both sides know of a rail.
+fn rails(pair: &mut Pair, rail: u32) -> [RailView; 2] {
+    let Pair { a, b, to_b, to_a, .. } = pair;
+    [(a, *to_b), (b, *to_a)].map(|(node, to)| node.rail_view(to, rail).unwrap().expect("a rail"))
+}
+
+#[test]
+fn lost_rail_is_told_with_its_addresses_and_code_and_so_is_its_return() {
+    let mut pair = Pair::alike(2);
+    let mut flows = pair.flows(Place::Private);
+    pair.flow(&mut flows, 8);
+    let before = rails(&mut pair, 1);
+    let [near, far] = before.map(|view| view.ends.expect("sockets"));
+    assert_eq!((near[0], near[1]), (far[1], far[0]));
+    assert!(before.iter().all(|view| view.lane.code == 0), "{before:?}");
+    sink_set(Some((hear, 0)));
+    for (side, blow) in BLOWS.into_iter().enumerate() {
+        let generation = pair.views(1)[0].generation;
+        let ends = rails(&mut pair, 1).map(|view| view.ends.expect("sockets"));
+        pair.kill(side % 2, 1, blow);
+        pair.flow_until_back(&mut flows, 1, generation);
+        let lines = said();
+        for [ours, theirs] in ends {
+            let rail = format!("over tcp, {ours} to {theirs}, was lost: ");
+            let lost: Vec<_> = lines.iter().filter(|line| line.contains(&rail)).collect();
+            assert!(lost.len() == 1 && lost[0].starts_with("Warning: rail 1 to "), "{lines:?}");
+            assert!(lost[0].ends_with("; 1 other goes on, it is connected again"), "{lines:?}");
+        }
+        for view in rails(&mut pair, 1) {
+            let [ours, theirs] = view.ends.expect("sockets");
+            let rail = format!("over tcp, {ours} to {theirs}, carries bytes again, after ");
+            assert_eq!(lines.iter().filter(|line| line.contains(&rail)).count(), 1, "{lines:?}");
+            assert_ne!(view.lane.code, 0, "{blow:?} of side {side}: {view:?}");
+        }
+        assert_eq!(lines.len(), 4, "{lines:?}");
+    }
+    sink_set(None);
+}
+
+/// Found when addresses were kept in a table that endpoints of one rail do not have.
+#[test]
+fn connection_of_one_rail_has_its_addresses_too() {
+    let mut pair = Pair::new([1; 2], [1; 2], 1);
+    let [near, far] = rails(&mut pair, 0).map(|view| view.ends.expect("a socket"));
+    assert_eq!((near[0], near[1]), (far[1], far[0]));
 }
 
 /// A rail dies after any number of steps of a long message, of either side, and while it is bound,

@@ -133,7 +133,7 @@ fn rails_say_what_they_are() {
     let mut pair = Pair::new(["shm+tcp"; 2], [4; 2], [2; 2], 3);
     let (to_b, to_a) = (pair.to_b, pair.to_a);
     for (node, connection) in [(&mut pair.a, to_b), (&mut pair.b, to_a)] {
-        let mut kind = |rail| node.rail_view(connection, rail).unwrap().map(|(_, kind)| kind);
+        let mut kind = |rail| node.rail_view(connection, rail).unwrap().map(|view| view.rail);
         assert_eq!(kind(0), Some(ConnectionRail::Shm));
         assert_eq!(kind(1), Some(ConnectionRail::Tcp));
         assert_eq!(kind(2), Some(ConnectionRail::Tcp));

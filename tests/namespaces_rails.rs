@@ -7,7 +7,7 @@ mod host_support;
 mod namespace_support;
 
 use host_support::{Watch, roles};
-use namespace_support::two::Two;
+use namespace_support::two::{Log, Two};
 use namespace_support::work::{STREAM, role_connect, role_listen};
 use namespace_support::{Hosts, INTERFACE, SECOND, may};
 use std::io::{Read, Write};
@@ -33,12 +33,16 @@ struct Rail {
     bytes: u64,
     failures: u64,
     joins: u64,
+    code: u64,
 }
 
 fn rails_read(text: &str) -> Vec<Rail> {
     let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().expect(text)).collect();
-    let rail = |of: &[u64]| Rail { up: of[0] == 1, bytes: of[1], failures: of[2], joins: of[3] };
-    numbers.chunks(4).map(rail).collect()
+    let rail = |of: &[u64]| match *of {
+        [up, bytes, failures, joins, code] => Rail { up: up == 1, bytes, failures, joins, code },
+        _ => panic!("{text}"),
+    };
+    numbers.chunks(5).map(rail).collect()
 }
 
 /// How the rails are, by process. No message is under way.
@@ -88,10 +92,13 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
     }
     let _alone = alone();
     let hosts = Hosts::bridged_twice(2);
-    let mut two = Two::joined(&hosts, &[("CROSSTIE_PEER_TIMEOUT_MS", "1000")]);
+    let log = Log::new("subnet");
+    let environment = [("CROSSTIE_PEER_TIMEOUT_MS", "1000")];
+    let mut two = Two::logged(&hosts, [0, 1], &environment, Some(log.file()));
     two.exchange(20, 0x5eed_0420);
     two.say("flow on rails");
     let mut before = flowing_rails(&mut two);
+    let mut outages = 0;
     for (down, up) in [
         (format!("link set {SECOND} down\n"), format!("link set {SECOND} up\n")),
         (
@@ -118,6 +125,22 @@ fn subnet_that_goes_away_and_comes_back_costs_no_message() {
             }
             watch.look("a rail to come back");
         };
+        // kept when it is back; who hears of it from the other has no code of its own
+        let silent = before.iter().any(|rails| rails[1].code == libc::ETIMEDOUT as u64);
+        assert!(silent, "{before:?}");
+        // each outage is told with what was lost; which side sees the silence first is open
+        outages += 1;
+        let lines = log.text();
+        let told = |part: &str| {
+            let of = |line: &&str| {
+                line.contains(": rail 1 to ")
+                    && line.contains("tcp, 10.78.0.1:")
+                    && line.contains(part)
+            };
+            lines.lines().filter(of).count()
+        };
+        let [lost, back] = ["was lost: ", "carries bytes again"].map(told);
+        assert!(lost >= outages && back >= outages, "{lines}");
     }
     // what still flows ends with the connection, and had not ended before
     two.listening.line.say_text("close");

@@ -80,7 +80,7 @@ impl Pair {
         node.wait(slot_is_here).result.unwrap();
         let mut pair = Pair { node, connection, memory, other };
         pair.progress_until("two rails", |pair| {
-            let (view, _) = pair.node.rail_view(pair.connection, 1).unwrap().expect("two rails");
+            let view = pair.node.rail_view(pair.connection, 1).unwrap().expect("two rails").lane;
             view.state == LaneState::Up
         });
         pair
@@ -107,7 +107,7 @@ impl Pair {
         self.progress_until("stripes", |pair| {
             let node = &mut pair.node;
             let view = |rail| node.rail_view(pair.connection, rail).unwrap().unwrap();
-            [0, 1].map(view).iter().all(|(view, _)| view.stats.stripes != 0)
+            [0, 1].map(view).iter().all(|view| view.lane.stats.stripes != 0)
         });
         request
     }

@@ -455,10 +455,64 @@ fn perf_chaos_kills_rails_and_loses_nothing() {
     }
     for (args, part) in [
         (&["perf", "--chaos", "--sizes", "8"][..], "option --sizes: not together with --chaos"),
-        (&["perf", "--rails", "2"], "option --rails: only with --chaos"),
+        (&["perf", "--rails", "2", "--device", "shm0"], "option --rails: of tcp0, or host0"),
     ] {
         let output = crosstie(args);
         assert!(String::from_utf8_lossy(&output.stderr).contains(part), "{args:?}");
         assert_eq!(output.status.code(), Some(2));
     }
+}
+
+/// Found by a new user: "the listener is gone", for a mere setting.
+#[test]
+fn perf_chaos_says_which_setting_contradicts_and_which_have_no_effect() {
+    let chaos = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        command.args(["perf", "--chaos", "--seconds", "0.1"]).envs(variables.iter().copied());
+        command.output().unwrap()
+    };
+    let output = chaos(&[("CROSSTIE_RAILS", "shm")]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("CROSSTIE_RAILS=shm leaves no TCP rail"), "{errors}");
+    assert_eq!(output.status.code(), Some(2));
+    // what only the two processes find out is theirs to say
+    let output = chaos(&[("CROSSTIE_KEY_FILE", "/nowhere/key"), ("CROSSTIE_TCP_RAILS", "1")]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("chaos: without effect here: CROSSTIE_TCP_RAILS; "), "{text}");
+    let verdict = text.lines().last().unwrap_or_default();
+    assert!(verdict.starts_with("chaos: failed: ") && verdict.contains("open"), "{text}");
+}
+
+#[test]
+fn perf_over_several_rails_ends_with_a_line_for_each() {
+    let perf = |more: &[&str], wish: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        let args = ["perf", "bandwidth", "--device", "tcp0", "--sizes", "1M", "--no-pin"];
+        command.args(args).args(["--seconds", "0.05"]).args(more);
+        command.env("CROSSTIE_SOCKET_IFNAME", "=lo").env("CROSSTIE_LOG", "warning");
+        if let Some(wish) = wish {
+            command.env("CROSSTIE_TCP_RAILS", wish);
+        }
+        let output = command.output().unwrap();
+        let [text, errors] =
+            [output.stdout, output.stderr].map(|of| String::from_utf8(of).unwrap());
+        assert!(output.status.success(), "{text}{errors}");
+        (text, errors)
+    };
+    let (text, _) = perf(&["--rails", "4"], None);
+    let rails: Vec<&str> = text.lines().rev().take(4).collect();
+    for (number, line) in rails.iter().rev().enumerate() {
+        assert!(line.starts_with(&format!("{number} ")) && line.contains(" tcp "), "{text}");
+        assert!(line.contains(" up ") && line.contains("127.0.0.1:"), "{text}");
+    }
+    let (text, _) = perf(&["--rails", "2", "--json"], None);
+    let rails: Vec<&str> = text.lines().filter(|l| member(l, "measure") == "rail").collect();
+    assert!(
+        rails.len() == 2 && rails.iter().all(|line| member(line, "bytes_sent") != "0"),
+        "{text}"
+    );
+    // one process warns of what both have read
+    let (text, errors) = perf(&[], Some("4"));
+    assert_eq!(errors.matches("CROSSTIE_TCP_RAILS=4 is more than").count(), 1, "{errors}");
+    assert!(text.contains("\nrail "), "{text}");
 }

@@ -240,6 +240,9 @@
 // State of a rail: it failed and is stopped; the peer has not said what it had carried.
 #define XTIE_RAIL_STATE_FENCED 4
 
+// Bytes of an address as text, with its port and the zero at its end.
+#define XTIE_ADDRESS_BYTES 64
+
 // What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
 // negative. A number is never given a second meaning.
 typedef enum xtie_result {
@@ -536,13 +539,16 @@ typedef struct xtie_rail_stats {
     uint32_t state;
     // Which use of it this is: higher each time it comes up, the same at both sides.
     uint32_t generation;
-    // The system's code of its last failure; 0: none.
+    // The system's code (errno) of its last failure, kept when it is up again; 0: it has not
+    // failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
+    // gave it up first.
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
     // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
     uint32_t rail;
-    // Bytes of long messages posted on it.
+    // Bytes of long messages that this side has sent on it. What is received is not counted: a
+    // side that only receives has 0 here, and its peer has the number.
     uint64_t bytes;
     // Parts of long messages posted on it.
     uint64_t stripes;
@@ -552,8 +558,13 @@ typedef struct xtie_rail_stats {
     uint64_t failures;
     // Times that it came up behind the connection.
     uint64_t joins;
-    // Bytes per second as measured lately; 0: not known.
+    // Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     uint64_t speed;
+    // Where its first socket begins, "10.77.1.2:40112" or "[fd00::2]:40112", or did when it was up
+    // last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
+    char local[XTIE_ADDRESS_BYTES];
+    // Where that socket ends, likewise.
+    char remote[XTIE_ADDRESS_BYTES];
 } xtie_rail_stats;
 
 #ifdef __cplusplus
@@ -577,8 +588,9 @@ const char *xtie_version_str(void);
 // Threads: any. Cost: none.
 uint32_t xtie_abi_version(void);
 
-// Sends log messages of the whole process to a function of the caller's. Before that, warnings
-// and errors go to standard error (see CROSSTIE_LOG).
+// Sends log messages of the whole process to a function of the caller's: those of all levels,
+// XTIE_LOG_INFO too, whatever CROSSTIE_LOG says; look at the level to leave some out. Before that,
+// messages go to standard error, as far as CROSSTIE_LOG says: warnings and errors by default.
 //
 // userdata: handed to each call, otherwise not looked at; may be NULL.
 // function: NULL restores standard error. A call that is under way in another thread may still
@@ -823,8 +835,13 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
 // Two receives are two groups: the second takes nothing before the first has all its messages.
 //
-// Of one connection 48 messages may wait for a group that takes them. Further ones wait behind
-// these at the sender, whatever their tags: post receives for what is sent.
+// Of one connection 48 short messages may wait here for a group that takes them where shared
+// memory alone carries it (the receiver keeps a place for each), and 24 where TCP does, alone or
+// beside shared memory (fewer than the smallest requests_max: the sender has to remember them
+// until it sees their groups). Further ones, and all long ones, wait at the sender, whatever their
+// tags: their requests do not end, and when requests_max sends are outstanding
+// xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send before the
+// peer has posted the receives of what was sent before it: post receives for what is sent.
 //
 // A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 // the group is full, sizes_out of xtie_request_test has the message's length, and the send ends

@@ -87,8 +87,13 @@ pub unsafe extern "C" fn xtie_connection_isend(
 /// others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
 /// Two receives are two groups: the second takes nothing before the first has all its messages.
 ///
-/// Of one connection 48 messages may wait for a group that takes them. Further ones wait behind
-/// these at the sender, whatever their tags: post receives for what is sent.
+/// Of one connection 48 short messages may wait here for a group that takes them where shared
+/// memory alone carries it (the receiver keeps a place for each), and 24 where TCP does, alone or
+/// beside shared memory (fewer than the smallest requests_max: the sender has to remember them
+/// until it sees their groups). Further ones, and all long ones, wait at the sender, whatever their
+/// tags: their requests do not end, and when requests_max sends are outstanding
+/// xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send before the
+/// peer has posted the receives of what was sent before it: post receives for what is sent.
 ///
 /// A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 /// the group is full, sizes_out of xtie_request_test has the message's length, and the send ends

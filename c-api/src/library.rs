@@ -71,8 +71,9 @@ pub extern "C" fn xtie_abi_version() -> u32 {
     XTIE_ABI_VERSION
 }
 
-/// Sends log messages of the whole process to a function of the caller's. Before that, warnings
-/// and errors go to standard error (see CROSSTIE_LOG).
+/// Sends log messages of the whole process to a function of the caller's: those of all levels,
+/// XTIE_LOG_INFO too, whatever CROSSTIE_LOG says; look at the level to leave some out. Before that,
+/// messages go to standard error, as far as CROSSTIE_LOG says: warnings and errors by default.
 ///
 /// userdata: handed to each call, otherwise not looked at; may be NULL.
 /// function: NULL restores standard error. A call that is under way in another thread may still

@@ -7,7 +7,11 @@ use crate::guard;
 use crate::handle::{untag, xtie_connection, xtie_endpoint};
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, write};
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
+use core::fmt::Write;
+use core::net::SocketAddr;
+use crosstie::connect::TextBuffer;
+use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::rail::LaneState;
 
@@ -102,6 +106,9 @@ pub const XTIE_RAIL_STATE_FAILING: u32 = 3;
 /// State of a rail: it failed and is stopped; the peer has not said what it had carried.
 pub const XTIE_RAIL_STATE_FENCED: u32 = 4;
 
+/// Bytes of an address as text, with its port and the zero at its end.
+pub const XTIE_ADDRESS_BYTES: usize = 64;
+
 /// One rail of a connection. Set struct_size before xtie_connection_rail_stats.
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -112,13 +119,16 @@ pub struct xtie_rail_stats {
     pub state: u32,
     /// Which use of it this is: higher each time it comes up, the same at both sides.
     pub generation: u32,
-    /// The system's code of its last failure; 0: none.
+    /// The system's code (errno) of its last failure, kept when it is up again; 0: it has not
+    /// failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
+    /// gave it up first.
     pub code: i32,
     /// 1: it carries this side's control messages and short messages.
     pub control: u32,
     /// What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
     pub rail: u32,
-    /// Bytes of long messages posted on it.
+    /// Bytes of long messages that this side has sent on it. What is received is not counted: a
+    /// side that only receives has 0 here, and its peer has the number.
     pub bytes: u64,
     /// Parts of long messages posted on it.
     pub stripes: u64,
@@ -128,11 +138,17 @@ pub struct xtie_rail_stats {
     pub failures: u64,
     /// Times that it came up behind the connection.
     pub joins: u64,
-    /// Bytes per second as measured lately; 0: not known.
+    /// Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     pub speed: u64,
+    /// Where its first socket begins, "10.77.1.2:40112" or "[fd00::2]:40112", or did when it was up
+    /// last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
+    pub local: [c_char; XTIE_ADDRESS_BYTES],
+    /// Where that socket ends, likewise.
+    pub remote: [c_char; XTIE_ADDRESS_BYTES],
 }
 
-// SAFETY: integers without padding (six of 4 bytes, then of 8); the snapshot has the offsets.
+// SAFETY: integers without padding (six of 4 bytes, six of 8, 128 of 1); the snapshot has the
+// offsets.
 unsafe impl Sized32 for xtie_rail_stats {
     const FIRST_BYTES: usize = 72;
 }
@@ -154,11 +170,13 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
     stats_out: *mut xtie_rail_stats,
 ) -> c_int {
     guard::data(endpoint, |mut entered| {
-        let (view, kind) = match entered.host.rail_view(untag(connection), rail) {
+        let view = match entered.host.rail_view(untag(connection), rail) {
             Ok(Some(known)) => known,
             Ok(None) => return entered.fail(&XTIE_ERR_RAIL),
             Err(_) => return entered.fail(&XTIE_ERR_CONNECTION),
         };
+        let RailView { lane: view, rail: kind, ends } = view;
+        let [local, remote] = ends.map_or([[0; XTIE_ADDRESS_BYTES]; 2], |ends| ends.map(text_of));
         let value = xtie_rail_stats {
             struct_size: 0,
             state: match view.state {
@@ -183,6 +201,8 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
             failures: view.stats.failures,
             joins: view.stats.joins,
             speed: view.speed,
+            local,
+            remote,
         };
         // SAFETY: null, or a structure whose size its first word says (crosstie.h).
         match unsafe { write(stats_out, &value) } {
@@ -190,4 +210,11 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
             Err(result) => entered.fail(&result),
         }
     })
+}
+
+fn text_of(address: SocketAddr) -> [c_char; XTIE_ADDRESS_BYTES] {
+    let mut bytes = [0; XTIE_ADDRESS_BYTES];
+    // the longest has 57 characters
+    let _ = write!(TextBuffer::new(&mut bytes[..XTIE_ADDRESS_BYTES - 1]), "{address}");
+    bytes.map(|byte: u8| byte as c_char)
 }

@@ -11,6 +11,7 @@ use super::idle::NO_CONNECTION;
 use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::{LinkMemory, MemoryError};
 use super::os;
+use super::tried::Tried;
 use crate::base::slab::Handle;
 use crate::fabric::completion::DownCause;
 use crate::wire::WIRE_MAJOR;
@@ -290,7 +291,14 @@ impl<M: LinkMemory> Control<M> {
         let connection = &self.connections[index as usize];
         let (link, side) = (&self.links[connection.link as usize], connection.side);
         let (rail, lanes) = (link.rail, connection.lanes);
-        (self.config.note)(Note::Connected { peer: link.named(), rail, lanes, side });
+        let mut peer = link.named();
+        if side == Side::Connector && lanes > 1 && !self.lanes.is_empty() {
+            let first = self.lane_place(index, 0) as usize;
+            let of = &self.lanes[first..first + usize::from(lanes)];
+            let from = usize::from(rail == Rail::Shm);
+            peer.tried = Tried::of(of[from..].iter().filter_map(|l| l.path.to.or(link.remote)));
+        }
+        (self.config.note)(Note::Connected { peer, rail, lanes, side });
     }
 
     /// Closes our side of an open connection.

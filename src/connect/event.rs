@@ -1,6 +1,7 @@
 //! What the side band tells the data thread, and what it is told at open.
 #![forbid(unsafe_code)]
 
+use crate::base::units::Span;
 use crate::fabric::completion::DownCause;
 use crate::wire::hello::ConnectHello;
 
@@ -54,6 +55,8 @@ pub enum BandEvent {
         lane: u8,
         /// Why.
         cause: DownCause,
+        /// For how long its peer's host has acknowledged nothing of it.
+        silent: Span,
     },
 }
 

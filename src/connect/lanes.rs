@@ -71,7 +71,7 @@ pub(super) struct Lane {
     /// That it cannot be dialled has been reported.
     pub noted: bool,
     owes_up: bool,
-    owes_gone: Option<DownCause>,
+    owes_gone: Option<(DownCause, Span)>,
 }
 
 impl Lane {
@@ -272,10 +272,10 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Packets of a lane vanish: the data thread is told.
-    pub fn lane_gone(&mut self, index: u32, lane: u32, cause: DownCause) {
+    pub fn lane_gone(&mut self, index: u32, lane: u32, cause: DownCause, silent: Span) {
         let entry = self.lane(index, lane);
         entry.stalled = true;
-        entry.owes_gone = Some(cause);
+        entry.owes_gone = Some((cause, silent));
         self.owe_lane(index, lane);
     }
 
@@ -389,12 +389,13 @@ impl<M: LinkMemory> Control<M> {
                 }
                 self.lane(index, lane).owes_up = false;
             }
-            if let Some(cause) = self.lane(index, lane).owes_gone {
-                let event = BandEvent::LaneGone { index, generation, lane: lane as u8, cause };
+            if let Some((cause, silent)) = self.lane(index, lane).owes_gone {
+                let lane = lane as u8;
+                let event = BandEvent::LaneGone { index, generation, lane, cause, silent };
                 if self.tables.events.push(event).is_err() {
                     return false;
                 }
-                self.lane(index, lane).owes_gone = None;
+                self.lane(index, lane.into()).owes_gone = None;
             }
             self.connections[index as usize].owes_lanes &= !(1 << lane);
         }

@@ -98,5 +98,6 @@ pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;
 pub use status::Watch;
+pub use stream::ends_of;
 pub use together::Apart;
 pub use tried::Tried;

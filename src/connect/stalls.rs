@@ -158,7 +158,7 @@ impl<M: LinkMemory> Control<M> {
         let silent = owed(sockets, &mut entry.stalls, now, round);
         if let Some(peer) = self.stall_judge(index, lane, silent, now) {
             (self.config.note)(Note::LaneStalled { peer, lane: lane as u8, silent });
-            self.lane_gone(index, lane, DownCause::Silent);
+            self.lane_gone(index, lane, DownCause::Silent, silent);
         }
     }
 

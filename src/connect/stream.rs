@@ -5,7 +5,7 @@ extern crate std;
 
 use super::fork::PrivateFd;
 use core::mem::{size_of, size_of_val, zeroed};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use core::ptr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,6 +23,39 @@ const SEND_WINDOW: usize = 228 / 4;
 union Raw {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
+}
+
+impl Raw {
+    const fn nowhere() -> Raw {
+        // SAFETY: a plain structure of integers, for which zero is a value.
+        Raw { v6: unsafe { zeroed() } }
+    }
+
+    /// What the kernel has filled.
+    fn socket(&self) -> SocketAddr {
+        // SAFETY: both structures begin with the family and the port, and all bytes are filled.
+        let v4 = unsafe { self.v4 };
+        let port = u16::from_be(v4.sin_port);
+        if i32::from(v4.sin_family) == libc::AF_INET {
+            return (v4.sin_addr.s_addr.to_ne_bytes(), port).into();
+        }
+        // SAFETY: of the other family, and as above.
+        let v6 = unsafe { self.v6 };
+        (v6.sin6_addr.s6_addr, port).into()
+    }
+}
+
+/// Both ends of a socket that has connected, ours first; `None`: it has not, or is no such socket.
+pub fn ends_of(fd: i32) -> Option<[SocketAddr; 2]> {
+    let mut ends = [const { Raw::nowhere() }; 2];
+    let [ours, theirs]: [*mut Raw; 2] = ends.each_mut().map(|end| end as *mut Raw);
+    let mut length = size_of::<Raw>() as libc::socklen_t;
+    // SAFETY: `ours` is valid for writes of `length` bytes.
+    check(unsafe { libc::getsockname(fd, ours.cast(), &mut length) }).ok()?;
+    let mut length = size_of::<Raw>() as libc::socklen_t;
+    // SAFETY: `theirs` is valid for writes of `length` bytes.
+    check(unsafe { libc::getpeername(fd, theirs.cast(), &mut length) }).ok()?;
+    Some(ends.map(|end| end.socket()))
 }
 
 fn raw(at: SocketAddr) -> (Raw, libc::socklen_t) {
@@ -93,25 +126,11 @@ impl StreamSocket {
 
     /// Our end's address.
     pub fn local(&self) -> io::Result<IpAddr> {
-        let address = self.name()?;
-        // SAFETY: the family lies at the same place in both structures, and all bytes are filled.
-        match i32::from(unsafe { address.v4.sin_family }) {
-            libc::AF_INET => {
-                // SAFETY: the family says so.
-                let ip = unsafe { address.v4.sin_addr.s_addr };
-                Ok(Ipv4Addr::from(ip.to_ne_bytes()).into())
-            }
-            _ => {
-                // SAFETY: our sockets have one of two families, and it is not the other.
-                let ip = unsafe { address.v6.sin6_addr.s6_addr };
-                Ok(Ipv6Addr::from(ip).into())
-            }
-        }
+        Ok(self.name()?.socket().ip())
     }
 
     fn name(&self) -> io::Result<Raw> {
-        // SAFETY: a plain structure of integers, for which zero is a value.
-        let mut address = Raw { v6: unsafe { zeroed() } };
+        let mut address = Raw::nowhere();
         let mut length = size_of::<Raw>() as libc::socklen_t;
         let pointer: *mut Raw = &mut address;
         let fd = self.0.as_raw_fd();
@@ -122,22 +141,13 @@ impl StreamSocket {
 
     /// Where the other end is.
     pub fn peer(&self) -> io::Result<SocketAddr> {
-        // SAFETY: a plain structure of integers, for which zero is a value.
-        let mut address = Raw { v6: unsafe { zeroed() } };
+        let mut address = Raw::nowhere();
         let mut length = size_of::<Raw>() as libc::socklen_t;
         let pointer: *mut Raw = &mut address;
         let fd = self.0.as_raw_fd();
         // SAFETY: `address` is valid for writes of `length` bytes.
         check(unsafe { libc::getpeername(fd, pointer.cast(), &mut length) })?;
-        // SAFETY: both structures begin with the family and the port, and all bytes are filled.
-        let v4 = unsafe { address.v4 };
-        let port = u16::from_be(v4.sin_port);
-        if i32::from(v4.sin_family) == libc::AF_INET {
-            return Ok((v4.sin_addr.s_addr.to_ne_bytes(), port).into());
-        }
-        // SAFETY: of the other family, and as above.
-        let v6 = unsafe { address.v6 };
-        Ok((v6.sin6_addr.s6_addr, port).into())
+        Ok(address.socket())
     }
 
     /// A socket that connects, or has connected, to `to`, from an address of ours or from whichever

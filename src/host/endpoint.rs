@@ -5,7 +5,7 @@ extern crate std;
 use super::device::DeviceKind;
 use super::error::OpenError;
 use super::join;
-use super::lanes::{Fresh, LaneKnown};
+use super::lanes::{Fresh, LaneKnown, LanesTold, RailView};
 use super::machine::{Machine, each};
 use super::news;
 use super::options::Options;
@@ -25,8 +25,7 @@ use crate::memory::WakeFd;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
-    DataMrs, Incoming, LaneView, Outcome, Outgoing, Progress, RequestError, RequestId, Stats,
-    SubmitError,
+    DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
 };
 use std::sync::Arc;
 
@@ -65,6 +64,7 @@ pub struct Endpoint {
     pub(super) lanes: &'static mut [LaneKnown],
     /// How many of them have come and are not open.
     pub(super) lanes_fresh: u32,
+    pub(super) lanes_told: LanesTold,
     pub(super) events: Consumer<'static, BandEvent>,
     pub(super) mailbox_key: RailKey,
     /// Those of `shared`: read at every request, so that the way there is short.
@@ -220,6 +220,7 @@ impl Endpoint {
         }
         if now != Instant(0) {
             self.lies_tell();
+            self.lanes_tell(now);
         }
         progress
     }
@@ -249,9 +250,9 @@ impl Endpoint {
                     self.lane_came(index, lane, fresh);
                 }
             }
-            BandEvent::LaneGone { index, generation, lane, cause } => {
+            BandEvent::LaneGone { index, generation, lane, cause, silent } => {
                 if self.known[index as usize].generation == generation {
-                    self.lane_gone(index, lane, cause);
+                    self.lane_gone(index, lane, cause, silent);
                 }
             }
             BandEvent::Gone { index, generation, cause } => {
@@ -310,6 +311,9 @@ impl Endpoint {
             }
         }
         self.known[index as usize].in_use = true;
+        if known.params.rail == Rail::Tcp {
+            self.lane_ends_keep(index, 0, &known.params.streams[..1]);
+        }
         if self.lanes_fresh != 0 {
             self.lanes_look();
         }
@@ -423,17 +427,15 @@ impl Endpoint {
         each!(&self.machine, endpoint => *endpoint.stats())
     }
 
-    /// How a rail of a connection is, and what it runs over; `None`: it has none of that number. An
-    /// error: the connection is closed.
+    /// How a rail of a connection is; `None`: it has none of that number. An error: the connection
+    /// is closed.
     pub fn rail_view(
         &mut self,
         connection: Handle,
         rail: u32,
-    ) -> Result<Option<(LaneView, ConnectionRail)>, SubmitError> {
+    ) -> Result<Option<RailView>, SubmitError> {
         let index = self.take_into_use(connection)?;
-        let lane = u8::try_from(rail).unwrap_or(u8::MAX);
-        let view = each!(&self.machine, endpoint => endpoint.lane_view(index, lane));
-        Ok(view.map(|view| (view, self.lane_rail(index.0, lane))))
+        Ok(self.rail_of(index, u8::try_from(rail).unwrap_or(u8::MAX)))
     }
 
     /// Ends everything: connections, listeners, the side band's thread.

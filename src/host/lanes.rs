@@ -1,19 +1,23 @@
 //! The lanes of connections: what the side band brings is opened in the rail, what the machine lets
-//! go of is given back to the side band.
+//! go of is given back to the side band, and people are told which are lost and back.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::{Machine, each};
-use super::news::say_of;
+use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
+use super::told::Told;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
-use crate::connect::{Rail, STREAMS_MAX};
+use crate::base::units::{Instant, Span};
+use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{DownCause, Provider};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
+use crate::transport::rail::LaneState;
+use core::net::SocketAddr;
 
 /// A lane whose sockets the side band has handed over, and that is not open yet.
 #[derive(Copy, Clone, Debug)]
@@ -27,11 +31,43 @@ pub(super) struct Fresh {
 #[derive(Copy, Clone, Debug)]
 pub struct LaneKnown {
     pub(super) fresh: Option<Fresh>,
+    /// Where its first socket led from and to, when it was opened last.
+    ends: Option<[SocketAddr; 2]>,
+    /// How long nothing of it was acknowledged when it was given up for that.
+    silent: Span,
+    told: Told,
+}
+
+/// How a rail of a connection is.
+#[derive(Copy, Clone, Debug)]
+pub struct RailView {
+    /// What the machine knows. Its `code` is never 0 of a rail that has failed.
+    pub lane: LaneView,
+    /// What it runs over.
+    pub rail: ConnectionRail,
+    /// Where its first socket leads from and to, or did when it was up last; `None` where it has,
+    /// or had, no socket.
+    pub ends: Option<[SocketAddr; 2]>,
+}
+
+/// What of the lanes was told to people.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct LanesTold {
+    /// Failures and joins in the machine's count.
+    changes: u64,
+    /// When something is to be told that was held back.
+    due: Instant,
+}
+
+impl LanesTold {
+    /// Nothing.
+    pub(super) const NOTHING: LanesTold = LanesTold { changes: 0, due: Instant(u64::MAX) };
 }
 
 impl LaneKnown {
     /// Nothing.
-    pub(super) const NOTHING: LaneKnown = LaneKnown { fresh: None };
+    pub(super) const NOTHING: LaneKnown =
+        LaneKnown { fresh: None, ends: None, silent: Span(0), told: Told::NOTHING };
 }
 
 impl Endpoint {
@@ -48,7 +84,16 @@ impl Endpoint {
     pub(super) fn lanes_forget(&mut self, index: u32) {
         let (first, each) = (self.lane_place(index, 0), self.lanes_each());
         for lane in &mut self.lanes[first..first + each] {
-            self.lanes_fresh -= u32::from(lane.fresh.take().is_some());
+            self.lanes_fresh -= u32::from(lane.fresh.is_some());
+            *lane = LaneKnown::NOTHING;
+        }
+    }
+
+    /// A lane's sockets are open in the rail.
+    pub(super) fn lane_ends_keep(&mut self, index: u32, lane: u8, streams: &[i32]) {
+        let place = self.lane_place(index, lane);
+        if let Some(known) = self.lanes.get_mut(place) {
+            known.ends = streams.first().and_then(|fd| ends_of(*fd));
         }
     }
 
@@ -66,10 +111,16 @@ impl Endpoint {
 
     /// The side band says that a lane's packets vanish.
     #[cold]
-    pub(super) fn lane_gone(&mut self, index: u32, lane: u8, cause: DownCause) {
+    pub(super) fn lane_gone(&mut self, index: u32, lane: u8, cause: DownCause, silent: Span) {
         if !self.known[index as usize].in_use || usize::from(lane) >= self.lanes_each() {
             return;
         }
+        let place = self.lane_place(index, lane);
+        self.lanes[place].silent = silent;
+        let cause = match cause {
+            DownCause::Silent => DownCause::Broken(libc::ETIMEDOUT),
+            cause => cause,
+        };
         if let Machine::Host(endpoint) = &mut self.machine {
             let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
             endpoint.rail_mut().peer_fail(peer, cause);
@@ -108,6 +159,7 @@ impl Endpoint {
 
     /// `false`: the rail has no room for it yet.
     fn lane_open(&mut self, index: u32, lane: u8, fresh: &Fresh) -> bool {
+        let each = self.lanes_each();
         let Machine::Host(endpoint) = &mut self.machine else { return true };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
@@ -115,6 +167,8 @@ impl Endpoint {
         match endpoint.rail_mut().peer_open_tcp(peer, streams) {
             Ok(()) => {
                 endpoint.rail_mut().peer_is_lane(peer);
+                let known = &mut self.lanes[index as usize * each + usize::from(lane)];
+                (known.ends, known.silent) = (streams.first().and_then(|fd| ends_of(*fd)), Span(0));
                 if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
                     // the connection has failed meanwhile
                     let _ = endpoint.rail_mut().peer_detach(peer);
@@ -148,7 +202,7 @@ impl Endpoint {
     /// what becomes of it where there is no socket to break.
     pub fn lane_break(&mut self, connection: Handle, lane: u8) {
         if self.used(connection).is_some() {
-            self.lane_gone(connection.index, lane, DownCause::Failed);
+            self.lane_gone(connection.index, lane, DownCause::Failed, Span(0));
         }
     }
 
@@ -170,7 +224,10 @@ impl Endpoint {
     /// The first socket of a lane that is open, which stays the library's: for who wants to see
     /// what becomes of a lane that breaks.
     pub fn lane_socket(&self, connection: Handle, lane: u8) -> Option<i32> {
-        let index = self.used(connection)?;
+        self.socket_of(self.used(connection)?, lane)
+    }
+
+    fn socket_of(&self, index: ConnectionIndex, lane: u8) -> Option<i32> {
         match &self.machine {
             Machine::Host(endpoint) => endpoint.rail().socket(endpoint.lane_peer(index, lane)),
             Machine::Loopback(_) => None,
@@ -181,6 +238,84 @@ impl Endpoint {
         let known = self.known.get(connection.index as usize)?;
         let used = known.in_use && known.generation == connection.generation;
         used.then_some(ConnectionIndex(connection.index))
+    }
+
+    /// How a lane of a connection in use is; `None`: there is no such lane.
+    pub(super) fn rail_of(&self, index: ConnectionIndex, lane: u8) -> Option<RailView> {
+        let mut view = each!(&self.machine, endpoint => endpoint.lane_view(index, lane))?;
+        if view.stats.failures > 0 && view.code == 0 {
+            // its stream just ended, or the peer gave it up first
+            view.code = libc::ECONNRESET;
+        }
+        // where a connection has one lane, nothing is kept of it
+        let kept = self.lanes.get(self.lane_place(index.0, lane)).and_then(|known| known.ends);
+        let ends = kept.or_else(|| self.socket_of(index, lane).and_then(ends_of));
+        Some(RailView { lane: view, rail: self.lane_rail(index.0, lane), ends })
+    }
+
+    /// Tells people of lanes that were lost or came up, if any have.
+    #[inline]
+    pub(super) fn lanes_tell(&mut self, now: Instant) {
+        let Machine::Host(endpoint) = &self.machine else { return };
+        let stats = endpoint.stats();
+        let changes = stats.lane_failures + stats.lane_joins;
+        if changes != self.lanes_told.changes || now >= self.lanes_told.due {
+            self.lanes_told = LanesTold { changes, ..LanesTold::NOTHING };
+            self.lanes_tell_of(now.0 / 1_000_000);
+        }
+    }
+
+    #[cold]
+    fn lanes_tell_of(&mut self, now_ms: u64) {
+        for index in 0..self.known.len() as u32 {
+            let known = &self.known[index as usize];
+            let several = known.params.lanes > 1;
+            // the end of a peer is not the loss of each of its rails
+            if !known.in_use || !several || known.gone.is_some() {
+                continue;
+            }
+            for lane in 0..known.params.lanes.min(self.lanes_each() as u32) as u8 {
+                self.lane_tell(index, lane, now_ms);
+            }
+        }
+    }
+
+    fn lane_tell(&mut self, index: u32, lane: u8, now_ms: u64) {
+        let Machine::Host(endpoint) = &self.machine else { return };
+        let connection = ConnectionIndex(index);
+        let Some(view) = endpoint.lane_view(connection, lane) else { return };
+        let place = self.lane_place(index, lane);
+        let up = view.state == LaneState::Up;
+        let say = self.lanes[place].told.look(view.stats.failures, up, now_ms);
+        if let Some(due_ms) = say.due_ms {
+            self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
+        }
+        if !say.first && say.losses == 0 && say.back_ms.is_none() {
+            return;
+        }
+        let mut name = [0; PEER_BYTES_MAX];
+        let peer = self.peer_name(index, &mut name);
+        let LaneKnown { ends, silent, .. } = self.lanes[place];
+        let at = RailAt { rail: self.lane_rail(index, lane), lane, peer, ends };
+        if say.first && lane > 0 {
+            rail_first(&at);
+        }
+        if say.losses > 0 {
+            let others = self.lanes_up(connection) - u32::from(up);
+            rail_lost(&at, &Loss { times: say.losses, code: view.code, silent, others });
+        }
+        if let Some(away_ms) = say.back_ms {
+            rail_back(&at, away_ms);
+        }
+    }
+
+    /// How many lanes of a connection are in use.
+    fn lanes_up(&self, connection: ConnectionIndex) -> u32 {
+        let Machine::Host(endpoint) = &self.machine else { return 0 };
+        (0..self.lanes_each() as u8)
+            .filter_map(|lane| endpoint.lane_view(connection, lane))
+            .filter(|view| view.state == LaneState::Up)
+            .count() as u32
     }
 
     /// Says of a peer whose report was not believed why that is.

@@ -23,11 +23,13 @@ mod parts;
 pub mod settings;
 pub mod shared;
 pub mod stall;
+mod told;
 
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
     AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
 };
+pub use lanes::RailView;
 pub use options::Options;
 pub use shared::{Attempt, Half, Shared};

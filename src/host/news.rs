@@ -4,17 +4,20 @@
 extern crate std;
 
 use super::device::{DeviceKind, Rails};
+use super::endpoint::ConnectionRail;
 use super::log::{self, Level};
+use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::memory::Errno;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
+use core::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest sentence in bytes.
-const SENTENCE_BYTES_MAX: usize = 320;
+const SENTENCE_BYTES_MAX: usize = 512;
 
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);
@@ -65,14 +68,8 @@ pub(super) fn note(note: Note) {
                 Errno(code)
             ),
         ),
-        Note::LaneStalled { peer, lane, silent } => say_of(
-            Level::Warning,
-            format_args!(
-                "{peer} answers, but its host has acknowledged nothing on rail {lane} for {} ms: \
-                 packets are lost on the way; that rail is connected again",
-                silent.0 / 1_000_000
-            ),
-        ),
+        // the data thread tells of it when it has let go of that rail, with what is left
+        Note::LaneStalled { .. } => {}
         Note::LinkLost { peer } => say_of(
             Level::Warning,
             format_args!(
@@ -94,6 +91,77 @@ pub(super) fn note(note: Note) {
         ),
         Note::Connected { .. } | Note::Closed(_) => tell(note),
     }
+}
+
+/// A rail of a connection in words.
+pub(super) struct RailAt<'a> {
+    pub(super) rail: ConnectionRail,
+    pub(super) lane: u8,
+    pub(super) peer: &'a str,
+    pub(super) ends: Option<[SocketAddr; 2]>,
+}
+
+/// `rail 1 to ring (pid 7 on 00c0ffee) over tcp, 10.77.1.2:4000 to 10.77.1.1:35327,`
+impl fmt::Display for RailAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = match self.rail {
+            ConnectionRail::Shm => "shm",
+            ConnectionRail::Tcp => "tcp",
+            ConnectionRail::Loopback => "loopback",
+            ConnectionRail::Together => "shm and tcp",
+        };
+        write!(f, "rail {} to {} over {over}", self.lane, self.peer)?;
+        match self.ends {
+            Some([ours, theirs]) => write!(f, ", {ours} to {theirs},"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a rail was lost.
+pub(super) struct Loss {
+    /// How often since that was last told.
+    pub(super) times: u32,
+    /// The system's code of the last time; 0: none.
+    pub(super) code: i32,
+    /// How long nothing was acknowledged, if it was given up for that.
+    pub(super) silent: Span,
+    /// Rails of the connection that are in use.
+    pub(super) others: u32,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.times {
+            1 => f.write_str("was lost: ")?,
+            times => write!(f, "was lost {times} times, lately: ")?,
+        }
+        match (self.silent.0 / 1_000_000, self.code) {
+            (0, 0) => f.write_str("its stream ended, or the peer gave it up")?,
+            (0, code) => write!(f, "{}", Errno(code))?,
+            (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
+        }
+        match self.others {
+            0 => f.write_str("; no other is in use, it is connected again"),
+            1 => f.write_str("; 1 other goes on, it is connected again"),
+            others => write!(f, "; {others} others go on, it is connected again"),
+        }
+    }
+}
+
+/// A rail that joins a connection is in use.
+pub(super) fn rail_first(at: &RailAt<'_>) {
+    say_heard(Level::Info, format_args!("{at} is in use"));
+}
+
+/// A rail was lost.
+pub(super) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
+    say_of(Level::Warning, format_args!("{at} {loss}"));
+}
+
+/// A rail that was lost is in use: a warning, so that who is told of the loss is told of its end.
+pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64) {
+    say_of(Level::Warning, format_args!("{at} carries bytes again, after {away_ms} ms"));
 }
 
 /// Shared memory alone, where one side would have had TCP beside it.
@@ -152,7 +220,8 @@ fn tell(note: Note) {
                 Side::Connector => "connected to",
                 Side::Listener => "connected by",
             };
-            say_of(Level::Info, format_args!("{how} {peer} over {rail}{}", peer.tried));
+            let several = Several { lanes, side, all_tcp: rail == "tcp" };
+            say_of(Level::Info, format_args!("{how} {peer} over {rail}{several}{}", peer.tried));
         }
         Note::Closed(peer) => {
             say_of(Level::Info, format_args!("closed a connection with {peer}{}", peer.tried));
@@ -168,6 +237,28 @@ fn tell(note: Note) {
         | Note::LinkBack { .. }
         | Note::Apart { .. }
         | Note::Descriptors(_) => {}
+    }
+}
+
+/// How many rails a connection has that has several, and which of them the addresses behind are.
+struct Several {
+    lanes: u8,
+    side: Side,
+    all_tcp: bool,
+}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lanes < 2 {
+            return Ok(());
+        }
+        write!(f, ", {} rails", self.lanes)?;
+        match (self.side, self.all_tcp) {
+            // where the others come from is known when they come
+            (Side::Listener, true) => f.write_str(", the first"),
+            (Side::Connector, false) => f.write_str(", those behind the first"),
+            (Side::Listener, false) | (Side::Connector, true) => Ok(()),
+        }
     }
 }
 

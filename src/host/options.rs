@@ -38,6 +38,9 @@ pub struct Options {
     pub interfaces: Interfaces,
     /// Of which family their addresses are.
     pub family: AddressFamily,
+    /// TCP rails of each connection that is made here, where `CROSSTIE_TCP_RAILS` does not say it;
+    /// 0: one for each common subnet.
+    pub tcp_rails: u32,
 }
 
 impl Default for Options {
@@ -52,6 +55,7 @@ impl Default for Options {
             handshake_deadline: Span::millis(10_000),
             interfaces: Interfaces::NONE,
             family: AddressFamily::Any,
+            tcp_rails: 0,
         }
     }
 }

@@ -5,7 +5,7 @@ extern crate std;
 use super::device::{DeviceKind, Rails};
 use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
-use super::lanes::LaneKnown;
+use super::lanes::{LaneKnown, LanesTold};
 use super::link_memory::HostMemory;
 use super::machine::Machine;
 use super::network::Network;
@@ -177,6 +177,7 @@ impl Parts {
             known: tables.known,
             lanes: tables.lanes,
             lanes_fresh: 0,
+            lanes_told: LanesTold::NOTHING,
             events: tables.consumer,
             mailbox_key: key,
             generations,
@@ -272,6 +273,7 @@ impl Parts {
             known,
             lanes,
             lanes_fresh: 0,
+            lanes_told: LanesTold::NOTHING,
             events: consumer,
             mailbox_key,
             generations,
@@ -301,7 +303,10 @@ fn band_config(
         rails: network.rail_bits(),
         streams: environment.tcp_streams,
         lanes_max: options.limits.rails_max,
-        lanes_wish: environment.tcp_rails,
+        lanes_wish: match environment.tcp_rails {
+            0 => options.tcp_rails,
+            wish => wish,
+        },
         addresses: network.addresses,
         without_interface: network.without_interface,
         bind: environment.socket_ifname.is_some(),

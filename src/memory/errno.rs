@@ -22,6 +22,7 @@ impl Errno {
             libc::EACCES => "permission denied",
             libc::EADDRINUSE => "the address is in use",
             libc::EADDRNOTAVAIL => "no address of this host",
+            libc::ECONNABORTED => "connection aborted on this host",
             libc::ECONNREFUSED => "connection refused",
             libc::ECONNRESET => "connection reset",
             libc::EHOSTUNREACH => "no route to the host",

@@ -12,6 +12,7 @@ use crate::connect::interfaces::{
 use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
+use core::fmt;
 use std::format;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -232,11 +233,10 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
         };
         lines.push(line(&ip.to_string(), format!("{way}{answer}")));
     }
-    let first = asked.addresses.first();
-    let near = first.and_then(|address| ours.iter().find(|our| is_near(our, address)));
+    let ways = Ways::of(ours, &asked.addresses, settings.tcp_rails);
     let node_id = settings.node_id.or_else(|| crate::connect::node_id().ok());
     let tcp = used.is_ok() && any;
-    let choice = chosen(settings.rails, own.is_some(), tcp, near, node_id);
+    let choice = chosen(settings.rails, own.is_some(), tcp, &ways, node_id);
     let leads = !choice.starts_with("none");
     lines.push(line("choice", choice));
     Ok((Section { name: "peer", lines }, leads))
@@ -246,6 +246,61 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
 fn is_near(our: &InterfaceAddress, address: &AddressHello) -> bool {
     let own = our.loopback && ip_of(address).is_some_and(|ip| ip.is_loopback());
     own || rank(std::slice::from_ref(our), address).is_near()
+}
+
+/// Over which interfaces TCP rails would go.
+#[derive(Clone, Default, Debug)]
+struct Ways {
+    /// In the subnet of an address of the peer that is known here.
+    near: Vec<String>,
+    /// In none of them: the peer's listener may tell of more addresses.
+    other: Vec<String>,
+    /// `CROSSTIE_TCP_RAILS`; 0: not set.
+    wish: u32,
+}
+
+impl Ways {
+    fn of(ours: &[InterfaceAddress], theirs: &[AddressHello], wish: u32) -> Ways {
+        let mut ways = Ways { wish, ..Ways::default() };
+        for address in theirs {
+            for our in ours.iter().filter(|our| is_near(our, address)) {
+                let name = our.name.as_str().to_string();
+                if !ways.near.contains(&name) {
+                    ways.near.push(name);
+                }
+            }
+        }
+        for our in ours.iter().filter(|our| !our.loopback) {
+            let name = our.name.as_str().to_string();
+            if !ways.near.contains(&name) && !ways.other.contains(&name) {
+                ways.other.push(name);
+            }
+        }
+        ways
+    }
+}
+
+/// `, over eth0`, `, 2 rails: eth0, eth1`, and what else may be; nothing where a router leads.
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.near.len();
+        let rails = if self.wish == 0 { known } else { self.wish as usize };
+        let names = self.near[..known.min(rails)].join(", ");
+        match (known, rails) {
+            (0, 0 | 1) => return Ok(()),
+            (0, rails) => return write!(f, ", {rails} rails"),
+            (_, 1) => write!(f, ", over {names}")?,
+            (_, rails) => write!(f, ", {rails} rails: {names}")?,
+        }
+        if rails > 2 {
+            f.write_str(", as far as rails_max (default 2) goes")?;
+        }
+        if self.wish == 0 && !self.other.is_empty() {
+            let other = self.other.join(", ");
+            write!(f, ", and a rail more over {other} where its listener is in that subnet")?;
+        }
+        Ok(())
+    }
 }
 
 /// What speaks for an address of the peer, and whether it is reached. `leads`: from which of our
@@ -304,16 +359,9 @@ fn answers(at: &SocketAddr) -> String {
     }
 }
 
-fn chosen(
-    rails: Rails,
-    own: bool,
-    tcp: bool,
-    near: Option<&InterfaceAddress>,
-    node_id: Option<u64>,
-) -> String {
+fn chosen(rails: Rails, own: bool, tcp: bool, over: &Ways, node_id: Option<u64>) -> String {
     let id = node_id.map(|id| format!(", {id:016x}")).unwrap_or_default();
     let tcp = rails.tcp && tcp;
-    let over = near.map(|our| format!(", over {}", our.name.as_str())).unwrap_or_default();
     match (own, rails.shm, tcp) {
         (true, true, true) if rails.together => {
             let both = "rail 0 shm, rail 1 and those behind it tcp";
@@ -406,9 +454,24 @@ mod tests {
     }
 
     #[test]
+    fn all_interfaces_are_named_over_which_rails_would_go() {
+        let ours = [our("eth0", [10, 1, 0, 2], 24), our("eth1", [10, 2, 0, 2], 24)];
+        let both = [[10, 1, 0, 9], [10, 2, 0, 9]].map(|ip| hello(Ipv4Addr::from(ip).into()));
+        let text = |theirs: &[AddressHello], wish| Ways::of(&ours, theirs, wish).to_string();
+        assert_eq!(text(&both, 0), ", 2 rails: eth0, eth1");
+        assert_eq!(text(&both, 1), ", over eth0");
+        assert_eq!(
+            text(&both[1..], 0),
+            ", over eth1, and a rail more over eth0 where its listener is in that subnet"
+        );
+        assert_eq!(text(&both[1..], 2), ", 2 rails: eth1");
+        assert_eq!(text(&[hello(Ipv4Addr::new(10, 9, 0, 9).into())], 0), "");
+    }
+
+    #[test]
     fn the_choice_follows_host_and_rails() {
         let rails = |shm, tcp| Rails { shm, tcp, together: false };
-        let eth0 = our("eth0", [10, 1, 0, 2], 24);
+        let eth0 = Ways { near: ["eth0".into()].into(), ..Ways::default() };
         for (rails, own, tcp, wanted) in [
             (rails(true, true), true, true, "shm: "),
             (rails(false, true), true, true, "tcp, over eth0: the peer is on this host"),
@@ -424,14 +487,14 @@ mod tests {
             (rails(true, true), false, false, "none: tcp leads nowhere"),
             (rails(false, true), true, false, "none: no rail is left"),
         ] {
-            let text = chosen(rails, own, tcp, Some(&eth0), Some(42));
+            let text = chosen(rails, own, tcp, &eth0, Some(42));
             assert!(text.starts_with(wanted), "{text}");
         }
         let together = Rails { together: true, ..Rails::ALL };
-        let text = chosen(together, true, true, Some(&eth0), None);
+        let text = chosen(together, true, true, &eth0, None);
         let wanted = "rail 0 shm, rail 1 and those behind it tcp, over eth0: ";
         assert!(text.starts_with(wanted), "{text}");
-        assert!(chosen(together, true, false, None, None).starts_with("shm: "));
-        assert!(chosen(together, false, true, None, None).starts_with("tcp: "));
+        assert!(chosen(together, true, false, &Ways::default(), None).starts_with("shm: "));
+        assert!(chosen(together, false, true, &Ways::default(), None).starts_with("tcp: "));
     }
 }

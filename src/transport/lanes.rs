@@ -27,7 +27,8 @@ pub struct LaneView {
     pub state: LaneState,
     /// Which use of it.
     pub generation: u32,
-    /// The provider's code of its last failure; 0 if there was none.
+    /// The provider's code of its last failure, kept when it is up again; 0: it has not failed, or
+    /// without a code.
     pub code: i32,
     /// Bytes per second as measured lately; 0: not known.
     pub speed: u64,
@@ -401,7 +402,14 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.fails_over(index) {
             return self.connection_lost(ConnectionIndex(index as u32), cause);
         }
-        let in_use = matches!(self.lane(index, lane).state, LaneState::Up | LaneState::Joining);
+        let state = self.lane(index, lane).state;
+        let in_use = matches!(state, LaneState::Up | LaneState::Joining);
+        let failed = matches!(state, LaneState::Failing | LaneState::Fenced);
+        if let (DownCause::Broken(code), true) = (cause, failed && self.lane(index, lane).code == 0)
+        {
+            // the peer's word has come first, and says no code
+            self.lane_mut(index, lane).code = code;
+        }
         if self.connections[index].state != ConnectionState::Open || !in_use {
             return;
         }
@@ -463,7 +471,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !down {
             return false;
         }
-        let peer_past = entry.peer_past;
+        let (peer_past, code) = (entry.peer_past, entry.code);
         *self.lane_mut(index, lane) = Lane {
             state: LaneState::Joining,
             fence: Fence::Needed,
@@ -471,6 +479,7 @@ impl<P: Provider> Endpoint<'_, P> {
             probe_due: true,
             generation,
             peer_past,
+            code,
             ..Lane::DOWN
         };
         self.lanes_down.remove(self.lane_at(index, lane));

@@ -82,13 +82,13 @@ fn rail(node: &mut Node, connection: Handle) -> String {
     format!("{:?}", node.connection_rail(connection).expect("a live connection"))
 }
 
-/// How each rail of a connection is: in use or not, bytes, failures, joins.
+/// How each rail of a connection is: in use or not, bytes, failures, joins, last code.
 fn rails(node: &Node, connection: Handle) -> String {
     let views = (0..8).map_while(|lane| node.lane_view(connection, lane));
     let words = views.map(|view| {
         let up = u8::from(view.state == LaneState::Up);
         let stats = view.stats;
-        format!("{up} {} {} {}", stats.bytes, stats.failures, stats.joins)
+        format!("{up} {} {} {} {}", stats.bytes, stats.failures, stats.joins, view.code)
     });
     words.collect::<Vec<_>>().join(" ")
 }

@@ -32,7 +32,9 @@ pub struct Alone {
 impl Alone {
     /// Opens the endpoint and makes so many connections, each of two ends.
     pub fn open(connections: u32, buffers: &[(Backing, u64)]) -> Result<Alone, Failure> {
-        let shape = Shape { device: DeviceKind::Loopback, connections: 2 * connections };
+        let connections_all = 2 * connections;
+        let shape =
+            Shape { device: DeviceKind::Loopback, connections: connections_all, rails: None };
         let setup = Setup::new(connections);
         let mut side = Side::open(&shape)?;
         for (backing, bytes) in buffers {

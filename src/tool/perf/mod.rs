@@ -23,6 +23,7 @@ mod pattern;
 mod peer;
 mod pingpong;
 mod process;
+mod rails;
 mod report;
 mod setup;
 mod side;
@@ -34,8 +35,8 @@ use super::Failure;
 use super::arguments::Given;
 use super::launch;
 use super::progress::Progress;
-use crate::host::DeviceKind;
 use crate::host::owned::Backing;
+use crate::host::{DeviceKind, RailView};
 use alone::Alone;
 use options::{Measure, Options};
 use peer::{Pair, Setting};
@@ -67,6 +68,11 @@ trait Bench {
 
     /// Bytes verified and messages found wrong until now, in both processes.
     fn checked(&self) -> (u64, u64);
+
+    /// The rails of the first connection, where it has several.
+    fn rails(&mut self) -> Vec<RailView> {
+        Vec::new()
+    }
 }
 
 /// Does what the arguments ask for; says the exit status.
@@ -144,7 +150,7 @@ fn transfers_run(
             }
         }
     }
-    Ok(())
+    report.rails(bench.rails())
 }
 
 /// The cost of the library alone: one receive, one send and their tests.
@@ -202,7 +208,7 @@ fn setup(options: &Options) -> Result<Row, Failure> {
     };
     let buffers = vec![(backing, window.buffer_bytes())];
     if options.device == DeviceKind::Loopback {
-        let shape = Shape { device: options.device, connections: 2 * connections };
+        let shape = Shape { device: options.device, connections: 2 * connections, rails: None };
         let mut alone = Alone::open(connections, &buffers)?;
         alone.window(&window, None)?;
         alone.setup.used();
@@ -217,7 +223,7 @@ fn setup(options: &Options) -> Result<Row, Failure> {
 
 fn setting(options: &Options, connections: u32) -> Setting {
     Setting {
-        shape: Shape { device: options.device, connections },
+        shape: Shape { device: options.device, connections, rails: options.rails },
         connections,
         cpus: options.cpus,
         buffers: options.buffers(),

@@ -8,9 +8,11 @@ use super::refused;
 use super::window::Window;
 use crate::host::DeviceKind;
 use crate::host::owned::Backing;
+use crate::host::settings::environment;
 use crate::tool::arguments::{Command, Flag, Given, hint};
 use crate::tool::text::sizes_parse;
 use crate::tool::{Failure, cpus};
+use crate::wire::RAILS_MAX;
 use std::format;
 use std::string::String;
 use std::vec;
@@ -105,7 +107,12 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             help: "kill TCP rails of two processes from outside while messages flow both ways\n\
                    and every byte is verified; one line of verdict last",
         },
-        Flag { name: "--rails", value: "N", help: "rails with --chaos, 2 to 4 (default 2)" },
+        Flag {
+            name: "--rails",
+            value: "N",
+            help: "TCP rails of each connection, 1 to 8 (default: one for each common\n\
+                   subnet, 2 at most); with --chaos 2 to 4 (default 2)",
+        },
         Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
         Flag { name: "--json", value: "", help: "one JSON object per line" },
         Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
@@ -199,13 +206,15 @@ pub struct Options {
     pub pattern: Option<Pattern>,
     /// Ranks that we start ourselves, when given.
     pub processes: Option<u32>,
+    /// TCP rails of each connection, when given.
+    pub rails: Option<u32>,
 }
 
 impl Options {
     /// Checks what was given.
     pub fn read(given: &Given) -> Result<Options, Failure> {
-        if let Some(name) = ["--rails", "--seed"].into_iter().find(|name| given.has(name)) {
-            return Err(refused(name, "only with --chaos"));
+        if given.has("--seed") {
+            return Err(refused("--seed", "only with --chaos"));
         }
         let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
         let options = Options {
@@ -226,6 +235,7 @@ impl Options {
             svg: given.text("--svg").map(String::from),
             pattern: pattern(given)?,
             processes: given.number("--processes", 2, 64)?.map(|count| count as u32),
+            rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
         };
         options.check()?;
         Ok(options)
@@ -241,6 +251,16 @@ impl Options {
         }
         if self.measures.contains(&Measure::Socket) && (self.both || self.group != 1) {
             return Err("`socket` has one direction, and no groups".into());
+        }
+        if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory)
+            && self.rails.is_some()
+        {
+            return Err(refused("--rails", "of tcp0, or host0 where peers are reached over TCP"));
+        }
+        let wish = environment().tcp_rails;
+        if self.rails.is_some_and(|rails| wish != 0 && wish != rails) {
+            let why = format!("CROSSTIE_TCP_RAILS says {wish}: unset it");
+            return Err(refused("--rails", &why));
         }
         if self.verify != Verify::No && self.one_buffer {
             return Err(refused("--verify", "not with --one-buffer, whose bytes overlap"));

@@ -13,9 +13,11 @@ use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
+use crate::host::RailView;
 use crate::host::owned::Backing;
 use crate::tool::Failure;
 use crate::tool::arguments::{Command, Flag};
+use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use std::format;
 use std::io::{BufRead, Write};
@@ -34,6 +36,7 @@ const COMMAND: Command = Command {
         Flag { name: "--device", value: "NAME", help: "device to open" },
         Flag { name: "--socket", value: "BYTES", help: "a socket instead, and its buffers" },
         Flag { name: "--connections", value: "N", help: "connections to accept" },
+        Flag { name: "--rails", value: "N", help: "TCP rails of each connection" },
         Flag { name: "--cpu", value: "N", help: "CPU to stay on" },
         Flag { name: "--shared", value: "BYTES", help: "size of each buffer in shared memory" },
         Flag { name: "--private", value: "BYTES", help: "size of each buffer on the heap" },
@@ -91,6 +94,9 @@ fn told(setting: &Setting) -> Vec<(&'static str, String)> {
         ("--connections", setting.connections.to_string()),
     ]
     .to_vec();
+    if let Some(rails) = setting.shape.rails {
+        told.push(("--rails", rails.to_string()));
+    }
     for (backing, bytes) in &setting.buffers {
         let name = match backing {
             Backing::Shared => "--shared",
@@ -128,6 +134,10 @@ impl Bench for Pair {
         Ok(took)
     }
 
+    fn rails(&mut self) -> Vec<RailView> {
+        super::rails::rails(&mut self.side)
+    }
+
     fn checked(&self) -> (u64, u64) {
         (self.side.verified + self.process.verified, self.side.wrong + self.process.wrong)
     }
@@ -147,7 +157,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         });
     }
     let connections = given.number("--connections", 1, u64::from(u32::MAX))?.unwrap_or(1) as u32;
-    let mut side = Side::open(&Shape { device: device(&given)?, connections })?;
+    let rails = given.number("--rails", 1, RAILS_MAX as u64)?.map(|rails| rails as u32);
+    let mut side = Side::open(&Shape { device: device(&given)?, connections, rails })?;
     for (name, backing) in [("--shared", Backing::Shared), ("--private", Backing::Private)] {
         if let Some(bytes) = given.number(name, 0, u64::MAX)? {
             side.buffers_make(backing, bytes)?;

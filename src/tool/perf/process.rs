@@ -36,6 +36,8 @@ impl PeerProcess {
         for (name, value) in options {
             command.args([name, value.as_str()]);
         }
+        // it listens, where this has no effect but a warning that we have had
+        command.env_remove("CROSSTIE_TCP_RAILS");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn();
         let mut child = child.map_err(|error| format!("starting the peer process: {error}"))?;

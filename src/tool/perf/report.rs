@@ -4,9 +4,9 @@
 extern crate std;
 
 use super::options::{Measure, Options, Verify};
-use super::socket;
-use crate::host::DeviceKind;
+use super::{rails, socket};
 use crate::host::owned::Backing;
+use crate::host::{DeviceKind, RailView};
 use crate::tool::json::Object;
 use crate::tool::plot::{Chart, Series, page};
 use crate::tool::table::Table;
@@ -88,12 +88,13 @@ impl Row {
 pub struct Report<'a> {
     options: &'a Options,
     rows: Vec<Row>,
+    rails: Vec<RailView>,
 }
 
 impl<'a> Report<'a> {
     /// Without rows.
     pub fn new(options: &'a Options) -> Report<'a> {
-        Report { options, rows: Vec::new() }
+        Report { options, rows: Vec::new(), rails: Vec::new() }
     }
 
     /// Adds a row, and writes it at once as JSON when that was asked for.
@@ -102,6 +103,15 @@ impl<'a> Report<'a> {
             write_out(&format!("{}\n", row.json(self.options)))?;
         }
         self.rows.push(row);
+        Ok(())
+    }
+
+    /// Keeps how the rails are in the end, or writes it at once as JSON.
+    pub fn rails(&mut self, rails: Vec<RailView>) -> Result<(), Failure> {
+        if self.options.json {
+            write_out(&rails::json(&rails))?;
+        }
+        self.rails = rails;
         Ok(())
     }
 
@@ -131,6 +141,7 @@ impl<'a> Report<'a> {
                 text.push_str(&self.section(*measure, self.options.device.name()));
             }
         }
+        text.push_str(&rails::table(&self.rails));
         text
     }
 

@@ -7,12 +7,13 @@ use super::window::Window;
 use crate::base::slab::Handle;
 use crate::connect::ListenerId;
 use crate::host::owned::{Backing, Buffer, Owned};
+use crate::host::settings::environment;
 use crate::host::{DeviceKind, Options};
 use crate::memory::probe;
 use crate::tool::Failure;
 use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
-use crate::wire::GROUP_MAX;
 use crate::wire::handle::HANDLE_BYTES;
+use crate::wire::{GROUP_MAX, RAILS_MAX};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -31,6 +32,8 @@ pub struct Shape {
     pub device: DeviceKind,
     /// Connections that will be open at a time.
     pub connections: u32,
+    /// TCP rails of each; `None`: as many as a program has that says nothing.
+    pub rails: Option<u32>,
 }
 
 impl Shape {
@@ -39,6 +42,12 @@ impl Shape {
         let mut options = Options { device: self.device, ..Options::default() };
         options.limits.connections_max = self.connections.max(2);
         options.limits.requests_max = REQUESTS_MAX;
+        if let Some(rails) = self.rails {
+            options.tcp_rails = rails;
+            // with shared memory as rail 0 one more is wanted
+            let beside = u32::from(environment().rails.together && self.device == DeviceKind::Host);
+            options.limits.rails_max = (rails + beside).next_power_of_two().min(RAILS_MAX as u32);
+        }
         options
     }
 }

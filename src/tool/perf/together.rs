@@ -118,7 +118,8 @@ fn measure(
     mut met: Rendezvous,
 ) -> Result<(), Failure> {
     let size = met.size();
-    let shape = Shape { device: options.device, connections: pattern.connections(size) };
+    let connections = pattern.connections(size);
+    let shape = Shape { device: options.device, connections, rails: options.rails };
     let backing = options.pattern_backing();
     let plans: Vec<(Measure, u64)> = measures
         .iter()

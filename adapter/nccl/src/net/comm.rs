@@ -8,10 +8,8 @@ use super::profile::Spans;
 use super::room::{Entered, Room};
 use super::{Fault, log};
 use crosstie::base::slab::Handle;
-use crosstie::host::endpoint::ConnectionRail;
-use crosstie::transport::{
-    Incoming, LaneView, Outcome, Outgoing, RequestError, RequestId, SubmitError,
-};
+use crosstie::host::RailView;
+use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -192,12 +190,13 @@ impl Comm {
         let views: Vec<_> = (0..MEMBERS_MAX as u32)
             .map_while(|rail| entered.endpoint().rail_view(self.connection, rail).ok().flatten())
             .collect();
-        let over = |(at, (view, over)): (usize, &(LaneView, ConnectionRail))| match self.way {
+        let over = |(at, view): (usize, &RailView)| match self.way {
             Way::Send if views.len() > 1 => {
-                format!("rail {at} {over:?} {} bytes in stripes", view.stats.bytes)
+                let bytes = view.lane.stats.bytes;
+                format!("rail {at} {:?} {bytes} bytes in stripes", view.rail)
             }
             // all of it, or what the sender knows
-            Way::Send | Way::Receive => format!("rail {at} {over:?}"),
+            Way::Send | Way::Receive => format!("rail {at} {:?}", view.rail),
         };
         let rails: Vec<String> = views.iter().enumerate().map(over).collect();
         drop(entered);

@@ -52,6 +52,7 @@ impl From<RequestError> for Fault {
             | RequestError::PeerDied
             | RequestError::RailsLost(_)
             | RequestError::NoAnswer
+            | RequestError::PeerGaveUp
             | RequestError::Silent => Fault::Remote,
             RequestError::Protocol => Fault::Internal,
             RequestError::Fabric(_) | RequestError::Unfenced => Fault::System,

@@ -13,6 +13,7 @@ mod traffic;
 mod worker;
 mod workers;
 
+use crate::host::settings::environment;
 use crate::memory::probe::clock_ns;
 use crate::provider::random::Random;
 use crate::tool::arguments::Given;
@@ -97,8 +98,10 @@ pub fn run(given: &Given) -> Result<i32, Failure> {
     if seconds > SECONDS_MAX {
         return Err(super::refused("--seconds", &format!("at most {SECONDS_MAX} with --chaos")));
     }
+    settings_check()?;
     let seed = given.number("--seed", 0, u64::MAX)?.unwrap_or_else(clock_ns);
     write_out(&format!("chaos: tcp0, {rails} rails, {seconds} s, --seed {seed}\n"))?;
+    write_out(&overridden())?;
     let mut found = Found {
         kills: 0,
         messages: 0,
@@ -123,6 +126,31 @@ pub fn run(given: &Given) -> Result<i32, Failure> {
             write_out(&format!("chaos: failed: {failure}; after {kills} kills, seed {seed}\n"))?;
             Ok(STATUS_FAILED)
         }
+    }
+}
+
+/// *Errors*: the setting without which there would be rails to kill.
+fn settings_check() -> Result<(), Failure> {
+    match environment().rails.tcp {
+        true => Ok(()),
+        false => {
+            let rails = std::env::var("CROSSTIE_RAILS").unwrap_or_default();
+            let why = format!("CROSSTIE_RAILS={rails} leaves no TCP rail, and it kills those");
+            Err(super::refused("--chaos", &why))
+        }
+    }
+}
+
+/// Which settings both processes have not, in a line; nothing for none.
+fn overridden() -> String {
+    let set = |name: &&str| std::env::var_os(name).is_some();
+    let names: Vec<&str> = workers::OVERRIDDEN.iter().copied().filter(set).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            "chaos: without effect here: {}; --rails says how many, and all go over lo\n",
+            names.join(", ")
+        ),
     }
 }
 

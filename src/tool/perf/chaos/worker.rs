@@ -64,6 +64,14 @@ struct Worker {
 
 /// What the process does.
 pub fn run(args: &[String]) -> Result<(), Failure> {
+    let result = work(args);
+    if let Err(failure) = &result {
+        say(&format!("failed {failure}"))?;
+    }
+    result
+}
+
+fn work(args: &[String]) -> Result<(), Failure> {
     let given = COMMAND.parse(args)?;
     let number = given.number("--side", 0, 1)?.unwrap_or(0);
     let rails = given.number("--rails", 2, 8)?.unwrap_or(2) as u8;
@@ -85,11 +93,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut worker =
         Worker { side, connection, rails, words, kill: None, until: None, said: false };
     say("ready")?;
-    let result = worker.work(&mut traffic);
-    if let Err(failure) = &result {
-        say(&format!("failed {failure}"))?;
-    }
-    result
+    worker.work(&mut traffic)
 }
 
 fn open(rails: u8) -> Result<Side, Failure> {

@@ -21,6 +21,9 @@ pub const SIDES: [&str; 2] = ["listener", "connector"];
 /// How long ending by themselves may take, before they are killed.
 const END: Duration = Duration::from_secs(2);
 
+/// The settings that both processes have from us, whatever the user's are.
+pub const OVERRIDDEN: [&str; 2] = ["CROSSTIE_TCP_RAILS", "CROSSTIE_SOCKET_IFNAME"];
+
 struct Worker {
     child: Child,
     say: Option<ChildStdin>,
@@ -149,8 +152,9 @@ impl Worker {
         let mut command = Command::new(program);
         command.args([NAME, "--side", &side.to_string(), "--rails", &rails.to_string()]);
         // all rails between the same two addresses, which every host has
-        command.env("CROSSTIE_TCP_RAILS", rails.to_string());
-        command.env("CROSSTIE_SOCKET_IFNAME", "=lo");
+        let [wish, interfaces] = OVERRIDDEN;
+        command.env(wish, rails.to_string());
+        command.env(interfaces, "=lo");
         if std::env::var_os("CROSSTIE_LOG").is_none() {
             command.env("CROSSTIE_LOG", "error"); // that nobody else can connect is meant
         }

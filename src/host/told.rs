@@ -1,0 +1,147 @@
+//! What people were told of one rail: a line for each loss and one for each return, but of a rail
+//! that flaps no more than a few in a while, and then how often it was lost.
+#![forbid(unsafe_code)]
+
+/// In what time a rail has [`LINES_MAX`] lines at most.
+const WINDOW_MS: u64 = 10_000;
+/// Three losses and their returns.
+const LINES_MAX: u8 = 6;
+
+/// What was told of a rail, and what is still to be told.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct Told {
+    /// Failures that were looked at.
+    failures: u64,
+    /// Those of them that nobody was told of.
+    owed: u32,
+    /// When it was lost, in ms since open, if it has not come back.
+    lost_ms: Option<u64>,
+    /// That it was lost was told, and not yet that it is back.
+    lost: bool,
+    /// It has been in use.
+    known: bool,
+    /// Lines since then.
+    lines: u8,
+    since_ms: u64,
+}
+
+/// What is to be said of a rail now, in this order.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub(super) struct Say {
+    /// It is in use for the first time.
+    pub(super) first: bool,
+    /// It was lost so many times.
+    pub(super) losses: u32,
+    /// It is back, after so many ms.
+    pub(super) back_ms: Option<u64>,
+    /// More is to be said at that time, in ms since open.
+    pub(super) due_ms: Option<u64>,
+}
+
+impl Told {
+    /// Nothing, of a rail that has never been in use.
+    pub(super) const NOTHING: Told = Told {
+        failures: 0,
+        owed: 0,
+        lost_ms: None,
+        lost: false,
+        known: false,
+        lines: 0,
+        since_ms: 0,
+    };
+
+    /// Looks at how often a rail has failed and whether it is in use.
+    pub(super) fn look(&mut self, failures: u64, up: bool, now_ms: u64) -> Say {
+        let fresh = failures.saturating_sub(self.failures);
+        if fresh > 0 {
+            self.failures = failures;
+            self.owed = self.owed.saturating_add(fresh.min(u64::from(u32::MAX)) as u32);
+            self.lost_ms = self.lost_ms.or(Some(now_ms));
+        }
+        let first = up && !self.known && failures == 0;
+        self.known |= up;
+        let mut say = Say { first, ..Say::default() };
+        if self.owed > 0 || (self.lost && up) {
+            if now_ms.saturating_sub(self.since_ms) >= WINDOW_MS {
+                (self.since_ms, self.lines) = (now_ms, 0);
+            }
+            if self.lines >= LINES_MAX {
+                say.due_ms = Some(self.since_ms + WINDOW_MS);
+            } else {
+                self.tell(up, now_ms, &mut say);
+            }
+        }
+        if up {
+            self.lost_ms = None;
+        }
+        say
+    }
+
+    fn tell(&mut self, up: bool, now_ms: u64, say: &mut Say) {
+        say.losses = core::mem::take(&mut self.owed);
+        self.lines += u8::from(say.losses > 0);
+        self.lost |= say.losses > 0;
+        if self.lost && up {
+            say.back_ms = Some(now_ms - self.lost_ms.unwrap_or(now_ms));
+            self.lost = false;
+            self.lines += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(losses: u32) -> Say {
+        Say { losses, ..Say::default() }
+    }
+
+    fn back(ms: u64) -> Say {
+        Say { back_ms: Some(ms), ..Say::default() }
+    }
+
+    #[test]
+    fn each_loss_and_each_return_is_said_once() {
+        let mut told = Told::NOTHING;
+        assert_eq!(told.look(0, false, 1), Say::default());
+        assert_eq!(told.look(0, true, 5), Say { first: true, ..Say::default() });
+        assert_eq!(told.look(0, true, 6), Say::default());
+        assert_eq!(told.look(1, false, 100), lost(1));
+        assert_eq!(told.look(1, false, 150), Say::default());
+        assert_eq!(told.look(1, true, 170), back(70));
+        assert_eq!(told.look(1, true, 171), Say::default());
+        // lost and back between two looks
+        assert_eq!(told.look(2, true, 300), Say { losses: 1, ..back(0) });
+    }
+
+    #[test]
+    fn of_a_rail_that_flaps_few_lines_are_said_and_then_how_often_and_how_it_is() {
+        let mut told = Told::NOTHING;
+        told.look(0, true, 0);
+        let mut lines = 0;
+        for turn in 1..=100 {
+            let down = told.look(turn, false, 20 * turn);
+            let up = told.look(turn, true, 20 * turn + 10);
+            lines += u32::from(down.losses > 0) + u32::from(up.back_ms.is_some());
+        }
+        assert_eq!(lines, 6);
+        // silent until the time is over, and told when that is
+        assert_eq!(told.look(100, true, 9_999).due_ms, Some(10_000));
+        assert_eq!(told.look(100, true, 10_000), Say { losses: 97, ..back(0) });
+        assert_eq!(told.look(100, true, 10_001), Say::default());
+    }
+
+    #[test]
+    fn rail_that_is_lost_when_its_lines_are_spent_is_told_of_in_the_end() {
+        let mut told = Told::NOTHING;
+        told.look(0, true, 0);
+        for turn in 1..=3 {
+            told.look(turn, false, turn);
+            told.look(turn, true, turn);
+        }
+        assert_eq!(told.look(4, false, 500), Say { due_ms: Some(10_000), ..Say::default() });
+        assert_eq!(told.look(4, false, 10_000), lost(1));
+        assert_eq!(told.look(4, true, 10_500), back(10_000));
+    }
+}
