@@ -364,6 +364,7 @@ impl<'m> Tcp<'m> {
         if let Some(at) = open.iter().position(|open| *open == index as u32) {
             open[at] = open[open.len() - 1];
             self.open_count -= 1;
+            self.one_less();
         }
         if self.scratch.owner == index as u32 {
             self.scratch.owner = NONE;

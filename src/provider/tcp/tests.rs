@@ -225,3 +225,38 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
     assert_eq!(came, 1);
     assert!(matches!(events[0], Completion::Received { peer: PeerIndex(1), .. }));
 }
+
+/// Many streams are asked which has room; what waited for that answer was forgotten when so few
+/// were left that they are read in turn.
+#[test]
+fn stream_that_is_full_goes_on_when_others_close() {
+    use std::io::Read;
+    let config = PairConfig { buffer_bytes: Some(4096), ..PairConfig::default() };
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1 };
+    for closed in 1..=2 {
+        let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
+        let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
+        let mut carver = block.carver();
+        let domain = HostDomain::carve(&mut carver, 16).unwrap();
+        let mut rail = Tcp::open(&mut carver, &limits, domain, config.settings).unwrap();
+        for (n, pair) in pairs.iter().enumerate() {
+            rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
+        }
+        let mut posted = 0;
+        while rail.send_now(PEER, &[7; 32], LocalSpan::EMPTY) {
+            posted += 1;
+        }
+        // the kernel takes no more
+        (0..9).for_each(|_| assert_eq!(rail.poll(&mut [], Bytes::kib(64), Instant(0)), 0));
+        for n in 1..=closed {
+            rail.peer_close(PeerIndex(n)).unwrap();
+        }
+        let (mut turns, mut into) = (0, [0; 4096]);
+        while rail.is_undelivered(PEER) {
+            let _ = pairs[0][1].read(&mut into);
+            rail.poll(&mut [], Bytes::kib(64), Instant(0));
+            turns += 1;
+            assert!(turns < 1_000_000, "{posted} messages wait, {closed} closed");
+        }
+    }
+}

@@ -90,12 +90,29 @@ impl Tcp<'_> {
 
     /// Forgets the first `count` open streams.
     fn unwatch(&mut self, count: usize) {
+        self.ask_nobody();
         for n in 0..count {
-            let index = self.open_stream(n);
-            self.watch.remove(self.streams[index].fd);
-            self.streams[index].wants_room = false;
+            self.watch.remove(self.streams[self.open_stream(n)].fd);
         }
         self.is_watching = false;
+    }
+
+    /// A stream has closed: those that are left may be so few that they are read without asking.
+    pub(super) fn one_less(&mut self) {
+        if self.open_count == DIRECT_MAX && self.is_watching {
+            self.ask_nobody();
+        }
+    }
+
+    /// From now on streams are not asked whether they have room: whoever waits for it tries again.
+    fn ask_nobody(&mut self) {
+        for n in 0..self.open_count {
+            let index = self.open_stream(n);
+            if self.streams[index].wants_room {
+                self.want_no_room(index);
+                self.mark_dirty(index);
+            }
+        }
     }
 
     /// Has the wait descriptor tell when the stream, which is watched, has room.
