@@ -307,7 +307,9 @@ impl<'m> Tcp<'m> {
             if *turn >= self.open_count {
                 return None;
             }
-            let at = self.first_read as usize + *turn;
+            // others may have closed since
+            let first = self.first_read as usize;
+            let at = if first < self.open_count { first + *turn } else { *turn };
             let at = if at < self.open_count { at } else { at - self.open_count };
             *turn += 1;
             return self.open[..self.open_count].get(at).map(|index| *index as usize);

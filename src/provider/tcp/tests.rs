@@ -260,3 +260,60 @@ fn stream_that_is_full_goes_on_when_others_close() {
         }
     }
 }
+
+/// The place that reading had come to among many was kept when few were left, and lay behind them:
+/// one of those was never read again.
+#[test]
+fn every_stream_is_read_when_others_have_closed() {
+    let config = PairConfig::default();
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1 };
+    for (closed, turns) in [(1..4, 1), (1..4, 2), (2..4, 3), (1..3, 3), (0..2, 3), (0..3, 3)] {
+        let pairs: Vec<_> = (0..4).map(|_| connected(&config)).collect();
+        let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(16)));
+        let [mut near, mut far] = blocks.each_mut().map(|block| {
+            let mut carver = block.carver();
+            let domain = HostDomain::carve(&mut carver, 16).unwrap();
+            Tcp::open(&mut carver, &limits, domain, config.settings).unwrap()
+        });
+        for (n, pair) in pairs.iter().enumerate() {
+            near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
+            far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();
+        }
+        // polls that end because what they report has no room
+        let mut one = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }];
+        for _ in 0..turns {
+            send(&mut far, PeerIndex(3));
+            send(&mut far, PeerIndex(3));
+            far.poll(&mut [], Bytes::kib(64), Instant(0));
+            let mut taken = 0;
+            while taken < 2 {
+                if near.poll(&mut one, Bytes::kib(64), Instant(0)) == 1 {
+                    let Completion::Received { peer, slot, .. } = one[0] else { panic!() };
+                    near.received_release(peer, slot);
+                    taken += 1;
+                }
+            }
+        }
+        for peer in closed.clone().map(PeerIndex) {
+            near.peer_close(peer).unwrap();
+            far.peer_close(peer).unwrap();
+        }
+        let left: Vec<u32> = (0..4).filter(|peer| !closed.contains(peer)).collect();
+        left.iter().for_each(|peer| send(&mut far, PeerIndex(*peer)));
+        far.poll(&mut [], Bytes::kib(64), Instant(0));
+        let mut came = Vec::new();
+        for _ in 0..1_000_000 {
+            if near.poll(&mut one, Bytes::kib(64), Instant(0)) == 1
+                && let Completion::Received { peer, slot, .. } = one[0]
+            {
+                near.received_release(peer, slot);
+                came.push(peer.0);
+            }
+            if came.len() == left.len() {
+                break;
+            }
+        }
+        came.sort_unstable();
+        assert_eq!(came, left, "{turns} turns, {closed:?} closed");
+    }
+}
