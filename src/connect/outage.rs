@@ -372,6 +372,7 @@ impl<M: LinkMemory> Control<M> {
             self.outage_note(index);
         }
         self.lost.put(index, false);
+        self.links[index as usize].ending = None; // of the old socket
         self.link_phase(index, LinkPhase::Ready);
         self.link_be_patient(index);
         self.hearing_start(index);

@@ -19,7 +19,7 @@ use world::Plan;
 
 /// Transitions that are looked at of each model, by depth.
 const TRANSITIONS: usize = 25_000;
-const TRANSITIONS_CI: usize = 100_000;
+const TRANSITIONS_CI: usize = 300_000;
 /// Random walks of each long plan, by depth, and actions of each.
 const WALKS: u64 = 300;
 const WALKS_CI: u64 = 3_000;

@@ -33,7 +33,7 @@ impl Stall<'_> {
         let (theirs, tag) = (&said.status, request.tag as i32);
         match self.class() {
             Class::DeadRail if ours.up == 0 => {
-                write!(f, "no rail lives that could carry it; each is tried again")
+                write!(f, "no rail lives that could carry it")
             }
             Class::DeadRail => self.because_dead_rail(f),
             Class::StoppedPeer => {
