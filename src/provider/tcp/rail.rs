@@ -266,10 +266,12 @@ impl<'m> Tcp<'m> {
     }
 
     /// Whether something that was posted to a living peer has not reached its host yet: it is
-    /// staged here, or the kernel has it and no acknowledgement. *Cost*: a system call per stream.
+    /// staged here, or the kernel has it and no acknowledgement. Of one of several ways to it, also
+    /// while its end is to be reported. *Cost*: a system call per stream.
     pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
         match self.peers.get(peer.as_usize()) {
             Some(record) if record.takes_ops() => {}
+            Some(record) if record.is_lane && record.state == State::Ending => return true,
             Some(_) | None => return false,
         }
         self.streams_of(peer.as_usize()).map(|index| &self.streams[index]).any(|stream| {

@@ -317,3 +317,23 @@ fn every_stream_is_read_when_others_have_closed() {
         assert_eq!(came, left, "{turns} turns, {closed:?} closed");
     }
 }
+
+/// A close that asked between the two took the connection away although another lane could have
+/// carried what this one lost.
+#[test]
+fn lane_is_undelivered_from_its_break_until_that_is_reported() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let breaker = memory.sockets[0][0].try_clone().unwrap();
+    let [mut a, _b] = memory.open();
+    a.peer_is_lane(PEER);
+    assert!(!a.is_undelivered(PEER));
+    breaker.shutdown(Shutdown::Both).unwrap();
+    let mut one = [Completion::PeerDown { peer: PEER, cause: DownCause::Died }];
+    let mut polls = 0;
+    while a.poll(&mut one, Bytes::kib(64), Instant(polls)) == 0 {
+        assert!(a.is_undelivered(PEER), "poll {polls}");
+        polls += 1;
+    }
+    assert!(polls > 0 && matches!(one[0], Completion::PeerDown { .. }));
+    assert!(!a.is_undelivered(PEER));
+}
