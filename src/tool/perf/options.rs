@@ -111,7 +111,7 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             name: "--rails",
             value: "N",
             help: "TCP rails of each connection, 1 to 8 (default: one for each common\n\
-                   subnet, 2 at most); with --chaos 2 to 4 (default 2)",
+                   subnet, 2 at most); with --chaos 2 to 8 (default 2)",
         },
         Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
         Flag { name: "--json", value: "", help: "one JSON object per line" },

@@ -19,6 +19,7 @@ use crate::provider::random::Random;
 use crate::tool::arguments::Given;
 use crate::tool::table::Table;
 use crate::tool::{Failure, write_out};
+use crate::wire::RAILS_MAX;
 use rails::{Blow, BorrowError, Rail};
 use std::format;
 use std::string::{String, ToString};
@@ -93,7 +94,7 @@ pub fn run(given: &Given) -> Result<i32, Failure> {
     if !given.operands.is_empty() {
         return Err("with --chaos there is nothing else to measure".into());
     }
-    let rails = given.number("--rails", 2, 4)?.unwrap_or(2) as u8;
+    let rails = given.number("--rails", 2, RAILS_MAX as u64)?.unwrap_or(2) as u8;
     let seconds = given.seconds("--seconds")?.unwrap_or(SECONDS);
     if seconds > SECONDS_MAX {
         return Err(super::refused("--seconds", &format!("at most {SECONDS_MAX} with --chaos")));
