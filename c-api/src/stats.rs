@@ -140,7 +140,7 @@ pub struct xtie_rail_stats {
     pub joins: u64,
     /// Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     pub speed: u64,
-    /// Where its first socket begins, "10.77.1.2:40112" or "[fd00::2]:40112", or did when it was up
+    /// Where its first socket begins, `10.77.1.2:40112` or `[fd00::2]:40112`, or did when it was up
     /// last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
     pub local: [c_char; XTIE_ADDRESS_BYTES],
     /// Where that socket ends, likewise.
