@@ -220,8 +220,10 @@ pub unsafe extern "C" fn xtie_connection_rail(
 /// writes the buffers of its requests any more. Those that were outstanding have ended with
 /// XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
 /// end with XTIE_ERR_PEER_CLOSED. Messages whose requests have ended still reach the host of a
-/// living peer, others are lost. That the peer's program has one is known by a message of its own
-/// alone.
+/// living peer, others are lost. What a dead rail has lost of them goes over another first, for
+/// which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for that, and says in
+/// a warning that it has given up. That the peer's program has a message is known by a message of
+/// its own alone.
 ///
 /// connection: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages

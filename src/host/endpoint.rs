@@ -12,7 +12,7 @@ use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
-use super::stall::Stalls;
+use super::stall::{PEER_BYTES_MAX, Stalls};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
@@ -35,12 +35,16 @@ const POLL_BUDGET: Bytes = Bytes::kib(256);
 /// Calls of progress that closing an endpoint grants each connection to be fenced.
 const CLOSE_STEPS: usize = 10_000;
 
+/// A time that is past.
+const LINGERED: u32 = 1;
+
 /// What the side band has told of a connection. The data thread takes the connection into use when
 /// its user does, because until then the side band may close it without a word.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Known {
     pub(super) generation: u32,
-    /// When closing gives up on messages that wait for room, in ms since open; 0: not closing.
+    /// When closing gives up on messages that are on their way, in ms since open; 0: not closing;
+    /// [`LINGERED`]: it has.
     linger_until_ms: u32,
     pub(super) in_use: bool,
     pub(super) gone: Option<DownCause>,
@@ -387,7 +391,12 @@ impl Endpoint {
         if *until_ms == 0 {
             *until_ms = now_ms.saturating_add(1 + (self.linger.0 / 1_000_000) as u32);
         }
-        now_ms < *until_ms
+        let waits = now_ms < *until_ms;
+        if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED {
+            let mut name = [0; PEER_BYTES_MAX];
+            news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
+        }
+        waits
     }
 
     fn is_undelivered(&self, index: u32) -> bool {

@@ -142,7 +142,7 @@ impl fmt::Display for Loss {
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }
         match self.others {
-            0 => f.write_str("; no other is in use, it is connected again"),
+            0 => f.write_str("; no other is in use"),
             1 => f.write_str("; 1 other goes on, it is connected again"),
             others => write!(f, "; {others} others go on, it is connected again"),
         }
@@ -288,6 +288,18 @@ pub(super) fn opened(device: DeviceKind, rails: Rails, addresses: &AddressList, 
     let own = Own { rails, addresses };
     let name = device.name();
     say_heard(Level::Info, format_args!("endpoint opened on {name}, host {node_id:016x}: {own}"));
+}
+
+/// A connection was closed although messages of requests that have ended were still on their way.
+pub(super) fn closed_on_messages(peer: &str, waited: Span) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "the connection with {peer} was closed on messages that had not reached it after {} \
+             ms, and may be lost: their requests had ended",
+            waited.0 / 1_000_000
+        ),
+    );
 }
 
 /// An endpoint was closed.
