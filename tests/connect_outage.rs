@@ -297,6 +297,49 @@ fn a_link_whose_socket_ends_comes_back_and_the_lanes_go_on() {
     }
 }
 
+/// Bytes of somebody else in it ended connections with two lanes that carried; and again and again
+/// they are a broken protocol.
+#[test]
+fn a_link_with_garbage_in_it_is_made_anew_once_in_a_while() {
+    let _alone = alone();
+    for side in 0..2 {
+        let subnet = 23 + side as u8;
+        let mut both = Pair::new(&at(subnet, 2), &at(subnet, 2));
+        let one = both.joined(1, 1);
+        let mut known: Vec<i32> = vec![one.1, one.2];
+        known.extend(both.a.established(both.here).unwrap().streams);
+        known.extend(both.b.established(both.there).unwrap().streams);
+        let ends = || {
+            let all = [1, 2].into_iter().flat_map(|n| sockets(ip(subnet, n)));
+            let ends: Vec<i32> = all.filter(|fd| !known.contains(fd) && !listens(*fd)).collect();
+            (ends.len() == 2).then_some(ends)
+        };
+        let garbage = |socket: i32| {
+            // SAFETY: readable bytes.
+            assert_eq!(unsafe { libc::send(socket, [0xffu8; 64].as_ptr().cast(), 64, 0) }, 64);
+        };
+        garbage(until("both ends of the link", ends)[side]);
+        both.back(1);
+        carry(one.1, one.2);
+        assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+        garbage(until("both ends of the next one", ends)[side]);
+        // who reads it ends, and takes the lanes along: the other sees that
+        let Pair { mut a, mut b, here, there, .. } = both;
+        let first = until("the first end", || {
+            a.gone(here).map(|_| true).or_else(|| b.gone(there).map(|_| false))
+        });
+        if first {
+            a.band.connection_close(here).unwrap();
+            until("the end there", || b.gone(there));
+            b.band.connection_close(there).unwrap();
+        } else {
+            b.band.connection_close(there).unwrap();
+            until("the end here", || a.gone(here));
+            a.band.connection_close(here).unwrap();
+        }
+    }
+}
+
 /// As when a firewall forgets all that it knew: nobody died.
 #[test]
 fn a_link_that_is_reset_with_all_its_lanes_comes_back_and_so_do_they() {

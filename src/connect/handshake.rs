@@ -229,7 +229,9 @@ impl<M: LinkMemory> Control<M> {
             self.missed(index, Miss::Code(libc::EPROTO));
             return;
         }
-        self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
+        if !self.link_damaged(index) {
+            self.link_down(index, DownCause::Failed, ConnectError::Protocol(peer));
+        }
     }
 
     /// `LinkHello` has come.

@@ -31,6 +31,7 @@ use super::lanes::LaneState;
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::resume::Redial;
+use super::stream::shutdown;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use core::net::SocketAddr;
@@ -109,6 +110,24 @@ impl<M: LinkMemory> Control<M> {
             let peer = self.links[index as usize].peer;
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
+    }
+
+    /// What came over a link is no frame: its socket is of no use any more, to the peer either,
+    /// and is made anew. `false`: nothing needs it, or it happened a moment ago.
+    pub fn link_damaged(&mut self, index: u32) -> bool {
+        let now = self.now();
+        let link = &mut self.links[index as usize];
+        let again = link.outage.since != Instant(0) && now.since(link.outage.since) < LIMIT;
+        if again || !self.has_kept(index) {
+            return false;
+        }
+        let link = &mut self.links[index as usize];
+        link.ending = Some(Ending::Broken(libc::EPROTO));
+        if let Some(Channel::Stream(socket)) = &link.socket {
+            shutdown(socket.as_fd());
+        }
+        self.link_lost(index, Some(FIRST_LOOK));
+        true
     }
 
     /// Whether a link has connections that outlive its path.
