@@ -12,7 +12,6 @@ use black_hole::black_hole;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Options, RailView};
-use crosstie::transport::rail::LaneState;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
@@ -347,30 +346,6 @@ fn close_while_a_rail_dies_is_a_close() {
         assert_eq!(error, RequestError::PeerClosed, "round {round}");
         pair.a.disconnect(pair.to_b);
     }
-}
-
-/// Both sides lose their rails, and who notices first closes: that was a close in good order to the
-/// other.
-#[test]
-fn loss_of_all_rails_is_no_close_to_who_hears_of_one_first() {
-    let mut pair = Pair::alike(2);
-    let into = Memory::new(&pair.a, Place::Private, 64);
-    let receive = pair.a.irecv(pair.to_b, &[into.incoming(0, 64, 1)]).unwrap();
-    (0..2).for_each(|lane| pair.kill(0, lane, Blow::Reset));
-    let watch = Watch::start();
-    while [0, 1].iter().any(|lane| pair.views(*lane)[0].state == LaneState::Up) {
-        pair.progress();
-        watch.look("the loss");
-    }
-    while pair.b.connection_close(pair.to_a) == Closing::Again {
-        pair.b.progress();
-        watch.look("closing");
-    }
-    let Pair { a, b, .. } = &mut pair;
-    let error = wait_both(a, b, receive).result.unwrap_err();
-    assert!(matches!(error, RequestError::RailsLost(_)), "{error:?}");
-    into.release(&pair.a);
-    pair.a.disconnect(pair.to_b);
 }
 
 /// The sends had ended, since their bytes are held here, and the close took these away before the

@@ -448,10 +448,6 @@ impl<P: Provider> Endpoint<'_, P> {
         let index = connection.as_usize();
         self.connections[index].peer_down = true;
         let error = match cause {
-            // it has lost its rails as we have ours
-            DownCause::Closed if self.is_stranded(index) => {
-                RequestError::RailsLost(self.lane(index, self.connections[index].control).code)
-            }
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
@@ -459,13 +455,6 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
-    }
-
-    /// Whether every lane has failed, and the peer has closed none in good order.
-    fn is_stranded(&self, index: usize) -> bool {
-        let c = &self.connections[index];
-        let count = c.lane_count;
-        c.stranded_at.is_some() && (0..count).all(|lane| !self.lane(index, lane).closed)
     }
 
     /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
