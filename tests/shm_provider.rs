@@ -274,6 +274,35 @@ fn reads_go_directly_through_the_kernel_and_through_the_ring() {
     let limits = Limits { send_ring_bytes: 4096, send_payload_max: 512, ..whole.limits };
     let small = PairConfig { heaps: false, sizes, limits, ..whole };
     assert_eq!(read_through(small, false), ring);
+    let sizes = RingSizes { write_bytes: 256 << 10, ..whole.sizes };
+    assert_eq!(read_through(PairConfig { sizes, ..whole }, false), ring);
+    assert_eq!(read_through(PairConfig { sizes, ..whole }, true), [true, false, false]);
+}
+
+/// The kernel's own page that processes read the time from: like those of a GPU's driver, it is
+/// none that the kernel lends to other processes.
+fn page_of_a_device() -> &'static mut [u8] {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vvar]")).expect("[vvar]");
+    let start = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    // SAFETY: mapped as long as the process lives; the test only reads it.
+    unsafe { core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(start), 4096) }
+}
+
+#[test]
+fn memory_that_the_kernel_does_not_lend_goes_through_the_ring() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let [mut a, mut b] = memory.open();
+    let source = page_of_a_device();
+    let key = register(&b, source);
+    let mut target = vec![0u8; source.len()];
+    let local = register(&a, &mut target);
+    post_read(&mut a, 1, span_of(&mut target, local), remote(source, key));
+    let [from_a, _] = settle(&mut a, &mut b);
+    assert_eq!(results(&from_a), [(1, Ok(()))]);
+    assert_eq!(a.pulled(PEER).unwrap().ring_bytes, source.len() as u64);
+    assert_eq!(b.domain().deregister(key), Ok(()));
+    assert_eq!(a.peer_close(PEER), Ok(()));
 }
 
 #[test]

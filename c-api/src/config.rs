@@ -67,7 +67,9 @@ pub struct xtie_endpoint_config {
     /// 4096 to 131072; default 65536.
     pub send_ring_bytes: u32,
     /// Shared memory in bytes for control and for transfers in two copies, of each connection and
-    /// direction: a power of two from 4096 to 16777216; default 32768.
+    /// direction: a power of two from 4096 to 16777216; default 32768. From 262144 on ordinary
+    /// memory is always copied through it, which is faster than the kernel's one copy, but takes
+    /// place only while its owner calls the library.
     pub write_ring_bytes: u32,
     /// Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
     /// allocated. Default 64 GiB.

@@ -46,7 +46,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_WRITE_RING_BYTES",
         default: "32768",
         unit: "bytes, a power of two",
-        effect: "shared memory for control and two-copy transfers, per connection and direction",
+        effect: "shared memory for control and two-copy transfers, per connection and direction; \
+            from 262144 on they take the place of kernel copies",
     },
     Setting {
         name: "CROSSTIE_HEAP_BYTES",

@@ -137,7 +137,7 @@ pub(super) struct Peer {
     pub(super) our_places: *mut u8,
     pub(super) their_places: *mut u8,
     pub(super) doorbell: i32,
-    /// 0 where the kernel does not let us.
+    /// 0 where the kernel does not let us, or is not asked.
     pub(super) kernel_pid: i32,
     pub(super) board: PeerBoard,
     /// Accepted and not yet reported.
@@ -165,6 +165,9 @@ unsafe impl Zeroable for Peer {}
 /// A part of a transfer: 4 KiB to 16 KiB stream alike through a shared second-level cache; this
 /// one keeps a poll's indivisible part near a microsecond.
 pub(super) const CHUNK_BYTES_MAX: u32 = 8192;
+/// Write rings from here on are not waited for: the peer copies in while we copy out, and both
+/// together are faster than the kernel, which copies page by page.
+const PIPELINE_BYTES_MIN: u32 = 256 << 10;
 
 impl Peer {
     /// A peer that is not open.
@@ -201,7 +204,8 @@ impl Peer {
         (self.our_flags, self.their_flags) = (at(flags_at(ours)), at(flags_at(theirs)));
         (self.our_places, self.their_places) = (our_places, their_places);
         self.doorbell = setup.doorbell.unwrap_or(-1);
-        self.kernel_pid = setup.kernel_copy_pid.unwrap_or(0);
+        let kernel = setup.kernel_copy_pid.filter(|_| sizes.write_bytes < PIPELINE_BYTES_MIN);
+        self.kernel_pid = kernel.unwrap_or(0);
         self.use_fence = setup.use_fence_for_doorbell;
         (self.index, self.state) = (index, State::Open);
     }

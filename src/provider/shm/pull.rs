@@ -1,7 +1,8 @@
 //! Reads: our own copies out of the peer's memory, one of three ways.
 //!
 //! - *direct*: the memory lies in the peer's shared heap, which is mapped here: one copy.
-//! - *kernel*: it does not, but the kernel lets us read the process: one copy.
+//! - *kernel*: it does not, but the kernel lets us read the process: one copy. Not where the ring
+//!   is long enough for two copies to be made at once, which is faster.
 //! - *ring*: it does neither: the peer copies parts into its write ring and we copy them out.
 //!
 //! The first two take place without the peer, so its word is asked for afterwards: if it left, or
@@ -157,6 +158,11 @@ impl Peer {
                 Step::Wait
             }
             libc::EINTR | libc::EAGAIN => Step::Wait,
+            // pages that the kernel does not lend, a device's for one: the peer reads them itself
+            libc::EFAULT => {
+                work.ops.get(index).way = Way::Ring;
+                Step::Next
+            }
             code => {
                 self.end_first(work, Outcome::Fabric, code);
                 Step::Next

@@ -24,6 +24,10 @@ const PLACES: usize = 32;
 /// connection, and the user's.
 const REGIONS_MAX: u32 = 4096;
 
+/// NCCL's buffers are not ours, so that all goes through the rings in two copies: as much as both
+/// sides can copy at once without waiting for each other, and as a second-level cache holds.
+const WRITE_RING_BYTES: u32 = 1 << 20;
+
 /// A rail for each interface, in steps that endpoints come in; one to spare where there is one.
 fn rails(device: &Device) -> u32 {
     let members = device.members.count() as u32;
@@ -39,6 +43,7 @@ fn options(device: &Device) -> Options {
             regions_max: REGIONS_MAX,
             rails_max: rails(device),
         },
+        write_ring_bytes: WRITE_RING_BYTES,
         heap_bytes: Bytes::ZERO,
         interfaces: device.interfaces,
         family: family(),
