@@ -86,6 +86,9 @@ macro_rules! pool_hands_each_index_to_one_thread {
 /// One thread uses a range that another takes out, and then does with the memory what it likes.
 macro_rules! range_in_use_stays {
     ($regions:ident, $pool:path, $handle:ty, $hold:expr) => {
+        range_in_use_stays!($regions, $pool, $handle, $hold, Data);
+    };
+    ($regions:ident, $pool:path, $handle:ty, $hold:expr, $counter:ident) => {
         loom::model(|| {
             let free = <$pool>::new(leak(AtomicU64::new(0)), leak([AtomicU32::new(0)]));
             let slots = leak([$regions::RegionSlot::default()]);
@@ -103,7 +106,7 @@ macro_rules! range_in_use_stays {
             if hold(&table, handle) {
                 // SAFETY: the range stays while it is pinned; loom checks that.
                 unsafe { memory.write(1) };
-                table.pin(handle.index, -1);
+                table.pin_as($regions::Counter::$counter, handle.index, -1);
             }
             remover.join().unwrap();
             // whichever came first, the counts are even
@@ -120,6 +123,18 @@ fn range_in_use_is_not_taken_out() {
     range_in_use_stays!(regions, Pool<'_>, Handle, |table, handle| {
         table.hold(handle, 64, 8).is_some()
     });
+}
+
+#[test]
+fn range_in_use_beside_the_data_thread_is_not_taken_out() {
+    use crosstie::base::regions;
+    range_in_use_stays!(
+        regions,
+        Pool<'_>,
+        Handle,
+        |table, handle| table.hold_as(regions::Counter::Beside, handle, 64, 8).is_some(),
+        Beside
+    );
 }
 
 #[test]
@@ -147,6 +162,19 @@ mod no_fence {
     }
     #[path = "../src/base/regions.rs"]
     pub mod regions;
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn range_beside_without_fences_is_found() {
+    use no_fence::regions;
+    range_in_use_stays!(
+        regions,
+        Pool<'_>,
+        Handle,
+        |table, handle| table.hold_as(regions::Counter::Beside, handle, 64, 8).is_some(),
+        Beside
+    );
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub struct RegionSlot {
     generation: AtomicU32,
     /// Outstanding operations that use the range; written by the data thread alone.
     pins: AtomicU32,
+    /// The same of threads beside it, of which there may be several.
+    beside: AtomicU32,
     start: AtomicU64,
     length: AtomicU64,
     tag: AtomicU64,
@@ -46,6 +48,37 @@ impl RegionSlot {
         let pins = &self.pins;
         pins.store(pins.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Release);
     }
+
+    /// [`RegionSlot::pin`] for a thread beside the data thread.
+    #[inline]
+    pub fn pin_beside(&self, change: i32) {
+        // release: the use of the range before it, for whoever removes the range
+        self.beside.fetch_add(change as u32, Ordering::Release);
+    }
+
+    /// Either of them.
+    #[inline(always)]
+    fn count(&self, counter: Counter, change: i32) {
+        match counter {
+            Counter::Data => self.pin(change),
+            Counter::Beside => self.pin_beside(change),
+        }
+    }
+
+    /// Whether an operation uses the range.
+    fn is_pinned(&self) -> bool {
+        // acquire: pairs with the end of the last use
+        self.pins.load(Ordering::Acquire) != 0 || self.beside.load(Ordering::Acquire) != 0
+    }
+}
+
+/// Who counts an operation on a range.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Counter {
+    /// The data thread, of which there is one: two plain accesses.
+    Data,
+    /// Any other thread: one atomic operation.
+    Beside,
 }
 
 /// Why a range could not be taken out.
@@ -130,13 +163,26 @@ impl<'m> RegionTable<'m> {
     /// it stays, or it was gone. Data thread only. *Cost*: a fence.
     #[inline]
     pub fn hold(&self, handle: Handle, start: u64, length: u64) -> Option<&'m RegionSlot> {
+        self.hold_as(Counter::Data, handle, start, length)
+    }
+
+    /// [`RegionTable::hold`] by the data thread or another; what it counts in, the same counter
+    /// counts out.
+    #[inline(always)]
+    pub fn hold_as(
+        &self,
+        counter: Counter,
+        handle: Handle,
+        start: u64,
+        length: u64,
+    ) -> Option<&'m RegionSlot> {
         let slot = self.holding(handle, start, length)?;
-        slot.pin(1);
+        slot.count(counter, 1);
         // [hold] either we see that the range has gone, or `remove` sees the pin; with [fields],
         // what `holding` has read was of one range
         fence(Ordering::SeqCst);
         if slot.generation.load(Ordering::Relaxed) != handle.generation {
-            slot.pin(-1);
+            slot.count(counter, -1);
             return None;
         }
         Some(slot)
@@ -163,15 +209,21 @@ impl<'m> RegionTable<'m> {
     /// [`RegionSlot::pin`] by number.
     #[inline]
     pub fn pin(&self, index: u32, change: i32) {
-        self.slots[index as usize].pin(change);
+        self.pin_as(Counter::Data, index, change);
+    }
+
+    /// The same by the data thread or another.
+    #[inline(always)]
+    pub fn pin_as(&self, counter: Counter, index: u32, change: i32) {
+        self.slots[index as usize].count(counter, change);
     }
 
     /// Whether a range is in and no operation uses it.
     pub fn idle(&self, handle: Handle) -> Result<(), RemoveError> {
         self.get(handle).ok_or(RemoveError::Stale)?;
-        match self.slots[handle.index as usize].pins.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ => Err(RemoveError::Busy),
+        match self.slots[handle.index as usize].is_pinned() {
+            false => Ok(()),
+            true => Err(RemoveError::Busy),
         }
     }
 
@@ -186,8 +238,7 @@ impl<'m> RegionTable<'m> {
             .map_err(|_| RemoveError::Stale)?;
         // pairs with [hold]
         fence(Ordering::SeqCst);
-        // acquire: pairs with the end of the last use
-        if slot.pins.load(Ordering::Acquire) != 0 {
+        if slot.is_pinned() {
             // nobody else changes it: the handle is stale, and the slot is not free
             slot.generation.store(handle.generation, Ordering::Release);
             return Err(RemoveError::Busy);

@@ -2,7 +2,7 @@
 
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
-use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::regions::{Counter, Range, RegionSlot, RegionTable, RemoveError};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
@@ -13,6 +13,7 @@ use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, Regist
 #[derive(Copy, Clone, Debug)]
 pub struct HostDomain<'m> {
     table: RegionTable<'m>,
+    counter: Counter,
 }
 
 impl<'m> HostDomain<'m> {
@@ -28,13 +29,18 @@ impl<'m> HostDomain<'m> {
         let slots = carver.slice::<RegionSlot>(max as usize)?;
         let next = carver.slice::<AtomicU32>(max as usize)?;
         let head = carver.value::<AtomicU64>()?;
-        Ok(HostDomain { table: RegionTable::new(slots, Pool::new(head, next)) })
+        Ok(HostDomain::over(RegionTable::new(slots, Pool::new(head, next))))
     }
 
     /// A domain over a table that another rail of this process shares, so that one key names a
     /// region on both.
     pub const fn over(table: RegionTable<'m>) -> HostDomain<'m> {
-        HostDomain { table }
+        HostDomain { table, counter: Counter::Data }
+    }
+
+    /// The same domain for a thread beside the data thread: what it holds is counted apart.
+    pub const fn beside(self) -> HostDomain<'m> {
+        HostDomain { counter: Counter::Beside, ..self }
     }
 
     /// The table index of the region that holds the range, if `key` names one that does.
@@ -49,12 +55,12 @@ impl<'m> HostDomain<'m> {
     #[inline]
     pub fn hold(&self, key: RailKey, address: u64, length: u64) -> Option<u32> {
         let handle = Handle::unpack(key.0);
-        self.table.hold(handle, address, length).map(|_| handle.index)
+        self.table.hold_as(self.counter, handle, address, length).map(|_| handle.index)
     }
 
     /// Counts an op that uses the region in (`+1`) or out (`-1`); see [`RegionTable::pin`].
     pub fn pin(&self, index: u32, change: i32) {
-        self.table.pin(index, change);
+        self.table.pin_as(self.counter, index, change);
     }
 }
 

@@ -77,7 +77,8 @@ impl<'m> Mixed<'m> {
     /// *Panics* when the limits contradict each other.
     ///
     /// # Safety
-    /// - as [`Shm::open`]: the heap's first bytes are its board's, and it outlives the rail.
+    /// - as [`Shm::open`]: the heap's first bytes are its board's, and it outlives the rail;
+    /// - with copy threads the carver's memory stays valid until the rail was dropped.
     pub unsafe fn open(
         carver: &mut Carver<'m>,
         limits: &Limits,
@@ -96,7 +97,9 @@ impl<'m> Mixed<'m> {
             // rail is gone (order of the fields), and nobody else knows it.
             let mut carver = unsafe { Carver::over_zeroed(records.start(), length) };
             let domain = HostDomain::over(shm.domain().table());
-            rail = Some(Tcp::open(&mut carver, &tcp_limits, domain, settings)?);
+            // SAFETY: the table is that of `shm`, whose memory stays valid until the rail is gone
+            // (this function's contract).
+            rail = Some(unsafe { Tcp::open(&mut carver, &tcp_limits, domain, settings) }?);
             reserve = Some(records);
         }
         let caps = match &rail {

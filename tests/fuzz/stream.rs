@@ -50,7 +50,8 @@ pub fn stream(data: &[u8]) {
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 2).expect("room");
     let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
-    let mut own = Tcp::open(&mut carver, &LIMITS, domain, settings).expect("a rail");
+    // SAFETY: no threads.
+    let mut own = unsafe { Tcp::open(&mut carver, &LIMITS, domain, settings) }.expect("a rail");
     own.peer_open(PEER, &[near.as_raw_fd()]).expect("a fresh peer");
     let mut memory = [0x5a_u8; OWN_BYTES + 2 * BESIDE];
     let start = memory.as_mut_ptr().expose_provenance() as u64 + BESIDE as u64;

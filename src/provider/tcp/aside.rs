@@ -1,17 +1,14 @@
-//! Both ends of what the data thread leaves to copy threads: handing over, hearing, and the
-//! asking for regions on a thread's own rail.
+//! What the data thread leaves to copy threads: handing over, and hearing.
 
 use super::ops::{Entry, List, Outcome};
 use super::peer::State;
-use super::rail::{Events, NONE, Tcp, Up};
-use super::stream::To;
+use super::rail::{Events, Tcp};
 use super::threads::{self, Command, Event, THREADS_MAX};
 use super::{PeerOpenError, STREAMS_MAX};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    Completion, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RailKey, RemoteSpan,
+    Completion, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RemoteSpan,
 };
-use crate::provider::fifo::Fifo;
 use crate::wire::stream::UNANSWERED_MAX;
 
 /// What a peer's record says of the copy threads, one bit or place for each. Zeroed: nothing.
@@ -36,16 +33,6 @@ pub struct Aside {
 
 const _: () = assert!(UNANSWERED_MAX < u8::MAX as u32);
 
-/// What makes a rail that of a copy thread.
-#[derive(Debug)]
-pub(super) struct Bulk<'m> {
-    ups: Fifo<'m, Up>,
-    /// Streams that wait for an answer.
-    asking: u32,
-    serial: u32,
-}
-
-/// The data thread's side.
 impl Tcp<'_> {
     /// Whether long writes are left to threads.
     #[inline]
@@ -205,11 +192,6 @@ impl Tcp<'_> {
                 aside.closing &= !(1 << helper);
                 self.peers_open -= u32::from(aside.closing == 0);
             }
-            Event::Up(Up::Release { region }) => self.domain.pin(region, -1),
-            Event::Up(Up::Ask { stream, serial, key, address, length }) => {
-                let region = self.domain.hold(RailKey(key), address, length).unwrap_or(NONE);
-                self.tell(helper, Command::Granted { stream, serial, region });
-            }
         }
     }
 
@@ -247,70 +229,6 @@ impl Tcp<'_> {
         self.helpers.iter_mut().flatten().for_each(|helper| helper.disarm());
         if let Some(wake) = &self.wake {
             wake.drain();
-        }
-    }
-}
-
-/// A copy thread's side.
-impl<'m> Tcp<'m> {
-    /// Makes the rail that of a copy thread: it moves long writes alone, and asks for regions.
-    pub(super) fn set_bulk(&mut self, ups: &'m mut [Up]) {
-        self.bulk = Some(Bulk { ups: Fifo::new(ups), asking: 0, serial: 0 });
-    }
-
-    /// What the data thread is to be told.
-    pub(super) fn take_up(&mut self) -> Option<Up> {
-        self.bulk.as_mut()?.ups.pop()
-    }
-
-    /// Whether a stream waits for the data thread.
-    pub(super) fn is_asking(&self) -> bool {
-        self.bulk.as_ref().is_some_and(|bulk| bulk.asking > 0)
-    }
-
-    /// Asks for the region of a payload that is about to come. `false`: this rail looks itself.
-    pub(super) fn ask(&mut self, index: usize) -> bool {
-        let Some(bulk) = &mut self.bulk else { return false };
-        let payload = &mut self.streams[index].payload;
-        let (key, address, length) = (payload.key, payload.address, payload.left);
-        if length == 0 {
-            return true; // no bytes lie in no region
-        }
-        bulk.serial = bulk.serial.wrapping_add(1);
-        bulk.asking += 1;
-        payload.to = To::Asking;
-        payload.slot = bulk.serial;
-        let (stream, serial) = (index as u32, bulk.serial);
-        bulk.ups.push(Up::Ask { stream, serial, key, address, length });
-        true
-    }
-
-    /// The answer: a pinned region, or [`NONE`].
-    pub(super) fn granted(&mut self, index: usize, serial: u32, region: u32) {
-        let Some(bulk) = &mut self.bulk else { return };
-        let payload = &mut self.streams[index].payload;
-        if payload.to != To::Asking || payload.slot != serial {
-            if region != NONE {
-                bulk.ups.push(Up::Release { region });
-            }
-            return;
-        }
-        bulk.asking -= 1;
-        payload.to = if region == NONE { To::Drop } else { To::Region };
-        payload.slot = region.wrapping_add(1);
-    }
-
-    /// A payload has ended, whole or not: gives its region back.
-    pub(super) fn give_back(&mut self, to: To, slot: u32) {
-        let Some(bulk) = &mut self.bulk else { return };
-        match to {
-            To::Asking => bulk.asking -= 1,
-            To::Region | To::Drop => {
-                if let Some(region) = slot.checked_sub(1) {
-                    bulk.ups.push(Up::Release { region });
-                }
-            }
-            To::Nowhere | To::Cell | To::Read => {}
         }
     }
 }

@@ -79,7 +79,8 @@ impl PairMemory {
         self.blocks.each_mut().map(|block| {
             let mut carver = block.0.carver();
             let domain = HostDomain::carve(&mut carver, config.regions_max).expect("room");
-            let rail = Tcp::open(&mut carver, &config.limits, domain, config.settings);
+            // SAFETY: the block, where the domain lies, outlives the rail, which is not forgotten.
+            let rail = unsafe { Tcp::open(&mut carver, &config.limits, domain, config.settings) };
             assert_eq!(carver.left(), 0, "`bytes` says what is carved");
             let mut rail = rail.expect("the block is as long as `bytes` says");
             let streams = sockets.next().expect("a set for each side");

@@ -168,7 +168,7 @@ impl Tcp<'_> {
     /// The stream that a write of so many bytes takes.
     fn write_stream(&self, peer: PeerIndex, length: u64) -> usize {
         let first = self.stream_index(peer, 0);
-        let beside = usize::from(self.bulk.is_none());
+        let beside = usize::from(!self.is_bulk);
         let others = first + beside..first + self.peers[peer.as_usize()].streams as usize;
         if length < LONG_WRITE || others.is_empty() {
             return first;
@@ -179,7 +179,7 @@ impl Tcp<'_> {
     /// Pins a span's region: its number plus one, or 0 for a span of no bytes. `None`: it lies in
     /// no region.
     pub(super) fn pin(&self, span: LocalSpan) -> Option<u32> {
-        if span.length() == Bytes::ZERO || self.bulk.is_some() {
+        if span.length() == Bytes::ZERO || self.is_bulk {
             return Some(0); // or it is pinned already
         }
         let region = self.domain.hold(span.key(), span.address(), span.length().0)?;

@@ -73,8 +73,8 @@ impl Tcp<'_> {
         budget: &mut u64,
     ) -> bool {
         while *budget > 0 && events.has_room() && self.streams[index].is_open {
-            if self.scratch.owner != NONE || self.streams[index].payload.to == To::Asking {
-                return false; // the data thread is asked for a region first
+            if self.scratch.owner != NONE {
+                return false;
             }
             let read = self.read(index, budget);
             if matches!(read, Read::Whole | Read::Short) && self.parse(events) == Parsed::Full {
@@ -145,7 +145,7 @@ impl Tcp<'_> {
         let fd = self.streams[index].fd;
         let moved = if behind == 0 {
             // SAFETY: the payload's place is a cell of ours, or lies in a pinned region
-            // (`payload_pin`, the read's own pin, or the data thread's).
+            // (`payload_pin`, or the read's own pin).
             unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) }
         } else {
             // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
@@ -194,8 +194,8 @@ impl Tcp<'_> {
     #[inline]
     fn payload_pin(&mut self, index: usize) -> Option<u32> {
         let payload = &mut self.streams[index].payload;
-        if payload.to != To::Region || self.bulk.is_some() {
-            return Some(NONE); // it is pinned already, or needs no pin
+        if payload.to != To::Region {
+            return Some(NONE); // it needs no pin
         }
         match self.domain.hold(RailKey(payload.key), payload.address, payload.left) {
             Some(region) => Some(region),
@@ -220,8 +220,6 @@ impl Tcp<'_> {
             let step = match self.streams[index].payload.to {
                 To::Nowhere => self.parse_frame(index, events),
                 To::Cell | To::Region | To::Read | To::Drop => self.parse_payload(index, events),
-                To::Asking if self.scratch_left() > 0 => return Parsed::Full,
-                To::Asking => Ok(false),
             };
             match step {
                 Ok(true) => {}
@@ -282,7 +280,7 @@ impl Tcp<'_> {
             }
             return Ok(true);
         }
-        if self.bulk.is_none()
+        if !self.is_bulk
             && let Some(line) = stream::silent_write(bytes)
             && line.is_whole(bytes)
         {
@@ -313,7 +311,7 @@ impl Tcp<'_> {
         length: u32,
     ) -> Result<Option<(u32, Head)>, Garbage> {
         let (peer, n) = self.peer_of(index);
-        if n != 0 || self.bulk.is_some() || length > SEND_BYTES_MAX {
+        if n != 0 || self.is_bulk || length > SEND_BYTES_MAX {
             return Err(Garbage);
         }
         let mut head: Head = [0; SEND_HEAD_BYTES];
@@ -346,9 +344,6 @@ impl Tcp<'_> {
         match frame {
             StreamFrame::Send { .. } => unreachable!("a whole header is taken by `take_send`"),
             StreamFrame::Write { length, key, address, immediate, silent } => {
-                if self.bulk.is_some() {
-                    return self.take_bulk(index, frame);
-                }
                 let found = self.domain.find(RailKey(key), address, length.into());
                 let to = if found.is_some() || length == 0 { To::Region } else { To::Drop };
                 let has_immediate = immediate.is_some();
@@ -359,7 +354,7 @@ impl Tcp<'_> {
                 Ok(())
             }
             StreamFrame::Read { .. } | StreamFrame::ReadReply { .. } | StreamFrame::Add { .. }
-                if self.bulk.is_some() || self.peer_of(index).1 != 0 =>
+                if self.is_bulk || self.peer_of(index).1 != 0 =>
             {
                 Err(Garbage)
             }
@@ -409,20 +404,6 @@ impl Tcp<'_> {
         unsafe { touch::copy(from, address, length.into()) };
         self.domain.pin(region, -1);
         self.scratch_pass(length as usize);
-        Ok(())
-    }
-
-    /// A write on a copy thread's rail: the data thread knows the regions.
-    fn take_bulk(&mut self, index: usize, frame: StreamFrame) -> Result<(), Garbage> {
-        let StreamFrame::Write { length, key, address, immediate, silent } = frame else {
-            return Err(Garbage);
-        };
-        let has_immediate = immediate.is_some();
-        let immediate = immediate.unwrap_or(0);
-        let (left, slot, to) = (length.into(), 0, To::Region);
-        self.streams[index].payload =
-            Payload { address, left, key, slot, immediate, has_immediate, silent, to };
-        self.ask(index);
         Ok(())
     }
 
@@ -518,9 +499,8 @@ impl Tcp<'_> {
     fn finish_payload(&mut self, index: usize, events: &mut Events) -> Result<(), Garbage> {
         let payload = core::mem::take(&mut self.streams[index].payload);
         let (peer, _) = self.peer_of(index);
-        self.give_back(payload.to, payload.slot);
         match payload.to {
-            To::Nowhere | To::Asking => {}
+            To::Nowhere => {}
             To::Cell => {
                 let record = self.peers[peer].slot(&self.area, peer, payload.slot.into());
                 events.push(received(peer, payload.slot, record.head, record.length));

@@ -3,11 +3,10 @@
 extern crate std;
 
 use super::area::{Area, SCRATCH_AT};
-use super::aside::Bulk;
 use super::ops::{Entry, Ops};
 use super::peer::{Peer, State};
 use super::socket::{self, READY_MAX, Ready, Watch};
-use super::stream::Stream;
+use super::stream::{Payload, Stream};
 use super::threads::{Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
@@ -41,20 +40,6 @@ pub const RECORD_SIZES: [(&str, usize); 3] = [
     ("tcp stream", size_of::<Stream>()),
     ("tcp op", size_of::<Entry>()),
 ];
-
-/// What a copy thread's rail asks of the data thread, or gives back to it.
-#[derive(Copy, Clone, Debug)]
-pub(super) enum Up {
-    /// A write comes in: may its bytes go there?
-    Ask { stream: u32, serial: u32, key: u64, address: u64, length: u64 },
-    /// A region that was pinned for one is not needed any more.
-    Release { region: u32 },
-}
-
-/// How many of them may wait: a stream gives back, asks, and gives back what came too late.
-pub(super) const fn ups_max(limits: &Limits) -> usize {
-    (4 * limits.peers_max as usize * limits.streams as usize).next_power_of_two()
-}
 
 /// What was read last and not looked at yet.
 #[derive(Debug)]
@@ -126,8 +111,8 @@ pub struct Tcp<'m> {
     pub(super) starved: bool,
     /// Whether bytes have left since the last op that was refused.
     pub(super) drained: bool,
-    /// Set on a copy thread's rail.
-    pub(super) bulk: Option<Bulk<'m>>,
+    /// Whether it is that of a copy thread, which moves long writes alone.
+    pub(super) is_bulk: bool,
     /// Copy threads, the first so many.
     pub(super) helpers: [Option<Helper>; THREADS_MAX],
     /// Rung by copy threads while this one sleeps.
@@ -141,7 +126,11 @@ unsafe impl Send for Tcp<'_> {}
 
 impl<'m> Tcp<'m> {
     /// Cuts a rail out of `block`. `domain` may share its table with another rail.
-    pub fn open(
+    ///
+    /// # Safety
+    /// - with copy threads (`settings.threads`), the memory of `domain` stays valid until the rail
+    ///   was dropped, which ends them: not only as long as it is borrowed.
+    pub unsafe fn open(
         block: &mut Carver<'m>,
         limits: &Limits,
         domain: HostDomain<'m>,
@@ -162,7 +151,8 @@ impl<'m> Tcp<'m> {
         // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
         let start = unsafe { area.scratch().add(SCRATCH_AT) };
         let nothing = Ready { stream: NONE, readable: false, writable: false };
-        let (helpers, wake) = start_helpers(limits, &settings, &watch)?;
+        // SAFETY: this function's contract.
+        let (helpers, wake) = unsafe { start_helpers(limits, &settings, &watch, domain) }?;
         Ok(Tcp {
             domain,
             limits: *limits,
@@ -187,7 +177,7 @@ impl<'m> Tcp<'m> {
             moved: false,
             starved: false,
             drained: false,
-            bulk: None,
+            is_bulk: false,
             helpers,
             wake,
             armed: false,
@@ -360,10 +350,9 @@ impl<'m> Tcp<'m> {
             return;
         }
         stream.is_open = false;
-        let payload = core::mem::take(&mut stream.payload);
+        stream.payload = Payload::default();
         stream.carried = 0;
         self.watch.remove(stream.fd);
-        self.give_back(payload.to, payload.slot);
         let open = &mut self.open[..self.open_count];
         if let Some(at) = open.iter().position(|open| *open == index as u32) {
             open[at] = open[open.len() - 1];
@@ -395,10 +384,14 @@ impl<'m> Tcp<'m> {
 type Helpers = ([Option<Helper>; THREADS_MAX], Option<WakeFd>);
 
 /// Starts the copy threads, which end when they are dropped.
-fn start_helpers(
+///
+/// # Safety
+/// - as [`Tcp::open`].
+unsafe fn start_helpers(
     limits: &Limits,
     settings: &Settings,
     watch: &Watch,
+    domain: HostDomain<'_>,
 ) -> Result<Helpers, OpenError> {
     let mut helpers = [const { None }; THREADS_MAX];
     if settings.threads == 0 {
@@ -409,7 +402,8 @@ fn start_helpers(
     let fd = wake.fd().as_raw_fd();
     watch.add(fd, NONE).map_err(system)?;
     for slot in helpers.iter_mut().take(settings.threads as usize) {
-        *slot = Some(Helper::start(limits, settings, fd)?);
+        // SAFETY: this function's contract.
+        *slot = Some(unsafe { Helper::start(limits, settings, fd, domain) }?);
     }
     Ok((helpers, Some(wake)))
 }

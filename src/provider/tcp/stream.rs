@@ -23,8 +23,6 @@ pub enum To {
     Read = 3,
     /// Away: its key was bad.
     Drop = 4,
-    /// To a region that the data thread was asked for.
-    Asking = 5,
 }
 
 /// A payload that has come in part. Zeroed: none.
@@ -37,8 +35,7 @@ pub struct Payload {
     pub left: u64,
     /// Of a write: the region.
     pub key: u64,
-    /// Of a send: the slot. On a copy thread's rail, of a write: which asking it is, then the
-    /// region that is pinned for it, plus one.
+    /// Of a send: the slot.
     pub slot: u32,
     /// Of a write: reported in the end.
     pub immediate: u32,

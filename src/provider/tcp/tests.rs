@@ -150,7 +150,8 @@ fn armed_rail_wakes_for_each_of_many_peers() {
         let mut carver = block.carver();
         let domain = HostDomain::carve(&mut carver, 1).unwrap();
         let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
-        Tcp::open(&mut carver, &limits, domain, settings).unwrap()
+        // SAFETY: no threads.
+        unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap()
     });
     let sockets: Vec<_> = (0..PEERS).map(|_| connected(&PairConfig::default())).collect();
     for (peer, ends) in sockets.iter().enumerate() {
@@ -187,7 +188,8 @@ fn threads_without_streams_of_their_own_are_refused() {
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
     let limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
     let settings = Settings { threads: 1, thread_cpus: CpuSet::EMPTY };
-    let opened = Tcp::open(&mut carver, &limits, domain, settings);
+    // SAFETY: the block outlives what is opened.
+    let opened = unsafe { Tcp::open(&mut carver, &limits, domain, settings) };
     assert!(matches!(opened, Err(OpenError::Settings)));
 }
 
@@ -199,7 +201,8 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
     let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
-    let mut rail = Tcp::open(&mut carver, &limits, domain, settings).unwrap();
+    // SAFETY: no threads.
+    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap();
     let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
     for (peer, ends) in sockets.iter().enumerate() {
         rail.peer_open(PeerIndex(peer as u32), &[ends[0].as_raw_fd()]).unwrap();
@@ -238,7 +241,8 @@ fn stream_that_is_full_goes_on_when_others_close() {
         let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
         let mut carver = block.carver();
         let domain = HostDomain::carve(&mut carver, 16).unwrap();
-        let mut rail = Tcp::open(&mut carver, &limits, domain, config.settings).unwrap();
+        // SAFETY: no threads.
+        let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
         for (n, pair) in pairs.iter().enumerate() {
             rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
         }
@@ -273,7 +277,8 @@ fn every_stream_is_read_when_others_have_closed() {
         let [mut near, mut far] = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
             let domain = HostDomain::carve(&mut carver, 16).unwrap();
-            Tcp::open(&mut carver, &limits, domain, config.settings).unwrap()
+            // SAFETY: no threads.
+            unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap()
         });
         for (n, pair) in pairs.iter().enumerate() {
             near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();

@@ -1,13 +1,12 @@
 //! Copy threads: each drives some of the streams beside the first with a rail of its own, and is
 //! told and tells through two queues.
 //!
-//! A thread never looks at the table of regions, whose pins only the data thread counts. The data
-//! thread pins the source of a write before it hands it over; and for a write that comes in, the
-//! thread asks, waits until the data thread has pinned the target, and says when it is done with.
+//! The data thread pins the source of a write before it hands it over. The target of a write that
+//! comes in the thread pins itself, read by read, in the counter of those beside the data thread.
 
 extern crate std;
 
-use super::rail::{self, NONE, Tcp, Up};
+use super::rail::{self, Tcp};
 use super::{Limits, OpenError, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
@@ -50,8 +49,6 @@ pub(super) enum Command {
         target: RemoteSpan,
         immediate: Option<u32>,
     },
-    /// Answers [`Up::Ask`]: the pinned region, or [`NONE`].
-    Granted { stream: u32, serial: u32, region: u32 },
     /// The peer is gone.
     Fail { peer: PeerIndex },
     /// Stops moving anything of the peer's.
@@ -75,8 +72,6 @@ pub(super) enum Event {
     Fenced { peer: PeerIndex },
     /// The peer is forgotten.
     Closed { peer: PeerIndex },
-    /// Asks, or gives back.
-    Up(Up),
 }
 
 /// Words that the two threads share beside the queues.
@@ -115,29 +110,29 @@ impl core::fmt::Debug for Helper {
     }
 }
 
-/// Commands that wait at most: a write per op, a grant per stream, and per peer one of each other.
+/// Commands that wait at most: a write per op, and per peer one of each other.
 fn commands_max(limits: &Limits) -> usize {
-    let peers = limits.peers_max as usize;
-    (limits.ops_max as usize + peers * (limits.streams as usize + 4)).next_power_of_two()
+    (limits.ops_max as usize + limits.peers_max as usize * 4).next_power_of_two()
 }
 
 impl Helper {
     /// Starts a thread. `main_wake` is rung when the data thread sleeps and there is news.
-    pub fn start(
+    ///
+    /// # Safety
+    /// - the memory of `domain` stays valid until the helper was dropped.
+    pub unsafe fn start(
         limits: &Limits,
         settings: &Settings,
         main_wake: i32,
+        domain: HostDomain<'_>,
     ) -> Result<Helper, OpenError> {
         let system = |errno: Errno| OpenError::System(errno.0);
         let commands = commands_max(limits);
-        let asks = rail::ups_max(limits);
         let fds = limits.peers_max as usize * super::STREAMS_MAX;
         let length = bytes_for::<Shared>(1)
             + bytes_for::<Cell<Command>>(commands)
             + bytes_for::<Cell<Event>>(commands)
             + bytes_for::<i32>(fds)
-            + bytes_for::<Up>(asks)
-            + HostDomain::bytes(0)
             + rail::bytes(limits);
         let memory = Reserve::create(length).map_err(system)?;
         // SAFETY: fresh memory of that length, aligned to a page; it outlives the thread, which is
@@ -149,11 +144,12 @@ impl Helper {
         let queue = carver.filled_with(commands, || Cell::new(Event::Nothing))?;
         let (tells, consumer) = split(&shared.events, queue);
         let fds = carver.filled(fds, -1)?;
-        let ups = carver.filled(asks, Up::Release { region: NONE })?;
-        let domain = HostDomain::carve(&mut carver, 0)?;
+        // SAFETY: the thread is joined in `drop`, until when this function's contract holds.
+        let domain: HostDomain<'static> = unsafe { core::mem::transmute(domain.beside()) };
         let none = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
-        let mut rail = Tcp::open(&mut carver, limits, domain, none)?;
-        rail.set_bulk(ups);
+        // SAFETY: no threads.
+        let mut rail = unsafe { Tcp::open(&mut carver, limits, domain, none) }?;
+        rail.is_bulk = true;
         let wake = WakeFd::create().map_err(system)?;
         let wake_fd = wake.fd().as_raw_fd();
         let mut work = Work { rail, told, tells, shared, wake: wake_fd, main_wake, fds };
@@ -269,10 +265,6 @@ impl Work {
             }
             let count = self.rail.poll(&mut out, BUDGET, Instant(0));
             busy |= count > 0 || self.rail.take_moved();
-            while let Some(up) = self.rail.take_up() {
-                self.tell(Event::Up(up));
-                busy = true;
-            }
             for completion in &out[..count] {
                 self.report(completion);
             }
@@ -300,9 +292,6 @@ impl Work {
             Command::Write { op, peer, source, target, immediate } => {
                 let kind = OpKind::Write { source: Source::Span(source), target, immediate };
                 self.post(&Op { id: OpId(op.into()), peer, kind });
-            }
-            Command::Granted { stream, serial, region } => {
-                self.rail.granted(stream as usize, serial, region);
             }
             Command::Fail { peer } => self.rail.peer_fail(peer, DownCause::Died),
             Command::Fence { peer } => {
@@ -367,9 +356,7 @@ impl Work {
         // [asleep]: our flag before our look at the queue
         fence(Ordering::SeqCst);
         let told = self.told.has_some() || self.shared.stop.load(Ordering::Acquire) != 0;
-        if !told && self.rail.is_asking() {
-            self.wait(&mut [], WAIT_MS);
-        } else if !told && self.rail.arm() {
+        if !told && self.rail.arm() {
             self.wait(&mut [self.rail.wait_fd()], -1);
         }
         self.shared.asleep.store(0, Ordering::Relaxed);

@@ -197,7 +197,9 @@ static int ascending(const void *a, const void *b) {
 static void measure(const char *library, int rank, int with) {
     for (int c = 0; c < channels; c++) {
         size_t bytes = 2 * STEPS * STEP;
-        char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        int rights = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        char *memory = mmap(NULL, bytes, rights, flags, -1, 0);
+        if (memory == MAP_FAILED) FAIL("no memory");
         memset(memory, rank, bytes);
         out[c] = (struct end){.memory = memory}, in[c] = (struct end){.memory = memory + bytes / 2};
     }
