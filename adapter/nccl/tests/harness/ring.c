@@ -208,8 +208,8 @@ static void measure(const char *library, int rank, int with) {
     double hop[RUNS], short_flow[RUNS], flow[RUNS];
     for (int run = 0; run < RUNS; run++) {
         together(with), hop[run] = hops(5000);
-        together(with), short_flow[run] = flood(500, 32 << 10);
-        together(with), flow[run] = flood(100, STEP);
+        together(with), short_flow[run] = flood(2000, 32 << 10);
+        together(with), flow[run] = flood(400, STEP);
     }
     together(with);
     if (rank) return;
