@@ -1,6 +1,6 @@
 //! RDMA devices as they are read from sysfs: from trees made here, of hardware that few have, and,
-//! where `XTIE_VM` says that this machine is the guest of `tests/vm`, from the kernel, compared with
-//! what `ibv_devinfo` says.
+//! where `XTIE_VM` says that this machine is the guest of `tests/vm`, from the kernel, compared
+//! with what `ibv_devinfo` says.
 
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::provider::verbs::choice::{Unusable, usable};

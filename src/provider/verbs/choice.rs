@@ -150,7 +150,7 @@ pub enum Unusable {
     Node(NodeType),
     /// The link layer is neither InfiniBand nor Ethernet.
     Layer,
-    /// It carries nothing; its state, the link's, and whether the subnet manager is what is missing.
+    /// It carries nothing; its state, the link's, and the layer, which says whose task that is.
     State(PortState, String, LinkLayer),
     /// The partition key that is asked for is not there; the index, and how many there are.
     Pkey(u16, u32),
