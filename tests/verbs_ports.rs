@@ -134,6 +134,15 @@ fn everything_of_a_roce_port_is_read() {
 }
 
 #[test]
+fn gids_that_no_queue_pair_can_name_are_left_out() {
+    let tree = Tree::new("many");
+    tree.device("rxe0", "devices/virtual/infiniband0", "1: CA");
+    tree.port("rxe0", 1, ACTIVE, &vec![(IPV4, "RoCE v2", "eth0"); 257]);
+    let gids = &tree.survey()[0].ports[0].gids;
+    assert_eq!((gids.len(), gids[255].index), (256, 255));
+}
+
+#[test]
 fn devices_come_in_the_order_of_their_functions_and_soft_ones_last() {
     let tree = Tree::new("order");
     for (name, function) in [
@@ -184,7 +193,8 @@ fn device_of_several_ports_and_what_is_wrong_with_each_port_is_read() {
     let tree = Tree::new("ports");
     tree.device("mlx4_0", "devices/pci0000:3a/0000:3b:00.0", "1: CA");
     tree.write("devices/pci0000:3a/0000:3b:00.0/numa_node", "-1");
-    tree.port("mlx4_0", 2, IB, &[("fec0:0000:0000:0007:0000:0000:0000:0002", "IB/RoCE v1", "")]);
+    let far = "fec0:0000:0000:0007:0000:0000:0000:0002";
+    tree.port("mlx4_0", 2, IB, &[(far, "IB/RoCE v1", ""), (far, "", "")]);
     tree.port("mlx4_0", 1, DOWN, &ROCE);
     tree.port("mlx4_0", 3, ACTIVE, &[(ZERO, "", "")]);
     tree.port("mlx4_0", 10, ["2: INIT", "5: LinkUp", "?", "InfiniBand"], &[]);
@@ -203,7 +213,9 @@ fn device_of_several_ports_and_what_is_wrong_with_each_port_is_read() {
     assert_eq!(numbers, [1, 2, 3, 10]);
     let state = |state, link: &str, layer| Err(Unusable::State(state, link.into(), layer));
     assert_eq!(why(mlx4, 0), state(PortState::Down, "Disabled", LinkLayer::Ethernet));
-    assert_eq!((why(mlx4, 1), mlx4.ports[1].gids[0].kind), (Ok(0), GidKind::InfiniBand));
+    assert_eq!(why(mlx4, 1), Ok(0));
+    let kinds: Vec<GidKind> = mlx4.ports[1].gids.iter().map(|gid| gid.kind).collect();
+    assert_eq!(kinds, [GidKind::InfiniBand; 2]);
     assert!(matches!(why(mlx4, 2), Err(Unusable::Gid(_))));
     assert_eq!(why(mlx4, 3), state(PortState::Initialize, "LinkUp", LinkLayer::InfiniBand));
     assert_eq!(mlx4.ports[3].speed_mbit_s, 0);
@@ -270,7 +282,7 @@ fn speed(text: &str) -> u32 {
 }
 
 /// `GID[  1]:  ::ffff:10.77.0.1, RoCE v2` of each line that has one.
-fn gids(text: &str) -> Vec<(u32, Gid, String)> {
+fn gids(text: &str) -> Vec<(u8, Gid, String)> {
     let one = |line: &str| {
         let (index, rest) = line.trim().strip_prefix("GID[")?.split_once("]:")?;
         let (gid, kind) = rest.trim().split_once(", ").unwrap_or((rest.trim(), ""));

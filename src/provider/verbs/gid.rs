@@ -102,8 +102,9 @@ impl fmt::Display for GidKind {
 /// An entry of a port's GID table.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct GidEntry {
-    /// Its place in the table.
-    pub index: u32,
+    /// Its place in the table. A queue pair names it in 8 bits (`sgid_index` of `ibv_global_route`):
+    /// entries further on, which soft-RoCE has, are of no use.
+    pub index: u8,
     /// The GID.
     pub gid: Gid,
     /// What its packets look like.
@@ -193,7 +194,7 @@ pub fn bits_common(a: IpAddr, b: IpAddr) -> Option<u32> {
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct GidRule {
     /// That at this place, whatever it is; the rest is not asked then.
-    pub index: Option<u32>,
+    pub index: Option<u8>,
     /// Of this family; `None`: IPv4 if there is one, else IPv6.
     pub family: Option<Family>,
     /// In this range.
@@ -236,7 +237,7 @@ pub enum NoGid {
     /// The port has none: on RoCE, its interface is down or has no address.
     Empty,
     /// The index that was asked for is not in use; how many are.
-    Index(u32, usize),
+    Index(u8, usize),
     /// The rule allows none; the rule and the GIDs in words.
     Rule(String, String),
 }
@@ -261,7 +262,7 @@ pub fn choose<'t>(
     layer: LinkLayer,
     rule: &GidRule,
 ) -> Result<&'t GidEntry, NoGid> {
-    let at = |index: u32| table.iter().find(|entry| entry.index == index);
+    let at = |index: u8| table.iter().find(|entry| entry.index == index);
     if table.is_empty() {
         return Err(NoGid::Empty);
     }
@@ -287,7 +288,7 @@ fn listed(table: &[GidEntry]) -> String {
 pub enum GidChange {
     /// It is in the table, but at this index: queue pairs name it by its index, so that new ones
     /// are needed.
-    Moved(u32),
+    Moved(u8),
     /// Another stands in its place.
     Replaced(Gid),
     /// It is not there, and nothing is in its place.

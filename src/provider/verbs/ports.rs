@@ -71,7 +71,7 @@ pub struct Port {
     pub layer: LinkLayer,
     /// Its speed with all lanes together, in Mbit/s; 0: not known.
     pub speed_mbit_s: u32,
-    /// The entries of its GID table that are in use.
+    /// The entries of its GID table that are in use and that a queue pair can name.
     pub gids: Vec<GidEntry>,
     /// Entries of its table of partition keys.
     pub pkeys: u32,
@@ -128,8 +128,8 @@ impl fmt::Display for PortState {
 ///
 /// *Errors*: that the devices cannot be listed.
 ///
-/// *Cost*: allocates; a file for each entry of each port's GID table, of which there may be a
-/// thousand. For open.
+/// *Cost*: allocates; up to three files for each of the first 256 entries of each port's GID table.
+/// For open.
 pub fn survey(sysfs: &Path) -> io::Result<Vec<Device>> {
     let class = sysfs.join("class/infiniband");
     let entries = match fs::read_dir(&class) {
@@ -227,10 +227,16 @@ fn gids(port: &Path, layer: LinkLayer) -> Vec<GidEntry> {
     let (gids, attributes) = (port.join("gids"), port.join("gid_attrs"));
     let mut table: Vec<GidEntry> = numbered(&gids)
         .filter_map(|index| {
+            let index = u8::try_from(index).ok()?;
             let name = index.to_string();
             let gid = Gid::parse(&word(&gids.join(&name))?)?;
-            // an entry that has been taken away since has no type
-            let kind = gid_kind(&word(&attributes.join("types").join(&name))?, layer);
+            let kind = match word(&attributes.join("types").join(&name)) {
+                Some(kind) => gid_kind(&kind, layer),
+                // older kernels know types of RoCE alone
+                None if layer == LinkLayer::InfiniBand => GidKind::InfiniBand,
+                // an entry that has been taken away since
+                None => return None,
+            };
             let interface = word(&attributes.join("ndevs").join(&name));
             Some(GidEntry { index, gid, kind, interface })
         })

@@ -128,11 +128,11 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_IB_GID_INDEX",
         default: "-1: the first that the three below allow",
-        unit: "-1 to 65535",
+        unit: "-1 to 255",
         effect: "on RoCE, the place of the GID that is used",
         set: |settings, text| {
-            let index = number(text, -1..=65535)?;
-            settings.gid.index = u32::try_from(index).ok();
+            let index = number(text, -1..=255)?;
+            settings.gid.index = u8::try_from(index).ok();
             Ok(())
         },
     },
@@ -433,6 +433,7 @@ mod tests {
             ("CROSSTIE_IB_TIMEOUT", "soon", "not a number"),
             ("CROSSTIE_IB_RETRY_CNT", "8", "from 0 to 7"),
             ("CROSSTIE_IB_GID_INDEX", "-2", "from -1"),
+            ("CROSSTIE_IB_GID_INDEX", "256", "to 255"),
             ("CROSSTIE_IB_ADDR_FAMILY", "ipv4", "AF_INET or AF_INET6"),
             ("CROSSTIE_IB_ADDR_RANGE", "10.0.0.0", "prefix"),
             ("CROSSTIE_IB_ROCE_VERSION_NUM", "3", "from 1 to 2"),

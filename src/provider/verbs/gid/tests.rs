@@ -4,7 +4,7 @@ use std::vec;
 
 const LINK_LOCAL: &str = "fe80::ba59:9fff:fe01:203";
 
-fn entry(index: u32, gid: &str, kind: GidKind) -> GidEntry {
+fn entry(index: u8, gid: &str, kind: GidKind) -> GidEntry {
     let gid = Gid::from(gid.parse::<IpAddr>().unwrap());
     GidEntry { index, gid, kind, interface: Some("eth0".into()) }
 }
@@ -14,10 +14,10 @@ fn table() -> Vec<GidEntry> {
     let addresses = [LINK_LOCAL, "10.1.0.5", "fd00:1::5", "172.16.0.5"];
     let kinds = [GidKind::RoceV1, GidKind::RoceV2];
     let each = addresses.iter().flat_map(|gid| kinds.map(|kind| (*gid, kind)));
-    each.enumerate().map(|(index, (gid, kind))| entry(index as u32, gid, kind)).collect()
+    each.enumerate().map(|(index, (gid, kind))| entry(index as u8, gid, kind)).collect()
 }
 
-fn chosen(rule: GidRule) -> Result<u32, NoGid> {
+fn chosen(rule: GidRule) -> Result<u8, NoGid> {
     choose(&table(), LinkLayer::Ethernet, &rule).map(|entry| entry.index)
 }
 
