@@ -102,7 +102,7 @@ impl fmt::Display for GidKind {
 /// An entry of a port's GID table.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct GidEntry {
-    /// Its place in the table. A queue pair names it in 8 bits (`sgid_index` of `ibv_global_route`):
+    /// Its place in the table. Queue pairs name it in 8 bits (`sgid_index` of `ibv_global_route`):
     /// entries further on, which soft-RoCE has, are of no use.
     pub index: u8,
     /// The GID.
