@@ -116,11 +116,15 @@ fn everything_of_a_roce_port_is_read() {
     tree.device("mlx5_0", function, "1: CA");
     tree.write(&format!("{function}/numa_node"), "1");
     tree.port("mlx5_0", 1, ACTIVE, &ROCE);
+    tree.write("class/infiniband_verbs/abi_version", "6");
+    tree.write("class/infiniband_verbs/uverbs3/ibdev", "mlx5_0");
+    tree.write("class/infiniband_verbs/uverbs4/ibdev", "mlx5_1");
     let devices = tree.survey();
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
     assert_eq!((device.node, device.numa), (NodeType::ChannelAdapter, Some(1)));
     assert_eq!(device.guid, "0c42:a103:0064:2b1c");
     assert_eq!(device.pci, Some(tree.0.join(function)));
+    assert_eq!(device.file.as_deref(), Some("uverbs3"));
     assert!(!device.is_virtual());
     let [port] = device.ports.as_slice() else { panic!("{device:?}") };
     assert_eq!((port.number, port.state, port.layer), (1, PortState::Active, LinkLayer::Ethernet));
@@ -396,6 +400,7 @@ fn info_shows_the_guests_ports() {
         found.unwrap_or_else(|| panic!("{name} in {text}")).to_string()
     };
     assert!(line("rxe0").contains("channel adapter, no PCI device"), "{text}");
+    assert!(line("rxe1 file").contains("/dev/infiniband/uverbs1 opens"), "{text}");
     let usable = "usable by GID 1 10.77.0.1 (RoCE v2, rail0), subnet of 24 bits; active, Ethernet";
     assert!(line("rxe0:1").contains(usable), "{text}");
     assert!(line("rxe0:1 GIDs").contains("GID 0 fe80::"), "{text}");

@@ -13,6 +13,7 @@ use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
 use std::format;
+use std::fs::File;
 use std::path::Path;
 use std::string::{String, ToString};
 use std::vec;
@@ -20,6 +21,9 @@ use std::vec::Vec;
 
 /// What this version does with RDMA devices.
 const USE: &str = "none yet: this version reaches other hosts over TCP; below is what it would use";
+
+/// Where the files are by which programs use devices.
+const FILES: &str = "/dev/infiniband";
 
 /// Each device and each port of this host.
 pub fn section() -> Section {
@@ -45,6 +49,7 @@ fn described(devices: &[Device], settings: &Settings, addresses: &[HostAddress])
     let places = chip_ports(devices, settings.merge_vfs);
     for (device, place) in devices.iter().zip(places) {
         lines.push(line(&device.name, device_text(device, place)));
+        lines.push(line(&format!("{} file", device.name), file_text(device)));
         for port in &device.ports {
             let name = format!("{}:{}", device.name, port.number);
             let gids: Vec<String> = port.gids.iter().map(ToString::to_string).collect();
@@ -75,6 +80,18 @@ fn device_text(device: &Device, place: u32) -> String {
         None => String::new(),
     };
     format!("{}, {pci}{of}, {numa}, GUID {}", device.node, device.guid)
+}
+
+/// Whether this user may use the device, tried.
+fn file_text(device: &Device) -> String {
+    let Some(file) = &device.file else {
+        return "none: the kernel lets no program use it (is ib_uverbs loaded?)".into();
+    };
+    let path = Path::new(FILES).join(file);
+    match File::options().read(true).write(true).open(&path) {
+        Ok(_) => format!("{} opens", path.display()),
+        Err(error) => format!("{} does not open: {error}", path.display()),
+    }
 }
 
 fn port_text(
@@ -136,6 +153,7 @@ mod tests {
             pci: Some("/sys/devices/pci0000:3a/0000:3b:00.0".into()),
             physical: None,
             numa: Some(1),
+            file: None,
             ports: vec![port(1, PortState::Active), port(2, PortState::Down)],
         }
     }
@@ -153,12 +171,20 @@ mod tests {
         for part in ["PCI /sys/devices/pci0000:3a/0000:3b:00.0", "NUMA node 1", "0c42:a103"] {
             assert!(of_device.contains(part), "{of_device}");
         }
+        assert!(said(&lines, "mlx5_0 file").starts_with("none"));
         let used = said(&lines, "mlx5_0:1");
         assert!(used.contains("usable by GID 3 10.0.0.1 (RoCE v2, eth0), subnet of 22"), "{used}");
         assert!(used.contains("active, Ethernet, 100000 Mbit/s"), "{used}");
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
         assert!(said(&lines, "mlx5_0:2 GIDs").contains("GID 0 fe80::1 (RoCE v2, eth0), GID 3"));
+    }
+
+    #[test]
+    fn file_that_does_not_open_is_said_with_the_reason() {
+        let device = Device { file: Some("nobodys".into()), ..device() };
+        let text = said(&described(&[device], &Settings::default(), &[]), "mlx5_0 file");
+        assert!(text.starts_with("/dev/infiniband/nobodys does not open: "), "{text}");
     }
 
     #[test]

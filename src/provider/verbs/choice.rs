@@ -283,6 +283,7 @@ mod tests {
             pci: None,
             physical: None,
             numa: None,
+            file: None,
             ports: vec![port],
         }
     }

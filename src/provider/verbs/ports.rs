@@ -33,6 +33,9 @@ pub struct Device {
     pub physical: Option<PathBuf>,
     /// The NUMA node that is nearest; `None`: not known, or all are.
     pub numa: Option<u32>,
+    /// The file under `/dev/infiniband` by which programs use it; `None`: the kernel offers none
+    /// (`ib_uverbs` is not loaded).
+    pub file: Option<String>,
     /// Its ports, by number.
     pub ports: Vec<Port>,
 }
@@ -144,8 +147,19 @@ pub fn survey(sysfs: &Path) -> io::Result<Vec<Device>> {
             devices.extend(device(&class.join(name), name));
         }
     }
+    files(&sysfs.join("class/infiniband_verbs"), &mut devices);
     devices.sort_by(in_order);
     Ok(devices)
+}
+
+/// Which file is whose: `uverbs0/ibdev` holds a device's name.
+fn files(folder: &Path, devices: &mut [Device]) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Some(name) = word(&entry.path().join("ibdev")) else { continue };
+        if let Some(device) = devices.iter_mut().find(|device| device.name == name) {
+            device.file = entry.file_name().into_string().ok();
+        }
+    }
 }
 
 /// One device; `None`: it is not there any more.
@@ -160,6 +174,7 @@ fn device(folder: &Path, name: &str) -> Option<Device> {
         pci,
         physical,
         numa,
+        file: None,
         ports: ports(&folder.join("ports")),
     })
 }

@@ -59,6 +59,7 @@ mod tests {
             pci: None,
             physical: None,
             numa: None,
+            file: None,
             ports: vec![port],
         }
     }
