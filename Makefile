@@ -5,7 +5,7 @@ DESTDIR ?=
 DEPTH ?= default
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all install header demo test bench clean help
+.PHONY: all install header demo test vm bench clean help
 
 ## make                    fill dist/: libraries, headers, pkg-config and CMake files, the tool
 all:
@@ -24,6 +24,10 @@ demo:
 ## make test [DEPTH=ci]    the tests; `ci` adds loom, miri, sanitizers, fuzzing, deep simulation
 test:
 	@scripts/test --depth "$(DEPTH)"
+
+## make vm                 the tests that want RDMA devices, in a QEMU guest that has soft-RoCE
+vm:
+	@scripts/test vm
 
 ## make bench              measure against other libraries, as doc/benchmarks.md describes
 bench:

@@ -287,6 +287,15 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
 }
 
 #[test]
+fn every_variable_of_rdma_devices_is_in_their_document() {
+    let text = std::fs::read_to_string(root().join("doc/verbs.md")).unwrap();
+    for it in crosstie::provider::verbs::settings::VARIABLES {
+        let row = format!("| `{}` | {} | {} | {} |", it.name, it.default, it.unit, it.effect);
+        assert!(text.lines().any(|line| line == row), "doc/verbs.md lacks: {row}");
+    }
+}
+
+#[test]
 fn every_setting_is_in_the_readme() {
     let text = std::fs::read_to_string(root().join("README.md")).unwrap();
     for setting in crosstie::host::settings::SETTINGS {

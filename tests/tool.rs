@@ -316,6 +316,7 @@ fn info_marks_values_that_are_ignored() {
         ("CROSSTIE_TCP_THREADS", "1"),
         ("CROSSTIE_TCP_THREAD_CPUS", "0"),
         ("CROSSTIE_PEER_TIMEOUT_MS", "soon"),
+        ("CROSSTIE_IB_TIMEOUT", "0"),
     ] {
         let text = info_with(&[(name, value)]);
         let line = line_of(&text, name);

@@ -104,6 +104,23 @@ fn rails_that_are_not_understood_are_an_error_and_never_all_of_them() {
 }
 
 #[test]
+fn variables_of_rdma_devices_that_cannot_be_are_named_and_the_endpoint_opens() {
+    for (name, wrong, word) in [
+        ("CROSSTIE_IB_HCA", "mlx5_0,", "leaves no RDMA port"),
+        ("CROSSTIE_IB_HCA", "mlx5_0:x", "no port from 1 to 255"),
+        ("CROSSTIE_IB_TIMEOUT", "0", "from 1 to 31"),
+        ("CROSSTIE_IB_ADDR_RANGE", "10.0.0.0", "is ignored"),
+    ] {
+        let (result, said) = opened_told(&small(1), name, wrong, Level::Warning);
+        assert_eq!(result, Ok(()), "{name}={wrong}");
+        let line = said.iter().find(|line| line.starts_with(&format!("{name}={wrong} ")));
+        assert!(line.is_some_and(|line| line.contains(word)), "{name}={wrong}: {said:?}");
+    }
+    let right = opened_told(&small(1), "CROSSTIE_IB_HCA", "^=mlx5_0:1", Level::Warning);
+    assert!(!right.1.iter().any(|line| line.contains("CROSSTIE_IB_HCA")), "{right:?}");
+}
+
+#[test]
 fn names_of_interfaces_that_mix_signs_are_an_error_with_whatever_rails() {
     for wrong in ["eth0,^lo", "lo,=eth0", "^lo,^eth", "^", "lo,,eth0"] {
         let (result, said) = opened(&small(1), "CROSSTIE_SOCKET_IFNAME", wrong);

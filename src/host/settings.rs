@@ -9,6 +9,7 @@ use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
 use crate::memory::CpuSet;
+use crate::provider::verbs::settings as verbs;
 use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
 use std::format;
@@ -28,7 +29,16 @@ pub struct Setting {
     pub effect: &'static str,
 }
 
-/// All variables.
+/// All variables, those of RDMA devices among them.
+pub fn all() -> impl Iterator<Item = Setting> {
+    let of_verbs = verbs::VARIABLES.iter().map(|variable| {
+        let verbs::Variable { name, default, unit, effect, .. } = *variable;
+        Setting { name, default, unit, effect }
+    });
+    SETTINGS.iter().copied().chain(of_verbs)
+}
+
+/// The variables but for those of RDMA devices.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_EAGER_BYTES",
@@ -195,6 +205,8 @@ pub struct Environment {
     pub stall: Span,
     /// Our host's number, if not the kernel's.
     pub node_id: Option<u64>,
+    /// What is wanted of RDMA devices.
+    pub verbs: verbs::Settings,
 }
 
 impl Default for Environment {
@@ -212,6 +224,7 @@ impl Default for Environment {
             peer_timeout: Span::millis(10_000),
             stall: Span::millis(10_000),
             node_id: None,
+            verbs: verbs::Settings::default(),
         }
     }
 }
@@ -274,7 +287,17 @@ pub fn environment() -> Environment {
             .map_or(default.peer_timeout, Span::millis),
         stall: among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),
         node_id: understood("CROSSTIE_NODE_ID", node_id),
+        verbs: of_verbs(),
     }
+}
+
+/// What the variables of RDMA devices say; what is not understood is reported.
+fn of_verbs() -> verbs::Settings {
+    let (settings, complaints) = verbs::read(|name| std::env::var(name).ok(), verbs::Names::Own);
+    for complaint in complaints {
+        say(Level::Warning, &format!("{complaint}"));
+    }
+    settings
 }
 
 /// From the clock's step to a day.
@@ -390,11 +413,11 @@ const NEAREST_MAX: usize = 5;
 
 /// What to say of a variable that looks like ours and is not.
 pub fn unknown_sentence(name: &str) -> Option<String> {
-    if !name.starts_with("CROSSTIE_") || SETTINGS.iter().any(|setting| setting.name == name) {
+    if !name.starts_with("CROSSTIE_") || all().any(|setting| setting.name == name) {
         return None;
     }
-    let far = |setting: &&Setting| distance(setting.name, name);
-    let nearest = SETTINGS.iter().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
+    let far = |setting: &Setting| distance(setting.name, name);
+    let nearest = all().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
     let hint = nearest.map(|near| format!("; the nearest is {}", near.name)).unwrap_or_default();
     Some(format!("{name} is not a variable of crosstie{hint}"))
 }

@@ -7,6 +7,7 @@ extern crate std;
 use super::arguments::{Command, Flag};
 use super::json::{Object, quoted};
 use super::network;
+use super::rdma;
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
@@ -14,7 +15,7 @@ use crate::fabric::Syscalls;
 use crate::host::device::{DEVICES, properties};
 use crate::host::log::{self, Level};
 use crate::host::owned::Owned;
-use crate::host::settings::{SETTINGS, environment, unknown_sentence};
+use crate::host::settings::{self, environment, unknown_sentence};
 use crate::host::{DeviceKind, Options};
 use crate::memory::{heap, kernel_copy, probe, wake};
 use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
@@ -51,8 +52,8 @@ const STATUS_NONE: i32 = 1;
 
 /// One line: a name and what is to be said of it.
 pub struct Line {
-    name: String,
-    text: String,
+    pub(super) name: String,
+    pub(super) text: String,
 }
 
 /// Lines that belong together.
@@ -87,6 +88,7 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
                 host(),
                 devices(),
                 network::section(),
+                rdma::section(),
                 kernel_offers(),
                 limits(),
                 endpoint(),
@@ -357,7 +359,7 @@ fn variables() -> Section {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         if let Some(sentence) = unknown_sentence(&name) {
             lines.push(line(&name, format!("unknown: {sentence}")));
-        } else if let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) {
+        } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
             let text = match (ignored(&name), capped(&name)) {
                 (Some(why), _) => format!("set to {value}, and ignored: {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
@@ -367,7 +369,7 @@ fn variables() -> Section {
         }
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));
-    for setting in SETTINGS {
+    for setting in settings::all() {
         if !lines.iter().any(|line| line.name == setting.name) {
             let text =
                 format!("default {} ({}): {}", setting.default, setting.unit, setting.effect);

@@ -16,6 +16,7 @@ mod network;
 pub mod perf;
 pub mod plot;
 mod progress;
+mod rdma;
 pub mod rendezvous;
 pub mod report;
 #[allow(unsafe_code)] // its memory.rs alone

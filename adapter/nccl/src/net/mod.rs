@@ -13,13 +13,14 @@ mod fault;
 pub mod log;
 pub mod memory;
 pub mod profile;
+mod rdma;
 pub mod room;
 pub mod setup;
 
 pub use fault::Fault;
 
 use crate::abi::Logger;
-use crosstie::host::settings::{self, SETTINGS};
+use crosstie::host::settings;
 use device::Device;
 use room::Rooms;
 use std::collections::BTreeMap;
@@ -99,6 +100,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
             log::info(&line(number, device, &settings));
         }
+        rdma::report();
     }
     state.uses += 1;
     Ok(())
@@ -157,7 +159,7 @@ fn settings() -> String {
         its.peer_timeout.0 / 1_000_000,
         its.stall.0 / 1_000_000,
     );
-    let ours = SETTINGS.iter().map(|setting| setting.name);
+    let ours = settings::all().map(|setting| setting.name);
     let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY]);
     let set: Vec<String> = names
         .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))

@@ -1,0 +1,337 @@
+//! Which ports are used, and why others are not.
+//!
+//! `CROSSTIE_IB_HCA` chooses as `NCCL_IB_HCA` does: names of devices by prefix, separated by commas
+//! (`mlx5`), each with a port behind a colon if one alone is meant (`mlx5_0:1`); a leading `^`
+//! leaves them out (`^mlx5_2`); a leading `=` asks for whole names (`=mlx5_1`, `^=mlx5_1`). What
+//! NCCL lets stand behind a second colon, the rail and plane of the port, chooses nothing.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::gid::{self, GidEntry, LinkLayer, NoGid};
+use super::ports::{Device, NodeType, Port, PortState};
+use super::settings::Settings;
+use core::fmt;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Devices and ports by name.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct HcaChoice {
+    exclude: bool,
+    exact: bool,
+    names: Vec<Named>,
+}
+
+/// One of the names.
+#[derive(Clone, Eq, PartialEq, Debug)]
+struct Named {
+    device: String,
+    port: Option<u8>,
+}
+
+/// Why a choice is none.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum HcaError {
+    /// No name stands between two commas.
+    NameMissing,
+    /// `^` or `=` stands behind a name, and would be for all.
+    Sign(String),
+    /// What stands behind the colon is no port.
+    Port(String),
+}
+
+impl fmt::Display for HcaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HcaError::NameMissing => f.write_str("the name of a device is missing"),
+            HcaError::Sign(name) => {
+                write!(f, "in {name}, ^ or = does not stand in front of all names")
+            }
+            HcaError::Port(name) => write!(f, "in {name}, no port from 1 to 255 follows the colon"),
+        }
+    }
+}
+
+impl HcaChoice {
+    /// All ports.
+    pub const ALL: HcaChoice = HcaChoice { exclude: true, exact: false, names: Vec::new() };
+    /// Not one: of a choice that was not understood.
+    pub const NONE: HcaChoice = HcaChoice { exclude: false, exact: false, names: Vec::new() };
+
+    /// Reads a choice; an empty one is [`HcaChoice::ALL`].
+    pub fn parse(text: &str) -> Result<HcaChoice, HcaError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(HcaChoice::ALL);
+        }
+        let (exclude, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, names) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        let names: Result<Vec<Named>, HcaError> =
+            names.split(',').map(|name| named(name.trim())).collect();
+        Ok(HcaChoice { exclude, exact, names: names? })
+    }
+
+    /// Whether the port may be used.
+    pub fn allows(&self, device: &str, port: u8) -> bool {
+        let listed = self.names.iter().any(|named| self.is_meant(named, device, port));
+        listed != self.exclude
+    }
+
+    fn is_meant(&self, named: &Named, device: &str, port: u8) -> bool {
+        let by_name = match self.exact {
+            true => device == named.device,
+            false => device.starts_with(&named.device),
+        };
+        by_name && named.port.is_none_or(|its| its == port)
+    }
+
+    /// The names that were asked for and that no port of this host has. None of a choice that
+    /// leaves out: that they are not there is its aim.
+    pub fn unmatched(&self, devices: &[Device]) -> Vec<String> {
+        let is_there = |named: &Named| {
+            let mut ports = devices.iter().flat_map(|it| it.ports.iter().map(move |p| (it, p)));
+            ports.any(|(device, port)| self.is_meant(named, &device.name, port.number))
+        };
+        let missing = self.names.iter().filter(|named| !self.exclude && !is_there(named));
+        missing.map(ToString::to_string).collect()
+    }
+}
+
+fn named(text: &str) -> Result<Named, HcaError> {
+    let mut parts = text.split(':');
+    let device = parts.next().unwrap_or("");
+    if device.is_empty() {
+        return Err(HcaError::NameMissing);
+    }
+    if text.contains(['^', '=']) {
+        return Err(HcaError::Sign(text.to_string()));
+    }
+    let port = match parts.next() {
+        None => None,
+        Some(number) => match number.parse() {
+            Ok(number) if number > 0 => Some(number),
+            Ok(_) | Err(_) => return Err(HcaError::Port(text.to_string())),
+        },
+    };
+    Ok(Named { device: device.to_string(), port })
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => write!(f, "{}:{port}", self.device),
+            None => f.write_str(&self.device),
+        }
+    }
+}
+
+impl fmt::Display for HcaChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.exclude {
+            f.write_str("^")?;
+        }
+        if self.exact {
+            f.write_str("=")?;
+        }
+        let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+/// Why a port is not used.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum Unusable {
+    /// `CROSSTIE_IB_DISABLE` says so.
+    Disabled,
+    /// `CROSSTIE_IB_HCA` leaves it out; the choice, empty if it was not understood.
+    NotChosen(String),
+    /// The device is of another kind.
+    Node(NodeType),
+    /// The link layer is neither InfiniBand nor Ethernet.
+    Layer,
+    /// It carries nothing; its state, the link's, and the layer, which says whose task that is.
+    State(PortState, String, LinkLayer),
+    /// The partition key that is asked for is not there; the index, and how many there are.
+    Pkey(u16, u32),
+    /// No GID may be used.
+    Gid(NoGid),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Disabled => f.write_str("CROSSTIE_IB_DISABLE leaves out all"),
+            Unusable::NotChosen(choice) if choice.is_empty() => {
+                f.write_str("CROSSTIE_IB_HCA cannot be understood")
+            }
+            Unusable::NotChosen(choice) => write!(f, "not among CROSSTIE_IB_HCA={choice}"),
+            Unusable::Node(node) => {
+                write!(f, "the device is of another kind ({node}): write with immediate is missing")
+            }
+            Unusable::Layer => f.write_str("the link is neither InfiniBand nor Ethernet"),
+            Unusable::State(PortState::Initialize, _, LinkLayer::InfiniBand) => {
+                f.write_str("the port is initializing: no subnet manager has set it up")
+            }
+            Unusable::State(state, link, _) => write!(f, "the port is {state} (the link: {link})"),
+            Unusable::Pkey(index, count) => {
+                let most = count.saturating_sub(1);
+                write!(f, "CROSSTIE_IB_PKEY={index}: its partition keys have indices 0 to {most}")
+            }
+            Unusable::Gid(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// The GID by which a port is used.
+///
+/// *Errors*: why it is not; the first of several reasons.
+pub fn usable<'p>(
+    device: &Device,
+    port: &'p Port,
+    settings: &Settings,
+) -> Result<&'p GidEntry, Unusable> {
+    if settings.disabled {
+        return Err(Unusable::Disabled);
+    }
+    if !settings.hca.allows(&device.name, port.number) {
+        return Err(Unusable::NotChosen(settings.hca.to_string()));
+    }
+    if device.node != NodeType::ChannelAdapter {
+        return Err(Unusable::Node(device.node));
+    }
+    if port.layer == LinkLayer::Other {
+        return Err(Unusable::Layer);
+    }
+    if !matches!(port.state, PortState::Active) {
+        return Err(Unusable::State(port.state, port.physical.clone(), port.layer));
+    }
+    if u32::from(settings.pkey_index) >= port.pkeys {
+        return Err(Unusable::Pkey(settings.pkey_index, port.pkeys));
+    }
+    gid::choose(&port.gids, port.layer, &settings.gid).map_err(Unusable::Gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::verbs::gid::{Gid, GidKind};
+    use std::vec;
+
+    fn allowed(choice: &str) -> Vec<&'static str> {
+        let choice = HcaChoice::parse(choice).unwrap();
+        let all = ["mlx5_0:1", "mlx5_1:1", "mlx5_1:2", "mlx5_10:1", "irdma0:1"];
+        let allows = |text: &&str| {
+            let (device, port) = text.split_once(':').unwrap();
+            choice.allows(device, port.parse().unwrap())
+        };
+        all.into_iter().filter(|text| allows(text)).collect()
+    }
+
+    #[test]
+    fn devices_are_chosen_as_users_of_nccl_know_it() {
+        assert_eq!(allowed("").len(), 5);
+        assert_eq!(allowed("mlx5"), ["mlx5_0:1", "mlx5_1:1", "mlx5_1:2", "mlx5_10:1"]);
+        assert_eq!(allowed("mlx5_1"), ["mlx5_1:1", "mlx5_1:2", "mlx5_10:1"]);
+        assert_eq!(allowed("=mlx5_1"), ["mlx5_1:1", "mlx5_1:2"]);
+        assert_eq!(allowed("=mlx5_1:2, irdma0"), ["mlx5_1:2", "irdma0:1"]);
+        assert_eq!(allowed("^mlx5_1"), ["mlx5_0:1", "irdma0:1"]);
+        assert_eq!(allowed("^=mlx5_1"), ["mlx5_0:1", "mlx5_10:1", "irdma0:1"]);
+        assert_eq!(allowed("^=mlx5_1:1"), ["mlx5_0:1", "mlx5_1:2", "mlx5_10:1", "irdma0:1"]);
+        assert_eq!(allowed("=mlx5_0:1:3:1"), ["mlx5_0:1"]);
+        assert!(allowed("nobodys").is_empty());
+        assert!(!HcaChoice::NONE.allows("mlx5_0", 1));
+    }
+
+    #[test]
+    fn choices_that_cannot_be_meant_are_named() {
+        let error = |text| HcaChoice::parse(text).unwrap_err();
+        for empty in ["^", "=", "mlx5_0,", ",mlx5_0", ":1"] {
+            assert_eq!(error(empty), HcaError::NameMissing, "{empty}");
+        }
+        for sign in ["mlx5_0,=mlx5_1", "mlx5_0,^mlx5_1", "=^mlx5_0"] {
+            assert!(matches!(error(sign), HcaError::Sign(_)), "{sign}");
+        }
+        for port in ["mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256"] {
+            assert_eq!(error(port), HcaError::Port(port.into()));
+        }
+    }
+
+    #[test]
+    fn choices_are_shown_as_they_were_written() {
+        for text in ["mlx5", "^=mlx5_1:1,mlx5_2", "=mlx5_0"] {
+            assert_eq!(HcaChoice::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    fn device() -> Device {
+        let gid = Gid::from(core::net::IpAddr::from([10, 0, 0, 1]));
+        let gids = vec![GidEntry { index: 3, gid, kind: GidKind::RoceV2, interface: None }];
+        let port = Port {
+            number: 1,
+            state: PortState::Active,
+            physical: "LinkUp".into(),
+            layer: LinkLayer::Ethernet,
+            speed_mbit_s: 100_000,
+            gids,
+            pkeys: 1,
+        };
+        Device {
+            name: "mlx5_0".into(),
+            node: NodeType::ChannelAdapter,
+            guid: String::new(),
+            pci: None,
+            physical: None,
+            numa: None,
+            file: None,
+            ports: vec![port],
+        }
+    }
+
+    fn why(change: fn(&mut Device, &mut Settings)) -> String {
+        let (mut device, mut settings) = (device(), Settings::default());
+        change(&mut device, &mut settings);
+        usable(&device, &device.ports[0], &settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn working_port_is_used_by_its_gid() {
+        let device = device();
+        let gid = usable(&device, &device.ports[0], &Settings::default());
+        assert_eq!(gid.unwrap().index, 3);
+    }
+
+    #[test]
+    fn each_reason_against_a_port_is_named() {
+        let down = why(|device, _| {
+            device.ports[0].state = PortState::Down;
+            device.ports[0].physical = "Disabled".into();
+        });
+        assert_eq!(down, "the port is down (the link: Disabled)");
+        let manager = why(|device, _| {
+            device.ports[0].state = PortState::Initialize;
+            device.ports[0].layer = LinkLayer::InfiniBand;
+        });
+        assert!(manager.contains("subnet manager"), "{manager}");
+        let gid = why(|device, _| device.ports[0].gids.clear());
+        assert!(gid.contains("no GID"), "{gid}");
+        let iwarp = why(|device, _| device.node = NodeType::Iwarp);
+        assert!(iwarp.contains("iWARP"), "{iwarp}");
+        let layer = why(|device, _| device.ports[0].layer = LinkLayer::Other);
+        assert!(layer.contains("neither InfiniBand nor Ethernet"), "{layer}");
+        let pkey = why(|_, settings| settings.pkey_index = 1);
+        assert_eq!(pkey, "CROSSTIE_IB_PKEY=1: its partition keys have indices 0 to 0");
+        let choice = why(|_, settings| settings.hca = HcaChoice::parse("^mlx5_0").unwrap());
+        assert_eq!(choice, "not among CROSSTIE_IB_HCA=^mlx5_0");
+        let off = why(|_, settings| settings.disabled = true);
+        assert!(off.contains("CROSSTIE_IB_DISABLE"), "{off}");
+    }
+
+    #[test]
+    fn names_that_match_nothing_are_found() {
+        let devices = [device()];
+        let missing = |text| HcaChoice::parse(text).unwrap().unmatched(&devices);
+        assert_eq!(missing("mlx5_0,mlx5_7,mlx5_0:2"), ["mlx5_7", "mlx5_0:2"]);
+        assert!(missing("^mlx5_7").is_empty() && missing("").is_empty());
+    }
+}

@@ -1,0 +1,155 @@
+//! Which ports of two hosts are rails of one connection: those in one subnet. Pure arithmetic, the
+//! same on both sides.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::gid::{Gid, GidEntry, GidKind, IB_PREFIX_BITS, bits_common};
+use super::ports::Port;
+use core::cmp::Reverse;
+use core::fmt;
+use core::net::IpAddr;
+use std::string::String;
+use std::vec::Vec;
+
+/// An address of a network interface of this host, with the length of its subnet's prefix: what
+/// makes a subnet of a RoCE port's GID. Who knows the interfaces gives it; this room does not.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct HostAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of it that name the subnet.
+    pub prefix_bits: u8,
+}
+
+/// A port, as one end of a rail: what peers tell each other.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct RailEnd {
+    /// The GID by which it is used.
+    pub gid: Gid,
+    /// What its packets look like; both ends' look alike.
+    pub kind: GidKind,
+    /// Bits of the GID's address that name its subnet.
+    pub prefix_bits: u8,
+    /// In Mbit/s; 0: not known.
+    pub speed_mbit_s: u32,
+}
+
+impl RailEnd {
+    /// The end that a port is when it is used by this GID. On RoCE the subnet is that of the
+    /// address which is the GID; without one it reaches nobody but those of its own link, or
+    /// itself.
+    pub fn new(port: &Port, gid: &GidEntry, addresses: &[HostAddress]) -> RailEnd {
+        let ip = gid.gid.ip();
+        let of_address = addresses.iter().find(|address| address.ip == ip);
+        let width = if ip.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = match (gid.kind, of_address) {
+            (GidKind::InfiniBand, _) => IB_PREFIX_BITS,
+            (_, Some(address)) => address.prefix_bits.min(width),
+            (_, None) if gid.gid.is_link_local() => IB_PREFIX_BITS,
+            (_, None) => width,
+        };
+        RailEnd { gid: gid.gid, kind: gid.kind, prefix_bits, speed_mbit_s: port.speed_mbit_s }
+    }
+
+    /// Length of the subnet's prefix that both ends are in; `None`: they are in different ones.
+    /// Where they disagree on its length, the longer one counts: each then sees the other in its
+    /// own subnet.
+    pub fn subnet_with(&self, other: &RailEnd) -> Option<u8> {
+        if self.kind != other.kind {
+            return None;
+        }
+        // an InfiniBand GID may look like an IPv4 address, and is none
+        let common = match self.kind {
+            GidKind::InfiniBand => {
+                let bits = |gid: Gid| u128::from_be_bytes(gid.0);
+                (bits(self.gid) ^ bits(other.gid)).leading_zeros()
+            }
+            GidKind::RoceV1 | GidKind::RoceV2 => bits_common(self.gid.ip(), other.gid.ip())?,
+        };
+        let bits = self.prefix_bits.max(other.prefix_bits);
+        (common >= u32::from(bits)).then_some(bits)
+    }
+}
+
+impl fmt::Display for RailEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.gid, self.prefix_bits, self.kind)
+    }
+}
+
+/// A rail: an end of ours and one of theirs, by their places.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct RailPair {
+    /// Among ours.
+    pub ours: usize,
+    /// Among theirs.
+    pub theirs: usize,
+}
+
+/// Where two peers are.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Hosts {
+    /// On one: a port may be both ends of a rail.
+    Same,
+    /// On two: an address that both have, as those of bridges, leads to the asking one itself.
+    Apart,
+}
+
+/// The rails between two peers, at most so many. Each end is in one of them; ends of a subnet that
+/// has several are paired in their order, the first with the first. Narrower subnets come first,
+/// then faster ports. Both sides find the same pairs, so that it does not matter which one asks.
+///
+/// *Cost*: allocates; the product of both lengths, sorted.
+pub fn pairs(
+    ours: &[RailEnd],
+    theirs: &[RailEnd],
+    hosts: Hosts,
+    rails_max: usize,
+) -> Vec<RailPair> {
+    let mut candidates = Vec::new();
+    let is_of = |end: &RailEnd, ends: &[RailEnd]| ends.iter().any(|other| other.gid == end.gid);
+    let leads_home = |our: &RailEnd, their: &RailEnd| match hosts {
+        Hosts::Same => false,
+        Hosts::Apart => is_of(our, theirs) || is_of(their, ours),
+    };
+    for (i, our) in ours.iter().enumerate() {
+        for (j, their) in theirs.iter().enumerate() {
+            let Some(bits) = our.subnet_with(their) else { continue };
+            if leads_home(our, their) {
+                continue;
+            }
+            // what is slower decides; what is not known is slow
+            let speed = our.speed_mbit_s.min(their.speed_mbit_s);
+            let ends = (our.gid.min(their.gid), our.gid.max(their.gid));
+            // the sum is the same from both sides, and pairs of one sum have no end in common
+            let order = (Reverse(bits), Reverse(speed), i + j, ends);
+            candidates.push((order, RailPair { ours: i, theirs: j }));
+        }
+    }
+    candidates.sort_by_key(|(order, _)| *order);
+    let mut chosen: Vec<RailPair> = Vec::new();
+    for (_, pair) in candidates {
+        let taken = |it: &RailPair| it.ours == pair.ours || it.theirs == pair.theirs;
+        if chosen.len() < rails_max && !chosen.iter().any(taken) {
+            chosen.push(pair);
+        }
+    }
+    chosen
+}
+
+/// Why there is no rail, in words: which subnets each side has. `None`: there is one.
+pub fn apart(ours: &[RailEnd], theirs: &[RailEnd], hosts: Hosts) -> Option<String> {
+    if !pairs(ours, theirs, hosts, 1).is_empty() {
+        return None;
+    }
+    let words = |ends: &[RailEnd]| {
+        let each: Vec<String> = ends.iter().map(|end| std::format!("{end}")).collect();
+        if each.is_empty() { "none".into() } else { each.join(", ") }
+    };
+    let (ours, theirs) = (words(ours), words(theirs));
+    Some(std::format!("no subnet in common: this side's ports are {ours}; the peer's are {theirs}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,487 @@
+//! The `CROSSTIE_IB_` variables: one table. Each has the name, the meaning and the default of
+//! NCCL's `NCCL_IB_` variable, where NCCL has it; who serves NCCL's users lets those count where
+//! ours are not set ([`Names::WithNccl`]).
+//!
+//! *Source*: NCCL's user guide, "Environment Variables"; numbers are read as there, decimal or with
+//! `0x`.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::choice::HcaChoice;
+use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
+use core::fmt;
+use core::ops::RangeInclusive;
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// What is wanted of RDMA devices.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Settings {
+    /// Not one is used.
+    pub disabled: bool,
+    /// The ports that may be used.
+    pub hca: HcaChoice,
+    /// Which of their GIDs.
+    pub gid: GidRule,
+    /// How long a packet is unanswered before it is sent again: 4.096 us times two to this power
+    /// (InfiniBand specification 1, 9.9.2.1.1, Local ACK Timeout).
+    pub timeout: u8,
+    /// How often it is sent again.
+    pub retries: u8,
+    /// Place of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// Service level; `None`: the device's own choice, 0.
+    pub service_level: Option<u8>,
+    /// Traffic class, of which RoCE puts the upper six bits into packets as DSCP; `None`: 0.
+    pub traffic_class: Option<u8>,
+    /// Vendors' extensions are agreed upon when connections are made (enhanced connection
+    /// establishment).
+    pub ece: bool,
+    /// Whether devices may write data out of order; `None`: where they can. Memory that a peer's
+    /// words are polled in is never registered so.
+    pub relaxed_ordering: Option<bool>,
+    /// Whether packets of a message may take several ways, so that it is told of by a write of its
+    /// own; `None`: on InfiniBand, and not on Ethernet.
+    pub adaptive_routing: Option<bool>,
+    /// From this length on.
+    pub adaptive_bytes_min: u64,
+    /// Queue pairs of one connection and rail.
+    pub queue_pairs: u16,
+    /// Virtual functions of a card are that card.
+    pub merge_vfs: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            disabled: false,
+            hca: HcaChoice::ALL,
+            gid: GidRule::DEFAULT,
+            timeout: 20,
+            retries: 7,
+            pkey_index: 0,
+            service_level: None,
+            traffic_class: None,
+            ece: true,
+            relaxed_ordering: None,
+            adaptive_routing: None,
+            adaptive_bytes_min: 8192,
+            queue_pairs: 1,
+            merge_vfs: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether a message of this length is told of by a write of its own.
+    pub fn adapts(&self, layer: LinkLayer, bytes: u64) -> bool {
+        let on = self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand);
+        on && bytes >= self.adaptive_bytes_min
+    }
+}
+
+/// One variable.
+#[derive(Copy, Clone)]
+pub struct Variable {
+    /// Its name in the environment.
+    pub name: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it may be.
+    pub unit: &'static str,
+    /// What it does.
+    pub effect: &'static str,
+    /// Takes a value over, or says why it cannot be one.
+    set: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+/// Most queue pairs of one connection and rail (NCCL's limit).
+pub const QUEUE_PAIRS_MAX: u16 = 128;
+/// What the field of a queue pair can say (ibv_modify_qp(3)); 0 would wait for ever.
+const TIMEOUT: RangeInclusive<i64> = 1..=31;
+const RETRIES: RangeInclusive<i64> = 0..=7;
+
+/// All variables.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "CROSSTIE_IB_DISABLE",
+        default: "0",
+        unit: "0 or 1",
+        effect: "use no RDMA device",
+        set: |settings, text| flag(text).map(|on| settings.disabled = on),
+    },
+    Variable {
+        name: "CROSSTIE_IB_HCA",
+        default: "every port that works",
+        unit: "prefixes with :port or without, with commas between them; ^ in front excludes, = \
+               wants the whole name",
+        effect: "the ports that are used",
+        set: |settings, text| {
+            // what is not understood must not become all devices
+            settings.hca = HcaChoice::NONE;
+            settings.hca = HcaChoice::parse(text).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_GID_INDEX",
+        default: "-1: the first that the three below allow",
+        unit: "-1 to 255",
+        effect: "on RoCE, the place of the GID that is used",
+        set: |settings, text| {
+            let index = number(text, -1..=255)?;
+            settings.gid.index = u8::try_from(index).ok();
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_ADDR_FAMILY",
+        default: "AF_INET, and AF_INET6 where a port has no such GID",
+        unit: "AF_INET or AF_INET6",
+        effect: "on RoCE, of which family the GID is",
+        set: |settings, text| {
+            settings.gid.family = Some(family(text)?);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_ADDR_RANGE",
+        default: "all but those of one link",
+        unit: "address/bits",
+        effect: "on RoCE, the range of addresses that the GID is in",
+        set: |settings, text| {
+            let why = "it is not an address, / and the bits of a prefix";
+            settings.gid.range = Some(Range::parse(text).ok_or(why)?);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_ROCE_VERSION_NUM",
+        default: "2",
+        unit: "1 or 2",
+        effect: "on RoCE, the version that the GID is of",
+        set: |settings, text| {
+            let first = number(text, 1..=2)? == 1;
+            settings.gid.kind = if first { GidKind::RoceV1 } else { GidKind::RoceV2 };
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_TIMEOUT",
+        default: "20",
+        unit: "1 to 31: 4.096 us times two to this power",
+        effect: "how long a packet is unanswered before it is sent again",
+        set: |settings, text| number(text, TIMEOUT).map(|n| settings.timeout = n as u8),
+    },
+    Variable {
+        name: "CROSSTIE_IB_RETRY_CNT",
+        default: "7",
+        unit: "0 to 7",
+        effect: "how often a packet is sent again before the rail fails",
+        set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
+    },
+    Variable {
+        name: "CROSSTIE_IB_PKEY",
+        default: "0",
+        unit: "index",
+        effect: "place of the partition key in the port's table",
+        set: |settings, text| number(text, 0..=65535).map(|n| settings.pkey_index = n as u16),
+    },
+    Variable {
+        name: "CROSSTIE_IB_SL",
+        default: "-1: 0",
+        unit: "-1 to 15",
+        effect: "service level",
+        set: |settings, text| {
+            settings.service_level = u8::try_from(number(text, -1..=15)?).ok();
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_TC",
+        default: "-1: 0",
+        unit: "-1 to 255; on RoCE four times the DSCP",
+        effect: "traffic class",
+        set: |settings, text| {
+            settings.traffic_class = u8::try_from(number(text, -1..=255)?).ok();
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_ECE_ENABLE",
+        default: "1",
+        unit: "0 or 1",
+        effect: "agree upon vendors' extensions when connections are made",
+        set: |settings, text| flag(text).map(|on| settings.ece = on),
+    },
+    Variable {
+        name: "CROSSTIE_IB_PCI_RELAXED_ORDERING",
+        default: "2: where the device can",
+        unit: "0, 1 or 2",
+        effect: "let devices write data, but not control words, out of order",
+        set: |settings, text| {
+            let mode = number(text, 0..=2)?;
+            settings.relaxed_ordering = (mode != 2).then_some(mode == 1);
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_ADAPTIVE_ROUTING",
+        default: "-2: on InfiniBand, and not on RoCE",
+        unit: "-2, 0 or 1",
+        effect: "send data so that its packets may take several ways, and then the word of it",
+        set: |settings, text| {
+            settings.adaptive_routing = match number(text, -2..=1)? {
+                -2 => None,
+                0 => Some(false),
+                1 => Some(true),
+                _ => return Err("it may be -2, 0 or 1".into()),
+            };
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_AR_THRESHOLD",
+        default: "8192",
+        unit: "bytes",
+        effect: "shortest data that is sent so",
+        set: |settings, text| {
+            number(text, 0..=i64::MAX).map(|n| settings.adaptive_bytes_min = n as u64)
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_QPS_PER_CONNECTION",
+        default: "1",
+        unit: "1 to 128",
+        effect: "queue pairs of each connection and rail, over which data is cut",
+        set: |settings, text| {
+            let most = i64::from(QUEUE_PAIRS_MAX);
+            number(text, 1..=most).map(|n| settings.queue_pairs = n as u16)
+        },
+    },
+    Variable {
+        name: "CROSSTIE_IB_MERGE_VFS",
+        default: "1",
+        unit: "0 or 1",
+        effect: "take the virtual functions of a card for that card",
+        set: |settings, text| flag(text).map(|on| settings.merge_vfs = on),
+    },
+];
+
+fn flag(text: &str) -> Result<bool, String> {
+    number(text, 0..=1).map(|number| number == 1)
+}
+
+fn family(text: &str) -> Result<Family, String> {
+    match text {
+        "AF_INET" => Ok(Family::V4),
+        "AF_INET6" => Ok(Family::V6),
+        _ => Err("it may be AF_INET or AF_INET6".into()),
+    }
+}
+
+fn number(text: &str, range: RangeInclusive<i64>) -> Result<i64, String> {
+    let value = match text.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let value = value.map_err(|_| String::from("it is not a number"))?;
+    let (least, most) = (range.start(), range.end());
+    let most = if *most == i64::MAX { "above".to_string() } else { most.to_string() };
+    range.contains(&value).then_some(value).ok_or(format!("it may be from {least} to {most}"))
+}
+
+/// Whose names count.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Names {
+    /// Ours alone.
+    Own,
+    /// NCCL's too, where ours are not set.
+    WithNccl,
+}
+
+/// A value that was not understood, so that the default holds; of `_IB_HCA` that no port is used.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Complaint {
+    /// The variable.
+    pub name: String,
+    /// What it is set to.
+    pub value: String,
+    /// Why that cannot be.
+    pub why: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Complaint { name, value, why } = self;
+        match name.ends_with("_IB_HCA") {
+            true => write!(f, "{name}={value} leaves no RDMA port: {why}"),
+            false => write!(f, "{name}={value} is ignored: {why}"),
+        }
+    }
+}
+
+/// What the variables say, by `value_of` a name, and which of them cannot be understood. Empty ones
+/// are not set.
+pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Settings, Vec<Complaint>) {
+    let mut settings = Settings::default();
+    let mut complaints = Vec::new();
+    for variable in VARIABLES {
+        let set = |name: String| {
+            let value = value_of(&name)?.trim().to_string();
+            (!value.is_empty()).then_some((name, value))
+        };
+        let ours = set(variable.name.to_string());
+        let found = match names {
+            Names::Own => ours,
+            Names::WithNccl => ours.or_else(|| set(nccl_name(variable))),
+        };
+        let Some((name, value)) = found else { continue };
+        if let Err(why) = (variable.set)(&mut settings, &value) {
+            complaints.push(Complaint { name, value, why });
+        }
+    }
+    (settings, complaints)
+}
+
+/// What NCCL calls a variable.
+pub fn nccl_name(variable: &Variable) -> String {
+    variable.name.replacen("CROSSTIE_", "NCCL_", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_of(pairs: &[(&str, &str)], names: Names) -> (Settings, Vec<Complaint>) {
+        let value = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, v)| *v);
+        read(|name| value(name).map(ToString::to_string), names)
+    }
+
+    /// One variable alone, understood.
+    fn with(name: &str, value: &str) -> Settings {
+        let (settings, complaints) = read_of(&[(name, value)], Names::Own);
+        assert!(complaints.is_empty(), "{complaints:?}");
+        settings
+    }
+
+    #[test]
+    fn defaults_are_those_of_nccl() {
+        let (settings, complaints) = read_of(&[], Names::WithNccl);
+        assert!(complaints.is_empty());
+        assert_eq!(settings, Settings::default());
+        let it = settings;
+        assert_eq!((it.timeout, it.retries, it.pkey_index, it.queue_pairs), (20, 7, 0, 1));
+        assert_eq!((it.service_level, it.traffic_class), (None, None));
+        assert!(it.ece && it.merge_vfs && !it.disabled);
+        assert_eq!(it.gid, GidRule::DEFAULT);
+        assert_eq!((it.relaxed_ordering, it.adaptive_routing), (None, None));
+    }
+
+    #[test]
+    fn every_variable_changes_its_own_setting_and_no_other() {
+        let base = Settings::default();
+        let expect = |name, value, change: fn(&mut Settings)| {
+            let mut expected = base.clone();
+            change(&mut expected);
+            assert_ne!(expected, base, "{name}");
+            assert_eq!(with(name, value), expected, "{name}");
+        };
+        expect("CROSSTIE_IB_DISABLE", "1", |s| s.disabled = true);
+        expect("CROSSTIE_IB_HCA", "=mlx5_0:1", |s| {
+            s.hca = HcaChoice::parse("=mlx5_0:1").unwrap();
+        });
+        expect("CROSSTIE_IB_GID_INDEX", "3", |s| s.gid.index = Some(3));
+        expect("CROSSTIE_IB_ADDR_FAMILY", "AF_INET6", |s| s.gid.family = Some(Family::V6));
+        expect("CROSSTIE_IB_ADDR_RANGE", "10.0.0.0/8", |s| {
+            s.gid.range = Range::parse("10.0.0.0/8");
+        });
+        expect("CROSSTIE_IB_ROCE_VERSION_NUM", "1", |s| s.gid.kind = GidKind::RoceV1);
+        expect("CROSSTIE_IB_TIMEOUT", "0x12", |s| s.timeout = 18);
+        expect("CROSSTIE_IB_RETRY_CNT", "0", |s| s.retries = 0);
+        expect("CROSSTIE_IB_PKEY", "5", |s| s.pkey_index = 5);
+        expect("CROSSTIE_IB_SL", "4", |s| s.service_level = Some(4));
+        expect("CROSSTIE_IB_TC", " 106 ", |s| s.traffic_class = Some(106));
+        expect("CROSSTIE_IB_ECE_ENABLE", "0", |s| s.ece = false);
+        expect("CROSSTIE_IB_PCI_RELAXED_ORDERING", "1", |s| s.relaxed_ordering = Some(true));
+        expect("CROSSTIE_IB_ADAPTIVE_ROUTING", "1", |s| s.adaptive_routing = Some(true));
+        expect("CROSSTIE_IB_AR_THRESHOLD", "1048576", |s| s.adaptive_bytes_min = 1 << 20);
+        expect("CROSSTIE_IB_QPS_PER_CONNECTION", "128", |s| s.queue_pairs = 128);
+        expect("CROSSTIE_IB_MERGE_VFS", "0", |s| s.merge_vfs = false);
+    }
+
+    #[test]
+    fn values_that_mean_the_default_are_it() {
+        for (name, value) in [
+            ("CROSSTIE_IB_GID_INDEX", "-1"),
+            ("CROSSTIE_IB_SL", "-1"),
+            ("CROSSTIE_IB_TC", "-1"),
+            ("CROSSTIE_IB_PCI_RELAXED_ORDERING", "2"),
+            ("CROSSTIE_IB_ADAPTIVE_ROUTING", "-2"),
+            ("CROSSTIE_IB_HCA", "  "),
+        ] {
+            assert_eq!(with(name, value), Settings::default(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_named_and_change_nothing() {
+        for (name, value, word) in [
+            ("CROSSTIE_IB_TIMEOUT", "0", "from 1 to 31"),
+            ("CROSSTIE_IB_TIMEOUT", "soon", "not a number"),
+            ("CROSSTIE_IB_RETRY_CNT", "8", "from 0 to 7"),
+            ("CROSSTIE_IB_GID_INDEX", "-2", "from -1"),
+            ("CROSSTIE_IB_GID_INDEX", "256", "to 255"),
+            ("CROSSTIE_IB_ADDR_FAMILY", "ipv4", "AF_INET or AF_INET6"),
+            ("CROSSTIE_IB_ADDR_RANGE", "10.0.0.0", "prefix"),
+            ("CROSSTIE_IB_ROCE_VERSION_NUM", "3", "from 1 to 2"),
+            ("CROSSTIE_IB_SL", "16", "to 15"),
+            ("CROSSTIE_IB_TC", "256", "to 255"),
+            ("CROSSTIE_IB_PKEY", "-1", "from 0"),
+            ("CROSSTIE_IB_ADAPTIVE_ROUTING", "-1", "-2, 0 or 1"),
+            ("CROSSTIE_IB_AR_THRESHOLD", "-1", "from 0 to above"),
+            ("CROSSTIE_IB_QPS_PER_CONNECTION", "129", "to 128"),
+            ("CROSSTIE_IB_ECE_ENABLE", "yes", "not a number"),
+        ] {
+            let (settings, complaints) = read_of(&[(name, value)], Names::Own);
+            assert_eq!(settings, Settings::default(), "{name}");
+            let [it] = complaints.as_slice() else { panic!("{name}={value}: {complaints:?}") };
+            assert_eq!((it.name.as_str(), it.value.as_str()), (name, value));
+            assert!(it.why.contains(word), "{name}={value}: {}", it.why);
+        }
+    }
+
+    #[test]
+    fn choice_that_is_not_understood_is_no_port_at_all() {
+        let (settings, complaints) = read_of(&[("CROSSTIE_IB_HCA", "mlx5_0,")], Names::Own);
+        assert_eq!((settings.hca, complaints.len()), (HcaChoice::NONE, 1));
+        let text = complaints[0].to_string();
+        assert!(text.contains("CROSSTIE_IB_HCA=mlx5_0, leaves no RDMA port"), "{text}");
+    }
+
+    #[test]
+    fn names_of_nccl_count_where_ours_are_not_set_and_only_when_asked() {
+        let both = [("NCCL_IB_TIMEOUT", "22"), ("CROSSTIE_IB_TIMEOUT", "19")];
+        assert_eq!(read_of(&both[..1], Names::WithNccl).0.timeout, 22);
+        assert_eq!(read_of(&both, Names::WithNccl).0.timeout, 19);
+        assert_eq!(read_of(&both[..1], Names::Own).0.timeout, 20);
+        let empty = [("NCCL_IB_TIMEOUT", "22"), ("CROSSTIE_IB_TIMEOUT", "")];
+        assert_eq!(read_of(&empty, Names::WithNccl).0.timeout, 22);
+        let (_, complaints) = read_of(&[("NCCL_IB_HCA", "^")], Names::WithNccl);
+        assert_eq!(complaints[0].name, "NCCL_IB_HCA");
+    }
+
+    #[test]
+    fn long_messages_adapt_on_infiniband_unless_told_otherwise() {
+        let by_default = Settings::default();
+        assert!(by_default.adapts(LinkLayer::InfiniBand, 8192));
+        assert!(!by_default.adapts(LinkLayer::InfiniBand, 8191));
+        assert!(!by_default.adapts(LinkLayer::Ethernet, 1 << 30));
+        let on = Settings { adaptive_routing: Some(true), ..Settings::default() };
+        assert!(on.adapts(LinkLayer::Ethernet, 8192));
+        let off = Settings { adaptive_routing: Some(false), ..Settings::default() };
+        assert!(!off.adapts(LinkLayer::InfiniBand, 1 << 30));
+    }
+}
