@@ -4,6 +4,7 @@
 mod common;
 
 use crosstie::base::units::{Bytes, Span};
+use crosstie::fabric::Syscalls;
 use crosstie::provider::sim::{CERTAIN, Faults, SimConfig, SimFabric, SimPort};
 
 const FAULTS: Faults = Faults {
@@ -27,6 +28,7 @@ const PUSH: SimConfig = SimConfig {
     ordered: true,
     immediate: true,
     copies_at_post: false,
+    syscalls: Syscalls::None,
     latency: Span::micros(2),
     delay_max: Span::micros(5),
     seed: 1,

@@ -9,7 +9,7 @@
 use super::endpoint::Endpoint;
 use super::mr::NO_REGION;
 use super::rail::LaneState;
-use super::records::{Connection, ConnectionState, SendState};
+use super::records::{Connection, ConnectionState, NEVER, SendState};
 use super::request::RequestError;
 use crate::base::units::{Instant, Span};
 use crate::fabric::Provider;
@@ -87,12 +87,12 @@ impl<P: Provider> Endpoint<'_, P> {
             return waits;
         }
         let c = &mut self.connections[index];
-        if let Some(since) = &mut c.stranded_at {
+        if c.stranded_at != NEVER {
             waits = true;
-            if *since == Instant(0) {
-                *since = now;
+            if c.stranded_at == Instant(0) {
+                c.stranded_at = now;
             }
-            if is_past(now, *since, config.loss_span.0) {
+            if is_past(now, c.stranded_at, config.loss_span.0) {
                 let control = c.control;
                 let code = self.lane(index, control).code;
                 self.connection_fail(index, RequestError::RailsLost(code));

@@ -126,6 +126,8 @@ pub struct Endpoint<'m, P: Provider> {
     pub(super) report_error: Option<(ConnectionIndex, super::ReportError)>,
     /// What happened since the last progress ended, without an event of the rail's.
     pub(super) news: usize,
+    /// Connections that hold slots back.
+    pub(super) holding: usize,
     /// Pushing connections in use, whose peers may ask groups back.
     pub(super) pushing: usize,
     /// The connection whose slots are looked at next, although nothing waits for them.
@@ -192,6 +194,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             stats: Stats::default(),
             report_error: None,
             news: 0,
+            holding: 0,
             pushing: 0,
             rota: 0,
             now: Instant::default(),
@@ -367,6 +370,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             return true;
         }
         let before = self.news;
+        if self.holding != 0 {
+            self.offers_release();
+        }
         for _ in 0..self.connections.len() {
             self.rota_step();
         }
@@ -420,6 +426,9 @@ impl<'m, P: Provider> Endpoint<'m, P> {
                 continue;
             }
             self.state_look(index);
+            if self.connections[index].holds {
+                self.offers_look(index);
+            }
             let c = &self.connections[index];
             if !c.queue.is_empty() {
                 self.work.insert(index);

@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::limits::{KEPT_BYTES, STREAM_KEPT};
 use super::mutant::Mutant;
 use super::rail::LaneState;
-use super::records::{ConnectionState, NIL, SendState, StreamRecord};
+use super::records::{ConnectionState, NEVER, NIL, SendState, StreamRecord};
 use super::report_error::ReportError;
 use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
@@ -236,7 +236,7 @@ impl<P: Provider> Endpoint<'_, P> {
         self.meter_mut(index, lane).stats.joins += 1;
         let c = &mut self.connections[index];
         c.up |= 1 << lane;
-        c.stranded_at = None;
+        c.stranded_at = NEVER;
         self.stats.lane_joins += 1;
         self.news += 1;
         self.work.insert(index);

@@ -228,6 +228,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &mut self.connections[index];
         c.state = ConnectionState::Failing;
         c.failure.0 = error;
+        self.offers_hold(index, false);
         self.lanes_fail(index);
         self.work.insert(index);
         self.trouble(index);

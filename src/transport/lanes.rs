@@ -7,7 +7,7 @@ use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
 use super::rail::{CtrlSpan, Lane, LaneMeter, LaneState, LaneStats};
 use super::records::{
-    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
+    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
 };
 use super::report_error::ReportError;
 use super::request::RequestError;
@@ -103,10 +103,11 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Whether calls of [`Endpoint::progress`] must be told the time: a connection of several lanes
-    /// is open, or one waits for its fence.
+    /// is open, one waits for its fence, or one holds slots back.
     #[inline(always)]
     pub fn wants_time(&self) -> bool {
-        self.failing_over != 0 || (P::SEVERAL_LANES && !self.troubled.is_empty())
+        let troubled = P::SEVERAL_LANES && !self.troubled.is_empty();
+        self.failing_over != 0 || troubled || self.holding != 0
     }
 
     /// Takes a connection that the side band has set up into use. The rail's peer of its lane 0 is
@@ -278,8 +279,8 @@ impl<P: Provider> Endpoint<'_, P> {
             c.control_blocked = true;
             c.epoch = c.epoch.wrapping_add(1);
         }
-        if c.up == 0 && c.stranded_at.is_none() {
-            c.stranded_at = Some(Instant(0));
+        if c.up == 0 && c.stranded_at == NEVER {
+            c.stranded_at = Instant(0);
         }
         let lost = c.lost.filter(|_| c.up == 0);
         self.stats.lane_failures += 1;
@@ -551,6 +552,7 @@ impl<P: Provider> Endpoint<'_, P> {
             self.lanes_down.remove(at);
         }
         self.requests_end(index);
+        self.offers_hold(index, false);
         self.pushing -= usize::from(!self.connections[index].pull);
         self.failing_over -= usize::from(self.fails_over(index));
         self.connections[index].state = ConnectionState::Free;

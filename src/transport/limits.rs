@@ -50,6 +50,10 @@ pub const UNDELIVERED_MAX: u32 = 64;
 /// written over before the sender has replayed them.
 pub const EARLY_MAX: u32 = 24;
 
+/// How long slots are held back when nothing comes: some looks at a socket, and less than a message
+/// over one costs.
+pub const HELD_SPAN: Span = Span::micros(20);
+
 /// Regions whose keys a peer remembers at a time: a group can name eight.
 pub const CELLS: usize = GROUP_MAX;
 

@@ -1,4 +1,8 @@
 //! On a rail that pushes, the receiver offers its buffers in control slots.
+//!
+//! Where a line costs a system call, slots are held back while nothing but short messages comes:
+//! those need no offer. Several leave together then, or all when nothing has come for a while, or
+//! before the user sleeps. To the peer we are a receiver that posts a little later.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
@@ -9,9 +13,16 @@ use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
-use crate::fabric::Provider;
+use crate::fabric::{Provider, Syscalls};
 use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
+
+/// Groups that are held back at most: the peer remembers some more that it sends early.
+const HELD_MAX: i32 = 8;
+/// Messages of the stream without a start after which the next is taken to be short as well.
+const SHORT_RUN: u16 = 8;
+
+const _: () = assert!((HELD_MAX as u32) < super::limits::EARLY_MAX / 2);
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Writes the slots that are due; says whether some remain.
@@ -32,6 +43,11 @@ impl<P: Provider> Endpoint<'_, P> {
             // what was to be written again has been seen
             (c.slots_next, c.slots_at) = (c.peer_groups_through, 0);
         }
+        let holds = self.offers_wait(index);
+        self.offers_hold(index, holds);
+        if holds {
+            return false;
+        }
         loop {
             let c = &self.connections[index];
             let (number, first) = (c.slots_next, c.slots_at);
@@ -46,8 +62,59 @@ impl<P: Provider> Endpoint<'_, P> {
             if !self.group_offer(index, number, first) {
                 return true;
             }
-            self.connections[index].slots_next = number.next();
-            self.connections[index].slots_at = 0;
+            let c = &mut self.connections[index];
+            (c.slots_next, c.slots_at) = (number.next(), 0);
+            // so that the run stays one that the record can say
+            c.short_run_set(c.short_run().min(SHORT_RUN));
+        }
+    }
+
+    /// Whether the slots that are due may wait for more.
+    fn offers_wait(&self, index: usize) -> bool {
+        let c = &self.connections[index];
+        let held = c.group_post.ahead_of(c.slots_next);
+        let short = c.short_run() >= SHORT_RUN;
+        let idle = c.is_held_idle(self.now);
+        let costs = self.caps.syscalls == Syscalls::PerBatch;
+        let whole = c.slots_at == 0 && !c.cancels_due && c.canceling.is_none();
+        costs && short && whole && !idle && (1..HELD_MAX).contains(&held)
+    }
+
+    /// Notes whether a connection holds slots back.
+    pub(super) fn offers_hold(&mut self, index: usize, holds: bool) {
+        let c = &mut self.connections[index];
+        if c.holds == holds {
+            return;
+        }
+        c.holds = holds;
+        if holds {
+            c.held_from(self.now);
+            self.holding += 1;
+            self.watch.insert(index);
+        } else {
+            self.holding -= 1;
+        }
+    }
+
+    /// A look at a connection that holds slots back: whether nothing comes any more.
+    pub(super) fn offers_look(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        if c.held_at != c.eager_expected.0 as u16 || c.held_since_us == 0 {
+            c.held_from(self.now);
+        } else if c.is_held_idle(self.now) {
+            self.work.insert(index);
+        }
+    }
+
+    /// Before the user sleeps: nothing is held back any more, nor soon again.
+    pub(super) fn offers_release(&mut self) {
+        for index in 0..self.connections.len() {
+            let c = &mut self.connections[index];
+            if c.holds {
+                c.short_run_set(0);
+                self.work.insert(index);
+                self.news += 1;
+            }
         }
     }
 
@@ -249,6 +316,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let Some((group, receive)) = self.token_find(index, message.tag as u32) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
+        self.connections[index].short_run_set(0);
         let at = self.group_at(index, group);
         let record_at = at * GROUP_MAX + usize::from(receive);
         if self.groups[at].bound >> receive & 1 == 1 {

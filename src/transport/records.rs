@@ -15,7 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::limits::CELLS;
+use super::limits::{CELLS, HELD_SPAN};
 use super::mr::NO_REGION;
 use super::rail::{CtrlSpan, DataSpan};
 use super::request::RequestError;
@@ -128,8 +128,8 @@ pub struct Connection {
     pub report: ReportState,
     /// The peer is gone, and lanes still have something of it.
     pub lost: Option<DownCause>,
-    /// Since when deadlines are looked at with no lane up; 0: not yet.
-    pub stranded_at: Option<Instant>,
+    /// Since when deadlines are looked at with no lane up; 0: not yet; [`NEVER`]: one is up.
+    pub stranded_at: Instant,
     /// What our lines say, and what the peer's must say.
     pub epoch: u32,
     pub peer_epoch: u32,
@@ -179,6 +179,15 @@ pub struct Connection {
     pub slots_next: Seq,
     /// How many of that group's have been written.
     pub slots_at: u8,
+    /// Whether slots are held back until there are several.
+    pub holds: bool,
+    /// Since when, in microseconds, which wrap; 0: the time is not known yet.
+    pub held_since_us: u32,
+    /// The last bits of what had come then.
+    pub held_at: u16,
+    /// The last bits of the number in the stream behind the last start, or of one not long ago:
+    /// what has come since is short.
+    pub started_at: u16,
     /// The peer, as sender, has bound all groups below this.
     pub peer_groups_through: Seq,
     /// The group whose withdrawal the peer has been asked for.
@@ -213,11 +222,44 @@ pub struct Connection {
     pub cells: [KnownRegion; CELLS],
 }
 
+/// No moment.
+pub const NEVER: Instant = Instant(u64::MAX);
+
+/// A moment in microseconds that wrap; never 0, unless the moment is not known.
+const fn micros(now: Instant) -> u32 {
+    let us = (now.0 / 1000) as u32;
+    if us == 0 && now.0 != 0 { 1 } else { us }
+}
+
 impl Connection {
     /// Whether a lane may die without the connection: what has left may have to leave again.
     #[inline]
     pub const fn fails_over(&self) -> bool {
         self.lane_count > 1
+    }
+
+    /// Whether nothing has come since slots are held back, for so long that they wait no more.
+    pub const fn is_held_idle(&self, now: Instant) -> bool {
+        let since_us = micros(now).wrapping_sub(self.held_since_us);
+        self.holds
+            && self.held_since_us != 0
+            && self.held_at == self.eager_expected.0 as u16
+            && since_us as u64 * 1000 >= HELD_SPAN.0
+    }
+
+    /// Notes from when on slots are held back.
+    pub const fn held_from(&mut self, now: Instant) {
+        (self.held_since_us, self.held_at) = (micros(now), self.eager_expected.0 as u16);
+    }
+
+    /// Messages of the stream since the last start, or some that are enough to tell.
+    pub const fn short_run(&self) -> u16 {
+        (self.eager_expected.0 as u16).wrapping_sub(self.started_at)
+    }
+
+    /// Says that so many messages have come since the last start.
+    pub const fn short_run_set(&mut self, run: u16) {
+        self.started_at = (self.eager_expected.0 as u16).wrapping_sub(run);
     }
 
     /// Whether the stream of sends can be taken in without looking left or right: nothing waits
@@ -271,7 +313,7 @@ impl Connection {
         taken_bytes: 0,
         report: ReportState::NONE,
         lost: None,
-        stranded_at: None,
+        stranded_at: NEVER,
         epoch: 1,
         peer_epoch: 1,
         eager_bytes_max: 0,
@@ -296,6 +338,10 @@ impl Connection {
         group_post: Seq(0),
         slots_next: Seq(0),
         slots_at: 0,
+        holds: false,
+        held_since_us: 0,
+        held_at: 0,
+        started_at: 0,
         peer_groups_through: Seq(0),
         canceling: None,
         cancel_lost: false,

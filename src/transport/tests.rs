@@ -8,7 +8,7 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
-use crate::fabric::{Provider, RemoteSpan};
+use crate::fabric::{Provider, RemoteSpan, Syscalls};
 use crate::provider::loopback::{self, Loopback};
 use crate::transport::limits::CREDITS;
 use crate::transport::mr::vouched;
@@ -485,4 +485,57 @@ fn stripes_count_as_movement() {
     let at = (0..pair.endpoint.groups.len()).find(|at| !pair.endpoint.groups[*at].free).unwrap();
     pair.endpoint.receives[at * crate::wire::GROUP_MAX].stripes |= 2;
     assert_eq!([1020, 1023].map(|ms| moved(&mut pair, ms)), [0, 3]);
+}
+
+/// Offers cost a packet each over sockets, and short messages do without.
+#[test]
+fn offers_are_held_back_while_messages_are_short_and_nobody_waits() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, false);
+    pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+    let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
+    let (from, to) = (pair.register(&mut source), pair.register(&mut target));
+    let held = |pair: &Pair| {
+        let c = &pair.endpoint.connections[B.as_usize()];
+        c.group_post.ahead_of(c.slots_next)
+    };
+    let cross = |pair: &mut Pair, length: usize, now: u64| {
+        let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+        pair.endpoint.progress(Instant(now), BUDGET);
+        let held = held(pair);
+        let send = pair.endpoint.isend(A, outgoing(from, &source[..length], 7)).unwrap();
+        let outcome = pair.finish(receive);
+        assert_eq!((outcome.result, outcome.lengths[0]), (Ok(()), length as u64));
+        assert_eq!(pair.finish(send).result, Ok(()));
+        held
+    };
+    let counts: Vec<i32> = (0..26).map(|now| cross(&mut pair, 8, 1000 + now)).collect();
+    assert_eq!(counts[..10], [0, 0, 0, 0, 0, 0, 0, 0, 1, 2], "the first may be long");
+    assert_eq!((counts.iter().max(), counts.iter().filter(|n| **n == 7).count()), (Some(&7), 2));
+    // for one that may be long after all
+    let at = |pair: &mut Pair, now: u64| {
+        pair.endpoint.progress(Instant(now), BUDGET);
+        held(pair)
+    };
+    while at(&mut pair, 10_000) == 0 {
+        cross(&mut pair, 8, 10_000);
+    }
+    assert!(pair.endpoint.wants_time());
+    assert!(at(&mut pair, 29_999) > 0);
+    assert_eq!((at(&mut pair, 30_000), at(&mut pair, 30_000)), (0, 0));
+    assert!(!pair.endpoint.wants_time());
+    // before sleep
+    (0..9).for_each(|_| assert!(cross(&mut pair, 8, 40_000) < 8));
+    let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+    if at(&mut pair, 40_000) > 0 {
+        assert!(!pair.endpoint.look_around());
+    }
+    assert_eq!(at(&mut pair, 40_000), 0);
+    // the other side has seen what was offered, and then nothing is left
+    assert!((0..3).any(|_| pair.endpoint.look_around()));
+    let send = pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
+    assert_eq!((pair.finish(receive).result, pair.finish(send).result), (Ok(()), Ok(())));
+    // after a long one none is held back
+    assert!((0..8).all(|_| cross(&mut pair, 8, 40_000) == 0));
+    assert_ne!(cross(&mut pair, 8, 40_000), 0);
 }

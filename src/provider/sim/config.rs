@@ -4,6 +4,7 @@
 pub use crate::provider::random::CERTAIN;
 
 use crate::base::units::{Bytes, Span};
+use crate::fabric::Syscalls;
 use core::fmt;
 
 /// Ports of one network at most; tests of groups use eight.
@@ -65,6 +66,8 @@ pub struct SimConfig {
     pub immediate: bool,
     /// The payload of a send is read at post, not when it lands.
     pub copies_at_post: bool,
+    /// What ops are said to cost.
+    pub syscalls: Syscalls,
     /// How long every op takes at least.
     pub latency: Span,
     /// How much longer a delayed or overtaken op takes at most.

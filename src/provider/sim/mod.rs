@@ -34,7 +34,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, PostError, Posted, Provider,
-    RecvSlot, Syscalls,
+    RecvSlot,
 };
 use core::cell::RefCell;
 use state::State;
@@ -164,7 +164,7 @@ impl<'m> Provider for SimPort<'_, 'm> {
             // a message lands whole
             copy_granule: Bytes(config.payload_max.0.max(64)),
             fence: FenceKind::Local,
-            syscalls: Syscalls::None,
+            syscalls: config.syscalls,
         }
     }
 

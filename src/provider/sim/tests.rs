@@ -2,7 +2,7 @@ use super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::RailGeneration;
 use crate::base::units::Span;
-use crate::fabric::{Domain, MemoryKind, OpId, OpKind, Region, RemoteSpan, Source};
+use crate::fabric::{Domain, MemoryKind, OpId, OpKind, Region, RemoteSpan, Source, Syscalls};
 use std::format;
 use std::vec::Vec;
 
@@ -17,6 +17,7 @@ const CONFIG: SimConfig = SimConfig {
     ordered: false,
     immediate: true,
     copies_at_post: true,
+    syscalls: Syscalls::None,
     latency: Span(10),
     delay_max: Span(1000),
     seed: 5,

@@ -3,6 +3,7 @@
 
 use super::lanes::{self, Lanes};
 use crate::base::units::{Bytes, Span};
+use crate::fabric::Syscalls;
 use crate::provider::random::Random;
 use crate::provider::sim::{CERTAIN, Faults, SimConfig};
 use crate::transport::Limits;
@@ -33,6 +34,7 @@ pub fn calm(pull: bool, lanes: u32, seed: u64) -> SimConfig {
         ordered: true,
         immediate: true,
         copies_at_post: true,
+        syscalls: Syscalls::None,
         latency: Span(100),
         delay_max: Span(3000),
         seed,
@@ -67,6 +69,7 @@ pub fn config(seed: u64) -> (SimConfig, Lanes) {
         ordered: random.below(2) == 0,
         immediate: true,
         copies_at_post: true,
+        syscalls: if random.below(2) == 0 { Syscalls::PerBatch } else { Syscalls::None },
         latency: Span(100),
         delay_max: Span(3000),
         seed,

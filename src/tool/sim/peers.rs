@@ -10,7 +10,7 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{Provider, RailKey, RemoteSpan};
+use crate::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
 use crate::provider::random::Random;
 use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crate::transport::limits::CREDITS;
@@ -85,6 +85,7 @@ fn config(peers: u32, regions: usize) -> SimConfig {
         ordered: true,
         immediate: true,
         copies_at_post: true,
+        syscalls: Syscalls::None,
         latency: Span(100),
         delay_max: Span(0),
         seed: 1,

@@ -13,7 +13,7 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{Provider, RailKey, RemoteSpan};
+use crate::fabric::{Provider, RailKey, RemoteSpan, Syscalls};
 use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crate::transport::rail::LaneState;
@@ -150,6 +150,7 @@ impl Plan {
             ordered: true,
             immediate: true,
             copies_at_post: true,
+            syscalls: Syscalls::None,
             latency: self.latency,
             delay_max: Span(0),
             seed: 1,

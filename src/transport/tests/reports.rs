@@ -5,7 +5,7 @@ use super::super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan};
+use crate::fabric::{LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan, Syscalls};
 use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crate::transport::mr::{Kept, vouched};
@@ -26,6 +26,7 @@ const NETWORK: SimConfig = SimConfig {
     ordered: true,
     immediate: true,
     copies_at_post: true,
+    syscalls: Syscalls::None,
     latency: Span(1),
     delay_max: Span(1),
     seed: 1,
