@@ -204,6 +204,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         eager_bytes_max: or(Bytes(config.eager_bytes_max.into()), default.eager_bytes_max),
         send_ring_bytes: or(config.send_ring_bytes, default.send_ring_bytes),
         write_ring_bytes: or(config.write_ring_bytes, default.write_ring_bytes),
+        push: default.push,
         heap_bytes: match config.flags & XTIE_ENDPOINT_NO_HEAP {
             0 => or(Bytes(config.heap_bytes), default.heap_bytes),
             _ => Bytes::ZERO,

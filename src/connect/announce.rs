@@ -10,7 +10,7 @@ use super::memory::LinkMemory;
 use super::stream::StreamSocket;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
-use crate::wire::hello::{FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
+use crate::wire::hello::{CONNECT_PUSH, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
 use std::os::fd::{AsFd, AsRawFd};
 
 impl<M: LinkMemory> Control<M> {
@@ -116,6 +116,8 @@ impl<M: LinkMemory> Control<M> {
             heap: link.heap.as_ref().map(|(heap, bytes)| (self.memory.address(heap), *bytes)),
             doorbell_fd: link.doorbell.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,
+            push: template.features & connection.peer.features & CONNECT_PUSH != 0
+                && template.groups_max == connection.peer.groups_max,
         }
     }
 

@@ -116,6 +116,8 @@ pub struct LinkParams {
     pub doorbell_fd: i32,
     /// Whether both sides order doorbells with a process-wide barrier.
     pub membarrier: bool,
+    /// Whether both sides push over shared memory, of one lane as of several.
+    pub push: bool,
 }
 
 impl LinkParams {
@@ -135,6 +137,7 @@ impl LinkParams {
         heap: None,
         doorbell_fd: -1,
         membarrier: false,
+        push: false,
     };
 }
 
@@ -157,7 +160,7 @@ pub struct LocalTemplate {
     pub data_rails: u32,
     /// Control rails, likewise.
     pub control_rails: u32,
-    /// Protocol features.
+    /// [`crate::wire::hello::CONNECT_PUSH`], or nothing.
     pub features: u64,
     /// Length of one send ring in bytes, when we connect.
     pub send_ring_bytes: u32,

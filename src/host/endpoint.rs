@@ -377,7 +377,14 @@ impl Endpoint {
     /// Whether messages of accepted requests are still on their way to a living peer's host: a
     /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
     /// too long has lost them.
+    ///
+    /// With a long send that has not ended there is no lingering: its memory is the caller's again
+    /// when the connection is closed, and what it has half written cannot be made whole.
     fn lingers(&mut self, index: u32) -> bool {
+        let connection = ConnectionIndex(index);
+        if each!(&self.machine, endpoint => endpoint.is_writing(connection)) {
+            return false;
+        }
         // a rail may have died since somebody looked
         if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
             return false;
@@ -397,6 +404,13 @@ impl Endpoint {
             news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
         }
         waits
+    }
+
+    /// Whether a close that says [`Closing::Again`] waits for a peer to take what has left, and not
+    /// for memory of requests to be let go.
+    pub fn is_lingering(&self, connection: Handle) -> bool {
+        let known = &self.known[connection.index as usize % self.known.len()];
+        known.generation == connection.generation && known.linger_until_ms > LINGERED
     }
 
     fn is_undelivered(&self, index: u32) -> bool {

@@ -31,8 +31,8 @@ pub(super) fn shm_use(
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
-    let pull = lanes == 1;
-    // both sides have looked at this before they agreed on lanes over TCP
+    let pull = lanes == 1 && !params.push;
+    // both sides have looked at this before they agreed on lanes over TCP, or on pushing
     if !pull && params.peer.groups_max != endpoint.limits().requests_max {
         return Err(broken);
     }
@@ -66,7 +66,8 @@ pub(super) fn shm_use(
         pull,
         mailbox: mailbox(params),
         eager_bytes_max: Bytes(u64::from(params.peer.eager_bytes_max))
-            .min(options::eager_bytes_max(params.send_ring_bytes)),
+            .min(options::eager_bytes_max(params.send_ring_bytes))
+            .min(if pull { Bytes(u64::MAX) } else { options::TAKEN_BYTES_MAX }),
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes,

@@ -12,7 +12,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
 use crate::connect::interfaces::{AddressFamily, Interfaces};
-use crate::provider::{loopback, mixed, shm, tcp};
+use crate::provider::{loopback, mixed, shm, taken, tcp};
 use crate::transport::Limits;
 
 /// How an endpoint is opened.
@@ -38,6 +38,10 @@ pub struct Options {
     pub interfaces: Interfaces,
     /// Of which family their addresses are.
     pub family: AddressFamily,
+    /// Whether receives are offered over shared memory, too, where the peer says the same: messages
+    /// that nobody receives yet then never stand before others, whatever their tags. Peers' memory
+    /// is not read in place.
+    pub push: bool,
     /// TCP rails of each connection that is made here, where `CROSSTIE_TCP_RAILS` does not say it;
     /// 0: one for each common subnet.
     pub tcp_rails: u32,
@@ -55,6 +59,7 @@ impl Default for Options {
             handshake_deadline: Span::millis(10_000),
             interfaces: Interfaces::NONE,
             family: AddressFamily::Any,
+            push: false,
             tcp_rails: 0,
         }
     }
@@ -74,6 +79,9 @@ const SHM_PAYLOAD_MAX: u32 = 16 << 10;
 const LOOPBACK_SLOTS: u32 = 64;
 /// Longest eager payload of the loopback device.
 const LOOPBACK_PAYLOAD: Bytes = Bytes::kib(1);
+
+/// Longest message that is taken out of a send ring as it comes, where nothing may stay in it.
+pub(super) const TAKEN_BYTES_MAX: Bytes = Bytes(taken::CELL_BYTES as u64);
 
 /// Longest message that one record of a send ring holds.
 pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {

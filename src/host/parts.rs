@@ -29,7 +29,7 @@ use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
-use crate::wire::hello::AddressList;
+use crate::wire::hello::{AddressList, CONNECT_PUSH};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -207,7 +207,7 @@ impl Parts {
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
         let mut rail = unsafe { Mixed::open(block, &mixed, span, tcp) }?;
-        if network.rails.together {
+        if network.rails.together || (network.rails.shm && self.options.push) {
             rail.lanes_reserve()?;
         }
         Ok(rail)
@@ -223,7 +223,7 @@ impl Parts {
             eager_bytes_max: self.options.eager_bytes_max.0 as u32,
             data_rails: self.options.limits.rails_max,
             control_rails: self.options.limits.rails_max,
-            features: 0,
+            features: if self.options.push { CONNECT_PUSH } else { 0 },
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,
             rings_bytes: |send, write| {

@@ -418,6 +418,19 @@ impl<P: Provider> Endpoint<'_, P> {
         c.state == ConnectionState::Open && (c.control_blocked || c.resend.is_some())
     }
 
+    /// Whether the rail is reading memory of sends that have not ended, to write it to the peer.
+    pub fn is_writing(&self, connection: ConnectionIndex) -> bool {
+        let index = connection.as_usize();
+        let c = &self.connections[index];
+        let under_way = |record| {
+            let send = &self.sends[self.send_at(index, record)];
+            matches!(send.state, SendState::Writing | SendState::Waiting)
+        };
+        c.state == ConnectionState::Open
+            && !c.pull
+            && (0..self.limits.requests_max as u8).any(under_way)
+    }
+
     /// Sends again what the peer has not taken in; says whether some is left.
     fn resend_step(&mut self, index: usize) -> bool {
         while let Some(number) = self.connections[index].resend {

@@ -25,6 +25,10 @@ pub const FEATURE_KERNEL_COPY: u64 = 0x2;
 /// Both sides order doorbells with a process-wide barrier (W8.1).
 pub const FEATURE_MEMBARRIER: u64 = 0x4;
 
+/// The writer wants receives to be offered over shared memory too, and messages to be written to
+/// them, though the connection has one lane (W8.2): a bit of `ConnectHello::features`.
+pub const CONNECT_PUSH: u64 = 0x1;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
@@ -295,7 +299,7 @@ wire_struct! {
         data_rails: u32 = 60,
         /// The same number.
         control_rails: u32 = 64,
-        /// Reserved for protocol features; zero.
+        /// [`CONNECT_PUSH`], and bits that are reserved; both use what both say.
         features: u64 = 72,
         /// Data streams of the connection over TCP; 0: it runs over shared memory (since minor 1).
         streams: u32 = 80,

@@ -22,13 +22,22 @@ const LOOK: Duration = Duration::from_millis(1);
 
 static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
-/// Closes a connection; its outstanding requests are gone with it.
+/// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
+/// written any more.
 pub fn close(comm: Box<Comm>) {
     comm.farewell();
     let (room, connection) = (Arc::clone(&comm.room), comm.connection);
     drop(comm);
-    if (0..STEPS).any(|_| step(&room, connection)) {
-        return;
+    let start = Instant::now();
+    loop {
+        if (0..STEPS).any(|_| step(&room, connection)) {
+            return;
+        }
+        let lingers = room.enter().endpoint().is_lingering(connection);
+        if lingers || start.elapsed() > STOP_MAX {
+            break;
+        }
+        std::thread::yield_now();
     }
     let seen_off = Arc::clone(&room);
     let named = Builder::new().name("crosstie-close".into());

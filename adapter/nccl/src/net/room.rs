@@ -45,6 +45,8 @@ fn options(device: &Device) -> Options {
         },
         write_ring_bytes: WRITE_RING_BYTES,
         heap_bytes: Bytes::ZERO,
+        // several of NCCL's ranks share a connection, each with a tag of its own
+        push: true,
         interfaces: device.interfaces,
         family: family(),
         ..Options::default()
