@@ -2,115 +2,15 @@
 //! does, in one process or two, with every version's table. Tests named `point_N` are the points of
 //! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
 
-mod hosts;
+#[allow(dead_code)] // of the shared parts
+mod support;
 
-use hosts::Hosts;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use support::{VERSIONS, harness_with_plugin, play, play_alone, play_one, play_with, plugin};
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
-const RAILS: [&str; 2] = ["shm", "tcp"];
-
-/// The plugin that cargo built along with this test.
-fn plugin() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libcrosstie_nccl.so")
-}
-
-/// The harness, built once.
-fn harness() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness");
-        let built = Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
-            .arg(&binary)
-            .arg(Path::new(ROOT).join("tests/harness/harness.c"))
-            // its allocator takes the plugin's calls, too
-            .args(["-rdynamic", "-ldl", "-lpthread"])
-            .output()
-            .expect("a C compiler");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        binary
-    })
-}
-
-/// The harness with the plugin inside, linked as the README says.
-fn harness_with_plugin() -> PathBuf {
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness-static");
-    let packaging = Path::new(ROOT).join("../../packaging");
-    let flags = |name| std::fs::read_to_string(packaging.join(name)).unwrap();
-    let (symbols, libraries) = (flags("nccl-symbols"), flags("native-libs"));
-    let built = Command::new("cc")
-        .args(["-std=c11", "-O1", "-o"])
-        .arg(&binary)
-        .arg(Path::new(ROOT).join("tests/harness/harness.c"))
-        .args(symbols.split_whitespace())
-        .arg(plugin().with_extension("a"))
-        .arg("-Wl,--gc-sections")
-        .args(libraries.split_whitespace())
-        .output()
-        .expect("a C compiler");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    binary
-}
-
-/// One scenario with one table over one rail.
-fn play_one(scenario: &str, version: u32, rails: &str) {
-    play_with(harness(), &plugin(), scenario, version, rails);
-}
-
-fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
-    // with whatever else there is, where several devices are wanted
-    let interfaces = if scenario == "numbering" { "lo,eth,en" } else { "lo" };
-    let environment = [("CROSSTIE_SOCKET_IFNAME", interfaces), ("CROSSTIE_RAILS", rails)];
-    play_in(&environment, harness, plugin, scenario, version);
-}
-
-/// One scenario between two hosts, over TCP by all that joins them.
-fn play_between(hosts: &Hosts, scenario: &str, version: u32) {
-    let names = hosts.names();
-    let environment = [
-        ("HARNESS_HOSTS", names.as_str()),
-        ("CROSSTIE_SOCKET_IFNAME", "eth"),
-        ("CROSSTIE_RAILS", "tcp"),
-    ];
-    play_in(&environment, harness(), &plugin(), scenario, version);
-}
-
-fn play_in(
-    environment: &[(&str, &str)],
-    harness: &Path,
-    plugin: &Path,
-    scenario: &str,
-    version: u32,
-) {
-    let said = Command::new(harness)
-        .arg(plugin)
-        .args([&version.to_string(), scenario])
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    assert!(
-        said.status.success(),
-        "{scenario} with v{version}, {environment:?}: {}\n{}",
-        said.status,
-        String::from_utf8_lossy(&said.stderr)
-    );
-}
-
-/// One scenario with every table over every rail.
-fn play(scenario: &str) {
-    for rails in RAILS {
-        VERSIONS.into_iter().for_each(|version| play_one(scenario, version, rails));
-    }
-}
-
-/// One that does not talk to anybody.
-fn play_alone(scenario: &str) {
-    VERSIONS.into_iter().for_each(|version| play_one(scenario, version, "shm,tcp"));
-}
+/// Tables that make devices of several.
+const FUSING: [u32; 4] = [9, 10, 11, 12];
 
 fn symbols() -> Vec<String> {
     let said = Command::new("nm").args(["-D", "--defined-only"]).arg(plugin()).output();
@@ -254,29 +154,9 @@ fn point_23_settings_are_read_at_init_and_logged() {
     play_alone("settings");
 }
 
-/// Those that make devices of several.
-const FUSING: [u32; 4] = [9, 10, 11, 12];
-
-#[test]
-fn device_of_several_interfaces_has_a_rail_on_each() {
-    let Some(hosts) = Hosts::wired("device_of_several_interfaces_has_a_rail_on_each", 8) else {
-        return;
-    };
-    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused", version));
-    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
-}
-
 #[test]
 fn devices_that_cannot_be_made_are_refused() {
     FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
-}
-
-#[test]
-fn hosts_without_a_common_subnet_are_told_so() {
-    let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
-        return;
-    };
-    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_subnet", version));
 }
 
 #[test]

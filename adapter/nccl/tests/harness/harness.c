@@ -25,7 +25,11 @@
 #define STEPS 8
 
 static const char *library;
-static int version, rank, peer_socket;
+static int version, rank;
+/* To the other process; a thread of a crew has its own. */
+static __thread int peer_socket;
+enum { CREWS_MAX = 4 };
+static int crew_sockets[CREWS_MAX];
 static pid_t peer_process;
 
 /* ---- what is allocated ---- */
@@ -81,6 +85,19 @@ static void log_line(
     if (more > 0 && (size_t)more < room) logged_bytes += (size_t)more;
     pthread_mutex_unlock(&logged_lock);
     if (getenv("HARNESS_LOG")) fprintf(stderr, "[%d] %d %s\n", rank, level, text);
+}
+
+static void forget_log(void) {
+    pthread_mutex_lock(&logged_lock);
+    logged[logged_bytes = 0] = 0;
+    pthread_mutex_unlock(&logged_lock);
+}
+
+static int was_logged(const char *text) {
+    pthread_mutex_lock(&logged_lock);
+    int was = strstr(logged, text) != NULL;
+    pthread_mutex_unlock(&logged_lock);
+    return was;
 }
 
 /* ---- the other process ---- */
@@ -316,22 +333,33 @@ static void exchange(struct net *net, struct pair pair, const size_t *sizes, int
 static const size_t SIZES[] = {0, 1, 8, 100, 4096, 20000, 65536, 0, 1 << 20, 3, (1 << 20) + 3};
 static const size_t SHORT[] = {64, 0, 4000};
 
+/* How long random traffic goes on. */
+static int seconds(void) {
+    const char *given = getenv("HARNESS_SECONDS");
+    return given ? atoi(given) : 3;
+}
+
 #include "scenarios.h"
 
 int main(int count, char **arguments) {
     if (count != 4) return 2;
     library = arguments[1], version = atoi(arguments[2]);
-    alarm(120);
+    unsigned lives = 120 + (unsigned)seconds();
+    alarm(lives);
     for (const struct scenario *it = SCENARIOS; it->name; it++) {
         if (strcmp(it->name, arguments[3])) continue;
         if (!it->two) return it->run(), 0;
         int sockets[2];
+        int crews[CREWS_MAX][2];
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+        for (int i = 0; i < CREWS_MAX; i++)
+            CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, crews[i]));
         pid_t child = fork();
         rank = child == 0, peer_socket = sockets[rank];
+        for (int i = 0; i < CREWS_MAX; i++) crew_sockets[i] = crews[i][rank], close(crews[i][!rank]);
         close(sockets[!rank]);
         peer_process = child == 0 ? getppid() : child;
-        if (rank == 1) alarm(120);
+        if (rank == 1) alarm(lives);
         host_enter();
         it->run();
         if (rank == 1) return 0;

@@ -682,9 +682,11 @@ static void settings(void) {
     OK(net_finalize(&net));
 }
 
-#include "fusion.h"
 #include "rough.h"
+#include "setup.h"
 #include "told.h"
+#include "traffic.h"
+#include "fusion.h"
 
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
@@ -695,10 +697,14 @@ static const struct scenario SCENARIOS[] = {
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
     {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain}, {"unfit", 0, unfit},
-    {"no_subnet", 1, no_subnet}, {"hints", 0, hints}, {"profiled", 1, profiled},
+    {"no_subnet", 1, no_subnet}, {"no_answer", 1, no_answer}, {"uneven", 1, uneven},
+    {"wire_pulled", 1, wire_pulled}, {"numbered_otherwise", 1, numbered_otherwise}, {"hints", 0, hints}, {"profiled", 1, profiled},
     {"stalled", 1, stalled}, {"descriptors", 0, descriptors}, {"versions", 0, versions},
     {"rough", 1, rough}, {"comes_and_goes", 1, comes_and_goes}, {"nonsense", 1, nonsense},
     {"dies_at_any_time", 2, dies_at_any_time},
+    {"one_rank_alone", 0, one_rank_alone}, {"stopped_in_set_up", 1, stopped_in_set_up},
+    {"listener_reuse", 1, listener_reuse}, {"gpus", 1, gpus}, {"traffic", 1, traffic},
+    {"descriptors_in_set_up", 1, descriptors_in_set_up}, {"locked_memory", 1, locked_memory},
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };

@@ -73,13 +73,6 @@ static void profiled(void) {
 
 /* ---- the log ---- */
 
-static int was_logged(const char *text) {
-    pthread_mutex_lock(&logged_lock);
-    int was = strstr(logged, text) != NULL;
-    pthread_mutex_unlock(&logged_lock);
-    return was;
-}
-
 /* A receive that nobody sends for is told of as a warning, with who owes what. */
 static void stalled(void) {
     CHECK(!setenv("CROSSTIE_STALL_MS", "100", 1));
