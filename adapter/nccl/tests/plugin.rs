@@ -7,7 +7,7 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
-use support::{VERSIONS, harness_with_plugin, play, play_alone, play_one, play_with, plugin};
+use support::*;
 
 /// Tables that make devices of several.
 const FUSING: [u32; 4] = [9, 10, 11, 12];
@@ -57,8 +57,23 @@ fn point_7_set_up_never_blocks_when_both_connect_first() {
 }
 
 #[test]
+fn point_7_set_up_does_not_wait_for_a_stopped_peer() {
+    play("stopped_in_set_up");
+}
+
+#[test]
+fn point_7_listener_serves_several_and_has_a_successor() {
+    play("listener_reuse");
+}
+
+#[test]
 fn point_8_full_is_null_and_success() {
     play("full");
+}
+
+#[test]
+fn point_9_done_and_sizes_are_written_as_asked() {
+    play("asked");
 }
 
 #[test]
@@ -74,6 +89,11 @@ fn point_10_longer_than_the_receive_is_an_error_by_test() {
 #[test]
 fn point_11_many_connections_of_one_communicator() {
     play("many");
+}
+
+#[test]
+fn point_11_gpus_of_one_process_work_at_once() {
+    play("gpus");
 }
 
 #[test]
@@ -102,6 +122,16 @@ fn point_15_dead_peer_is_a_remote_error_by_test() {
 }
 
 #[test]
+fn point_16_flush_leaves_no_request() {
+    play("flush");
+}
+
+#[test]
+fn point_17_hint_changes_nothing() {
+    play("hinted");
+}
+
+#[test]
 fn point_18_slots_are_null_only_where_nccl_allows_it() {
     play_alone("table");
 }
@@ -114,6 +144,11 @@ fn point_19_devices_are_the_same_in_every_process() {
 #[test]
 fn point_12_data_path_allocates_nothing() {
     play("no_alloc");
+}
+
+#[test]
+fn point_12_groups_fit_as_many_as_nccl_guarantees() {
+    play("deep");
 }
 
 #[test]
@@ -155,6 +190,16 @@ fn point_23_settings_are_read_at_init_and_logged() {
 }
 
 #[test]
+fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
+    play_alone("settings_wrong");
+}
+
+#[test]
+fn point_23_environment_of_later_changes_nothing() {
+    play_alone("read_once");
+}
+
+#[test]
 fn devices_that_cannot_be_made_are_refused() {
     FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
 }
@@ -187,8 +232,37 @@ fn limit_of_descriptors_is_named_with_its_value() {
 }
 
 #[test]
+fn limit_of_descriptors_in_set_up_is_named_on_both_sides() {
+    play("descriptors_in_set_up");
+}
+
+#[test]
+fn limit_of_locked_memory_changes_nothing() {
+    play("locked_memory");
+}
+
+#[test]
+fn peers_of_one_host_take_shared_memory_unless_told_otherwise() {
+    play_alone("same_host");
+}
+
+#[test]
+fn plugin_on_one_rank_alone_is_told_by_name() {
+    play("one_rank_alone");
+}
+
+#[test]
 fn handle_of_another_version_says_which_side_to_upgrade() {
     play_alone("versions");
+}
+
+#[test]
+fn peers_of_other_wire_versions_work_or_say_which_side_to_upgrade() {
+    for version in VERSIONS {
+        let frames = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/hello");
+        let environment = [("HARNESS_FRAMES", frames), ("CROSSTIE_RAILS", "shm")];
+        play_in(&environment, harness(), &plugin(), "mixed_versions", version);
+    }
 }
 
 #[test]
@@ -199,6 +273,14 @@ fn family_of_addresses_is_as_nccl_says() {
 #[test]
 fn rough_order_of_calls_loses_and_doubles_nothing() {
     play("rough");
+}
+
+/// `doc/testing.md` says how it is run for longer.
+#[test]
+fn rough_traffic_at_random_arrives_whole() {
+    for rails in ["shm", "tcp", "shm+tcp"] {
+        play_one("traffic", 12, rails);
+    }
 }
 
 #[test]

@@ -682,8 +682,11 @@ static void settings(void) {
     OK(net_finalize(&net));
 }
 
+#include "neighbours.h"
 #include "rough.h"
 #include "setup.h"
+#include "mixed.h"
+#include "points.h"
 #include "told.h"
 #include "traffic.h"
 #include "fusion.h"
@@ -705,6 +708,10 @@ static const struct scenario SCENARIOS[] = {
     {"one_rank_alone", 0, one_rank_alone}, {"stopped_in_set_up", 1, stopped_in_set_up},
     {"listener_reuse", 1, listener_reuse}, {"gpus", 1, gpus}, {"traffic", 1, traffic},
     {"descriptors_in_set_up", 1, descriptors_in_set_up}, {"locked_memory", 1, locked_memory},
+    {"neighbours", 0, neighbours}, {"mixed_versions", 0, mixed_versions},
+    {"asked", 1, asked}, {"deep", 1, deep}, {"flush", 1, flush}, {"hinted", 1, hinted},
+    {"same_host", 1, same_host}, {"settings_wrong", 0, settings_wrong},
+    {"read_once", 0, read_once},
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
 };

@@ -1,35 +1,6 @@
 /* Connections in the making: peers that are late, stopped or of another network, listeners that
  * are used again, limits that are too low. Included by scenarios.h alone. */
 
-/* Polls both ends of one connection until they stand. */
-static struct pair joined(struct net *net, void *listener, unsigned char *handle) {
-    struct pair pair = {NULL, NULL};
-    while (!pair.send || !pair.recv) {
-        if (!pair.send) OK(net_connect(net, 0, handle, &pair.send, NULL));
-        if (!pair.recv) OK(net_accept(net, listener, &pair.recv, NULL));
-    }
-    return pair;
-}
-
-/* One message over a connection of this process to itself. */
-static void pass(struct net *net, struct pair pair, uint64_t mark) {
-    unsigned char data[200];
-    void *in = NULL, *out = NULL;
-    fill(data, 100, mark), memset(data + 100, 0, 100);
-    OK(net_reg(net, pair.recv, data + 100, 100, HOST_MEMORY, &in));
-    OK(net_reg(net, pair.send, data, 100, HOST_MEMORY, &out));
-    void *recv = recv_one(net, pair.recv, data + 100, 100, 3, in);
-    void *send = send_one(net, pair.send, data, 100, 3, out);
-    for (int received = 0, sent = 0; !received || !sent;) {
-        int size = 0;
-        if (!received) OK(net_test(net, recv, &received, &size));
-        if (!sent) OK(net_test(net, send, &sent, NULL));
-    }
-    verify(data + 100, 100, mark);
-    OK(net_dereg(net, pair.recv, in));
-    OK(net_dereg(net, pair.send, out));
-}
-
 /* ---- other networks ---- */
 
 /* Handles as other networks write them, by their own definitions. */
