@@ -34,8 +34,11 @@ fn devices_that_are_not_alike_use_the_subnets_that_both_are_in() {
         uneven(&hosts, "uneven", version, "2;0,1,2,3", "2;2");
         uneven(&hosts, "uneven", version, "0,1;1,2,3", "1;1");
         uneven(&hosts, "uneven", version, "0,1,2;3,2,1", "1,2;1,2");
+        // the one that meets is the last of four
+        uneven(&hosts, "uneven", version, "0,1,2,3;3", "3;3");
     }
     uneven(&hosts, "uneven", 12, "0,1,2,3,4,5,6,7;7,6,5,4", "4,5,6,7;4,5,6,7");
+    uneven(&hosts, "uneven", 12, "7;0,1,2,3,4,5,6,7", "7;7");
 }
 
 #[test]

@@ -262,7 +262,9 @@ static void no_answer(void) {
     while (!(rc = net_connect(&net, 0, theirs, &send, NULL)) && !send)
         OK(net_accept(&net, listener, &recv, NULL));
     CHECK(rc == REMOTE && !send && !recv);
-    CHECK(strstr(logged, rank ? "10.1.0.1" : "10.2.0.1") && strstr(logged, "Connection timed out"));
+    CHECK(was_logged(rank ? "10.1.0.1" : "10.2.0.1") && was_logged("no connection: "));
+    /* the kernel says so, or a busy host's own clock */
+    CHECK(was_logged("Connection timed out") || was_logged("did not answer in time"));
     while (!was_logged("nobody has connected for 300 ms")) {
         OK(net_accept(&net, listener, &recv, NULL));
         CHECK(!recv);

@@ -385,7 +385,8 @@ int main(int count, char **arguments) {
             CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, crews[i]));
         pid_t child = fork();
         rank = child == 0, peer_socket = sockets[rank];
-        for (int i = 0; i < CREWS_MAX; i++) crew_sockets[i] = crews[i][rank], close(crews[i][!rank]);
+        for (int i = 0; i < CREWS_MAX; i++)
+            crew_sockets[i] = crews[i][rank], close(crews[i][!rank]);
         close(sockets[!rank]);
         peer_process = child == 0 ? getppid() : child;
         if (rank == 1) alarm(lives);

@@ -16,9 +16,9 @@ static int neighbours_load(void *libraries[8], int (*functions[8])(void)) {
     return count;
 }
 
-/* Another plugin and other Rust libraries were loaded before, for everybody to see; a second copy of
- * this one is loaded, too. Each works as if alone, also while the others do, and after they are
- * gone; the copies talk to each other. */
+/* Another plugin and other Rust libraries were loaded before, for everybody to see; a second copy
+ * of this one is loaded, too. Each works as if alone, also while the others do, and after they
+ * are gone; the copies talk to each other. */
 static void neighbours(void) {
     void *libraries[8];
     int (*functions[8])(void), count = neighbours_load(libraries, functions);

@@ -1,4 +1,5 @@
-/* Points of the checklist that no larger scenario shows by itself. Included by scenarios.h alone. */
+/* Points of the checklist that no larger scenario shows by itself. Included by scenarios.h
+ * alone. */
 
 /* One receive of `count` messages with tags 1, 2, ...; each has 100 bytes of room. */
 static void *recv_some(struct net *net, void *comm, unsigned char *memory, void *known, int count) {

@@ -56,7 +56,8 @@ static int turn(const struct group *group, int at) {
 }
 
 static uint64_t mark_of(const struct stream *s, int sender, int group, int message) {
-    return mixed(s->round * 64 + (uint64_t)s->number, (uint64_t)((group * 16 + message) * 2 + sender));
+    uint64_t number = (uint64_t)((group * 16 + message) * 2 + sender);
+    return mixed(s->round * 64 + (uint64_t)s->number, number);
 }
 
 static void receive_some(struct stream *s, int all) {
