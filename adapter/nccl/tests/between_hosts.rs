@@ -66,6 +66,26 @@ fn point_20_hosts_number_their_interfaces_as_they_like() {
 }
 
 #[test]
+fn point_2_properties_of_many_devices_differ_in_name() {
+    let Some(hosts) = Hosts::wired("point_2_properties_of_many_devices_differ_in_name", 8) else {
+        return;
+    };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "properties", version));
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "lines", version));
+}
+
+#[test]
+fn point_19_many_devices_have_one_order_in_every_process() {
+    let test = "point_19_many_devices_have_one_order_in_every_process";
+    let Some(hosts) = Hosts::wired(test, 8) else { return };
+    let both = [("HARNESS_HOSTS", hosts.one())];
+    let both = both.each_ref().map(|(name, value)| (*name, value.as_str()));
+    for version in VERSIONS {
+        play_between_with(&hosts, "order", version, &both);
+    }
+}
+
+#[test]
 fn hosts_without_a_common_subnet_are_told_so() {
     let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
         return;

@@ -132,7 +132,9 @@ static void host_enter(void) {
     int namespace = open(path, O_RDONLY);
     CHECK(namespace >= 0 && !setns(namespace, CLONE_NEWNET));
     close(namespace);
-    CHECK(!setenv("CROSSTIE_NODE_ID", rank ? "a2" : "a1", 1));
+    /* both may be in one host */
+    int apart = strncmp(names, second + 1, (size_t)(second - names)) != 0;
+    CHECK(!setenv("CROSSTIE_NODE_ID", rank && apart ? "a2" : "a1", 1));
 }
 
 /* ---- bytes ---- */
@@ -377,7 +379,7 @@ int main(int count, char **arguments) {
     alarm(lives);
     for (const struct scenario *it = SCENARIOS; it->name; it++) {
         if (strcmp(it->name, arguments[3])) continue;
-        if (!it->two) return it->run(), 0;
+        if (!it->two) return host_enter(), it->run(), 0;
         int sockets[2];
         int crews[CREWS_MAX][2];
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));

@@ -73,7 +73,7 @@ static void order(void) {
     int count = 0, theirs = 0;
     OK(net_devices(&net, &count));
     tell(&count, sizeof count), hear(&theirs, sizeof theirs);
-    CHECK(count == theirs);
+    CHECK(count == theirs && (!getenv("HARNESS_HOSTS") || count == 8));
     for (int device = 0; device < count; device++) {
         unsigned char raw[192];
         char name[64] = "", other[64];

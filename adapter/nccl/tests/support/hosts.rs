@@ -136,6 +136,11 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// The first, for both processes of the harness.
+    pub fn one(&self) -> String {
+        format!("{0},{0}", self.names[0])
+    }
+
     /// As the harness wants them.
     pub fn names(&self) -> String {
         self.names.join(",")
