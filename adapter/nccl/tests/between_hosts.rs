@@ -19,6 +19,17 @@ fn device_of_several_interfaces_has_a_rail_on_each() {
     FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
 }
 
+#[test]
+fn peers_of_one_host_take_shared_memory_under_a_fused_device_too() {
+    let test = "peers_of_one_host_take_shared_memory_under_a_fused_device_too";
+    let Some(hosts) = Hosts::wired(test, 2) else { return };
+    let both = hosts.one();
+    for version in FUSING {
+        let both = [("HARNESS_HOSTS", both.as_str())];
+        play_between_with(&hosts, "fused_on_one_host", version, &both);
+    }
+}
+
 /// Whose members, and which of them meet; of the first host, then of the second.
 fn uneven(hosts: &Hosts, scenario: &str, version: u32, members: &str, common: &str) {
     let more = [("HARNESS_MEMBERS", members), ("HARNESS_COMMON", common)];

@@ -61,6 +61,18 @@ static void fused(void) {
     OK(net_finalize(&net));
 }
 
+/* Peers of one host take shared memory under a device of several interfaces, too. */
+static void fused_on_one_host(void) {
+    CHECK(!unsetenv("CROSSTIE_RAILS"));
+    struct net net = started();
+    struct pair pair = cross(&net, fuse(&net, 2, FIRST));
+    exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 33);
+    meet();
+    part(&net, pair);
+    CHECK(was_logged("eth0+eth1: ") && was_logged("rail 0 Shm") && !was_logged("rail 0 Tcp"));
+    OK(net_finalize(&net));
+}
+
 /* One side's device has two interfaces, the other's one. */
 static void fused_and_plain(void) {
     struct net net = started();
