@@ -86,7 +86,12 @@ static void stalled(void) {
         void *request = recv_one(&net, pair.recv, memory, 100, 1, in);
         int done = 0;
         while (!was_logged("2 NET/crosstie : stalled: ")) OK(net_test(&net, request, &done, NULL));
-        CHECK(!done && was_logged("receive"));
+        char who[60];
+        snprintf(who, sizeof who, " from nccl-harness (pid %d) on host ", peer_process);
+        CHECK(!done && was_logged("stalled: receive of group 0, tag 1, 100 bytes, open for "));
+        CHECK(was_logged("waits for a message") && was_logged(who) && was_logged(" owes "));
+        int over_tcp = !strcmp(getenv("CROSSTIE_RAILS"), "tcp");
+        CHECK(was_logged(over_tcp ? "[rail 0 tcp " : "[rail 0 shm "));
         meet();
         OK(finish(&net, request, NULL));
     } else {
