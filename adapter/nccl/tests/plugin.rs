@@ -122,6 +122,11 @@ fn point_15_dead_peer_is_a_remote_error_by_test() {
 }
 
 #[test]
+fn point_15_communicator_of_a_dead_peer_is_made_again_with_who_comes_instead() {
+    play("peer_returns");
+}
+
+#[test]
 fn point_16_flush_leaves_no_request() {
     play("flush");
 }

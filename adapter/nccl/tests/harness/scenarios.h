@@ -390,6 +390,59 @@ static void peer_dies(void) {
     OK(net_finalize(&net));
 }
 
+/* Who comes instead of a peer that was killed: a program of its own, with its own plugin. */
+static void reborn(void) {
+    peer_socket = atoi(getenv("HARNESS_SOCKET")), rank = 1;
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 33);
+    meet();
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+static pid_t reborn_start(void) {
+    int sockets[2];
+    char number[16], table[16];
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    snprintf(number, sizeof number, "%d", sockets[1]);
+    snprintf(table, sizeof table, "%d", version);
+    pid_t child = fork();
+    if (child == 0) {
+        if (setenv("HARNESS_SOCKET", number, 1)) _exit(1);
+        execl("/proc/self/exe", "nccl-harness", library, table, "reborn", (char *)NULL);
+        _exit(1);
+    }
+    close(peer_socket), close(sockets[1]);
+    peer_socket = sockets[0];
+    return child;
+}
+
+/* The peer is killed while messages flow; its connections are closed, and the same communicator has
+ * new ones with the process that takes its place. */
+static void peer_returns(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[1000];
+    void *in = NULL;
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    meet();
+    if (rank == 1) for (;;) pause();
+    void *request = recv_one(&net, pair.recv, memory, 100, 1, in);
+    CHECK(!kill(peer_process, SIGKILL));
+    CHECK(finish(&net, request, NULL) == REMOTE);
+    OK(net_dereg(&net, pair.recv, in));
+    part(&net, pair);
+    pid_t child = reborn_start();
+    pair = cross(&net, 0);
+    exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 33);
+    meet();
+    part(&net, pair);
+    OK(net_finalize(&net));
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* The peer is stopped, not dead: closing with all kinds of requests outstanding does not wait for
  * it, and finalize ends. */
 static void peer_stops(void) {
@@ -695,6 +748,7 @@ static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
+    {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
