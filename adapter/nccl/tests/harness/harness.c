@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -391,7 +392,8 @@ int main(int count, char **arguments) {
             crew_sockets[i] = crews[i][rank], close(crews[i][!rank]);
         close(sockets[!rank]);
         peer_process = child == 0 ? getppid() : child;
-        if (rank == 1) alarm(lives);
+        /* nobody waits for one whose other end has failed, also if it is stopped */
+        if (rank == 1) CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL)), alarm(lives);
         host_enter();
         it->run();
         if (rank == 1) return 0;
