@@ -178,6 +178,43 @@ fn an_attempt_over_tcp_goes_on_also_when_the_goodbye_was_lost() {
     }
 }
 
+/// A listener that has closed lets go of the stream and refuses the connection; who sees the first
+/// before it reads the second asks again, and is refused twice.
+#[test]
+fn an_answer_that_comes_again_before_the_first_was_asked_for_ends_nothing_else() {
+    let mut a = Node::new(&Limits::tcp());
+    let (door, handle) = RawTcp::listen(&a.band.listen().unwrap().1);
+    let pending = a.band.connect_begin(&handle.encode()).unwrap();
+    let link = RawTcp::of(door.accept().unwrap().0);
+    shake(link.receive(), &handle, |frame| link.send(frame));
+    assert!(matches!(link.receive(), Frame::LinkReady(_)));
+    let asked = || {
+        let stream = RawTcp::of(door.accept().unwrap().0);
+        let Frame::StreamHello(_, connect) = stream.receive() else { panic!("not asked") };
+        (stream, connect)
+    };
+    let accepted = |connect: &ConnectHello, connection| {
+        Frame::Accepted(ConnectHello { connection, target: connect.connection, ..*connect })
+    };
+    let (_stream, connect) = asked();
+    link.send(accepted(&connect, 5));
+    let here = until("connect", || a.band.connect_poll(pending).unwrap());
+    assert!(a.established(here).is_some());
+
+    let pending = a.band.connect_begin(&handle.encode()).unwrap();
+    let (_stream, connect) = asked();
+    let (target, reason) = (connect.connection, RefuseReason::NoListener as u32);
+    let refused = Frame::Refused(RefusedHello { target, reason, ..RefusedHello::ZERO });
+    for frame in [refused, refused, accepted(&connect, 6), Frame::Ping(PingHello { number: 7 })] {
+        link.send(frame);
+    }
+    // all of them were read, and the link stands
+    while !matches!(link.receive(), Frame::Pong(_)) {}
+    let error = until("an error", || a.band.connect_poll(pending).err());
+    assert!(matches!(error, ConnectError::NoListener(_)), "{error:?}");
+    assert_eq!(a.band.counters().links_lost, 0);
+}
+
 #[test]
 fn hellos_without_an_end_keep_nobody_out() {
     const FLOOD: usize = 200;

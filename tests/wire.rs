@@ -9,7 +9,7 @@ use crosstie::base::seq::Seq;
 use crosstie::wire::DecodeError;
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
-use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle};
+use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle, MORE_MAX};
 use crosstie::wire::head::*;
 use crosstie::wire::hello::{
     ConnectHello, FRAME_BYTES_MAX, FRAME_BYTES_WRITTEN, Frame, FrameHeader, FrameKind, LinkHello,
@@ -121,6 +121,13 @@ fn listen_handle() -> ListenHandle {
     let v4 = Address { family: Family::Ipv4, port: 0x1234, ip: laid_out(&[(0, &[10, 0, 0, 1])]) };
     let v6 = Address { family: Family::Ipv6, port: 0x5678, ip: run(0x60) };
     let local = Address { family: Family::Local, port: 0, ip: [0; 16] };
+    let beside = |port, last| Address {
+        family: Family::Ipv4,
+        port,
+        ip: laid_out(&[(0, &[10, 0, 0, last])]),
+    };
+    let mut more = [Address::default(); MORE_MAX];
+    more[2..4].copy_from_slice(&[beside(0x2345, 2), beside(0x3456, 3)]);
     ListenHandle {
         minor: 7,
         flags: HANDLE_LOCAL,
@@ -128,6 +135,7 @@ fn listen_handle() -> ListenHandle {
         endpoint_id: n128(0x20),
         listener: n64(0x40),
         addresses: [local, v4, v6],
+        more,
     }
 }
 
@@ -318,6 +326,8 @@ fn w7_listen_handle() {
         (40, &run::<8>(0x40)),
         (48, &[1]),
         (68, &[4, 0, 0x34, 0x12, 10, 0, 0, 1]),
+        (76, &[0x45, 0x23, 10, 0, 0, 2]),
+        (82, &[0x56, 0x34, 10, 0, 0, 3]),
         (88, &[6, 0, 0x78, 0x56]),
         (92, &run::<16>(0x60)),
     ]);
@@ -493,7 +503,9 @@ fn cut(places: &[u8], bytes: &[u8]) -> Vec<u8> {
 /// Valid encodings, from which the fuzzer starts: corpus, file name, bytes.
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let (first, second) = cell::encode(&[0x10, 0, 1, 2, 3, 4, 5, u64::MAX], 9, 3);
-    let bare = ListenHandle { addresses: [Address::default(); 3], ..listen_handle() };
+    let none = Address::default();
+    let (addresses, more) = ([none; 3], [none; MORE_MAX]);
+    let bare = ListenHandle { addresses, more, ..listen_handle() };
     let near = immediate::encode(immediate::token(Seq(5), 3), 63);
     let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
     vec![

@@ -227,14 +227,17 @@ impl<M: LinkMemory> Control<M> {
         meant.then_some(handle.index)
     }
 
-    /// Whether a number means an attempt over TCP that was given up: its sockets are closed, so
-    /// that its slot did not wait for the peer's answer, which comes later.
+    /// Whether a number means an attempt over TCP that was given up, or has failed and waits for
+    /// its caller: its sockets are closed, so that its slot did not wait for the peer's answer,
+    /// which comes later; or comes again, since who was dropped and refused may see the first
+    /// before it reads the second, and ask once more.
     fn is_former(&self, link: u32, number: u64) -> bool {
         let handle = Handle::unpack(number);
         let known = self.connections.get(handle.index as usize);
         self.links[link as usize].rail == Rail::Tcp
             && known.is_some_and(|connection| {
-                connection.generation != handle.generation || connection.phase == Phase::Free
+                connection.generation != handle.generation
+                    || matches!(connection.phase, Phase::Free | Phase::Failed(_))
             })
     }
 

@@ -178,10 +178,10 @@ impl Listening {
         list
     }
 
-    /// The addresses for a handle: the first three that are answered.
+    /// The addresses for a handle: those that are answered.
     pub fn for_handle(&self, all: &AddressList) -> impl Iterator<Item = handle::Address> {
         let list = self.answered(all);
-        (0..list.count.min(handle::ADDRESSES_MAX)).filter_map(move |i| {
+        (0..list.count).filter_map(move |i| {
             let ip = ip_of(&list.all[i])?;
             Some(handle_address(SocketAddr::new(ip, list.all[i].port)))
         })

@@ -18,7 +18,7 @@ use super::peer::TextBuffer;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
 use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES};
-use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
+use crate::wire::handle::{HANDLE_LOCAL, ListenHandle, MORE_MAX};
 use crate::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
 use crate::wire::{DecodeError, WIRE_MINOR};
 use core::fmt::Write;
@@ -60,6 +60,7 @@ impl<M: LinkMemory> Control<M> {
             endpoint_id: self.endpoint_id,
             listener: id.pack(),
             addresses: [Address::default(); ADDRESSES_MAX],
+            more: [Address::default(); MORE_MAX],
         };
         if let Some(listening) = &self.listening {
             let remote = listening.for_handle(&self.config.addresses);
@@ -67,10 +68,11 @@ impl<M: LinkMemory> Control<M> {
             let here = Address { family: Family::Local, ..Address::default() };
             let first = (local && remote.count() < ADDRESSES_MAX).then_some(here);
             let remote = listening.for_handle(&self.config.addresses);
-            for (place, address) in handle.addresses.iter_mut().zip(first.into_iter().chain(remote))
-            {
-                *place = address;
+            let mut all = first.into_iter().chain(remote);
+            for place in &mut handle.addresses {
+                *place = all.next().unwrap_or_default();
             }
+            handle.more_set(all);
         }
         Ok((ListenerId(id), handle))
     }

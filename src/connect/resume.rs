@@ -16,10 +16,10 @@ use super::interfaces::ip_of;
 use super::link::{BUFFER_BYTES, LinkPhase, UNSENT_AT};
 use super::memory::LinkMemory;
 use super::os;
-use super::route::{Route, is_way};
+use super::route::{ROUTE_MAX, Route, is_way};
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
-use crate::wire::handle;
+
 use crate::wire::hello::{ADDRESSES_MAX, FrameKind, LinkHello, RefuseReason};
 use core::net::SocketAddr;
 
@@ -32,7 +32,7 @@ const DIAL_MAX: Span = Span::millis(1000);
 
 /// Places of a round: the peer's addresses, those of its handle, and where the link led.
 const OF_HANDLE: usize = ADDRESSES_MAX;
-const OF_LINK: usize = OF_HANDLE + handle::ADDRESSES_MAX;
+const OF_LINK: usize = OF_HANDLE + ROUTE_MAX;
 
 /// How far dialling a lost link again is.
 #[derive(Copy, Clone, Debug)]

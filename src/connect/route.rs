@@ -5,9 +5,12 @@ extern crate std;
 
 use super::interfaces::ip_of;
 use crate::base::units::{Instant, Span};
-use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle};
+use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle, MORE_MAX};
 use crate::wire::hello::AddressHello;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Most addresses at which one listener is tried.
+pub(super) const ROUTE_MAX: usize = ADDRESSES_MAX + MORE_MAX;
 
 /// How long after a socket that closed before it answered the same address is tried again; doubled
 /// each time up to the second.
@@ -87,7 +90,7 @@ pub(super) fn is_way(ours: &[AddressHello], to: IpAddr, same_host: bool) -> bool
 /// The addresses at which a listener is tried, and how far the trial is.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Route {
-    addresses: [Option<SocketAddr>; ADDRESSES_MAX],
+    addresses: [Option<SocketAddr>; ROUTE_MAX],
     next: usize,
     /// How many have said that nobody listens.
     refused: usize,
@@ -110,7 +113,7 @@ pub(super) struct Route {
 impl Route {
     /// Nowhere to go.
     pub const NONE: Route = Route {
-        addresses: [None; ADDRESSES_MAX],
+        addresses: [None; ROUTE_MAX],
         next: 0,
         refused: 0,
         excluded: 0,
@@ -126,12 +129,15 @@ impl Route {
     /// The way to a listener from a host with these addresses: nearest first, and among equals in
     /// the listener's order.
     pub fn to(handle: &ListenHandle, ours: &[AddressHello], same_host: bool) -> Route {
-        let mut addresses = handle.addresses.each_ref().map(handle_socket);
+        let mut addresses = [None; ROUTE_MAX];
+        for (place, address) in addresses.iter_mut().zip(handle.all_addresses()) {
+            *place = handle_socket(address);
+        }
         let rank = |address: &Option<SocketAddr>| match address {
             Some(address) => (0, nearness(ours, address.ip(), same_host)),
             None => (1, Nearness::Far),
         };
-        // three entries: insertion, because a stable sort of the library may allocate
+        // few entries: insertion, because a stable sort of the library may allocate
         for end in 1..addresses.len() {
             let mut at = end;
             while at > 0 && rank(&addresses[at]) < rank(&addresses[at - 1]) {
@@ -175,7 +181,7 @@ impl Route {
 
     /// Gives the current address its share of the time that is left.
     pub fn begin(&mut self, now: Instant, deadline: Instant) {
-        let left = self.addresses[self.next.min(ADDRESSES_MAX)..].iter().flatten().count();
+        let left = self.addresses[self.next.min(ROUTE_MAX)..].iter().flatten().count();
         // a little is kept back, so that the cause is named before the caller's own deadline
         let usable = deadline.since(now).0 / 16 * 15;
         self.slice_end = now.after(Span(usable / left.max(1) as u64));
@@ -240,9 +246,9 @@ mod tests {
             .map(|(ip, prefix_bits)| address_hello(ip.parse().unwrap(), *prefix_bits))
             .collect();
         let route = Route::to(&handle(theirs), &ours, same_host);
-        route.addresses.map(|at| {
-            at.map_or(std::string::String::new(), |at| std::string::ToString::to_string(&at))
-        })
+        assert!(route.addresses[3..].iter().all(Option::is_none));
+        let text = |at: Option<SocketAddr>| at.map(|at| std::string::ToString::to_string(&at));
+        [0, 1, 2].map(|at| text(route.addresses[at]).unwrap_or_default())
     }
 
     #[test]

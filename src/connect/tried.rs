@@ -26,7 +26,7 @@ impl Tried {
 
     /// All that a listener's handle names.
     pub fn of_handle(handle: &ListenHandle) -> Tried {
-        Tried::of(handle.addresses.iter().filter_map(handle_socket))
+        Tried::of(handle.all_addresses().filter_map(handle_socket))
     }
 
     /// Whether other hosts cannot use any of them.

@@ -199,6 +199,8 @@ pub struct Environment {
     pub tcp_thread_cpus: CpuSet,
     /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
+    /// How long a connect may take, if not as the options say.
+    pub connect_timeout: Option<Span>,
     /// How long a peer on another host may be silent.
     pub peer_timeout: Span,
     /// How old a request must be to be reported; zero: none is.
@@ -221,6 +223,7 @@ impl Default for Environment {
             tcp_threads: 0,
             tcp_thread_cpus: CpuSet::EMPTY,
             key_file: None,
+            connect_timeout: None,
             peer_timeout: Span::millis(10_000),
             stall: Span::millis(10_000),
             node_id: None,
@@ -248,12 +251,10 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    let timeout_ms = number("CROSSTIE_CONNECT_TIMEOUT_MS");
-    let in_range = |ms| within("CROSSTIE_CONNECT_TIMEOUT_MS", ms, CONNECT_TIMEOUT_MS);
-    if let Some(timeout_ms) = timeout_ms.and_then(in_range) {
-        options.handshake_deadline = Span::millis(timeout_ms);
-    }
     let environment = environment();
+    if let Some(timeout) = environment.connect_timeout {
+        options.handshake_deadline = timeout;
+    }
     let (wish, most) = (environment.tcp_rails, options.limits.rails_max);
     if wish > most && options.device.rails().tcp {
         let text = format!(
@@ -283,6 +284,7 @@ pub fn environment() -> Environment {
         tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
             .unwrap_or(default.tcp_thread_cpus),
         key_file: path("CROSSTIE_KEY_FILE"),
+        connect_timeout: among("CROSSTIE_CONNECT_TIMEOUT_MS", CONNECT_TIMEOUT_MS).map(Span::millis),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
         stall: among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),

@@ -62,9 +62,15 @@ impl<'m, E: Linked> Ops<'m, E> {
         Some(index)
     }
 
-    /// Whether no entry is free.
+    /// Whether no entry is free but one, which is kept for a fence: that ends what holds the others.
     #[inline]
     pub fn is_full(&self) -> bool {
+        self.free.first == self.free.last
+    }
+
+    /// Whether there is not even room for a fence: one has ended and was not reported.
+    #[inline]
+    pub fn is_full_of_fences(&self) -> bool {
         self.free.is_empty()
     }
 

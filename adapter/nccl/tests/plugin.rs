@@ -2,115 +2,15 @@
 //! does, in one process or two, with every version's table. Tests named `point_N` are the points of
 //! the checklist in the ABI's fact sheet; `doc/testing.md` says which are there.
 
-mod hosts;
+#[allow(dead_code)] // of the shared parts
+mod support;
 
-use hosts::Hosts;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use support::*;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const VERSIONS: [u32; 7] = [6, 7, 8, 9, 10, 11, 12];
-const RAILS: [&str; 2] = ["shm", "tcp"];
-
-/// The plugin that cargo built along with this test.
-fn plugin() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libcrosstie_nccl.so")
-}
-
-/// The harness, built once.
-fn harness() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness");
-        let built = Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
-            .arg(&binary)
-            .arg(Path::new(ROOT).join("tests/harness/harness.c"))
-            // its allocator takes the plugin's calls, too
-            .args(["-rdynamic", "-ldl", "-lpthread"])
-            .output()
-            .expect("a C compiler");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        binary
-    })
-}
-
-/// The harness with the plugin inside, linked as the README says.
-fn harness_with_plugin() -> PathBuf {
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-harness-static");
-    let packaging = Path::new(ROOT).join("../../packaging");
-    let flags = |name| std::fs::read_to_string(packaging.join(name)).unwrap();
-    let (symbols, libraries) = (flags("nccl-symbols"), flags("native-libs"));
-    let built = Command::new("cc")
-        .args(["-std=c11", "-O1", "-o"])
-        .arg(&binary)
-        .arg(Path::new(ROOT).join("tests/harness/harness.c"))
-        .args(symbols.split_whitespace())
-        .arg(plugin().with_extension("a"))
-        .arg("-Wl,--gc-sections")
-        .args(libraries.split_whitespace())
-        .output()
-        .expect("a C compiler");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    binary
-}
-
-/// One scenario with one table over one rail.
-fn play_one(scenario: &str, version: u32, rails: &str) {
-    play_with(harness(), &plugin(), scenario, version, rails);
-}
-
-fn play_with(harness: &Path, plugin: &Path, scenario: &str, version: u32, rails: &str) {
-    // with whatever else there is, where several devices are wanted
-    let interfaces = if scenario == "numbering" { "lo,eth,en" } else { "lo" };
-    let environment = [("CROSSTIE_SOCKET_IFNAME", interfaces), ("CROSSTIE_RAILS", rails)];
-    play_in(&environment, harness, plugin, scenario, version);
-}
-
-/// One scenario between two hosts, over TCP by all that joins them.
-fn play_between(hosts: &Hosts, scenario: &str, version: u32) {
-    let names = hosts.names();
-    let environment = [
-        ("HARNESS_HOSTS", names.as_str()),
-        ("CROSSTIE_SOCKET_IFNAME", "eth"),
-        ("CROSSTIE_RAILS", "tcp"),
-    ];
-    play_in(&environment, harness(), &plugin(), scenario, version);
-}
-
-fn play_in(
-    environment: &[(&str, &str)],
-    harness: &Path,
-    plugin: &Path,
-    scenario: &str,
-    version: u32,
-) {
-    let said = Command::new(harness)
-        .arg(plugin)
-        .args([&version.to_string(), scenario])
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    assert!(
-        said.status.success(),
-        "{scenario} with v{version}, {environment:?}: {}\n{}",
-        said.status,
-        String::from_utf8_lossy(&said.stderr)
-    );
-}
-
-/// One scenario with every table over every rail.
-fn play(scenario: &str) {
-    for rails in RAILS {
-        VERSIONS.into_iter().for_each(|version| play_one(scenario, version, rails));
-    }
-}
-
-/// One that does not talk to anybody.
-fn play_alone(scenario: &str) {
-    VERSIONS.into_iter().for_each(|version| play_one(scenario, version, "shm,tcp"));
-}
+/// Tables that make devices of several.
+const FUSING: [u32; 4] = [9, 10, 11, 12];
 
 fn symbols() -> Vec<String> {
     let said = Command::new("nm").args(["-D", "--defined-only"]).arg(plugin()).output();
@@ -157,8 +57,23 @@ fn point_7_set_up_never_blocks_when_both_connect_first() {
 }
 
 #[test]
+fn point_7_set_up_does_not_wait_for_a_stopped_peer() {
+    play("stopped_in_set_up");
+}
+
+#[test]
+fn point_7_listener_serves_several_and_has_a_successor() {
+    play("listener_reuse");
+}
+
+#[test]
 fn point_8_full_is_null_and_success() {
     play("full");
+}
+
+#[test]
+fn point_9_done_and_sizes_are_written_as_asked() {
+    play("asked");
 }
 
 #[test]
@@ -174,6 +89,11 @@ fn point_10_longer_than_the_receive_is_an_error_by_test() {
 #[test]
 fn point_11_many_connections_of_one_communicator() {
     play("many");
+}
+
+#[test]
+fn point_11_gpus_of_one_process_work_at_once() {
+    play("gpus");
 }
 
 #[test]
@@ -202,6 +122,21 @@ fn point_15_dead_peer_is_a_remote_error_by_test() {
 }
 
 #[test]
+fn point_15_communicator_of_a_dead_peer_is_made_again_with_who_comes_instead() {
+    play("peer_returns");
+}
+
+#[test]
+fn point_16_flush_leaves_no_request() {
+    play("flush");
+}
+
+#[test]
+fn point_17_hint_changes_nothing() {
+    play("hinted");
+}
+
+#[test]
 fn point_18_slots_are_null_only_where_nccl_allows_it() {
     play_alone("table");
 }
@@ -214,6 +149,11 @@ fn point_19_devices_are_the_same_in_every_process() {
 #[test]
 fn point_12_data_path_allocates_nothing() {
     play("no_alloc");
+}
+
+#[test]
+fn point_12_groups_fit_as_many_as_nccl_guarantees() {
+    play("deep");
 }
 
 #[test]
@@ -254,29 +194,19 @@ fn point_23_settings_are_read_at_init_and_logged() {
     play_alone("settings");
 }
 
-/// Those that make devices of several.
-const FUSING: [u32; 4] = [9, 10, 11, 12];
+#[test]
+fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
+    play_alone("settings_wrong");
+}
 
 #[test]
-fn device_of_several_interfaces_has_a_rail_on_each() {
-    let Some(hosts) = Hosts::wired("device_of_several_interfaces_has_a_rail_on_each", 8) else {
-        return;
-    };
-    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused", version));
-    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
+fn point_23_environment_of_later_changes_nothing() {
+    play_alone("read_once");
 }
 
 #[test]
 fn devices_that_cannot_be_made_are_refused() {
     FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
-}
-
-#[test]
-fn hosts_without_a_common_subnet_are_told_so() {
-    let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
-        return;
-    };
-    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_subnet", version));
 }
 
 #[test]
@@ -307,8 +237,37 @@ fn limit_of_descriptors_is_named_with_its_value() {
 }
 
 #[test]
+fn limit_of_descriptors_in_set_up_is_named_on_both_sides() {
+    play("descriptors_in_set_up");
+}
+
+#[test]
+fn limit_of_locked_memory_changes_nothing() {
+    play("locked_memory");
+}
+
+#[test]
+fn peers_of_one_host_take_shared_memory_unless_told_otherwise() {
+    play_alone("same_host");
+}
+
+#[test]
+fn plugin_on_one_rank_alone_is_told_by_name() {
+    play("one_rank_alone");
+}
+
+#[test]
 fn handle_of_another_version_says_which_side_to_upgrade() {
     play_alone("versions");
+}
+
+#[test]
+fn peers_of_other_wire_versions_work_or_say_which_side_to_upgrade() {
+    for version in VERSIONS {
+        let frames = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/hello");
+        let environment = [("HARNESS_FRAMES", frames), ("CROSSTIE_RAILS", "shm")];
+        play_in(&environment, harness(), &plugin(), "mixed_versions", version);
+    }
 }
 
 #[test]
@@ -319,6 +278,14 @@ fn family_of_addresses_is_as_nccl_says() {
 #[test]
 fn rough_order_of_calls_loses_and_doubles_nothing() {
     play("rough");
+}
+
+/// `doc/testing.md` says how it is run for longer.
+#[test]
+fn rough_traffic_at_random_arrives_whole() {
+    for rails in ["shm", "tcp", "shm+tcp"] {
+        play_one("traffic", 12, rails);
+    }
 }
 
 #[test]

@@ -211,6 +211,9 @@ impl<'m> Shm<'m> {
 
     /// Accepts an op that ends later, with `outcome` at once when there is one.
     fn accept(&mut self, entry: Entry, outcome: Option<Outcome>) -> Result<Posted, PostError> {
+        if self.ops.is_full() && entry.kind != Kind::Fence {
+            return Err(PostError::Again);
+        }
         let index = self.ops.acquire(entry).ok_or(PostError::Again)?;
         let peer = &mut self.peers[entry.peer.as_usize()];
         peer.in_flight += 1;
@@ -285,7 +288,7 @@ impl<'m> Shm<'m> {
     }
 
     fn post_fence(&mut self, op: &Op, generation: u64) -> Result<Posted, PostError> {
-        if self.ops.is_full() {
+        if self.ops.is_full_of_fences() {
             return Err(PostError::Again);
         }
         let (ops, regions) = (&mut self.ops, self.domain.regions);

@@ -248,7 +248,7 @@ impl Tcp<'_> {
     }
 
     fn post_fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
-        if self.ops.is_full() {
+        if self.ops.is_full_of_fences() {
             return Err(PostError::Again);
         }
         self.fence(op.peer.as_usize());

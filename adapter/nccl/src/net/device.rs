@@ -40,6 +40,8 @@ pub struct Device {
     pub speed_mbps: i32,
     /// The chip's port, from 1.
     pub port: i32,
+    /// Which of the interfaces' addresses are used.
+    pub family: AddressFamily,
 }
 
 /// Numbers of devices.
@@ -99,7 +101,7 @@ pub fn fused(members: Members, devices: &[&'static Device]) -> Option<Device> {
 }
 
 /// The addresses that [`NCCL_FAMILY`] allows.
-pub fn family() -> AddressFamily {
+fn family() -> AddressFamily {
     match std::env::var(NCCL_FAMILY).as_deref() {
         Ok("AF_INET") => AddressFamily::V4,
         Ok("AF_INET6") => AddressFamily::V6,
@@ -112,33 +114,34 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
     let choice = [CHOICE, NCCL_CHOICE]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|text| !text.trim().is_empty()));
+    let family = family();
     if let Ok(text) = std::env::var(NCCL_FAMILY)
-        && family() == AddressFamily::Any
+        && family == AddressFamily::Any
         && !text.is_empty()
     {
         log::warn(&format!("{NCCL_FAMILY}={text} is ignored: it may be AF_INET or AF_INET6"));
     }
-    match local_addresses_of(family(), choice.as_deref().unwrap_or("")) {
-        Ok(addresses) => Ok(of_addresses(&addresses)),
+    match local_addresses_of(family, choice.as_deref().unwrap_or("")) {
+        Ok(addresses) => Ok(of_addresses(family, &addresses)),
         Err(error) => {
             log::warn(&format!("{error}: peers of this host alone can be reached"));
-            Ok(vec![without_interface()])
+            Ok(vec![without_interface(family)])
         }
     }
 }
 
-fn of_addresses(addresses: &[InterfaceAddress]) -> Vec<Device> {
+fn of_addresses(family: AddressFamily, addresses: &[InterfaceAddress]) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for address in addresses {
         let its = Interfaces::one(address.name);
         if devices.iter().all(|device| device.interfaces != its) {
-            devices.push(of_interface(address, devices.len()));
+            devices.push(of_interface(family, address, devices.len()));
         }
     }
     devices
 }
 
-fn of_interface(address: &InterfaceAddress, number: usize) -> Device {
+fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize) -> Device {
     let name = address.name.as_str();
     let folder = Path::new("/sys/class/net").join(name);
     let pci = pci_function(&folder.join("device"));
@@ -151,6 +154,7 @@ fn of_interface(address: &InterfaceAddress, number: usize) -> Device {
         guid: guid(pci.as_deref().and_then(Path::to_str), name),
         speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
         port: port(pci.as_deref(), &folder),
+        family,
     }
 }
 
@@ -160,7 +164,7 @@ fn own(number: usize) -> Members {
     Members { all, count: 1 }
 }
 
-fn without_interface() -> Device {
+fn without_interface(family: AddressFamily) -> Device {
     Device {
         name: c"shm",
         interfaces: Interfaces::NONE,
@@ -169,6 +173,7 @@ fn without_interface() -> Device {
         guid: guid(None, "shm"),
         speed_mbps: SPEED_MBPS_DEFAULT,
         port: 1,
+        family,
     }
 }
 

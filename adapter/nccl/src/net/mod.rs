@@ -20,11 +20,15 @@ pub mod setup;
 pub use fault::Fault;
 
 use crate::abi::Logger;
-use crosstie::host::settings;
+use crosstie::base::units::Span;
+use crosstie::host::Options;
+use crosstie::host::settings::{self, Environment, SETTINGS};
 use device::Device;
 use room::Rooms;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A communicator of NCCL's, or all those of a table that does not tell them apart.
 pub struct Context {
@@ -32,11 +36,27 @@ pub struct Context {
     pub rooms: Rooms,
     /// Connections that are being made.
     pub attempts: Mutex<Vec<setup::Pending>>,
+    /// Whether it is of one communicator.
+    own: bool,
+    /// Whether a rank of its communicator runs another network.
+    strange: AtomicBool,
 }
 
 impl Context {
-    fn new() -> Arc<Context> {
-        Arc::new(Context { rooms: Rooms::default(), attempts: Mutex::new(Vec::new()) })
+    fn new(own: bool) -> Arc<Context> {
+        let (rooms, attempts) = (Rooms::default(), Mutex::new(Vec::new()));
+        Arc::new(Context { rooms, attempts, own, strange: AtomicBool::new(false) })
+    }
+
+    /// A rank has given a handle of another network. What all communicators share cannot tell whose
+    /// rank it is, and goes on.
+    pub fn strange_set(&self) {
+        self.strange.store(self.own, Ordering::Relaxed); // nothing is ordered by it
+    }
+
+    /// Whether one has.
+    pub fn is_strange(&self) -> bool {
+        self.strange.load(Ordering::Relaxed) // nothing is ordered by it
     }
 }
 
@@ -51,6 +71,8 @@ struct State {
     /// until then their numbers stay good.
     physical: usize,
     shown: usize,
+    /// How long a connect may take.
+    patience: Duration,
     /// The context of tables that have none.
     common: Option<Arc<Context>>,
     contexts: BTreeMap<u64, Arc<Context>>,
@@ -62,6 +84,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     devices: Vec::new(),
     physical: 0,
     shown: 0,
+    patience: Duration::ZERO,
     common: None,
     contexts: BTreeMap::new(),
     next: 1,
@@ -96,7 +119,9 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
             state.physical = state.devices.len();
         }
         state.shown = state.physical;
-        let settings = settings();
+        let its = settings::environment();
+        state.patience = Duration::from_nanos(connect_timeout(&its).0);
+        let settings = told(&its);
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
             log::info(&line(number, device, &settings));
         }
@@ -124,7 +149,7 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
         state.devices.push(Box::leak(Box::new(fused)));
     }
     state.shown += 1;
-    log::info(&line(number, state.devices[number], &settings()));
+    log::info(&line(number, state.devices[number], &told(&settings::environment())));
     Ok(number as i32)
 }
 
@@ -145,17 +170,21 @@ fn line(number: usize, device: &Device, settings: &str) -> String {
     )
 }
 
+fn connect_timeout(its: &Environment) -> Span {
+    its.connect_timeout.unwrap_or(Options::default().handshake_deadline)
+}
+
 /// What the variables come to, and those that are set with what they are set to.
-fn settings() -> String {
-    let its = settings::environment();
+fn told(its: &Environment) -> String {
     let by_subnet = || "by subnet".to_string();
     let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
     let effective = format!(
-        "rails {}, TCP rails {rails}, streams {}, threads {}, peer timeout {} ms, stalls after {} \
-         ms",
+        "rails {}, TCP rails {rails}, streams {}, threads {}, connect timeout {} ms, peer \
+         timeout {} ms, stalls after {} ms",
         its.rails,
         its.tcp_streams,
         its.tcp_threads,
+        connect_timeout(its).0 / 1_000_000,
         its.peer_timeout.0 / 1_000_000,
         its.stall.0 / 1_000_000,
     );
@@ -173,7 +202,7 @@ pub fn context_open(logger: Option<Logger>) -> Result<u64, Fault> {
     opened(&mut state, logger)?;
     let number = state.next;
     state.next += 1;
-    state.contexts.insert(number, Context::new());
+    state.contexts.insert(number, Context::new(true));
     Ok(number)
 }
 
@@ -203,7 +232,12 @@ pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
     if let Some(context) = state.contexts.get(&number) {
         return Ok(Arc::clone(context));
     }
-    Ok(Arc::clone(state.common.get_or_insert_with(Context::new)))
+    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false))))
+}
+
+/// How long a connect may take; who waits longer for one is told why that may be.
+pub fn patience() -> Duration {
+    state().patience
 }
 
 /// How many devices there are, with those that were made; 0 before init.

@@ -6,12 +6,13 @@
 //! also under tables that know of no communicators. A room is opened when the first connection
 //! wants it, and closed with its last.
 
-use super::device::{Device, family};
+use super::device::Device;
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
 use crosstie::host::{DeviceKind, Endpoint, Options, Shared};
 use crosstie::transport::Limits;
+use crosstie::wire::RAILS_MAX;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -28,11 +29,9 @@ const REGIONS_MAX: u32 = 4096;
 /// sides can copy at once without waiting for each other, and as a second-level cache holds.
 const WRITE_RING_BYTES: u32 = 1 << 20;
 
-/// A rail for each interface, in steps that endpoints come in; one to spare where there is one.
-fn rails(device: &Device) -> u32 {
-    let members = device.members.count() as u32;
-    members.next_power_of_two().max(Options::default().limits.rails_max)
-}
+// A device of one interface may meet one of as many as there can be, all in its subnet: a
+// connection has as many rails as the smaller of both sides allows.
+const _: () = assert!(RAILS_MAX >= crate::net::device::MEMBERS_MAX);
 
 fn options(device: &Device) -> Options {
     Options {
@@ -41,14 +40,14 @@ fn options(device: &Device) -> Options {
             connections_max: CONNECTIONS_MAX,
             requests_max: crate::net::comm::REQUESTS as u32,
             regions_max: REGIONS_MAX,
-            rails_max: rails(device),
+            rails_max: RAILS_MAX as u32,
         },
         write_ring_bytes: WRITE_RING_BYTES,
         heap_bytes: Bytes::ZERO,
         // several of NCCL's ranks share a connection, each with a tag of its own
         push: true,
         interfaces: device.interfaces,
-        family: family(),
+        family: device.family,
         ..Options::default()
     }
 }
@@ -170,7 +169,7 @@ mod tests {
     fn room_takes_what_the_decision_says() {
         for device in crate::net::device::survey().unwrap() {
             let bytes = options(&device).bytes();
-            assert!((4_500_000..5_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
+            assert!((5_500_000..6_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
         }
     }
 }

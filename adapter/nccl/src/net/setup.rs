@@ -3,13 +3,15 @@
 
 use super::comm::{Comm, Way};
 use super::room::Room;
-use super::{Context, Fault, context, device, locked, log};
+use super::{Context, Fault, context, device, locked, log, patience};
 use crate::abi::HANDLE_BYTES_MAX;
 use crosstie::connect::ListenerId;
 use crosstie::host::{AcceptError, Attempt, ConnectError};
 use crosstie::wire::handle::HANDLE_BYTES;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 const _: () = assert!(HANDLE_BYTES <= HANDLE_BYTES_MAX);
@@ -17,12 +19,56 @@ const _: () = assert!(HANDLE_BYTES <= HANDLE_BYTES_MAX);
 /// An attempt that nobody has asked for so long was dropped by an aborted communicator.
 const ABANDONED: Duration = Duration::from_secs(60);
 
+/// What a user can do about a rank without this plugin.
+const STRANGE: &str = "a rank runs another network; set the plugin on every rank (NCCL_NET_PLUGIN)";
+
+/// Linux's numbers of families of addresses.
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+
 /// A listener of NCCL's.
 struct Listener {
     context: u64,
     device: &'static device::Device,
     room: Arc<Room>,
     id: ListenerId,
+    /// Since when NCCL waits for a peer here.
+    asked: OnceLock<Instant>,
+    /// Whether it was told that none comes.
+    told: AtomicBool,
+}
+
+impl Listener {
+    fn new(
+        context: u64,
+        device: &'static device::Device,
+        room: Arc<Room>,
+        id: ListenerId,
+    ) -> Listener {
+        let (asked, told) = (OnceLock::new(), AtomicBool::new(false));
+        Listener { context, device, room, id, asked, told }
+    }
+
+    /// Nobody has come yet. A rank may be late for good reasons, so that is no error for as long as
+    /// nothing else is known; but the user is told after the time that a connect may take.
+    fn alone(&self) -> Result<(), Fault> {
+        let name = self.device.name.to_string_lossy();
+        if context(self.context)?.is_strange() {
+            log::warn(&format!("{name}: nobody will connect: {STRANGE}"));
+            return Err(Fault::Usage);
+        }
+        let (waited, patience) = (self.asked.get_or_init(Instant::now).elapsed(), patience());
+        // nothing is ordered by it
+        if waited > patience && !self.told.swap(true, Ordering::Relaxed) {
+            log::warn(&format!(
+                "{name}: nobody has connected for {} ms to a listener that this rank waits at: the \
+                 other rank has not come to it yet, or it runs another network; set the plugin on \
+                 every rank (NCCL_NET_PLUGIN)",
+                patience.as_millis()
+            ));
+        }
+        Ok(())
+    }
 }
 
 struct Listeners {
@@ -51,7 +97,7 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
         log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
     })?;
-    let listener = Arc::new(Listener { context: of, device, room, id });
+    let listener = Arc::new(Listener::new(of, device, room, id));
     let mut listeners = locked(&LISTENERS);
     let name = listeners.next;
     listeners.next += 1;
@@ -68,7 +114,7 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
         AcceptError::Stale => Fault::Argument,
         AcceptError::Forked => Fault::Usage,
     })?;
-    let Some(connection) = accepted else { return Ok(None) };
+    let Some(connection) = accepted else { return listener.alone().map(|()| None) };
     let room = Arc::clone(&listener.room);
     Ok(Some(Comm::new(room, connection, listener.device, Way::Receive)))
 }
@@ -125,7 +171,7 @@ pub fn connect(
         }
         Err(error) => {
             attempts.swap_remove(at);
-            Err(refused(device, &error))
+            Err(refused(&context, device, handle, &error))
         }
     }
 }
@@ -145,21 +191,40 @@ fn begin(
             Err(ConnectError::LocalFull) if Arc::strong_count(&room) > 1 => {
                 context.rooms.leave_out(&room);
             }
-            Err(error) => return Err(refused(device, &error)),
+            Err(error) => return Err(refused(context, device, handle, &error)),
         }
     }
 }
 
-fn refused(device: &device::Device, error: &ConnectError) -> Fault {
+fn refused(
+    context: &Context,
+    device: &device::Device,
+    handle: &[u8; HANDLE_BYTES],
+    error: &ConnectError,
+) -> Fault {
     let name = device.name.to_string_lossy();
-    let hint = match error {
-        ConnectError::HandleForeign => {
-            ": the other rank runs another network; set the plugin on every rank"
-        }
-        _ => "",
-    };
-    log::warn(&format!("{name}: no connection: {error}{hint}"));
+    if *error == ConnectError::HandleForeign {
+        context.strange_set();
+        let at = socket_address(handle).map_or(String::new(), |at| format!(" at {at}"));
+        log::warn(&format!(
+            "{name}: no connection: {error}, but of another network{at}: {STRANGE}"
+        ));
+    } else {
+        log::warn(&format!("{name}: no connection: {error}"));
+    }
     Fault::from(error)
+}
+
+/// The address that handles of NCCL's own networks begin with: a `struct sockaddr` (socket.h(0p)).
+fn socket_address(handle: &[u8; HANDLE_BYTES]) -> Option<SocketAddr> {
+    let part = |at| u16::from_ne_bytes([handle[at], handle[at + 1]]);
+    let port = u16::from_be(part(2));
+    let ip: IpAddr = match part(0) {
+        AF_INET => <[u8; 4]>::try_from(&handle[4..8]).ok()?.into(),
+        AF_INET6 => <[u8; 16]>::try_from(&handle[8..24]).ok()?.into(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
 }
 
 /// Gives up attempts that NCCL has dropped: another handle lies where theirs lay, or nobody has

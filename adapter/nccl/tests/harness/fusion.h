@@ -61,6 +61,18 @@ static void fused(void) {
     OK(net_finalize(&net));
 }
 
+/* Peers of one host take shared memory under a device of several interfaces, too. */
+static void fused_on_one_host(void) {
+    CHECK(!unsetenv("CROSSTIE_RAILS"));
+    struct net net = started();
+    struct pair pair = cross(&net, fuse(&net, 2, FIRST));
+    exchange(&net, pair, SIZES, sizeof SIZES / sizeof *SIZES, 33);
+    meet();
+    part(&net, pair);
+    CHECK(was_logged("eth0+eth1: ") && was_logged("rail 0 Shm") && !was_logged("rail 0 Tcp"));
+    OK(net_finalize(&net));
+}
+
 /* One side's device has two interfaces, the other's one. */
 static void fused_and_plain(void) {
     struct net net = started();
@@ -112,6 +124,163 @@ static void no_subnet(void) {
         OK(net_accept(&net, listener, &recv, NULL));
     CHECK(rc == REMOTE && !send && !recv);
     CHECK(strstr(logged, rank ? "10.1.0.1" : "10.2.0.1") && strstr(logged, "no connection"));
+    meet();
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
+/* ---- devices that are not alike ---- */
+
+enum { WIRES = 8 };
+
+/* The device with a wire's name. */
+static int device_named(struct net *net, int wire) {
+    char name[16];
+    int count = 0;
+    OK(net_devices(net, &count));
+    snprintf(name, sizeof name, "eth%d", wire);
+    for (int device = 0; device < count; device++) {
+        unsigned char raw[192];
+        OK(net_properties(net, device, raw));
+        if (!strcmp(seen_of(version, raw).name, name)) return device;
+    }
+    FAIL("no device %s", name);
+}
+
+/* What this host has sent and received by each wire, as the kernel counts it. */
+static void wires_read(uint64_t bytes[WIRES]) {
+    char line[400];
+    FILE *file = fopen("/proc/net/dev", "r");
+    CHECK(file);
+    memset(bytes, 0, WIRES * sizeof *bytes);
+    while (fgets(line, sizeof line, file)) {
+        int wire;
+        unsigned long in, out;
+        if (sscanf(line, " eth%d: %lu %*u %*u %*u %*u %*u %*u %*u %lu", &wire, &in, &out) == 3)
+            CHECK(wire < WIRES), bytes[wire] = in + out;
+    }
+    fclose(file);
+}
+
+/* Numbers with commas between them; how many. */
+static int numbers_of(const char *name, int which, int *out) {
+    const char *text = getenv(name);
+    CHECK(text);
+    if (which && strchr(text, ';')) text = strchr(text, ';') + 1;
+    int count = 0;
+    for (char *end; *text && *text != ';'; text = end + (*end == ','))
+        CHECK(count < WIRES), out[count++] = (int)strtol(text, &end, 10);
+    return count;
+}
+
+/* The device of this side's wires, of HARNESS_MEMBERS ("0,1,2,3;0"). */
+static int device_of_wires(struct net *net) {
+    int wires[WIRES], devices[WIRES], count = numbers_of("HARNESS_MEMBERS", rank, wires);
+    for (int i = 0; i < count; i++) devices[i] = device_named(net, wires[i]);
+    int device = count == 1 ? devices[0] : fuse(net, count, devices);
+    CHECK(device >= 0);
+    return device;
+}
+
+/* Devices of different interfaces: each that leads to one of the peer's (HARNESS_COMMON) carries
+ * bytes, by the kernel's count and, where there are several rails, by the plugin's; none of the
+ * others does. */
+static void uneven(void) {
+    struct net net = started();
+    int common[WIRES], rails = numbers_of("HARNESS_COMMON", !rank, common);
+    int mine = numbers_of("HARNESS_COMMON", rank, common);
+    rails = mine > rails ? mine : rails;
+    uint64_t before[WIRES], after[WIRES];
+    struct pair pair = cross(&net, device_of_wires(&net));
+    wires_read(before);
+    exchange(&net, pair, LONG, 3, 24);
+    meet();
+    wires_read(after);
+    part(&net, pair);
+    for (int wire = 0; wire < WIRES; wire++) {
+        uint64_t grown = after[wire] - before[wire];
+        int is_common = 0;
+        for (int i = 0; i < mine; i++) is_common |= common[i] == wire;
+        if (is_common ? grown < 8 << 20 : grown > 1 << 20)
+            FAIL("%lu bytes on eth%d: %s", grown, wire, logged);
+    }
+    for (int rail = 0; rails > 1 && rail < rails; rail++)
+        if (!rail_bytes(rail)) FAIL("no bytes on rail %d of %d: %s", rail, rails, logged);
+    CHECK(!rail_bytes(rails) && was_logged(rails == 1 ? "messages; rail 0 Tcp" : "rail 1 Tcp"));
+    OK(net_finalize(&net));
+}
+
+/* Whether one side or the other says so. */
+static int either(int mine) {
+    char said = (char)mine, heard;
+    tell(&said, 1), hear(&heard, 1);
+    return mine || heard;
+}
+
+/* While messages flow one wire is pulled: all arrive, the log names rail and peer; it is put back
+ * and carries bytes again. */
+static void wire_pulled(void) {
+    CHECK(!setenv("CROSSTIE_PEER_TIMEOUT_MS", "1000", 1));
+    struct net net = started();
+    struct pair pair = cross(&net, device_of_wires(&net));
+    int common[WIRES], rails = numbers_of("HARNESS_COMMON", 0, common), rounds = 0;
+    char pull[60], back[60];
+    CHECK(rails > 1);
+    snprintf(pull, sizeof pull, "ip link set eth%d down", common[1]);
+    snprintf(back, sizeof back, "ip link set eth%d up", common[1]);
+    exchange(&net, pair, LONG, 3, 24);
+    CHECK(!was_logged("was lost"));
+    if (rank == 0) CHECK(!system(pull));
+    do exchange(&net, pair, LONG, 3, 24), rounds++; while (!either(was_logged(" was lost: ")));
+    exchange(&net, pair, LONG, 3, 24);
+    if (rank == 0) CHECK(!system(back));
+    do exchange(&net, pair, LONG, 3, 24); while (!either(was_logged(" carries bytes again")));
+    exchange(&net, pair, LONG, 3, 24);
+    meet();
+    part(&net, pair);
+    OK(net_finalize(&net));
+    /* which rail it is differs, who sees it first, too; of whom is said */
+    if (was_logged(" was lost: ")) {
+        CHECK(was_logged("2 NET/crosstie : rail ") && was_logged(" to nccl-harness"));
+        CHECK(was_logged(" over tcp, 10.80."));
+    }
+}
+
+/* Hosts that number their interfaces the other way round: each pair of ends meets. */
+static void numbered_otherwise(void) {
+    struct net net = started();
+    int count = 0;
+    OK(net_devices(&net, &count));
+    CHECK(count > 1);
+    for (int wire = 0; wire < count; wire++) {
+        struct pair pair = cross(&net, device_named(&net, rank ? count - 1 - wire : wire));
+        exchange(&net, pair, SHORT, 3, 30);
+        meet();
+        part(&net, pair);
+    }
+    OK(net_finalize(&net));
+}
+
+/* There is a way to the other host by the routes, and nobody at its end: connect ends by name after
+ * the time that it may take; accept is told of that nobody comes. */
+static void no_answer(void) {
+    CHECK(!setenv("CROSSTIE_CONNECT_TIMEOUT_MS", "300", 1));
+    struct net net = started();
+    unsigned char mine[HANDLE], theirs[HANDLE];
+    void *listener = NULL, *send = NULL, *recv = NULL;
+    int rc = 0;
+    OK(net_listen(&net, 0, mine, &listener));
+    tell(mine, HANDLE), hear(theirs, HANDLE);
+    while (!(rc = net_connect(&net, 0, theirs, &send, NULL)) && !send)
+        OK(net_accept(&net, listener, &recv, NULL));
+    CHECK(rc == REMOTE && !send && !recv);
+    CHECK(was_logged(rank ? "10.1.0.1" : "10.2.0.1") && was_logged("no connection: "));
+    /* the kernel says so, or a busy host's own clock */
+    CHECK(was_logged("Connection timed out") || was_logged("did not answer in time"));
+    while (!was_logged("nobody has connected for 300 ms")) {
+        OK(net_accept(&net, listener, &recv, NULL));
+        CHECK(!recv);
+    }
     meet();
     OK(net_close(&net, CLOSE_LISTEN, listener));
     OK(net_finalize(&net));

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -25,7 +26,11 @@
 #define STEPS 8
 
 static const char *library;
-static int version, rank, peer_socket;
+static int version, rank;
+/* To the other process; a thread of a crew has its own. */
+static __thread int peer_socket;
+enum { CREWS_MAX = 4 };
+static int crew_sockets[CREWS_MAX];
 static pid_t peer_process;
 
 /* ---- what is allocated ---- */
@@ -83,6 +88,19 @@ static void log_line(
     if (getenv("HARNESS_LOG")) fprintf(stderr, "[%d] %d %s\n", rank, level, text);
 }
 
+static void forget_log(void) {
+    pthread_mutex_lock(&logged_lock);
+    logged[logged_bytes = 0] = 0;
+    pthread_mutex_unlock(&logged_lock);
+}
+
+static int was_logged(const char *text) {
+    pthread_mutex_lock(&logged_lock);
+    int was = strstr(logged, text) != NULL;
+    pthread_mutex_unlock(&logged_lock);
+    return was;
+}
+
 /* ---- the other process ---- */
 
 static void tell(const void *bytes, size_t count) {
@@ -115,7 +133,9 @@ static void host_enter(void) {
     int namespace = open(path, O_RDONLY);
     CHECK(namespace >= 0 && !setns(namespace, CLONE_NEWNET));
     close(namespace);
-    CHECK(!setenv("CROSSTIE_NODE_ID", rank ? "a2" : "a1", 1));
+    /* both may be in one host */
+    int apart = strncmp(names, second + 1, (size_t)(second - names)) != 0;
+    CHECK(!setenv("CROSSTIE_NODE_ID", rank && apart ? "a2" : "a1", 1));
 }
 
 /* ---- bytes ---- */
@@ -228,6 +248,35 @@ static void *recv_one(
     return recv_group(net, comm, 1, &data, &bytes, &tag, &memory, STALE);
 }
 
+/* Polls both ends of one connection until they stand. */
+static struct pair joined(struct net *net, void *listener, unsigned char *handle) {
+    struct pair pair = {NULL, NULL};
+    while (!pair.send || !pair.recv) {
+        if (!pair.send) OK(net_connect(net, 0, handle, &pair.send, NULL));
+        if (!pair.recv) OK(net_accept(net, listener, &pair.recv, NULL));
+    }
+    return pair;
+}
+
+/* One message over a connection of this process to itself. */
+static void pass(struct net *net, struct pair pair, uint64_t mark) {
+    unsigned char data[200];
+    void *in = NULL, *out = NULL;
+    fill(data, 100, mark), memset(data + 100, 0, 100);
+    OK(net_reg(net, pair.recv, data + 100, 100, HOST_MEMORY, &in));
+    OK(net_reg(net, pair.send, data, 100, HOST_MEMORY, &out));
+    void *recv = recv_one(net, pair.recv, data + 100, 100, 3, in);
+    void *send = send_one(net, pair.send, data, 100, 3, out);
+    for (int received = 0, sent = 0; !received || !sent;) {
+        int size = 0;
+        if (!received) OK(net_test(net, recv, &received, &size));
+        if (!sent) OK(net_test(net, send, &sent, NULL));
+    }
+    verify(data + 100, 100, mark);
+    OK(net_dereg(net, pair.recv, in));
+    OK(net_dereg(net, pair.send, out));
+}
+
 /* ---- the progress thread ---- */
 
 struct work {
@@ -316,22 +365,35 @@ static void exchange(struct net *net, struct pair pair, const size_t *sizes, int
 static const size_t SIZES[] = {0, 1, 8, 100, 4096, 20000, 65536, 0, 1 << 20, 3, (1 << 20) + 3};
 static const size_t SHORT[] = {64, 0, 4000};
 
+/* How long random traffic goes on. */
+static int seconds(void) {
+    const char *given = getenv("HARNESS_SECONDS");
+    return given ? atoi(given) : 3;
+}
+
 #include "scenarios.h"
 
 int main(int count, char **arguments) {
     if (count != 4) return 2;
     library = arguments[1], version = atoi(arguments[2]);
-    alarm(120);
+    unsigned lives = 120 + (unsigned)seconds();
+    alarm(lives);
     for (const struct scenario *it = SCENARIOS; it->name; it++) {
         if (strcmp(it->name, arguments[3])) continue;
-        if (!it->two) return it->run(), 0;
+        if (!it->two) return host_enter(), it->run(), 0;
         int sockets[2];
+        int crews[CREWS_MAX][2];
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+        for (int i = 0; i < CREWS_MAX; i++)
+            CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, crews[i]));
         pid_t child = fork();
         rank = child == 0, peer_socket = sockets[rank];
+        for (int i = 0; i < CREWS_MAX; i++)
+            crew_sockets[i] = crews[i][rank], close(crews[i][!rank]);
         close(sockets[!rank]);
         peer_process = child == 0 ? getppid() : child;
-        if (rank == 1) alarm(120);
+        /* nobody waits for one whose other end has failed, also if it is stopped */
+        if (rank == 1) CHECK(!prctl(PR_SET_PDEATHSIG, SIGKILL)), alarm(lives);
         host_enter();
         it->run();
         if (rank == 1) return 0;

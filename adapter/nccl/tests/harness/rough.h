@@ -244,12 +244,16 @@ static void nonsense(void) {
     OK(net_finalize(&net));
 }
 
-/* The peer dies in the midst of it, at any moment, with other communicators of the same process
- * working: those do not notice. */
+/* The peer dies in the midst of it, at any moment, with another communicator of the same process
+ * working all the while: that one does not notice. */
 static void dies_at_any_time(void) {
     seeded();
     struct net net = started(), other = started();
-    struct pair pair = cross(&net, 0);
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    OK(net_listen(&other, 0, handle, &listener));
+    struct pair pair = cross(&net, 0), works = joined(&other, listener, handle);
+    OK(net_close(&other, CLOSE_LISTEN, listener));
     enum { ROOM = 1 << 20 };
     unsigned char *memory = calloc(2, ROOM);
     void *in = NULL, *out = NULL;
@@ -260,8 +264,9 @@ static void dies_at_any_time(void) {
     unsigned left = rank ? 200 + draw(5000) : 0;
     size_t room = ROOM;
     int tag = 1, failed = 0;
-    while (failed < 2) {
+    for (uint64_t turn = 0; failed < 2; turn++) {
         int at = (int)draw(STEPS), done = 0, rc;
+        if (turn % 64 == 0) pass(&other, works, turn);
         if (rank && !left--) kill(getpid(), SIGKILL);
         if (!recvs[at])
             OK(net_irecv(&net, pair.recv, 1, &place, &room, &tag, &in, &recvs[at]));
@@ -277,6 +282,8 @@ static void dies_at_any_time(void) {
     memset(memory, 0x11, 2 * ROOM);
     for (int i = 0; i < 2 * ROOM; i++) ROUGH(memory[i] == 0x11);
     free(memory);
+    for (uint64_t turn = 0; turn < 20; turn++) pass(&other, works, turn);
+    part(&other, works);
     loopback();
     OK(net_finalize(&other));
     OK(net_finalize(&net));

@@ -73,13 +73,6 @@ static void profiled(void) {
 
 /* ---- the log ---- */
 
-static int was_logged(const char *text) {
-    pthread_mutex_lock(&logged_lock);
-    int was = strstr(logged, text) != NULL;
-    pthread_mutex_unlock(&logged_lock);
-    return was;
-}
-
 /* A receive that nobody sends for is told of as a warning, with who owes what. */
 static void stalled(void) {
     CHECK(!setenv("CROSSTIE_STALL_MS", "100", 1));
@@ -93,7 +86,12 @@ static void stalled(void) {
         void *request = recv_one(&net, pair.recv, memory, 100, 1, in);
         int done = 0;
         while (!was_logged("2 NET/crosstie : stalled: ")) OK(net_test(&net, request, &done, NULL));
-        CHECK(!done && was_logged("receive"));
+        char who[60];
+        snprintf(who, sizeof who, " from nccl-harness (pid %d) on host ", peer_process);
+        CHECK(!done && was_logged("stalled: receive of group 0, tag 1, 100 bytes, open for "));
+        CHECK(was_logged("waits for a message") && was_logged(who) && was_logged(" owes "));
+        int over_tcp = !strcmp(getenv("CROSSTIE_RAILS"), "tcp");
+        CHECK(was_logged(over_tcp ? "[rail 0 tcp " : "[rail 0 shm "));
         meet();
         OK(finish(&net, request, NULL));
     } else {
@@ -146,9 +144,7 @@ static void versions(void) {
     void *listener = NULL, *send = NULL;
     OK(net_listen(&net, 0, handle, &listener));
     handle[8]++;
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (int i = 0; i < 120; i++) sum = (sum ^ handle[i]) * 0x100000001b3u;
-    memcpy(handle + 120, &sum, 8);
+    handle_checked(handle);
     CHECK(net_connect(&net, 0, handle, &send, NULL) == USAGE && !send);
     CHECK(was_logged("upgrade this side"));
     handle[9] ^= 1;

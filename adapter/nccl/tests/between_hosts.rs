@@ -1,0 +1,112 @@
+//! The plugin between two hosts, which are network namespaces of this machine: devices of several
+//! interfaces, alike and not, hosts that number theirs otherwise, and such as cannot meet.
+
+#[allow(dead_code)] // of the shared parts
+mod support;
+
+use support::hosts::Hosts;
+use support::{VERSIONS, play_between, play_between_with};
+
+/// Tables that make devices of several.
+const FUSING: [u32; 4] = [9, 10, 11, 12];
+
+#[test]
+fn device_of_several_interfaces_has_a_rail_on_each() {
+    let Some(hosts) = Hosts::wired("device_of_several_interfaces_has_a_rail_on_each", 8) else {
+        return;
+    };
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused", version));
+    FUSING.into_iter().for_each(|version| play_between(&hosts, "fused_and_plain", version));
+}
+
+#[test]
+fn peers_of_one_host_take_shared_memory_under_a_fused_device_too() {
+    let test = "peers_of_one_host_take_shared_memory_under_a_fused_device_too";
+    let Some(hosts) = Hosts::wired(test, 2) else { return };
+    let both = hosts.one();
+    for version in FUSING {
+        let both = [("HARNESS_HOSTS", both.as_str())];
+        play_between_with(&hosts, "fused_on_one_host", version, &both);
+    }
+}
+
+/// Whose members, and which of them meet; of the first host, then of the second.
+fn uneven(hosts: &Hosts, scenario: &str, version: u32, members: &str, common: &str) {
+    let more = [("HARNESS_MEMBERS", members), ("HARNESS_COMMON", common)];
+    play_between_with(hosts, scenario, version, &more);
+}
+
+#[test]
+fn devices_that_are_not_alike_use_the_subnets_that_both_are_in() {
+    let test = "devices_that_are_not_alike_use_the_subnets_that_both_are_in";
+    let Some(hosts) = Hosts::wired(test, 8) else { return };
+    for version in [9, 12] {
+        uneven(&hosts, "uneven", version, "0,1,2,3;0", "0;0");
+        uneven(&hosts, "uneven", version, "2;0,1,2,3", "2;2");
+        uneven(&hosts, "uneven", version, "0,1;1,2,3", "1;1");
+        uneven(&hosts, "uneven", version, "0,1,2;3,2,1", "1,2;1,2");
+        // the one that meets is the last of four
+        uneven(&hosts, "uneven", version, "0,1,2,3;3", "3;3");
+    }
+    uneven(&hosts, "uneven", 12, "0,1,2,3,4,5,6,7;7,6,5,4", "4,5,6,7;4,5,6,7");
+    uneven(&hosts, "uneven", 12, "7;0,1,2,3,4,5,6,7", "7;7");
+}
+
+#[test]
+fn four_interfaces_reach_one_by_a_rail_each() {
+    let test = "four_interfaces_reach_one_by_a_rail_each";
+    let Some(hosts) = Hosts::flat(test, [4, 1]) else { return };
+    for version in FUSING {
+        uneven(&hosts, "uneven", version, "0,1,2,3;0", "0,1,2,3;0");
+    }
+}
+
+#[test]
+fn rail_of_a_fused_device_may_go_and_come_while_messages_flow() {
+    let test = "rail_of_a_fused_device_may_go_and_come_while_messages_flow";
+    let Some(hosts) = Hosts::wired(test, 8) else { return };
+    uneven(&hosts, "wire_pulled", 9, "0,1,2,3;0,1,2,3", "0,1,2,3");
+    uneven(&hosts, "wire_pulled", 12, "0,1;1,2,0", "0,1");
+}
+
+#[test]
+fn point_20_hosts_number_their_interfaces_as_they_like() {
+    let test = "point_20_hosts_number_their_interfaces_as_they_like";
+    let Some(hosts) = Hosts::crossed(test, 3) else { return };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "numbered_otherwise", version));
+}
+
+#[test]
+fn point_2_properties_of_many_devices_differ_in_name() {
+    let Some(hosts) = Hosts::wired("point_2_properties_of_many_devices_differ_in_name", 8) else {
+        return;
+    };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "properties", version));
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "lines", version));
+}
+
+#[test]
+fn point_19_many_devices_have_one_order_in_every_process() {
+    let test = "point_19_many_devices_have_one_order_in_every_process";
+    let Some(hosts) = Hosts::wired(test, 8) else { return };
+    let both = [("HARNESS_HOSTS", hosts.one())];
+    let both = both.each_ref().map(|(name, value)| (*name, value.as_str()));
+    for version in VERSIONS {
+        play_between_with(&hosts, "order", version, &both);
+    }
+}
+
+#[test]
+fn hosts_without_a_common_subnet_are_told_so() {
+    let Some(hosts) = Hosts::strangers("hosts_without_a_common_subnet_are_told_so") else {
+        return;
+    };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_subnet", version));
+}
+
+#[test]
+fn hosts_whose_packets_vanish_are_told_so_within_the_connect_timeout() {
+    let test = "hosts_whose_packets_vanish_are_told_so_within_the_connect_timeout";
+    let Some(hosts) = Hosts::lost(test) else { return };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_answer", version));
+}

@@ -1,0 +1,245 @@
+/* Points of the checklist that no larger scenario shows by itself. Included by scenarios.h
+ * alone. */
+
+/* One receive of `count` messages with tags 1, 2, ...; each has 100 bytes of room. */
+static void *recv_some(struct net *net, void *comm, unsigned char *memory, void *known, int count) {
+    void *data[GROUP], *handles[GROUP];
+    size_t rooms[GROUP];
+    int tags[GROUP];
+    for (int i = 0; i < count; i++)
+        data[i] = memory + 100 * i, rooms[i] = 100, tags[i] = i + 1, handles[i] = known;
+    return recv_group(net, comm, count, data, rooms, tags, handles, STALE);
+}
+
+/* `done` is written by every test, sizes by those that end a request, as many as it has messages,
+ * and not where NCCL has no place for them. */
+static void asked(void) {
+    enum { COUNT = 3 };
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[100 * GROUP];
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, sizeof memory, HOST_MEMORY, &out));
+    for (int round = 0; round < 2; round++) {
+        int sizes[COUNT + 1], done;
+        for (int i = 0; i <= COUNT; i++) sizes[i] = 4711;
+        if (rank == 0) {
+            void *recv = recv_some(&net, pair.recv, memory, in, COUNT);
+            for (int i = 0; i < 50; i++) {
+                done = 77;
+                OK(net_test(&net, recv, &done, round ? sizes : NULL));
+                CHECK(done == 0);
+            }
+            for (int i = 0; i <= COUNT; i++) CHECK(sizes[i] == 4711);
+            meet();
+            OK(finish(&net, recv, round ? sizes : NULL));
+            for (int i = 0; i < COUNT; i++) CHECK(sizes[i] == (round ? 10 * i : 4711));
+            CHECK(sizes[COUNT] == 4711);
+        } else {
+            meet();
+            for (int i = 0; i < COUNT; i++) {
+                void *send = send_one(&net, pair.send, memory, 10 * (size_t)i, i + 1, out);
+                OK(finish(&net, send, round ? &sizes[i] : NULL));
+                /* a place for one number */
+                CHECK(sizes[i + 1] == 4711);
+            }
+        }
+        meet();
+    }
+    /* a failed one is done, too */
+    if (rank == 0) {
+        void *recv = recv_some(&net, pair.recv, memory, in, 1);
+        int size = 4711;
+        meet();
+        CHECK(finish(&net, recv, &size) == USAGE);
+    } else {
+        meet();
+        OK(finish(&net, send_one(&net, pair.send, memory, 101, 1, out), NULL));
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* As many receives as NCCL guarantees not to exceed, each of as many messages as a group may have,
+ * stand before the first message is sent. */
+static void deep(void) {
+    enum { GROUPS = 32 };
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char *memory = calloc(GROUPS, 100 * GROUP);
+    void *known = NULL, *requests[GROUPS * GROUP];
+    OK(net_reg(&net, rank ? pair.send : pair.recv, memory, GROUPS * 100 * GROUP, HOST_MEMORY,
+        &known));
+    for (int at = 0; rank == 0 && at < GROUPS; at++) {
+        void *data[GROUP], *handles[GROUP];
+        size_t rooms[GROUP];
+        int tags[GROUP];
+        for (int i = 0; i < GROUP; i++) {
+            data[i] = memory + (at * GROUP + i) * 100, rooms[i] = 100;
+            tags[i] = i + 1, handles[i] = known;
+        }
+        requests[at] = STALE;
+        OK(net_irecv(
+            &net, pair.recv, GROUP, data, rooms, tags, handles, &requests[at]));
+        if (!requests[at]) FAIL("no room for receive %d of %d", at, GROUPS);
+    }
+    meet();
+    int most = 0;
+    for (int at = 0, ended = 0; rank == 1 && ended < GROUPS * GROUP;) {
+        if (at < GROUPS * GROUP) {
+            fill(memory + at * 100, 100, (uint64_t)at);
+            requests[at] = STALE;
+            OK(net_isend(&net, pair.send, memory + at * 100, (size_t)at % 101, at % GROUP + 1,
+                known, &requests[at]));
+            if (requests[at]) at++, most = at - ended > most ? at - ended : most;
+            if (at < GROUPS * GROUP && requests[at - 1] && at - ended < GROUPS) continue;
+        }
+        int done = 77;
+        OK(net_test(&net, requests[ended], &done, NULL));
+        ended += done == 1;
+    }
+    CHECK(rank == 0 || most >= GROUPS);
+    for (int at = 0; rank == 0 && at < GROUPS; at++) {
+        int sizes[GROUP];
+        OK(finish(&net, requests[at], sizes));
+        for (int i = 0; i < GROUP; i++) {
+            int number = at * GROUP + i;
+            CHECK(sizes[i] == number % 101);
+            verify(memory + number * 100, (size_t)sizes[i], (uint64_t)number);
+        }
+    }
+    meet();
+    OK(net_dereg(&net, rank ? pair.send : pair.recv, known));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* Flushes of what was received leave no request, however often; a place for it there must be. */
+static void flush(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[100 * GROUP];
+    void *in = NULL, *out = NULL;
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, sizeof memory, HOST_MEMORY, &out));
+    if (rank == 0) {
+        int sizes[2] = {0};
+        void *data[2] = {memory, memory + 100}, *handles[2] = {in, in};
+        OK(finish(&net, recv_some(&net, pair.recv, memory, in, 2), sizes));
+        for (int i = 0; i < 100; i++) {
+            void *request = STALE;
+            OK(net_iflush(&net, pair.recv, 2, data, sizes, handles, &request));
+            CHECK(!request);
+        }
+        CHECK(net_iflush(&net, pair.recv, 2, data, sizes, handles, NULL) == ARGUMENT);
+    } else {
+        for (int i = 0; i < 2; i++)
+            OK(finish(&net, send_one(&net, pair.send, memory, 50, i + 1, out), NULL));
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* The hint that NCCL need not know of a receive's end changes nothing: a request, in its turn, with
+ * its bytes and its size. */
+static void hinted(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char memory[100 * GROUP];
+    void *in = NULL, *out = NULL, *requests[GROUP];
+    OK(net_reg(&net, pair.recv, memory, sizeof memory, HOST_MEMORY, &in));
+    OK(net_reg(&net, pair.send, memory, sizeof memory, HOST_MEMORY, &out));
+    for (int i = 0; i < GROUP; i++) {
+        void *data = memory + 100 * i;
+        size_t room = 100;
+        int tag = 7;
+        if (rank == 0) {
+            requests[i] = recv_group(&net, pair.recv, 1, &data, &room, &tag, &in, HINT);
+        } else {
+            fill(data, 100, (uint64_t)i);
+            requests[i] = send_one(&net, pair.send, data, 100 - (size_t)i, tag, out);
+        }
+    }
+    for (int i = 0; i < GROUP; i++) {
+        int size = 0;
+        OK(finish(&net, requests[i], &size));
+        CHECK(size == 100 - i);
+        if (rank == 0) verify(memory + 100 * i, (size_t)size, (uint64_t)i);
+    }
+    meet();
+    OK(net_dereg(&net, pair.recv, in));
+    OK(net_dereg(&net, pair.send, out));
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* Peers of this host take shared memory under the device of an interface, unless they are told
+ * otherwise. */
+static void same_host(void) {
+    static const char *const rails[] = {NULL, "tcp"}, *const said[] = {"rail 0 Shm", "rail 0 Tcp"};
+    for (int i = 0; i < 2; i++) {
+        CHECK(rails[i] ? !setenv("CROSSTIE_RAILS", rails[i], 1) : !unsetenv("CROSSTIE_RAILS"));
+        struct net net = started();
+        unsigned char raw[192];
+        OK(net_properties(&net, 0, raw));
+        CHECK(!strcmp(seen_of(version, raw).name, "lo"));
+        struct pair pair = cross(&net, 0);
+        exchange(&net, pair, SHORT, 3, 12);
+        meet();
+        part(&net, pair);
+        CHECK(was_logged(said[i]) && !was_logged(said[!i]));
+        OK(net_finalize(&net));
+        forget_log();
+    }
+}
+
+/* What is set and cannot be meant is a warning in the log that names it; what is not to be ignored
+ * is an error where it is wanted. */
+static void settings_wrong(void) {
+    CHECK(!setenv("CROSSTIE_TCP_STREAMS", "99", 1) && !setenv("CROSSTIE_STALL_MS", "soon", 1));
+    CHECK(!setenv("CROSSTIE_STREAMS", "2", 1) && !setenv("NCCL_SOCKET_FAMILY", "AF_UNIX", 1));
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_TCP_STREAMS=99 is ignored: it may be from 1 to 4"));
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_STALL_MS=soon is ignored: it is not a number"));
+    CHECK(was_logged("2 NET/crosstie : NCCL_SOCKET_FAMILY=AF_UNIX is ignored"));
+    CHECK(was_logged("streams 1, ") && was_logged("stalls after 10000 ms"));
+    OK(net_listen(&net, 0, handle, &listener));
+    CHECK(was_logged("CROSSTIE_STREAMS"));
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+    CHECK(!setenv("CROSSTIE_RAILS", "carrier-pigeon", 1));
+    net = started();
+    listener = NULL;
+    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
+    CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: ") && was_logged(" cannot be opened: "));
+    OK(net_finalize(&net));
+}
+
+/* NCCL's variables are read by init, and not again: what the program does to its environment later
+ * changes nothing. */
+static void read_once(void) {
+    CHECK(!setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1));
+    struct net net = started();
+    CHECK(!setenv("NCCL_SOCKET_FAMILY", "AF_INET6", 1));
+    CHECK(!setenv("NCCL_SOCKET_IFNAME", "nowhere", 1));
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    int count = 0, now = 0, four = 0;
+    OK(net_devices(&net, &count));
+    OK(net_listen(&net, 0, handle, &listener));
+    for (int at = 48; at < 108; at += 20) four += handle[at] == 4, CHECK(handle[at] != 6);
+    OK(net_devices(&net, &now));
+    CHECK(four > 0 && now == count);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
