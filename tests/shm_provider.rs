@@ -195,6 +195,33 @@ fn writes_adds_and_immediates_take_effect_and_end() {
     assert_eq!(target[..64], source[..64]);
 }
 
+/// A fence found no room where ops of a peer that takes nothing had taken it all.
+#[test]
+fn fence_finds_room_however_many_ops_wait() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let [mut a, mut b] = memory.open();
+    let (mut source, mut target) = (pattern(100_000, 1), vec![0u8; 100_000]);
+    let (key, target_key) = (register(&a, &mut source), register(&b, &mut target));
+    let write = OpKind::Write {
+        source: Source::Span(span_of(&mut source, key)),
+        target: remote(&target, target_key),
+        immediate: None,
+    };
+    let mut posted = 0;
+    while a.post(&op(posted, write), NOW) == Ok(Posted::Pending) {
+        posted += 1;
+    }
+    assert!(posted > 8);
+    let fence = OpKind::Fence { generation: RailGeneration(1) };
+    assert_eq!(a.post(&op(posted, fence), NOW), Ok(Posted::Pending));
+    let ended: Vec<_> = (0..posted).flat_map(|_| poll(&mut a)).collect();
+    let canceled = results(&ended).iter().filter(|(_, r)| *r == Err(OpErrorKind::Canceled)).count();
+    assert_eq!(canceled as u64, posted);
+    assert!(ended.iter().any(|it| matches!(it, Completion::Fenced { .. })));
+    assert_eq!(a.domain().deregister(key), Ok(()));
+    assert_eq!(a.peer_close(PEER), Ok(()));
+}
+
 #[test]
 fn ops_on_bad_keys_end_with_key_and_move_nothing() {
     for heaps in [true, false] {

@@ -81,6 +81,13 @@ fn point_10_sends_match_inside_the_oldest_group() {
     play("groups");
 }
 
+/// What a fast tag sent before its receives were taken stood before the message that they waited
+/// for, over shared memory.
+#[test]
+fn point_10_tag_that_is_ahead_holds_up_no_other() {
+    play("tag_ahead");
+}
+
 #[test]
 fn point_10_longer_than_the_receive_is_an_error_by_test() {
     play("oversize");
@@ -109,6 +116,12 @@ fn point_14_null_is_closed_and_wrong_arguments_are_told() {
 #[test]
 fn point_14_requests_end_with_their_connection() {
     play("abort_busy");
+}
+
+/// Over TCP the memory was read on, or its deregistration took ten seconds and was refused.
+#[test]
+fn point_14_half_written_sends_let_their_memory_go() {
+    play("half_written");
 }
 
 #[test]

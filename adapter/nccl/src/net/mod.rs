@@ -22,7 +22,7 @@ pub use fault::Fault;
 use crate::abi::Logger;
 use crosstie::base::units::Span;
 use crosstie::host::Options;
-use crosstie::host::settings::{self, Environment, SETTINGS};
+use crosstie::host::settings::{self, Environment};
 use device::Device;
 use room::Rooms;
 use std::collections::BTreeMap;

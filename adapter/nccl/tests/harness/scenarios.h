@@ -354,6 +354,99 @@ static void abort_busy(void) {
     OK(net_finalize(&net));
 }
 
+/* Two tags share a connection, as two ranks' do, and the first goes as far ahead as it can before
+ * the second, which every group needs too, begins. */
+static void tag_ahead(void) {
+    enum { COUNT = 120, TAGS = 2, LATE = 20000 };
+    struct net net = started();
+    const size_t parts[] = {0, 128, 4096, 8192, 8193, 20000};
+    for (size_t size = 0; size < sizeof parts / sizeof *parts; size++) {
+        size_t part_bytes = parts[size], each = part_bytes + 1, room = STEPS * TAGS * each;
+        struct pair pair = cross(&net, 0);
+        unsigned char *memory = calloc(1, room);
+        void *handle, *requests[TAGS][STEPS];
+        int begun[TAGS] = {0}, ended[TAGS] = {0};
+        void *comm = rank == 0 ? pair.send : pair.recv;
+        OK(net_reg(&net, comm, memory, room, HOST_MEMORY, &handle));
+        for (long idle = 0; rank == 0 && ended[0] + ended[1] < TAGS * COUNT; idle++) {
+            for (int tag = 0; tag < TAGS; tag++) {
+                int late = tag == 1 && idle < LATE && begun[1] == 0 && begun[0] < COUNT;
+                void *request = NULL;
+                int done = 0, bytes, at = begun[tag] % STEPS, oldest = ended[tag] % STEPS;
+                unsigned char *data = memory + (size_t)(tag * STEPS + at) * each;
+                if (!late && begun[tag] < COUNT && begun[tag] - ended[tag] < STEPS) {
+                    memset(data, 16 * tag + begun[tag], part_bytes);
+                    OK(net_isend(&net, comm, data, part_bytes, tag, handle, &request));
+                    if (request) requests[tag][at] = request, begun[tag]++, idle = 0;
+                }
+                if (ended[tag] == begun[tag]) continue;
+                OK(net_test(&net, requests[tag][oldest], &done, &bytes));
+                if (done) ended[tag]++, idle = 0;
+            }
+        }
+        while (rank == 1 && ended[0] < COUNT) {
+            int at = begun[0] % STEPS, done = 0, bytes[GROUP], tags[TAGS] = {0, 1};
+            unsigned char *first = memory + (size_t)(at * TAGS) * each;
+            void *data[TAGS] = {first, first + each}, *handles[TAGS] = {handle, handle};
+            size_t sizes[TAGS] = {part_bytes, part_bytes};
+            void *request = NULL;
+            if (begun[0] < COUNT && begun[0] - ended[0] < STEPS) {
+                OK(net_irecv(&net, comm, TAGS, data, sizes, tags, handles, &request));
+                if (request) requests[0][at] = request, begun[0]++;
+            }
+            OK(net_test(&net, requests[0][ended[0] % STEPS], &done, bytes));
+            for (int tag = 0; done && tag < TAGS; tag++) {
+                unsigned char *came = memory + (size_t)(ended[0] % STEPS * TAGS + tag) * each;
+                CHECK((size_t)bytes[tag] == part_bytes && came[part_bytes] == 0);
+                for (size_t i = 0; i < part_bytes; i++)
+                    CHECK(came[i] == (unsigned char)(16 * tag + ended[0]));
+            }
+            ended[0] += done;
+        }
+        meet();
+        OK(net_dereg(&net, comm, handle));
+        part(&net, pair);
+        free(memory);
+    }
+    OK(net_finalize(&net));
+}
+
+/* A send of which half has left, to a peer that does not look: its memory is let go at once, with
+ * the registration or without, and nobody takes what it is used for next for the message. */
+static void half_written(void) {
+    enum { ROOM = 32 << 20 };
+    struct net net = started();
+    unsigned char *memory = malloc(ROOM);
+    for (int round = 0; round < 4; round++) {
+        struct pair pair = cross(&net, 0);
+        void *comm = rank == 0 ? pair.send : pair.recv, *handle, *request = NULL;
+        int done = 0, bytes = 0;
+        memset(memory, rank == 0 ? 0x22 : 0, ROOM);
+        OK(net_reg(&net, comm, memory, ROOM, HOST_MEMORY, &handle));
+        if (rank == 1) request = recv_one(&net, comm, memory, ROOM, 1, handle);
+        for (int i = 0; rank == 1 && i < 1000; i++) OK(net_test(&net, request, &done, &bytes));
+        meet();
+        if (rank == 0) {
+            request = send_one(&net, comm, memory, ROOM, 1, handle);
+            for (int i = 0; i < 1000; i++) OK(net_test(&net, request, &done, &bytes));
+            CHECK(!done);
+            if (round & 1) OK(net_dereg(&net, comm, handle));
+            OK(net_close(&net, CLOSE_SEND, pair.send));
+            memset(memory, 0x99, ROOM);
+        }
+        meet();
+        if (rank == 1) {
+            CHECK(finish(&net, request, NULL) == REMOTE);
+            for (int i = 0; i < ROOM; i++) CHECK(memory[i] == 0x22 || memory[i] == 0);
+            OK(net_close(&net, CLOSE_SEND, pair.send));
+        }
+        OK(net_close(&net, CLOSE_RECV, pair.recv));
+        meet();
+    }
+    free(memory);
+    OK(net_finalize(&net));
+}
+
 /* The peer is killed: its communicator fails by test with a remote error, another does not. */
 static void peer_dies(void) {
     struct net net = started();
@@ -747,7 +840,8 @@ static void settings(void) {
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
-    {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy}, {"peer_dies", 2, peer_dies},
+    {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy},
+    {"tag_ahead", 1, tag_ahead}, {"half_written", 1, half_written}, {"peer_dies", 2, peer_dies},
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
