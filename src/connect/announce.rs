@@ -101,8 +101,13 @@ impl<M: LinkMemory> Control<M> {
             Side::Connector => (template.send_ring_bytes, template.write_ring_bytes),
             Side::Listener => (connection.peer.send_ring_bytes, connection.peer.write_ring_bytes),
         };
+        let mut peer = connection.peer;
+        peer.features &= template.features;
+        if template.groups_max != peer.groups_max {
+            peer.features &= !CONNECT_PUSH; // slots are numbered alike by both
+        }
         LinkParams {
-            peer: connection.peer,
+            peer,
             side: connection.side,
             rail: Rail::Shm,
             streams: LinkParams::NONE.streams,
@@ -116,8 +121,6 @@ impl<M: LinkMemory> Control<M> {
             heap: link.heap.as_ref().map(|(heap, bytes)| (self.memory.address(heap), *bytes)),
             doorbell_fd: link.doorbell.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,
-            push: template.features & connection.peer.features & CONNECT_PUSH != 0
-                && template.groups_max == connection.peer.groups_max,
         }
     }
 

@@ -85,7 +85,7 @@ pub enum Rail {
 /// `connection_close`.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct LinkParams {
-    /// The peer's numbers.
+    /// The peer's numbers; over shared memory its features are those of both.
     pub peer: ConnectHello,
     /// Which side we are.
     pub side: Side,
@@ -116,8 +116,6 @@ pub struct LinkParams {
     pub doorbell_fd: i32,
     /// Whether both sides order doorbells with a process-wide barrier.
     pub membarrier: bool,
-    /// Whether both sides push over shared memory, of one lane as of several.
-    pub push: bool,
 }
 
 impl LinkParams {
@@ -137,7 +135,6 @@ impl LinkParams {
         heap: None,
         doorbell_fd: -1,
         membarrier: false,
-        push: false,
     };
 }
 

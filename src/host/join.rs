@@ -15,6 +15,7 @@ use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
+use crate::wire::hello::CONNECT_PUSH;
 use crate::wire::report::REPORT_BYTES_MAX;
 
 // what a lane through shared memory brings, and nobody receives, finds room beside its ring
@@ -31,7 +32,7 @@ pub(super) fn shm_use(
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
-    let pull = lanes == 1 && !params.push;
+    let pull = lanes == 1 && params.peer.features & CONNECT_PUSH == 0;
     // both sides have looked at this before they agreed on lanes over TCP, or on pushing
     if !pull && params.peer.groups_max != endpoint.limits().requests_max {
         return Err(broken);
