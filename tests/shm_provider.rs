@@ -199,7 +199,7 @@ fn writes_adds_and_immediates_take_effect_and_end() {
 #[test]
 fn fence_finds_room_however_many_ops_wait() {
     let mut memory = PairMemory::new(PairConfig::default());
-    let [mut a, mut b] = memory.open();
+    let [mut a, b] = memory.open();
     let (mut source, mut target) = (pattern(100_000, 1), vec![0u8; 100_000]);
     let (key, target_key) = (register(&a, &mut source), register(&b, &mut target));
     let write = OpKind::Write {
