@@ -26,3 +26,5 @@ pub mod taken;
 #[cfg(feature = "std")]
 pub mod tcp;
 pub mod trace;
+#[cfg(feature = "std")]
+pub mod verbs;

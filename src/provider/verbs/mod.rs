@@ -1,0 +1,3 @@
+//! The verbs rail: peers over InfiniBand or RoCE.
+
+pub mod sys;
