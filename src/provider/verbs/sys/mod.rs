@@ -12,7 +12,7 @@
 pub mod abi;
 pub mod library;
 pub mod numbers;
-mod objects;
+pub mod objects;
 
 pub use library::{Library, LoadError};
 pub use objects::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
