@@ -96,6 +96,7 @@ const UNSAFE_PLACES: &[&str] = &[
 const STD_PLACES: &[&str] = &[
     "src/provider/shm/",
     "src/provider/tcp/",
+    "src/provider/verbs/",
     "src/memory/",
     "src/connect/",
     "src/host/",

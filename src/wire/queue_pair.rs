@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     const GOOD: QueuePairHello = QueuePairHello {
-        gid: u128::from_le_bytes(*b"\xfe\x80 0123456789abc."),
+        gid: u128::from_le_bytes(*b"\xfe\x80 0123456789abc"),
         number: 0xff_fffe,
         first_packet: 7,
         mtu_bytes: 4096,

@@ -88,6 +88,7 @@ impl Verbs<'_> {
         }
         if !done {
             drop(record.qp.take());
+            self.health.undrained += 1;
         }
         record.state = State::Drained;
         self.cut_off(index);

@@ -23,6 +23,8 @@ pub struct Health {
     pub events: u32,
     /// Times that the port went down.
     pub port_downs: u32,
+    /// Queue pairs that were destroyed because they did not give back in time what they had.
+    pub undrained: u32,
     last: Instant,
     polls: u32,
 }

@@ -192,7 +192,7 @@ impl Verbs<'_> {
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTS;
         attr.timeout = self.path.timeout;
-        attr.retry_cnt = self.path.retries.min(7);
+        attr.retry_cnt = self.path.retries.min(self.retries_max());
         attr.rnr_retry = 0; // credits see to it that there is a receive
         attr.sq_psn = self.peers[index].first_packet;
         attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
@@ -209,6 +209,12 @@ impl Verbs<'_> {
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
+    }
+
+    /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
+    /// `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
+    fn retries_max(&self) -> u8 {
+        if self.is_software { 6 } else { 7 }
     }
 
     /// The way to a peer: RoCE has GIDs alone; InfiniBand has a LID inside a subnet.
