@@ -144,11 +144,8 @@ fn quiet_sends_never_fill_the_queue() {
         assert_eq!(u32::from(world.byte(1, 64 * n as usize)), last_round(n) & 0xff, "line {n}");
     }
     world.line(0, 0, 1); // one that nobody waits for
-    let mut rounds = 0;
     while world.rails[0].is_undelivered(PEER) {
         world.poll();
-        rounds += 1;
-        assert!(rounds < 20_000, "lines are never delivered");
     }
 }
 

@@ -10,13 +10,14 @@ use crosstie::fabric::{
 };
 use crosstie::provider::verbs::pair::{PairMemory, connect, devices};
 use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs};
+use std::time::Duration;
 
-/// A quarter of a second until a packet is sent again: emulated devices are slow.
+/// An eighth of a second until a packet is sent again: emulated devices are slow.
 pub const PATH: PathConfig =
-    PathConfig { timeout: 16, retries: 7, pkey_index: 0, service_level: 0, traffic_class: 0 };
+    PathConfig { timeout: 15, retries: 7, pkey_index: 0, service_level: 0, traffic_class: 0 };
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
-/// Polls until what must come counts as missing; emulated devices work between them.
-const PATIENCE: u32 = 20_000;
+/// How long what must come is waited for. Emulated devices work between polls.
+const PATIENCE: Duration = Duration::from_secs(60);
 pub const BLOCK_BYTES: usize = 1 << 20;
 const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 
@@ -46,10 +47,11 @@ pub fn rails(ends: &[String; 2], limits: Limits) -> [Verbs<'static>; 2] {
     memory.open(ends.each_ref().map(|end| config(end)))
 }
 
-/// Gives emulated devices, which run in the kernel's threads, their turn.
+/// Gives emulated devices, which run in the kernel's threads, their turn: 64 of these are longer
+/// than it takes until a packet is sent again.
 pub fn let_device_work() {
     // SAFETY: no descriptors.
-    unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 3) };
 }
 
 /// Two rails, joined as peer 0 of each other, with a registered block each.
@@ -60,6 +62,7 @@ pub struct World {
     /// What each side has seen.
     pub seen: [Vec<Completion>; 2],
     pub now: Instant,
+    start: std::time::Instant,
     next_id: u64,
 }
 
@@ -79,7 +82,15 @@ impl World {
             unsafe { rails[side].domain().register(region) }.expect("memory of our own")
         });
         let seen = [Vec::new(), Vec::new()];
-        Some(World { rails, blocks, keys, seen, now: Instant(0), next_id: 0 })
+        Some(World {
+            rails,
+            blocks,
+            keys,
+            seen,
+            now: Instant(0),
+            start: std::time::Instant::now(),
+            next_id: 0,
+        })
     }
 
     pub fn local(&self, side: usize, offset: usize, length: usize) -> LocalSpan {
@@ -119,7 +130,8 @@ impl World {
     pub fn post_to(&mut self, side: usize, peer: PeerIndex, kind: OpKind) -> OpId {
         let id = OpId(self.next_id);
         self.next_id += 1;
-        for _ in 0..PATIENCE {
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
             match self.rails[side].post(&Op { id, peer, kind }, self.now) {
                 Ok(Posted::Pending) => return id,
                 Ok(Posted::Done) => {
@@ -168,24 +180,26 @@ impl World {
 
     /// One poll of each.
     pub fn poll(&mut self) {
-        self.now = Instant(self.now.0 + 1_000_000);
+        self.now = Instant(self.start.elapsed().as_nanos() as u64);
         for side in 0..2 {
             let mut out = [NOTHING; 16];
             let count = self.rails[side].poll(&mut out, Bytes::kib(64), self.now);
             self.seen[side].extend_from_slice(&out[..count]);
         }
-        let_device_work();
+        std::thread::yield_now();
     }
 
     /// Polls until something is so.
     pub fn until(&mut self, what: &str, is_so: impl Fn(&World) -> bool) {
-        for _ in 0..PATIENCE {
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
             if is_so(self) {
                 return;
             }
             self.poll();
         }
-        panic!("{what}, never; seen: {:?}", self.seen);
+        let last = self.seen.each_ref().map(|seen| seen.last());
+        panic!("{what}, never; last seen: {last:?}");
     }
 
     pub fn ended(&self, side: usize, wanted: OpId) -> Option<bool> {

@@ -247,15 +247,21 @@ impl Peer {
     /// [`crate::fabric::Caps::ordered`] promises: the queue pair alone lets later ops overtake
     /// their answers. `fetches`: it is one itself, and whether a read.
     #[inline]
-    pub fn follows(&mut self, fetches: Option<bool>) -> bool {
+    pub fn waits_for_answer(&self, fetches: Option<bool>) -> bool {
         let outstanding = (self.fetch.wrapping_sub(self.ended) as i32) > 0;
-        let same = fetches == Some(self.fetch_is_read);
+        outstanding && fetches != Some(self.fetch_is_read)
+    }
+
+    /// [`Peer::waits_for_answer`] of the op that comes next.
+    #[inline]
+    pub fn follows(&mut self, fetches: Option<bool>) -> bool {
+        let waits = self.waits_for_answer(fetches);
         if let Some(is_read) = fetches {
             (self.fetch, self.fetch_is_read) = (self.next.wrapping_add(1), is_read);
-        } else if !outstanding {
+        } else if !waits {
             self.fetch = self.ended; // so that the comparison never wraps
         }
-        outstanding && !same
+        waits
     }
 
     /// An error of this peer's end, for ops that were under way.
