@@ -32,7 +32,14 @@ impl Verbs<'_> {
     pub(super) fn drain(&mut self, index: usize) {
         match self.peers[index].state {
             State::Closed | State::Draining | State::Drained => return,
-            State::Prepared | State::Live => {}
+            State::Prepared => {
+                // it takes no marker, and has nothing of anybody's
+                let record = &mut self.peers[index];
+                drop(record.qp.take());
+                record.state = State::Drained;
+                return;
+            }
+            State::Live => {}
         }
         self.peers[index].state = State::Draining;
         self.mark(index);
