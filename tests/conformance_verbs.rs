@@ -11,7 +11,8 @@ mod verbs_support;
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
 use crosstie::fabric::{
-    CloseError, Completion, DownCause, FenceKind, LocalSpan, OpErrorKind, OpKind, Provider, Source,
+    CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpErrorKind, OpId, OpKind,
+    PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::verbs::{RECEIVES, Verbs};
 use verbs_support::{BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails};
@@ -291,6 +292,111 @@ fn one_peer_ends_and_the_other_goes_on() {
     let id = world.post_to(0, OTHER, kind);
     assert!(world.end(0, id) && world.holds(1, LARGE, LARGE, 0x77));
     assert_eq!(world.rails[0].peer_close(PEER), Ok(()));
+    all_drained(&world);
+}
+
+/// How a peer of [`random_ops_end_once_however_the_peer_ends`] ends.
+#[derive(Copy, Clone, Debug)]
+enum Ending {
+    FenceBoth,
+    FenceOne,
+    Fail,
+    BadKey,
+}
+
+const ENDINGS: [Ending; 4] = [Ending::FenceBoth, Ending::FenceOne, Ending::Fail, Ending::BadKey];
+
+/// One op of a kind that `random` chooses; `false`: it was not accepted.
+fn post_random(
+    world: &mut World,
+    side: usize,
+    id: u64,
+    random: &mut impl FnMut(u64) -> u64,
+) -> bool {
+    let at = 4096 * random(64) as usize;
+    let length = [0, 1, 64, 300, 4096, 100_000][random(6) as usize];
+    let kind = match random(6) {
+        0 => OpKind::Add { target: world.remote(1 - side, 512 * 1024), value: 1 },
+        1 => {
+            let target = world.local(side, at, length);
+            OpKind::Read { target, source: world.remote(1 - side, at) }
+        }
+        2 => {
+            let source = Source::Line([id as u8; 64]);
+            OpKind::Write { source, target: world.remote(1 - side, at), immediate: None }
+        }
+        _ => world.write_kind(side, at, length),
+    };
+    match world.rails[side].post(&Op { id: OpId(id), peer: PEER, kind }, world.now) {
+        Ok(Posted::Pending) => true,
+        Ok(Posted::Done) => {
+            world.seen[side].push(Completion::Done { peer: PEER, id: OpId(id), result: Ok(()) });
+            true
+        }
+        Err(PostError::Again | PostError::PeerDown) => false,
+        Err(PostError::Unsupported) => panic!("{kind:?} is unsupported"),
+    }
+}
+
+fn ends_of(world: &World, side: usize, wanted: u64) -> usize {
+    let is_its = |seen: &&Completion| match seen {
+        Completion::Done { id, .. } | Completion::Fenced { id, .. } => id.0 == wanted,
+        _ => false,
+    };
+    world.seen[side].iter().filter(is_its).count()
+}
+
+#[test]
+fn random_ops_end_once_however_the_peer_ends() {
+    const SEED: u64 = 11;
+    const ROUNDS: u32 = 24;
+    let Some(mut world) = World::new() else { return };
+    let mut state = SEED;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    for round in 0..ROUNDS {
+        world.seen = [Vec::new(), Vec::new()];
+        let mut accepted = Vec::new();
+        for id in 0..100 + random(100) {
+            let side = random(2) as usize;
+            if post_random(&mut world, side, id, &mut random) {
+                accepted.push((side, id));
+            }
+            if random(8) == 0 {
+                world.poll();
+            }
+        }
+        let ending = ENDINGS[random(4) as usize];
+        let fences = |world: &mut World, side| (side, world.fence(side).0);
+        match ending {
+            Ending::FenceBoth => accepted.extend([0, 1].map(|side| fences(&mut world, side))),
+            Ending::FenceOne => accepted.push(fences(&mut world, 0)),
+            Ending::Fail => world.rails[1].peer_fail(PEER, DownCause::Died),
+            Ending::BadKey => {
+                let target = RemoteSpan { key: RailKey(1 << 32), ..world.remote(1, 0) };
+                let source = Source::Line([0; 64]);
+                world.post(0, OpKind::Write { source, target, immediate: None });
+            }
+        }
+        for (side, id) in accepted.iter().copied() {
+            let what = format!("seed {SEED}, round {round}, {ending:?}: op {id} of side {side}");
+            world.until(&what, |world| ends_of(world, side, id) > 0);
+        }
+        for side in 0..2 {
+            let id = world.fence(side);
+            assert!(world.end(side, id));
+        }
+        for (side, id) in accepted {
+            assert_eq!(ends_of(&world, side, id), 1, "seed {SEED}, round {round}: op {id}");
+        }
+        for side in 0..2 {
+            assert!(world.downs(side) <= 1, "seed {SEED}, round {round}: {:?}", world.seen[side]);
+            assert_eq!(world.rails[side].peer_close(PEER), Ok(()), "round {round}, {ending:?}");
+        }
+        world.join(PEER, round + 2);
+    }
     all_drained(&world);
 }
 

@@ -1,6 +1,6 @@
 //! How fast the verbs rail is, as a line for each size: for comparison with perftest in the same
-//! run. Measures alone, so it runs when it is asked for:
-//! `verbs_speed --ignored --nocapture`.
+//! run. It runs when it is asked for: with `XTIE_MEASURE=1` all, with `XTIE_MEASURE=LENGTH:COUNT`
+//! one stream; `--nocapture` shows the lines.
 
 mod verbs_support;
 
@@ -42,7 +42,7 @@ impl End {
 
     /// The time, now and then: an emulated machine has an emulated clock, which is slow.
     fn now(&mut self) -> Instant {
-        if self.polls % 1024 == 0 {
+        if self.polls.is_multiple_of(1024) {
             self.now = Instant(self.start.elapsed().as_nanos() as u64);
         }
         self.polls += 1;
@@ -206,21 +206,24 @@ fn ends_of_a_connection() -> Option<[End; 2]> {
     }))
 }
 
-/// Length, and how many: a second or more on an emulated device. `CROSSTIE_SPEED=LENGTH:COUNT`
-/// wants one other stream in their place.
+/// Length, and how many: a second or more on an emulated device.
 const STREAMS: [(usize, u64); 5] =
     [(8, 40_000), (4096, 4000), (16 << 10, 2000), (128 << 10, 400), (1 << 20, 60)];
 const PINGS: u64 = 4000;
 
-fn wanted() -> Vec<(usize, u64)> {
-    let Ok(text) = std::env::var("CROSSTIE_SPEED") else { return STREAMS.into() };
-    let (length, count) = text.split_once(':').expect("LENGTH:COUNT");
-    vec![(length.parse().expect("a length"), count.parse().expect("a count"))]
+/// What `XTIE_MEASURE` asks for; `None`: nothing.
+fn wanted() -> Option<Vec<(usize, u64)>> {
+    let text = std::env::var("XTIE_MEASURE").ok()?;
+    let Some((length, count)) = text.split_once(':') else { return Some(STREAMS.into()) };
+    Some(vec![(length.parse().expect("a length"), count.parse().expect("a count"))])
 }
 
 #[test]
-#[ignore = "measures, and proves nothing"]
 fn speed() {
+    let Some(streams) = wanted() else {
+        println!("SKIP: XTIE_MEASURE is not set");
+        return;
+    };
     let Some([mut a, mut b]) = ends_of_a_connection() else { return };
     // a side that fails must not leave the other one waiting
     let hook = std::panic::take_hook();
@@ -228,7 +231,6 @@ fn speed() {
         hook(info);
         std::process::exit(1);
     }));
-    let streams = wanted();
     thread::scope(|scope| {
         let streams = &streams;
         scope.spawn(move || {

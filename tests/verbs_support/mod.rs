@@ -89,7 +89,7 @@ impl World {
             seen,
             now: Instant(0),
             start: std::time::Instant::now(),
-            next_id: 0,
+            next_id: 1 << 32,
         })
     }
 
