@@ -20,6 +20,8 @@ use verbs_support::{BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_wo
 /// The device moves bytes between polls (the budget), and nothing repeats exactly.
 const SKIPS: usize = 2;
 const LARGE: usize = 128 * 1024;
+/// Rounds that are longer than what was on its way takes.
+const QUIET: u32 = 64;
 
 fn pair(ends: &[String; 2]) -> Pair<Verbs<'static>> {
     Pair { providers: rails(ends, LIMITS).into(), peers: [PeerIndex(0); 2] }
@@ -238,6 +240,7 @@ fn fenced_peer_comes_back_with_a_new_queue_pair() {
             world.write(0, 4096 + n * LARGE, LARGE);
             world.write(1, 4096 + n * LARGE, LARGE);
         }
+        world.poll(); // now they are on their way
         world.send(0, 8, 100);
         let fences = [world.fence(0), world.fence(1)];
         let busy = world.rails[0].peer_detach(PEER);
@@ -245,6 +248,13 @@ fn fenced_peer_comes_back_with_a_new_queue_pair() {
         for (side, id) in fences.into_iter().enumerate() {
             assert!(world.end(side, id));
             world.fill(side, 4096, 4 * LARGE, 0xee);
+        }
+        for _ in 0..QUIET {
+            world.poll();
+            let_device_work();
+        }
+        for side in 0..2 {
+            assert!(world.holds(side, 4096, 4 * LARGE, 0xee), "a fence holds nothing off");
             assert_eq!(world.rails[side].peer_detach(PEER), Ok(()));
         }
         world.join(PEER, generation);
