@@ -9,7 +9,7 @@ use crosstie::base::units::Bytes;
 use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
-use crosstie::provider::{shm, taken, tcp};
+use crosstie::provider::{shm, taken, tcp, verbs};
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
 use crosstie::wire::report::REPORT_BYTES_MAX;
@@ -87,6 +87,7 @@ fn records() -> Vec<(String, usize)> {
     all.extend(options::RECORD_SIZES.iter().map(named));
     all.extend(shm::provider::RECORD_SIZES.iter().map(named));
     all.extend(tcp::RECORD_SIZES.iter().map(named));
+    all.extend(verbs::RECORD_SIZES.iter().map(named));
     all
 }
 
@@ -173,6 +174,7 @@ fn documented() -> Vec<(String, usize)> {
             ("reserve of 1 connection over TCP", tcp::peer_reserve_bytes(1)),
             ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
             ("reserve of 1 rail beside TCP", taken::PEER_RESERVE_BYTES),
+            ("pinned for 1 peer over verbs", verbs::peer_reserve_bytes(verbs::PAYLOAD_BYTES_MAX)),
         ]
         .map(|(name, number)| (name.to_owned(), number)),
     );

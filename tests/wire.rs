@@ -16,6 +16,7 @@ use crosstie::wire::hello::{
     RefuseReason, RefusedHello, StreamHello,
 };
 use crosstie::wire::immediate;
+use crosstie::wire::queue_pair::QueuePairHello;
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
 use crosstie::wire::status::{RequestStatus, Status, StatusAsk, StatusHello};
@@ -539,6 +540,36 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("rings", "records", checks::rings_seed()),
         ("stream", "frames", checks::stream_seed()),
     ]
+}
+
+#[test]
+fn w11_end_of_a_queue_pair() {
+    let hello = QueuePairHello {
+        gid: n128(0x10),
+        number: 0x12_3456,
+        first_packet: 0x65_4321,
+        mtu_bytes: 1024,
+        receives: n32(0x40),
+        payload_bytes_max: n32(0x50),
+        generation: n32(0x60),
+        lid: 0x7271,
+        reads_max: 16,
+        link_layer: 1,
+    };
+    let expected: [u8; 64] = laid_out(&[
+        (0, &run::<16>(0x10)),
+        (16, &[0x56, 0x34, 0x12, 0]),
+        (20, &[0x21, 0x43, 0x65, 0]),
+        (24, &[0, 4, 0, 0]),
+        (28, &run::<4>(0x40)),
+        (32, &run::<4>(0x50)),
+        (36, &run::<4>(0x60)),
+        (40, &[0x71, 0x72]),
+        (42, &[16, 0]),
+        (44, &[1, 0]),
+    ]);
+    assert_eq!(hello.encode(), expected);
+    assert_eq!(QueuePairHello::decode(&expected), Ok(hello));
 }
 
 #[test]

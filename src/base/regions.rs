@@ -230,19 +230,31 @@ impl<'m> RegionTable<'m> {
     /// Takes a range out, from any thread. Where a use begins at the same moment, that use may be
     /// refused although the range stays.
     pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
+        self.remove_with(handle, || Ok(()))
+    }
+
+    /// The same, if `forget` succeeds, which is called when no use of the range is left and none
+    /// can begin. When it fails, the range stays in.
+    pub fn remove_with<E: From<RemoveError>>(
+        &self,
+        handle: Handle,
+        forget: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.idle(handle)?;
         let slot = &self.slots[handle.index as usize];
         let after = handle.generation.wrapping_add(1);
         slot.generation
             .compare_exchange(handle.generation, after, Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| RemoveError::Stale)?;
+        // nobody else changes it: the handle is stale, and the slot is not free
+        let put_back = || slot.generation.store(handle.generation, Ordering::Release);
         // pairs with [hold]
         fence(Ordering::SeqCst);
         if slot.is_pinned() {
-            // nobody else changes it: the handle is stale, and the slot is not free
-            slot.generation.store(handle.generation, Ordering::Release);
-            return Err(RemoveError::Busy);
+            put_back();
+            return Err(RemoveError::Busy.into());
         }
+        forget().inspect_err(|_| put_back())?;
         self.free.release(handle.index);
         Ok(())
     }
@@ -279,6 +291,19 @@ mod tests {
         let again = table.insert(range).unwrap();
         assert_ne!(again, handle);
         assert_eq!(table.get(Handle::default()), None);
+    }
+
+    #[test]
+    fn range_that_its_owner_cannot_forget_stays_in() {
+        let head = AtomicU64::new(0);
+        let next = [const { AtomicU32::new(0) }; 2];
+        let slots: [RegionSlot; 2] = Default::default();
+        let table = RegionTable::new(&slots, Pool::new(&head, &next));
+        let handle = table.insert(Range { start: 4096, length: 100, tag: 1 }).unwrap();
+        let refused = table.remove_with(handle, || Err(RemoveError::Busy));
+        assert_eq!(refused, Err(RemoveError::Busy));
+        assert!(table.get(handle).is_some());
+        assert_eq!(table.remove(handle), Ok(()));
     }
 
     #[test]

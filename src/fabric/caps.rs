@@ -8,7 +8,9 @@ use crate::base::units::Bytes;
 pub struct Caps {
     /// Longest payload of one send, beside its head.
     pub send_payload_max: Bytes,
-    /// Messages from one peer that may have been received and not yet released.
+    /// Receives that one peer has for the other: messages that may be on their way, or received
+    /// and not yet released. Where the rail has [`Caps::immediate`], a word on its way may take one
+    /// too.
     pub recv_slots: u32,
     /// Longest write or read in one op.
     pub transfer_max: Bytes,
@@ -27,6 +29,9 @@ pub struct Caps {
     pub copy_granule: Bytes,
     /// What a fence takes.
     pub fence: FenceKind,
+    /// An op on a key of the peer's that is not registered takes the peer with it: that op ends
+    /// with [`super::OpErrorKind::Key`], those behind it with an error, and the peer goes down.
+    pub bad_key_breaks: bool,
     /// System calls on the data path.
     pub syscalls: Syscalls,
 }

@@ -329,6 +329,7 @@ fn both(shm: Caps, tcp: Caps) -> Caps {
         // one indivisible copy each
         copy_granule: Bytes(shm.copy_granule.0 + tcp.copy_granule.0),
         fence: FenceKind::Local,
+        bad_key_breaks: false,
         syscalls: Syscalls::PerBatch,
     }
 }

@@ -12,6 +12,7 @@ pub mod handle;
 pub mod head;
 pub mod hello;
 pub mod immediate;
+pub mod queue_pair;
 pub mod report;
 pub mod slot;
 pub mod state;

@@ -120,6 +120,11 @@ impl<P: Provider> Rig for PairRig<P> {
         true
     }
 
+    fn anew(&mut self) -> bool {
+        self.pair = (self.make)();
+        true
+    }
+
     fn allocations(&self) -> Option<u64> {
         Some(ALLOCATIONS.with(Cell::get))
     }

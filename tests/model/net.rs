@@ -447,6 +447,7 @@ impl Provider for Port {
             atomic_bytes: 0,
             copy_granule: PAYLOAD_MAX,
             fence: FenceKind::Local,
+            bad_key_breaks: false,
             syscalls: Syscalls::None,
         }
     }

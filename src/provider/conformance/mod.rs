@@ -93,6 +93,12 @@ pub trait Rig {
         false
     }
 
+    /// Builds everything anew, not exactly as it was: for another try after an entry has broken the
+    /// connection. `false` when that cannot be done.
+    fn anew(&mut self) -> bool {
+        self.renew()
+    }
+
     /// How often this thread has allocated so far, if that is counted.
     fn allocations(&self) -> Option<u64> {
         None

@@ -1,6 +1,6 @@
 //! P6 and P7: keys, ranges, and errors that say whose they are.
 
-use super::bench::{Bench, Check, Fate, PASSED, QUIET, ensure, fail};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail};
 use super::{Rig, Side, Verdict};
 use crate::fabric::{
     DeregisterError, Domain, OpErrorKind, OpId, OpKind, Provider, RailKey, RemoteSpan, Source,
@@ -31,18 +31,41 @@ fn stale_key<R: Rig>(bench: &mut Bench<R>) -> Check<RailKey> {
     }
 }
 
-/// Tries every kind of access through a span that must be refused.
-fn all_refused<R: Rig>(bench: &mut Bench<R>, bad: RemoteSpan, length: usize) -> Check {
+/// A kind of access to a peer's memory.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Access {
+    Write,
+    Read,
+    Add,
+}
+
+const ALL: [Access; 3] = [Access::Write, Access::Read, Access::Add];
+
+/// Tries accesses through a span that must be refused.
+fn all_refused<R: Rig>(
+    bench: &mut Bench<R>,
+    bad: RemoteSpan,
+    length: usize,
+    accesses: &[Access],
+) -> Check {
     bench.fill(Side::A, AT, length, 0xa5);
     let mut ids = [None; 3];
-    ids[0] = Some(write_to(bench, bad, length)?);
-    if bench.caps.pull {
-        let target = bench.local(Side::A, AT, length);
-        ids[1] = Some(bench.post_patiently(Side::A, OpKind::Read { target, source: bad })?);
+    for (access, id) in accesses.iter().zip(&mut ids) {
+        *id = match access {
+            Access::Write => Some(write_to(bench, bad, length)?),
+            Access::Read if bench.caps.pull => {
+                let target = bench.local(Side::A, AT, length);
+                Some(bench.post_patiently(Side::A, OpKind::Read { target, source: bad })?)
+            }
+            Access::Add if bench.caps.atomic_bytes == 8 && length >= 8 => {
+                let kind = OpKind::Add { target: bad, value: 1 };
+                Some(bench.post_patiently(Side::A, kind)?)
+            }
+            Access::Read | Access::Add => None,
+        };
     }
-    if bench.caps.atomic_bytes == 8 && length >= 8 {
-        let kind = OpKind::Add { target: bad, value: 1 };
-        ids[2] = Some(bench.post_patiently(Side::A, kind)?);
+    if bench.caps.bad_key_breaks && ids[0].is_some() {
+        takes_the_peer_with_it(bench)?;
     }
     bench.finish(7)?;
     for id in ids.into_iter().flatten() {
@@ -52,22 +75,64 @@ fn all_refused<R: Rig>(bench: &mut Bench<R>, bad: RemoteSpan, length: usize) -> 
     ensure(bench.holds(Side::B, AT, LENGTH, 0), 7, "a refused op wrote bytes")
 }
 
+/// An op behind one with a bad key ends with an error, and the peer goes down on both sides.
+fn takes_the_peer_with_it<R: Rig>(bench: &mut Bench<R>) -> Check {
+    let behind = bench.write_kind(Side::A, 0, 64);
+    let id = bench.post(Side::A, behind)?;
+    bench.finish(7)?;
+    let failed = matches!(bench.fate(id), Fate::Ended(Err(_)) | Fate::Refused(_));
+    ensure(failed, 7, "an op behind one with a bad key was carried out")?;
+    for side in [Side::A, Side::B] {
+        bench.await_arrivals(side, 1, 7)?;
+        let last = bench.arrivals(side).last();
+        ensure(last == Some(Arrival::Down), 7, "a bad key did not break the peer, as Caps says")?;
+    }
+    Ok(())
+}
+
+/// Tries each access through what `bad` makes: where a bad key breaks the connection, on a fresh
+/// one each.
+fn each_refused<R: Rig>(
+    rig: &mut R,
+    bad: impl Fn(&mut Bench<R>) -> Check<RemoteSpan>,
+    length: usize,
+) -> Check {
+    if !rig.provider(Side::A).caps().bad_key_breaks {
+        let mut bench = Bench::new(rig)?;
+        let bad = bad(&mut bench)?;
+        return all_refused(&mut bench, bad, length, &ALL);
+    }
+    for access in ALL {
+        ensure(rig.anew(), 7, "the rig cannot be built anew")?;
+        let mut bench = Bench::new(rig)?;
+        let bad = bad(&mut bench)?;
+        all_refused(&mut bench, bad, length, &[access])?;
+    }
+    Ok(())
+}
+
 pub fn deregistered_key_is_refused<R: Rig>(rig: &mut R) -> Verdict {
-    let mut bench = Bench::new(rig)?;
-    let key = stale_key(&mut bench)?;
-    let again = deregister(&mut bench, key);
-    ensure(again == Err(DeregisterError::Stale), 7, "a key was deregistered twice")?;
-    let bad = RemoteSpan { key, ..bench.remote(Side::B, AT) };
-    all_refused(&mut bench, bad, 64)?;
+    let stale = |bench: &mut Bench<R>| {
+        let key = stale_key(bench)?;
+        let again = deregister(bench, key);
+        ensure(again == Err(DeregisterError::Stale), 7, "a key was deregistered twice")?;
+        Ok(RemoteSpan { key, ..bench.remote(Side::B, AT) })
+    };
+    each_refused(rig, stale, 64)?;
     PASSED
 }
 
 pub fn range_outside_of_region_is_refused<R: Rig>(rig: &mut R) -> Verdict {
+    let span = |bench: &mut Bench<R>, at: usize| {
+        let key = bench.register(Side::B, AT, 4096)?;
+        Ok(RemoteSpan { key, ..bench.remote(Side::B, at) })
+    };
+    each_refused(rig, |bench| span(bench, AT + 4096), 64)?;
+    if rig.provider(Side::A).caps().bad_key_breaks {
+        ensure(rig.anew(), 7, "the rig cannot be built anew")?;
+    }
     let mut bench = Bench::new(rig)?;
-    let key = bench.register(Side::B, AT, 4096)?;
-    let behind = RemoteSpan { key, ..bench.remote(Side::B, AT + 4096) };
-    all_refused(&mut bench, behind, 64)?;
-    let across = RemoteSpan { key, ..bench.remote(Side::B, AT + 4096 - 64) };
+    let across = span(&mut bench, AT + 4096 - 64)?;
     let id = write_to(&mut bench, across, 65)?;
     bench.finish(7)?;
     ensure(ended_by_key(&bench, id), 7, "a write over a region's end did not end with Key")?;

@@ -257,6 +257,7 @@ impl<'m> Provider for Loopback<'m> {
             atomic_bytes: 8,
             copy_granule: Bytes(LINE_BYTES as u64),
             fence: FenceKind::Local,
+            bad_key_breaks: false,
             syscalls: Syscalls::None,
         }
     }

@@ -343,6 +343,7 @@ impl<'m> Provider for Shm<'m> {
             atomic_bytes: 8,
             copy_granule: Bytes(CHUNK_BYTES_MAX as u64),
             fence: FenceKind::Local,
+            bad_key_breaks: false,
             syscalls: Syscalls::PerCopy,
         }
     }

@@ -164,6 +164,7 @@ impl<'m> Provider for SimPort<'_, 'm> {
             // a message lands whole
             copy_granule: Bytes(config.payload_max.0.max(64)),
             fence: FenceKind::Local,
+            bad_key_breaks: false,
             syscalls: config.syscalls,
         }
     }

@@ -290,6 +290,7 @@ impl<'m> Provider for Tcp<'m> {
             atomic_bytes: 8,
             copy_granule: Bytes::kib(64),
             fence: FenceKind::Local,
+            bad_key_breaks: false,
             syscalls: Syscalls::PerBatch,
         }
     }

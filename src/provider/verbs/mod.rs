@@ -1,12 +1,261 @@
-//! RDMA devices, as libibverbs calls them: InfiniBand and RoCE.
+//! The verbs rail: peers over InfiniBand or RoCE.
+//!
+//! Each peer has a reliable queue pair of its own; all queue pairs of a rail complete into one
+//! queue. What is posted is chained, and goes to the device with the next flush or poll, up to
+//! [`CHAIN`] requests with one doorbell.
+//!
+//! - **Copied at post**: a send's head and payload, and a line, are put together in the peer's
+//!   staging, which is registered; short ones go inline. They are done when they are posted, and
+//!   not signalled; a write from memory, a read and an add end with a completion of the device. One
+//!   completion stands for all before it on its queue pair.
+//! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
+//!   queue pair can receive, and each is posted again when its message is released, or its word
+//!   reported. A queue pair never retries where the peer has no receive (`rnr_retry` is 0): that
+//!   would hide a broken credit, so it breaks the connection.
+//! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit
+//!   of the request), which the queue pair alone would not do.
+//! - **A bad key** of the peer's ends its op with `Key`, and the queue pair with it: that is what
+//!   the devices do, and [`crate::fabric::Caps::bad_key_breaks`] says so. A key of our own is
+//!   checked here, and harms nothing.
+//! - **A fence is our own act**: the queue pair goes to its error state, in which it neither sends
+//!   nor takes packets. A marker at the end of each of its two queues comes back when everything
+//!   before it has: then the device touches nothing on its behalf. Where a device does not give
+//!   them back in time, the queue pair is destroyed, which ends it too.
+//! - **Nothing is heard of a peer that sends nothing**: that it is gone, the side band says, or an
+//!   op that is not acknowledged ([`PathConfig`] says how long that takes).
 //!
 //! What needs no device to be thought about: [`ports`] reads what the kernel shows of them,
 //! [`settings`] what the user wants of them, [`choice`] which ports may be used and why others may
 //! not, [`gid`] by which of its addresses a port is used, and [`rails`] which ports of two hosts
 //! reach each other. All of it is for open: it allocates, and reads files.
 
+mod area;
 pub mod choice;
+mod domain;
+mod ending;
+mod events;
 pub mod gid;
+pub mod pair;
+mod peer;
+mod poll;
 pub mod ports;
+mod post;
+mod provider;
+mod queue;
+mod rail;
 pub mod rails;
+mod report;
 pub mod settings;
+pub mod sys;
+
+pub use area::{RECEIVES, part_bytes as peer_reserve_bytes};
+pub use domain::{REGIONS_MAX, VerbsDomain, dmabuf_refusal};
+pub use events::Health;
+pub use peer::{CHAIN, SENDS};
+pub use rail::{RECORD_SIZES, Verbs, bytes};
+pub use report::{ErrorReport, GidText, status_words};
+
+use crate::base::units::Span;
+use crate::memory::Errno;
+use core::fmt;
+use sys::LoadError;
+
+/// How large a rail is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Limits {
+    /// Peers at a time, [`PEERS_MAX`] at most.
+    pub peers_max: u32,
+    /// Regions at a time, [`REGIONS_MAX`] at most.
+    pub regions_max: u32,
+    /// Longest payload of a send, [`PAYLOAD_BYTES_MAX`] at most. Each peer pins [`RECEIVES`] as
+    /// many bytes.
+    pub payload_bytes_max: u32,
+}
+
+/// Most peers: a request's name has 16 bits for whose.
+pub const PEERS_MAX: u32 = 1 << 16;
+/// Longest payload that a send may be opened for: a quarter of the staging holds one with its head.
+pub const PAYLOAD_BYTES_MAX: u32 = 8 << 10;
+
+/// How packets find their way, and how patient a queue pair is. The same on all of a rail.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct PathConfig {
+    /// 4.096 us times two to the power of this, until what was not acknowledged is sent again.
+    pub timeout: u8,
+    /// How often it is sent again, 7 at most.
+    pub retries: u8,
+    /// Partition, by index into the port's table.
+    pub pkey_index: u16,
+    /// Service level.
+    pub service_level: u8,
+    /// On Ethernet, priority and congestion marks of a packet.
+    pub traffic_class: u8,
+}
+
+impl Default for PathConfig {
+    /// NCCL's values.
+    fn default() -> PathConfig {
+        let (pkey_index, service_level, traffic_class) = (0, 0, 0);
+        PathConfig { timeout: 20, retries: 7, pkey_index, service_level, traffic_class }
+    }
+}
+
+/// What a rail is opened on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Config<'a> {
+    /// The device's name, as in `/sys/class/infiniband`.
+    pub device: &'a str,
+    /// Its port, from 1 on.
+    pub port: u8,
+    /// Which GID of the port.
+    pub gid_index: u8,
+    /// Of every queue pair.
+    pub path: PathConfig,
+    /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering.
+    pub relaxed_ordering: bool,
+    /// How long the port may be down before its connections are given up. A queue pair whose
+    /// patience is longer survives an outage that is shorter.
+    pub port_grace: Span,
+}
+
+/// The call that a device refused.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Step {
+    /// Opening the device, or asking what it is.
+    Device,
+    /// Asking what its port is.
+    Port,
+    /// Reading the GID.
+    Gid,
+    /// Making a protection domain.
+    ProtectionDomain,
+    /// Making the completion queue.
+    CompletionQueue,
+    /// Reserving or registering the buffers of a peer.
+    Buffers,
+    /// Making a queue pair.
+    QueuePair,
+    /// Posting the first receives.
+    Receives,
+    /// Giving the queue pair its port.
+    Init,
+    /// Giving the queue pair its peer.
+    ReadyToReceive,
+    /// Letting the queue pair send.
+    ReadyToSend,
+}
+
+impl Step {
+    const fn words(self) -> &'static str {
+        match self {
+            Step::Device => "the device cannot be opened",
+            Step::Port => "the device has no such port",
+            Step::Gid => "the port has no such GID",
+            Step::ProtectionDomain => "the device gives no protection domain",
+            Step::CompletionQueue => "the device gives no completion queue",
+            Step::Buffers => "buffers cannot be registered",
+            Step::QueuePair => "the device gives no queue pair",
+            Step::Receives => "the queue pair takes no receives",
+            Step::Init => "the queue pair does not take the port or the partition",
+            Step::ReadyToReceive => "the queue pair does not take the way to the peer",
+            Step::ReadyToSend => "the queue pair does not begin to send",
+        }
+    }
+}
+
+/// Why a rail could not be opened. Nothing is left behind.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum OpenError {
+    /// The block is too small.
+    Block,
+    /// The limits are beyond the constants that bound them.
+    Limits,
+    /// There is no usable libibverbs.
+    Library(LoadError),
+    /// There is no device of that name.
+    NoDevice,
+    /// The port is not active.
+    PortDown,
+    /// The GID at that index is empty.
+    NoGid,
+    /// The completion queue would need more entries than the device has.
+    Completions {
+        /// For so many peers.
+        wanted: u32,
+        /// What the device has.
+        most: u32,
+    },
+    /// The device refused, with its code.
+    Refused(Step, Errno),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            OpenError::Block => f.write_str("the block is too small for the rail"),
+            OpenError::Limits => f.write_str("the limits of the rail are out of range"),
+            OpenError::Library(error) => error.fmt(f),
+            OpenError::NoDevice => f.write_str("there is no RDMA device of that name"),
+            OpenError::PortDown => f.write_str("the port of the RDMA device is not active"),
+            OpenError::NoGid => f.write_str("the GID at that index is empty"),
+            OpenError::Completions { wanted, most } => write!(
+                f,
+                "so many peers need a completion queue of {wanted} entries, the device has {most}"
+            ),
+            OpenError::Refused(step, errno) => refused(f, *step, *errno),
+        }
+    }
+}
+
+/// Why a peer could not be opened. Its number is closed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PeerOpenError {
+    /// No such number, or it is not in the state for the call.
+    Index,
+    /// The other end is on another kind of link.
+    LinkLayer,
+    /// The device failed, or its GID has changed: the rail must be opened anew.
+    RailLost,
+    /// The device refused, with its code.
+    Refused(Step, Errno),
+}
+
+impl fmt::Display for PeerOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
+            PeerOpenError::LinkLayer => {
+                f.write_str("one end is on InfiniBand and the other on Ethernet")
+            }
+            PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
+            PeerOpenError::Refused(step, errno) => refused(f, *step, *errno),
+        }
+    }
+}
+
+fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
+    write!(f, "{}: {errno}", step.words())?;
+    match (step, errno) {
+        (Step::Buffers, Errno::NO_MEMORY) => {
+            f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn refusals_name_the_step_and_the_limit() {
+        let text = OpenError::Refused(Step::Buffers, Errno::NO_MEMORY).to_string();
+        assert!(text.starts_with("buffers cannot be registered: errno 12"), "{text}");
+        assert!(text.contains("ulimit -l"), "{text}");
+        let text = OpenError::Completions { wanted: 70000, most: 32767 }.to_string();
+        assert!(text.contains("70000") && text.contains("32767"), "{text}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Registration with the device.
+
+use super::sys::objects::deregister_raw;
+use super::sys::{Device, MemoryRegion, ProtectionDomain, numbers};
+use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::pool::Pool;
+use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
+use crate::memory::Errno;
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+
+/// Most regions: a key has 16 bits for which.
+pub const REGIONS_MAX: u32 = 0xffff;
+/// What peers, and the device for us, may do in a region.
+const ACCESS: c_int = numbers::ACCESS_LOCAL_WRITE
+    | numbers::ACCESS_REMOTE_WRITE
+    | numbers::ACCESS_REMOTE_READ
+    | numbers::ACCESS_REMOTE_ATOMIC;
+/// Set in [`Shared::gate`] when the rail has closed.
+const CLOSED: u32 = 1 << 31;
+
+/// What rail and registering threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// How many threads register or deregister now, and [`CLOSED`].
+    gate: AtomicU32,
+    /// Whether payload regions may be registered with relaxed ordering.
+    relaxed: bool,
+    pd: ManuallyDrop<ProtectionDomain>,
+    device: ManuallyDrop<Device>,
+}
+
+impl Shared {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+/// The registrations of one rail, shared by copy with every thread that registers.
+///
+/// A key is the device's key for peers, high, and below it 16 bits of the region's generation and
+/// its index: peers use the high half, and we find the region by the low one.
+#[derive(Copy, Clone, Debug)]
+pub struct VerbsDomain<'m> {
+    shared: &'m Shared,
+    table: RegionTable<'m>,
+    /// The device's registration of each region, as a number.
+    registrations: &'m [AtomicU64],
+}
+
+/// The part of a key that the device knows.
+pub(super) const fn rkey(key: RailKey) -> u32 {
+    (key.0 >> 32) as u32
+}
+
+fn system(error: Errno) -> RegisterError {
+    RegisterError::Fabric(error.0)
+}
+
+impl From<RemoveError> for DeregisterError {
+    fn from(error: RemoveError) -> DeregisterError {
+        match error {
+            RemoveError::Stale => DeregisterError::Stale,
+            RemoveError::Busy => DeregisterError::Busy,
+        }
+    }
+}
+
+impl<'m> VerbsDomain<'m> {
+    /// What [`VerbsDomain::carve`] cuts.
+    pub const fn bytes(regions_max: u32) -> usize {
+        bytes_for::<RegionSlot>(regions_max as usize)
+            + bytes_for::<AtomicU32>(regions_max as usize)
+            + bytes_for::<AtomicU64>(regions_max as usize)
+            + bytes_for::<AtomicU64>(1)
+            + bytes_for::<Shared>(1)
+    }
+
+    pub(super) fn carve(
+        carver: &mut Carver<'m>,
+        regions_max: u32,
+        device: Device,
+        pd: ProtectionDomain,
+        relaxed: bool,
+    ) -> Result<VerbsDomain<'m>, BlockTooSmall> {
+        let count = regions_max as usize;
+        let slots = carver.slice::<RegionSlot>(count)?;
+        let next = carver.slice::<AtomicU32>(count)?;
+        let registrations = carver.slice::<AtomicU64>(count)?;
+        let head = carver.value::<AtomicU64>()?;
+        let mut parts = Some((pd, device)); // dropped in this order, if at all
+        let shared = carver.filled_with(1, || {
+            let (pd, device) = parts.take().expect("one value is made");
+            let (pd, device) = (ManuallyDrop::new(pd), ManuallyDrop::new(device));
+            Shared { gate: AtomicU32::new(0), relaxed, pd, device }
+        })?;
+        let table = RegionTable::new(slots, Pool::new(head, next));
+        Ok(VerbsDomain { shared: &shared[0], table, registrations })
+    }
+
+    pub(super) fn shared(&self) -> &'m Shared {
+        self.shared
+    }
+
+    /// Counts this thread in. `false`: the rail has closed.
+    fn enter(&self) -> bool {
+        // acquire: pairs with nothing but orders what follows behind the count; see [gate]
+        if self.shared.gate.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    fn leave(&self) {
+        // release: [gate], what was done with the device happens before it is closed
+        self.shared.gate.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Registers memory that carries payload alone: where the rail was opened so, writes into it
+    /// may overtake each other on the bus. Never for memory that somebody polls.
+    ///
+    /// # Safety
+    /// - as [`Domain::register`].
+    pub unsafe fn register_payload(&self, region: Region) -> Result<RailKey, RegisterError> {
+        // SAFETY: the caller vouches for the range.
+        unsafe { self.register_as(region, self.shared.relaxed) }
+    }
+
+    /// # Safety
+    /// - as [`Domain::register`].
+    unsafe fn register_as(&self, region: Region, relaxed: bool) -> Result<RailKey, RegisterError> {
+        match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => {}
+            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
+        }
+        self.insert(region, |pd| {
+            // SAFETY: the caller vouches for the range.
+            unsafe { pd.register(region.address, region.length.as_usize(), ACCESS, relaxed) }
+        })
+    }
+
+    /// Registers `length` bytes of a dma-buf, from `offset` on, which ops name by
+    /// [`Region::address`]. The descriptor stays the caller's.
+    ///
+    /// *Errors*: [`RegisterError::Fabric`] with EOPNOTSUPP where the device or its driver cannot,
+    /// ENOSYS where libibverbs is too old; see [`dmabuf_refusal`].
+    pub fn register_dmabuf(
+        &self,
+        region: Region,
+        fd: c_int,
+        offset: u64,
+    ) -> Result<RailKey, RegisterError> {
+        self.insert(region, |pd| {
+            let length = region.length.as_usize();
+            pd.register_dmabuf(fd, offset, length, region.address, ACCESS)
+        })
+    }
+
+    fn insert(
+        &self,
+        region: Region,
+        make: impl FnOnce(&ProtectionDomain) -> Result<MemoryRegion, Errno>,
+    ) -> Result<RailKey, RegisterError> {
+        let end = region.address.checked_add(region.length.0);
+        if region.length.0 == 0 || end.is_none() {
+            return Err(RegisterError::Range);
+        }
+        if !self.enter() {
+            return Err(RegisterError::Fabric(libc::ENODEV));
+        }
+        let result =
+            make(self.shared.pd()).map_err(system).and_then(|made| self.file(region, made));
+        self.leave();
+        result
+    }
+
+    fn file(&self, region: Region, made: MemoryRegion) -> Result<RailKey, RegisterError> {
+        let (lkey, rkey) = (u64::from(made.lkey()), u64::from(made.rkey()));
+        let (start, length) = (region.address, region.length.0);
+        let range = Range { start, length, tag: lkey << 32 | rkey };
+        let handle = self.table.insert(range).ok_or(RegisterError::Full)?;
+        // whoever deregisters it has the key from us
+        self.registrations[handle.index as usize].store(made.into_raw(), Ordering::Release);
+        Ok(RailKey(rkey << 32 | u64::from(handle.generation & 0xffff) << 16 | handle.index as u64))
+    }
+
+    /// What a key names, if the index in it is one.
+    fn handle(&self, key: RailKey) -> Option<Handle> {
+        let index = (key.0 & 0xffff) as u32;
+        if index as usize >= self.table.capacity() {
+            return None;
+        }
+        let handle = self.table.current(index);
+        let same = handle.generation & 0xffff == (key.0 >> 16) as u32 & 0xffff;
+        (same && self.table.tag(index) as u32 == rkey(key)).then_some(handle)
+    }
+
+    /// Pins the region of ours that a range lies in: its index, and what the device calls it.
+    /// `None`: the key names none, or the range lies outside.
+    #[inline]
+    pub(super) fn hold(&self, key: RailKey, address: u64, length: u64) -> Option<(u32, u32)> {
+        let handle = self.handle(key)?;
+        self.table.hold(handle, address, length)?;
+        Some((handle.index, (self.table.tag(handle.index) >> 32) as u32))
+    }
+
+    /// Lets go of a region.
+    #[inline]
+    pub(super) fn release(&self, index: u32) {
+        self.table.pin(index, -1);
+    }
+
+    /// Gives everything back. Waits for threads that are registering.
+    ///
+    /// # Safety
+    /// - it is called once; nobody uses the device, or what was made of it, afterwards but through
+    ///   this type.
+    pub(super) unsafe fn close(&self) {
+        let shared = self.shared;
+        shared.gate.fetch_or(CLOSED, Ordering::AcqRel);
+        // acquire: pairs with [gate]
+        while shared.gate.load(Ordering::Acquire) & !CLOSED != 0 {
+            core::hint::spin_loop();
+        }
+        for registration in self.registrations {
+            let raw = registration.swap(0, Ordering::AcqRel);
+            if raw != 0 {
+                // SAFETY: stored by `file`, and taken out by whoever gives it back.
+                let _ = unsafe { deregister_raw(shared.device.library(), raw) };
+            }
+        }
+        // SAFETY: taken once, as the caller vouches; whoever enters from now on is turned away.
+        unsafe { drop(core::ptr::read(&*shared.pd)) };
+        // SAFETY: as above.
+        unsafe { drop(core::ptr::read(&*shared.device)) };
+    }
+}
+
+impl Domain for VerbsDomain<'_> {
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        // SAFETY: the caller vouches for the range.
+        unsafe { self.register_as(region, false) }
+    }
+
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
+        let handle = self.handle(key).ok_or(DeregisterError::Stale)?;
+        if !self.enter() {
+            return Err(DeregisterError::Fabric(libc::ENODEV));
+        }
+        let registration = &self.registrations[handle.index as usize];
+        let result = self.table.remove_with(handle, || {
+            let raw = registration.swap(0, Ordering::AcqRel);
+            // SAFETY: stored by `file`; the table lets one thread come here.
+            let done = unsafe { deregister_raw(self.shared.device.library(), raw) };
+            done.map_err(|errno| {
+                registration.store(raw, Ordering::Release);
+                DeregisterError::Fabric(errno.0)
+            })
+        });
+        self.leave();
+        result
+    }
+}
+
+/// Why a dma-buf was not registered, in words, for what [`VerbsDomain::register_dmabuf`] said.
+pub fn dmabuf_refusal(error: RegisterError) -> &'static str {
+    match error {
+        RegisterError::Fabric(libc::EOPNOTSUPP) => {
+            "the RDMA device or its driver cannot register dma-bufs"
+        }
+        RegisterError::Fabric(libc::ENOSYS) => {
+            "libibverbs is too old to register dma-bufs: it needs IBVERBS_1.12 (rdma-core 34)"
+        }
+        RegisterError::Fabric(libc::EBADF) => "the descriptor is no dma-buf",
+        RegisterError::Fabric(_) => "the RDMA device refused to register the dma-buf",
+        RegisterError::Full => "the rail's table of regions is full",
+        RegisterError::Range => "the range of the dma-buf is empty or wraps around",
+        RegisterError::Kind => "the rail cannot reach that kind of memory",
+    }
+}

@@ -1,0 +1,172 @@
+//! How peers end: by a failed request, by the side band, by a fence, by a close.
+
+use super::peer::{Down, Outcome, Peer, SENDS, State};
+use super::poll::Events;
+use super::rail::{Kind, Name, Verbs};
+use super::sys::abi::{RecvWr, SendWr};
+use super::sys::numbers as n;
+use crate::base::ids::PeerIndex;
+use crate::base::units::Span;
+use crate::fabric::{Completion, DownCause};
+
+/// How long a stopped queue pair may take to give back what it had. Devices do so within
+/// milliseconds; one that does not is past asking, and its queue pair is destroyed.
+const DRAIN: Span = Span::millis(2000);
+
+impl Verbs<'_> {
+    /// The peer is gone, for the first cause that is heard: nothing is sent to it any more; what
+    /// has come is still reported, then its end.
+    #[cold]
+    pub(super) fn end(&mut self, index: usize, cause: DownCause) {
+        let record = &mut self.peers[index];
+        if record.down != Down::No || record.state == State::Closed {
+            return;
+        }
+        record.down = Down::Due(cause);
+        self.endings += 1;
+        self.drain(index);
+    }
+
+    /// Stops a queue pair and has a marker come back at the end of each of its queues.
+    #[cold]
+    pub(super) fn drain(&mut self, index: usize) {
+        match self.peers[index].state {
+            State::Closed | State::Draining | State::Drained => return,
+            State::Prepared => {
+                // it takes no marker, and has nothing of anybody's
+                let record = &mut self.peers[index];
+                drop(record.qp.take());
+                record.state = State::Drained;
+                return;
+            }
+            State::Live => {}
+        }
+        self.peers[index].state = State::Draining;
+        self.mark(index);
+        // where a queue pair is in that state already, doing it again gives back what was posted
+        // since; one that cannot be stopped is destroyed when its time is up
+        let _ = self.queue_pair_stop(index);
+    }
+
+    fn mark(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        let (generation, peer) = (record.generation, index as u16);
+        let name = |kind| Name { kind, generation, peer, at: 0 }.pack();
+        let qp = record.qp.as_mut().expect("a queue pair that is not closed");
+        let mut send = SendWr {
+            wr_id: name(Kind::LastSend),
+            opcode: n::WR_WRITE,
+            send_flags: n::SEND_SIGNALED,
+            ..SendWr::NOTHING
+        };
+        // SAFETY: one request without memory; the library copies it. A place is kept for it.
+        let _ = unsafe { qp.send(&mut send) };
+        let (next, sg_list) = (core::ptr::null_mut(), core::ptr::null_mut());
+        let wr_id = name(Kind::LastReceive);
+        let mut receive = RecvWr { wr_id, next, sg_list, num_sge: 0 };
+        // SAFETY: as above.
+        let _ = unsafe { qp.receive(&mut receive) };
+    }
+
+    /// Goes on with every peer that is ending or being fenced.
+    #[cold]
+    pub(super) fn end_peers(&mut self, events: &mut Events) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].state == State::Draining {
+                self.drain_on(index);
+            }
+            if self.peers[index].state == State::Drained && self.report(index, events) {
+                self.finish_end(index, events);
+            }
+        }
+    }
+
+    /// Whether everything has come back by now; if it takes too long, the queue pair is destroyed.
+    fn drain_on(&mut self, index: usize) {
+        let now = self.now;
+        let record = &mut self.peers[index];
+        let done = record.drained_sends && record.drained_receives;
+        if !record.is_timed {
+            (record.is_timed, record.drains_since) = (true, now);
+        }
+        // what has been taken out of the queue and not looked at comes first
+        if !done && (now.since(record.drains_since) < DRAIN || self.batch_at < self.batch_count) {
+            return;
+        }
+        if !done {
+            drop(record.qp.take());
+            self.health.undrained += 1;
+        }
+        record.state = State::Drained;
+        self.cut_off(index);
+    }
+
+    /// Ends what was accepted and has not ended: the device has nothing of it any more.
+    fn cut_off(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        let error = record.cut_off();
+        while record.ended != record.next {
+            let place = index * SENDS as usize + (record.ended % SENDS) as usize;
+            let sent = &mut self.sent[place];
+            if let Some(region) = sent.pin.checked_sub(1) {
+                self.domain.release(region);
+            }
+            if sent.outcome == Outcome::Open {
+                sent.outcome =
+                    if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
+            }
+            record.ended = record.ended.wrapping_add(1);
+        }
+        record.posted = record.next;
+    }
+
+    /// All ops but fences are reported: so are those now, and the end.
+    fn finish_end(&mut self, index: usize, events: &mut Events) {
+        let mut fences = core::mem::take(&mut self.peers[index].fences);
+        while let Some(fence) = self.asides.take_first(&mut fences) {
+            self.asides.finish(fence);
+        }
+        let record = &mut self.peers[index];
+        if let Down::Due(cause) = record.down
+            && events.has_room()
+        {
+            record.down = Down::Told;
+            self.endings -= 1;
+            events.push(Completion::PeerDown { peer: PeerIndex(index as u32), cause });
+        }
+    }
+
+    /// The device failed, or its completion queue did: every peer ends.
+    #[cold]
+    pub(super) fn lose(&mut self, code: i32) {
+        self.health.lost_code = code;
+        self.end_all(DownCause::Broken(code));
+    }
+
+    /// Ends every peer that is open.
+    #[cold]
+    pub(super) fn end_all(&mut self, cause: DownCause) {
+        for index in 0..self.peers.len() {
+            if matches!(self.peers[index].state, State::Live | State::Prepared) {
+                self.end(index, cause);
+            }
+        }
+    }
+
+    /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
+    /// discarded.
+    pub(super) fn forget(&mut self, index: usize, discard: bool) {
+        self.ring(index);
+        let record = &mut self.peers[index];
+        self.endings -= u32::from(matches!(record.down, Down::Due(_)));
+        self.endings -= u32::from(record.is_fenced);
+        let held = if discard { 0 } else { record.held };
+        self.queue_pair_close(index);
+        let record = &mut self.peers[index];
+        *record = Peer::closed(held, record.generation, record.is_dirty);
+        if discard {
+            self.area.release(index);
+        }
+        self.peers_open -= 1;
+    }
+}

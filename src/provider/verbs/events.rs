@@ -1,0 +1,113 @@
+//! What happens to the device and its port.
+
+use super::rail::Verbs;
+use super::sys::abi::AsyncEvent;
+use super::sys::numbers as n;
+use crate::base::units::{Instant, Span};
+use crate::fabric::DownCause;
+
+/// How often the device is asked, by the clock and by the number of polls, whichever is first.
+const EVERY: Span = Span::millis(10);
+const EVERY_POLLS: u32 = 4096;
+/// Events that one look takes at most.
+const EVENTS_MAX: u32 = 16;
+
+/// How device and port are.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Health {
+    /// Whether the port is down, and since when as far as we know.
+    pub port_down_since: Option<Instant>,
+    /// Why the rail is of no use any more; 0: it is. An errno.
+    pub lost_code: i32,
+    /// Events that the device has told of.
+    pub events: u32,
+    /// Times that the port went down.
+    pub port_downs: u32,
+    /// Queue pairs that were destroyed because they did not give back in time what they had.
+    pub undrained: u32,
+    last: Instant,
+    polls: u32,
+}
+
+impl Health {
+    /// Whether the rail must be opened anew.
+    pub const fn is_lost(&self) -> bool {
+        self.lost_code != 0
+    }
+}
+
+impl Verbs<'_> {
+    /// Asks the device now and then whether something has happened to it. *Cost*: a system call
+    /// when it is asked.
+    #[inline]
+    pub(super) fn watch(&mut self) {
+        let health = &mut self.health;
+        health.polls += 1;
+        if health.polls >= EVERY_POLLS || self.now.since(health.last) >= EVERY {
+            (health.polls, health.last) = (0, self.now);
+            self.look_at_device();
+        }
+    }
+
+    #[cold]
+    fn look_at_device(&mut self) {
+        for _ in 0..EVENTS_MAX {
+            let Some(event) = self.domain.shared().device().event() else { break };
+            self.health.events = self.health.events.wrapping_add(1);
+            self.happened(&event);
+        }
+        if let Some(since) = self.health.port_down_since
+            && self.now.since(since) >= self.port_grace
+        {
+            self.end_all(DownCause::Broken(libc::ENETDOWN));
+        }
+    }
+
+    fn happened(&mut self, event: &AsyncEvent) {
+        // the element of a port's event is its number
+        let is_ours = event.element as u32 == u32::from(self.port);
+        match event.event_type {
+            n::EVENT_DEVICE_FATAL => self.lose(libc::ENODEV),
+            n::EVENT_CQ_ERR => self.lose(libc::EOVERFLOW),
+            n::EVENT_PORT_ERR if is_ours => {
+                self.health.port_downs += 1;
+                self.health.port_down_since.get_or_insert(self.now);
+            }
+            n::EVENT_PORT_ACTIVE if is_ours => {
+                self.health.port_down_since = None;
+                self.check_gid();
+            }
+            n::EVENT_GID_CHANGE if is_ours => self.check_gid(),
+            n::EVENT_LID_CHANGE if is_ours && !self.is_ethernet => {
+                self.lose(libc::EADDRNOTAVAIL);
+            }
+            n::EVENT_QP_FATAL | n::EVENT_QP_REQ_ERR | n::EVENT_QP_ACCESS_ERR => {
+                self.queue_pair_failed(event);
+            }
+            _ => {}
+        }
+    }
+
+    /// The rail stands on its GID: when another one has its place, packets of ours would name a
+    /// stranger.
+    fn check_gid(&mut self) {
+        let device = self.domain.shared().device();
+        if device.gid(self.port, self.gid_index) != Ok(self.gid) {
+            self.lose(libc::EADDRNOTAVAIL);
+        }
+    }
+
+    fn queue_pair_failed(&mut self, event: &AsyncEvent) {
+        let code = match event.event_type {
+            n::EVENT_QP_ACCESS_ERR => libc::EACCES,
+            n::EVENT_QP_REQ_ERR => libc::EPROTO,
+            _ => libc::EIO,
+        };
+        for index in 0..self.peers.len() {
+            let qp = self.peers[index].qp.as_ref();
+            if qp.is_some_and(|qp| qp.is(event.element)) {
+                self.end(index, DownCause::Broken(code));
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Two connected rails in one process, for tests and tools: over devices that reach each other.
+
+extern crate std;
+
+use super::sys::{Device, Library};
+use super::{Config, Limits, Verbs, bytes};
+use crate::base::carve::heap::HeapBlock;
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::wire::queue_pair::QueuePairHello;
+use std::string::String;
+use std::vec::Vec;
+
+/// What two connected rails stand on. Outlives both.
+pub struct PairMemory {
+    limits: Limits,
+    blocks: [HeapBlock; 2],
+}
+
+impl PairMemory {
+    /// A block for each.
+    pub fn new(limits: Limits) -> PairMemory {
+        PairMemory { limits, blocks: [(); 2].map(|()| HeapBlock::new(bytes(&limits))) }
+    }
+
+    /// Opens both rails and connects them as peer 0 of each other. Call it once.
+    ///
+    /// *Panics* when a device refuses.
+    pub fn open(&mut self, configs: [Config; 2]) -> [Verbs<'_>; 2] {
+        let limits = self.limits;
+        let mut configs = configs.iter();
+        let mut rails = self.blocks.each_mut().map(|block| {
+            let mut carver = block.carver();
+            let config = configs.next().expect("one for each");
+            let rail = Verbs::open(&mut carver, &limits, config);
+            let rail = rail.unwrap_or_else(|error| panic!("{}: {error}", config.device));
+            assert_eq!(carver.left(), 0, "`bytes` says what is carved");
+            rail
+        });
+        connect(&mut rails, PeerIndex(0), RailGeneration(1));
+        rails
+    }
+}
+
+/// Connects two rails as the same peer of each other.
+///
+/// *Panics* when a device refuses.
+pub fn connect(rails: &mut [Verbs; 2], peer: PeerIndex, generation: RailGeneration) {
+    let mut first_packet = 0x1234 + generation.0;
+    let hellos = rails.each_mut().map(|rail| {
+        first_packet += 0x10_0000;
+        rail.peer_prepare(peer, generation, first_packet).unwrap_or_else(|error| panic!("{error}"))
+    });
+    for (rail, hello) in rails.iter_mut().zip([hellos[1], hellos[0]]) {
+        let told = QueuePairHello::decode(&hello.encode()).expect("what was just encoded");
+        rail.peer_connect(peer, &told).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// The names of the devices, or why there are none.
+pub fn devices() -> Result<Vec<String>, String> {
+    let library = Library::load().map_err(|error| std::format!("{error}"))?;
+    let mut names = Vec::new();
+    let listed = Device::each(library, |_, name| names.push(String::from(name)));
+    listed.map_err(|errno| std::format!("the list of RDMA devices cannot be had: {errno}"))?;
+    match names.is_empty() {
+        true => Err(String::from("no RDMA device on this host")),
+        false => Ok(names),
+    }
+}

@@ -1,0 +1,201 @@
+//! Taking completions and reporting what they say.
+
+use super::area::RECEIVES;
+use super::peer::{Outcome, SENDS, State};
+use super::rail::{Kind, Name, Verbs};
+use super::report::ErrorReport;
+use super::sys::abi::Wc;
+use super::sys::numbers as n;
+use crate::base::ids::PeerIndex;
+use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, RecvSlot};
+use crate::provider::touch;
+
+/// Where a poll puts what it reports.
+pub(super) struct Events<'a> {
+    pub slots: &'a mut [Completion],
+    pub used: usize,
+}
+
+impl Events<'_> {
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.used < self.slots.len()
+    }
+
+    #[inline]
+    pub fn push(&mut self, completion: Completion) {
+        self.slots[self.used] = completion;
+        self.used += 1;
+    }
+}
+
+/// A received message's name: its cell, and how long its payload is.
+#[inline]
+pub(super) fn slot_of(cell: u32, length: u32) -> RecvSlot {
+    RecvSlot(u64::from(length) << 32 | u64::from(cell))
+}
+
+/// The inverse of [`slot_of`].
+#[inline]
+pub(super) fn slot_parts(slot: RecvSlot) -> (usize, u32) {
+    ((slot.0 & 0xffff_ffff) as usize, (slot.0 >> 32) as u32)
+}
+
+impl Verbs<'_> {
+    /// Takes completions and reports, as long as there is room.
+    pub(super) fn take(&mut self, events: &mut Events) {
+        while events.has_room() {
+            if self.batch_at == self.batch_count {
+                let count = self.cq.poll(&mut self.batch);
+                if count < 0 {
+                    return self.lose(libc::EIO);
+                }
+                (self.batch_at, self.batch_count) = (0, count as usize);
+                if count == 0 {
+                    return;
+                }
+            }
+            let wc = self.batch[self.batch_at];
+            self.batch_at += 1;
+            self.look(&wc, events);
+        }
+    }
+
+    #[inline]
+    fn look(&mut self, wc: &Wc, events: &mut Events) {
+        let name = Name::unpack(wc.wr_id);
+        let index = usize::from(name.peer);
+        let Some(record) = self.peers.get_mut(index) else { return };
+        let is_over = matches!(record.state, State::Closed | State::Drained);
+        if is_over || record.generation != name.generation {
+            return; // of a queue pair that is gone
+        }
+        match (name.kind, wc.status) {
+            (Kind::LastSend, _) => record.drained_sends = true,
+            (Kind::LastReceive, _) => record.drained_receives = true,
+            (Kind::Send, n::WC_SUCCESS) => {
+                self.ended_through(index, name.at);
+                self.report(index, events);
+            }
+            (Kind::Receive, n::WC_SUCCESS) => self.received(index, name.at, wc, events),
+            (Kind::Send | Kind::Receive, _) => self.failed(index, name, wc),
+        }
+    }
+
+    /// Every send up to and with `at` has ended well.
+    #[inline]
+    fn ended_through(&mut self, index: usize, at: u32) {
+        let record = &mut self.peers[index];
+        let count = at.wrapping_sub(record.ended).wrapping_add(1);
+        if count > SENDS {
+            return; // it was reported before
+        }
+        for n in 0..count {
+            let place = record.ended.wrapping_add(n) % SENDS;
+            let sent = &mut self.sent[index * SENDS as usize + place as usize];
+            record.unstaged = record.unstaged.wrapping_add(sent.staged);
+            if let Some(region) = sent.pin.checked_sub(1) {
+                self.domain.release(region);
+            }
+            sent.outcome = if sent.is_loud { Outcome::Loud(Ok(())) } else { Outcome::Quiet };
+        }
+        record.ended = at.wrapping_add(1);
+    }
+
+    /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
+    pub(super) fn report(&mut self, index: usize, events: &mut Events) -> bool {
+        let record = &mut self.peers[index];
+        while record.reported != record.ended {
+            let place = (record.reported % SENDS) as usize;
+            let sent = &self.sent[index * SENDS as usize + place];
+            if let Outcome::Loud(result) = sent.outcome {
+                if !events.has_room() {
+                    self.owe(index);
+                    return false;
+                }
+                let peer = PeerIndex(index as u32);
+                events.push(Completion::Done { peer, id: sent.id, result });
+                record.in_flight -= 1;
+            }
+            record.reported = record.reported.wrapping_add(1);
+        }
+        true
+    }
+
+    #[cold]
+    fn owe(&mut self, index: usize) {
+        let owing = self.owing.len();
+        let known = (0..owing).any(|n| *self.owing.at_mut(n) == index as u32);
+        if !known {
+            self.owing.push(index as u32);
+        }
+    }
+
+    /// Reports what found no room the last time.
+    #[cold]
+    pub(super) fn report_owed(&mut self, events: &mut Events) {
+        while events.has_room() {
+            let Some(index) = self.owing.pop() else { return };
+            self.report(index as usize, events);
+        }
+    }
+
+    #[cold]
+    pub(super) fn report_asides(&mut self, events: &mut Events) {
+        while events.has_room() {
+            let Some(aside) = self.asides.take_done() else { return };
+            self.peers[aside.peer.as_usize()].in_flight -= 1;
+            events.push(aside.completion());
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, index: usize, cell: u32, wc: &Wc, events: &mut Events) {
+        let record = &mut self.peers[index];
+        if record.is_fenced || cell as usize >= RECEIVES {
+            return;
+        }
+        let peer = PeerIndex(index as u32);
+        if wc.opcode == n::WC_RECV_IMM {
+            let immediate = u32::from_be(wc.imm_data);
+            events.push(Completion::Immediate { peer, immediate });
+            return self.receive_again(index, cell as usize);
+        }
+        let Some(length) = wc.byte_len.checked_sub(HEAD_BYTES as u32) else {
+            return self.end(index, DownCause::Failed);
+        };
+        record.held |= 1 << cell;
+        let mut head = [0; HEAD_BYTES];
+        // SAFETY: a cell that the device has filled, and does not touch until it is posted again.
+        unsafe { touch::copy_in(self.area.head(index, cell as usize) as u64, &mut head) };
+        events.push(Completion::Received { peer, slot: slot_of(cell, length), head, length });
+    }
+
+    /// A request failed: the first of its queue pair takes the others with it.
+    #[cold]
+    fn failed(&mut self, index: usize, name: Name, wc: &Wc) {
+        let was_send = name.kind == Kind::Send;
+        let local = self.gid;
+        let record = &mut self.peers[index];
+        let (status, vendor) = (wc.status, wc.vendor_err);
+        let report = ErrorReport { status, vendor, was_send, local, remote: record.gid };
+        let is_flush = status == n::WC_WR_FLUSH_ERR;
+        let says_more = match record.report {
+            None => true,
+            Some(before) => before.status == n::WC_WR_FLUSH_ERR && !is_flush,
+        };
+        if says_more {
+            record.report = Some(report);
+        }
+        if was_send && !is_flush {
+            let place = index * SENDS as usize + (name.at % SENDS) as usize;
+            let sent = &mut self.sent[place];
+            if sent.outcome == Outcome::Open {
+                let error = OpError { kind: report.kind(), code: status };
+                sent.outcome =
+                    if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
+            }
+        }
+        self.end(index, report.cause());
+    }
+}

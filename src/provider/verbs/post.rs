@@ -1,0 +1,365 @@
+//! Taking ops, chaining them, and ringing the doorbell.
+
+use super::domain::rkey;
+use super::peer::{CHAIN, Outcome, SENDS, Sent, State};
+use super::rail::{Aside, Kind, Name, Verbs};
+use super::sys::abi::{RecvWr, SendWr, Sge};
+use super::sys::numbers as n;
+use crate::base::ids::PeerIndex;
+use crate::fabric::{
+    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted,
+    RemoteSpan, Source,
+};
+use crate::memory::Errno;
+use crate::provider::touch;
+
+/// What a send has besides its memory.
+struct Shape {
+    opcode: i32,
+    immediate: u32,
+    target: RemoteSpan,
+    /// What an add adds.
+    value: u64,
+    /// Whether it brings an answer, and whether that is a read's.
+    fetches: Option<bool>,
+}
+
+/// Whom a send belongs to.
+struct Owner {
+    id: OpId,
+    pin: u32,
+    staged: u32,
+    is_loud: bool,
+}
+
+const NOWHERE: RemoteSpan = RemoteSpan { key: crate::fabric::RailKey(0), address: 0 };
+
+impl Verbs<'_> {
+    /// Whether one more send can be accepted; `fetches` as in [`Peer::follows`].
+    ///
+    /// On a device of software it is not while it had to wait for an answer: Linux's rxe never
+    /// sends a request with the fence bit when a packet of what it waits for was lost (seen with
+    /// 6.1 and 1 % loss: an add, a read and a write stand still for ever).
+    ///
+    /// [`Peer::follows`]: super::peer::Peer::follows
+    #[inline]
+    fn has_room(&mut self, peer: usize, fetches: Option<bool>) -> bool {
+        let waits = self.is_software && self.peers[peer].waits_for_answer(fetches);
+        if waits || self.peers[peer].chained() == CHAIN {
+            self.ring(peer);
+        }
+        !waits && self.peers[peer].has_room()
+    }
+
+    pub(super) fn send(
+        &mut self,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+    ) -> Result<Posted, PostError> {
+        let index = peer.as_usize();
+        let length = payload.length().0;
+        if length > self.peers[index].payload_bytes_max.into() {
+            return Err(PostError::Unsupported);
+        }
+        let bytes = HEAD_BYTES as u32 + length as u32;
+        let (at, staged) = self.stage(index, bytes)?;
+        // SAFETY: a place of `bytes` in the peer's staging, which nobody else uses now.
+        unsafe { touch::copy_out(head, at) };
+        // SAFETY: behind the head, in the same place; the span's maker vouches for the source.
+        unsafe { touch::copy(payload.address(), at + HEAD_BYTES as u64, length) };
+        let (opcode, target, value, fetches) = (n::WR_SEND, NOWHERE, 0, None);
+        let shape = Shape { opcode, immediate: 0, target, value, fetches };
+        self.push_staged(index, at, bytes, staged, &shape);
+        Ok(Posted::Done)
+    }
+
+    pub(super) fn line(
+        &mut self,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        let index = peer.as_usize();
+        let (at, staged) = self.stage(index, LINE_BYTES as u32)?;
+        // SAFETY: a place of a line in the peer's staging, which nobody else uses now.
+        unsafe { touch::copy_out(line, at) };
+        let shape = write_shape(target, immediate);
+        self.push_staged(index, at, LINE_BYTES as u32, staged, &shape);
+        Ok(Posted::Done)
+    }
+
+    /// A place in staging: its address, and what it takes of it. There is room for the send, too.
+    #[inline]
+    fn stage(&mut self, index: usize, bytes: u32) -> Result<(u64, u32), PostError> {
+        if !self.has_room(index, None) {
+            return Err(PostError::Again);
+        }
+        let (offset, staged) = self.peers[index].stage(bytes).ok_or(PostError::Again)?;
+        Ok((self.area.staging(index, offset) as u64, staged))
+    }
+
+    #[inline]
+    fn push_staged(&mut self, index: usize, addr: u64, length: u32, staged: u32, shape: &Shape) {
+        let record = &mut self.peers[index];
+        record.staged = record.staged.wrapping_add(staged);
+        let sge = Sge { addr, length, lkey: record.lkey };
+        self.push(index, sge, shape, Owner { id: OpId(0), pin: 0, staged, is_loud: false });
+    }
+
+    /// Puts a send at the end of the peer's chain. There is room for it.
+    #[inline]
+    fn push(&mut self, index: usize, sge: Sge, shape: &Shape, owner: Owner) {
+        let record = &mut self.peers[index];
+        let waited = owner.is_loud.then_some(u64::from(sge.length));
+        let mut send_flags = 0;
+        if record.count(owner.staged, waited) {
+            send_flags |= n::SEND_SIGNALED;
+        }
+        if shape.fetches.is_none() && sge.length > 0 && sge.length <= record.inline_max {
+            send_flags |= n::SEND_INLINE;
+        }
+        if record.follows(shape.fetches) {
+            send_flags |= n::SEND_FENCE;
+        }
+        let at = record.next;
+        let name = Name { kind: Kind::Send, generation: record.generation, peer: index as u16, at };
+        let link = &mut self.chains[index * CHAIN + record.chained()];
+        record.next = at.wrapping_add(1);
+        record.in_flight += u32::from(owner.is_loud);
+        link.sge = sge;
+        let is_add = shape.opcode == n::WR_FETCH_ADD;
+        let key = rkey(shape.target.key);
+        link.wr = SendWr {
+            wr_id: name.pack(),
+            next: core::ptr::null_mut(),
+            sg_list: &mut link.sge,
+            num_sge: i32::from(sge.length > 0),
+            opcode: shape.opcode,
+            send_flags,
+            imm_data: shape.immediate.to_be(),
+            remote_addr: shape.target.address,
+            rkey_or_add: if is_add { shape.value } else { SendWr::rkey_field(key) },
+            atomic_rkey: if is_add { key } else { 0 },
+            ..SendWr::NOTHING
+        };
+        let Owner { id, pin, staged, is_loud } = owner;
+        self.sent[index * SENDS as usize + (at % SENDS) as usize] =
+            Sent { id, pin, staged, is_loud, outcome: Outcome::Open };
+        self.mark_dirty(index);
+    }
+
+    #[inline]
+    fn mark_dirty(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        if !record.is_dirty {
+            record.is_dirty = true;
+            self.dirty.push(index as u32);
+        }
+    }
+
+    pub(super) fn write_span(
+        &mut self,
+        op: &Op,
+        span: LocalSpan,
+        target: RemoteSpan,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        self.post_span(op, span, &write_shape(target, immediate))
+    }
+
+    pub(super) fn read(
+        &mut self,
+        op: &Op,
+        to: LocalSpan,
+        from: RemoteSpan,
+    ) -> Result<Posted, PostError> {
+        let (opcode, fetches) = (n::WR_READ, Some(true));
+        let shape = Shape { opcode, immediate: 0, target: from, value: 0, fetches };
+        self.post_span(op, to, &shape)
+    }
+
+    fn post_span(&mut self, op: &Op, span: LocalSpan, shape: &Shape) -> Result<Posted, PostError> {
+        let index = op.peer.as_usize();
+        let length = span.length().0;
+        if length > self.transfer_bytes_max() {
+            return Err(PostError::Unsupported);
+        }
+        if !self.has_room(index, shape.fetches) || self.asides.is_full() {
+            return Err(PostError::Again);
+        }
+        let (pin, lkey) = match length {
+            0 => (0, 0),
+            _ => match self.domain.hold(span.key(), span.address(), length) {
+                Some((region, lkey)) => (region + 1, lkey),
+                None => return Ok(self.refuse(op)),
+            },
+        };
+        let sge = Sge { addr: span.address(), length: length as u32, lkey };
+        self.push(index, sge, shape, Owner { id: op.id, pin, staged: 0, is_loud: true });
+        Ok(Posted::Pending)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        op: &Op,
+        target: RemoteSpan,
+        value: u64,
+    ) -> Result<Posted, PostError> {
+        let index = op.peer.as_usize();
+        if !self.has_atomics || !target.address.is_multiple_of(8) {
+            return Err(PostError::Unsupported);
+        }
+        let (opcode, fetches) = (n::WR_FETCH_ADD, Some(false));
+        if !self.has_room(index, fetches) {
+            return Err(PostError::Again);
+        }
+        let addr = self.area.sink(index) as u64;
+        let sge = Sge { addr, length: 8, lkey: self.peers[index].lkey };
+        let shape = Shape { opcode, immediate: 0, target, value, fetches };
+        self.push(index, sge, &shape, Owner { id: op.id, pin: 0, staged: 0, is_loud: true });
+        Ok(Posted::Pending)
+    }
+
+    /// Accepts an op that ends with `Key`, since a key of ours is none. There is room for it.
+    #[cold]
+    fn refuse(&mut self, op: &Op) -> Posted {
+        let aside = Aside { peer: op.peer, id: op.id, ..Aside::default() };
+        let entry = self.asides.acquire(aside).expect("a free entry was seen");
+        self.asides.finish(entry);
+        self.peers[op.peer.as_usize()].in_flight += 1;
+        Posted::Pending
+    }
+
+    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+        let (peer, id, is_fence) = (op.peer, op.id, true);
+        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
+        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
+        let index = peer.as_usize();
+        let mut fences = self.peers[index].fences;
+        self.asides.append(&mut fences, entry);
+        let record = &mut self.peers[index];
+        record.fences = fences;
+        record.in_flight += 1;
+        if !record.is_fenced {
+            record.is_fenced = true;
+            self.endings += 1;
+        }
+        self.drain(index);
+        Ok(Posted::Pending)
+    }
+
+    /// Hands the chains of all peers to the device.
+    pub(super) fn ring_all(&mut self) {
+        while let Some(peer) = self.dirty.pop() {
+            let record = &mut self.peers[peer as usize];
+            record.is_dirty = false;
+            if record.state == State::Live {
+                self.ring(peer as usize);
+            }
+        }
+    }
+
+    /// Hands a peer's chain to the device.
+    pub(super) fn ring(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        let count = record.chained();
+        if count == 0 || record.state != State::Live {
+            return;
+        }
+        let chain = &mut self.chains[index * CHAIN..index * CHAIN + count];
+        if record.waits {
+            chain[count - 1].wr.send_flags |= n::SEND_SIGNALED;
+            record.signalled();
+        }
+        let first: *mut SendWr = link(chain);
+        record.posted = record.next;
+        let qp = record.qp.as_mut().expect("a live peer has a queue pair");
+        // SAFETY: the chain was just linked, out of requests whose memory lies in the peer's
+        // staging, or in regions that are pinned until they have ended.
+        if let Err((_, errno)) = unsafe { qp.send(first) } {
+            self.end(index, DownCause::Broken(errno.0));
+        }
+    }
+
+    /// Sees to it that the device says when it has done with everything so far.
+    pub(super) fn ask(&mut self, index: usize) {
+        if !self.peers[index].is_quiet() || !self.has_room(index, None) {
+            return;
+        }
+        let none = Sge { addr: 0, length: 0, lkey: 0 };
+        let owner = Owner { id: OpId(0), pin: 0, staged: 0, is_loud: false };
+        self.push(index, none, &write_shape(NOWHERE, None), owner);
+        self.peers[index].waits = true;
+        self.ring(index);
+    }
+
+    /// Posts the receive of a cell.
+    pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
+        let record = &mut self.peers[index];
+        let addr = self.area.head(index, cell) as u64;
+        let length = HEAD_BYTES as u32 + self.limits.payload_bytes_max;
+        let mut sge = Sge { addr, length, lkey: record.lkey };
+        let (generation, peer) = (record.generation, index as u16);
+        let name = Name { kind: Kind::Receive, generation, peer, at: cell as u32 };
+        let wr_id = name.pack();
+        let next = core::ptr::null_mut();
+        let mut request = RecvWr { wr_id, next, sg_list: &mut sge, num_sge: 1 };
+        let qp = record.qp.as_mut().expect("a queue pair");
+        // SAFETY: a cell of the peer's, registered, which nobody else uses until it has completed;
+        // the library copies request and part.
+        unsafe { qp.receive(&mut request) }
+    }
+
+    /// The same where the queue pair may have ended meanwhile.
+    #[inline]
+    pub(super) fn receive_again(&mut self, index: usize, cell: usize) {
+        if self.peers[index].state == State::Live
+            && let Err(errno) = self.receive_post(index, cell)
+        {
+            self.end(index, DownCause::Broken(errno.0));
+        }
+    }
+
+    /// Longest write or read.
+    pub(super) fn transfer_bytes_max(&self) -> u64 {
+        self.message_bytes_max.into()
+    }
+}
+
+const fn write_shape(target: RemoteSpan, immediate: Option<u32>) -> Shape {
+    let (value, fetches) = (0, None);
+    match immediate {
+        Some(immediate) => Shape { opcode: n::WR_WRITE_IMM, immediate, target, value, fetches },
+        None => Shape { opcode: n::WR_WRITE, immediate: 0, target, value, fetches },
+    }
+}
+
+/// Links a chain and says where it starts.
+fn link(chain: &mut [super::rail::Link]) -> *mut SendWr {
+    let mut next = core::ptr::null_mut();
+    for link in chain.iter_mut().rev() {
+        link.wr.next = next;
+        next = &mut link.wr;
+    }
+    next
+}
+
+impl Verbs<'_> {
+    /// Any op.
+    pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
+        match &op.kind {
+            OpKind::Send { head, payload } => self.send(op.peer, head, *payload),
+            OpKind::Write { source: Source::Line(line), target, immediate } => {
+                self.line(op.peer, *target, line, *immediate)
+            }
+            OpKind::Write { source: Source::Span(span), target, immediate } => {
+                self.write_span(op, *span, *target, *immediate)
+            }
+            OpKind::Read { target, source } => self.read(op, *target, *source),
+            OpKind::Add { target, value } => self.add(op, *target, *value),
+            OpKind::Fence { generation } => self.fence(op, generation.0),
+        }
+    }
+}

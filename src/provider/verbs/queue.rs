@@ -1,0 +1,266 @@
+//! Opening a peer: its queue pair, from nothing to sending.
+
+use super::area::RECEIVES;
+use super::peer::{Down, Peer, SENDS, State};
+use super::rail::{Name, Verbs};
+use super::sys::abi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, QpInitAttr};
+use super::sys::{QueuePair, numbers as n};
+use super::{PeerOpenError, Step};
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::memory::Errno;
+use crate::wire::queue_pair::QueuePairHello;
+use core::ffi::c_int;
+use core::mem::{ManuallyDrop, zeroed};
+
+/// Bytes that are asked for inline: a head and a payload of a few words, or a line. Devices give
+/// more, or refuse: then what they give without asking is taken.
+const INLINE_BYTES: u32 = 220;
+/// How long a peer would wait that found no receive: the shortest there is, since it never does.
+const RNR_TIMER: u8 = 1;
+/// Most routers on the way, as on the internet.
+const HOPS_MAX: u8 = 255;
+/// What peers may do through a queue pair; the registration says it again.
+const ACCESS: c_int = n::ACCESS_LOCAL_WRITE
+    | n::ACCESS_REMOTE_WRITE
+    | n::ACCESS_REMOTE_READ
+    | n::ACCESS_REMOTE_ATOMIC;
+
+fn at(step: Step) -> impl Fn(Errno) -> PeerOpenError {
+    move |errno| PeerOpenError::Refused(step, errno)
+}
+
+fn no_attributes() -> QpAttr {
+    // SAFETY: integers, for all of which zero is a value; the mask says which count.
+    unsafe { zeroed() }
+}
+
+/// `IBV_MTU_…` of packets of so many bytes.
+pub(super) fn mtu_code(bytes: u32) -> c_int {
+    bytes.ilog2() as c_int - 7
+}
+
+/// The inverse of [`mtu_code`].
+pub(super) fn mtu_bytes(code: c_int) -> u32 {
+    128 << code.clamp(n::MTU_256, n::MTU_4096)
+}
+
+impl Verbs<'_> {
+    /// Makes the queue pair of a closed peer, posts its receives, and says what the other end must
+    /// know. `first_packet` is a number that an earlier connection's late packets will not have.
+    ///
+    /// *Cost*: control path; the library and the kernel allocate, and pages are pinned.
+    pub fn peer_prepare(
+        &mut self,
+        peer: PeerIndex,
+        generation: RailGeneration,
+        first_packet: u32,
+    ) -> Result<QueuePairHello, PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.get(index) {
+            Some(record) if record.state == State::Closed => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        if self.health.is_lost() {
+            return Err(PeerOpenError::RailLost);
+        }
+        let before = &self.peers[index];
+        let used = before.generation.wrapping_add(1) & Name::GENERATION_MASK;
+        self.peers[index] = Peer::closed(before.held, used, before.is_dirty);
+        if let Err(error) = self.prepare(index) {
+            self.queue_pair_close(index);
+            return Err(error);
+        }
+        let first_packet = first_packet & 0xff_ffff;
+        self.peers[index].first_packet = first_packet;
+        self.peers_open += 1;
+        let number = self.peers[index].qp.as_ref().expect("just made").number();
+        Ok(QueuePairHello {
+            gid: u128::from_le_bytes(self.gid.0),
+            number,
+            first_packet,
+            mtu_bytes: self.mtu_bytes,
+            receives: RECEIVES as u32,
+            payload_bytes_max: self.limits.payload_bytes_max,
+            generation: generation.0,
+            lid: self.lid,
+            reads_max: self.answers_max.into(),
+            link_layer: if self.is_ethernet { 2 } else { 1 },
+        })
+    }
+
+    fn prepare(&mut self, index: usize) -> Result<(), PeerOpenError> {
+        let shared = self.domain.shared();
+        let part = self.area.part(index) as u64;
+        let access = n::ACCESS_LOCAL_WRITE;
+        // SAFETY: the peer's part of the reserve, which outlives the registration.
+        let mr = unsafe { shared.pd().register(part, self.area.part_bytes(), access, false) };
+        let mr = mr.map_err(at(Step::Buffers))?;
+        self.peers[index].lkey = mr.lkey();
+        self.peers[index].mr = ManuallyDrop::new(Some(mr));
+        let (qp, inline_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
+        let record = &mut self.peers[index];
+        record.qp = ManuallyDrop::new(Some(qp));
+        record.inline_max = inline_max;
+        record.state = State::Prepared;
+        let mut attr = no_attributes();
+        attr.qp_state = n::QPS_INIT;
+        attr.pkey_index = self.path.pkey_index;
+        attr.port_num = self.port;
+        attr.qp_access_flags = ACCESS as u32;
+        let mask = n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS;
+        self.modify(index, &mut attr, mask).map_err(at(Step::Init))?;
+        for cell in 0..RECEIVES {
+            if self.peers[index].held & 1 << cell == 0 {
+                self.receive_post(index, cell).map_err(at(Step::Receives))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue pair, and how many bytes its posts may copy.
+    fn queue_pair_create(&mut self) -> Result<(QueuePair, u32), Errno> {
+        let make = |inline: u32| {
+            let cap = QpCap {
+                max_send_wr: SENDS + 1, // and a marker
+                max_recv_wr: RECEIVES as u32 + 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: inline,
+            };
+            let (send_cq, recv_cq) = (self.cq.as_ptr(), self.cq.as_ptr());
+            let none = core::ptr::null_mut();
+            let (qp_type, sq_sig_all) = (n::QPT_RC, 0);
+            let (qp_context, srq) = (none, none);
+            let mut init =
+                QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+            let shared = self.domain.shared();
+            // SAFETY: the rail's completion queue, which it drops after its queue pairs.
+            let qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
+            Ok((qp, init.cap.max_inline_data))
+        };
+        make(INLINE_BYTES).or_else(|_: Errno| make(0))
+    }
+
+    fn modify(&mut self, index: usize, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {
+        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        qp.modify(attr, mask)
+    }
+
+    /// Joins a prepared peer to its other end, whose hello has been decoded. Ops are accepted from
+    /// now on. When it fails, the peer is closed.
+    ///
+    /// *Cost*: control path.
+    pub fn peer_connect(
+        &mut self,
+        peer: PeerIndex,
+        other: &QueuePairHello,
+    ) -> Result<(), PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.get(index) {
+            Some(record) if record.state == State::Prepared => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        let joined = self.join(index, other);
+        if joined.is_err() {
+            self.queue_pair_close(index);
+            self.peers_open -= 1;
+        }
+        joined
+    }
+
+    fn join(&mut self, index: usize, other: &QueuePairHello) -> Result<(), PeerOpenError> {
+        if (other.link_layer == 2) != self.is_ethernet {
+            return Err(PeerOpenError::LinkLayer);
+        }
+        let gid = Gid(other.gid.to_le_bytes());
+        let mut attr = no_attributes();
+        attr.qp_state = n::QPS_RTR;
+        attr.path_mtu = mtu_code(self.mtu_bytes.min(other.mtu_bytes));
+        attr.dest_qp_num = other.number;
+        attr.rq_psn = other.first_packet;
+        attr.max_dest_rd_atomic = self.answers_max;
+        attr.min_rnr_timer = RNR_TIMER;
+        attr.ah_attr = self.way_to(gid, other.lid);
+        let mask = n::QP_STATE
+            | n::QP_AV
+            | n::QP_PATH_MTU
+            | n::QP_DEST_QPN
+            | n::QP_RQ_PSN
+            | n::QP_MAX_DEST_RD_ATOMIC
+            | n::QP_MIN_RNR_TIMER;
+        self.modify(index, &mut attr, mask).map_err(at(Step::ReadyToReceive))?;
+        let mut attr = no_attributes();
+        attr.qp_state = n::QPS_RTS;
+        attr.timeout = self.path.timeout;
+        attr.retry_cnt = self.path.retries.min(self.retries_max());
+        attr.rnr_retry = 0; // credits see to it that there is a receive
+        attr.sq_psn = self.peers[index].first_packet;
+        attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
+        let mask = n::QP_STATE
+            | n::QP_TIMEOUT
+            | n::QP_RETRY_CNT
+            | n::QP_RNR_RETRY
+            | n::QP_SQ_PSN
+            | n::QP_MAX_RD_ATOMIC;
+        self.modify(index, &mut attr, mask).map_err(at(Step::ReadyToSend))?;
+        let record = &mut self.peers[index];
+        record.gid = gid;
+        record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        record.state = State::Live;
+        record.down = Down::No;
+        Ok(())
+    }
+
+    /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
+    /// `COMPST_ERROR_RETRY`), and a peer that is gone would never be noticed.
+    fn retries_max(&self) -> u8 {
+        if self.is_software { 6 } else { 7 }
+    }
+
+    /// The way to a peer: RoCE has GIDs alone; InfiniBand has a LID inside a subnet.
+    fn way_to(&self, dgid: Gid, lid: u16) -> AhAttr {
+        let (flow_label, hop_limit) = (0, HOPS_MAX);
+        let (sgid_index, traffic_class) = (self.gid_index, self.path.traffic_class);
+        let same_subnet = dgid.0[..8] == self.gid.0[..8];
+        AhAttr {
+            grh: GlobalRoute { dgid, flow_label, sgid_index, hop_limit, traffic_class },
+            dlid: lid,
+            sl: self.path.service_level,
+            src_path_bits: 0,
+            static_rate: 0,
+            is_global: u8::from(self.is_ethernet || lid == 0 || !same_subnet),
+            port_num: self.port,
+        }
+    }
+
+    /// Destroys a peer's queue pair, after which the device touches nothing on its behalf, and
+    /// gives its registration back.
+    pub(super) fn queue_pair_close(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        drop(record.qp.take());
+        drop(record.mr.take());
+        record.state = State::Closed;
+    }
+
+    /// Moves a queue pair to the error state, in which it neither sends nor takes packets.
+    pub(super) fn queue_pair_stop(&mut self, index: usize) -> Result<(), Errno> {
+        let mut attr = no_attributes();
+        attr.qp_state = n::QPS_ERR;
+        self.modify(index, &mut attr, n::QP_STATE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_sizes_are_coded_as_the_library_does() {
+        for (code, bytes) in
+            [(n::MTU_256, 256), (2, 512), (3, 1024), (4, 2048), (n::MTU_4096, 4096)]
+        {
+            assert_eq!((mtu_code(bytes), mtu_bytes(code)), (code, bytes));
+        }
+        assert_eq!(mtu_bytes(0), 256, "what a device should not say");
+    }
+}

@@ -1,0 +1,386 @@
+//! The rail: what it keeps, and how it is opened.
+
+use super::area::{Area, RECEIVES};
+use super::domain::VerbsDomain;
+use super::events::Health;
+use super::peer::{CHAIN, Down, Peer, SENDS, Sent, State};
+use super::queue::mtu_bytes;
+use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
+use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
+use super::{
+    Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PathConfig, REGIONS_MAX,
+    Step,
+};
+use crate::base::carve::{Carver, Zeroable, bytes_for};
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::{Instant, Span};
+use crate::fabric::{Completion, OpError, OpErrorKind, OpId};
+use crate::memory::Errno;
+use crate::provider::fifo::Fifo;
+use crate::provider::ops::{Linked, Ops};
+
+/// Completions that are taken at a time.
+pub(super) const BATCH: usize = 32;
+/// Fences, and ops that were refused for a key of our own, per peer.
+const ASIDES: u32 = 4;
+/// What a completion queue must hold of one peer: all of its two queues, and a marker each.
+const COMPLETIONS: u32 = SENDS + RECEIVES as u32 + 2;
+/// Reads and adds in flight at most, ours and the peer's: what most devices have.
+const READS_MAX: i32 = 16;
+
+/// What a request is called: its peer, which use of it, which of its queues, and where in it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct Name {
+    pub kind: Kind,
+    pub generation: u16,
+    pub peer: u16,
+    /// Position of a send; cell of a receive.
+    pub at: u32,
+}
+
+/// The queue that a request went through.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Send = 0,
+    Receive = 1,
+    /// The last of the sends.
+    LastSend = 2,
+    /// The last of the receives.
+    LastReceive = 3,
+}
+
+impl Name {
+    pub const GENERATION_MASK: u16 = 0x3fff;
+
+    #[inline]
+    pub const fn pack(self) -> u64 {
+        (self.kind as u64) << 62
+            | ((self.generation & Name::GENERATION_MASK) as u64) << 48
+            | (self.peer as u64) << 32
+            | self.at as u64
+    }
+
+    #[inline]
+    pub const fn unpack(word: u64) -> Name {
+        let kind = match word >> 62 {
+            0 => Kind::Send,
+            1 => Kind::Receive,
+            2 => Kind::LastSend,
+            _ => Kind::LastReceive,
+        };
+        let generation = (word >> 48) as u16 & Name::GENERATION_MASK;
+        Name { kind, generation, peer: (word >> 32) as u16, at: word as u32 }
+    }
+}
+
+/// An op that the device never saw.
+#[derive(Copy, Clone, Default, Debug)]
+#[repr(C)]
+pub(super) struct Aside {
+    pub next: u32,
+    pub peer: PeerIndex,
+    pub id: OpId,
+    pub generation: u32,
+    /// Otherwise it was refused for a key of our own.
+    pub is_fence: bool,
+}
+
+// SAFETY: integers and a bool: zero is a value.
+unsafe impl Zeroable for Aside {}
+
+impl Aside {
+    /// What `poll` reports of it.
+    pub fn completion(&self) -> Completion {
+        let (peer, id) = (self.peer, self.id);
+        if self.is_fence {
+            return Completion::Fenced { peer, id, generation: RailGeneration(self.generation) };
+        }
+        Completion::Done { peer, id, result: Err(OpError { kind: OpErrorKind::Key, code: 0 }) }
+    }
+}
+
+impl Linked for Aside {
+    fn next(&self) -> u32 {
+        self.next
+    }
+
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// A request that waits for the doorbell.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Link {
+    pub wr: SendWr,
+    pub sge: Sge,
+}
+
+const NO_LINK: Link = Link { wr: SendWr::NOTHING, sge: Sge { addr: 0, length: 0, lkey: 0 } };
+
+fn asides(limits: &Limits) -> usize {
+    (limits.peers_max * ASIDES) as usize
+}
+
+/// Bytes that [`Verbs::open`] cuts.
+pub fn bytes(limits: &Limits) -> usize {
+    let peers = limits.peers_max as usize;
+    VerbsDomain::bytes(limits.regions_max)
+        + bytes_for::<Peer>(peers)
+        + bytes_for::<Sent>(peers * SENDS as usize)
+        + bytes_for::<Link>(peers * CHAIN)
+        + bytes_for::<Aside>(asides(limits))
+        + 2 * bytes_for::<u32>(peers.next_power_of_two())
+}
+
+/// What the rail keeps, and the sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 4] = [
+    ("verbs peer", size_of::<Peer>()),
+    ("verbs send", size_of::<Sent>()),
+    ("verbs chained send", size_of::<Link>()),
+    ("verbs op aside", size_of::<Aside>()),
+];
+
+/// The verbs rail of one endpoint.
+#[derive(Debug)]
+pub struct Verbs<'m> {
+    pub(super) domain: VerbsDomain<'m>,
+    pub(super) cq: core::mem::ManuallyDrop<CompletionQueue>,
+    pub(super) limits: Limits,
+    pub(super) path: PathConfig,
+    pub(super) port: u8,
+    pub(super) gid_index: u8,
+    pub(super) gid: Gid,
+    pub(super) lid: u16,
+    pub(super) is_ethernet: bool,
+    /// Whether its doorbell is a system call.
+    pub(super) is_software: bool,
+    pub(super) mtu_bytes: u32,
+    pub(super) message_bytes_max: u32,
+    pub(super) has_atomics: bool,
+    /// Reads and adds in flight at most: ours to one peer, and a peer's to us.
+    pub(super) reads_max: u8,
+    pub(super) answers_max: u8,
+    pub(super) peers: &'m mut [Peer],
+    pub(super) sent: &'m mut [Sent],
+    pub(super) chains: &'m mut [Link],
+    pub(super) asides: Ops<'m, Aside>,
+    /// Peers with something to send.
+    pub(super) dirty: Fifo<'m, u32>,
+    /// Peers with ends to report that found no room; each once.
+    pub(super) owing: Fifo<'m, u32>,
+    pub(super) area: Area,
+    /// Completions taken and not looked at.
+    pub(super) batch: [Wc; BATCH],
+    pub(super) batch_at: usize,
+    pub(super) batch_count: usize,
+    pub(super) peers_open: u32,
+    /// Peers whose end or fence is under way.
+    pub(super) endings: u32,
+    pub(super) now: Instant,
+    pub(super) port_grace: Span,
+    pub(super) health: Health,
+}
+
+// SAFETY: its pointers lead into the reserve and the block, which one thread uses at a time.
+unsafe impl Send for Verbs<'_> {}
+
+impl<'m> Verbs<'m> {
+    /// Cuts a rail out of `block` and opens it on a device.
+    ///
+    /// *Cost*: control path.
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: &Limits,
+        config: &Config,
+    ) -> Result<Verbs<'m>, OpenError> {
+        check(limits)?;
+        if block.left() < bytes(limits) {
+            return Err(OpenError::Block);
+        }
+        let at = |step| move |errno| OpenError::Refused(step, errno);
+        let Found { device, what, port, gid } = find(config)?;
+        let entries = limits.peers_max * COMPLETIONS;
+        if entries > what.max_cqe as u32 {
+            return Err(OpenError::Completions { wanted: entries, most: what.max_cqe as u32 });
+        }
+        let area = Area::create(limits.peers_max, limits.payload_bytes_max);
+        let area = area.map_err(at(Step::Buffers))?;
+        let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
+        let cq = CompletionQueue::create(&device, entries as i32);
+        let cq = cq.map_err(at(Step::CompletionQueue))?;
+        const ROOM: &str = "the block is as long as `bytes` says";
+        let count = limits.peers_max as usize;
+        let queue = count.next_power_of_two();
+        let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
+        let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
+        let chains = block.filled(count * CHAIN, NO_LINK).expect(ROOM);
+        let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
+        let dirty = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let owing = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let relaxed = config.relaxed_ordering;
+        let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, relaxed);
+        Ok(Verbs {
+            domain: domain.expect(ROOM),
+            cq: core::mem::ManuallyDrop::new(cq),
+            limits: *limits,
+            path: config.path,
+            port: config.port,
+            gid_index: config.gid_index,
+            gid,
+            lid: port.lid,
+            is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
+            is_software: !has_hardware(config.device),
+            mtu_bytes: mtu_bytes(port.active_mtu),
+            message_bytes_max: port.max_msg_sz,
+            has_atomics: what.atomic_cap != n::ATOMIC_NONE,
+            reads_max: what.max_qp_init_rd_atom.clamp(0, READS_MAX) as u8,
+            answers_max: what.max_qp_rd_atom.clamp(0, READS_MAX) as u8,
+            peers,
+            sent,
+            chains,
+            asides,
+            dirty,
+            owing,
+            area,
+            batch: [Wc::NOTHING; BATCH],
+            batch_at: 0,
+            batch_count: 0,
+            peers_open: 0,
+            endings: 0,
+            now: Instant(0),
+            port_grace: config.port_grace,
+            health: Health::default(),
+        })
+    }
+
+    /// Whether no peer is open, so that polling is of no use.
+    pub fn is_idle(&self) -> bool {
+        self.peers_open == 0
+    }
+
+    /// Whether something was posted that no poll or flush has handed to the device yet.
+    pub fn is_unsent(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Whether the next poll must be told the time: a peer is ending.
+    pub fn wants_time(&self) -> bool {
+        self.endings > 0
+    }
+
+    /// Whether something that was posted to a living peer has not reached its device yet. Asks the
+    /// device to say when it has, so poll and ask again.
+    pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
+        match self.peers.get(peer.as_usize()) {
+            Some(record) if record.takes_ops() && record.is_undelivered() => {}
+            Some(_) | None => return false,
+        }
+        self.ask(peer.as_usize());
+        true
+    }
+
+    /// What broke the connection to a peer, while it is not closed.
+    pub fn error(&self, peer: PeerIndex) -> Option<ErrorReport> {
+        self.peers.get(peer.as_usize())?.report
+    }
+
+    /// How device and port are.
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    /// The GID that it was opened on.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Largest packet of its port, in bytes.
+    pub fn mtu_bytes(&self) -> u32 {
+        self.mtu_bytes
+    }
+}
+
+/// A device that can serve.
+struct Found {
+    device: Device,
+    what: DeviceAttr,
+    port: PortAttr,
+    gid: Gid,
+}
+
+fn find(config: &Config) -> Result<Found, OpenError> {
+    let at = |step| move |errno| OpenError::Refused(step, errno);
+    let library = Library::load().map_err(OpenError::Library)?;
+    let device = Device::open(library, config.device).map_err(|errno| match errno {
+        Errno(libc::ENODEV) => OpenError::NoDevice,
+        errno => OpenError::Refused(Step::Device, errno),
+    })?;
+    device.events_do_not_block().map_err(at(Step::Device))?;
+    let what = device.attributes().map_err(at(Step::Device))?;
+    let port = device.port(config.port).map_err(at(Step::Port))?;
+    if port.state != n::PORT_ACTIVE {
+        return Err(OpenError::PortDown);
+    }
+    let gid = device.gid(config.port, config.gid_index).map_err(at(Step::Gid))?;
+    if gid == Gid::default() {
+        return Err(OpenError::NoGid);
+    }
+    Ok(Found { device, what, port, gid })
+}
+
+fn check(limits: &Limits) -> Result<(), OpenError> {
+    let peers = (1..=PEERS_MAX).contains(&limits.peers_max);
+    let payload = limits.payload_bytes_max <= PAYLOAD_BYTES_MAX;
+    match peers && payload && limits.regions_max <= REGIONS_MAX {
+        true => Ok(()),
+        false => Err(OpenError::Limits),
+    }
+}
+
+/// Whether a device stands on a bus: one that is made of software has a doorbell that is a system
+/// call.
+fn has_hardware(device: &str) -> bool {
+    const BEFORE: &[u8] = b"/sys/class/infiniband/";
+    const BEHIND: &[u8] = b"/device\0";
+    let mut path = [0u8; 128];
+    let name = device.as_bytes();
+    let length = BEFORE.len() + name.len() + BEHIND.len();
+    if length > path.len() {
+        return true;
+    }
+    path[..BEFORE.len()].copy_from_slice(BEFORE);
+    path[BEFORE.len()..BEFORE.len() + name.len()].copy_from_slice(name);
+    path[length - BEHIND.len()..length].copy_from_slice(BEHIND);
+    // SAFETY: a path that ends with a zero.
+    unsafe { libc::access(path.as_ptr().cast(), libc::F_OK) == 0 }
+}
+
+impl Drop for Verbs<'_> {
+    fn drop(&mut self) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].state != State::Closed {
+                self.peers[index].down = Down::Told;
+                self.queue_pair_close(index);
+            }
+        }
+        // SAFETY: dropped once, after its queue pairs and before its device.
+        unsafe { core::mem::ManuallyDrop::drop(&mut self.cq) };
+        // SAFETY: called once; nothing of ours uses the device afterwards.
+        unsafe { self.domain.close() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_requests_come_back_as_they_were() {
+        for kind in [Kind::Send, Kind::Receive, Kind::LastSend, Kind::LastReceive] {
+            let name = Name { kind, generation: 0x3ffe, peer: 0xfffd, at: 0xffff_fffc };
+            assert_eq!(Name::unpack(name.pack()), name);
+        }
+    }
+}

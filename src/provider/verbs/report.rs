@@ -1,0 +1,127 @@
+//! What broke a connection, in words.
+#![forbid(unsafe_code)]
+
+use super::sys::abi::Gid;
+use super::sys::numbers as n;
+use crate::fabric::{DownCause, OpErrorKind};
+use core::fmt;
+use core::net::Ipv6Addr;
+
+/// A failed work request: the first of its connection, which the others followed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct ErrorReport {
+    /// The status of its completion, `IBV_WC_…`.
+    pub status: i32,
+    /// The device maker's own code.
+    pub vendor: u32,
+    /// Whether it was a send of ours; otherwise a receive.
+    pub was_send: bool,
+    /// Our GID.
+    pub local: Gid,
+    /// The peer's.
+    pub remote: Gid,
+}
+
+/// A GID as people write it: that of an IPv4 address as that address.
+pub struct GidText(pub Gid);
+
+impl fmt::Display for GidText {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let address = Ipv6Addr::from(self.0.0);
+        match address.to_ipv4_mapped() {
+            Some(v4) => write!(f, "{v4}"),
+            None => write!(f, "{address}"),
+        }
+    }
+}
+
+/// A completion's status in words.
+pub const fn status_words(status: i32) -> &'static str {
+    match status {
+        n::WC_SUCCESS => "success",
+        n::WC_LOC_LEN_ERR => "a message was longer than its receive",
+        n::WC_LOC_QP_OP_ERR => "the queue pair cannot do this",
+        n::WC_LOC_PROT_ERR => "memory of this side is not registered for this",
+        n::WC_WR_FLUSH_ERR => "the queue pair had failed before",
+        n::WC_BAD_RESP_ERR => "the peer answered what nobody had asked",
+        n::WC_LOC_ACCESS_ERR => "the peer may not touch this memory",
+        n::WC_REM_INV_REQ_ERR => "the peer's device did not understand the request",
+        n::WC_REM_ACCESS_ERR => "the peer's memory is not registered for this",
+        n::WC_REM_OP_ERR => "the peer's device could not carry it out",
+        n::WC_RETRY_EXC_ERR => {
+            "the peer's device did not acknowledge it, however often it was sent"
+        }
+        n::WC_RNR_RETRY_EXC_ERR => "the peer had no receive posted",
+        n::WC_FATAL_ERR => "the device failed",
+        n::WC_RESP_TIMEOUT_ERR => "the peer's device did not answer",
+        n::WC_GENERAL_ERR => "the device reports an error that has no name",
+        _ => "a status that this version does not know",
+    }
+}
+
+impl ErrorReport {
+    /// Which kind of failure the op that it is about had.
+    pub const fn kind(&self) -> OpErrorKind {
+        match self.status {
+            n::WC_REM_ACCESS_ERR => OpErrorKind::Key,
+            n::WC_WR_FLUSH_ERR => OpErrorKind::PeerDown,
+            _ => OpErrorKind::Fabric,
+        }
+    }
+
+    /// Why its peer is gone.
+    pub const fn cause(&self) -> DownCause {
+        match self.status {
+            n::WC_LOC_LEN_ERR if !self.was_send => DownCause::Failed,
+            n::WC_WR_FLUSH_ERR => DownCause::Broken(0),
+            n::WC_REM_ACCESS_ERR | n::WC_LOC_ACCESS_ERR | n::WC_LOC_PROT_ERR => {
+                DownCause::Broken(libc::EACCES)
+            }
+            n::WC_RETRY_EXC_ERR | n::WC_RESP_TIMEOUT_ERR => DownCause::Broken(libc::ETIMEDOUT),
+            n::WC_RNR_RETRY_EXC_ERR => DownCause::Broken(libc::ENOBUFS),
+            _ => DownCause::Broken(libc::EIO),
+        }
+    }
+}
+
+impl fmt::Display for ErrorReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let what = if self.was_send { "a send" } else { "a receive" };
+        let (local, remote) = (GidText(self.local), GidText(self.remote));
+        let (status, words) = (self.status, status_words(self.status));
+        write!(f, "{what} from {local} to {remote} failed: {words} ")?;
+        write!(f, "(completion status {status}, vendor code {:#x})", self.vendor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    fn mapped(last: u8) -> Gid {
+        Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, last])
+    }
+
+    #[test]
+    fn report_names_both_ends_the_status_and_the_vendor_code() {
+        let (local, remote) = (mapped(1), mapped(2));
+        let was_send = true;
+        let report = ErrorReport { status: 12, vendor: 0x81, was_send, local, remote };
+        assert_eq!(
+            report.to_string(),
+            "a send from 10.77.0.1 to 10.77.0.2 failed: the peer's device did not acknowledge it, \
+             however often it was sent (completion status 12, vendor code 0x81)"
+        );
+        assert_eq!(report.cause(), DownCause::Broken(libc::ETIMEDOUT));
+    }
+
+    #[test]
+    fn gid_that_is_no_ipv4_address_is_written_as_ipv6() {
+        let mut gid = Gid([0; 16]);
+        (gid.0[0], gid.0[1], gid.0[15]) = (0xfe, 0x80, 1);
+        assert_eq!(GidText(gid).to_string(), "fe80::1");
+    }
+}

@@ -1,0 +1,185 @@
+//! libibverbs, loaded at run time.
+
+use super::abi::{
+    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+};
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt;
+use core::mem::{size_of, transmute_copy};
+
+/// The file, by the name that has stood since 2007.
+const FILE: &CStr = c"libibverbs.so.1";
+
+/// Why the library cannot be used.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LoadError {
+    /// It, or a library that it needs, is not installed.
+    Missing,
+    /// It has no such function: it is older than libibverbs 1.1.
+    Old(&'static str),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            LoadError::Missing => f.write_str(
+                "no RDMA: libibverbs.so.1 cannot be loaded; the package libibverbs1 (rdma-core) \
+                 has it",
+            ),
+            LoadError::Old(name) => {
+                write!(f, "no RDMA: libibverbs.so.1 is too old, it has no {name}")
+            }
+        }
+    }
+}
+
+/// Declares the table of functions and how it is filled.
+macro_rules! functions {
+    (
+        required { $($(#[$doc:meta])* $field:ident: $ty:ty = $name:literal $version:literal,)* }
+        optional {
+            $($(#[$odoc:meta])* $ofield:ident: $oty:ty = $oname:literal $oversion:literal,)*
+        }
+    ) => {
+        /// The functions. They stay good for ever: the library is never unloaded.
+        #[derive(Copy, Clone, Debug)]
+        pub struct Library {
+            $($(#[$doc])* pub $field: $ty,)*
+            $($(#[$odoc])* pub $ofield: Option<$oty>,)*
+        }
+
+        impl Library {
+            /// Loads it, or finds it loaded.
+            pub fn load() -> Result<Library, LoadError> {
+                let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+                // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as
+                // those of a library that is linked.
+                let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
+                if handle.is_null() {
+                    return Err(LoadError::Missing);
+                }
+                Ok(Library {
+                    $($field: {
+                        let symbol = find(handle, $name, $version)
+                            .ok_or(LoadError::Old(words($name)))?;
+                        // SAFETY: a function of that version of the library has this type.
+                        unsafe { function::<$ty>(symbol) }
+                    },)*
+                    $($ofield: find(handle, $oname, $oversion).map(|symbol| {
+                        // SAFETY: a function of that version of the library has this type.
+                        unsafe { function::<$oty>(symbol) }
+                    }),)*
+                })
+            }
+        }
+    };
+}
+
+fn find(handle: *mut c_void, name: &CStr, version: &CStr) -> Option<*mut c_void> {
+    // SAFETY: an open library, and names that end with a zero.
+    let symbol = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+    (!symbol.is_null()).then_some(symbol)
+}
+
+const fn words(name: &'static CStr) -> &'static str {
+    match name.to_str() {
+        Ok(name) => name,
+        Err(_) => "function",
+    }
+}
+
+/// # Safety
+/// - `F` is the type of the function that `symbol` points to.
+unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a function pointer is a pointer (asserted), and the caller vouches for its type.
+    unsafe { transmute_copy(&symbol) }
+}
+
+functions! {
+    required {
+        /// An array of the devices, which ends with null.
+        get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut DeviceEntry
+            = c"ibv_get_device_list" c"IBVERBS_1.1",
+        /// Gives the array back; open devices stay.
+        free_device_list: unsafe extern "C" fn(*mut *mut DeviceEntry)
+            = c"ibv_free_device_list" c"IBVERBS_1.1",
+        /// Opens a device.
+        open_device: unsafe extern "C" fn(*mut DeviceEntry) -> *mut Context
+            = c"ibv_open_device" c"IBVERBS_1.1",
+        /// Closes it.
+        close_device: unsafe extern "C" fn(*mut Context) -> c_int
+            = c"ibv_close_device" c"IBVERBS_1.1",
+        /// Takes an event. It blocks unless the descriptor does not.
+        get_async_event: unsafe extern "C" fn(*mut Context, *mut AsyncEvent) -> c_int
+            = c"ibv_get_async_event" c"IBVERBS_1.1",
+        /// Says that an event has been seen; closing what it is about waits for that.
+        ack_async_event: unsafe extern "C" fn(*mut AsyncEvent)
+            = c"ibv_ack_async_event" c"IBVERBS_1.1",
+        /// Reads what a device is.
+        query_device: unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int
+            = c"ibv_query_device" c"IBVERBS_1.1",
+        /// Reads what a port is; fills the part that libibverbs 1.1 had.
+        query_port: unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int
+            = c"ibv_query_port" c"IBVERBS_1.1",
+        /// Reads a GID.
+        query_gid: unsafe extern "C" fn(*mut Context, u8, c_int, *mut Gid) -> c_int
+            = c"ibv_query_gid" c"IBVERBS_1.1",
+        /// Reads a partition's key.
+        query_pkey: unsafe extern "C" fn(*mut Context, u8, c_int, *mut u16) -> c_int
+            = c"ibv_query_pkey" c"IBVERBS_1.1",
+        /// Makes a protection domain.
+        alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd
+            = c"ibv_alloc_pd" c"IBVERBS_1.1",
+        /// Gives it back.
+        dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int
+            = c"ibv_dealloc_pd" c"IBVERBS_1.1",
+        /// Registers memory.
+        reg_mr: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr
+            = c"ibv_reg_mr" c"IBVERBS_1.1",
+        /// Gives a registration back.
+        dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int
+            = c"ibv_dereg_mr" c"IBVERBS_1.1",
+        /// Makes a completion queue.
+        create_cq: unsafe extern "C" fn(
+            *mut Context, c_int, *mut c_void, *mut c_void, c_int
+        ) -> *mut Cq
+            = c"ibv_create_cq" c"IBVERBS_1.1",
+        /// Gives it back.
+        destroy_cq: unsafe extern "C" fn(*mut Cq) -> c_int
+            = c"ibv_destroy_cq" c"IBVERBS_1.1",
+        /// Makes a queue pair, and says in the attributes what it has got.
+        create_qp: unsafe extern "C" fn(*mut Pd, *mut QpInitAttr) -> *mut Qp
+            = c"ibv_create_qp" c"IBVERBS_1.1",
+        /// Changes what the mask says.
+        modify_qp: unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int) -> c_int
+            = c"ibv_modify_qp" c"IBVERBS_1.1",
+        /// Gives it back. The device touches nothing on its behalf afterwards.
+        destroy_qp: unsafe extern "C" fn(*mut Qp) -> c_int
+            = c"ibv_destroy_qp" c"IBVERBS_1.1",
+    }
+    optional {
+        /// Registers memory at another address, with access flags that old kernels ignore.
+        reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr
+            = c"ibv_reg_mr_iova2" c"IBVERBS_1.8",
+        /// Registers a part of a dma-buf: offset, length, address for peers, descriptor, access.
+        reg_dmabuf_mr: unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr
+            = c"ibv_reg_dmabuf_mr" c"IBVERBS_1.12",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn missing_library_is_one_sentence() {
+        let text = LoadError::Missing.to_string();
+        assert!(text.contains("libibverbs.so.1") && text.lines().count() == 1, "{text}");
+        let text = LoadError::Old("ibv_open_device").to_string();
+        assert!(text.contains("too old, it has no ibv_open_device"), "{text}");
+    }
+}

@@ -1,0 +1,18 @@
+//! libibverbs, as far as we use it: declarations of our own, and its functions by name.
+//!
+//! The library is loaded when the first device is looked for, so that a program runs where there is
+//! none. What it declares inline (posting, polling) goes through the table of the open context.
+//!
+//! - [`abi`]: structures and numbers, with their sizes and offsets asserted at compile time against
+//!   those of libibverbs 44 on 64-bit Linux; `tests/verbs_layout.rs` has a C compiler say the same
+//!   of the installed header. They have not moved since libibverbs 1.1 (2007).
+//! - [`numbers`]: the numbers, checked likewise.
+//! - [`library`]: the functions, and `objects` what they make, given back when it is dropped.
+
+pub mod abi;
+pub mod library;
+pub mod numbers;
+pub mod objects;
+
+pub use library::{Library, LoadError};
+pub use objects::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};

@@ -1,0 +1,396 @@
+//! What the library makes, given back when it is dropped.
+//!
+//! Each keeps pointers into what it was made of; who drops them in the right order is stated at
+//! each type, as the rail does.
+
+use super::abi::{
+    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpInitAttr, RecvWr, SendWr, Wc,
+};
+use super::library::Library;
+use super::numbers;
+use crate::memory::Errno;
+use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+
+fn made<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
+    NonNull::new(pointer).ok_or_else(Errno::last)
+}
+
+/// What the library's functions return: 0, or an errno.
+fn done(result: c_int) -> Result<(), Errno> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(Errno::last()),
+        code => Err(Errno(code.abs())),
+    }
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Device {
+    library: Library,
+    context: NonNull<Context>,
+}
+
+// SAFETY: the library locks what threads share of a device.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens the device of that name. *Errors*: ENODEV when there is none.
+    pub fn open(library: Library, name: &str) -> Result<Device, Errno> {
+        let mut context = None;
+        Device::each(library, |entry, found| {
+            if found == name && context.is_none() {
+                // SAFETY: an entry of the list, which stands until `each` returns.
+                context = Some(made(unsafe { (library.open_device)(entry) }));
+            }
+        })?;
+        let context = context.ok_or(Errno(libc::ENODEV))??;
+        Ok(Device { library, context })
+    }
+
+    /// Calls `look` with each device and its name.
+    pub fn each(
+        library: Library,
+        mut look: impl FnMut(*mut DeviceEntry, &str),
+    ) -> Result<(), Errno> {
+        let mut count = 0;
+        // SAFETY: a number of ours to write to.
+        let list = made(unsafe { (library.get_device_list)(&mut count) })?;
+        for n in 0..count.max(0) as usize {
+            // SAFETY: the list has `count` entries.
+            let entry = unsafe { *list.as_ptr().add(n) };
+            // SAFETY: an entry of the list, whose name ends with a zero.
+            let name = unsafe { CStr::from_ptr((*entry).name.as_ptr()) };
+            if let Ok(name) = name.to_str() {
+                look(entry, name);
+            }
+        }
+        // SAFETY: the list that was got; what was opened of it stays open.
+        unsafe { (library.free_device_list)(list.as_ptr()) };
+        Ok(())
+    }
+
+    /// The functions that it was opened with.
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+
+    /// Where its posts and polls are found.
+    pub fn context(&self) -> *mut Context {
+        self.context.as_ptr()
+    }
+
+    /// What it is.
+    pub fn attributes(&self) -> Result<DeviceAttr, Errno> {
+        let mut attr = MaybeUninit::<DeviceAttr>::zeroed();
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { (self.library.query_device)(self.context(), attr.as_mut_ptr()) })?;
+        // SAFETY: integers, all of them zero or written.
+        Ok(unsafe { attr.assume_init() })
+    }
+
+    /// What a port is.
+    pub fn port(&self, port: u8) -> Result<PortAttr, Errno> {
+        let mut attr = MaybeUninit::<PortAttr>::zeroed();
+        // SAFETY: an open device, and room for more than the answer.
+        done(unsafe { (self.library.query_port)(self.context(), port, attr.as_mut_ptr()) })?;
+        // SAFETY: integers, all of them zero or written.
+        Ok(unsafe { attr.assume_init() })
+    }
+
+    /// A GID of a port.
+    pub fn gid(&self, port: u8, index: u8) -> Result<Gid, Errno> {
+        let mut gid = Gid::default();
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { (self.library.query_gid)(self.context(), port, index.into(), &mut gid) })?;
+        Ok(gid)
+    }
+
+    /// Keeps [`Device::event`] from blocking.
+    pub fn events_do_not_block(&self) -> Result<(), Errno> {
+        // SAFETY: an open device's own descriptor.
+        let fd = unsafe { (*self.context()).async_fd };
+        // SAFETY: flags of a descriptor that is open as long as the device.
+        let flags = Errno::check(unsafe { libc::fcntl(fd, libc::F_GETFL) }.into())? as c_int;
+        // SAFETY: as above.
+        let result = unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
+        Errno::check(result.into()).map(|_| ())
+    }
+
+    /// The next thing that happened to it, if any. *Cost*: a system call.
+    pub fn event(&self) -> Option<AsyncEvent> {
+        let mut event = AsyncEvent { element: 0, event_type: 0 };
+        // SAFETY: an open device, and room for the answer; the descriptor does not block.
+        if unsafe { (self.library.get_async_event)(self.context(), &mut event) } != 0 {
+            return None;
+        }
+        // SAFETY: the event that was just got.
+        unsafe { (self.library.ack_async_event)(&mut event) };
+        Some(event)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: opened by us, and everything made of it is gone.
+        unsafe { (self.library.close_device)(self.context()) };
+    }
+}
+
+/// Where registrations and queue pairs belong together. Dropped before its device.
+#[derive(Debug)]
+pub struct ProtectionDomain {
+    library: Library,
+    pd: NonNull<Pd>,
+}
+
+// SAFETY: the library locks what threads share of it.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    /// A new one.
+    pub fn create(device: &Device) -> Result<ProtectionDomain, Errno> {
+        let library = *device.library();
+        // SAFETY: an open device.
+        let pd = made(unsafe { (library.alloc_pd)(device.context()) })?;
+        Ok(ProtectionDomain { library, pd })
+    }
+
+    /// Registers memory; with `relaxed`, so that writes may overtake each other on the bus where
+    /// library, kernel and device can.
+    ///
+    /// # Safety
+    /// - the range stays valid for reads and writes as long as the registration.
+    pub unsafe fn register(
+        &self,
+        address: u64,
+        length: usize,
+        access: c_int,
+        relaxed: bool,
+    ) -> Result<MemoryRegion, Errno> {
+        let start = address as *mut core::ffi::c_void;
+        let pd = self.pd.as_ptr();
+        let mr = match self.library.reg_mr_iova2 {
+            Some(register) if relaxed => {
+                let access = access | numbers::ACCESS_RELAXED_ORDERING;
+                // SAFETY: the caller vouches for the range.
+                unsafe { register(pd, start, length, address, access as u32) }
+            }
+            // SAFETY: as above.
+            Some(_) | None => unsafe { (self.library.reg_mr)(pd, start, length, access) },
+        };
+        Ok(MemoryRegion { dereg: self.library.dereg_mr, mr: made(mr)? })
+    }
+
+    /// Registers a part of a dma-buf, which peers name by `address`.
+    ///
+    /// *Errors*: ENOSYS where the library is too old, EOPNOTSUPP where the device cannot.
+    pub fn register_dmabuf(
+        &self,
+        fd: c_int,
+        offset: u64,
+        length: usize,
+        address: u64,
+        access: c_int,
+    ) -> Result<MemoryRegion, Errno> {
+        let register = self.library.reg_dmabuf_mr.ok_or(Errno(libc::ENOSYS))?;
+        // SAFETY: the kernel checks the descriptor and the range, and holds the buffer.
+        let mr = unsafe { register(self.pd.as_ptr(), offset, length, address, fd, access) };
+        Ok(MemoryRegion { dereg: self.library.dereg_mr, mr: made(mr)? })
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: made by us, and everything made of it is gone.
+        unsafe { (self.library.dealloc_pd)(self.pd.as_ptr()) };
+    }
+}
+
+/// A registration. Dropped before its protection domain.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    dereg: unsafe extern "C" fn(*mut Mr) -> c_int,
+    mr: NonNull<Mr>,
+}
+
+// SAFETY: plain data of the library, which locks what threads share.
+unsafe impl Send for MemoryRegion {}
+
+impl MemoryRegion {
+    /// What our own work requests call it.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: a live registration.
+        unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    /// What the peer's call it.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: a live registration.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    /// As a number, for a table of atomics. It is no longer given back by itself.
+    pub fn into_raw(self) -> u64 {
+        let raw = self.mr.as_ptr() as u64;
+        core::mem::forget(self);
+        raw
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: made by us.
+        unsafe { (self.dereg)(self.mr.as_ptr()) };
+    }
+}
+
+/// Gives back a registration that [`MemoryRegion::into_raw`] made a number of.
+///
+/// # Safety
+/// - the number names a registration, which nobody else gives back.
+pub unsafe fn deregister_raw(library: &Library, raw: u64) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for it.
+    done(unsafe { (library.dereg_mr)(raw as *mut Mr) })
+}
+
+/// A completion queue. Dropped after its queue pairs, before its device.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    destroy: unsafe extern "C" fn(*mut Cq) -> c_int,
+    poll: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
+    cq: NonNull<Cq>,
+}
+
+// SAFETY: used by whoever owns it, by one thread at a time.
+unsafe impl Send for CompletionQueue {}
+
+impl CompletionQueue {
+    /// One with room for so many completions.
+    pub fn create(device: &Device, entries: c_int) -> Result<CompletionQueue, Errno> {
+        let library = device.library();
+        let (none, no_channel) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: an open device; no channel, no context of ours.
+        let cq = unsafe { (library.create_cq)(device.context(), entries, none, no_channel, 0) };
+        // SAFETY: an open device's table.
+        let poll = unsafe { (*device.context()).ops.poll_cq };
+        Ok(CompletionQueue { destroy: library.destroy_cq, poll, cq: made(cq)? })
+    }
+
+    /// Takes completions, as many as fit; negative: the queue is broken.
+    #[inline]
+    pub fn poll(&mut self, room: &mut [Wc]) -> c_int {
+        // SAFETY: a live queue, and room for as many as are said.
+        unsafe { (self.poll)(self.cq.as_ptr(), room.len() as c_int, room.as_mut_ptr()) }
+    }
+
+    /// For [`QueuePair::create`].
+    pub fn as_ptr(&self) -> *mut Cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: made by us, and its queue pairs are gone.
+        unsafe { (self.destroy)(self.cq.as_ptr()) };
+    }
+}
+
+/// A queue pair. Dropped before its protection domain and completion queue.
+#[derive(Debug)]
+pub struct QueuePair {
+    modify: unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int) -> c_int,
+    destroy: unsafe extern "C" fn(*mut Qp) -> c_int,
+    post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
+    post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+    qp: NonNull<Qp>,
+}
+
+// SAFETY: used by whoever owns it, by one thread at a time.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// A new one; what it has got stands in `init` afterwards.
+    ///
+    /// # Safety
+    /// - the queues that `init` names are live, and outlive it.
+    pub unsafe fn create(
+        device: &Device,
+        domain: &ProtectionDomain,
+        init: &mut QpInitAttr,
+    ) -> Result<QueuePair, Errno> {
+        let library = device.library();
+        // SAFETY: a live domain; the caller vouches for the queues.
+        let qp = made(unsafe { (library.create_qp)(domain.pd.as_ptr(), init) })?;
+        // SAFETY: an open device's table.
+        let ops = unsafe { (*device.context()).ops };
+        Ok(QueuePair {
+            modify: library.modify_qp,
+            destroy: library.destroy_qp,
+            post_send: ops.post_send,
+            post_recv: ops.post_recv,
+            qp,
+        })
+    }
+
+    /// Its number on the wire.
+    pub fn number(&self) -> u32 {
+        // SAFETY: a live queue pair.
+        unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    /// Whether an event is about it.
+    pub fn is(&self, element: u64) -> bool {
+        self.qp.as_ptr() as u64 == element
+    }
+
+    /// Changes what the mask says.
+    pub fn modify(&mut self, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {
+        // SAFETY: a live queue pair, and attributes of ours.
+        done(unsafe { (self.modify)(self.qp.as_ptr(), attr, mask) })
+    }
+
+    /// Posts a chain of sends with one doorbell. `Err`: the first that was not taken.
+    ///
+    /// # Safety
+    /// - the chain is well formed, and its parts lie in registered memory that stays until they
+    ///   have completed, but for those that are inline.
+    #[inline]
+    pub unsafe fn send(&mut self, first: *mut SendWr) -> Result<(), (*mut SendWr, Errno)> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live queue pair; the caller vouches for the chain.
+        match unsafe { (self.post_send)(self.qp.as_ptr(), first, &mut bad) } {
+            0 => Ok(()),
+            code => Err((bad, Errno(code.abs()))),
+        }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// - its parts lie in registered memory that stays until it has completed.
+    #[inline]
+    pub unsafe fn receive(&mut self, request: &mut RecvWr) -> Result<(), Errno> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: a live queue pair; the caller vouches for the request.
+        match unsafe { (self.post_recv)(self.qp.as_ptr(), request, &mut bad) } {
+            0 => Ok(()),
+            code => Err(Errno(code.abs())),
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made by us.
+        unsafe { (self.destroy)(self.qp.as_ptr()) };
+    }
+}
