@@ -62,7 +62,7 @@ impl<'m, E: Linked> Ops<'m, E> {
         Some(index)
     }
 
-    /// Whether no entry is free but one, which is kept for a fence: that ends what holds the others.
+    /// Whether no entry is free but one, which is kept for a fence: that ends what holds others.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.free.first == self.free.last

@@ -84,7 +84,7 @@ layout! { STRUCT_FACTS:
         ops: [*mut c_void; 2] = "_ops" @ 0,
         /// What it is.
         node_type: c_int = "node_type" @ 16,
-        /// What it speaks: [`TRANSPORT_IB`] also for RoCE.
+        /// What it speaks: `TRANSPORT_IB` also for RoCE.
         transport_type: c_int = "transport_type" @ 20,
         /// Its name, which ends with a zero.
         name: [c_char; 64] = "name" @ 24,
@@ -181,7 +181,7 @@ layout! { STRUCT_FACTS:
         srq: *mut c_void = "srq" @ 24,
         /// Asked for; afterwards what there is.
         cap: QpCap = "cap" @ 32,
-        /// [`QPT_RC`].
+        /// `QPT_RC`.
         qp_type: c_int = "qp_type" @ 52,
         /// Whether every send is signalled.
         sq_sig_all: c_int = "sq_sig_all" @ 56,
