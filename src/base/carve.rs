@@ -186,6 +186,15 @@ pub mod heap {
             HeapBlock(std::vec![Line([0; BLOCK_ALIGN]); length.div_ceil(BLOCK_ALIGN)])
         }
 
+        /// The same; `None`: there is no memory.
+        pub fn try_new(length: usize) -> Option<HeapBlock> {
+            let lines = length.div_ceil(BLOCK_ALIGN);
+            let mut block = Vec::new();
+            block.try_reserve_exact(lines).ok()?;
+            block.resize(lines, Line([0; BLOCK_ALIGN]));
+            Some(HeapBlock(block))
+        }
+
         /// First byte.
         pub fn start(&mut self) -> *mut u8 {
             self.0.as_mut_ptr().cast()

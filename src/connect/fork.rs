@@ -11,6 +11,7 @@
 extern crate std;
 
 use crate::base::private;
+use crate::base::sync::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
@@ -53,6 +54,16 @@ impl AsFd for PrivateFd {
     }
 }
 
+/// Forks between the process that has opened the first endpoint and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How many forks lie between the process that has opened the first endpoint and this one: who
+/// remembers it knows whether it is in a child. *Cost*: one load.
+pub fn forks() -> u32 {
+    // relaxed: changes while a process has one thread alone
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// Begins to notice forks.
 fn watch() {
     static WATCHING: Once = Once::new();
@@ -72,6 +83,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    FORKS.store(forks() + 1, Ordering::Relaxed);
     let mut nothing = -1;
     private::fork_takes(|fd| {
         if nothing < 0 {

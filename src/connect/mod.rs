@@ -50,7 +50,7 @@ mod dialog;
 mod ending;
 mod error;
 mod event;
-mod fork;
+pub mod fork;
 mod greeting;
 mod handshake;
 mod idle;

@@ -118,6 +118,18 @@ fn point_14_requests_end_with_their_connection() {
     play("abort_busy");
 }
 
+/// A forked child's close ended its parent's connection.
+#[test]
+fn point_22_forked_child_neither_uses_nor_ends_a_connection() {
+    play("forked");
+}
+
+/// It stayed taken until the communicator ended, 4096 pieces in all.
+#[test]
+fn point_14_what_was_registered_is_given_back_by_close() {
+    play("left_registered");
+}
+
 /// Over TCP the memory was read on, or its deregistration took ten seconds and was refused.
 #[test]
 fn point_14_half_written_sends_let_their_memory_go() {

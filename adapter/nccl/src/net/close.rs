@@ -25,13 +25,19 @@ static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
 pub fn close(comm: Box<Comm>) {
+    if comm.room.is_forked() {
+        // the parent's: closing it here would tell the peer that it has left
+        std::mem::forget(comm);
+        return;
+    }
     comm.farewell();
     let (room, connection) = (Arc::clone(&comm.room), comm.connection);
+    let memories = std::mem::take(&mut *locked(&comm.memories));
     drop(comm);
     let start = Instant::now();
     loop {
         if (0..STEPS).any(|_| step(&room, connection)) {
-            return;
+            return forget(&room, &memories);
         }
         let lingers = room.enter().endpoint().is_lingering(connection);
         if lingers || start.elapsed() > STOP_MAX {
@@ -39,10 +45,11 @@ pub fn close(comm: Box<Comm>) {
         }
         std::thread::yield_now();
     }
-    let seen_off = Arc::clone(&room);
+    let (seen_off, theirs) = (Arc::clone(&room), memories.clone());
     let named = Builder::new().name("crosstie-close".into());
     let work = move || {
         see_off(&seen_off, connection);
+        forget(&seen_off, &theirs);
         drop(seen_off);
         leave();
     };
@@ -53,7 +60,16 @@ pub fn close(comm: Box<Comm>) {
         Err(_) => {
             drop(threads);
             see_off(&room, connection);
+            forget(&room, &memories);
         }
+    }
+}
+
+/// Takes back what was registered with a connection that is closed: nothing uses it any more.
+fn forget(room: &Room, memories: &[Handle]) {
+    for memory in memories {
+        // one that another connection uses all the same stays registered
+        let _ = room.shared().deregister(*memory);
     }
 }
 

@@ -12,8 +12,8 @@ use crosstie::host::RailView;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Requests that a connection has at a time; NCCL never has more than its steps for each rank that
 /// shares it, 8 x 8.
@@ -54,8 +54,10 @@ pub struct Comm {
     free: AtomicU64,
     /// The place after the one that was taken last: a place that has failed is told so for long.
     next: AtomicU64,
-    /// Whether its failure was logged.
-    told: AtomicBool,
+    /// The failure that was logged last, as NCCL's number; 0: none.
+    told: AtomicI32,
+    /// What was registered with it and not deregistered.
+    pub memories: Mutex<Vec<Handle>>,
     /// Messages that have ended well, and their bytes.
     messages: AtomicU64,
     bytes: AtomicU64,
@@ -86,7 +88,8 @@ impl Comm {
             way,
             free: AtomicU64::new(u64::MAX),
             next: AtomicU64::new(0),
-            told: AtomicBool::new(false),
+            told: AtomicI32::new(0),
+            memories: Mutex::new(Vec::new()),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             requests: (0..REQUESTS).map(request).collect(),
@@ -98,6 +101,9 @@ impl Comm {
         if self.way != Way::Send {
             return Err(Fault::Argument);
         }
+        if self.room.is_forked() {
+            return Err(Fault::Usage);
+        }
         let mut entered = self.room.enter();
         let Some(place) = self.place() else { return Ok(None) };
         let submitted = entered.endpoint().isend(self.connection, message);
@@ -108,6 +114,9 @@ impl Comm {
     pub fn irecv(&self, group: &[Incoming]) -> Result<Option<NonNull<Request>>, Fault> {
         if self.way != Way::Receive || group.is_empty() || group.len() > GROUP_MAX {
             return Err(Fault::Argument);
+        }
+        if self.room.is_forked() {
+            return Err(Fault::Usage);
         }
         let mut entered = self.room.enter();
         let Some(place) = self.place() else { return Ok(None) };
@@ -137,11 +146,12 @@ impl Comm {
             }
             // the connection's failure is told by test, as NCCL expects it
             Err(error @ (SubmitError::Failed(_) | SubmitError::Connection)) => {
-                self.tell(&error);
-                (0, Fault::from(error).code())
+                let code = Fault::from(error).code();
+                self.tell(&error, code);
+                (0, code)
             }
             Err(error) => {
-                self.tell(&error);
+                self.tell(&error, Fault::from(error).code());
                 return Err(error.into());
             }
         };
@@ -154,10 +164,10 @@ impl Comm {
         Ok(Some(NonNull::from(request)))
     }
 
-    /// Says once why requests fail.
+    /// Says why requests fail, once for each result in a row that NCCL gets.
     #[cold]
-    fn tell(&self, error: &dyn std::fmt::Debug) {
-        if self.told.swap(true, ORDER) {
+    fn tell(&self, error: &dyn std::fmt::Debug, code: i32) {
+        if self.told.swap(code, ORDER) == code {
             return;
         }
         let what = match self.way {
@@ -246,6 +256,9 @@ impl Request {
         // SAFETY: the connection stands (this function's contract) where it stood in `submitted`,
         // which has handed the request out.
         let comm = unsafe { self.comm.load(ORDER).as_ref() }.ok_or(Fault::Argument)?;
+        if comm.room.is_forked() {
+            return Err(Fault::Usage);
+        }
         let mut entered = comm.room.enter();
         let id = RequestId(self.id.load(ORDER));
         if id.0 == 0 {
@@ -281,8 +294,8 @@ impl Request {
 
     #[cold]
     fn failed(&self, comm: &Comm, error: RequestError) -> Fault {
-        comm.tell(&error);
         let fault = Fault::from(error);
+        comm.tell(&error, fault.code());
         self.fault.store(fault.code(), ORDER);
         fault
     }

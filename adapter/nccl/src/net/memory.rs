@@ -2,10 +2,11 @@
 
 use super::close;
 use super::comm::Comm;
-use super::{Fault, log};
+use super::room::REGIONS_MAX;
+use super::{Fault, locked, log};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
-use crosstie::fabric::{DeregisterError, MemoryKind};
+use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};
 
 /// Makes memory known; no bytes need no handle.
 ///
@@ -15,13 +16,22 @@ pub unsafe fn register(comm: &Comm, address: u64, length: usize) -> Result<Handl
     if length == 0 {
         return Ok(Handle::default());
     }
+    if comm.room.is_forked() {
+        return Err(Fault::Usage);
+    }
     let shared = comm.room.shared();
     // SAFETY: the caller's promise.
     let registered = unsafe { shared.register(address, Bytes(length as u64), MemoryKind::Host) };
-    registered.map_err(|error| {
-        log::warn(&format!("{length} bytes of memory cannot be registered: {error:?}"));
-        error.into()
-    })
+    let memory = registered.map_err(|error| {
+        let why = match error {
+            RegisterError::Full => format!("{REGIONS_MAX} pieces are registered, and no more can"),
+            other => format!("{other:?}"),
+        };
+        log::warn(&format!("{length} bytes of memory cannot be registered: {why}"));
+        Fault::from(error)
+    })?;
+    locked(&comm.memories).push(memory);
+    Ok(memory)
 }
 
 /// Forgets memory. Requests that still use it are those of a communicator that was aborted: the
@@ -30,6 +40,10 @@ pub fn deregister(comm: &Comm, memory: Handle) -> Result<(), Fault> {
     if memory == Handle::default() {
         return Ok(());
     }
+    if comm.room.is_forked() {
+        return Ok(());
+    }
+    locked(&comm.memories).retain(|it| *it != memory);
     match comm.room.shared().deregister(memory) {
         Ok(()) => return Ok(()),
         Err(DeregisterError::Busy) => {}

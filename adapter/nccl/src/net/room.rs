@@ -10,6 +10,7 @@ use super::device::Device;
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
+use crosstie::connect::fork::forks;
 use crosstie::host::{DeviceKind, Endpoint, Options, Shared};
 use crosstie::transport::Limits;
 use crosstie::wire::RAILS_MAX;
@@ -23,7 +24,7 @@ const CONNECTIONS_MAX: u32 = 64;
 const PLACES: usize = 32;
 /// Pieces of memory registered with one room: NCCL registers up to three buffers for each
 /// connection, and the user's.
-const REGIONS_MAX: u32 = 4096;
+pub const REGIONS_MAX: u32 = 4096;
 
 /// NCCL's buffers are not ours, so that all goes through the rings in two copies: as much as both
 /// sides can copy at once without waiting for each other, and as a second-level cache holds.
@@ -58,6 +59,8 @@ pub struct Room {
     shared: NonNull<Shared>,
     /// `None` only while it is being dropped.
     endpoint: Mutex<Option<Endpoint>>,
+    /// Forks of the process that has opened it.
+    forks: u32,
     // freed after the endpoint: `drop` closes it first
     _block: Mutex<HeapBlock>,
 }
@@ -71,7 +74,11 @@ unsafe impl Sync for Room {}
 impl Room {
     fn open(device: &Device) -> Result<Room, Fault> {
         let options = options(device);
-        let mut block = HeapBlock::new(options.bytes());
+        let Some(mut block) = HeapBlock::try_new(options.bytes()) else {
+            let (name, bytes) = (device.name, options.bytes());
+            log::warn(&format!("device {name:?} cannot be opened: no memory for {bytes} bytes"));
+            return Err(Fault::System);
+        };
         // SAFETY: the block is aligned to a line, as long as told, and the room's until it has
         // closed the endpoint (`drop`); its memory does not move with it. `shared` is used through
         // the room alone.
@@ -81,13 +88,21 @@ impl Room {
             Fault::from(&error)
         })?;
         let shared = endpoint.shared.place();
-        Ok(Room { shared, endpoint: Mutex::new(Some(endpoint)), _block: Mutex::new(block) })
+        let (endpoint, forks) = (Mutex::new(Some(endpoint)), forks());
+        Ok(Room { shared, endpoint, forks, _block: Mutex::new(block) })
     }
 
     /// What any thread may use at any time.
     pub fn shared(&self) -> &Shared {
         // SAFETY: it stands in the block until the endpoint is closed, which `drop` alone does.
         unsafe { self.shared.as_ref() }
+    }
+
+    /// Whether this process is a fork of the one whose room it is: nothing of it may be used here,
+    /// nor closed.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.forks != forks()
     }
 
     /// The endpoint, for one thread at a time.

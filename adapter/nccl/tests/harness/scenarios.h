@@ -814,6 +814,62 @@ static void affinity_and_fork(void) {
     OK(net_finalize(&net));
 }
 
+/* A child may neither use a connection of its parent's nor end it. */
+static void forked(void) {
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char byte = 7;
+    void *memory = NULL;
+    OK(net_reg(&net, pair.send, &byte, 1, HOST_MEMORY, &memory));
+    exchange(&net, pair, SHORT, 3, 30);
+    pid_t child = rank == 0 ? fork() : -1;
+    if (child == 0) {
+        alarm(20);
+        void *request = NULL, *other = NULL;
+        int refused = net_isend(&net, pair.send, &byte, 1, 1, memory, &request) == USAGE;
+        refused += net_reg(&net, pair.recv, &byte, 1, HOST_MEMORY, &other) == USAGE;
+        int ended = net_dereg(&net, pair.send, memory) == SUCCESS;
+        ended += net_close(&net, CLOSE_SEND, pair.send) == SUCCESS;
+        ended += net_close(&net, CLOSE_RECV, pair.recv) == SUCCESS;
+        _exit(refused == 2 && ended == 3 ? 0 : 1);
+    }
+    int status = 1;
+    if (rank == 0) CHECK(waitpid(child, &status, 0) == child && status == 0);
+    meet();
+    exchange(&net, pair, SHORT, 3, 30);
+    const size_t longer[] = {300000};
+    exchange(&net, pair, longer, 1, 10);
+    OK(net_dereg(&net, pair.send, memory));
+    part(&net, pair);
+    OK(net_finalize(&net));
+}
+
+/* What a connection has registered is given back by its close, and the limit is named. */
+static void left_registered(void) {
+    enum { MOST = 5000 };
+    struct net net = started();
+    struct pair stays = cross(&net, 0);
+    unsigned char bytes[8] = {0};
+    int counts[2];
+    for (int round = 0; round < 2; round++) {
+        struct pair pair = cross(&net, 0);
+        void *memory = NULL;
+        int count = 0, rc = SUCCESS;
+        while (count < MOST && (rc = net_reg(&net, pair.send, bytes, 8, HOST_MEMORY, &memory)) == 0)
+            count++;
+        CHECK(rc != SUCCESS && count > 1000);
+        CHECK(strstr(logged, "4096 pieces are registered"));
+        counts[round] = count;
+        meet();
+        part(&net, pair);
+        meet();
+    }
+    CHECK(counts[0] == counts[1]);
+    exchange(&net, stays, SHORT, 3, 30);
+    part(&net, stays);
+    OK(net_finalize(&net));
+}
+
 /* NCCL's variable chooses where ours is not set; what is set stands in the log. */
 static void settings(void) {
     CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME"));
@@ -863,5 +919,6 @@ static const struct scenario SCENARIOS[] = {
     {"same_host", 1, same_host}, {"settings_wrong", 0, settings_wrong},
     {"read_once", 0, read_once},
     {"family", 0, family}, {"counters", 1, counters},
-    {"affinity_and_fork", 0, affinity_and_fork}, {NULL, 0, NULL},
+    {"affinity_and_fork", 0, affinity_and_fork},
+    {"forked", 1, forked}, {"left_registered", 1, left_registered}, {NULL, 0, NULL},
 };
