@@ -13,12 +13,14 @@ pub struct RegionSlot {
     generation: AtomicU32,
     /// Outstanding operations that use the range; written by the data thread alone.
     pins: AtomicU32,
-    /// The same of threads beside it, of which there may be several.
-    beside: AtomicU32,
     start: AtomicU64,
+    /// In the bits of [`LENGTH_MAX`]; above, the pins of threads beside the data thread.
     length: AtomicU64,
     tag: AtomicU64,
 }
+
+/// The longest range. No memory is as long.
+pub const LENGTH_MAX: u64 = (1 << 56) - 1;
 
 /// What a slot says of its range.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -53,7 +55,7 @@ impl RegionSlot {
     #[inline]
     pub fn pin_beside(&self, change: i32) {
         // release: the use of the range before it, for whoever removes the range
-        self.beside.fetch_add(change as u32, Ordering::Release);
+        self.length.fetch_add((change as u64) << LENGTH_MAX.count_ones(), Ordering::Release);
     }
 
     /// Either of them.
@@ -65,10 +67,23 @@ impl RegionSlot {
         }
     }
 
+    /// Changes the length alone: a use that is about to see that its range has gone counts above.
+    fn length_set(&self, length: u64) {
+        let mut old = self.length.load(Ordering::Relaxed);
+        while let Err(now) = self.length.compare_exchange(
+            old,
+            old & !LENGTH_MAX | length,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
+            old = now;
+        }
+    }
+
     /// Whether an operation uses the range.
     fn is_pinned(&self) -> bool {
         // acquire: pairs with the end of the last use
-        self.pins.load(Ordering::Acquire) != 0 || self.beside.load(Ordering::Acquire) != 0
+        self.pins.load(Ordering::Acquire) != 0 || self.length.load(Ordering::Acquire) > LENGTH_MAX
     }
 }
 
@@ -111,14 +126,18 @@ impl<'m> RegionTable<'m> {
         RegionTable { slots, free }
     }
 
-    /// Puts a range in, from any thread. `None` when the table is full.
+    /// Puts a range in, from any thread. `None` when the table is full, or the range is longer than
+    /// [`LENGTH_MAX`].
     pub fn insert(&self, range: Range) -> Option<Handle> {
+        if range.length > LENGTH_MAX {
+            return None;
+        }
         let index = self.free.acquire()?;
         let slot = &self.slots[index as usize];
         // [fields] whoever reads a field from here on sees that the last range has gone
         fence(Ordering::Release);
         slot.start.store(range.start, Ordering::Relaxed);
-        slot.length.store(range.length, Ordering::Relaxed);
+        slot.length_set(range.length);
         slot.tag.store(range.tag, Ordering::Relaxed);
         // the count is zero but for a use that is about to see that its range has gone
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
@@ -137,7 +156,7 @@ impl<'m> RegionTable<'m> {
         }
         Some(Range {
             start: slot.start.load(Ordering::Relaxed),
-            length: slot.length.load(Ordering::Relaxed),
+            length: slot.length.load(Ordering::Relaxed) & LENGTH_MAX,
             tag: slot.tag.load(Ordering::Relaxed),
         })
     }
@@ -153,7 +172,7 @@ impl<'m> RegionTable<'m> {
         }
         let range = Range {
             start: slot.start.load(Ordering::Relaxed),
-            length: slot.length.load(Ordering::Relaxed),
+            length: slot.length.load(Ordering::Relaxed) & LENGTH_MAX,
             tag: 0,
         };
         range.contains(start, length).then_some(slot)
