@@ -840,6 +840,7 @@ static void forked(void) {
     const size_t longer[] = {300000};
     exchange(&net, pair, longer, 1, 10);
     OK(net_dereg(&net, pair.send, memory));
+    meet();
     part(&net, pair);
     OK(net_finalize(&net));
 }
@@ -866,6 +867,7 @@ static void left_registered(void) {
     }
     CHECK(counts[0] == counts[1]);
     exchange(&net, stays, SHORT, 3, 30);
+    meet();
     part(&net, stays);
     OK(net_finalize(&net));
 }
