@@ -443,7 +443,6 @@ impl Provider for Port {
             immediate: true,
             ordered: true,
             copies_at_post: true,
-            syscalls: Syscalls::None,
             atomic_bytes: 0,
             copy_granule: PAYLOAD_MAX,
             fence: FenceKind::Local,
