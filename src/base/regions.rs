@@ -53,7 +53,7 @@ impl RegionSlot {
 
     /// [`RegionSlot::pin`] for a thread beside the data thread.
     #[inline]
-    pub fn pin_beside(&self, change: i32) {
+    fn pin_beside(&self, change: i32) {
         // release: the use of the range before it, for whoever removes the range
         self.length.fetch_add((change as u64) << LENGTH_MAX.count_ones(), Ordering::Release);
     }

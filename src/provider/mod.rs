@@ -2,6 +2,8 @@
 //!
 //! Those that carve tables of atomics are left out under loom, whose atomics are no plain memory.
 
+#[cfg(feature = "std")]
+mod events;
 mod fifo;
 #[cfg(not(loom))]
 pub mod host_domain;

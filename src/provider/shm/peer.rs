@@ -23,6 +23,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::regions::RegionTable;
 use crate::base::slab::Handle;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, Head, RecvSlot};
+use crate::provider::events::Events;
 
 /// How to reach one peer.
 #[derive(Copy, Clone, Debug)]
@@ -56,30 +57,11 @@ pub(super) enum State {
     Down = 3,
 }
 
-/// Where completions of one poll go.
-pub(super) struct Out<'o> {
-    pub(super) slots: &'o mut [Completion],
-    pub(super) used: usize,
-}
-
-impl Out<'_> {
-    #[inline(always)]
-    pub(super) fn has_room(&self) -> bool {
-        self.used < self.slots.len()
-    }
-
-    #[inline(always)]
-    pub(super) fn push(&mut self, completion: Completion) {
-        self.slots[self.used] = completion;
-        self.used += 1;
-    }
-}
-
 /// What a peer works with and does not own.
 pub(super) struct Work<'a, 'm, 'o> {
     pub(super) ops: &'a mut Ops<'m>,
     pub(super) regions: RegionTable<'m>,
-    pub(super) out: Out<'o>,
+    pub(super) out: Events<'o>,
     /// Bytes that may still be copied.
     pub(super) budget: u64,
 }

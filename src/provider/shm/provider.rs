@@ -5,7 +5,7 @@ use super::domain::ShmDomain;
 use super::held::words_for;
 use super::layout::LEFT_CLOSED;
 use super::ops::{Entry, Kind, Ops, Outcome};
-use super::peer::{CHUNK_BYTES_MAX, Out, Peer, PeerSetup, State, Work, finish};
+use super::peer::{CHUNK_BYTES_MAX, Peer, PeerSetup, State, Work, finish};
 use super::pull::Pulled;
 use super::record::{LINE, lines_for};
 use super::ring::RingWriter;
@@ -22,6 +22,7 @@ use crate::fabric::{
     PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
 };
 use crate::memory::wake;
+use crate::provider::events::Events;
 
 /// Capacities of one [`Shm`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -225,7 +226,7 @@ impl<'m> Shm<'m> {
                 if first {
                     let budget = u64::from(peer.chunk_bytes);
                     let (ops, regions) = (&mut self.ops, self.domain.regions);
-                    let out = Out { slots: &mut [], used: 0 };
+                    let out = Events { slots: &mut [], used: 0 };
                     peer.push_writes(&mut Work { ops, regions, out, budget });
                 }
             }
@@ -292,7 +293,7 @@ impl<'m> Shm<'m> {
             return Err(PostError::Again);
         }
         let (ops, regions) = (&mut self.ops, self.domain.regions);
-        let out = Out { slots: &mut [], used: 0 };
+        let out = Events { slots: &mut [], used: 0 };
         let mut work = Work { ops, regions, out, budget: 0 };
         self.peers[op.peer.as_usize()].fence(&mut work);
         let nowhere = RemoteSpan { key: RailKey(0), address: 0 };
@@ -302,7 +303,7 @@ impl<'m> Shm<'m> {
     }
 
     #[cold]
-    fn report_done(&mut self, out: &mut Out) {
+    fn report_done(&mut self, out: &mut Events) {
         while out.has_room() {
             let Some(entry) = self.ops.take_done() else { break };
             self.peers[entry.peer.as_usize()].in_flight -= 1;
@@ -384,7 +385,7 @@ impl<'m> Provider for Shm<'m> {
 
     #[inline]
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, _now: Instant) -> usize {
-        let mut out = Out { slots: out, used: 0 };
+        let mut out = Events { slots: out, used: 0 };
         if !self.ops.none_done() {
             self.report_done(&mut out);
         }

@@ -2,13 +2,14 @@
 
 use super::ops::{Entry, List, Outcome};
 use super::peer::State;
-use super::rail::{Events, Tcp};
+use super::rail::Tcp;
 use super::threads::{self, Command, Event, THREADS_MAX};
 use super::{PeerOpenError, STREAMS_MAX};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
     Completion, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RemoteSpan,
 };
+use crate::provider::events::Events;
 use crate::wire::stream::UNANSWERED_MAX;
 
 /// What a peer's record says of the copy threads, one bit or place for each. Zeroed: nothing.

@@ -3,11 +3,12 @@
 use super::ops::Outcome;
 use super::peer::State;
 use super::push::ROOM_FOR_ANSWERS;
-use super::rail::{Events, NONE, Tcp};
+use super::rail::{NONE, Tcp};
 use super::socket;
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
 use crate::fabric::{Completion, DownCause};
+use crate::provider::events::Events;
 use crate::wire::stream::StreamFrame;
 
 /// How long a peer that has closed, as the side band says, may take until its last bytes are here:

@@ -4,7 +4,7 @@ use super::area::SEND_BYTES_MAX;
 use super::ops::{Entry, Outcome};
 use super::peer::State;
 use super::push::{COPIED_MAX, ROOM_FOR_ANSWERS};
-use super::rail::{Events, Tcp};
+use super::rail::Tcp;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
@@ -12,6 +12,7 @@ use crate::fabric::{
     LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source,
     Syscalls,
 };
+use crate::provider::events::Events;
 use crate::provider::host_domain::HostDomain;
 use crate::provider::touch;
 use crate::wire::stream::{

@@ -2,11 +2,12 @@
 
 use super::area::{Asked, SCRATCH_BYTES, SEND_BYTES_MAX};
 use super::ops::Outcome;
-use super::rail::{Events, NONE, Tcp};
+use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
 use super::stream::{ASKED_MAX, Payload, To};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
+use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
     self, HEADER_BYTES_MAX, SEND_HEAD_AT, SEND_HEAD_BYTES, SilentWrite, StreamFrame,

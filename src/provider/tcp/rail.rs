@@ -12,8 +12,8 @@ use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
-use crate::fabric::Completion;
 use crate::memory::WakeFd;
+use crate::provider::events::Events;
 use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
@@ -55,25 +55,6 @@ pub(super) struct Scratch {
     pub owner: u32,
     /// Whose messages may lie in the buffer.
     pub holder: u32,
-}
-
-/// Where a poll puts what it reports.
-pub(super) struct Events<'a> {
-    pub slots: &'a mut [Completion],
-    pub used: usize,
-}
-
-impl Events<'_> {
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.used < self.slots.len()
-    }
-
-    #[inline]
-    pub fn push(&mut self, completion: Completion) {
-        self.slots[self.used] = completion;
-        self.used += 1;
-    }
 }
 
 /// The TCP rail of one endpoint.

@@ -1,13 +1,13 @@
 //! How peers end: by a failed request, by the side band, by a fence, by a close.
 
 use super::peer::{Down, Outcome, Peer, SENDS, State};
-use super::poll::Events;
 use super::rail::{Kind, Name, Verbs};
 use super::sys::abi::{RecvWr, SendWr};
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
 use crate::fabric::{Completion, DownCause};
+use crate::provider::events::Events;
 
 /// How long a stopped queue pair may take to give back what it had. Devices do so within
 /// milliseconds; one that does not is past asking, and its queue pair is destroyed.

@@ -8,26 +8,8 @@ use super::sys::abi::Wc;
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, RecvSlot};
+use crate::provider::events::Events;
 use crate::provider::touch;
-
-/// Where a poll puts what it reports.
-pub(super) struct Events<'a> {
-    pub slots: &'a mut [Completion],
-    pub used: usize,
-}
-
-impl Events<'_> {
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.used < self.slots.len()
-    }
-
-    #[inline]
-    pub fn push(&mut self, completion: Completion) {
-        self.slots[self.used] = completion;
-        self.used += 1;
-    }
-}
 
 /// A received message's name: its cell, and how long its payload is.
 #[inline]

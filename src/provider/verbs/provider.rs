@@ -2,7 +2,7 @@
 
 use super::area::RECEIVES;
 use super::peer::State;
-use super::poll::{Events, slot_parts};
+use super::poll::slot_parts;
 use super::rail::Verbs;
 use super::{VerbsDomain, poll};
 use crate::base::ids::PeerIndex;
@@ -11,6 +11,7 @@ use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, Line, LocalSpan, Op,
     OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
+use crate::provider::events::Events;
 use crate::provider::touch;
 
 impl Verbs<'_> {
