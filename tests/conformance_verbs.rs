@@ -9,13 +9,16 @@ mod common;
 mod verbs_support;
 
 use common::{Pair, Pause};
-use crosstie::base::ids::PeerIndex;
+use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::fabric::{
     CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpErrorKind, OpId, OpKind,
     PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
-use crosstie::provider::verbs::{RECEIVES, Verbs};
-use verbs_support::{BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails};
+use crosstie::memory::Errno;
+use crosstie::provider::verbs::{PeerOpenError, RECEIVES, Step, Verbs};
+use verbs_support::{
+    BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails, rails_adaptive,
+};
 
 /// The device moves bytes between polls (the budget), and nothing repeats exactly.
 const SKIPS: usize = 2;
@@ -31,6 +34,18 @@ fn pair(ends: &[String; 2]) -> Pair<Verbs<'static>> {
 fn verbs_keep_every_promise() {
     let Some(ends) = ends() else { return };
     println!("over {} and {}", ends[0], ends[1]);
+    let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
+    common::run_all_pausing(move || pair(&ends), SKIPS, pause);
+}
+
+/// As adaptive routing wants it.
+#[test]
+fn verbs_keep_every_promise_when_data_and_word_are_two_requests() {
+    let Some(ends) = ends() else { return };
+    let pair = |ends: &[String; 2]| Pair {
+        providers: rails_adaptive(ends, LIMITS, 1).into(),
+        peers: [PeerIndex(0); 2],
+    };
     let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
     common::run_all_pausing(move || pair(&ends), SKIPS, pause);
 }
@@ -205,6 +220,26 @@ fn message_without_a_receive_is_an_error_with_both_gids() {
 }
 
 /// A key of our own that is none harms nothing but its op.
+/// The kernel would look for it for a second, with the caller in it, and say that it timed out.
+#[test]
+fn peer_that_nobody_answers_for_is_refused_without_the_kernel() {
+    let Some(mut world) = World::new() else { return };
+    if ends().is_none_or(|ends| ends[0] == ends[1]) {
+        println!("no wire: nobody is asked for addresses here");
+        return;
+    }
+    let rail = &mut world.rails[0];
+    let mut hello = rail.peer_prepare(OTHER, RailGeneration(1), 7).expect("prepared");
+    let mut gid = hello.gid.to_le_bytes();
+    gid[15] = 77;
+    hello.gid = u128::from_le_bytes(gid);
+    let refused = rail.peer_connect(OTHER, &hello).expect_err("nobody is there");
+    let unreachable = Errno(libc::EHOSTUNREACH);
+    assert_eq!(refused, PeerOpenError::Refused(Step::ReadyToReceive, unreachable));
+    // the number is free again, and the way to others open
+    world.join(OTHER, 2);
+}
+
 #[test]
 fn bad_key_of_our_own_ends_its_op_alone() {
     let Some(mut world) = World::new() else { return };

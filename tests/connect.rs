@@ -8,6 +8,7 @@ use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::WIRE_MAJOR;
 use crosstie::wire::handle::ListenHandle;
+use std::num::NonZeroI32;
 
 #[test]
 fn a_connection_is_established_and_both_sides_share_its_rings() {
@@ -21,7 +22,7 @@ fn a_connection_is_established_and_both_sides_share_its_rings() {
     assert_eq!(of_a.peer.mailbox_address, 0x1000 + 0x100 * u64::from(there.index));
     assert_eq!(of_b.send_ring_bytes, 1024);
     // one process: it may read itself
-    assert_eq!(of_a.kernel_copy_pid, Some(std::process::id() as i32));
+    assert_eq!(of_a.kernel_copy_pid, NonZeroI32::new(std::process::id() as i32));
     assert!(of_a.peer_copies && of_b.peer_copies && of_b.kernel_copy_pid.is_some());
     assert!(of_a.membarrier && of_a.doorbell_fd >= 0 && of_a.heap.is_some());
     let (ring_a, ring_b) = (of_a.rings_address as *mut u64, of_b.rings_address as *mut u64);
@@ -265,7 +266,7 @@ fn a_connect_that_nobody_answers_ends_at_the_deadline_and_names_the_peer() {
     let b = Node::new(&Limits::default());
     let (_, handle) = b.band.listen().unwrap();
     b.band.close();
-    let mute = listen(&handle);
+    let mute = listen_record(handle.endpoint_id);
     let pending = a.band.connect_begin(&handle.encode()).unwrap();
     let error = until("deadline", || a.band.connect_poll(pending).err());
     let ConnectError::Deadline(peer) = error else { panic!("{error}") };
@@ -283,7 +284,7 @@ fn a_killed_peer_is_noticed_and_leaves_no_file() {
     let pending = a.band.connect_begin(&handle).unwrap();
     let here = until("connect", || a.band.connect_poll(pending).unwrap());
     let params = a.established(here).unwrap();
-    assert_eq!(params.kernel_copy_pid, Some(child.id() as i32));
+    assert_eq!(params.kernel_copy_pid, NonZeroI32::new(child.id() as i32));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
     child.kill().unwrap();
     child.wait().unwrap();

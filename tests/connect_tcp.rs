@@ -11,6 +11,7 @@ use crosstie::fabric::completion::DownCause;
 use crosstie::wire::handle::{Family, HANDLE_LOCAL, ListenHandle};
 use crosstie::wire::hello::{RAIL_SHM, RAIL_TCP};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};

@@ -97,6 +97,8 @@ fn name_of_kind(frame: &Frame) -> &'static str {
         Frame::Addresses(_) => "addresses",
         Frame::StatusAsk(_) => "status_ask",
         Frame::Status(_) => "status",
+        Frame::Ports(_) => "ports",
+        Frame::Pair(..) => "pair",
     }
 }
 

@@ -100,14 +100,7 @@ fn round_run(node: &mut Node, mut round: Round) -> (u64, usize) {
     }
     round.child.kill();
     let at_kill = flow.outstanding();
-    let watch = Watch::start();
-    while !flow.failed() || flow.outstanding() > 0 {
-        flow.step(node);
-        watch.look("requests of a peer that was killed");
-    }
-    for error in &flow.errors {
-        assert_eq!(*error, RequestError::PeerDied);
-    }
+    flow.end_with_peer(node);
     if let Some(refused) = flow.refused {
         assert_eq!(refused, SubmitError::Failed(RequestError::PeerDied));
     }

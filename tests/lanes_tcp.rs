@@ -82,25 +82,6 @@ impl Pair {
         self.kill(side, lane, BLOWS[round as usize % 3]);
         (lane, generation)
     }
-
-    /// Lets messages flow until a rail is in use again on both sides, and carries bytes both ways.
-    fn flow_until_back(&mut self, flows: &mut [Flow; 2], lane: u8, generation: u32) {
-        let watch = Watch::start();
-        let mut before = None;
-        loop {
-            self.step(flows);
-            watch.look("the rail to carry bytes again");
-            let views = self.views(lane);
-            if !self.is_up(lane) || views[0].generation <= generation {
-                continue;
-            }
-            let bytes = views.map(|view| view.stats.bytes);
-            let first = *before.get_or_insert(bytes);
-            if bytes[0] > first[0] && bytes[1] > first[1] {
-                return;
-            }
-        }
-    }
 }
 
 // ---------------------------------------------------------------- one rail at a time

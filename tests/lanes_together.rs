@@ -539,16 +539,7 @@ fn peer_that_is_killed_ends_every_request_by_one_name() {
             (0..round * 10).for_each(|_| flow.step(&mut node));
         }
         child.kill();
-        let watch = Watch::start();
-        while !flow.failed() || flow.outstanding() > 0 {
-            flow.step(&mut node);
-            watch.look("requests of a peer that was killed");
-        }
-        assert!(
-            flow.errors.iter().all(|error| *error == RequestError::PeerDied),
-            "{:?}",
-            flow.errors
-        );
+        flow.end_with_peer(&mut node);
         if let Some(refused) = flow.refused {
             assert_eq!(refused, SubmitError::Failed(RequestError::PeerDied));
         }

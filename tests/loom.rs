@@ -186,6 +186,159 @@ fn range_without_fences_is_found() {
     });
 }
 
+/// A reader looks a range up and uses what belongs to it, while its owner lets it go, ends it, and
+/// gives its slot to another range.
+macro_rules! counted_range_in_use_stays {
+    ($ranges:ident, $pool:path) => {
+        loom::model(|| {
+            let free = <$pool>::new(leak(AtomicU64::new(0)), leak([AtomicU32::new(0)]));
+            let slots = leak([$ranges::CountedSlot::default()]);
+            let copies = leak([[$ranges::IndexEntry::default()], [$ranges::IndexEntry::default()]]);
+            let head = leak($ranges::IndexHead::default());
+            let table = $ranges::CountedRanges::new(slots, [&copies[0], &copies[1]], head, free);
+            let first = $ranges::Span { start: 64, end: 128, identity: 0 };
+            let second = $ranges::Span { start: 256, end: 512, identity: 0 };
+            // what belongs to a range: a key, here which of the ranges it is of
+            let key = leak(Cell::new(1u32));
+            let end = move |handle| {
+                if table.release(handle) != Ok($ranges::Released::Last) {
+                    return false;
+                }
+                table.withdraw(handle);
+                // SAFETY: nobody holds the range; loom checks that.
+                unsafe { key.write(0) };
+                table.free(handle);
+                true
+            };
+            let handle = table.reserve(&first).unwrap();
+            table.publish(handle);
+            let owner = thread::spawn(move || {
+                let mut ended = end(handle);
+                if ended {
+                    let other = table.reserve(&second).unwrap();
+                    // SAFETY: nobody finds the range yet; loom checks that.
+                    unsafe { key.write(2) };
+                    table.publish(other);
+                    ended = end(other);
+                }
+                ended
+            });
+            let mut last = false;
+            for (span, expected) in [(first, 1), (second, 2)] {
+                if let Some(held) = table.acquire(&span) {
+                    assert!(table.span(held).unwrap().covers(&span));
+                    // SAFETY: the range stays while it is held; loom checks that.
+                    assert_eq!(unsafe { key.read() }, expected);
+                    last |= table.release(held) == Ok($ranges::Released::Last);
+                }
+            }
+            // whoever let it go last was told, and nobody else
+            assert_ne!(owner.join().unwrap(), last);
+        })
+    };
+}
+
+#[test]
+fn counted_range_in_use_stays() {
+    use crosstie::base::ranges;
+    counted_range_in_use_stays!(ranges, Pool<'_>);
+}
+
+/// The shipped file without its fences, so that a reader may believe two versions at once.
+#[allow(dead_code, unused_imports)]
+#[path = "."]
+mod relaxed_ranges {
+    pub use crosstie::base::{pool, slab};
+    pub mod sync {
+        pub use crosstie::base::sync::{AtomicU32, AtomicU64, spin_loop};
+
+        pub fn fence(_: Ordering) {}
+
+        #[allow(non_upper_case_globals)]
+        pub use loom::sync::atomic::Ordering;
+    }
+    #[path = "../src/base/ranges.rs"]
+    pub mod ranges;
+}
+
+/// The same with weaker orderings of the counts.
+#[allow(dead_code, unused_imports)]
+#[path = "."]
+mod uncounted_ranges {
+    pub use crosstie::base::{pool, slab};
+    pub mod sync {
+        pub use crosstie::base::sync::{AtomicU32, AtomicU64, spin_loop};
+
+        pub fn fence(ordering: loom::sync::atomic::Ordering) {
+            if ordering != Ordering::Relaxed {
+                crosstie::base::sync::fence(ordering);
+            }
+        }
+
+        #[allow(non_snake_case, non_upper_case_globals)]
+        pub mod Ordering {
+            use loom::sync::atomic::Ordering;
+            pub const Relaxed: Ordering = Ordering::Relaxed;
+            pub const Release: Ordering = Ordering::Release;
+            pub const Acquire: Ordering = Ordering::Relaxed;
+            pub const AcqRel: Ordering = Ordering::Relaxed;
+        }
+    }
+    #[path = "../src/base/ranges.rs"]
+    pub mod ranges;
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn counted_range_without_order_is_found() {
+    use uncounted_ranges::ranges;
+    counted_range_in_use_stays!(ranges, Pool<'_>);
+}
+
+/// A reader never believes an entry that is half of one version and half of another.
+macro_rules! index_is_of_one_version {
+    ($ranges:ident, $pool:path) => {
+        loom::model(|| {
+            let next = leak([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)]);
+            let free = <$pool>::new(leak(AtomicU64::new(0)), next);
+            let slot = $ranges::CountedSlot::default;
+            let entry = $ranges::IndexEntry::default;
+            let copies = leak([[entry(), entry(), entry()], [entry(), entry(), entry()]]);
+            let (slots, head) =
+                (leak([slot(), slot(), slot()]), leak($ranges::IndexHead::default()));
+            let table = $ranges::CountedRanges::new(slots, [&copies[0], &copies[1]], head, free);
+            let [low, high, top] = [64, 256, 1024].map(|start| {
+                let span = $ranges::Span { start, end: 2 * start, identity: 0 };
+                table.reserve(&span).unwrap()
+            });
+            table.publish(high);
+            table.publish(low);
+            let writer = thread::spawn(move || {
+                // the second change rewrites the copy that is in use now: what is looked for moves
+                // from its second place to its first
+                table.withdraw(low);
+                table.publish(top);
+            });
+            let wanted = $ranges::Span { start: 300, end: 301, identity: 0 };
+            assert_eq!(table.find(&wanted), Some(high));
+            writer.join().unwrap();
+        })
+    };
+}
+
+#[test]
+fn index_of_ranges_is_of_one_version() {
+    use crosstie::base::ranges;
+    index_is_of_one_version!(ranges, Pool<'_>);
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn index_without_fences_is_found() {
+    use relaxed_ranges::ranges;
+    index_is_of_one_version!(ranges, Pool<'_>);
+}
+
 #[test]
 fn ring_hands_over_in_order() {
     ring_hands_over_in_order!(split, Indices);

@@ -9,7 +9,7 @@ use crosstie::base::units::Bytes;
 use crosstie::host::device::DEVICES;
 use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
-use crosstie::provider::{shm, taken, tcp, verbs};
+use crosstie::provider::{libfabric, shm, taken, tcp, verbs};
 use crosstie::transport::limits::{self, Limits};
 use crosstie::wire;
 use crosstie::wire::report::REPORT_BYTES_MAX;
@@ -88,6 +88,7 @@ fn records() -> Vec<(String, usize)> {
     all.extend(shm::provider::RECORD_SIZES.iter().map(named));
     all.extend(tcp::RECORD_SIZES.iter().map(named));
     all.extend(verbs::RECORD_SIZES.iter().map(named));
+    all.extend(libfabric::RECORD_SIZES.iter().map(named));
     all
 }
 
@@ -175,6 +176,10 @@ fn documented() -> Vec<(String, usize)> {
             ("reserve of 10000 connections over TCP", 10_000 * tcp::peer_reserve_bytes(1)),
             ("reserve of 1 rail beside TCP", taken::PEER_RESERVE_BYTES),
             ("pinned for 1 peer over verbs", verbs::peer_reserve_bytes(verbs::PAYLOAD_BYTES_MAX)),
+            (
+                "reserved for 1 peer over libfabric",
+                libfabric::peer_reserve_bytes(libfabric::PAYLOAD_BYTES_MAX),
+            ),
         ]
         .map(|(name, number)| (name.to_owned(), number)),
     );
@@ -294,6 +299,15 @@ fn every_variable_of_rdma_devices_is_in_their_document() {
     for it in crosstie::provider::verbs::settings::VARIABLES {
         let row = format!("| `{}` | {} | {} | {} |", it.name, it.default, it.unit, it.effect);
         assert!(text.lines().any(|line| line == row), "doc/verbs.md lacks: {row}");
+    }
+}
+
+#[test]
+fn every_variable_of_libfabric_is_in_its_document() {
+    let text = std::fs::read_to_string(root().join("doc/libfabric.md")).unwrap();
+    for it in crosstie::provider::libfabric::settings::VARIABLES {
+        let row = format!("| `{}` | {} | {} | {} |", it.name, it.default, it.unit, it.effect);
+        assert!(text.lines().any(|line| line == row), "doc/libfabric.md lacks: {row}");
     }
 }
 

@@ -96,7 +96,10 @@ const UNSAFE_PLACES: &[&str] = &[
 const STD_PLACES: &[&str] = &[
     "src/provider/shm/",
     "src/provider/tcp/",
+    "src/provider/libfabric/",
     "src/provider/verbs/",
+    // ports beside the other rails, in tables that are made at open
+    "src/provider/beside.rs",
     "src/memory/",
     "src/connect/",
     "src/host/",

@@ -313,7 +313,7 @@ fn info_marks_values_that_are_ignored() {
     for (name, value) in [
         ("CROSSTIE_CONNECT_TIMEOUT_MS", "0"),
         ("CROSSTIE_LOG", "debug"),
-        ("CROSSTIE_TCP_THREADS", "1"),
+        ("CROSSTIE_TCP_THREADS", "6"),
         ("CROSSTIE_TCP_THREAD_CPUS", "0"),
         ("CROSSTIE_PEER_TIMEOUT_MS", "soon"),
         ("CROSSTIE_IB_TIMEOUT", "0"),

@@ -1,6 +1,8 @@
 //! How fast the verbs rail is, as a line for each size: for comparison with perftest in the same
-//! run. It runs when it is asked for: with `XTIE_MEASURE=1` all, with `XTIE_MEASURE=LENGTH:COUNT`
-//! one stream; `--nocapture` shows the lines.
+//! run (`tests/vm/speed` does both). It runs when it is asked for: with `XTIE_MEASURE=1` all, with
+//! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of 64 bytes;
+//! `--nocapture` shows the lines. With `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for
+//! counters of instructions.
 
 mod verbs_support;
 
@@ -167,13 +169,34 @@ impl End {
             last = now;
         }
         lengths.sort_unstable();
-        if asks {
+        if asks && count > 0 {
             let typical = lengths[lengths.len() / 2] as f64 / 2e3;
             println!("latency {length:>7} B: {typical:>9.2} us one way");
-        } else {
+        } else if !asks {
             while self.rail.is_undelivered(PEER) {
                 self.poll(|_, _| {});
             }
+        }
+    }
+}
+
+/// Posts by eights, and takes them.
+fn both_sides(a: &mut End, b: &mut End, length: usize, count: u64) {
+    for _ in 0..count / 8 {
+        for _ in 0..8 {
+            assert!(if length <= 8192 { a.send(length) } else { a.write(length) });
+        }
+        a.poll(|_, _| {});
+        let mut taken = 0;
+        while taken < 8 {
+            b.poll(|rail, completion| match completion {
+                Completion::Received { slot, .. } => {
+                    taken += 1;
+                    rail.received_release(PEER, *slot);
+                }
+                Completion::Immediate { .. } => taken += 1,
+                _ => {}
+            });
         }
     }
 }
@@ -211,16 +234,33 @@ const STREAMS: [(usize, u64); 5] =
     [(8, 40_000), (4096, 4000), (16 << 10, 2000), (128 << 10, 400), (1 << 20, 60)];
 const PINGS: u64 = 4000;
 
-/// What `XTIE_MEASURE` asks for; `None`: nothing.
-fn wanted() -> Option<Vec<(usize, u64)>> {
+/// What `XTIE_MEASURE` asks for, streams and how many rounds; `None`: nothing.
+fn wanted() -> Option<(Vec<(usize, u64)>, u64)> {
     let text = std::env::var("XTIE_MEASURE").ok()?;
-    let Some((length, count)) = text.split_once(':') else { return Some(STREAMS.into()) };
-    Some(vec![(length.parse().expect("a length"), count.parse().expect("a count"))])
+    let Some((length, count)) = text.split_once(':') else { return Some((STREAMS.into(), PINGS)) };
+    let count = count.parse().expect("a count");
+    match length {
+        "ping" => Some((Vec::new(), count)),
+        _ => Some((vec![(length.parse().expect("a length"), count)], 0)),
+    }
+}
+
+#[test]
+fn counted() {
+    let Ok(text) = std::env::var("XTIE_COUNT") else {
+        println!("SKIP: XTIE_COUNT is not set");
+        return;
+    };
+    let (length, count) = text.split_once(':').expect("LENGTH:COUNT");
+    let Some([mut a, mut b]) = ends_of_a_connection() else { return };
+    let (length, count) = (length.parse().expect("a length"), count.parse().expect("a count"));
+    both_sides(&mut a, &mut b, length, count);
+    assert!(a.posted >= count / 8 * 8);
 }
 
 #[test]
 fn speed() {
-    let Some(streams) = wanted() else {
+    let Some((streams, pings)) = wanted() else {
         println!("SKIP: XTIE_MEASURE is not set");
         return;
     };
@@ -240,11 +280,11 @@ fn speed() {
                 b.take(before, count);
                 before += count;
             }
-            b.ping(64, PINGS, false);
+            b.ping(64, pings, false);
         });
         for (length, count) in streams {
             a.stream(*length, *count);
         }
-        a.ping(64, PINGS, true);
+        a.ping(64, pings, true);
     });
 }

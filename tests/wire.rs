@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crosstie::base::seq::Seq;
 use crosstie::wire::DecodeError;
+use crosstie::wire::blob::{BLOB_BYTES, BLOB_IMMEDIATE, BLOB_PULL, ConnectionBlob};
 use crosstie::wire::cell;
 use crosstie::wire::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor};
 use crosstie::wire::handle::{Address, Family, HANDLE_BYTES, HANDLE_LOCAL, ListenHandle, MORE_MAX};
@@ -16,7 +17,9 @@ use crosstie::wire::hello::{
     RefuseReason, RefusedHello, StreamHello,
 };
 use crosstie::wire::immediate;
+use crosstie::wire::pair::{PairHello, PortHello, PortList};
 use crosstie::wire::queue_pair::QueuePairHello;
+use crosstie::wire::shared_end::{NAME_BYTES_MAX, SharedEndHello, ToldRegion};
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
 use crosstie::wire::status::{RequestStatus, Status, StatusAsk, StatusHello};
@@ -220,11 +223,11 @@ fn w1_send_head() {
     ]);
     assert_eq!(head(KIND_START, 64).encode(), expected);
     assert_eq!(SendHead::decode(&expected), Ok(head(KIND_START, 64)));
-    for kind in [KIND_REPORT, KIND_REPORT_READ, KIND_PROBE] {
+    for kind in KIND_REPORT..=KIND_FLUSHED {
         assert_eq!(SendHead::decode(&head(kind, 0).encode()), Ok(head(kind, 0)));
         assert_eq!(SendHead::decode(&head(kind, 1).encode()), Err(DecodeError::Field));
     }
-    let refused = [(0, 0), (7, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
+    let refused = [(0, 0), (9, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
     for (kind, stripes) in refused.into_iter().chain([(KIND_START, 65)]) {
         let decoded = SendHead::decode(&head(kind, stripes).encode());
         assert_eq!(decoded, Err(DecodeError::Field), "kind {kind}, {stripes} stripes");
@@ -524,6 +527,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("immediate", "across_the_wrap", words([near, u32::MAX - 3, 512])),
         ("handle", "three_addresses", listen_handle().encode().to_vec()),
         ("handle", "no_address", bare.encode().to_vec()),
+        ("blob", "both_ways", connection_blob().encode().to_vec()),
         ("frame", "link_hello", frame(Frame::LinkHello(link_hello()))),
         ("frame", "link_reply", frame(Frame::LinkReply(link_hello()))),
         ("frame", "link_ready", frame(Frame::LinkReady(link_hello()))),
@@ -555,6 +559,8 @@ fn w11_end_of_a_queue_pair() {
         lid: 0x7271,
         reads_max: 16,
         link_layer: 1,
+        ece_vendor: n32(0x80),
+        ece_options: n32(0x90),
     };
     let expected: [u8; 64] = laid_out(&[
         (0, &run::<16>(0x10)),
@@ -567,9 +573,121 @@ fn w11_end_of_a_queue_pair() {
         (40, &[0x71, 0x72]),
         (42, &[16, 0]),
         (44, &[1, 0]),
+        (48, &run::<4>(0x80)),
+        (52, &run::<4>(0x90)),
     ]);
     assert_eq!(hello.encode(), expected);
     assert_eq!(QueuePairHello::decode(&expected), Ok(hello));
+}
+
+fn connection_blob() -> ConnectionBlob {
+    ConnectionBlob {
+        mailbox_key: n64(0x10),
+        mailbox_address: n64(0x20),
+        eager_bytes_max: n32(0x30),
+        credits: n32(0x40),
+        groups_max: n32(0x50),
+        flags: BLOB_PULL | BLOB_IMMEDIATE,
+        rail_bytes: 128,
+        rail: run(0x60),
+    }
+}
+
+#[test]
+fn w12_blob_of_a_connection_of_the_core() {
+    let mut expected: [u8; BLOB_BYTES] = laid_out(&[
+        (0, b"tie-blob"),
+        (8, &[1, 0, 1, 0]),
+        (12, &[128, 0, 0, 0]),
+        (16, &run::<8>(0x10)),
+        (24, &run::<8>(0x20)),
+        (32, &run::<4>(0x30)),
+        (36, &run::<4>(0x40)),
+        (40, &run::<4>(0x50)),
+        (44, &[3, 0, 0, 0]),
+        (64, &run::<128>(0x60)),
+    ]);
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    for byte in &expected {
+        sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    expected[56..64].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(connection_blob().encode(), expected);
+    assert_eq!(ConnectionBlob::decode(&expected), Ok(connection_blob()));
+    assert_eq!(ConnectionBlob::decode(&[0; BLOB_BYTES]), Err(DecodeError::Magic));
+}
+
+#[test]
+fn w8_ports_and_pairs() {
+    let port =
+        PortHello { gid: n128(0x10), prefix_bits: 0x20, kind: 0x21, speed_mbit_s: n32(0x30) };
+    let expected: [u8; 24] =
+        laid_out(&[(0, &run::<16>(0x10)), (16, &[0x20]), (17, &[0x21]), (20, &run::<4>(0x30))]);
+    assert_eq!(port.encode(), expected);
+    let mut list = PortList { count: 1, ..PortList::EMPTY };
+    list.all[0] = port;
+    let bytes = frame(Frame::Ports(list));
+    assert_eq!(bytes[8..16], [14, 0, 32, 0, 0, 0, 0, 0]);
+    assert_eq!((&bytes[16..24], &bytes[24..]), (&[1, 0, 0, 0, 0, 0, 0, 0][..], &expected[..]));
+
+    let pair = PairHello {
+        connection: n64(0x10),
+        mailbox_key: n64(0x20),
+        lane_generation: n32(0x30),
+        lane: 0x40,
+        word: 0x41,
+        kind: 0,
+    };
+    let expected: [u8; 32] = laid_out(&[
+        (0, &run::<8>(0x10)),
+        (8, &run::<8>(0x20)),
+        (16, &run::<4>(0x30)),
+        (20, &[0x40, 0x41]),
+    ]);
+    assert_eq!(pair.encode(), expected);
+    let end = QueuePairHello { number: 7, ..QueuePairHello::ZERO };
+    let bytes = frame(Frame::Pair(pair, end.into()));
+    assert_eq!((&bytes[16..48], &bytes[48..]), (&expected[..], &end.encode()[..]));
+    let end = shared_end();
+    let bytes = frame(Frame::Pair(pair, end.into()));
+    assert_eq!((bytes[16 + 22], &bytes[48..]), (1, &end.encode()[..]), "of another kind");
+}
+
+fn shared_end() -> SharedEndHello {
+    let mut name = [0; NAME_BYTES_MAX];
+    name[..4].copy_from_slice(b"here");
+    SharedEndHello {
+        name,
+        name_bytes: 4,
+        format: n32(0x10),
+        number: 0xfedc,
+        token: n32(0x20),
+        payload_bytes_max: n32(0x30),
+        told: ToldRegion {
+            key: n64(0x40),
+            library_key: n64(0x50),
+            start: n64(0x60),
+            length: n64(0x70),
+        },
+    }
+}
+
+#[test]
+fn w13_end_on_a_shared_endpoint() {
+    let expected: [u8; 244] = laid_out(&[
+        (0, &[4, 0, 0, 0]),
+        (4, &run::<4>(0x10)),
+        (8, &[0xdc, 0xfe, 0, 0]),
+        (12, &run::<4>(0x20)),
+        (16, &run::<4>(0x30)),
+        (20, b"here"),
+        (212, &run::<8>(0x40)),
+        (220, &run::<8>(0x50)),
+        (228, &run::<8>(0x60)),
+        (236, &run::<8>(0x70)),
+    ]);
+    assert_eq!(shared_end().encode(), expected);
+    assert_eq!(SharedEndHello::decode(&expected), Ok(shared_end()));
 }
 
 #[test]

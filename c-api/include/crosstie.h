@@ -222,6 +222,12 @@
 // Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
 #define XTIE_RAIL_SHARED_MEMORY_AND_TCP 4
 
+// Rail of a connection: RDMA ports; of a connection it says that TCP is rail 0, their reserve.
+#define XTIE_RAIL_VERBS 5
+
+// Rail of a connection: NICs that libfabric reaches; of a connection likewise.
+#define XTIE_RAIL_LIBFABRIC 6
+
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
 
@@ -547,7 +553,8 @@ typedef struct xtie_rail_stats {
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
-    // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
+    // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
+    // XTIE_RAIL_LIBFABRIC or XTIE_RAIL_LOOPBACK.
     uint32_t rail;
     // Bytes of long messages that this side has sent on it. What is received is not counted: a
     // side that only receives has 0 here, and its peer has the number.

@@ -205,6 +205,10 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         send_ring_bytes: or(config.send_ring_bytes, default.send_ring_bytes),
         write_ring_bytes: or(config.write_ring_bytes, default.write_ring_bytes),
         push: default.push,
+        shm_threads: default.shm_threads,
+        verbs_names: default.verbs_names,
+        ports: default.ports,
+        nics: default.nics,
         heap_bytes: match config.flags & XTIE_ENDPOINT_NO_HEAP {
             0 => or(Bytes(config.heap_bytes), default.heap_bytes),
             _ => Bytes::ZERO,

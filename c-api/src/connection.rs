@@ -186,6 +186,10 @@ pub const XTIE_RAIL_LOOPBACK: u32 = 2;
 pub const XTIE_RAIL_TCP: u32 = 3;
 /// Rail of a connection: shared memory as rail 0, TCP as all others (CROSSTIE_RAILS=shm+tcp).
 pub const XTIE_RAIL_SHARED_MEMORY_AND_TCP: u32 = 4;
+/// Rail of a connection: RDMA ports; of a connection it says that TCP is rail 0, their reserve.
+pub const XTIE_RAIL_VERBS: u32 = 5;
+/// Rail of a connection: NICs that libfabric reaches; of a connection likewise.
+pub const XTIE_RAIL_LIBFABRIC: u32 = 6;
 
 /// What a connection runs over. It stays the same until the connection is closed.
 ///
@@ -207,6 +211,8 @@ pub unsafe extern "C" fn xtie_connection_rail(
             Some(ConnectionRail::Shm) => XTIE_RAIL_SHARED_MEMORY,
             Some(ConnectionRail::Loopback) => XTIE_RAIL_LOOPBACK,
             Some(ConnectionRail::Tcp) => XTIE_RAIL_TCP,
+            Some(ConnectionRail::Verbs) => XTIE_RAIL_VERBS,
+            Some(ConnectionRail::Libfabric) => XTIE_RAIL_LIBFABRIC,
             Some(ConnectionRail::Together) => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             None => return entered.fail(&XTIE_ERR_CONNECTION),
         };

@@ -1,7 +1,8 @@
 //! What an endpoint has done, as counts.
 
 use crate::connection::{
-    XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP,
+    XTIE_RAIL_LIBFABRIC, XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY,
+    XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
 };
 use crate::guard;
 use crate::handle::{untag, xtie_connection, xtie_endpoint};
@@ -125,7 +126,8 @@ pub struct xtie_rail_stats {
     pub code: i32,
     /// 1: it carries this side's control messages and short messages.
     pub control: u32,
-    /// What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP or XTIE_RAIL_LOOPBACK.
+    /// What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
+    /// XTIE_RAIL_LIBFABRIC or XTIE_RAIL_LOOPBACK.
     pub rail: u32,
     /// Bytes of long messages that this side has sent on it. What is received is not counted: a
     /// side that only receives has 0 here, and its peer has the number.
@@ -193,6 +195,8 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
                 ConnectionRail::Shm => XTIE_RAIL_SHARED_MEMORY,
                 ConnectionRail::Tcp => XTIE_RAIL_TCP,
                 ConnectionRail::Loopback => XTIE_RAIL_LOOPBACK,
+                ConnectionRail::Verbs => XTIE_RAIL_VERBS,
+                ConnectionRail::Libfabric => XTIE_RAIL_LIBFABRIC,
                 ConnectionRail::Together => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             },
             bytes: view.stats.bytes,

@@ -11,7 +11,11 @@ use std::process::Command;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn header() -> String {
-    std::fs::read_to_string(Path::new(ROOT).join("include/crosstie.h")).unwrap()
+    header_of("crosstie.h")
+}
+
+fn header_of(name: &str) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join("include").join(name)).unwrap()
 }
 
 /// Compares with a file of the snapshot, or writes it.
@@ -50,15 +54,23 @@ fn declared(header: &str) -> BTreeSet<String> {
 /// Structures of the header with their fields.
 fn structures(header: &str) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
-    let mut inside = false;
-    for line in header.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix("typedef struct ").and_then(|l| l.strip_suffix(" {"))
+    let (mut inside, mut open) = (false, 0);
+    for line in header.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+        // a function may go over several lines
+        let continued = open > 0;
+        open += line.matches('(').count() as i32 - line.matches(')').count() as i32;
+        let function = line.split_once("(*").and_then(|(_, rest)| rest.split_once(')'));
+        if let Some((name, _)) = function.filter(|_| inside && !continued) {
+            found.last_mut().unwrap().1.push(name.to_string());
+        } else if continued {
+        } else if let Some(name) =
+            line.strip_prefix("typedef struct ").and_then(|l| l.strip_suffix(" {"))
         {
             found.push((name.to_string(), Vec::new()));
             inside = true;
         } else if line.starts_with('}') {
             inside = false;
-        } else if inside && line.ends_with(';') && !line.starts_with("//") {
+        } else if inside && line.ends_with(';') {
             let field = line.trim_end_matches(';').rsplit([' ', '*']).next().unwrap();
             let field = field.split('[').next().unwrap();
             found.last_mut().unwrap().1.push(field.to_string());
@@ -83,11 +95,11 @@ fn constants(header: &str) -> Vec<String> {
     names
 }
 
-/// What a C program says about all structures and constants.
-fn layout() -> String {
-    let header = header();
-    let mut program = String::from(
-        "#include <crosstie.h>\n#include <stdio.h>\n#include <stddef.h>\nint main(void)\n{\n",
+/// What a C program says about all structures and constants of a header.
+fn layout(name: &str) -> String {
+    let header = header_of(name);
+    let mut program = format!(
+        "#include <{name}>\n#include <stdio.h>\n#include <stddef.h>\nint main(void)\n{{\n",
     );
     for (name, fields) in structures(&header) {
         let size = format!("sizeof({name}), _Alignof({name})");
@@ -105,7 +117,9 @@ fn layout() -> String {
 }
 
 fn ran(program: &str) -> String {
-    let folder = std::env::temp_dir().join(format!("crosstie-abi-{}", std::process::id()));
+    let thread = std::thread::current().id();
+    let folder =
+        std::env::temp_dir().join(format!("crosstie-abi-{}-{thread:?}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (source, binary) = (folder.join("abi.c"), folder.join("abi"));
     std::fs::write(&source, program).unwrap();
@@ -148,7 +162,62 @@ fn header_library_and_snapshot_have_the_same_functions() {
 
 #[test]
 fn layout_and_constants_are_those_of_the_snapshot() {
-    compare("layout.txt", &layout());
+    compare("layout.txt", &layout("crosstie.h"));
+}
+
+#[test]
+fn layout_of_a_providers_table_is_that_of_the_snapshot() {
+    compare("provider-layout.txt", &layout("crosstie_provider.h"));
+}
+
+#[test]
+fn functions_of_the_core_archive_are_those_of_the_snapshot() {
+    let declared = declared(&header_of("crosstie_provider.h"));
+    let text = declared.iter().fold(String::new(), |text, name| text + name + "\n");
+    compare("provider-symbols.txt", &text);
+}
+
+/// Enumerators of a header's result codes, without their prefix.
+fn codes(name: &str, prefix: &str) -> Vec<(String, i32)> {
+    let header = header_of(name);
+    let lines = header.lines().filter_map(|line| line.trim().strip_suffix(','));
+    lines
+        .filter_map(|line| line.strip_prefix(prefix)?.split_once(" = "))
+        .map(|(name, number)| (name.to_string(), number.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_code_of_both_headers_is_one_number() {
+    let library = codes("crosstie.h", "XTIE_");
+    let core = codes("crosstie_provider.h", "XTIE_CORE_");
+    assert!(core.len() > 40 && library.len() > 40);
+    for (name, number) in &core {
+        let same_name = library.iter().find(|(other, _)| other == name);
+        let same_number = library.iter().find(|(_, other)| other == number);
+        match *number {
+            ..=-100 => assert_eq!((same_name, same_number), (None, None), "{name}"),
+            _ => assert_eq!(same_name, Some(&(name.clone(), *number)), "{name}"),
+        }
+    }
+}
+
+/// The codes of the core archive and their sentences, as they are compiled into it.
+#[allow(dead_code, missing_docs)]
+#[path = "../core/src/result.rs"]
+mod core_result;
+
+#[test]
+fn every_code_of_the_core_archive_has_a_sentence_of_its_own() {
+    let codes = codes("crosstie_provider.h", "XTIE_CORE_");
+    assert_eq!(codes.len(), core_result::RESULTS.len());
+    let mut sentences = BTreeSet::new();
+    for (name, number) in codes {
+        let known = core_result::RESULTS.iter().find(|(code, _)| *code as i32 == number);
+        let (code, sentence) = known.unwrap_or_else(|| panic!("{name} has no sentence"));
+        assert_eq!(format!("{code:?}"), format!("XTIE_CORE_{name}"));
+        assert!(sentences.insert(sentence.to_str().unwrap()), "{name}: {sentence:?} twice");
+    }
 }
 
 #[test]

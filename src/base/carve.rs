@@ -31,6 +31,9 @@ zeroable!(
     crate::base::sync::AtomicU8,
     crate::base::sync::AtomicU32,
     crate::base::sync::AtomicU64,
+    crate::base::ranges::CountedSlot,
+    crate::base::ranges::IndexEntry,
+    crate::base::ranges::IndexHead,
     crate::base::regions::RegionSlot,
     crate::base::ring::Indices,
 );

@@ -3,9 +3,11 @@
 
 pub mod bitset;
 pub mod carve;
+pub mod hash;
 pub mod ids;
 pub mod pool;
 pub mod private;
+pub mod ranges;
 pub mod regions;
 pub mod ring;
 pub mod seq;

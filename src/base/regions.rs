@@ -225,6 +225,11 @@ impl<'m> RegionTable<'m> {
         self.slots[index as usize].tag.load(Ordering::Relaxed)
     }
 
+    /// How often a region is pinned by the data thread.
+    pub fn pins(&self, index: u32) -> u32 {
+        self.slots[index as usize].pins.load(Ordering::Acquire)
+    }
+
     /// [`RegionSlot::pin`] by number.
     #[inline]
     pub fn pin(&self, index: u32, change: i32) {

@@ -5,6 +5,12 @@ pub use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Orderi
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+/// Between two looks at what another thread is about to change.
+#[cfg(not(loom))]
+pub use core::hint::spin_loop;
+#[cfg(loom)]
+pub use loom::hint::spin_loop;
+
 #[cfg(not(loom))]
 pub use core::cell::UnsafeCell;
 

@@ -7,6 +7,7 @@ extern crate std;
 use super::os;
 use super::peer::TextBuffer;
 use super::socket::{Name, Socket};
+use crate::base::hash::fnv1a;
 use core::fmt::Write;
 use std::fs;
 use std::io;
@@ -177,8 +178,5 @@ pub fn is_out_of_descriptors(error: &io::Error) -> bool {
 /// This host's number: the same in every container of one running kernel.
 pub fn node_id() -> io::Result<u64> {
     let boot = fs::read("/proc/sys/kernel/random/boot_id")?;
-    // FNV-1a
-    Ok(boot.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    }))
+    Ok(fnv1a(&boot))
 }

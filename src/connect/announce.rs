@@ -11,6 +11,7 @@ use super::stream::StreamSocket;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
 use crate::wire::hello::{CONNECT_PUSH, FEATURE_KERNEL_COPY, FEATURE_MEMBARRIER};
+use core::num::{NonZeroI32, NonZeroUsize};
 use std::os::fd::{AsFd, AsRawFd};
 
 impl<M: LinkMemory> Control<M> {
@@ -116,9 +117,11 @@ impl<M: LinkMemory> Control<M> {
             rings_address: arena + connection.rings_offset as usize,
             send_ring_bytes,
             write_ring_bytes,
-            kernel_copy_pid: link.copies.then_some(link.pid),
+            kernel_copy_pid: NonZeroI32::new(link.pid).filter(|_| link.copies),
             peer_copies: link.features & FEATURE_KERNEL_COPY != 0,
-            heap: link.heap.as_ref().map(|(heap, bytes)| (self.memory.address(heap), *bytes)),
+            heap: link.heap.as_ref().and_then(|(heap, bytes)| {
+                NonZeroUsize::new(self.memory.address(heap)).map(|at| (at, *bytes))
+            }),
             doorbell_fd: link.doorbell.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             membarrier: self.config.membarrier && link.features & FEATURE_MEMBARRIER != 0,
         }

@@ -13,6 +13,7 @@ use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
+use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
 use super::together::rails_sound;
 use crate::base::pool::Pool;
@@ -22,6 +23,7 @@ use crate::base::sync::AtomicU32;
 use crate::base::units::Span;
 use crate::wire::handle::{HANDLE_BYTES, ListenHandle};
 use crate::wire::hello::AddressList;
+use crate::wire::pair::{PORTS_MAX, PortList};
 use crate::wire::status::StatusHello;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
@@ -54,6 +56,10 @@ pub struct BandConfig {
     /// Lanes that we ask for when we connect: so many, as far as both limits allow. 0: as many as
     /// there are pairs of addresses in common subnets, at least 1.
     pub lanes_wish: u32,
+    /// Our ports, which peers are told that have such, too (`RAIL_PORTS`).
+    pub ports: PortList,
+    /// Which of them make lanes with those of a peer.
+    pub pair_ports: PairPorts,
     /// Our addresses, best first, which peers are told. Their ports do not count.
     pub addresses: AddressList,
     /// Over TCP other hosts would be reached, but for want of an interface.
@@ -122,7 +128,8 @@ impl<M: LinkMemory> Band<M> {
     ///
     /// *Cost*: allocates all tables: about 500 bytes per connection, 900 per link, one bit per pair
     /// of both; and address space that takes memory when it is used: 640 bytes per connection, and
-    /// 3.5 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection.
+    /// 3.7 KiB per link over TCP. With more than one lane about 200 bytes for each of a connection,
+    /// and as much again where we have RDMA ports.
     /// Sweeps sockets of dead endpoints out of `shm_dir`.
     pub fn open(
         mut config: BandConfig,
@@ -131,6 +138,7 @@ impl<M: LinkMemory> Band<M> {
     ) -> Result<Band<M>, OpenError> {
         let system = |error| OpenError::of(&error);
         config.rails = rails_sound(config.rails, config.lanes_max);
+        config.rails = pairs::rails_sound(config.rails, config.lanes_max, config.ports.count);
         address::sweep(&config.shm_dir);
         let poller = Arc::new(Poller::new().map_err(system)?);
         let kick = Kick::new().map_err(system)?;
@@ -207,6 +215,42 @@ impl<M: LinkMemory> Band<M> {
     /// *Errors*: [`CloseError::Stale`] also when the connection has no such lane, or one alone.
     pub fn lane_wanted(&self, connection: Handle, lane: u32) -> Result<(), CloseError> {
         self.with(CloseError::Forked, |control| control.lane_wanted(connection, lane))
+    }
+
+    /// Our ports of the lanes of a connection that are queue pairs, from lane 1 on, and how many
+    /// such lanes it has.
+    pub fn pair_ports(&self, connection: Handle) -> ([u8; PORTS_MAX], usize) {
+        let none = ([0; PORTS_MAX], 0);
+        self.with((), |control| Ok(control.pair_ports(connection))).unwrap_or(none)
+    }
+
+    /// Tells the peer of a queue pair that is prepared for a lane: the first, or the next when the
+    /// data thread has let go of the last one. [`BandEvent::Pair`] brings the peer's end; until
+    /// then a second one is refused.
+    ///
+    /// Where we connect, the peer is asked with the delays of [`Band::lane_wanted`].
+    ///
+    /// *Errors*: [`CloseError::Stale`] also when the connection has no such lane.
+    pub fn pair_offer(
+        &self,
+        connection: Handle,
+        lane: u32,
+        end: &PairEnd,
+    ) -> Result<(), CloseError> {
+        self.with(CloseError::Forked, |control| control.pair_offer(connection, lane, end))
+    }
+
+    /// The end that [`BandEvent::Pair`] brought; `None`: the peer has let go of it meanwhile.
+    pub fn pair_end(&self, connection: Handle, lane: u32, generation: u32) -> Option<PairEnd> {
+        self.with((), |control| Ok(control.pair_end(connection, lane, generation))).ok().flatten()
+    }
+
+    /// The end that [`BandEvent::Pair`] brought is connected: where we listen, the peer is told.
+    pub fn pair_answer(&self, connection: Handle, lane: u32, lane_generation: u32) {
+        let _ = self.with((), |control| {
+            control.pair_answer(connection, lane, lane_generation);
+            Ok(())
+        });
     }
 
     /// Writes who a connection's peer is, cut to fit, and says how many bytes that took; 0: the

@@ -56,6 +56,10 @@ pub(super) struct Connection {
     pub stream_count: u8,
     /// Lanes; before both sides agree, as many as we plan.
     pub lanes: u8,
+    /// Those from lane 1 on that are queue pairs; 0: all further lanes are streams.
+    pub pairs: u8,
+    /// A bit for each of them of which something is still to be sent.
+    pub owes_pairs: u8,
     /// A bit for each stream of lane 0 on which its first hello is still to be sent.
     pub streams_unsent: u8,
     /// How long the bytes of lane 0's streams have been without an answer.
@@ -106,6 +110,8 @@ impl Connection {
         deadline: Instant(0),
         stream_count: 0,
         lanes: 1,
+        pairs: 0,
+        owes_pairs: 0,
         streams_unsent: 0,
         stalls: [Stall::NONE; STREAMS_MAX],
         stalled: false,

@@ -18,6 +18,7 @@ use super::listener::Listener;
 use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
+use super::pairs::Pair;
 use super::peer::{NAME_BYTES, Peer};
 use super::stalls::Rounds;
 use super::status::Statuses;
@@ -29,7 +30,7 @@ use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use crate::wire::RAILS_MAX;
-use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
+use crate::wire::hello::{RAIL_PORTS, RAIL_SHM, RAIL_TCP};
 use core::net::SocketAddr;
 use std::boxed::Box;
 use std::fs::File;
@@ -143,8 +144,10 @@ pub enum Note {
         peer: Peer,
         /// Over which rail.
         rail: Rail,
-        /// How many lanes; those behind the first are over TCP.
+        /// How many lanes; those behind the first are over TCP, or queue pairs.
         lanes: u8,
+        /// How many of them are queue pairs.
+        pairs: u8,
         /// Which side we are.
         side: Side,
     },
@@ -214,6 +217,8 @@ pub(super) struct Control<M: LinkMemory> {
     pub streams: Vec<[Option<StreamSocket>; STREAMS_MAX]>,
     /// Where a connection may have several lanes, as many entries for each connection; else none.
     pub lanes: Vec<Lane>,
+    /// As many entries as of lanes, where there may be lanes of queue pairs; else none.
+    pub pairs: Vec<Pair>,
     /// Lanes that something is due for.
     pub lanes_due: Marks,
     /// Connections over TCP by the peer's number, where the peer connected.
@@ -278,7 +283,6 @@ impl<M: LinkMemory> Control<M> {
         let rings_bytes = rings.ok_or(OpenError::Tables)?.next_multiple_of(os::page_bytes());
         let connections = tables.generations.len();
         let links = config.links_max as usize;
-        let rails = config.rails & (RAIL_SHM | RAIL_TCP);
         if connections == 0 || !is_sound(&config) {
             return Err(OpenError::Tables);
         }
@@ -303,10 +307,11 @@ impl<M: LinkMemory> Control<M> {
             chains: Chains::new(links),
             half_open: Marks::new(links),
             lost: Marks::new(links),
-            buffers: std::vec![0; if rails & RAIL_TCP != 0 { links * BUFFER_BYTES } else { 0 }],
+            buffers: std::vec![0; buffer_bytes(&config)],
             connections: std::vec![Connection::FREE; connections],
             streams: core::iter::repeat_with(Default::default).take(connections).collect(),
             lanes: core::iter::repeat_with(Lane::free).take(lanes).collect(),
+            pairs: std::vec![Pair::NONE; if config.rails & RAIL_PORTS != 0 { lanes } else { 0 }],
             lanes_due: Marks::new(lanes),
             met: Chains::new(connections),
             attempts: Marks::new(connections),
@@ -556,6 +561,11 @@ impl<M: LinkMemory> Control<M> {
     pub fn deadline(&self) -> Instant {
         self.now().after(self.config.handshake_deadline)
     }
+}
+
+/// Bytes of the table of buffers.
+fn buffer_bytes(config: &BandConfig) -> usize {
+    if config.rails & RAIL_TCP != 0 { config.links_max as usize * BUFFER_BYTES } else { 0 }
 }
 
 /// Entries of the table of lanes.

@@ -15,7 +15,9 @@ use super::tried::Tried;
 use crate::base::slab::Handle;
 use crate::fabric::completion::DownCause;
 use crate::wire::WIRE_MAJOR;
-use crate::wire::hello::{ConnectHello, FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello};
+use crate::wire::hello::{
+    CONNECT_PAIRS, ConnectHello, FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello,
+};
 use std::io;
 
 impl<M: LinkMemory> Control<M> {
@@ -32,6 +34,8 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Pong(pong), _) => self.ponged(link, pong),
             (Frame::StatusAsk(ask), _) => self.status_asked(link, ask),
             (Frame::Status(said), _) => self.status_said(link, said),
+            (Frame::Ports(list), _) => self.ports(link, list),
+            (Frame::Pair(pair, end), _) => self.paired(link, pair, end),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
             | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
             | (Frame::StreamHello(..), _) => self.nonsense(link),
@@ -163,6 +167,7 @@ impl<M: LinkMemory> Control<M> {
         connection.peer = *hello;
         connection.lanes = connection.lanes.min(hello.data_rails.clamp(1, 255) as u8);
         self.together_accepted(index);
+        self.pairs_accepted(index);
         let connection = &mut self.connections[index as usize];
         if connection.abandoned {
             connection.owes_closed = true;
@@ -216,7 +221,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The connection that a peer's number means, if it is one of this link.
-    fn find(&self, link: u32, number: u64, phase: Phase) -> Option<u32> {
+    pub fn find(&self, link: u32, number: u64, phase: Phase) -> Option<u32> {
         let handle = Handle::unpack(number);
         let connection = self.connections.get(handle.index as usize)?;
         let meant = connection.phase == phase
@@ -277,6 +282,7 @@ impl<M: LinkMemory> Control<M> {
             Phase::Open => {
                 connection.owes_hello = false;
                 connection.owes_closed = false;
+                connection.owes_pairs = 0;
                 let known = connection.peer_closed || connection.stalled;
                 connection.peer_closed = true;
                 if !connection.closed_here && !known {
@@ -293,15 +299,15 @@ impl<M: LinkMemory> Control<M> {
     fn note_connected(&self, index: u32) {
         let connection = &self.connections[index as usize];
         let (link, side) = (&self.links[connection.link as usize], connection.side);
-        let (rail, lanes) = (link.rail, connection.lanes);
+        let (rail, lanes, pairs) = (link.rail, connection.lanes, connection.pairs);
         let mut peer = link.named();
-        if side == Side::Connector && lanes > 1 && !self.lanes.is_empty() {
+        if side == Side::Connector && lanes > 1 && pairs == 0 && !self.lanes.is_empty() {
             let first = self.lane_place(index, 0) as usize;
             let of = &self.lanes[first..first + usize::from(lanes)];
             let from = usize::from(rail == Rail::Shm);
             peer.tried = Tried::of(of[from..].iter().filter_map(|l| l.path.to.or(link.remote)));
         }
-        (self.config.note)(Note::Connected { peer, rail, lanes, side });
+        (self.config.note)(Note::Connected { peer, rail, lanes, pairs, side });
     }
 
     /// Closes our side of an open connection.
@@ -319,6 +325,7 @@ impl<M: LinkMemory> Control<M> {
         let alive = self.links[connection.link as usize].stands();
         let connection = &mut self.connections[index as usize];
         connection.closed_here = true;
+        connection.owes_pairs = 0;
         connection.owes_closed = alive;
         self.flush(index);
     }
@@ -344,7 +351,9 @@ impl<M: LinkMemory> Control<M> {
             match self.send(link, &frame) {
                 Sent::Whole => {
                     let connection = &mut self.connections[index as usize];
-                    if connection.owes_hello {
+                    if let Frame::Pair(pair, _) = &frame {
+                        connection.owes_pairs &= !(1 << pair.lane);
+                    } else if connection.owes_hello {
                         connection.owes_hello = false;
                     } else {
                         connection.owes_closed = false;
@@ -366,6 +375,9 @@ impl<M: LinkMemory> Control<M> {
                 Side::Connector => Frame::Connect(hello),
                 Side::Listener => Frame::Accepted(hello),
             });
+        }
+        if connection.owes_pairs != 0 && !connection.owes_closed {
+            return self.pair_frame(index);
         }
         let reason =
             if connection.abandoned { RefuseReason::Abandoned } else { RefuseReason::Closed };
@@ -390,7 +402,9 @@ impl<M: LinkMemory> Control<M> {
             0 => hello,
             streams => {
                 let (streams, lanes) = (u32::from(streams), u32::from(connection.lanes));
-                ConnectHello { streams, data_rails: lanes, control_rails: lanes, ..hello }
+                let pairs = if connection.pairs == 0 { 0 } else { CONNECT_PAIRS };
+                let features = hello.features | pairs;
+                ConnectHello { streams, data_rails: lanes, control_rails: lanes, features, ..hello }
             }
         }
     }
@@ -405,7 +419,7 @@ impl<M: LinkMemory> Control<M> {
         while at != NONE && !self.links[link as usize].blocked {
             let entry = &self.connections[at as usize];
             let next = entry.link_next;
-            if entry.owes_hello || entry.owes_closed {
+            if entry.owes_hello || entry.owes_closed || entry.owes_pairs != 0 {
                 self.flush(at);
             }
             at = next;

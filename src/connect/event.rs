@@ -4,6 +4,7 @@
 use crate::base::units::Span;
 use crate::fabric::completion::DownCause;
 use crate::wire::hello::ConnectHello;
+use core::num::{NonZeroI32, NonZeroUsize};
 
 /// News for the data thread. Whoever takes one checks its generation first: the connection may have
 /// been closed since, and its mappings with it.
@@ -44,6 +45,19 @@ pub enum BandEvent {
         /// How many data streams there are.
         stream_count: u8,
     },
+    /// The peer's end of a lane between ports has come ([`super::Band::pair_end`]), for the end
+    /// that was offered last with [`Band::pair_offer`](super::Band::pair_offer). Always after the
+    /// `Established` of its connection.
+    Pair {
+        /// The connection's slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// Which lane.
+        lane: u8,
+        /// Which time it comes up, more than the last time.
+        lane_generation: u32,
+    },
     /// Packets of a lane vanish, although its peer answers otherwise. Its streams stay open until
     /// [`Band::lane_wanted`](super::Band::lane_wanted).
     LaneGone {
@@ -70,7 +84,7 @@ pub enum Side {
 }
 
 /// Most data streams of one lane.
-pub const STREAMS_MAX: usize = 4;
+pub const STREAMS_MAX: usize = 6;
 
 /// What a connection runs over.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -107,11 +121,11 @@ pub struct LinkParams {
     /// Length of one write ring in bytes, as the connector chose it.
     pub write_ring_bytes: u32,
     /// The peer's process, if the kernel lets us read its memory.
-    pub kernel_copy_pid: Option<i32>,
+    pub kernel_copy_pid: Option<NonZeroI32>,
     /// Whether the peer can read our memory.
     pub peer_copies: bool,
     /// Address and length of the peer's heap, if it has one.
-    pub heap: Option<(usize, u64)>,
+    pub heap: Option<(NonZeroUsize, u64)>,
     /// The peer's doorbell; -1: it never sleeps.
     pub doorbell_fd: i32,
     /// Whether both sides order doorbells with a process-wide barrier.

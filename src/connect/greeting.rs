@@ -137,6 +137,11 @@ impl<M: LinkMemory> Control<M> {
             self.look_by(self.now().after(DEAF));
             return;
         }
+        self.descriptors_short();
+    }
+
+    /// A peer was refused because this process may open no descriptor more: said once.
+    pub(super) fn descriptors_short(&mut self) {
         self.counters.descriptors_short += 1;
         if self.counters.descriptors_short == 1 {
             (self.config.note)(Note::Descriptors(os::descriptor_limit()));

@@ -111,17 +111,21 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Sends a hello on a stream, and behind those that answer one all our addresses. What does
-    /// not fit is kept.
+    /// Sends a hello on a stream, and behind those that answer one our ports, if the peer wants
+    /// them, and all our addresses. What does not fit is kept.
     fn send_stream(&mut self, index: u32, frame: &Frame) -> io::Result<()> {
         let mut bytes = [0; UNSENT_BYTES_MAX];
         let mut part = [0; FRAME_BYTES_WRITTEN];
         let mut length = frame.encode(&mut part);
         bytes[..length].copy_from_slice(&part[..length]);
+        let ports = self.links[index as usize].has_ports.then_some(Frame::Ports(self.config.ports));
+        let addresses = Frame::Addresses(self.own_addresses());
         if !matches!(frame, Frame::LinkHello(_)) {
-            let more = Frame::Addresses(self.own_addresses()).encode(&mut part);
-            bytes[length..length + more].copy_from_slice(&part[..more]);
-            length += more;
+            for more in ports.into_iter().chain([addresses]) {
+                let more = more.encode(&mut part);
+                bytes[length..length + more].copy_from_slice(&part[..more]);
+                length += more;
+            }
         }
         self.send_bytes(index, &bytes[..length])
     }
@@ -250,9 +254,13 @@ impl<M: LinkMemory> Control<M> {
             if let Some(socket) = &self.links[index as usize].socket {
                 socket.refuse(0, reason);
             }
-            if reason == RefuseReason::NoListener {
-                let from = self.links[index as usize].socket.as_ref().and_then(Channel::remote);
-                self.stranger(from);
+            match reason {
+                RefuseReason::NoListener => {
+                    let link = &self.links[index as usize];
+                    self.stranger(link.socket.as_ref().and_then(Channel::remote));
+                }
+                RefuseReason::Descriptors => self.descriptors_short(),
+                _ => {}
             }
             self.link_forget(index);
             return;
@@ -305,6 +313,7 @@ impl<M: LinkMemory> Control<M> {
             link.lanes = self.config.lanes_max.min(hello.lanes.max(1));
         }
         self.together_take(index, hello);
+        self.ports_take(index, hello.rails);
         Ok(())
     }
 

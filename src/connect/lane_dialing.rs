@@ -52,6 +52,9 @@ impl Lane {
 impl<M: LinkMemory> Control<M> {
     /// Plans the lanes of a connection over TCP that is about to be asked for.
     pub fn lanes_plan(&mut self, index: u32) {
+        if self.pairs_plan(index) {
+            return; // the first is enough of streams
+        }
         let link = self.connections[index as usize].link;
         let theirs = self.addresses_of(link);
         let link = &self.links[link as usize];
@@ -77,6 +80,9 @@ impl<M: LinkMemory> Control<M> {
     /// Dials a lane's streams, as a generation of its own: what came of the last one may still be
     /// on its way.
     pub fn lane_dial(&mut self, index: u32, lane: u32) {
+        if self.is_pair(index, lane) {
+            return self.pair_ask(index, lane);
+        }
         let connection = &self.connections[index as usize];
         let (count, link) = (connection.stream_count, connection.link);
         let from = self.way_of(link);

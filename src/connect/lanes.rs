@@ -164,11 +164,14 @@ impl<M: LinkMemory> Control<M> {
         if lanes > 1 {
             self.link_be_patient(self.connections[index as usize].link);
         }
+        self.pairs_start(index);
         for lane in 0..lanes {
+            let pair = self.is_pair(index, lane);
             let entry = self.lane(index, lane);
             entry.stood = now;
             (entry.state, entry.generation) = match (lane, side) {
                 (0, _) => (LaneState::Held, 1),
+                (_, _) if pair => (LaneState::Held, 0),
                 (_, Side::Listener) => (LaneState::Wanted, 0),
                 (_, Side::Connector) => (LaneState::Waiting, 0),
             };
@@ -187,6 +190,9 @@ impl<M: LinkMemory> Control<M> {
         }
         let ended = connection.peer_closed;
         let side = connection.side;
+        if self.is_pair(index, lane) {
+            return Err(CloseError::Stale);
+        }
         if lane == 0 && self.links[connection.link as usize].rail == Rail::Shm {
             // rings are used once
             return Err(CloseError::Stale);
@@ -222,7 +228,8 @@ impl<M: LinkMemory> Control<M> {
             && !connection.closed_here
             && !connection.peer_closed
             && u32::from(count) == hello.streams
-            && lane < self.lanes_of(index);
+            && lane < self.lanes_of(index)
+            && !self.is_pair(index, lane);
         if !fits {
             return;
         }
@@ -354,7 +361,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Forgets what the data thread is owed of a lane that it has let go of.
-    fn lane_owes_nothing(&mut self, index: u32, lane: u32) {
+    pub fn lane_owes_nothing(&mut self, index: u32, lane: u32) {
         let entry = self.lane(index, lane);
         entry.owes_up = false;
         entry.owes_gone = None;
@@ -371,6 +378,13 @@ impl<M: LinkMemory> Control<M> {
         for lane in 0..self.lanes_of(index) {
             if connection.owes_lanes & (1 << lane) == 0 {
                 continue;
+            }
+            if self.lane(index, lane).owes_up && self.is_pair(index, lane) {
+                let event = self.pair_event(index, lane);
+                if self.tables.events.push(event).is_err() {
+                    return false;
+                }
+                self.lane(index, lane).owes_up = false;
             }
             if self.lane(index, lane).owes_up {
                 let fd = |socket: &Option<StreamSocket>| {

@@ -15,7 +15,8 @@ use super::peer::Peer;
 use super::route::Route;
 use super::tried::Tried;
 use crate::base::units::Instant;
-use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, RefusedHello};
+use crate::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, RefusedHello};
+use crate::wire::pair::PortList;
 use core::net::SocketAddr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,13 +24,16 @@ use std::os::fd::OwnedFd;
 /// Bytes received on a stream and not yet read as frames: the longest frame, and more, so that many
 /// come with one call.
 pub(super) const RECEIVED_BYTES_MAX: usize = 2048;
-/// Bytes of a frame begun that the socket had no room for: of two frames, as a handshake sends.
+/// Bytes of a frame begun that the socket had no room for: of three, as a handshake sends.
 pub(super) const UNSENT_BYTES_MAX: usize = 1024;
 /// Where a link's buffer has the bytes not yet sent, and where the peer's `Addresses`.
 pub(super) const UNSENT_AT: usize = RECEIVED_BYTES_MAX;
 pub(super) const ADDRESSES_AT: usize = UNSENT_AT + UNSENT_BYTES_MAX;
+/// Where it has the peer's `Ports`, and their bytes.
+pub(super) const PORTS_AT: usize = ADDRESSES_AT + FRAME_BYTES_WRITTEN;
+pub(super) const PORTS_BYTES: usize = FrameHeader::SIZE + PortList::BYTES_MAX;
 /// Bytes per link over TCP; not touched by others.
-pub(super) const BUFFER_BYTES: usize = ADDRESSES_AT + FRAME_BYTES_WRITTEN;
+pub(super) const BUFFER_BYTES: usize = PORTS_AT + PORTS_BYTES;
 
 /// How far a link is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -110,6 +114,10 @@ pub(super) struct Link<Mapping> {
     pub lanes: u32,
     /// On one host: both sides want TCP beside shared memory.
     pub together: bool,
+    /// Both sides have ports of a kind.
+    pub has_ports: bool,
+    /// The peer has said its ports.
+    pub ported: bool,
     /// The peer has said its addresses.
     pub addressed: bool,
     /// The numbers of its `StreamHello`s: ours where we connect, else the peer's.
@@ -173,6 +181,8 @@ impl<Mapping> Link<Mapping> {
             streams: 0,
             lanes: 1,
             together: false,
+            has_ports: false,
+            ported: false,
             addressed: false,
             asks: Asks::NONE,
             hearing: Hearing::NONE,

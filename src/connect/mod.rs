@@ -66,6 +66,7 @@ mod liveness;
 mod memory;
 mod os;
 mod outage;
+mod pairs;
 mod peer;
 mod plan;
 mod proof;
@@ -93,7 +94,8 @@ pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, Op
 pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
-pub use os::{descriptor_limit, random};
+pub use os::{descriptor_limit, process_limit, random};
+pub use pairs::{PairEnd, PairPorts};
 pub use peer::{NAME_BYTES, Peer, TextBuffer};
 pub use report::{ReportEntry, reports};
 pub use requests::handle_error;

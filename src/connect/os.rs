@@ -162,6 +162,15 @@ pub fn descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// How many processes, and threads, this process's user may have.
+pub fn process_limit() -> u64 {
+    // SAFETY: two integers, for which zero is a value.
+    let mut limit: libc::rlimit = unsafe { zeroed() };
+    // SAFETY: valid for writes.
+    unsafe { libc::getrlimit(libc::RLIMIT_NPROC, &mut limit) };
+    limit.rlim_cur
+}
+
 /// A random number that nobody else has.
 pub fn random() -> io::Result<u128> {
     let mut bytes = [0u8; 16];

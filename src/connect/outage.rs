@@ -329,6 +329,7 @@ impl<M: LinkMemory> Control<M> {
         let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
         entry.state == LaneState::Held
             && !entry.stalled
+            && sockets.iter().any(Option::is_some) // queue pairs say nothing
             && sockets.iter().flatten().all(|socket| socket.heard_ms().is_some())
     }
 

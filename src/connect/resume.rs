@@ -295,8 +295,11 @@ impl<M: LinkMemory> Control<M> {
                 connection.peer_closed |= closed;
                 connection.owes_hello =
                     connection.side == Side::Listener && !connection.peer_closed;
+                if !connection.peer_closed {
+                    self.pairs_say_again(at);
+                }
             }
-            at = connection.link_next;
+            at = self.connections[at as usize].link_next;
         }
     }
 }

@@ -338,7 +338,8 @@ impl<M: LinkMemory> Control<M> {
         let here = self.streams[index as usize].iter().flatten().count();
         let link = connection.link;
         let whole = here == usize::from(connection.stream_count) && connection.streams_asked;
-        if !whole || self.links[link as usize].phase != LinkPhase::Ready {
+        if !whole || self.links[link as usize].phase != LinkPhase::Ready || self.awaits_ports(index)
+        {
             return;
         }
         if self.is_given_up(index) {
@@ -353,6 +354,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let lanes = self.links[link as usize].lanes.min(hello.data_rails.max(1));
         self.connections[index as usize].lanes = lanes as u8;
+        self.pairs_admit(index);
         self.opened(index);
     }
 

@@ -53,22 +53,31 @@ pub struct Rails {
     pub shm: bool,
     /// Sockets.
     pub tcp: bool,
-    /// Both in one connection, with peers of this host.
+    /// RDMA ports, where both hosts have some that reach each other; set up over TCP, which is
+    /// their reserve, too.
+    pub verbs: bool,
+    /// NICs that libfabric reaches, likewise.
+    pub libfabric: bool,
+    /// Shared memory and sockets in one connection, with peers of this host.
     pub together: bool,
 }
 
 impl Rails {
-    /// Both, of which each connection takes one.
-    pub const ALL: Rails = Rails { shm: true, tcp: true, together: false };
+    /// All, of which each connection takes one.
+    pub const ALL: Rails =
+        Rails { shm: true, tcp: true, verbs: true, libfabric: true, together: false };
 
     /// None.
-    pub const NONE: Rails = Rails { shm: false, tcp: false, together: false };
+    pub const NONE: Rails =
+        Rails { shm: false, tcp: false, verbs: false, libfabric: false, together: false };
 
     /// Those of both sets.
     pub const fn and(self, other: Rails) -> Rails {
         Rails {
             shm: self.shm && other.shm,
             tcp: self.tcp && other.tcp,
+            verbs: self.verbs && other.verbs,
+            libfabric: self.libfabric && other.libfabric,
             together: self.together && other.together,
         }
     }
@@ -82,13 +91,17 @@ impl Rails {
 impl core::fmt::Display for Rails {
     /// As `CROSSTIE_RAILS` says it.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match (self.shm, self.tcp, self.together) {
-            (true, true, true) => "shm+tcp",
-            (true, true, false) => "shm,tcp",
-            (true, false, _) => "shm",
-            (false, true, _) => "tcp",
-            (false, false, _) => "none",
-        })
+        let names = [
+            (self.shm && self.tcp && self.together, "shm+tcp"),
+            (self.shm && !(self.tcp && self.together), "shm"),
+            (self.tcp && self.verbs, "verbs"),
+            (self.tcp && self.libfabric, "libfabric"),
+            (self.tcp && !(self.shm && self.together), "tcp"),
+            (self.is_empty(), "none"),
+        ];
+        let mut names = names.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);
+        f.write_str(names.next().unwrap_or_default())?;
+        names.try_for_each(|name| write!(f, ",{name}"))
     }
 }
 
@@ -115,7 +128,7 @@ pub struct DeviceProperties {
 pub fn properties(kind: DeviceKind) -> DeviceProperties {
     let (description, remark, speed_mbps) = match kind {
         DeviceKind::Host => {
-            ("processes of this host through shared memory, of others over TCP", "", 80_000)
+            ("processes of this host through shared memory, of others over RDMA or TCP", "", 80_000)
         }
         DeviceKind::Loopback => (
             "this endpoint itself, for tests and measurements",

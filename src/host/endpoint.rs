@@ -6,7 +6,7 @@ use super::device::DeviceKind;
 use super::error::OpenError;
 use super::join;
 use super::lanes::{Fresh, LaneKnown, LanesTold, RailView};
-use super::machine::{Machine, each};
+use super::machine::{HostRail, Machine, each, hosted};
 use super::news;
 use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
@@ -92,6 +92,10 @@ pub enum ConnectionRail {
     Loopback,
     /// Shared memory, as rail 0, and sockets, as all others.
     Together,
+    /// RDMA ports; of a connection, with sockets as rail 0, which is their reserve.
+    Verbs,
+    /// NICs that libfabric reaches; of a connection likewise.
+    Libfabric,
 }
 
 /// Whether a connection is closed.
@@ -126,6 +130,14 @@ impl Endpoint {
         let mut environment = settings::apply(&mut options);
         if let Some(choice) = options.interfaces.exact_choice() {
             environment.socket_ifname = Some(choice);
+        }
+        if let Some(ports) = &options.ports {
+            environment.rails.verbs &= !ports.is_empty();
+            environment.verbs.hca = ports.choice();
+        }
+        if let Some(nics) = &options.nics {
+            environment.rails.libfabric &= !nics.is_empty();
+            nics.choose(&mut environment.libfabric);
         }
         options.check()?;
         let options = options.effective();
@@ -198,7 +210,7 @@ impl Endpoint {
             self.events_take();
         }
         match &mut self.machine {
-            Machine::Host(_) => self.progress_with_peers(),
+            Machine::Host(_) | Machine::Ports(_) => self.progress_with_peers(),
             Machine::Loopback(endpoint) => {
                 let progress = endpoint.progress(Instant(0), POLL_BUDGET);
                 if self.stalls.polled() {
@@ -219,7 +231,7 @@ impl Endpoint {
         if self.lanes_fresh != 0 {
             self.lanes_look();
         }
-        if each!(&self.machine, endpoint => endpoint.has_lane_down()) {
+        if self.machine.has_lane_down() {
             self.lanes_return();
         }
         if now != Instant(0) {
@@ -252,6 +264,12 @@ impl Endpoint {
                 if self.known[index as usize].generation == generation {
                     let fresh = Fresh { generation: lane_generation, streams, stream_count };
                     self.lane_came(index, lane, fresh);
+                }
+            }
+            BandEvent::Pair { index, generation, lane, lane_generation } => {
+                let known = &self.known[index as usize];
+                if known.generation == generation && known.in_use {
+                    self.pair_came(index, lane, lane_generation);
                 }
             }
             BandEvent::LaneGone { index, generation, lane, cause, silent } => {
@@ -296,11 +314,10 @@ impl Endpoint {
             return Err(SubmitError::Connection);
         }
         let index = connection.index;
+        let pairs = self.pairs_of(connection);
         match &mut self.machine {
-            Machine::Host(endpoint) => match known.params.rail {
-                Rail::Shm => join::shm_use(endpoint, index, &known)?,
-                Rail::Tcp => join::tcp_use(endpoint, index, &known)?,
-            },
+            Machine::Host(endpoint) => join::host_use(endpoint, index, &known, 0)?,
+            Machine::Ports(endpoint) => join::host_use(endpoint, index, &known, pairs.1)?,
             Machine::Loopback(endpoint) => {
                 let partner = known.params.peer.connection as u32;
                 let other = &mut self.known[partner as usize];
@@ -321,6 +338,7 @@ impl Endpoint {
         if self.lanes_fresh != 0 {
             self.lanes_look();
         }
+        self.pairs_begin(index, &pairs);
         if let Some(cause) = known.gone {
             self.connection_gone(index, cause);
         }
@@ -337,11 +355,14 @@ impl Endpoint {
         match (&self.machine, known.params.rail) {
             _ if known.generation != connection.generation => None,
             (Machine::Loopback(_), _) => Some(ConnectionRail::Loopback),
-            (Machine::Host(_), Rail::Shm) if known.params.lanes > 1 => {
-                Some(ConnectionRail::Together)
+            (_, Rail::Shm) if known.params.lanes > 1 => Some(ConnectionRail::Together),
+            (_, Rail::Shm) => Some(ConnectionRail::Shm),
+            (_, Rail::Tcp) => {
+                let (places, count) = self.pairs_of(connection);
+                let first = places[..count].first().map(|place| usize::from(*place));
+                let rail = first.and_then(|place| self.port_rail(place));
+                Some(rail.unwrap_or(ConnectionRail::Tcp))
             }
-            (Machine::Host(_), Rail::Shm) => Some(ConnectionRail::Shm),
-            (Machine::Host(_), Rail::Tcp) => Some(ConnectionRail::Tcp),
         }
     }
 
@@ -413,18 +434,18 @@ impl Endpoint {
         known.generation == connection.generation && known.linger_until_ms > LINGERED
     }
 
-    fn is_undelivered(&self, index: u32) -> bool {
-        match &self.machine {
-            Machine::Host(endpoint) => {
-                let known = &self.known[index as usize];
-                let peer = |lane| endpoint.lane_peer(ConnectionIndex(index), lane);
-                let lanes = 0..known.params.lanes.max(1) as u8;
-                known.gone.is_none()
-                    && (endpoint.is_resending(ConnectionIndex(index))
-                        || lanes.into_iter().any(|lane| endpoint.rail().is_undelivered(peer(lane))))
-            }
-            Machine::Loopback(_) => false,
-        }
+    fn is_undelivered(&mut self, index: u32) -> bool {
+        let known = &self.known[index as usize];
+        hosted!(&mut self.machine, endpoint => {
+            let connection = ConnectionIndex(index);
+            let undelivered = |lane| {
+                let peer = endpoint.lane_peer(connection, lane);
+                endpoint.rail_mut().undelivered(peer)
+            };
+            known.gone.is_none()
+                && ((0..known.params.lanes.max(1) as u8).any(undelivered)
+                    || endpoint.is_resending(connection))
+        }, else false)
     }
 
     /// Arms the wait descriptor. `false`: something is there already, make progress instead.
@@ -439,10 +460,9 @@ impl Endpoint {
         if self.stalls.unseen {
             self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }
-        match &mut self.machine {
-            Machine::Host(endpoint) => endpoint.look_around() && endpoint.rail_mut().arm(),
-            Machine::Loopback(_) => false,
-        }
+        hosted!(&mut self.machine, endpoint => {
+            endpoint.look_around() && endpoint.rail_mut().arm_all()
+        }, else false)
     }
 
     /// Counts since open.

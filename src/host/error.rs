@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::options::{RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
-use crate::connect::descriptor_limit;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
+use crate::connect::{descriptor_limit, process_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
 use crate::transport::limits::LimitsError;
@@ -120,6 +120,10 @@ impl fmt::Display for OpenError {
             OpenError::System(libc::ENFILE) => {
                 f.write_str("this host may open no more file descriptors (fs.file-max)")
             }
+            OpenError::Band(crate::connect::OpenError::System(libc::EAGAIN)) => threads(f),
+            OpenError::Band(crate::connect::OpenError::System(code)) => {
+                write!(f, "the side band could not be opened ({})", Errno(*code))
+            }
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
             OpenError::System(code) => write!(f, "the kernel refused ({})", Errno(*code)),
         }
@@ -128,6 +132,19 @@ impl fmt::Display for OpenError {
 
 fn descriptors(limit: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
+}
+
+/// The kernel says no more than to come again (pthread_create(3)).
+fn threads(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("this process cannot start a thread: its user may have ")?;
+    match process_limit() {
+        libc::RLIM_INFINITY => f.write_str("any number, its container or cgroup fewer (pids.max)"),
+        limit => write!(
+            f,
+            "{limit} threads and processes (ulimit -u), its container or cgroup perhaps fewer \
+             (pids.max)"
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -143,5 +160,13 @@ mod tests {
         let system = OpenError::System(libc::EMFILE).to_string();
         assert!(system.contains(&descriptor_limit().to_string()), "{system}");
         assert!(system.contains("ulimit -n"), "{system}");
+    }
+
+    #[test]
+    fn the_limit_of_threads_is_named_and_what_else_the_kernel_refuses_has_its_words() {
+        let of = |code| OpenError::Band(crate::connect::OpenError::System(code)).to_string();
+        let text = of(libc::EAGAIN);
+        assert!(text.contains("cannot start a thread") && text.contains("pids.max"), "{text}");
+        assert!(!of(libc::ENOENT).contains("System("), "{}", of(libc::ENOENT));
     }
 }

@@ -2,30 +2,45 @@
 
 use super::endpoint::Known;
 use super::log::Level;
+use super::machine::HostRail;
 use super::news::say_of;
 use super::options;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::Bytes;
-use crate::connect::LinkParams;
+use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
 use crate::provider::loopback::Loopback;
-use crate::provider::mixed::Mixed;
-use crate::provider::shm::{HeapSpan, PeerSetup, RingSizes};
+use crate::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
 use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
 use crate::wire::hello::CONNECT_PUSH;
 use crate::wire::report::REPORT_BYTES_MAX;
+use core::num::{NonZeroI32, NonZeroUsize};
 
 // what a lane through shared memory brings, and nobody receives, finds room beside its ring
 const _: () = assert!(taken::SLOTS >= (CREDITS + RECEIVES_SPARE) as usize);
 const _: () = assert!(taken::CELL_BYTES >= KEPT_BYTES as usize / 4);
 const _: () = assert!(taken::CELL_BYTES >= REPORT_BYTES_MAX);
 
+/// On a rail of a host. `pairs`: lanes that are queue pairs, and will join.
+pub(super) fn host_use<R: HostRail>(
+    endpoint: &mut transport::Endpoint<'static, R>,
+    index: u32,
+    known: &Known,
+    pairs: usize,
+) -> Result<(), SubmitError> {
+    match known.params.rail {
+        Rail::Shm => shm_use(endpoint, index, known),
+        // with queue pairs sockets are the reserve
+        Rail::Tcp => tcp_use(endpoint, index, known, u8::from(pairs != 0)),
+    }
+}
+
 /// Through shared memory: pulled where that is all there is, else as the first of several lanes.
-pub(super) fn shm_use(
-    endpoint: &mut transport::Endpoint<'static, Mixed<'static>>,
+fn shm_use<R: HostRail>(
+    endpoint: &mut transport::Endpoint<'static, R>,
     index: u32,
     known: &Known,
 ) -> Result<(), SubmitError> {
@@ -37,8 +52,8 @@ pub(super) fn shm_use(
     if !pull && params.peer.groups_max != endpoint.limits().requests_max {
         return Err(broken);
     }
-    let span = |(start, length): (usize, u64)| HeapSpan {
-        start: core::ptr::with_exposed_provenance_mut(start),
+    let span = |(start, length): (NonZeroUsize, u64)| HeapSpan {
+        start: core::ptr::with_exposed_provenance_mut(start.get()),
         length: length as usize,
     };
     let setup = PeerSetup {
@@ -48,7 +63,7 @@ pub(super) fn shm_use(
             write_bytes: params.write_ring_bytes,
         },
         side: params.side as u8,
-        kernel_copy_pid: params.kernel_copy_pid,
+        kernel_copy_pid: params.kernel_copy_pid.map(NonZeroI32::get),
         heap: params.heap.map(span),
         doorbell: (params.doorbell_fd >= 0).then_some(params.doorbell_fd),
         use_fence_for_doorbell: !params.membarrier,
@@ -56,12 +71,21 @@ pub(super) fn shm_use(
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
     // SAFETY: the side band mapped the rings, zeroed, one side each, and keeps them, the heap and
     // the descriptor until `connection_close`, which comes after the machine's.
-    let opened = unsafe { endpoint.rail_mut().peer_open_shm(peer, &setup) };
-    if opened.is_err() {
-        return Err(broken);
+    let opened = unsafe { endpoint.rail_mut().mixed_mut().peer_open_shm(peer, &setup) };
+    opened.map_err(|error| match error {
+        shm::OpenError::Index | shm::OpenError::Sizes => broken,
+    })?;
+    if let Some(errno) = endpoint.rail_mut().mixed_mut().copy_threads_refused() {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "threads that copy through shared memory cannot be started ({errno}): the threads \
+                 that call copy alone; CROSSTIE_SHM_THREADS=0 asks for none"
+            ),
+        );
     }
     if !pull {
-        endpoint.rail_mut().peer_is_lane(peer);
+        endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
     }
     let setup = ConnectionSetup {
         pull,
@@ -80,10 +104,11 @@ pub(super) fn shm_use(
 }
 
 /// Over TCP.
-pub(super) fn tcp_use(
-    endpoint: &mut transport::Endpoint<'static, Mixed<'static>>,
+fn tcp_use<R: HostRail>(
+    endpoint: &mut transport::Endpoint<'static, R>,
     index: u32,
     known: &Known,
+    reserve: u8,
 ) -> Result<(), SubmitError> {
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
@@ -102,14 +127,14 @@ pub(super) fn tcp_use(
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    endpoint.rail_mut().peer_open_tcp(peer, streams).map_err(|error| match error {
+    endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams).map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
         // nothing was taken into use: asked again after some progress
         tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
     if lanes > 1 {
-        endpoint.rail_mut().peer_is_lane(peer);
+        endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
     }
     let setup = ConnectionSetup {
         pull: false,
@@ -118,7 +143,7 @@ pub(super) fn tcp_use(
         credits: params.peer.credits,
         groups_max: params.peer.groups_max,
         lanes,
-        reserve: 0,
+        reserve,
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())

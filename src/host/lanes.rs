@@ -4,7 +4,7 @@
 
 use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
-use super::machine::{Machine, each};
+use super::machine::{HostRail, Machine, each, hosted};
 use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
@@ -13,7 +13,7 @@ use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
-use crate::fabric::{DownCause, Provider};
+use crate::fabric::{CloseError, DownCause, Provider};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
@@ -32,7 +32,7 @@ pub(super) struct Fresh {
 pub struct LaneKnown {
     pub(super) fresh: Option<Fresh>,
     /// Where its first socket led from and to, when it was opened last.
-    ends: Option<[SocketAddr; 2]>,
+    pub(super) ends: Option<[SocketAddr; 2]>,
     /// How long nothing of it was acknowledged when it was given up for that.
     silent: Span,
     told: Told,
@@ -76,7 +76,7 @@ impl Endpoint {
         self.lanes.len() / self.known.len()
     }
 
-    fn lane_place(&self, index: u32, lane: u8) -> usize {
+    pub(super) fn lane_place(&self, index: u32, lane: u8) -> usize {
         index as usize * self.lanes_each() + usize::from(lane)
     }
 
@@ -115,31 +115,42 @@ impl Endpoint {
         if !self.known[index as usize].in_use || usize::from(lane) >= self.lanes_each() {
             return;
         }
+        // what was said of the last queue pair is no matter of the one that is being prepared
+        if self.is_pair(index, lane) && !self.is_lane_in_use(index, lane) {
+            return;
+        }
         let place = self.lane_place(index, lane);
         self.lanes[place].silent = silent;
         let cause = match cause {
             DownCause::Silent => DownCause::Broken(libc::ETIMEDOUT),
             cause => cause,
         };
-        if let Machine::Host(endpoint) = &mut self.machine {
+        hosted!(&mut self.machine, endpoint => {
             let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
             endpoint.rail_mut().peer_fail(peer, cause);
-        }
+        }, else {});
+    }
+
+    fn is_lane_in_use(&self, index: u32, lane: u8) -> bool {
+        let connection = ConnectionIndex(index);
+        let view = each!(&self.machine, endpoint => endpoint.lane_view(connection, lane));
+        view.is_some_and(|view| matches!(view.state, LaneState::Up | LaneState::Joining))
     }
 
     /// The side band says that a connection's peer is gone: what had come is still taken in.
     #[cold]
     pub(super) fn connection_gone(&mut self, index: u32, cause: DownCause) {
-        let Machine::Host(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let lanes = self.known[index as usize].params.lanes.max(1) as u8;
-        if lanes > 1 {
-            endpoint.connection_gone(connection, cause);
-        }
-        for lane in 0..lanes {
-            let peer = endpoint.lane_peer(connection, lane);
-            endpoint.rail_mut().peer_fail(peer, cause);
-        }
+        hosted!(&mut self.machine, endpoint => {
+            if lanes > 1 {
+                endpoint.connection_gone(connection, cause);
+            }
+            for lane in 0..lanes {
+                let peer = endpoint.lane_peer(connection, lane);
+                endpoint.rail_mut().peer_fail(peer, cause);
+            }
+        }, else {});
     }
 
     /// Opens the lanes that have come, of connections in use.
@@ -159,20 +170,26 @@ impl Endpoint {
 
     /// `false`: the rail has no room for it yet.
     fn lane_open(&mut self, index: u32, lane: u8, fresh: &Fresh) -> bool {
-        let each = self.lanes_each();
-        let Machine::Host(endpoint) = &mut self.machine else { return true };
         let connection = ConnectionIndex(index);
-        let peer = endpoint.lane_peer(connection, lane);
         let streams = &fresh.streams[..usize::from(fresh.stream_count).min(STREAMS_MAX)];
-        match endpoint.rail_mut().peer_open_tcp(peer, streams) {
-            Ok(()) => {
-                endpoint.rail_mut().peer_is_lane(peer);
-                let known = &mut self.lanes[index as usize * each + usize::from(lane)];
-                (known.ends, known.silent) = (streams.first().and_then(|fd| ends_of(*fd)), Span(0));
+        let opened = hosted!(&mut self.machine, endpoint => {
+            let peer = endpoint.lane_peer(connection, lane);
+            let mixed = endpoint.rail_mut().mixed_mut();
+            let opened = mixed.peer_open_tcp(peer, streams);
+            if opened.is_ok() {
+                mixed.peer_is_lane(peer);
                 if !endpoint.lane_rejoin(connection, lane, fresh.generation) {
                     // the connection has failed meanwhile
                     let _ = endpoint.rail_mut().peer_detach(peer);
                 }
+            }
+            opened
+        }, else return true);
+        match opened {
+            Ok(()) => {
+                let place = self.lane_place(index, lane);
+                let known = &mut self.lanes[place];
+                (known.ends, known.silent) = (streams.first().and_then(|fd| ends_of(*fd)), Span(0));
                 true
             }
             Err(PeerOpenError::Again) => false,
@@ -188,12 +205,22 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     pub(super) fn lanes_return(&mut self) {
+        self.pairs_look();
         loop {
-            let Machine::Host(endpoint) = &mut self.machine else { return };
-            let Some((connection, lane)) = endpoint.next_lane_down() else { return };
-            let peer = endpoint.lane_peer(connection, lane);
-            if endpoint.rail_mut().peer_detach(peer).is_ok() {
-                self.lane_return(connection.0, lane);
+            let (connection, lane, device) = hosted!(&mut self.machine, endpoint => {
+                let Some((connection, lane)) = endpoint.next_lane_down() else { return };
+                let peer = endpoint.lane_peer(connection, lane);
+                let rail = endpoint.rail_mut();
+                let device = rail.ports().and_then(|ports| ports.device_of(peer));
+                // a queue pair that failed while it was joined is gone already
+                if rail.peer_detach(peer) == Err(CloseError::Busy) {
+                    continue;
+                }
+                (connection, lane, device)
+            }, else return);
+            match device {
+                Some(_) => self.pair_offer(connection.0, lane),
+                None => self.lane_return(connection.0, lane),
             }
         }
     }
@@ -208,10 +235,13 @@ impl Endpoint {
 
     /// What one lane of a connection runs over.
     pub(super) fn lane_rail(&self, index: u32, lane: u8) -> ConnectionRail {
+        if let Some(rail) = self.pair_rail(index, lane) {
+            return rail;
+        }
         match (&self.machine, self.known[index as usize].params.rail) {
             (Machine::Loopback(_), _) => ConnectionRail::Loopback,
-            (Machine::Host(_), Rail::Shm) if lane == 0 => ConnectionRail::Shm,
-            (Machine::Host(_), _) => ConnectionRail::Tcp,
+            (_, Rail::Shm) if lane == 0 => ConnectionRail::Shm,
+            (_, _) => ConnectionRail::Tcp,
         }
     }
 
@@ -228,10 +258,9 @@ impl Endpoint {
     }
 
     fn socket_of(&self, index: ConnectionIndex, lane: u8) -> Option<i32> {
-        match &self.machine {
-            Machine::Host(endpoint) => endpoint.rail().socket(endpoint.lane_peer(index, lane)),
-            Machine::Loopback(_) => None,
-        }
+        hosted!(&self.machine, endpoint => {
+            endpoint.rail().mixed().socket(endpoint.lane_peer(index, lane))
+        }, else None)
     }
 
     fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
@@ -256,8 +285,7 @@ impl Endpoint {
     /// Tells people of lanes that were lost or came up, if any have.
     #[inline]
     pub(super) fn lanes_tell(&mut self, now: Instant) {
-        let Machine::Host(endpoint) = &self.machine else { return };
-        let stats = endpoint.stats();
+        let stats = hosted!(&self.machine, endpoint => endpoint.stats(), else return);
         let changes = stats.lane_failures + stats.lane_joins;
         if changes != self.lanes_told.changes || now >= self.lanes_told.due {
             self.lanes_told = LanesTold { changes, ..LanesTold::NOTHING };
@@ -281,9 +309,9 @@ impl Endpoint {
     }
 
     fn lane_tell(&mut self, index: u32, lane: u8, now_ms: u64) {
-        let Machine::Host(endpoint) = &self.machine else { return };
         let connection = ConnectionIndex(index);
-        let Some(view) = endpoint.lane_view(connection, lane) else { return };
+        let view = each!(&self.machine, endpoint => endpoint.lane_view(connection, lane));
+        let Some(view) = view else { return };
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
         let say = self.lanes[place].told.look(view.stats.failures, up, now_ms);
@@ -303,6 +331,7 @@ impl Endpoint {
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);
             rail_lost(&at, &Loss { times: say.losses, code: view.code, silent, others });
+            self.pair_error_say(index, lane);
         }
         if let Some(away_ms) = say.back_ms {
             rail_back(&at, away_ms);
@@ -311,17 +340,17 @@ impl Endpoint {
 
     /// How many lanes of a connection are in use.
     fn lanes_up(&self, connection: ConnectionIndex) -> u32 {
-        let Machine::Host(endpoint) = &self.machine else { return 0 };
+        let view = |lane| each!(&self.machine, endpoint => endpoint.lane_view(connection, lane));
         (0..self.lanes_each() as u8)
-            .filter_map(|lane| endpoint.lane_view(connection, lane))
+            .filter_map(view)
             .filter(|view| view.state == LaneState::Up)
             .count() as u32
     }
 
     /// Says of a peer whose report was not believed why that is.
     pub(super) fn lies_tell(&mut self) {
-        let Machine::Host(endpoint) = &mut self.machine else { return };
-        if let Some((connection, error)) = endpoint.take_report_error() {
+        let error = hosted!(&mut self.machine, endpoint => endpoint.take_report_error(), else None);
+        if let Some((connection, error)) = error {
             let mut name = [0; PEER_BYTES_MAX];
             let peer = self.peer_name(connection.0, &mut name);
             say_of(Level::Error, format_args!("{peer} breaks the protocol: {error}"));

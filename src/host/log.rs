@@ -2,9 +2,10 @@
 
 extern crate std;
 
+use crate::base::hash::fnv1a;
 use std::io::{ErrorKind, IoSlice, Write};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 /// How urgent a message is.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
@@ -29,6 +30,13 @@ static LEVEL: AtomicU32 = AtomicU32::new(Level::Warning as u32);
 
 static SINK: RwLock<Option<(Sink, usize)>> = RwLock::new(None);
 
+/// Hashes of what was said by [`say_once`] to the sink of now; 0: a free place.
+static SAID: Mutex<[u64; SAID_MAX]> = Mutex::new([0; SAID_MAX]);
+
+/// Sentences of [`say_once`] that are remembered: more than there are variables. What comes after
+/// them is said each time.
+const SAID_MAX: usize = 128;
+
 /// Sets the least urgent level that goes to standard error.
 pub fn level_set(level: Level) {
     // relaxed: nothing else is told by it
@@ -46,6 +54,28 @@ pub fn is_heard(level: Level) -> bool {
 pub fn sink_set(sink: Option<(Sink, usize)>) {
     if let Ok(mut place) = SINK.write() {
         *place = sink;
+    }
+    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = [0; SAID_MAX];
+}
+
+/// Says what is no less true of each further endpoint of this process, and would be said again with
+/// each. Control path only.
+pub(crate) fn say_once(level: Level, text: &str) {
+    if !is_heard(level) {
+        return;
+    }
+    let is_news = is_news(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner), text);
+    if is_news {
+        say(level, text);
+    }
+}
+
+/// Whether a text was not said yet; remembers it.
+fn is_news(said: &mut [u64], text: &str) -> bool {
+    let hash = fnv1a(text.as_bytes()).max(1);
+    match said.iter_mut().find(|place| matches!(**place, 0) || **place == hash) {
+        Some(place) => core::mem::replace(place, hash) != hash,
+        None => true,
     }
 }
 
@@ -73,5 +103,19 @@ pub(crate) fn line_write(text: &str) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentence_is_news_once_and_always_where_no_place_is_left_for_it() {
+        let mut said = [0; 2];
+        assert!(is_news(&mut said, "a") && is_news(&mut said, "b"));
+        assert!(!is_news(&mut said, "a") && !is_news(&mut said, "b"));
+        assert!(is_news(&mut said, "c") && is_news(&mut said, "c"));
+        assert!(!is_news(&mut said, "b"));
     }
 }

@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod error;
 mod join;
 mod lanes;
+mod libfabric;
 mod link_memory;
 pub mod log;
 mod machine;
@@ -19,7 +20,10 @@ pub mod options;
 mod own;
 #[cfg(feature = "tool")]
 pub(crate) mod owned;
+mod pairs;
 mod parts;
+mod ports;
+mod rdma;
 pub mod settings;
 pub mod shared;
 pub mod stall;

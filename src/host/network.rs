@@ -5,14 +5,18 @@ extern crate std;
 
 use super::device::Rails;
 use super::error::OpenError;
-use super::log::{Level, say};
-use super::news;
+use super::log::{Level, say, say_once};
 use super::options::Options;
+use super::ports::Port;
 use super::settings::Environment;
+use super::{libfabric, news, rdma};
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::CpuSet;
-use crate::wire::hello::{ADDRESSES_MAX, AddressList, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER};
+use crate::wire::hello::{
+    ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VERBS,
+};
+use crate::wire::pair::PORTS_MAX;
 use std::format;
 use std::vec::Vec;
 
@@ -30,6 +34,8 @@ pub(super) struct Network {
     pub(super) key: Option<Key>,
     /// Threads that move long payloads, and their CPUs.
     pub(super) threads: (u32, CpuSet),
+    /// Ports of RDMA and libfabric.
+    pub(super) ports: Vec<Port>,
 }
 
 impl Network {
@@ -44,7 +50,7 @@ impl Network {
         }
         if allowed.together && options.limits.rails_max < 2 {
             let text = "CROSSTIE_RAILS=shm+tcp is ignored: it wants rails_max of 2 or more";
-            say(Level::Warning, text);
+            say_once(Level::Warning, text);
             allowed.together = false;
         }
         // asked of peers on this host, too
@@ -57,6 +63,7 @@ impl Network {
             excluded: Vec::new(),
             key,
             threads,
+            ports: Vec::new(),
         };
         if !allowed.tcp {
             return Ok(network);
@@ -80,7 +87,39 @@ impl Network {
             }
             Err(error) => network.without(&error)?,
         }
+        network.ports_choose(options, environment);
         Ok(network)
+    }
+
+    /// Ports make lanes of connections over TCP, which is their reserve. Those of libfabric are
+    /// taken where there are none of RDMA, or where somebody asks for them.
+    fn ports_choose(&mut self, options: &Options, environment: &Environment) {
+        let asked = environment.libfabric_named || environment.libfabric.provider.is_some();
+        let named = environment.verbs_named || asked;
+        self.rails.verbs &= self.rails.tcp;
+        self.rails.libfabric &= self.rails.tcp;
+        let wanted = self.rails.verbs || self.rails.libfabric;
+        if wanted && options.limits.rails_max < 2 {
+            let level = if named { Level::Warning } else { Level::Info };
+            say(level, "ports are not used: they want rails_max of 2 or more");
+        } else if wanted {
+            if self.rails.verbs {
+                let ports = rdma::choose(&environment.verbs, environment.verbs_named);
+                self.ports.extend(ports.into_iter().map(Port::Verbs));
+            }
+            if self.rails.libfabric && (self.ports.is_empty() || asked) {
+                let nics = libfabric::choose(&environment.libfabric, environment.libfabric_named);
+                self.ports.extend(nics.into_iter().map(Port::Libfabric));
+                self.ports.truncate(PORTS_MAX);
+            }
+        }
+        self.rails_of_ports();
+    }
+
+    /// Of the rails of ports those are left of which there are ports.
+    pub(super) fn rails_of_ports(&mut self) {
+        self.rails.verbs = self.ports.iter().any(|port| !port.is_libfabric());
+        self.rails.libfabric = self.ports.iter().any(Port::is_libfabric);
     }
 
     /// The rails as a hello says them.
@@ -88,7 +127,9 @@ impl Network {
         let shm = if self.rails.shm { RAIL_SHM } else { 0 };
         let tcp = if self.rails.tcp { RAIL_TCP } else { 0 };
         let together = if self.rails.together { RAIL_TOGETHER } else { 0 };
-        shm | tcp | together
+        let verbs = if self.rails.verbs { RAIL_VERBS } else { 0 };
+        let libfabric = if self.rails.libfabric { RAIL_LIBFABRIC } else { 0 };
+        shm | tcp | together | verbs | libfabric
     }
 
     /// No address: shared memory alone, if that is allowed.
@@ -132,7 +173,7 @@ fn threads(environment: &Environment) -> (u32, CpuSet) {
     let none = (0, CpuSet::EMPTY);
     if threads >= streams {
         let most = streams - 1;
-        say(
+        say_once(
             Level::Warning,
             &format!(
                 "CROSSTIE_TCP_THREADS={threads} is ignored: it may be {most} at most with \
@@ -142,7 +183,7 @@ fn threads(environment: &Environment) -> (u32, CpuSet) {
         return none;
     }
     if !cpus.is_empty() && threads == 0 {
-        say(
+        say_once(
             Level::Warning,
             "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
         );

@@ -9,6 +9,7 @@ use super::log::{self, Level};
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
+use crate::fabric::RegisterError;
 use crate::memory::Errno;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
@@ -109,9 +110,15 @@ impl fmt::Display for RailAt<'_> {
             ConnectionRail::Tcp => "tcp",
             ConnectionRail::Loopback => "loopback",
             ConnectionRail::Together => "shm and tcp",
+            ConnectionRail::Verbs => "verbs",
+            ConnectionRail::Libfabric => "libfabric",
         };
         write!(f, "rail {} to {} over {over}", self.lane, self.peer)?;
         match self.ends {
+            // a port of an RDMA device has no number of its own
+            Some([ours, theirs]) if ours.port() == 0 => {
+                write!(f, ", {} to {},", ours.ip(), theirs.ip())
+            }
             Some([ours, theirs]) => write!(f, ", {ours} to {theirs},"),
             None => Ok(()),
         }
@@ -210,8 +217,9 @@ fn tell(note: Note) {
         return;
     }
     match note {
-        Note::Connected { peer, rail, lanes, side } => {
+        Note::Connected { peer, rail, lanes, pairs, side } => {
             let rail = match rail {
+                Rail::Tcp if pairs != 0 => "ports and tcp",
                 Rail::Shm if lanes > 1 => "shm and tcp",
                 Rail::Shm => "shm",
                 Rail::Tcp => "tcp",
@@ -302,6 +310,28 @@ pub(super) fn closed_on_messages(peer: &str, waited: Span) {
     );
 }
 
+/// Whether memory that a port refuses was reported: once per process is enough.
+static NOT_REGISTERED_SAID: AtomicBool = AtomicBool::new(false);
+
+/// A port does not register the user's memory.
+pub(super) fn not_registered(error: RegisterError) {
+    // relaxed: nothing else is told by it
+    if NOT_REGISTERED_SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let why = match error {
+        RegisterError::Fabric(libc::ENOMEM) => "is the limit of locked memory too low? `ulimit -l`",
+        RegisterError::Kind => "it cannot reach memory of that kind",
+        RegisterError::Full => "its table is full",
+        RegisterError::Range => "the range is empty",
+        RegisterError::Fabric(_) => "the device refuses",
+    };
+    say_of(
+        Level::Warning,
+        format_args!("a port does not register memory ({why}); messages in it take TCP"),
+    );
+}
+
 /// An endpoint was closed.
 pub(super) fn closed() {
     say_heard(Level::Info, format_args!("endpoint closed"));
@@ -322,6 +352,16 @@ struct Own<'a> {
 impl fmt::Display for Own<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.rails.shm, self.rails.tcp) {
+            (true, true) if self.rails.verbs && self.rails.libfabric => {
+                "rails shm, verbs, libfabric and tcp"
+            }
+            (false, true) if self.rails.verbs && self.rails.libfabric => {
+                "rails verbs, libfabric and tcp"
+            }
+            (true, true) if self.rails.verbs => "rails shm, verbs and tcp",
+            (false, true) if self.rails.verbs => "rails verbs and tcp",
+            (true, true) if self.rails.libfabric => "rails shm, libfabric and tcp",
+            (false, true) if self.rails.libfabric => "rails libfabric and tcp",
             (true, true) if self.rails.together => "rails shm and tcp, together on this host",
             (true, true) => "rails shm and tcp",
             (true, false) => "rail shm",

@@ -12,6 +12,9 @@ use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::BandEvent;
 use crate::connect::interfaces::{AddressFamily, Interfaces};
+use crate::provider::libfabric::names::NicNames;
+use crate::provider::verbs::names::PortNames;
+use crate::provider::verbs::settings::Names;
 use crate::provider::{loopback, mixed, shm, taken, tcp};
 use crate::transport::Limits;
 
@@ -42,6 +45,16 @@ pub struct Options {
     /// that nobody receives yet then never stand before others, whatever their tags. Peers' memory
     /// is not read in place.
     pub push: bool,
+    /// Threads that copy what is long to and from peers of this host, where messages go through
+    /// rings ([`Options::push`]), at most [`shm::THREADS_MAX`]; `CROSSTIE_SHM_THREADS` counts
+    /// instead.
+    pub shm_threads: u32,
+    /// Whose variables count for RDMA ports.
+    pub verbs_names: Names,
+    /// The RDMA ports that connections may use; `None`: those that the variables choose.
+    pub ports: Option<PortNames>,
+    /// The domains of libfabric likewise.
+    pub nics: Option<NicNames>,
     /// TCP rails of each connection that is made here, where `CROSSTIE_TCP_RAILS` does not say it;
     /// 0: one for each common subnet.
     pub tcp_rails: u32,
@@ -60,6 +73,10 @@ impl Default for Options {
             interfaces: Interfaces::NONE,
             family: AddressFamily::Any,
             push: false,
+            shm_threads: 0,
+            verbs_names: Names::Own,
+            ports: None,
+            nics: None,
             tcp_rails: 0,
         }
     }

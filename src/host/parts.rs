@@ -7,13 +7,14 @@ use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
 use super::lanes::{LaneKnown, LanesTold};
 use super::link_memory::HostMemory;
-use super::machine::Machine;
+use super::machine::{HostRail, Machine};
 use super::network::Network;
 use super::news::{self, note};
 use super::options::{self, Options};
 use super::own::Own;
+use super::ports;
 use super::settings::Environment;
-use super::shared::{Half, RailDomain, SetUp, Shared};
+use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
 use super::stall::Stalls;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
@@ -30,6 +31,7 @@ use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
 use crate::wire::hello::{AddressList, CONNECT_PUSH};
+use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -119,6 +121,15 @@ pub(super) struct Parts {
     pub(super) wake: Arc<WakeFd>,
 }
 
+/// A machine that stands, and what goes beside it.
+struct Opened {
+    machine: Machine,
+    domain: RailDomain,
+    /// What wakes a sleeper, where that is more than the doorbell.
+    wait: Option<WaitSet>,
+    mailbox_key: RailKey,
+}
+
 impl Parts {
     fn config(&self) -> Config {
         Config {
@@ -135,20 +146,59 @@ impl Parts {
 
     pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let network = Network::choose(&self.options, &self.environment)?;
+        let mut network = Network::choose(&self.options, &self.environment)?;
         let rail = self.rail(block, &network)?;
-        let wait = match rail.wait_fd() {
-            Some(fd) => Some(WaitSet::over(&[self.wake.fd().as_raw_fd(), fd])?),
-            None => None,
-        };
+        if network.ports.is_empty() {
+            return self.open_on(block, network, rail, Machine::Host);
+        }
+        let rail = ports::open(rail, &mut network.ports, &limits, &self.environment);
+        network.rails_of_ports();
+        if rail.device_count() == 0 {
+            return self.open_on(block, network, rail.into_mixed(), Machine::Host);
+        }
+        self.open_on(block, network, rail, Machine::Ports)
+    }
+
+    fn open_on<R: HostRail>(
+        self,
+        block: &mut Carver<'static>,
+        mut network: Network,
+        rail: R,
+        machine_of: fn(transport::Endpoint<'static, R>) -> Machine,
+    ) -> Result<Endpoint, OpenError> {
+        let limits = self.options.limits;
+        let mut fds = rail.wait_fds();
+        fds.push(self.wake.fd().as_raw_fd());
+        // one alone needs no set
+        let wait = if fds.len() > 1 { Some(WaitSet::over(&fds)?) } else { None };
         let domain = rail.domain();
         let config = self.config();
-        let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
+        let mut machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
         assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
+        let mailboxes = machine.mailboxes();
         // SAFETY: the mailboxes lie in the block, which outlives the machine.
-        let key = unsafe { domain.register(machine.mailboxes().region()) }
-            .map_err(|_| OpenError::Storage)?;
-        let template = self.template(&machine.mailboxes(), key);
+        let key = unsafe { domain.register(mailboxes.region()) }.map_err(|_| OpenError::Storage)?;
+        // SAFETY: as above.
+        let ports = unsafe {
+            ports::mailboxes_register(machine.rail_mut(), &mut network.ports, mailboxes.region())
+        };
+        let template = self.template(&mailboxes, key);
+        let domain = match ports.is_empty() {
+            true => RailDomain::Host(domain),
+            false => RailDomain::Ports(Box::new(PortsDomain { host: domain, ports })),
+        };
+        let machine = machine_of(machine);
+        self.open_band(network, template, Opened { machine, domain, wait, mailbox_key: key })
+    }
+
+    fn open_band(
+        self,
+        network: Network,
+        template: LocalTemplate,
+        opened: Opened,
+    ) -> Result<Endpoint, OpenError> {
+        let limits = self.options.limits;
+        let Opened { machine, domain, wait, mailbox_key } = opened;
         let Parts { options, environment, regions, tables, half, heap, wake, .. } = self;
         let memory = HostMemory {
             heap: heap.clone(),
@@ -170,16 +220,16 @@ impl Parts {
         let stalls = Stalls::new(watch, stall, limits.connections_max as usize);
         band.watch_start(stalls.look_span());
         let set_up = SetUp::Band(band);
-        let (generations, domain) = (tables.generations, RailDomain::Host(domain));
+        let generations = tables.generations;
         let shared = Shared { regions, domain, set_up, heap, wake, wait, generations };
         Ok(Endpoint {
-            machine: Machine::Host(machine),
+            machine,
             known: tables.known,
             lanes: tables.lanes,
             lanes_fresh: 0,
             lanes_told: LanesTold::NOTHING,
             events: tables.consumer,
-            mailbox_key: key,
+            mailbox_key,
             generations,
             linger,
             opened: Instant::now(),
@@ -210,6 +260,10 @@ impl Parts {
         if network.rails.together || (network.rails.shm && self.options.push) {
             rail.lanes_reserve()?;
         }
+        let threads = self.environment.shm_threads.unwrap_or(self.options.shm_threads);
+        // SAFETY: heap and rings go after the machine (`close`), and who registers memory keeps it
+        // until it was deregistered, which is refused while threads copy.
+        unsafe { rail.copy_threads(threads) };
         Ok(rail)
     }
 
@@ -307,6 +361,8 @@ fn band_config(
             0 => options.tcp_rails,
             wish => wish,
         },
+        ports: ports::port_list(&network.ports),
+        pair_ports: ports::pair_ports,
         addresses: network.addresses,
         without_interface: network.without_interface,
         bind: environment.socket_ifname.is_some(),

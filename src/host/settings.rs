@@ -4,11 +4,13 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{self, Level, say};
+use super::log::{self, Level, say, say_once};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
 use crate::memory::CpuSet;
+use crate::provider::libfabric::settings as libfabric;
+use crate::provider::shm;
 use crate::provider::verbs::settings as verbs;
 use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
@@ -29,16 +31,20 @@ pub struct Setting {
     pub effect: &'static str,
 }
 
-/// All variables, those of RDMA devices among them.
+/// All variables, those of RDMA devices and libfabric among them.
 pub fn all() -> impl Iterator<Item = Setting> {
     let of_verbs = verbs::VARIABLES.iter().map(|variable| {
         let verbs::Variable { name, default, unit, effect, .. } = *variable;
         Setting { name, default, unit, effect }
     });
-    SETTINGS.iter().copied().chain(of_verbs)
+    let of_libfabric = libfabric::VARIABLES.iter().map(|variable| {
+        let libfabric::Variable { name, default, unit, effect, .. } = *variable;
+        Setting { name, default, unit, effect }
+    });
+    SETTINGS.iter().copied().chain(of_verbs).chain(of_libfabric)
 }
 
-/// The variables but for those of RDMA devices.
+/// The variables but for those of RDMA devices and libfabric.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_EAGER_BYTES",
@@ -85,10 +91,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_RAILS",
-        default: "shm,tcp",
+        default: "shm,verbs,libfabric,tcp",
         unit: "names, with commas between them",
-        effect: "the rails that host0 may use: shm (peers of this host), tcp (all peers); shm+tcp \
-                 is both, and with peers of this host that have it too both in one connection",
+        effect: "the rails that host0 may use: shm (peers of this host), verbs (RDMA ports, with \
+                 tcp as their reserve), libfabric (NICs that it reaches, likewise; by default \
+                 where there is no RDMA port), tcp (all peers); shm+tcp is both, and with peers of \
+                 this host that have it too both in one connection",
     },
     Setting {
         name: "CROSSTIE_SOCKET_IFNAME",
@@ -105,14 +113,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_TCP_STREAMS",
-        default: "1",
-        unit: "1 to 4",
+        default: "one more than CROSSTIE_TCP_THREADS",
+        unit: "1 to 6",
         effect: "sockets of each connection over TCP that this side opens",
     },
     Setting {
         name: "CROSSTIE_TCP_THREADS",
         default: "0",
-        unit: "threads, 0 to 3, and fewer than CROSSTIE_TCP_STREAMS",
+        unit: "threads, 0 to 5, and fewer than CROSSTIE_TCP_STREAMS",
         effect: "threads that move long messages over TCP; 0: the caller does",
     },
     Setting {
@@ -120,6 +128,13 @@ pub const SETTINGS: &[Setting] = &[
         default: "those of the thread that opens",
         unit: "numbers, with commas between them",
         effect: "the CPUs that those threads run on",
+    },
+    Setting {
+        name: "CROSSTIE_SHM_THREADS",
+        default: "0; in the NCCL plugin an eighth of the CPUs that it may use, at most 4",
+        unit: "threads, 0 to 7",
+        effect: "threads that copy long messages through shared memory where they are pushed, as \
+                 the NCCL plugin does; 0: the caller does",
     },
     Setting {
         name: "CROSSTIE_KEY_FILE",
@@ -197,6 +212,8 @@ pub struct Environment {
     pub tcp_threads: u32,
     /// Their CPUs; empty: they inherit the opener's.
     pub tcp_thread_cpus: CpuSet,
+    /// Threads that copy what is long through shared memory, if not as the options say.
+    pub shm_threads: Option<u32>,
     /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
     /// How long a connect may take, if not as the options say.
@@ -209,6 +226,12 @@ pub struct Environment {
     pub node_id: Option<u64>,
     /// What is wanted of RDMA devices.
     pub verbs: verbs::Settings,
+    /// `CROSSTIE_RAILS` asks for them by name.
+    pub verbs_named: bool,
+    /// What is wanted of libfabric.
+    pub libfabric: libfabric::Settings,
+    /// `CROSSTIE_RAILS` asks for it by name.
+    pub libfabric_named: bool,
 }
 
 impl Default for Environment {
@@ -222,12 +245,16 @@ impl Default for Environment {
             tcp_rails: 0,
             tcp_threads: 0,
             tcp_thread_cpus: CpuSet::EMPTY,
+            shm_threads: None,
             key_file: None,
             connect_timeout: None,
             peer_timeout: Span::millis(10_000),
             stall: Span::millis(10_000),
             node_id: None,
             verbs: verbs::Settings::default(),
+            verbs_named: false,
+            libfabric: libfabric::Settings::default(),
+            libfabric_named: false,
         }
     }
 }
@@ -251,7 +278,7 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    let environment = environment();
+    let environment = environment_of(options.verbs_names);
     if let Some(timeout) = environment.connect_timeout {
         options.handshake_deadline = timeout;
     }
@@ -261,43 +288,60 @@ pub fn apply(options: &mut Options) -> Environment {
             "CROSSTIE_TCP_RAILS={wish} is more than rails_max, {most}, of this endpoint: its \
              connections have {most} at most"
         );
-        say(Level::Warning, &text);
+        say_once(Level::Warning, &text);
     }
     environment
 }
 
 /// What the environment says beside the options; what it does not understand is reported.
 pub fn environment() -> Environment {
+    environment_of(verbs::Names::Own)
+}
+
+/// The same, with NCCL's variables for RDMA ports, if they count.
+fn environment_of(names: verbs::Names) -> Environment {
     let default = Environment::default();
     let path = |name| std::env::var_os(name).map(PathBuf::from);
     let among = |name, most| number(name).and_then(|value| within(name, value, most));
+    let tcp_threads = among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
+        .map_or(default.tcp_threads, |n| n as u32);
     Environment {
         kernel_copy: number("CROSSTIE_KERNEL_COPY").map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
         rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
+        // each thread moves a stream beside the first
         tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
-            .map_or(default.tcp_streams, |n| n as u32),
-        tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
-            .map_or(default.tcp_threads, |n| n as u32),
+            .map_or(1 + tcp_threads, |n| n as u32),
+        tcp_threads,
         tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
             .unwrap_or(default.tcp_thread_cpus),
+        shm_threads: among("CROSSTIE_SHM_THREADS", 0..=shm::THREADS_MAX as u64).map(|n| n as u32),
         key_file: path("CROSSTIE_KEY_FILE"),
         connect_timeout: among("CROSSTIE_CONNECT_TIMEOUT_MS", CONNECT_TIMEOUT_MS).map(Span::millis),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
         stall: among("CROSSTIE_STALL_MS", STALL_MS).map_or(default.stall, Span::millis),
         node_id: understood("CROSSTIE_NODE_ID", node_id),
-        verbs: of_verbs(),
+        verbs: of_verbs(names),
+        verbs_named: is_named("verbs"),
+        libfabric: libfabric::read(|name| std::env::var(name).ok()),
+        libfabric_named: is_named("libfabric"),
     }
 }
 
+/// Whether `CROSSTIE_RAILS` names a rail.
+fn is_named(rail: &str) -> bool {
+    std::env::var("CROSSTIE_RAILS").is_ok_and(|text| text.to_ascii_lowercase().contains(rail))
+}
+
 /// What the variables of RDMA devices say; what is not understood is reported.
-fn of_verbs() -> verbs::Settings {
-    let (settings, complaints) = verbs::read(|name| std::env::var(name).ok(), verbs::Names::Own);
-    for complaint in complaints {
-        say(Level::Warning, &format!("{complaint}"));
+fn of_verbs(names: verbs::Names) -> verbs::Settings {
+    let (settings, complaints) = verbs::read(|name| std::env::var(name).ok(), names);
+    // who lets NCCL's count complains of them once, not with each endpoint
+    for complaint in complaints.iter().filter(|it| it.name.starts_with("CROSSTIE_")) {
+        say_once(Level::Warning, &format!("{complaint}"));
     }
     settings
 }
@@ -315,7 +359,10 @@ fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
         return Some(value);
     }
     let (least, most) = (range.start(), range.end());
-    say(Level::Warning, &format!("{name}={value} is ignored: it may be from {least} to {most}"));
+    say_once(
+        Level::Warning,
+        &format!("{name}={value} is ignored: it may be from {least} to {most}"),
+    );
     None
 }
 
@@ -329,7 +376,7 @@ fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
     match read(text) {
         Ok(value) => Some(value),
         Err(why) => {
-            say(Level::Warning, &format!("{name}={text} is ignored: {why}"));
+            say_once(Level::Warning, &format!("{name}={text} is ignored: {why}"));
             None
         }
     }
@@ -350,7 +397,8 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
 }
 
 /// What a list of rails is made of.
-const RAIL_NAMES: &str = "there are shm and tcp, and shm+tcp for both in one connection";
+const RAIL_NAMES: &str =
+    "there are shm, verbs, libfabric and tcp, and shm+tcp for both in one connection";
 
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
@@ -359,7 +407,12 @@ fn rails(text: &str) -> Result<Rails, String> {
         match name.to_ascii_lowercase().as_str() {
             "shm" => rails.shm = true,
             "tcp" => rails.tcp = true,
-            "shm+tcp" | "tcp+shm" => rails = Rails { together: true, ..Rails::ALL },
+            // it is set up over TCP, and TCP remains when it fails
+            "verbs" => (rails.verbs, rails.tcp) = (true, true),
+            "libfabric" => (rails.libfabric, rails.tcp) = (true, true),
+            "shm+tcp" | "tcp+shm" => {
+                (rails.shm, rails.tcp, rails.together) = (true, true, true);
+            }
             "" => return Err(format!("a name is missing; {RAIL_NAMES}")),
             _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}")),
         }
@@ -395,7 +448,7 @@ fn number(name: &str) -> Option<u64> {
     match text.trim().parse() {
         Ok(value) => Some(value),
         Err(_) => {
-            say(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
+            say_once(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
             None
         }
     }
@@ -405,7 +458,7 @@ fn unknown_report() {
     for (name, _) in std::env::vars_os() {
         let Some(name) = name.to_str() else { continue };
         if let Some(sentence) = unknown_sentence(name) {
-            say(Level::Warning, &sentence);
+            say_once(Level::Warning, &sentence);
         }
     }
 }
@@ -456,14 +509,20 @@ mod tests {
 
     #[test]
     fn rails_are_a_list_of_known_names() {
-        assert_eq!(rails("shm, tcp"), Ok(Rails::ALL));
+        assert_eq!(rails("shm, verbs, libfabric, tcp"), Ok(Rails::ALL));
+        let hosts = Rails { verbs: false, libfabric: false, ..Rails::ALL };
+        assert_eq!(rails("shm, tcp"), Ok(hosts));
+        let verbs = Rails { verbs: true, ..hosts };
+        assert_eq!(rails("shm,verbs"), Ok(verbs), "verbs has tcp as its reserve");
+        let libfabric = Rails { libfabric: true, tcp: true, ..Rails::NONE };
+        assert_eq!(rails("libfabric"), Ok(libfabric), "and so has libfabric");
         assert_eq!(rails("tcp"), Ok(Rails { tcp: true, ..Rails::NONE }));
-        let together = Rails { together: true, ..Rails::ALL };
+        let together = Rails { together: true, ..hosts };
         for text in ["shm+tcp", "tcp, shm+tcp", "Shm+TCP,shm"] {
             assert_eq!(rails(text), Ok(together), "{text}");
         }
-        assert!(rails("tcp,verbs").unwrap_err().contains("there are shm and tcp"));
-        assert_eq!(rails("TCP,Shm"), Ok(Rails::ALL));
+        assert!(rails("tcp,ofi").unwrap_err().contains("there are shm, verbs, libfabric"));
+        assert_eq!(rails("TCP,Shm"), Ok(hosts));
         for empty in [",", "shm,", ",tcp", "shm,,tcp"] {
             assert!(rails(empty).unwrap_err().contains("a name is missing"), "{empty}");
         }

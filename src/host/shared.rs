@@ -14,10 +14,11 @@ use crate::base::units::Bytes;
 use crate::connect::{
     Band, BandEvent, CloseError, Ending, LinkParams, ListenerId, PendingId, Side,
 };
-use crate::fabric::{Domain, MemoryKind, Region};
+use crate::fabric::{self, Domain, MemoryKind, RailKey, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
+use crate::provider::port::PortDomain;
 use crate::provider::shm::ShmDomain;
 use crate::transport::DataMrs;
 use crate::wire::RAILS_MAX;
@@ -26,8 +27,10 @@ use crate::wire::hello::ConnectHello;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
+use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -36,15 +39,62 @@ pub struct Attempt(pub Handle);
 /// Registration on the device's rail.
 pub(super) enum RailDomain {
     Host(ShmDomain<'static>),
+    /// With ports.
+    Ports(Box<PortsDomain>),
     Loopback(HostDomain<'static>),
+}
+
+/// Registration with the rails of a host and with its ports.
+pub(super) struct PortsDomain {
+    pub(super) host: ShmDomain<'static>,
+    /// By place.
+    pub(super) ports: Vec<PortDomain<'static>>,
 }
 
 impl RailDomain {
     fn domain(&self) -> &dyn Domain {
         match self {
             RailDomain::Host(domain) => domain,
+            RailDomain::Ports(domain) => &domain.host,
             RailDomain::Loopback(domain) => domain,
         }
+    }
+
+    fn ports(&self) -> &[PortDomain<'static>] {
+        match self {
+            RailDomain::Ports(domain) => &domain.ports,
+            RailDomain::Host(_) | RailDomain::Loopback(_) => &[],
+        }
+    }
+
+    /// Makes memory known to the ports, whose keys stand behind the first; 0 where one refuses it,
+    /// which is said once: what lies there goes over another rail.
+    ///
+    /// # Safety
+    /// - as [`Domain::register`].
+    unsafe fn ports_register(&self, region: Region, keys: &mut [RailKey; RAILS_MAX]) {
+        for (port, key) in self.ports().iter().zip(&mut keys[1..]) {
+            // SAFETY: this function's contract.
+            *key = match unsafe { port.register_payload(region) } {
+                Ok(key) => key,
+                Err(error) => {
+                    news::not_registered(error);
+                    RailKey(0)
+                }
+            };
+        }
+    }
+
+    /// Forgets it. Memory that a port has forgotten already is no error, so that what was refused
+    /// can be asked again.
+    fn ports_deregister(&self, keys: &[RailKey; RAILS_MAX]) -> Result<(), DeregisterError> {
+        for (port, key) in self.ports().iter().zip(&keys[1..]) {
+            match port.deregister_soon(*key) {
+                Ok(()) | Err(fabric::DeregisterError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -169,13 +219,16 @@ impl Shared {
         let region = Region { address, length, kind };
         // SAFETY: the caller's promise is the domain's.
         let key = unsafe { self.domain.domain().register(region) }?;
-        // all rails of this host reach its memory through one table
-        let keys = [key; RAILS_MAX];
+        // all other rails of this host reach its memory through one table
+        let mut keys = [key; RAILS_MAX];
+        // SAFETY: the caller's promise is that of the domains.
+        unsafe { self.domain.ports_register(region, &mut keys) };
         // SAFETY: the caller's promise is the table's.
         match unsafe { self.regions.insert(region, &keys) } {
             Some(handle) => Ok(handle),
             None => {
-                // nobody has seen the key yet, so it cannot be busy
+                // nobody has seen the keys yet, so they cannot be busy
+                let _ = self.domain.ports_deregister(&keys);
                 let _ = self.domain.domain().deregister(key);
                 Err(RegisterError::Full)
             }
@@ -185,6 +238,7 @@ impl Shared {
     /// Forgets memory. `Busy` while requests that use it stand.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
         let keys = self.regions.idle_keys(region).map_err(remove_error)?;
+        self.domain.ports_deregister(&keys)?;
         self.domain.domain().deregister(keys[0])?;
         self.regions.remove(region).map_err(remove_error)
     }

@@ -159,7 +159,10 @@ impl Endpoint {
             match self.lane_rail(index, lane) {
                 ConnectionRail::Shm => said.status.lanes_shm |= 1 << lane,
                 ConnectionRail::Tcp => said.status.lanes_tcp |= 1 << lane,
-                ConnectionRail::Loopback | ConnectionRail::Together => {}
+                ConnectionRail::Loopback
+                | ConnectionRail::Together
+                | ConnectionRail::Verbs
+                | ConnectionRail::Libfabric => {}
             }
         }
         said
@@ -218,7 +221,7 @@ impl Endpoint {
     /// Where both ends are ours, the other one is known.
     fn status_of_partner(&self, index: u32, tick: Tick) -> Option<StatusHello> {
         match self.machine {
-            Machine::Host(_) => None,
+            Machine::Host(_) | Machine::Ports(_) => None,
             Machine::Loopback(_) => {
                 let partner = self.known[index as usize].params.peer.connection as u32;
                 let mut said = self.status_of(partner, tick);

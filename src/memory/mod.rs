@@ -7,8 +7,10 @@
 //! - [`kernel_copy`]: reading another process's memory
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
+//! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
-//! - [`wake`]: eventfd, and the process-wide barrier that makes a doorbell cheap
+//! - [`threads`]: threads that work for a rail
+//! - [`wake`]: eventfd, timerfd, and the process-wide barrier that makes a doorbell cheap
 //!
 //! Everything here is control path, except [`kernel_copy::read`] and [`wake::ring`], which do one
 //! system call each and nothing else. Space is allocated for real when it is handed out, so that a
@@ -20,8 +22,10 @@ pub mod heap;
 pub mod kernel_copy;
 pub mod pidfd;
 pub mod probe;
+pub mod registrations;
 pub mod reserve;
 pub mod shared;
+pub mod threads;
 pub mod wake;
 
 pub use cpus::{CpuSet, PinError, thread_pin};
@@ -29,4 +33,4 @@ pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;
 pub use shared::SharedMapping;
-pub use wake::{WaitSet, WakeFd};
+pub use wake::{Alarm, WaitSet, WakeFd};

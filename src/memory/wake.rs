@@ -8,6 +8,7 @@
 extern crate std;
 
 use super::errno::Errno;
+use crate::base::units::Span;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A counter in the kernel that a file descriptor stands for; readable when it was rung.
@@ -43,6 +44,41 @@ impl WakeFd {
     }
 
     /// For poll, epoll, and for sending to a peer.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+}
+
+/// A descriptor that becomes readable after some time.
+#[derive(Debug)]
+pub struct Alarm(OwnedFd);
+
+impl Alarm {
+    /// Makes one that is not set: nonblocking, closed on exec.
+    pub fn create() -> Result<Alarm, Errno> {
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: no pointers.
+        let raw = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        Errno::check(raw.into())?;
+        // SAFETY: just made, and owned by nobody else.
+        Ok(Alarm(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+
+    /// Makes the descriptor unreadable, and readable once after so long; zero: not again. *Cost*:
+    /// one system call.
+    pub fn set(&self, span: Span) {
+        const SECOND: u64 = 1_000_000_000;
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let (seconds, rest) = (span.0 / SECOND, span.0 % SECOND);
+        let after = libc::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 };
+        let timer = libc::itimerspec { it_interval: never, it_value: after };
+        let (fd, old) = (self.0.as_raw_fd(), core::ptr::null_mut());
+        // SAFETY: `timer` lives until the call returns; nothing is wanted back.
+        unsafe { libc::timerfd_settime(fd, 0, &raw const timer, old) };
+    }
+
+    /// For poll and epoll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.0.as_fd()
@@ -139,6 +175,26 @@ mod tests {
             wake.drain();
         }
         assert!(WaitSet::over(&[-1]).is_err());
+    }
+
+    #[test]
+    fn alarm_is_readable_once_its_time_has_come_and_not_when_it_is_set_again() {
+        let alarm = Alarm::create().unwrap();
+        let readable = |timeout_ms| {
+            let fd = alarm.fd().as_raw_fd();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure, which lives until the call returns.
+            unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
+        };
+        assert!(!readable(0), "nobody has set it");
+        alarm.set(Span::millis(1));
+        assert!(readable(-1) && readable(0));
+        alarm.set(Span::millis(3_600_000));
+        assert!(!readable(0));
+        alarm.set(Span(1));
+        assert!(readable(-1));
+        alarm.set(Span(0));
+        assert!(!readable(0));
     }
 
     #[test]

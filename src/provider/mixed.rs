@@ -120,6 +120,20 @@ impl<'m> Mixed<'m> {
         })
     }
 
+    /// Has threads copy what is long through shared memory; see [`Shm::copy_threads`].
+    ///
+    /// # Safety
+    /// - as there.
+    pub unsafe fn copy_threads(&mut self, count: u32) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.shm.copy_threads(count) };
+    }
+
+    /// What kept the threads of shared memory from starting; told once.
+    pub fn copy_threads_refused(&mut self) -> Option<Errno> {
+        self.shm.copy_threads_refused()
+    }
+
     /// Opens a connection through shared memory.
     ///
     /// # Safety
@@ -316,7 +330,7 @@ impl<'m> Mixed<'m> {
 }
 
 /// What both rails promise. Reads work on one of them: who opens a connection says which.
-fn both(shm: Caps, tcp: Caps) -> Caps {
+pub(in crate::provider) fn both(shm: Caps, tcp: Caps) -> Caps {
     Caps {
         send_payload_max: shm.send_payload_max.min(tcp.send_payload_max),
         recv_slots: shm.recv_slots.min(tcp.recv_slots),

@@ -3,6 +3,10 @@
 //! Those that carve tables of atomics are left out under loom, whose atomics are no plain memory.
 
 #[cfg(feature = "std")]
+mod asides;
+#[cfg(feature = "std")]
+pub mod beside;
+#[cfg(feature = "std")]
 mod events;
 mod fifo;
 #[cfg(not(loom))]
@@ -15,10 +19,14 @@ mod touch;
 
 pub mod conformance;
 pub mod fault;
+#[cfg(feature = "std")]
+pub mod libfabric;
 #[cfg(not(loom))]
 pub mod loopback;
 #[cfg(feature = "std")]
 pub mod mixed;
+#[cfg(feature = "std")]
+pub mod port;
 #[cfg(feature = "std")]
 pub mod shm;
 #[cfg(not(loom))]
@@ -28,5 +36,7 @@ pub mod taken;
 #[cfg(feature = "std")]
 pub mod tcp;
 pub mod trace;
+#[cfg(not(loom))]
+pub mod vendor;
 #[cfg(feature = "std")]
 pub mod verbs;

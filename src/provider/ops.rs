@@ -10,6 +10,9 @@ pub struct List {
 }
 
 impl List {
+    /// Nothing is in it.
+    pub const EMPTY: List = List { first: 0, last: 0 };
+
     /// Whether nothing is in it.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

@@ -6,6 +6,7 @@ extern crate std;
 
 use super::arguments::{Command, Flag};
 use super::json::{Object, quoted};
+use super::libfabric;
 use super::network;
 use super::rdma;
 use super::text::bytes_long;
@@ -89,6 +90,7 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
                 devices(),
                 network::section(),
                 rdma::section(),
+                libfabric::section(),
                 kernel_offers(),
                 limits(),
                 endpoint(),

@@ -8,6 +8,7 @@
 extern crate std;
 
 use super::Failure;
+use crate::base::hash::fnv1a;
 use std::format;
 use std::string::{String, ToString};
 use std::vec;
@@ -235,7 +236,7 @@ fn told(get: Environment) -> Result<Option<Meeting>, Failure> {
     if let Some(text) = get("CROSSTIE_RENDEZVOUS") {
         let wrong = || format!("CROSSTIE_RENDEZVOUS={text} is not HOST:PORT");
         let (host, port) = host_port(&text).ok_or_else(wrong)?;
-        return Ok(Some(Meeting { hosts: vec![host], port, key: hash(&text) }));
+        return Ok(Some(Meeting { hosts: vec![host], port, key: fnv1a(text.as_bytes()) }));
     }
     let (host, port) = match (get("MASTER_ADDR"), get("MASTER_PORT")) {
         (Some(host), Some(port)) if !host.is_empty() => (host, port),
@@ -248,7 +249,7 @@ fn told(get: Environment) -> Result<Option<Meeting>, Failure> {
     // torchrun's agent listens on its port itself, and says so; rank 0 then takes another.
     let taken = get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|said| said == "True");
     let port = if taken { port_of(&run) } else { number };
-    Ok(Some(Meeting { hosts: vec![host], port, key: hash(&run) }))
+    Ok(Some(Meeting { hosts: vec![host], port, key: fnv1a(run.as_bytes()) }))
 }
 
 /// `host:port`, `1.2.3.4:port` or `[::1]:port`.
@@ -280,7 +281,7 @@ fn open_mpi(size: u32, get: Environment) -> Result<Meeting, Failure> {
     if hosts.is_empty() {
         return Err(missing("OMPI_MCA_orte_hnp_uri"));
     }
-    Ok(Meeting { hosts, port: port_of(&job), key: hash(&job) })
+    Ok(Meeting { hosts, port: port_of(&job), key: fnv1a(job.as_bytes()) })
 }
 
 /// The addresses of `678.0;tcp://10.0.0.1,10.1.0.1:53765;tcp6://[fd00::2]:57433` that another host
@@ -310,7 +311,7 @@ fn slurm(get: Environment) -> Result<Meeting, Failure> {
     };
     let host = host.ok_or_else(|| missing("SLURM_STEP_NODELIST"))?;
     let name = format!("slurm {job}.{step}");
-    Ok(Meeting { hosts: vec![host], port: port_of(&name), key: hash(&name) })
+    Ok(Meeting { hosts: vec![host], port: port_of(&name), key: fnv1a(name.as_bytes()) })
 }
 
 /// The first name of a list such as `gpu[03-07,12]-ib,login1`.
@@ -332,11 +333,5 @@ pub fn first_host(list: &str) -> Option<String> {
 
 fn port_of(name: &str) -> u16 {
     let count = u64::from(PORTS.end - PORTS.start);
-    PORTS.start + (hash(name) % count) as u16
-}
-
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    PORTS.start + (fnv1a(name.as_bytes()) % count) as u16
 }

@@ -12,6 +12,7 @@ mod cpus;
 pub mod info;
 mod json;
 pub mod launch;
+mod libfabric;
 mod network;
 pub mod perf;
 pub mod plot;

@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn the_choice_follows_host_and_rails() {
-        let rails = |shm, tcp| Rails { shm, tcp, together: false };
+        let rails = |shm, tcp| Rails { shm, tcp, ..Rails::NONE };
         let eth0 = Ways { near: ["eth0".into()].into(), ..Ways::default() };
         for (rails, own, tcp, wanted) in [
             (rails(true, true), true, true, "shm: "),

@@ -19,17 +19,22 @@ use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
 
-/// What this version does with RDMA devices.
-const USE: &str = "none yet: this version reaches other hosts over TCP; below is what it would use";
+/// What is done with usable ports.
+const USE: &str = "hosts with usable ports in a common subnet are reached by them, with TCP as \
+                   reserve (host0; rails_max of 2 or more, one for each port besides TCP)";
+/// The same where a setting leaves them out.
+const NO_USE: &str = "none: CROSSTIE_RAILS leaves out verbs; below is what would be used";
 
 /// Where the files are by which programs use devices.
 const FILES: &str = "/dev/infiniband";
 
 /// Each device and each port of this host.
 pub fn section() -> Section {
-    let mut lines = vec![line("use", USE)];
+    let settings = environment();
+    let used = if settings.rails.verbs { USE } else { NO_USE };
+    let mut lines = vec![line("use", used)];
     match survey(Path::new(SYSFS)) {
-        Ok(devices) => lines.extend(described(&devices, &environment().verbs, &addresses())),
+        Ok(devices) => lines.extend(described(&devices, &settings.verbs, &addresses())),
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
     Section { name: "rdma", lines }

@@ -14,7 +14,7 @@ use crate::base::seq::Seq;
 use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{
-    KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, KIND_START, SendHead,
+    KIND_DESCRIPTOR, KIND_EAGER, KIND_FLUSHED, KIND_REPORT, KIND_START, SendHead,
 };
 
 /// What an op id says: kind high, then record, then stripe or receive.
@@ -288,7 +288,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if head.check().is_err() {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        if matches!(head.kind, KIND_REPORT | KIND_REPORT_READ | KIND_PROBE) {
+        if matches!(head.kind, KIND_REPORT..=KIND_FLUSHED) {
             return self.word_arrived(index, lane, slot, &head, length);
         }
         self.stream_take(index, lane, slot, &head, length);

@@ -238,6 +238,13 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             .is_some_and(|c| c.state == ConnectionState::Open)
     }
 
+    /// Whether the number is one of a connection that was opened and not closed to its end.
+    pub fn is_used(&self, connection: ConnectionIndex) -> bool {
+        self.connections
+            .get(connection.as_usize())
+            .is_some_and(|c| c.state != ConnectionState::Free)
+    }
+
     /// Accepts a message. The buffer belongs to the library until the request has ended.
     ///
     /// *Cost*: a short message is copied and posted at once; a long one is described.
@@ -288,7 +295,20 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         connection: ConnectionIndex,
         buffers: &[Incoming],
     ) -> Result<RequestId, SubmitError> {
-        let index = self.open_index(connection)?;
+        match self.open_index(connection) {
+            Ok(index) => self.group_take(connection, index, buffers),
+            Err(refusal) => self.irecv_left(connection, buffers, refusal),
+        }
+    }
+
+    /// Accepts a group of receives on a connection that takes it.
+    #[inline(always)]
+    pub(super) fn group_take(
+        &mut self,
+        connection: ConnectionIndex,
+        index: usize,
+        buffers: &[Incoming],
+    ) -> Result<RequestId, SubmitError> {
         if buffers.is_empty() || buffers.len() > GROUP_MAX {
             return Err(SubmitError::Group);
         }

@@ -22,7 +22,9 @@ use super::request::RequestError;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
-use crate::wire::head::{KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead};
+use crate::wire::head::{
+    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead,
+};
 use crate::wire::immediate;
 use crate::wire::report::{
     ENTRIES_MAX, LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport,
@@ -46,7 +48,8 @@ impl<P: Provider> Endpoint<'_, P> {
             self.control_resume(index);
         }
         let resends = self.resend_step(index);
-        fences | probes | reports | resends
+        let flushes = self.flushes_step(index);
+        fences | probes | reports | resends | flushes
     }
 
     /// Probes lanes that are joining.
@@ -68,7 +71,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Sends a word outside of the stream on one lane; `false` when there is no room.
-    fn word_send(
+    pub(super) fn word_send(
         &mut self,
         index: usize,
         lane: u8,
@@ -211,6 +214,8 @@ impl<P: Provider> Endpoint<'_, P> {
         self.rail.received_release(peer, slot);
         let taken = match head.kind {
             KIND_PROBE => self.probe_arrived(index, lane, head.tag as u32),
+            KIND_FLUSH => self.flush_asked(index, lane, head),
+            KIND_FLUSHED => self.flush_answered(index, lane, head.tag as u32),
             KIND_REPORT_READ => self.report_read(index, head.tag as u32),
             _ => match bytes.get(..length).map(Report::decode) {
                 Some(Ok(report)) => self.report_arrived(index, &report),
@@ -233,6 +238,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return Ok(());
         }
         entry.state = LaneState::Up;
+        entry.probe_due |= core::mem::take(&mut entry.probe_waits);
         self.meter_mut(index, lane).stats.joins += 1;
         let c = &mut self.connections[index];
         c.up |= 1 << lane;
@@ -379,9 +385,12 @@ impl<P: Provider> Endpoint<'_, P> {
     /// that it may have lost is written again, on another.
     fn control_resume(&mut self, index: usize) {
         let from_start = self.is_mutant(Mutant::CursorIgnored);
+        let control = self.control_lane(index);
+        let mailbox_key = self.lane(index, control).mailbox_key;
         let c = &mut self.connections[index];
         (c.control_blocked, c.control_fenced) = (false, false);
-        c.control = c.up.trailing_zeros() as u8;
+        c.control = control;
+        c.mailbox.0.key = mailbox_key;
         c.peer =
             crate::base::ids::PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
         // lines: whatever the peer may still look for

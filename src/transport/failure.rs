@@ -135,7 +135,11 @@ impl<P: Provider> Endpoint<'_, P> {
             return self.connection_fail(index, RequestError::Protocol);
         }
         c.delivery_news = true;
+        let held = P::SEVERAL_LANES && c.control_blocked;
         self.work.insert(index);
+        if held {
+            self.control_release(index);
+        }
     }
 
     /// Asks for a request to end early.
@@ -256,16 +260,16 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             self.group_end(index, at, error);
         }
+        self.left_keep(index);
         let c = &mut self.connections[index];
         c.queue = Queue::EMPTY;
-        c.unexpected = Queue::EMPTY;
         c.ahead = Queue::EMPTY;
         c.pulls = Queue::EMPTY;
         c.waiting = 0;
         c.canceling = None;
     }
 
-    fn group_end(&mut self, index: usize, at: usize, error: RequestError) {
+    pub(super) fn group_end(&mut self, index: usize, at: usize, error: RequestError) {
         let GroupRecord { count, done, free, .. } = self.groups[at];
         if free || done == matching::full(count) {
             return;

@@ -5,7 +5,7 @@ use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
-use super::rail::{CtrlSpan, Lane, LaneMeter, LaneState, LaneStats};
+use super::rail::{CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
 };
@@ -151,11 +151,16 @@ impl<P: Provider> Endpoint<'_, P> {
                 self.meter_mut(index, lane).load.reserve = setup.reserve >> lane & 1 == 1;
             }
         }
+        let mailbox_key = setup.mailbox.key;
+        for lane in 1..setup.lanes {
+            self.lane_mut(index, lane).mailbox_key = mailbox_key;
+        }
         *self.lane_mut(index, 0) = Lane {
             state: LaneState::Up,
             fence: Fence::Needed,
             peer_fenced: false,
             generation: 1,
+            mailbox_key,
             ..Lane::DOWN
         };
     }
@@ -260,13 +265,16 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         entry.state = LaneState::Failing;
         entry.fence = Fence::Needed;
+        let held = core::mem::take(&mut entry.flush) != Flush::No;
         // what has only been probed has carried nothing that anybody waits for
         entry.peer_fenced = joining;
-        entry.probe_due = false;
+        (entry.probe_due, entry.probe_waits) = (false, false);
         entry.code = code;
         entry.failed_at = Instant(0);
         self.meter_mut(index, lane).stats.failures += 1;
         let c = &mut self.connections[index];
+        // what was held for the peer's word is sorted out with the lane
+        c.control_blocked &= !held;
         c.up &= !(1 << lane);
         c.report.due = true;
         if c.report.unread_on == Some(lane) {
@@ -424,7 +432,8 @@ impl<P: Provider> Endpoint<'_, P> {
         // what was sent on others before may still be on its way
         let c = &self.connections[index];
         let closed = |lane: &u8| self.lane(index, *lane).closed;
-        let open = |lane: &u8| c.up >> *lane & 1 == 1 && !closed(lane);
+        let joins = |lane: &u8| self.lane(index, *lane).state == LaneState::Joining;
+        let open = |lane: &u8| (c.up >> *lane & 1 == 1 || joins(lane)) && !closed(lane);
         if (0..c.lane_count).any(|lane| closed(&lane)) && !(0..c.lane_count).any(|lane| open(&lane))
         {
             self.connection_lost(ConnectionIndex(index as u32), DownCause::Closed);
@@ -456,40 +465,6 @@ impl<P: Provider> Endpoint<'_, P> {
             DownCause::Broken(code) => RequestError::Fabric(code),
         };
         self.connection_fail(index, error);
-    }
-
-    /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
-    /// used again when the peer has probed it too. `false`: the connection is closed, or the lane
-    /// is not down.
-    pub fn lane_rejoin(&mut self, connection: ConnectionIndex, lane: u8, generation: u32) -> bool {
-        let index = connection.as_usize();
-        let c = &self.connections[index];
-        let entry = self.lane(index, lane.min(c.lane_count - 1));
-        let down = c.state == ConnectionState::Open
-            && lane < c.lane_count
-            && entry.state == LaneState::Down
-            && generation > entry.generation;
-        if !down {
-            return false;
-        }
-        let (peer_past, code) = (entry.peer_past, entry.code);
-        *self.lane_mut(index, lane) = Lane {
-            state: LaneState::Joining,
-            fence: Fence::Needed,
-            peer_fenced: false,
-            probe_due: true,
-            generation,
-            peer_past,
-            code,
-            ..Lane::DOWN
-        };
-        self.lanes_down.remove(self.lane_at(index, lane));
-        self.work.insert(index);
-        if generation < peer_past {
-            // the peer's end is dead already, and it will not say so again
-            self.lane_fail(index, lane, 0);
-        }
-        true
     }
 
     /// Why a connection has ended that was not told before, if a peer's report was the reason.

@@ -32,7 +32,10 @@ mod eager;
 pub mod endpoint;
 mod failover;
 mod failure;
+pub mod flush;
+mod joining;
 mod lanes;
+mod left;
 pub mod limits;
 pub mod matching;
 #[allow(unsafe_code)]
@@ -56,6 +59,7 @@ mod straight;
 mod stripes;
 
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
+pub use joining::LaneJoin;
 pub use lanes::LaneView;
 pub use limits::{Config, Limits};
 pub use mr::DataMrs;

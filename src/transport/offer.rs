@@ -236,9 +236,12 @@ impl<P: Provider> Endpoint<'_, P> {
         let c = &self.connections[index];
         let (sequence, epoch) = (c.cells[at].sequence, c.epoch);
         let target = c.mailbox.plus((cell_line(at) * 64) as u64);
-        let mut keys = [0; RAILS_MAX];
-        for (rail, key) in keys.iter_mut().enumerate() {
-            *key = self.regions.key(region, DataRail(rail as u8));
+        let mut keys = [self.regions.key(region, DataRail(0)); RAILS_MAX];
+        if self.fails_over(index) {
+            let lanes = c.lane_count;
+            for (lane, key) in (0..lanes).zip(&mut keys) {
+                *key = self.regions.key(region, DataRail(self.lane(index, lane).key));
+            }
         }
         let (first, second) = cell::encode(&keys, sequence, epoch);
         self.line_write(index, target, &first) && self.line_write(index, target.plus(64), &second)

@@ -6,6 +6,7 @@ use super::limits::EARLY_MAX;
 use super::matching;
 use super::rail::DataSpan;
 use super::records::{NIL, SendState};
+use super::slots::NO_CELL;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RailKey, RemoteSpan};
 use crate::wire::head::KIND_START;
@@ -220,6 +221,7 @@ impl<P: Provider> Endpoint<'_, P> {
         send.stripes = stripes;
         send.stripe_bytes = cut.stripe_bytes;
         send.target = DataSpan(RemoteSpan { key: RailKey(keys[0]), address: slot.address });
+        send.next = if slot.cell == NO_CELL { NIL } else { slot.cell as u8 };
         send.state = SendState::Writing;
         if !fits {
             // the receive ends as truncated by the start alone

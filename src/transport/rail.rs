@@ -131,6 +131,15 @@ pub(super) struct Lane {
     pub closed: bool,
     /// A probe is to be sent.
     pub probe_due: bool,
+    /// A probe is to be sent when the peer's has come: it cannot receive before.
+    pub probe_waits: bool,
+    /// Which of a region's keys it goes by.
+    pub key: u8,
+    /// How control leaves it, and the number of the word that asks for that.
+    pub flush: Flush,
+    pub flush_number: u8,
+    /// The peer's control leaves it, and is to be told so: the number that it asked with.
+    pub flushed_due: Option<u8>,
     /// The provider's code of its last failure.
     pub code: i32,
     pub generation: u32,
@@ -143,6 +152,22 @@ pub(super) struct Lane {
     /// it changed.
     pub heard_mark: u32,
     pub heard_at: Instant,
+    /// What it calls the peer's mailbox.
+    pub mailbox_key: RailKey,
+}
+
+/// How our control leaves a lane that has not failed.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub(super) enum Flush {
+    /// It does not.
+    #[default]
+    No,
+    /// It waits until it is tried again.
+    Later,
+    /// It is held; the peer was asked whether all has come.
+    Asked,
+    /// It is held; all has come.
+    Holds,
 }
 
 /// What one of several lanes carries, and has carried.
@@ -170,12 +195,18 @@ impl Lane {
         peer_past: 0,
         closed: false,
         probe_due: false,
+        probe_waits: false,
+        key: 0,
+        flush: Flush::No,
+        flush_number: 0,
+        flushed_due: None,
         code: 0,
         generation: 0,
         ops_in_flight: 0,
         failed_at: Instant(0),
         heard_mark: 0,
         heard_at: Instant(0),
+        mailbox_key: RailKey(0),
     };
 
     /// Whether nothing is in flight on it any more, in either direction.

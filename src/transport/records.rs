@@ -399,6 +399,7 @@ pub struct SendRecord {
     pub generation: u32,
     pub region: u16,
     pub state: SendState,
+    /// While it is queued the next; once it is bound the cell with the keys of the peer's buffer.
     pub next: u8,
     /// Stripes that the message was cut into.
     pub stripes: u8,

@@ -73,6 +73,13 @@ impl<P: Provider> Endpoint<'_, P> {
         SlotGlance::decode(word(SlotGlance::PLACE_WORD), word(SlotGlance::COUNTS_WORD)).ok()
     }
 
+    /// The key of the peer's buffer that a bound message goes to, on one of several lanes; 0: it
+    /// has none there. The cell stays as it is until the receive has ended.
+    pub(super) fn cell_key(&self, index: usize, cell: u8, lane: u8) -> u64 {
+        let line = cell_line(usize::from(cell)) + usize::from(lane / 7);
+        self.mailboxes.word_at(index, line, usize::from(lane % 7))
+    }
+
     /// The keys of a slot's region, once they are there. A receive that is open keeps its cell, so
     /// they will be; one that an early message has filled may have lost it, and needs none.
     pub(super) fn cell_read(&self, index: usize, slot: &ControlSlot) -> Option<[u64; 8]> {

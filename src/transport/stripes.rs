@@ -3,10 +3,10 @@
 
 use super::eager::{OP_STRIPE, op_id};
 use super::endpoint::Endpoint;
-use super::rail::DataRail;
-use super::records::SendState;
+use super::rail::{DataRail, DataSpan};
+use super::records::{NIL, SendRecord, SendState};
 use super::schedule::{self, Cut};
-use crate::fabric::{Posted, Provider};
+use crate::fabric::{Posted, Provider, RailKey, RemoteSpan};
 use crate::wire::immediate;
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -51,10 +51,12 @@ impl<P: Provider> Endpoint<'_, P> {
             let Some(lane) = self.lane_pick(index, length) else {
                 return false; // goes on when one of its stripes has ended
             };
-            let rail = DataRail(lane);
+            let Some((lane, rail, target)) = self.stripe_ends(index, &send, lane) else {
+                return false; // goes on when a lane is back that has keys for both ends
+            };
             let span = self.regions.span(send.region, send.address + offset, length, rail);
             let word = immediate::encode(send.token, stripe);
-            let write = rail.write(span, send.target.plus(offset), word);
+            let write = rail.write(span, target.plus(offset), word);
             let id = op_id(OP_STRIPE, record, stripe as u8);
             let Ok(posted) = self.post_on(index, lane, id, write) else {
                 return false;
@@ -64,6 +66,31 @@ impl<P: Provider> Endpoint<'_, P> {
         self.sends[at].state = SendState::Waiting;
         self.send_settle(index, record);
         true
+    }
+
+    /// By which lane and keys a stripe goes that was given to `lane`: to the first, where one end
+    /// has no key on the other. `None`: that one is not in use.
+    #[inline]
+    fn stripe_ends(
+        &self,
+        index: usize,
+        send: &SendRecord,
+        lane: u8,
+    ) -> Option<(u8, DataRail, DataSpan)> {
+        let key = match self.fails_over(index) {
+            true => self.lane(index, lane).key,
+            false => 0,
+        };
+        if key == 0 || send.next == NIL {
+            return Some((lane, DataRail(0), send.target));
+        }
+        let theirs = RailKey(self.cell_key(index, send.next, lane));
+        if theirs.0 != 0 && self.regions.key(send.region, DataRail(key)) != 0 {
+            let target = RemoteSpan { key: theirs, address: send.target.0.address };
+            return Some((lane, DataRail(key), DataSpan(target)));
+        }
+        let first = self.connections[index].up & 1 == 1;
+        first.then_some((0, DataRail(0), send.target))
     }
 
     /// Accounts for a stripe that was posted.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{DecodeError, WIRE_MAJOR};
+use crate::base::hash::fnv1a;
 
 /// Length of a handle in bytes, the same as NCCL's.
 pub const HANDLE_BYTES: usize = 128;
@@ -173,15 +174,9 @@ fn part<const N: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; N] {
     out
 }
 
-/// FNV-1a, which is enough to tell a damaged handle from a whole one.
-const fn checksum(bytes: &[u8]) -> u64 {
-    let mut sum = 0xcbf2_9ce4_8422_2325u64;
-    let mut i = 0;
-    while i < bytes.len() {
-        sum = (sum ^ bytes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
-        i += 1;
-    }
-    sum
+/// Enough to tell a damaged handle from a whole one.
+pub(super) const fn checksum(bytes: &[u8]) -> u64 {
+    fnv1a(bytes)
 }
 
 #[cfg(test)]

@@ -18,6 +18,11 @@ pub const KIND_REPORT_READ: u8 = 5;
 /// Outside of the stream: the lane that carries it is open at its writer; the tag is its
 /// generation.
 pub const KIND_PROBE: u8 = 6;
+/// Outside of the stream: the writer asks, by the number in the tag, whether all that it sent on
+/// this lane before has come: its control leaves the lane.
+pub const KIND_FLUSH: u8 = 7;
+/// Outside of the stream: it has; the tag is the number of the `KIND_FLUSH`.
+pub const KIND_FLUSHED: u8 = 8;
 
 wire_struct! {
     /// W1. What every send says before its payload.
@@ -59,7 +64,7 @@ impl SendHead {
     pub fn check(&self) -> Result<(), DecodeError> {
         match self.kind {
             KIND_EAGER | KIND_DESCRIPTOR if self.stripes == 0 => Ok(()),
-            KIND_REPORT | KIND_REPORT_READ | KIND_PROBE if self.stripes == 0 => Ok(()),
+            KIND_REPORT..=KIND_FLUSHED if self.stripes == 0 => Ok(()),
             KIND_START if (1..=super::STRIPES_MAX as u8).contains(&self.stripes) => Ok(()),
             _ => Err(DecodeError::Field),
         }

@@ -5,6 +5,7 @@
 //! connections are then made on it with `Connect` and answered by `Accepted` or `Refused`.
 #![forbid(unsafe_code)]
 
+use super::pair::{LaneEnd, PairHello, PortList};
 use super::status::{StatusAsk, StatusHello};
 use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 
@@ -29,12 +30,22 @@ pub const FEATURE_MEMBARRIER: u64 = 0x4;
 /// them, though the connection has one lane (W8.2): a bit of `ConnectHello::features`.
 pub const CONNECT_PUSH: u64 = 0x1;
 
+/// The further lanes of the connection are pairs of ports (W8.14): a bit of
+/// `ConnectHello::features`.
+pub const CONNECT_PAIRS: u64 = 0x2;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
 pub const RAIL_TCP: u32 = 0x2;
 /// Both in one connection, where the link runs over shared memory (W8.13).
 pub const RAIL_TOGETHER: u32 = 0x4;
+/// RDMA ports beside TCP, for further lanes of a connection (W8.14).
+pub const RAIL_VERBS: u32 = 0x8;
+/// Ports of libfabric beside TCP, likewise (W8.14).
+pub const RAIL_LIBFABRIC: u32 = 0x10;
+/// Ports of any kind.
+pub const RAIL_PORTS: u32 = RAIL_VERBS | RAIL_LIBFABRIC;
 
 /// Most addresses in a hello; a host with more says these.
 pub const ADDRESSES_MAX: usize = 16;
@@ -70,6 +81,10 @@ pub enum FrameKind {
     StatusAsk = 12,
     /// The answer to a `StatusAsk`, with its number (since minor 1).
     Status = 13,
+    /// Either way, once, before the writer's `Addresses`: its ports (since minor 1).
+    Ports = 14,
+    /// Either way: one end of a lane between ports (since minor 1).
+    Pair = 15,
 }
 
 wire_struct! {
@@ -113,6 +128,8 @@ impl FrameHeader {
             11 => FrameKind::Addresses,
             12 => FrameKind::StatusAsk,
             13 => FrameKind::Status,
+            14 => FrameKind::Ports,
+            15 => FrameKind::Pair,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -392,6 +409,10 @@ pub enum Frame {
     StatusAsk(StatusAsk),
     /// So.
     Status(StatusHello),
+    /// All ports of the writer that may make lanes.
+    Ports(PortList),
+    /// How far the writer is with a lane between ports, and its end.
+    Pair(PairHello, LaneEnd),
 }
 
 impl Frame {
@@ -418,6 +439,12 @@ impl Frame {
             FrameKind::Pong => Frame::Pong(PingHello::from_bytes(prefix(body)?)),
             FrameKind::Addresses => Frame::Addresses(AddressList::decode(body)?),
             FrameKind::StatusAsk => Frame::StatusAsk(StatusAsk::from_bytes(prefix(body)?)),
+            FrameKind::Ports => Frame::Ports(PortList::decode(body)?),
+            FrameKind::Pair => {
+                let (pair, rest) = body.split_first_chunk().ok_or(DecodeError::Short)?;
+                let pair = PairHello::from_bytes(pair);
+                Frame::Pair(pair, LaneEnd::from_bytes(pair.kind, rest)?)
+            }
             FrameKind::Status => Frame::Status(StatusHello::decode(body)?),
         })
     }
@@ -447,6 +474,20 @@ impl Frame {
             }
             Frame::StatusAsk(body) => record(FrameKind::StatusAsk, &body.encode(), out),
             Frame::Status(body) => record(FrameKind::Status, &body.encode(), out),
+            Frame::Ports(list) => {
+                let mut body = [0; PortList::BYTES_MAX];
+                let length = list.encode(&mut body);
+                record(FrameKind::Ports, &body[..length], out)
+            }
+            Frame::Pair(pair, end) => {
+                let mut body = [0; PairHello::SIZE + LaneEnd::BYTES_MAX];
+                let mut bytes = [0; LaneEnd::BYTES_MAX];
+                let length = end.encode(&mut bytes);
+                let pair = PairHello { kind: end.kind(), ..*pair };
+                body[..PairHello::SIZE].copy_from_slice(&pair.encode());
+                body[PairHello::SIZE..].copy_from_slice(&bytes);
+                record(FrameKind::Pair, &body[..PairHello::SIZE + length], out)
+            }
         }
     }
 }
@@ -487,6 +528,8 @@ fn record(kind: FrameKind, body: &[u8], out: &mut [u8; FRAME_BYTES_WRITTEN]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::queue_pair::QueuePairHello;
+    use crate::wire::shared_end::{NAME_BYTES_MAX, SharedEndHello, ToldRegion};
 
     const LINK: LinkHello = LinkHello {
         node_id: 1,
@@ -510,7 +553,7 @@ mod tests {
         resume: 17,
     };
 
-    fn frames() -> [Frame; 13] {
+    fn frames() -> [Frame; 16] {
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -536,6 +579,23 @@ mod tests {
             Frame::Addresses(AddressList { count: 2, ..AddressList::EMPTY }),
             Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21 }),
             Frame::Status(StatusHello::ZERO),
+            Frame::Ports(PortList { count: 2, ..PortList::EMPTY }),
+            Frame::Pair(
+                PairHello { connection: 22, lane: 1, ..PairHello::ZERO },
+                QueuePairHello { number: 23, ..QueuePairHello::ZERO }.into(),
+            ),
+            Frame::Pair(
+                PairHello { connection: 24, lane: 2, kind: 1, ..PairHello::ZERO },
+                LaneEnd::Shared(SharedEndHello {
+                    name: [25; NAME_BYTES_MAX],
+                    name_bytes: 26,
+                    format: 27,
+                    number: 28,
+                    token: 29,
+                    payload_bytes_max: 30,
+                    told: ToldRegion { key: 31, library_key: 32, start: 33, length: 34 },
+                }),
+            ),
         ]
     }
 
@@ -602,7 +662,7 @@ mod tests {
                 // half-way plausible, so that the decoder gets past its first checks
                 bytes[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
                 bytes[4..6].copy_from_slice(&WIRE_MAJOR.to_le_bytes());
-                bytes[8..10].copy_from_slice(&((next() % 15) as u16).to_le_bytes());
+                bytes[8..10].copy_from_slice(&((next() % 17) as u16).to_le_bytes());
                 bytes[10..12].copy_from_slice(&((next() % 256) as u16).to_le_bytes());
             }
             let length = next() as usize % (bytes.len() + 1);

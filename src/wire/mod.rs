@@ -6,14 +6,17 @@
 //! that it validates itself.
 #![forbid(unsafe_code)]
 
+pub mod blob;
 pub mod cell;
 pub mod descriptor;
 pub mod handle;
 pub mod head;
 pub mod hello;
 pub mod immediate;
+pub mod pair;
 pub mod queue_pair;
 pub mod report;
+pub mod shared_end;
 pub mod slot;
 pub mod state;
 pub mod status;

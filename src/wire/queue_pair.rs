@@ -31,14 +31,23 @@ wire_struct! {
         reads_max: u16 = 42,
         /// 1 on InfiniBand, 2 on Ethernet.
         link_layer: u16 = 44,
+        /// Whose extensions its device has (ECE); 0: none.
+        ece_vendor: u32 = 48,
+        /// Which of them, as bits that only that vendor's devices can tell.
+        ece_options: u32 = 52,
     }
 }
 
 impl QueuePairHello {
-    /// Checks what a device would refuse later with less to say.
+    /// Reads one, and checks it.
     pub fn decode(bytes: &[u8]) -> Result<QueuePairHello, DecodeError> {
         let bytes = bytes.first_chunk().ok_or(DecodeError::Short)?;
-        let hello = QueuePairHello::from_bytes(bytes);
+        QueuePairHello::from_bytes(bytes).checked()
+    }
+
+    /// Checks what a device would refuse later with less to say.
+    pub fn checked(self) -> Result<QueuePairHello, DecodeError> {
+        let hello = self;
         let numbers = hello.number <= NUMBER_MAX && hello.first_packet <= NUMBER_MAX;
         let mtu = hello.mtu_bytes.is_power_of_two() && MTU_BYTES.contains(&hello.mtu_bytes);
         let layer = matches!(hello.link_layer, 1 | 2);
@@ -65,6 +74,8 @@ mod tests {
         lid: 0,
         reads_max: 16,
         link_layer: 2,
+        ece_vendor: 0x2c9,
+        ece_options: 0x3000_0005,
     };
 
     #[test]

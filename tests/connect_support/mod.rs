@@ -3,6 +3,7 @@
 
 #[path = "../common/black_hole.rs"]
 mod hole;
+mod record;
 
 use crosstie::base::pool::Pool;
 use crosstie::base::ring::{Consumer, Indices, split};
@@ -13,6 +14,7 @@ use crosstie::connect::key::Key;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::hello::{AddressHello, AddressList, RAIL_SHM, RAIL_TCP};
+use crosstie::wire::pair::PortList;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports)] // not every test loses packets
 pub use hole::black_hole;
+#[allow(unused_imports)] // nor does every one dial by hand
+pub use record::{dial_record, listen_record};
 
 /// Bytes of one connection's rings in these tests.
 pub const RINGS_BYTES: u64 = 4096;
@@ -145,6 +149,8 @@ pub struct Limits {
     pub lanes_wish: u32,
     /// Addresses to answer at, with prefix lengths.
     pub addresses: Vec<(std::net::IpAddr, u8)>,
+    /// RDMA ports, of which the first makes a lane with the peer's first, and so on.
+    pub ports: usize,
 }
 
 impl Limits {
@@ -176,6 +182,7 @@ impl Default for Limits {
             lanes: 1,
             lanes_wish: 0,
             addresses: Vec::new(),
+            ports: 0,
         }
     }
 }
@@ -187,6 +194,8 @@ pub struct Node {
     pub generations: &'static [AtomicU32],
     pub pool: Pool<'static>,
     pub seen: Vec<BandEvent>,
+    /// What lanes of connections were given: which generation, and the peer's end.
+    pub ends: Vec<(Handle, u8, u32, PairEnd)>,
 }
 
 fn address_hello(ip: std::net::IpAddr, prefix_bits: u8) -> AddressHello {
@@ -253,6 +262,12 @@ impl Node {
             streams: limits.streams,
             lanes_max: limits.lanes,
             lanes_wish: limits.lanes_wish,
+            ports: PortList { count: limits.ports, ..PortList::EMPTY },
+            pair_ports: |ours, theirs, _, places| {
+                let count = ours.len().min(theirs.len());
+                (0..).zip(&mut places[..count]).for_each(|(at, place)| *place = at);
+                count
+            },
             addresses,
             bind: true,
             excluded: vec![],
@@ -270,12 +285,18 @@ impl Node {
         let memory = TestMemory { doorbell, heap, populate_bytes_left: limits.populate_bytes };
         let tables = BandTables { pool, generations, events: producer };
         let band = Band::open(config, tables, memory).unwrap();
-        Node { band, events, generations, pool, seen: Vec::with_capacity(8192) }
+        Node { band, events, generations, pool, seen: Vec::with_capacity(8192), ends: Vec::new() }
     }
 
     /// Takes news out of the queue.
     pub fn drain(&mut self) {
         while let Some(event) = self.events.pop() {
+            if let BandEvent::Pair { index, generation, lane, lane_generation } = event {
+                let of = Handle { index, generation };
+                if let Some(end) = self.band.pair_end(of, lane.into(), lane_generation) {
+                    self.ends.push((of, lane, lane_generation, end));
+                }
+            }
             if self.seen.len() < self.seen.capacity() {
                 self.seen.push(event);
             }

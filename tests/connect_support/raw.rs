@@ -1,7 +1,7 @@
 //! A peer made by hand: record sockets of one host, streams between hosts, frames byte by byte.
 #![allow(dead_code)]
 
-use crate::connect_support::WATCHDOG;
+use crate::connect_support::{WATCHDOG, dial_record, listen_record};
 use crosstie::wire::handle::{Family, ListenHandle};
 use crosstie::wire::hello::*;
 use std::io::{Read, Write};
@@ -14,23 +14,6 @@ pub const ARENA_BYTES: u64 = 64 << 10;
 
 /// One end of a link.
 pub struct Raw(pub OwnedFd);
-
-fn name_of(endpoint_id: u128) -> (libc::sockaddr_un, u32) {
-    // SAFETY: integers, for which zero is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
-    let name = format!("crosstie-{endpoint_id:032x}");
-    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    (address, (2 + 1 + name.len()) as u32)
-}
-
-fn socket() -> OwnedFd {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers; a new descriptor.
-    unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0)) }
-}
 
 /// Some shared memory.
 pub fn memfd(bytes: u64) -> OwnedFd {
@@ -46,24 +29,12 @@ pub fn memfd(bytes: u64) -> OwnedFd {
 impl Raw {
     /// Dials an endpoint.
     pub fn dial(handle: &ListenHandle) -> Raw {
-        let socket = socket();
-        let (address, length) = name_of(handle.endpoint_id);
-        // SAFETY: a whole address.
-        let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-        Raw(socket)
+        Raw(dial_record(handle.endpoint_id))
     }
 
     /// Listens under the name of an endpoint.
     pub fn listen(endpoint_id: u128) -> Raw {
-        let socket = socket();
-        let (address, length) = name_of(endpoint_id);
-        // SAFETY: a whole address.
-        let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: no pointers.
-        unsafe { libc::listen(socket.as_raw_fd(), 8) };
-        Raw(socket)
+        Raw(listen_record(endpoint_id))
     }
 
     /// The next one that dials.

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -303,41 +303,12 @@ fn role_times_at_once() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-fn name_of(handle: &ListenHandle) -> (libc::sockaddr_un, u32) {
-    // SAFETY: integers, for which zero is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
-    let hex = b"0123456789abcdef";
-    let mut at = 1;
-    for byte in b"crosstie-" {
-        address.sun_path[at] = *byte as libc::c_char;
-        at += 1;
-    }
-    for nibble in (0..32).rev() {
-        let digit = hex[(handle.endpoint_id >> (4 * nibble)) as usize & 15];
-        address.sun_path[at] = digit as libc::c_char;
-        at += 1;
-    }
-    (address, (2 + at) as u32)
-}
-
-fn socket() -> OwnedFd {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers; a new descriptor.
-    unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0)) }
-}
-
 /// Dials an endpoint's side band as a stranger.
 fn dial(handle: &ListenHandle) -> OwnedFd {
     if STREAMS != 0 {
         return dial_tcp(handle).into();
     }
-    let socket = socket();
-    let (address, length) = name_of(handle);
-    // SAFETY: a whole address.
-    let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-    socket
+    dial_record(handle.endpoint_id)
 }
 
 /// Dials an endpoint's first address as a stranger.
@@ -349,18 +320,6 @@ fn dial_tcp(handle: &ListenHandle) -> std::net::TcpStream {
     let stream = std::net::TcpStream::connect(at).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
-}
-
-/// Listens under an endpoint's name, and never answers.
-fn listen(handle: &ListenHandle) -> OwnedFd {
-    let socket = socket();
-    let (address, length) = name_of(handle);
-    // SAFETY: a whole address.
-    let rc = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: no pointers.
-    unsafe { libc::listen(socket.as_raw_fd(), 8) };
-    socket
 }
 
 fn send(socket: &OwnedFd, bytes: &[u8]) {

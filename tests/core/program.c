@@ -1,9 +1,6 @@
 // A program of the core archive alone: no C library, no start-up code, no operating system but the
 // call that ends it. Its status is 0 when the machine worked in this program's static storage.
-unsigned xtie_core_version(void);
-int xtie_core_handle_check(const unsigned char *handle);
-unsigned long xtie_core_loopback_bytes(void);
-int xtie_core_loopback_check(void *storage, unsigned long bytes);
+#include <crosstie_provider.h>
 
 // The four functions that a C compiler may call by itself; the archive calls no others.
 void *memcpy(void *to, const void *from, unsigned long bytes)

@@ -3,7 +3,7 @@
 
 use crosstie::base::seq::Seq;
 use crosstie::wire::hello::{FRAME_BYTES_WRITTEN, Frame, FrameHeader, RefuseReason};
-use crosstie::wire::{cell, descriptor, handle, head, immediate, slot, state};
+use crosstie::wire::{blob, cell, descriptor, handle, head, immediate, slot, state};
 
 #[path = "ring.rs"]
 mod shared;
@@ -18,7 +18,7 @@ pub use streams::{stream, stream_seed};
 pub type Check = fn(&[u8]);
 
 /// Every check under the name of its fuzz target and corpus.
-pub const ALL: [(&str, Check); 11] = [
+pub const ALL: [(&str, Check); 12] = [
     ("head", head),
     ("descriptor", descriptor),
     ("slot", slot),
@@ -26,6 +26,7 @@ pub const ALL: [(&str, Check); 11] = [
     ("state", state),
     ("immediate", immediate),
     ("handle", handle),
+    ("blob", blob),
     ("frame", frame),
     ("ring", ring),
     ("rings", rings),
@@ -99,11 +100,33 @@ pub fn handle(data: &[u8]) {
     handle_of(bytes);
     let mut whole = *bytes;
     whole[..8].copy_from_slice(b"crosstie");
-    let sum = whole[..120].iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    whole[120..].copy_from_slice(&sum.to_le_bytes());
+    let sum = fnv(&whole[..120]);
+    whole[120..].copy_from_slice(&sum);
     handle_of(&whole);
+}
+
+fn fnv(bytes: &[u8]) -> [u8; 8] {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, step).to_le_bytes()
+}
+
+/// W12, likewise.
+pub fn blob(data: &[u8]) {
+    let Some(bytes) = data.first_chunk() else { return };
+    blob_of(bytes);
+    let mut whole = *bytes;
+    whole[..8].copy_from_slice(b"tie-blob");
+    whole[56..64].fill(0);
+    let sum = fnv(&whole);
+    whole[56..64].copy_from_slice(&sum);
+    blob_of(&whole);
+}
+
+fn blob_of(bytes: &[u8; blob::BLOB_BYTES]) {
+    if let Ok(value) = blob::ConnectionBlob::decode(bytes) {
+        assert!(value.rail_bytes as usize <= value.rail.len());
+        assert_eq!(blob::ConnectionBlob::decode(&value.encode()), Ok(value));
+    }
 }
 
 fn handle_of(bytes: &[u8; handle::HANDLE_BYTES]) {

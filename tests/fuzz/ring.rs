@@ -28,6 +28,7 @@ const CONFIG: PairConfig = PairConfig {
     heaps: false,
     kernel_copy: false,
     use_fence: true,
+    threads: 0,
 };
 /// Memory of the side that is lied to.
 const OWN_BYTES: usize = 256;

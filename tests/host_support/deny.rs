@@ -9,6 +9,15 @@ const NUMBER_AT: u32 = 0;
 
 /// From now on `call` gives `errno` in all threads of this process. `false`: no filters here.
 pub fn deny(call: libc::c_long, errno: i32) -> bool {
+    deny_with(call, errno, libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+/// The same in the calling thread alone, and in those that it starts.
+pub fn deny_here(call: libc::c_long, errno: i32) -> bool {
+    deny_with(call, errno, 0)
+}
+
+fn deny_with(call: libc::c_long, errno: i32, flags: libc::c_ulong) -> bool {
     let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut program = [
         code(LOAD_NUMBER, 0, 0, NUMBER_AT),
@@ -23,7 +32,7 @@ pub fn deny(call: libc::c_long, errno: i32) -> bool {
             && libc::syscall(
                 libc::SYS_seccomp,
                 libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_TSYNC,
+                flags,
                 &raw const filter,
             ) == 0
     }

@@ -1,6 +1,6 @@
 //! Messages that flow both ways, every byte of them compared, until something ends them.
 
-use super::{Memory, Node, Place};
+use super::{Memory, Node, Place, Watch};
 use crosstie::base::slab::Handle;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
 
@@ -24,6 +24,17 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// After the death of its peer: goes on until every request has ended, each for that reason.
+    pub fn end_with_peer(&mut self, node: &mut Node) {
+        let watch = Watch::start();
+        while !self.failed() || self.outstanding() > 0 {
+            self.step(node);
+            watch.look("requests of a peer that was killed");
+        }
+        let died = |error: &RequestError| *error == RequestError::PeerDied;
+        assert!(self.errors.iter().all(died), "{:?}", self.errors);
+    }
+
     pub fn new(node: &Node, connection: Handle, place: Place) -> Flow {
         let memory = || (0..DEPTH).map(|_| Memory::new(node, place, SIZE_MAX)).collect();
         Flow {

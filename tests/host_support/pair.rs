@@ -123,3 +123,42 @@ impl Pair {
         self.views(lane).map(|view| view.stats.bytes)
     }
 }
+
+/// Where lane 0 is the reserve, or a lane comes back.
+impl Pair {
+    /// Lets messages flow until control has left the reserve on both sides.
+    pub fn settle(&mut self, flows: &mut [Flow; 2]) {
+        self.flow_until(flows, "control to leave the reserve", |pair, _| {
+            pair.views(0).iter().all(|view| !view.control && view.state == LaneState::Up)
+        });
+        self.flow(flows, 8);
+    }
+
+    /// Lets messages flow until a rail is in use again, as a later use of it, and has carried bytes
+    /// both ways.
+    pub fn flow_until_back(&mut self, flows: &mut [Flow; 2], lane: u8, generation: u32) {
+        self.flow_until(flows, "the rail to come back", |pair, _| {
+            pair.is_up(lane) && pair.views(lane).iter().all(|view| view.generation > generation)
+        });
+        let before = self.bytes(lane);
+        self.flow_until(flows, "the rail to carry bytes again", |pair, _| {
+            let now = pair.bytes(lane);
+            now[0] > before[0] && now[1] > before[1]
+        });
+    }
+
+    /// Lets messages flow, nearly all of whose bytes lane 1 has to carry, and control with them.
+    pub fn carries(&mut self, flows: &mut [Flow; 2], what: &str) {
+        let before = [self.bytes(0), self.bytes(1)];
+        self.flow(flows, 64);
+        let after = [self.bytes(0), self.bytes(1)];
+        for side in [0, 1] {
+            let [reserve, rail] = [0, 1].map(|lane: usize| after[lane][side] - before[lane][side]);
+            println!("side {side}: {rail} bytes over {what}, {reserve} over TCP");
+            assert!(rail > 8 * reserve, "{rail} bytes over {what}, {reserve} over TCP");
+            let view = self.view(side, 1).unwrap();
+            assert!(view.control && view.stats.failures == 0);
+            assert_eq!(self.view(side, 0).unwrap().stats.failures, 0, "the reserve has not failed");
+        }
+    }
+}

@@ -39,12 +39,26 @@ pub fn ends() -> Option<[String; 2]> {
 pub fn config(device: &str) -> Config<'_> {
     let (port, gid_index, path) = (1, 1, PATH);
     let port_grace = Span::millis(1000);
-    Config { device, port, gid_index, path, relaxed_ordering: true, port_grace }
+    Config {
+        device,
+        port,
+        gid_index,
+        path,
+        relaxed_ordering: true,
+        extensions: true,
+        adaptive_bytes_min: 0,
+        port_grace,
+    }
 }
 
 pub fn rails(ends: &[String; 2], limits: Limits) -> [Verbs<'static>; 2] {
+    rails_adaptive(ends, limits, 0)
+}
+
+/// Rails whose data and words are two requests from this length on; 0: never.
+pub fn rails_adaptive(ends: &[String; 2], limits: Limits, bytes: u64) -> [Verbs<'static>; 2] {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(limits)));
-    memory.open(ends.each_ref().map(|end| config(end)))
+    memory.open(ends.each_ref().map(|end| Config { adaptive_bytes_min: bytes, ..config(end) }))
 }
 
 /// Gives emulated devices, which run in the kernel's threads, their turn: 64 of these are longer
@@ -72,8 +86,13 @@ pub const OTHER: PeerIndex = PeerIndex(1);
 impl World {
     /// `None`, with a line that says why, where there is no device.
     pub fn new() -> Option<World> {
+        World::adaptive(0)
+    }
+
+    /// One whose data and words are two requests from this length on; 0: never.
+    pub fn adaptive(bytes: u64) -> Option<World> {
         let ends = ends()?;
-        let rails = rails(&ends, LIMITS);
+        let rails = rails_adaptive(&ends, LIMITS, bytes);
         let blocks = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start());
         let keys = [0, 1].map(|side| {
             let (address, length) = (blocks[side] as u64, Bytes::of(BLOCK_BYTES));
@@ -157,6 +176,13 @@ impl World {
     pub fn write_kind(&self, side: usize, at: usize, length: usize) -> OpKind {
         let source = Source::Span(self.local(side, at, length));
         OpKind::Write { source, target: self.remote(1 - side, at), immediate: None }
+    }
+
+    /// Data with a word.
+    pub fn write_told(&mut self, side: usize, at: usize, length: usize, word: u32) -> OpId {
+        let source = Source::Span(self.local(side, at, length));
+        let target = self.remote(1 - side, at);
+        self.post(side, OpKind::Write { source, target, immediate: Some(word) })
     }
 
     pub fn line(&mut self, side: usize, at: usize, byte: u8) -> OpId {

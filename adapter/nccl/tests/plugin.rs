@@ -124,6 +124,18 @@ fn point_22_forked_child_neither_uses_nor_ends_a_connection() {
     play("forked");
 }
 
+/// The child of a process whose other threads were in the plugin waited for their locks for ever.
+#[test]
+fn point_22_forked_child_is_answered_whatever_other_threads_do() {
+    play("forked_busy");
+}
+
+/// Under tables up to v10 it found its parent's endpoint, and was refused.
+#[test]
+fn point_22_forked_child_may_open_the_plugin_for_itself() {
+    play("forked_anew");
+}
+
 /// It stayed taken until the communicator ended, 4096 pieces in all.
 #[test]
 fn point_14_what_was_registered_is_given_back_by_close() {
@@ -144,6 +156,12 @@ fn point_14_abandoned_connections_are_given_back() {
 #[test]
 fn point_15_dead_peer_is_a_remote_error_by_test() {
     play("peer_dies");
+}
+
+/// Of what had come and nobody had asked for, all was lost with the connection.
+#[test]
+fn point_15_what_a_peer_was_told_is_done_arrives_after_its_death() {
+    play("done_and_gone");
 }
 
 #[test]
@@ -209,6 +227,19 @@ fn plugin_is_found_in_the_program_that_it_is_linked_into() {
     }
 }
 
+/// Where a rank may use few CPUs, as here, it has no threads that copy unless it is told to.
+#[test]
+fn threads_that_copy_change_nothing_but_speed() {
+    let shm = [("CROSSTIE_RAILS", "shm"), ("CROSSTIE_SHM_THREADS", "2")];
+    let tcp = [("CROSSTIE_RAILS", "tcp"), ("CROSSTIE_TCP_THREADS", "5")];
+    for rails in [shm, tcp] {
+        let environment = [rails[0], rails[1], ("CROSSTIE_SOCKET_IFNAME", "lo")];
+        for scenario in ["bytes", "traffic", "rough", "abort_busy", "peer_dies", "reload"] {
+            play_in(&environment, harness(), &plugin(), scenario, 12);
+        }
+    }
+}
+
 #[test]
 fn point_14_closing_does_not_wait_for_a_stopped_peer() {
     play("peer_stops");
@@ -222,6 +253,7 @@ fn point_23_settings_are_read_at_init_and_logged() {
 #[test]
 fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
     play_alone("settings_wrong");
+    play_alone("nowhere");
 }
 
 #[test]
@@ -259,6 +291,12 @@ fn bytes_of_a_connection_are_told_when_it_is_closed() {
 #[test]
 fn limit_of_descriptors_is_named_with_its_value() {
     play_alone("descriptors");
+}
+
+/// It was "System(11)".
+#[test]
+fn limit_of_threads_is_named_with_its_value() {
+    play_alone("threads_scarce");
 }
 
 #[test]

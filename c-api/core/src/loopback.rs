@@ -60,10 +60,6 @@ pub extern "C" fn xtie_core_loopback_bytes() -> usize {
 /// several lengths from one to the other, pulled and pushed, and compares every byte. 0: all
 /// arrived; -1: the storage is NULL, not aligned to 64 bytes, or too small; -2, -3, -4: set-up,
 /// message or closing went wrong. Touches nothing but the storage.
-///
-/// # Safety
-/// - `storage` is NULL or valid for reads and writes of `bytes` bytes, which nobody else touches
-///   until the call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_core_loopback_check(storage: *mut u8, bytes: usize) -> c_int {
     let aligned = !storage.is_null() && storage.addr().is_multiple_of(BLOCK_ALIGN);

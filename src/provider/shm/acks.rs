@@ -45,7 +45,8 @@ impl Peer {
         self.acks_posted.wrapping_sub(self.acks_seen) < ACKS_MAX
     }
 
-    /// Ends what the peer has counted as carried out or refused.
+    /// Ends what the peer has counted as carried out or refused, but nothing that a thread still
+    /// reads, whatever the peer says.
     pub(super) fn take_acks(&mut self, work: &mut Work) -> Result<bool, Corrupt> {
         if self.acks.is_empty() {
             return Ok(false);
@@ -61,12 +62,13 @@ impl Peer {
             return Err(Corrupt);
         }
         let refused = if news == 0 { 0 } else { refused.load(RELAXED) };
-        while self.acks_seen != acked {
+        let before = self.acks_seen;
+        while self.acks_seen != acked && !work.is_read(self.index, self.acks_seen) {
             let index = work.ops.take_first(&mut self.acks).ok_or(Corrupt)?;
             let bit = refused >> (self.acks_seen % ACKS_MAX) & 1;
             work.finish(index, if bit == 1 { Outcome::Key } else { Outcome::Success }, 0);
             self.acks_seen = self.acks_seen.wrapping_add(1);
         }
-        Ok(news != 0)
+        Ok(self.acks_seen != before)
     }
 }

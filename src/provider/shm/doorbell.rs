@@ -6,22 +6,47 @@ use super::word::{FULL, RELAXED, compiler_fence, fence, u32_at};
 use crate::memory::wake;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+/// How a peer is woken.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Bell {
+    /// Address of the word that says whether it sleeps.
+    armed: u64,
+    /// The eventfd, or -1.
+    doorbell: i32,
+    /// Order by a fence of ours.
+    use_fence: bool,
+}
+
+/// Wakes a peer if it sleeps.
+#[inline(always)]
+pub(super) fn ring(bell: Bell) {
+    if bell.use_fence {
+        // [armed]: our store before our look at the flag
+        fence(FULL);
+    } else {
+        // [armed]: the sleeper's process-wide barrier does the rest
+        compiler_fence(FULL);
+    }
+    // SAFETY: the word lies in the rings, which stay until the peer is closed (`Peer::bell`).
+    let armed = unsafe { u32_at(bell.armed as *mut u8) };
+    if armed.load(RELAXED) != 0 {
+        wake_up(armed, bell.doorbell);
+    }
+}
+
 impl Peer {
     /// Wakes the peer if it sleeps. Called after every store that it might wait for.
     #[inline(always)]
     pub(super) fn ring_bell(&mut self) {
-        if self.use_fence {
-            // [armed]: our store before our look at the flag
-            fence(FULL);
-        } else {
-            // [armed]: the sleeper's process-wide barrier does the rest
-            compiler_fence(FULL);
-        }
+        ring(self.bell());
+    }
+
+    /// What it takes to wake the peer, from any thread, until the peer is closed.
+    #[inline(always)]
+    pub(super) fn bell(&self) -> Bell {
         // SAFETY: a word of their flags (`open`).
-        let armed = unsafe { u32_at(self.their_flags.add(ARMED_AT)) };
-        if armed.load(RELAXED) != 0 {
-            wake_up(armed, self.doorbell);
-        }
+        let armed = unsafe { self.their_flags.add(ARMED_AT) };
+        Bell { armed: armed as u64, doorbell: self.doorbell, use_fence: self.use_fence }
     }
 
     /// Asks to be woken, or not to be.

@@ -7,6 +7,9 @@
 //! copies of the reader's own ([`pull`]), so that its own act is the fence (P10), or, where the
 //! kernel forbids that, two pipelined copies through the write ring ([`serve`]).
 //!
+//! Where threads were asked for, they copy what is long, in and out ([`copiers`]); the data thread
+//! keeps the order.
+//!
 //! Nobody waits for anybody: what finds no room stays queued and moves on with the next poll, and
 //! everything in a ring can be consumed without room in another, so two full rings do not block
 //! each other (`acks`). A sleeper is woken only when it said that it sleeps (`doorbell`).
@@ -16,6 +19,7 @@
 
 mod acks;
 pub mod board;
+mod copiers;
 pub mod domain;
 mod doorbell;
 pub mod held;
@@ -33,6 +37,7 @@ mod serve;
 pub mod word;
 
 pub use board::{HeapSpan, board_bytes};
+pub use copiers::THREADS_MAX;
 pub use domain::ShmDomain;
 pub use layout::{RingSizes, rings_bytes};
 pub use peer::PeerSetup;

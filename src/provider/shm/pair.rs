@@ -25,6 +25,8 @@ pub struct PairConfig {
     pub kernel_copy: bool,
     /// Whether doorbells are ordered by fences.
     pub use_fence: bool,
+    /// Threads that copy what is long; see [`Shm::copy_threads`].
+    pub threads: u32,
 }
 
 impl Default for PairConfig {
@@ -41,6 +43,7 @@ impl Default for PairConfig {
             heaps: true,
             kernel_copy: true,
             use_fence: false,
+            threads: 0,
         }
     }
 }
@@ -92,7 +95,10 @@ impl PairMemory {
             let shm = unsafe { Shm::open(&mut carver, &config.limits, spans[ours]) };
             assert_eq!(carver.left(), 0, "`bytes` says what is carved");
             ours += 1;
-            shm.expect("the block is as long as `bytes` says")
+            let mut shm = shm.expect("the block is as long as `bytes` says");
+            // SAFETY: what a test registers, and the rings, outlive the borrow.
+            unsafe { shm.copy_threads(config.threads) };
+            shm
         });
         // Both boards are laid now, so each finds the other's.
         for (ours, shm) in pair.iter_mut().enumerate() {

@@ -7,6 +7,7 @@
 //! ```
 
 use super::board::{HeapSpan, PeerBoard};
+use super::copiers::Copiers;
 use super::held::Held;
 use super::layout::{
     LEFT_AT, LEFT_CLOSED, LEFT_FAILED, LEFT_NOT, RingSizes, SEND_READ_AT, WRITE_READ_AT, flags_at,
@@ -62,6 +63,7 @@ pub(super) struct Work<'a, 'm, 'o> {
     pub(super) ops: &'a mut Ops<'m>,
     pub(super) regions: RegionTable<'m>,
     pub(super) out: Events<'o>,
+    pub(super) copiers: Option<&'a mut Copiers>,
     /// Bytes that may still be copied.
     pub(super) budget: u64,
 }
@@ -69,6 +71,23 @@ pub(super) struct Work<'a, 'm, 'o> {
 impl Work<'_, '_, '_> {
     pub(super) fn charge(&mut self, bytes: u64) {
         self.budget = self.budget.saturating_sub(bytes.max(LINE as u64));
+    }
+
+    /// Whether something of the peer's waits for copies.
+    #[inline(always)]
+    fn has_taken(&self, peer: PeerIndex) -> bool {
+        self.copiers.as_ref().is_some_and(|copiers| !copiers.none_taken(peer))
+    }
+
+    /// Whether one more record of the peer's may wait for its copy.
+    #[inline(always)]
+    pub(super) fn has_room_for_taken(&self, peer: PeerIndex) -> bool {
+        self.copiers.as_ref().is_none_or(|copiers| copiers.has_room(peer))
+    }
+
+    /// Whether a thread reads the memory of that acknowledged op of the peer's.
+    pub(super) fn is_read(&self, peer: PeerIndex, op: u32) -> bool {
+        self.copiers.as_ref().is_some_and(|copiers| copiers.is_read(peer, op))
     }
 
     /// Ends an op that is in no list.
@@ -149,7 +168,7 @@ unsafe impl Zeroable for Peer {}
 pub(super) const CHUNK_BYTES_MAX: u32 = 8192;
 /// Write rings from here on are not waited for: the peer copies in while we copy out, and both
 /// together are faster than the kernel, which copies page by page.
-const PIPELINE_BYTES_MIN: u32 = 256 << 10;
+pub(super) const PIPELINE_BYTES_MIN: u32 = 256 << 10;
 
 impl Peer {
     /// A peer that is not open.
@@ -223,7 +242,10 @@ impl Peer {
 
     #[inline]
     fn poll_rings(&mut self, work: &mut Work, held_bits: &mut [u64]) -> Result<bool, Corrupt> {
-        let mut active = false;
+        let mut active = work.has_taken(self.index);
+        if active {
+            self.end_copied(work);
+        }
         if !self.send_in.is_empty() {
             self.take_sends(work, held_bits)?;
             active = true;
@@ -364,19 +386,22 @@ impl Peer {
 
     #[cold]
     fn go_down(&mut self, work: &mut Work) {
+        self.settle(work);
         let _ = self.take_acks(work);
         self.cancel(work, Outcome::PeerDown);
         self.state = State::Down;
         self.leave(LEFT_FAILED);
     }
 
-    /// Lets go of what the peer had asked for.
-    pub(super) fn close(&mut self, regions: RegionTable) {
-        self.serves.clear(regions);
+    /// Lets go of what the peer had asked for, and of what threads had to do.
+    pub(super) fn close(&mut self, work: &mut Work) {
+        self.settle(work);
+        self.serves.clear(work.regions);
     }
 
     /// Ends everything outstanding.
     fn cancel(&mut self, work: &mut Work, outcome: Outcome) {
+        self.settle(work);
         let mut lists = [self.acks, self.writes, self.reads];
         (self.acks, self.writes, self.reads) = (List::default(), List::default(), List::default());
         for list in &mut lists {

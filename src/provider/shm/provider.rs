@@ -1,11 +1,12 @@
 //! The provider: its storage, its peers, and [`Provider`] on top of them.
 
 use super::board::{Board, HeapSpan};
+use super::copiers::{Copiers, PART_BYTES_MAX};
 use super::domain::ShmDomain;
 use super::held::words_for;
 use super::layout::LEFT_CLOSED;
 use super::ops::{Entry, Kind, Ops, Outcome};
-use super::peer::{CHUNK_BYTES_MAX, Peer, PeerSetup, State, Work, finish};
+use super::peer::{PIPELINE_BYTES_MIN, Peer, PeerSetup, State, Work, finish};
 use super::pull::Pulled;
 use super::record::{LINE, lines_for};
 use super::ring::RingWriter;
@@ -21,7 +22,7 @@ use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Head, LINE_BYTES, LocalSpan, Op, OpKind,
     PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, Source, Syscalls,
 };
-use crate::memory::wake;
+use crate::memory::{Errno, wake};
 use crate::provider::events::Events;
 
 /// Capacities of one [`Shm`].
@@ -92,6 +93,11 @@ pub struct Shm<'m> {
     ops: Ops<'m>,
     domain: ShmDomain<'m>,
     limits: Limits,
+    /// Threads to be started with the first peer that has long rings.
+    copiers_wanted: u32,
+    copiers: Option<Copiers>,
+    /// What kept them from starting.
+    copiers_refused: Option<Errno>,
 }
 
 // SAFETY: the raw pointers of its peers lead to shared memory that one side's one owner may touch
@@ -129,7 +135,48 @@ impl<'m> Shm<'m> {
         let board = unsafe { Board::create(heap, limits.regions_max) };
         let domain = ShmDomain { regions, board };
         let held_words = limits.held_words();
-        Ok(Shm { peers, rota, held, held_words, ops, domain, limits: *limits })
+        let (copiers_wanted, copiers, copiers_refused) = (0, None, None);
+        let limits = *limits;
+        Ok(Shm {
+            peers,
+            rota,
+            held,
+            held_words,
+            ops,
+            domain,
+            limits,
+            copiers_wanted,
+            copiers,
+            copiers_refused,
+        })
+    }
+
+    /// Has so many threads, at most [`super::THREADS_MAX`], copy what is long to and from peers
+    /// whose write rings are long too. They start with the first such peer; where the system
+    /// refuses them, the data thread copies alone, and [`Shm::copy_threads_refused`] says why.
+    ///
+    /// # Safety
+    /// - memory that is registered, and rings, go after the provider, or after the peer was closed.
+    pub unsafe fn copy_threads(&mut self, count: u32) {
+        self.copiers_wanted = count;
+    }
+
+    /// What kept the copy threads from starting; told once.
+    pub fn copy_threads_refused(&mut self) -> Option<Errno> {
+        self.copiers_refused.take()
+    }
+
+    /// How many parts threads were given so far.
+    pub fn parts_aside(&self) -> u64 {
+        self.copiers.as_ref().map_or(0, Copiers::given)
+    }
+
+    /// Whether copies that threads make have not been taken note of yet.
+    fn is_copying(&self) -> bool {
+        let open = self.rota.all().iter();
+        self.copiers
+            .as_ref()
+            .is_some_and(|all| open.copied().any(|peer| !all.none_taken(PeerIndex(peer))))
     }
 
     /// Opens a connection. Neither side waits for the other.
@@ -158,6 +205,14 @@ impl<'m> Shm<'m> {
         if slot.state != State::Closed {
             return Err(OpenError::Index);
         }
+        if self.copiers_wanted > 0 && sizes.write_bytes >= PIPELINE_BYTES_MIN {
+            let wanted = core::mem::take(&mut self.copiers_wanted);
+            match Copiers::start(wanted, self.limits.peers_max as usize) {
+                Ok(copiers) => self.copiers = Some(copiers),
+                // they are for speed alone
+                Err(errno) => self.copiers_refused = Some(errno),
+            }
+        }
         *slot = Peer::closed();
         self.held[peer.as_usize() * words..][..words].fill(0);
         // SAFETY: as this function's contract says.
@@ -177,6 +232,9 @@ impl<'m> Shm<'m> {
     ///
     /// *Cost*: a walk over all open peers, and a process-wide barrier.
     pub fn arm(&mut self) -> bool {
+        if self.is_copying() {
+            return false;
+        }
         let (mut barrier, mut full) = (false, false);
         for index in self.rota.all() {
             let peer = &mut self.peers[*index as usize];
@@ -227,7 +285,8 @@ impl<'m> Shm<'m> {
                     let budget = u64::from(peer.chunk_bytes);
                     let (ops, regions) = (&mut self.ops, self.domain.regions);
                     let out = Events { slots: &mut [], used: 0 };
-                    peer.push_writes(&mut Work { ops, regions, out, budget });
+                    let copiers = self.copiers.as_mut();
+                    peer.push_writes(&mut Work { ops, regions, out, copiers, budget });
                 }
             }
             (None, Kind::Read) => self.ops.append(&mut peer.reads, index),
@@ -294,7 +353,7 @@ impl<'m> Shm<'m> {
         }
         let (ops, regions) = (&mut self.ops, self.domain.regions);
         let out = Events { slots: &mut [], used: 0 };
-        let mut work = Work { ops, regions, out, budget: 0 };
+        let mut work = Work { ops, regions, out, copiers: self.copiers.as_mut(), budget: 0 };
         self.peers[op.peer.as_usize()].fence(&mut work);
         let nowhere = RemoteSpan { key: RailKey(0), address: 0 };
         let mut entry = Entry::new(Kind::Fence, op.id, op.peer, LocalSpan::EMPTY, nowhere);
@@ -342,7 +401,7 @@ impl<'m> Provider for Shm<'m> {
             ordered: false,
             copies_at_post: true,
             atomic_bytes: 8,
-            copy_granule: Bytes(CHUNK_BYTES_MAX as u64),
+            copy_granule: Bytes(PART_BYTES_MAX as u64),
             fence: FenceKind::Local,
             bad_key_breaks: false,
             syscalls: Syscalls::PerCopy,
@@ -391,7 +450,8 @@ impl<'m> Provider for Shm<'m> {
         }
         let words = self.held_words;
         let (ops, regions) = (&mut self.ops, self.domain.regions);
-        let mut work = Work { ops, regions, out, budget: budget.0 };
+        let copiers = self.copiers.as_mut();
+        let mut work = Work { ops, regions, out, copiers, budget: budget.0 };
         let turns = self.rota.turns();
         let mut turn = 0;
         while turn < turns && work.out.has_room() {
@@ -448,9 +508,10 @@ impl<'m> Provider for Shm<'m> {
         if open.in_flight != 0 {
             return Err(CloseError::Busy);
         }
-        let regions = self.domain.regions;
+        let (ops, regions) = (&mut self.ops, self.domain.regions);
+        let out = Events { slots: &mut [], used: 0 };
         let slot = &mut self.peers[peer.as_usize()];
-        slot.close(regions);
+        slot.close(&mut Work { ops, regions, out, copiers: self.copiers.as_mut(), budget: 0 });
         slot.leave(LEFT_CLOSED);
         *slot = Peer::closed();
         self.rota.remove(peer.0);

@@ -6,13 +6,14 @@
 //! its key was looked up on the peer's board, and should the region vanish on the way, the
 //! connection is taken down: the writer holds no op any more that could say so.
 
+use super::copiers::{Copiers, Job, PART_BYTES_MIN, Taken};
 use super::ops::{Kind as OpKind, Outcome};
 use super::peer::{Peer, Work};
-use super::record::{FLAG_ACK, FLAG_IMMEDIATE, Header, Kind, PREFIX_AT, body_at, lines_for};
+use super::record::{FLAG_ACK, FLAG_IMMEDIATE, Header, Kind, LINE, PREFIX_AT, body_at, lines_for};
 use super::ring::{Corrupt, Record};
 use super::word::{RELEASE, u64_at};
 use crate::base::slab::Handle;
-use crate::fabric::{Head, LINE_BYTES, Line, LocalSpan, PostError, RemoteSpan};
+use crate::fabric::{Completion, Head, LINE_BYTES, Line, LocalSpan, PostError, RemoteSpan};
 
 /// The four words before a body.
 #[derive(Copy, Clone, Debug)]
@@ -112,7 +113,10 @@ impl Peer {
         let entry = work.ops.get(index);
         let add = entry.kind == OpKind::Add;
         let left = entry.local.length().0 - entry.progress;
-        let part = if add { 0 } else { left.min(u64::from(self.chunk_bytes)) };
+        let aside = if add { None } else { self.aside_for(work.copiers.as_deref(), left) };
+        let most = aside.map_or(self.chunk_bytes, |(_, most)| most);
+        let copier = aside.map(|(copier, _)| copier);
+        let part = if add { 0 } else { left.min(u64::from(most)) };
         let lines = lines_for(part as usize);
         let Some(at) = self.write_out.reserve(lines) else { return false };
         let prefix = Prefix {
@@ -122,17 +126,32 @@ impl Peer {
             word: entry.immediate,
             zero: 0,
         };
-        let from = (entry.local.address() + entry.progress) as *const u8;
-        // SAFETY: just reserved for a body of `part` bytes, which lie in the op's source; that
-        // stays readable until the op ends (`LocalSpan::new`).
-        unsafe { fill(at, prefix, from, part as usize) };
+        let from = entry.local.address() + entry.progress;
         entry.progress += part;
         let last = part == left;
         let immediate = if entry.has_immediate && last { FLAG_IMMEDIATE } else { 0 };
         let flags = immediate | if last { FLAG_ACK } else { 0 };
         let kind = if add { Kind::Add } else { Kind::Write };
-        self.write_out.publish(lines, Header::new(kind, flags, part as u32));
-        work.charge(part);
+        let header = Header::new(kind, flags, part as u32);
+        match (copier, work.copiers.as_deref_mut()) {
+            (Some(copier), Some(copiers)) => {
+                // SAFETY: the first line is reserved, and aligned for the four words.
+                unsafe { at.add(PREFIX_AT).cast::<Prefix>().write(prefix) };
+                let body = at.wrapping_add(body_at(part as usize)) as u64;
+                let place = self.write_out.leave(lines) as u64;
+                let (word, length, bell) = (header.0, part as u32, self.bell());
+                let job = Job::In { from, body, length, header: place, word, bell };
+                copiers.give(copier, self.index, Some(self.acks_posted), job);
+                work.charge(0);
+            }
+            _ => {
+                // SAFETY: just reserved for a body of `part` bytes, which lie in the op's source;
+                // that stays readable until the op ends (`LocalSpan::new`).
+                unsafe { fill(at, prefix, from as *const u8, part as usize) };
+                self.write_out.publish(lines, header);
+                work.charge(part);
+            }
+        }
         if last {
             work.ops.take_first(&mut self.writes);
             work.ops.append(&mut self.acks, index);
@@ -141,32 +160,103 @@ impl Peer {
         true
     }
 
+    /// Who copies the next part of a write of which so much is left, and how much of it at most;
+    /// `None`: we do.
+    fn aside_for(&self, copiers: Option<&Copiers>, left: u64) -> Option<(usize, u32)> {
+        let copiers = copiers?;
+        let room = (self.write_out.lines_max() - 1) * LINE as u32;
+        let most = copiers.part_bytes(left).min(room);
+        let is_long = left.min(u64::from(most)) >= u64::from(PART_BYTES_MIN);
+        is_long.then(|| copiers.choose())?.map(|copier| (copier, most))
+    }
+
     /// Carries out what came through the write ring.
     pub(super) fn take_writes(&mut self, work: &mut Work) -> Result<(), Corrupt> {
         let mut told = false;
-        while work.budget != 0 {
+        while work.budget != 0 && work.has_room_for_taken(self.index) {
             let Some(record) = self.write_in.peek()? else { break };
             if record.flags & FLAG_IMMEDIATE != 0 && !work.out.has_room() {
                 break;
             }
+            let mut taken = Taken::behind(&record);
             match record.kind {
-                Kind::Write => self.take_write(work, &record)?,
-                Kind::Add => self.take_add(work, &record),
+                Kind::Write => self.take_write(work, &record, &mut taken)?,
+                Kind::Add => self.take_add(work, &record, &mut taken),
                 Kind::Read => self.take_request(work, &record)?,
                 Kind::Data => self.take_data(work, &record)?,
                 Kind::Refuse => self.take_refusal(work, &record)?,
                 Kind::Pad => {}
                 Kind::Send => return Err(Corrupt),
             }
-            work.charge(u64::from(record.length));
+            work.charge(if taken.region == 0 { u64::from(record.length) } else { 0 });
             self.write_in.pass(&record);
-            told |= self.write_in.retire(self.write_in.position());
+            told |= self.end_or_wait(work, taken);
         }
         self.tell_acks(told);
         Ok(())
     }
 
-    fn take_write(&mut self, work: &mut Work, record: &Record) -> Result<(), Corrupt> {
+    /// Ends a record that was passed, or has it wait for its copy and for those before it. Says
+    /// whether the peer was told.
+    fn end_or_wait(&mut self, work: &mut Work, taken: Taken) -> bool {
+        match work.copiers.as_deref_mut() {
+            Some(copiers) if taken.region != 0 || !copiers.none_taken(self.index) => {
+                copiers.take(self.index, taken);
+                false
+            }
+            _ => self.end_taken(work, taken),
+        }
+    }
+
+    /// What follows when a record has been carried out.
+    fn end_taken(&mut self, work: &mut Work, taken: Taken) -> bool {
+        if taken.is_acked {
+            self.acknowledge(taken.is_refused);
+        }
+        if taken.has_immediate && !taken.is_refused {
+            let (peer, immediate) = (self.index, taken.immediate);
+            work.out.push(Completion::Immediate { peer, immediate });
+        }
+        self.write_in.retire(taken.end)
+    }
+
+    /// Ends what threads have copied. There is something.
+    pub(super) fn end_copied(&mut self, work: &mut Work) {
+        let mut told = false;
+        while let Some(taken) = work.copiers.as_deref().and_then(|all| all.front(self.index)) {
+            if taken.has_immediate && !work.out.has_room() {
+                break;
+            }
+            self.drop_taken(work, taken);
+            told |= self.end_taken(work, taken);
+        }
+        self.tell_acks(told);
+    }
+
+    fn drop_taken(&self, work: &mut Work, taken: Taken) {
+        if let Some(region) = taken.region.checked_sub(1) {
+            work.regions.pin(region, -1);
+        }
+        if let Some(copiers) = work.copiers.as_deref_mut() {
+            copiers.drop_front(self.index);
+        }
+    }
+
+    /// Waits until threads are done with the peer, and forgets what they have copied: it ends.
+    pub(super) fn settle(&mut self, work: &mut Work) {
+        let Some(copiers) = work.copiers.as_deref() else { return };
+        copiers.settle(self.index);
+        while let Some(taken) = work.copiers.as_deref().and_then(|all| all.front(self.index)) {
+            self.drop_taken(work, taken);
+        }
+    }
+
+    fn take_write(
+        &mut self,
+        work: &mut Work,
+        record: &Record,
+        taken: &mut Taken,
+    ) -> Result<(), Corrupt> {
         let prefix = prefix_of(record);
         let length = u64::from(record.length);
         let (last, acked) = (length == prefix.amount, record.flags & FLAG_ACK != 0);
@@ -179,31 +269,38 @@ impl Peer {
             return Err(Corrupt);
         }
         self.part_refused |= held.is_none();
-        if !self.part_refused {
-            // SAFETY: the record lies in the ring (`peek`); the target lies in a registered
-            // region, which is pinned (`hold`).
-            unsafe {
-                let from = record.at.add(body_at(record.length as usize));
-                from.copy_to(prefix.address as *mut u8, record.length as usize);
-            }
-        }
-        if let Some(region) = held {
-            region.pin(-1);
-        }
         if last {
-            let refused = core::mem::take(&mut self.part_refused);
-            if acked {
-                self.acknowledge(refused);
-            }
-            if !refused && record.flags & FLAG_IMMEDIATE != 0 {
-                let (peer, immediate) = (self.index, prefix.word);
-                work.out.push(crate::fabric::Completion::Immediate { peer, immediate });
-            }
+            let is_refused = core::mem::take(&mut self.part_refused);
+            let has_immediate = record.flags & FLAG_IMMEDIATE != 0;
+            (taken.is_acked, taken.is_refused) = (acked, is_refused);
+            (taken.immediate, taken.has_immediate) = (prefix.word, has_immediate);
         }
+        let Some(region) = held else { return Ok(()) };
+        if self.part_refused || taken.is_refused {
+            region.pin(-1);
+            return Ok(());
+        }
+        // SAFETY: the record lies in the ring (`peek`).
+        let body = unsafe { record.at.add(body_at(record.length as usize)) };
+        if record.length >= PART_BYTES_MIN
+            && let Some(copiers) = work.copiers.as_deref_mut()
+            && let Some(copier) = copiers.choose()
+        {
+            // it stays pinned until the copy has ended
+            taken.region = key.index + 1;
+            copiers.begin(self.index);
+            let (body, to, number) = (body as u64, prefix.address, copiers.next_taken(self.index));
+            let job = Job::Out { body, to, length: record.length, taken: number };
+            copiers.give(copier, self.index, None, job);
+            return Ok(());
+        }
+        // SAFETY: the target lies in a registered region, which is pinned (`hold`).
+        unsafe { body.copy_to(prefix.address as *mut u8, record.length as usize) };
+        region.pin(-1);
         Ok(())
     }
 
-    fn take_add(&mut self, work: &mut Work, record: &Record) {
+    fn take_add(&mut self, work: &mut Work, record: &Record, taken: &mut Taken) {
         let prefix = prefix_of(record);
         let held = match prefix.address.is_multiple_of(8) {
             true => work.regions.hold(Handle::unpack(prefix.key), prefix.address, 8),
@@ -217,7 +314,7 @@ impl Peer {
             word.store(word.load(super::word::RELAXED).wrapping_add(prefix.amount), RELEASE);
             region.pin(-1);
         }
-        self.acknowledge(held.is_none());
+        (taken.is_acked, taken.is_refused) = (true, held.is_none());
     }
 
     /// Ends with [`Outcome::Key`] what the board says cannot succeed.

@@ -85,6 +85,18 @@ impl RingWriter {
         self.header(next.wrapping_add(1)).store(0, RELAXED);
     }
 
+    /// As [`RingWriter::publish`], but for the header word: another thread stores it with release,
+    /// once it has written the record. What follows may be published before; the reader waits.
+    /// Returns the word's place.
+    pub fn leave(&mut self, lines: u32) -> *mut u8 {
+        debug_assert!(lines > 1);
+        let (at, next) = (self.line(self.tail), self.tail.wrapping_add(lines));
+        self.header(next).store(0, RELAXED);
+        self.tail = next;
+        self.header(next.wrapping_add(1)).store(0, RELAXED);
+        at
+    }
+
     /// Whether the reader published a position that cannot be.
     pub fn is_broken(&self) -> bool {
         self.broken

@@ -42,7 +42,7 @@ use crate::base::carve::BlockTooSmall;
 use crate::memory::CpuSet;
 
 /// Most streams of one connection.
-pub const STREAMS_MAX: usize = 4;
+pub const STREAMS_MAX: usize = 6;
 
 /// How large a rail is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -37,6 +37,8 @@ pub struct Entry {
     pub length: u32,
     /// The region of ours that it holds a pin of, plus one; 0: none.
     pub pin: u32,
+    /// Of a write of a span: the span's count in its queue, plus one; else 0.
+    pub span: u32,
     /// A fence's generation.
     pub generation: u32,
     /// The system's code of a failure.

@@ -140,6 +140,18 @@ impl Out {
         self.span_bytes += length;
     }
 
+    /// The count of the next span that is queued.
+    #[inline]
+    pub fn next_span(&self) -> u32 {
+        self.next
+    }
+
+    /// Whether the span of that count was sent, all of it.
+    #[inline]
+    pub fn is_sent(&self, count: u32) -> bool {
+        count.wrapping_sub(self.first) >= self.next.wrapping_sub(self.first)
+    }
+
     fn place(&self, count: u32) -> *mut OutSpan {
         // SAFETY: below SPANS_MAX, for which the storage is valid (`new`).
         unsafe { self.spans.add((count % SPANS_MAX) as usize) }

@@ -151,15 +151,16 @@ impl Tcp<'_> {
             return Err(PostError::Again);
         }
         let Some(pin) = self.pin(span) else { return self.refuse(op) };
-        let entry = Entry { peer: op.peer, id: op.id, pin, ..Entry::default() };
+        let mut entry = Entry { peer: op.peer, id: op.id, pin, ..Entry::default() };
         self.stage_write(index, target, length as u32, immediate, false);
         let out = &mut self.streams[index].out;
         if copied > 0 {
             // SAFETY: the span's maker vouches for it.
             unsafe { out.put_from(span.address(), copied) };
         } else if length > 0 {
+            entry.span = out.next_span().wrapping_add(1);
             // SAFETY: the span's maker vouches for it until the op has completed, before which the
-            // queue has sent or dropped it; its region is pinned until then.
+            // queue has sent or dropped it (`take_done`); its region is pinned until then.
             unsafe { out.span(span.address(), length, 0) };
         }
         self.fly(index, entry);

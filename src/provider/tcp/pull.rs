@@ -108,18 +108,22 @@ impl Tcp<'_> {
             let before = unsafe { start.sub(carried) };
             touch_out(&stream.carry[..carried], before);
         }
+        // what follows a long payload is likely one more: its bytes wait for their place
+        let was_long = core::mem::take(&mut stream.was_long);
+        let most = if was_long { BEHIND_LONG } else { SCRATCH_BYTES };
         // SAFETY: the scratch buffer is as long, and nobody looks at it now.
-        let moved = unsafe { socket::receive(stream.fd, start, SCRATCH_BYTES) };
+        let moved = unsafe { socket::receive(stream.fd, start, most) };
         match moved {
             Moved::Bytes(bytes) => {
                 self.moved = true;
                 stream.carried = 0;
                 self.scratch.end = bytes;
+                self.scratch.is_full = bytes == most;
                 self.scratch.at = 0;
                 self.scratch.before = carried;
                 self.scratch.owner = index as u32;
                 *budget = budget.saturating_sub(bytes as u64);
-                if bytes == SCRATCH_BYTES { Read::Whole } else { Read::Short }
+                if bytes == most { Read::Whole } else { Read::Short }
             }
             other => self.read_nothing(index, other),
         }
@@ -163,7 +167,8 @@ impl Tcp<'_> {
         self.scratch.end = bytes - own as usize;
         self.scratch.before = 0;
         self.scratch.owner = index as u32;
-        if bytes == part as usize + behind { Read::Whole } else { Read::Short }
+        self.scratch.is_full = bytes == part as usize + behind;
+        if self.scratch.is_full { Read::Whole } else { Read::Short }
     }
 
     fn read_nothing(&mut self, index: usize, moved: Moved) -> Read {
@@ -350,7 +355,9 @@ impl Tcp<'_> {
                 let has_immediate = immediate.is_some();
                 let immediate = immediate.unwrap_or(0);
                 let (left, slot) = (length.into(), 0);
-                self.streams[index].payload =
+                let stream = &mut self.streams[index];
+                stream.was_long = left >= LONG_BYTES;
+                stream.payload =
                     Payload { address, left, key, slot, immediate, has_immediate, silent, to };
                 Ok(())
             }
@@ -457,12 +464,17 @@ impl Tcp<'_> {
             return Err(Garbage);
         }
         while stream.done != through {
-            stream.done = stream.done.wrapping_add(1);
-            let op = self.ops.take_first(&mut stream.flying).ok_or(Garbage)?;
+            let op = stream.flying.first().ok_or(Garbage)?;
             let entry = self.ops.get(op);
+            // nobody has carried out what was not sent: its memory is still to be read
+            if entry.span.checked_sub(1).is_some_and(|span| !stream.out.is_sent(span)) {
+                return Err(Garbage);
+            }
             if let Some(region) = entry.pin.checked_sub(1) {
                 self.domain.pin(region, -1);
             }
+            stream.done = stream.done.wrapping_add(1);
+            self.ops.take_first(&mut stream.flying);
             self.ops.finish(op);
         }
         Ok(())

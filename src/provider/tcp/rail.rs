@@ -44,6 +44,8 @@ pub const RECORD_SIZES: [(&str, usize); 3] = [
 /// What was read last and not looked at yet.
 #[derive(Debug)]
 pub(super) struct Scratch {
+    /// Whether the last read gave as much as was asked for.
+    pub(super) is_full: bool,
     /// Where the buffer starts; there is room for the start of a frame before it.
     pub start: *mut u8,
     /// How many of the bytes before the buffer were carried there and not looked at.
@@ -149,7 +151,15 @@ impl<'m> Tcp<'m> {
             watch,
             is_watching: false,
             polls_awake: 0,
-            scratch: Scratch { start, before: 0, at: 0, end: 0, owner: NONE, holder: NONE },
+            scratch: Scratch {
+                start,
+                before: 0,
+                at: 0,
+                end: 0,
+                is_full: false,
+                owner: NONE,
+                holder: NONE,
+            },
             ready: [nothing; READY_MAX],
             ready_at: 0,
             ready_count: 0,

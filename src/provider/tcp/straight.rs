@@ -4,7 +4,6 @@
 //! Whatever else there is, it leaves to a poll as it was.
 #![forbid(unsafe_code)]
 
-use super::area::SCRATCH_BYTES;
 use super::pull::{Garbage, Read};
 use super::rail::{NONE, Tcp};
 use super::stream::To;
@@ -74,9 +73,8 @@ impl Tcp<'_> {
                 continue;
             }
             self.scratch.owner = NONE;
-            // less came than there was room for: there is no more
-            let is_all = self.scratch.end < SCRATCH_BYTES;
-            return Ok(if is_all { Next::Nothing } else { Next::Poll });
+            // less came than was asked for: there is no more
+            return Ok(if self.scratch.is_full { Next::Poll } else { Next::Nothing });
         }
     }
 }

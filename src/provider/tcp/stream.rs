@@ -62,6 +62,8 @@ pub struct Stream {
     pub is_blocked: bool,
     /// Whether the peer has said that nothing follows.
     pub bye: bool,
+    /// Whether the last frame was a write with a long payload.
+    pub was_long: bool,
     /// Whether answers must go out although nothing else does.
     pub answer_now: bool,
     /// Bytes of `carry`.
@@ -106,6 +108,7 @@ impl Stream {
             wants_room: false,
             is_blocked: false,
             bye: false,
+            was_long: false,
             answer_now: false,
             carried: 0,
             carry: [0; HEADER_BYTES_MAX],

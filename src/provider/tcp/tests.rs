@@ -6,8 +6,8 @@ use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Completion, DownCause, LINE_BYTES, LocalSpan, Op, OpId, OpKind, Posted, Provider, RailKey,
-    RemoteSpan, Source,
+    Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted,
+    Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crate::memory::CpuSet;
 use crate::provider::host_domain::HostDomain;
@@ -127,6 +127,40 @@ fn write_to_the_end_of_the_address_space_is_read_and_dropped() {
     send(&mut a, PEER);
     a.poll(&mut [], Bytes::kib(64), Instant(0));
     assert!(matches!(poll(&mut b)[..], [Completion::Received { .. }]));
+}
+
+/// A peer that answers before all was sent ended the write: what was still to go out was read from
+/// memory that its owner had back.
+#[test]
+fn answer_to_what_was_not_sent_is_a_failure_and_ends_no_write_well() {
+    const BYTES: usize = 64 << 20;
+    let mut memory = PairMemory::new(PairConfig::default());
+    let mut liar = memory.sockets[1][0].try_clone().unwrap();
+    let [mut a, _b] = memory.open();
+    let source = std::vec![1u8; BYTES];
+    let (address, length) = (source.as_ptr() as u64, Bytes::of(BYTES));
+    // SAFETY: it lives longer than the rail does anything.
+    let key = unsafe { a.domain().register(Region { address, length, kind: MemoryKind::Host }) };
+    // SAFETY: as above.
+    let span = unsafe { LocalSpan::new(address, length, key.unwrap()) };
+    let target = RemoteSpan { key: RailKey(0), address: 4096 };
+    let kind = OpKind::Write { source: Source::Span(span), target, immediate: None };
+    assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
+    // nobody reads: more than the kernel takes
+    a.poll(&mut [], Bytes::kib(64), Instant(0));
+    let mut header = [0; HEADER_BYTES_MAX];
+    let length = StreamFrame::Done { through: 1 }.encode(&mut header);
+    liar.write_all(&header[..length]).unwrap();
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        came.extend(poll(&mut a));
+        let is_well = |it: &Completion| matches!(it, Completion::Done { result: Ok(()), .. });
+        assert!(!came.iter().any(is_well), "{came:?}");
+    }
+    let is_failed = |it: &Completion| matches!(it, Completion::Done { result: Err(_), .. });
+    let is_down =
+        |it: &Completion| matches!(it, Completion::PeerDown { cause: DownCause::Failed, .. });
+    assert!(came.iter().any(is_failed) && came.iter().any(is_down), "{came:?}");
 }
 
 #[test]

@@ -18,10 +18,10 @@ use crate::fabric::{
     Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
     Source,
 };
-use crate::memory::{CpuSet, Errno, PinError, Reserve, WakeFd, thread_pin};
+use crate::memory::{CpuSet, Errno, PinError, Reserve, WakeFd, thread_pin, threads};
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 /// Most copy threads of a rail: one for each stream beside the first.
 pub const THREADS_MAX: usize = super::STREAMS_MAX - 1;
@@ -153,11 +153,7 @@ impl Helper {
         let wake = WakeFd::create().map_err(system)?;
         let wake_fd = wake.fd().as_raw_fd();
         let mut work = Work { rail, told, tells, shared, wake: wake_fd, main_wake, fds };
-        let quiet = SignalsBlocked::new();
-        let thread = Builder::new().name("crosstie-copy".into()).spawn(move || work.run());
-        drop(quiet);
-        let refused = |error: std::io::Error| OpenError::System(error.raw_os_error().unwrap_or(0));
-        let thread = thread.map_err(refused)?;
+        let thread = threads::start("crosstie-copy", move || work.run()).map_err(system)?;
         let cpus = &settings.thread_cpus;
         let pinned = if cpus.is_empty() { Ok(()) } else { thread_pin(&thread, cpus) };
         let helper = Helper {
@@ -377,30 +373,5 @@ impl Work {
             // SAFETY: eight writable bytes.
             unsafe { libc::read(self.wake, (&raw mut count).cast(), 8) };
         }
-    }
-}
-
-/// While it lives, this thread takes no signals, and neither will a thread that it starts: they
-/// are the program's.
-struct SignalsBlocked(libc::sigset_t);
-
-impl SignalsBlocked {
-    fn new() -> SignalsBlocked {
-        // SAFETY: plain sets of bits, for which zero is a value.
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
-        // SAFETY: both sets are valid for the length of the calls.
-        unsafe {
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        }
-        SignalsBlocked(before)
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: a valid set; the old one may be left out.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
     }
 }

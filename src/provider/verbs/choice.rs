@@ -9,6 +9,7 @@
 extern crate std;
 
 use super::gid::{self, GidEntry, LinkLayer, NoGid};
+use super::names::PortName;
 use super::ports::{Device, NodeType, Port, PortState};
 use super::settings::Settings;
 use core::fmt;
@@ -58,6 +59,12 @@ impl HcaChoice {
     pub const ALL: HcaChoice = HcaChoice { exclude: true, exact: false, names: Vec::new() };
     /// Not one: of a choice that was not understood.
     pub const NONE: HcaChoice = HcaChoice { exclude: false, exact: false, names: Vec::new() };
+
+    /// Exactly these ports.
+    pub fn these(ports: impl Iterator<Item = PortName>) -> HcaChoice {
+        let named = |it: PortName| Named { device: it.device().into(), port: Some(it.number()) };
+        HcaChoice { exclude: false, exact: true, names: ports.map(named).collect() }
+    }
 
     /// Reads a choice; an empty one is [`HcaChoice::ALL`].
     pub fn parse(text: &str) -> Result<HcaChoice, HcaError> {

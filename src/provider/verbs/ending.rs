@@ -140,14 +140,14 @@ impl Verbs<'_> {
     #[cold]
     pub(super) fn lose(&mut self, code: i32) {
         self.health.lost_code = code;
-        self.end_all(DownCause::Broken(code));
+        self.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
     }
 
-    /// Ends every peer that is open.
+    /// Ends every peer in one of these states.
     #[cold]
-    pub(super) fn end_all(&mut self, cause: DownCause) {
+    pub(super) fn end_all(&mut self, states: &[State], cause: DownCause) {
         for index in 0..self.peers.len() {
-            if matches!(self.peers[index].state, State::Live | State::Prepared) {
+            if states.contains(&self.peers[index].state) {
                 self.end(index, cause);
             }
         }

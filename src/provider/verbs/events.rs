@@ -1,5 +1,6 @@
 //! What happens to the device and its port.
 
+use super::peer::State;
 use super::rail::Verbs;
 use super::sys::abi::AsyncEvent;
 use super::sys::numbers as n;
@@ -50,7 +51,7 @@ impl Verbs<'_> {
     }
 
     #[cold]
-    fn look_at_device(&mut self) {
+    pub(super) fn look_at_device(&mut self) {
         for _ in 0..EVENTS_MAX {
             let Some(event) = self.domain.shared().device().event() else { break };
             self.health.events = self.health.events.wrapping_add(1);
@@ -59,7 +60,8 @@ impl Verbs<'_> {
         if let Some(since) = self.health.port_down_since
             && self.now.since(since) >= self.port_grace
         {
-            self.end_all(DownCause::Broken(libc::ENETDOWN));
+            // those that know no peer yet may wait for the port
+            self.end_all(&[State::Live], DownCause::Broken(libc::ENETDOWN));
         }
     }
 
@@ -90,7 +92,7 @@ impl Verbs<'_> {
 
     /// The rail stands on its GID: when another one has its place, packets of ours would name a
     /// stranger.
-    fn check_gid(&mut self) {
+    pub(super) fn check_gid(&mut self) {
         let device = self.domain.shared().device();
         if device.gid(self.port, self.gid_index) != Ok(self.gid) {
             self.lose(libc::EADDRNOTAVAIL);

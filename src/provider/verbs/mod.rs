@@ -35,6 +35,8 @@ mod domain;
 mod ending;
 mod events;
 pub mod gid;
+pub mod names;
+mod neighbour;
 pub mod pair;
 mod peer;
 mod poll;
@@ -46,6 +48,7 @@ mod rail;
 pub mod rails;
 mod report;
 pub mod settings;
+mod sleep;
 pub mod sys;
 
 pub use area::{RECEIVES, part_bytes as peer_reserve_bytes};
@@ -113,6 +116,11 @@ pub struct Config<'a> {
     pub path: PathConfig,
     /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering.
     pub relaxed_ordering: bool,
+    /// Whether extensions of the device's vendor are used, where both ends have them (ECE).
+    pub extensions: bool,
+    /// From this length on, a write with a word is two: the data, whose packets may take several
+    /// ways, and then the word alone. 0: never.
+    pub adaptive_bytes_min: u64,
     /// How long the port may be down before its connections are given up. A queue pair whose
     /// patience is longer survives an outage that is shorter.
     pub port_grace: Span,
@@ -139,6 +147,8 @@ pub enum Step {
     Receives,
     /// Giving the queue pair its port.
     Init,
+    /// Telling the queue pair which extensions both ends have.
+    Extensions,
     /// Giving the queue pair its peer.
     ReadyToReceive,
     /// Letting the queue pair send.
@@ -157,6 +167,9 @@ impl Step {
             Step::QueuePair => "the device gives no queue pair",
             Step::Receives => "the queue pair takes no receives",
             Step::Init => "the queue pair does not take the port or the partition",
+            Step::Extensions => {
+                "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0)"
+            }
             Step::ReadyToReceive => "the queue pair does not take the way to the peer",
             Step::ReadyToSend => "the queue pair does not begin to send",
         }

@@ -71,12 +71,20 @@ pub struct Sent {
     pub staged: u32,
     /// Whether its end is reported: otherwise it was, with the post.
     pub is_loud: bool,
+    /// Whether it is the data of an op whose word is the next: its error is that one's.
+    pub is_first: bool,
     pub outcome: Outcome,
 }
 
 impl Sent {
-    pub const FREE: Sent =
-        Sent { id: OpId(0), pin: 0, staged: 0, is_loud: false, outcome: Outcome::Open };
+    pub const FREE: Sent = Sent {
+        id: OpId(0),
+        pin: 0,
+        staged: 0,
+        is_loud: false,
+        is_first: false,
+        outcome: Outcome::Open,
+    };
 }
 
 /// The record of one peer.
@@ -183,10 +191,10 @@ impl Peer {
         self.state == State::Live && !self.is_fenced && self.down == Down::No
     }
 
-    /// Whether one more fits into the send queue.
+    /// Whether so many more fit into the send queue.
     #[inline]
-    pub fn has_room(&self) -> bool {
-        self.next.wrapping_sub(self.reported) < SENDS
+    pub fn has_room(&self, count: usize) -> bool {
+        self.next.wrapping_sub(self.reported) + count as u32 <= SENDS
     }
 
     /// How many wait for the doorbell.
@@ -230,6 +238,12 @@ impl Peer {
             self.signalled();
         }
         signal
+    }
+
+    /// Somebody waits for bytes whose end another send will tell.
+    #[inline]
+    pub fn wait_for(&mut self, bytes: u64) {
+        self.waiting_bytes += bytes;
     }
 
     /// The last send is signalled.

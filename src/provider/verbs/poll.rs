@@ -170,8 +170,10 @@ impl Verbs<'_> {
             record.report = Some(report);
         }
         if was_send && !is_flush {
-            let place = index * SENDS as usize + (name.at % SENDS) as usize;
-            let sent = &mut self.sent[place];
+            let at = |at: u32| index * SENDS as usize + (at % SENDS) as usize;
+            // data's error is that of the op, which its word stands for
+            let is_first = self.sent[at(name.at)].is_first;
+            let sent = &mut self.sent[at(name.at.wrapping_add(is_first.into()))];
             if sent.outcome == Outcome::Open {
                 let error = OpError { kind: report.kind(), code: status };
                 sent.outcome =

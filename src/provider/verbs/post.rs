@@ -2,7 +2,7 @@
 
 use super::domain::rkey;
 use super::peer::{CHAIN, Outcome, SENDS, Sent, State};
-use super::rail::{Aside, Kind, Name, Verbs};
+use super::rail::{Kind, Name, Verbs};
 use super::sys::abi::{RecvWr, SendWr, Sge};
 use super::sys::numbers as n;
 use crate::base::ids::PeerIndex;
@@ -11,6 +11,7 @@ use crate::fabric::{
     RemoteSpan, Source,
 };
 use crate::memory::Errno;
+use crate::provider::asides::Aside;
 use crate::provider::touch;
 
 /// What a send has besides its memory.
@@ -30,12 +31,27 @@ struct Owner {
     pin: u32,
     staged: u32,
     is_loud: bool,
+    /// Whether its word follows.
+    is_first: bool,
 }
 
+impl Owner {
+    /// Nobody who waits: done when it is posted.
+    const fn quiet(staged: u32) -> Owner {
+        Owner { id: OpId(0), pin: 0, staged, is_loud: false, is_first: false }
+    }
+
+    /// An op that ends with its completion.
+    const fn loud(id: OpId, pin: u32) -> Owner {
+        Owner { id, pin, staged: 0, is_loud: true, is_first: false }
+    }
+}
+
+const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 const NOWHERE: RemoteSpan = RemoteSpan { key: crate::fabric::RailKey(0), address: 0 };
 
 impl Verbs<'_> {
-    /// Whether one more send can be accepted; `fetches` as in [`Peer::follows`].
+    /// Whether `count` more sends can be accepted; `fetches` as in [`Peer::follows`].
     ///
     /// On a device of software it is not while it had to wait for an answer: Linux's rxe never
     /// sends a request with the fence bit when a packet of what it waits for was lost (seen with
@@ -43,12 +59,12 @@ impl Verbs<'_> {
     ///
     /// [`Peer::follows`]: super::peer::Peer::follows
     #[inline]
-    fn has_room(&mut self, peer: usize, fetches: Option<bool>) -> bool {
+    fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
         let waits = self.is_software && self.peers[peer].waits_for_answer(fetches);
-        if waits || self.peers[peer].chained() == CHAIN {
+        if waits || self.peers[peer].chained() + count > CHAIN {
             self.ring(peer);
         }
-        !waits && self.peers[peer].has_room()
+        !waits && self.peers[peer].has_room(count)
     }
 
     pub(super) fn send(
@@ -93,7 +109,7 @@ impl Verbs<'_> {
     /// A place in staging: its address, and what it takes of it. There is room for the send, too.
     #[inline]
     fn stage(&mut self, index: usize, bytes: u32) -> Result<(u64, u32), PostError> {
-        if !self.has_room(index, None) {
+        if !self.has_room(index, 1, None) {
             return Err(PostError::Again);
         }
         let (offset, staged) = self.peers[index].stage(bytes).ok_or(PostError::Again)?;
@@ -105,7 +121,7 @@ impl Verbs<'_> {
         let record = &mut self.peers[index];
         record.staged = record.staged.wrapping_add(staged);
         let sge = Sge { addr, length, lkey: record.lkey };
-        self.push(index, sge, shape, Owner { id: OpId(0), pin: 0, staged, is_loud: false });
+        self.push(index, sge, shape, Owner::quiet(staged));
     }
 
     /// Puts a send at the end of the peer's chain. There is room for it.
@@ -144,9 +160,9 @@ impl Verbs<'_> {
             atomic_rkey: if is_add { key } else { 0 },
             ..SendWr::NOTHING
         };
-        let Owner { id, pin, staged, is_loud } = owner;
+        let Owner { id, pin, staged, is_loud, is_first } = owner;
         self.sent[index * SENDS as usize + (at % SENDS) as usize] =
-            Sent { id, pin, staged, is_loud, outcome: Outcome::Open };
+            Sent { id, pin, staged, is_loud, is_first, outcome: Outcome::Open };
         self.mark_dirty(index);
     }
 
@@ -186,7 +202,10 @@ impl Verbs<'_> {
         if length > self.transfer_bytes_max() {
             return Err(PostError::Unsupported);
         }
-        if !self.has_room(index, shape.fetches) || self.asides.is_full() {
+        let has_word = shape.opcode == n::WR_WRITE_IMM;
+        let splits = has_word && length >= self.adaptive_bytes_min;
+        let count = 1 + usize::from(splits);
+        if !self.has_room(index, count, shape.fetches) || self.asides.is_full() {
             return Err(PostError::Again);
         }
         let (pin, lkey) = match length {
@@ -197,8 +216,21 @@ impl Verbs<'_> {
             },
         };
         let sge = Sge { addr: span.address(), length: length as u32, lkey };
-        self.push(index, sge, shape, Owner { id: op.id, pin, staged: 0, is_loud: true });
+        match splits {
+            false => self.push(index, sge, shape, Owner::loud(op.id, pin)),
+            true => self.push_split(index, sge, shape, Owner::loud(op.id, pin)),
+        }
         Ok(Posted::Pending)
+    }
+
+    /// Data and its word as two requests: packets of the first may take several ways, and the
+    /// device sees to it that the second is not received before.
+    fn push_split(&mut self, index: usize, sge: Sge, shape: &Shape, owner: Owner) {
+        let word = Owner::loud(owner.id, 0);
+        let data = Owner { is_loud: false, is_first: true, ..owner };
+        self.push(index, sge, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
+        self.peers[index].wait_for(sge.length.into());
+        self.push(index, NOTHING, shape, word);
     }
 
     pub(super) fn add(
@@ -212,13 +244,13 @@ impl Verbs<'_> {
             return Err(PostError::Unsupported);
         }
         let (opcode, fetches) = (n::WR_FETCH_ADD, Some(false));
-        if !self.has_room(index, fetches) {
+        if !self.has_room(index, 1, fetches) {
             return Err(PostError::Again);
         }
         let addr = self.area.sink(index) as u64;
         let sge = Sge { addr, length: 8, lkey: self.peers[index].lkey };
         let shape = Shape { opcode, immediate: 0, target, value, fetches };
-        self.push(index, sge, &shape, Owner { id: op.id, pin: 0, staged: 0, is_loud: true });
+        self.push(index, sge, &shape, Owner::loud(op.id, 0));
         Ok(Posted::Pending)
     }
 
@@ -285,12 +317,10 @@ impl Verbs<'_> {
 
     /// Sees to it that the device says when it has done with everything so far.
     pub(super) fn ask(&mut self, index: usize) {
-        if !self.peers[index].is_quiet() || !self.has_room(index, None) {
+        if !self.peers[index].is_quiet() || !self.has_room(index, 1, None) {
             return;
         }
-        let none = Sge { addr: 0, length: 0, lkey: 0 };
-        let owner = Owner { id: OpId(0), pin: 0, staged: 0, is_loud: false };
-        self.push(index, none, &write_shape(NOWHERE, None), owner);
+        self.push(index, NOTHING, &write_shape(NOWHERE, None), Owner::quiet(0));
         self.peers[index].waits = true;
         self.ring(index);
     }

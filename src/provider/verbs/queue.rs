@@ -1,9 +1,10 @@
 //! Opening a peer: its queue pair, from nothing to sending.
 
 use super::area::RECEIVES;
+use super::neighbour::is_known;
 use super::peer::{Down, Peer, SENDS, State};
 use super::rail::{Name, Verbs};
-use super::sys::abi::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, QpInitAttr};
+use super::sys::abi::{AhAttr, Ece, Gid, GlobalRoute, QpAttr, QpCap, QpInitAttr};
 use super::sys::{QueuePair, numbers as n};
 use super::{PeerOpenError, Step};
 use crate::base::ids::{PeerIndex, RailGeneration};
@@ -60,6 +61,8 @@ impl Verbs<'_> {
             Some(record) if record.state == State::Closed => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
+        // an address may have moved on without a word, and its place gone to another
+        self.check_gid();
         if self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
@@ -73,7 +76,10 @@ impl Verbs<'_> {
         let first_packet = first_packet & 0xff_ffff;
         self.peers[index].first_packet = first_packet;
         self.peers_open += 1;
-        let number = self.peers[index].qp.as_ref().expect("just made").number();
+        let qp = self.peers[index].qp.as_ref().expect("just made");
+        let number = qp.number();
+        let library = self.domain.shared().device().library();
+        let ece = if self.extensions { qp.extensions(library) } else { Ece::NONE };
         Ok(QueuePairHello {
             gid: u128::from_le_bytes(self.gid.0),
             number,
@@ -85,6 +91,8 @@ impl Verbs<'_> {
             lid: self.lid,
             reads_max: self.answers_max.into(),
             link_layer: if self.is_ethernet { 2 } else { 1 },
+            ece_vendor: ece.vendor_id,
+            ece_options: ece.options,
         })
     }
 
@@ -173,6 +181,11 @@ impl Verbs<'_> {
             return Err(PeerOpenError::LinkLayer);
         }
         let gid = Gid(other.gid.to_le_bytes());
+        let ip = |gid: Gid| super::gid::Gid(gid.0).ip();
+        if !is_known(self.interface, ip(self.gid), ip(gid)) {
+            return Err(PeerOpenError::Refused(Step::ReadyToReceive, Errno(libc::EHOSTUNREACH)));
+        }
+        self.agree(index, other).map_err(at(Step::Extensions))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTR;
         attr.path_mtu = mtu_code(self.mtu_bytes.min(other.mtu_bytes));
@@ -209,6 +222,18 @@ impl Verbs<'_> {
         record.state = State::Live;
         record.down = Down::No;
         Ok(())
+    }
+
+    /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
+    /// so that nobody has to answer.
+    fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<(), Errno> {
+        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        let library = self.domain.shared().device().library();
+        let ours = if self.extensions { qp.extensions(library) } else { Ece::NONE };
+        match common(&ours, other) {
+            Ece { vendor_id: 0, .. } => Ok(()),
+            ece => qp.extensions_set(library, &ece),
+        }
     }
 
     /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
@@ -250,9 +275,34 @@ impl Verbs<'_> {
     }
 }
 
+/// Extensions that both ends have.
+fn common(ours: &Ece, theirs: &QueuePairHello) -> Ece {
+    match ours.vendor_id == theirs.ece_vendor {
+        true => Ece { options: ours.options & theirs.ece_options, ..*ours },
+        false => Ece::NONE,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extensions_are_those_of_both_ends_of_one_vendor() {
+        let hello = |ece_vendor, ece_options| QueuePairHello {
+            ece_vendor,
+            ece_options,
+            ..QueuePairHello::from_bytes(&[0; 64])
+        };
+        let ours = Ece { vendor_id: 7, options: 0b1100, comp_mask: 0 };
+        let of = |theirs: &QueuePairHello| {
+            let Ece { vendor_id, options, .. } = common(&ours, theirs);
+            (vendor_id, options)
+        };
+        assert_eq!(of(&hello(7, 0b0110)), (7, 0b0100));
+        assert_eq!(of(&hello(8, 0b0110)), (0, 0), "another vendor's bits say nothing");
+        assert_eq!(of(&hello(0, 0)), (0, 0), "a peer that knows of none");
+    }
 
     #[test]
     fn packet_sizes_are_coded_as_the_library_does() {

@@ -3,6 +3,7 @@
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
+use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, Peer, SENDS, Sent, State};
 use super::queue::mtu_bytes;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
@@ -11,13 +12,13 @@ use super::{
     Config, ErrorReport, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, PathConfig, REGIONS_MAX,
     Step,
 };
-use crate::base::carve::{Carver, Zeroable, bytes_for};
-use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::carve::{Carver, bytes_for};
+use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
-use crate::fabric::{Completion, OpError, OpErrorKind, OpId};
 use crate::memory::Errno;
+use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
-use crate::provider::ops::{Linked, Ops};
+use crate::provider::ops::Ops;
 
 /// Completions that are taken at a time.
 pub(super) const BATCH: usize = 32;
@@ -74,42 +75,6 @@ impl Name {
     }
 }
 
-/// An op that the device never saw.
-#[derive(Copy, Clone, Default, Debug)]
-#[repr(C)]
-pub(super) struct Aside {
-    pub next: u32,
-    pub peer: PeerIndex,
-    pub id: OpId,
-    pub generation: u32,
-    /// Otherwise it was refused for a key of our own.
-    pub is_fence: bool,
-}
-
-// SAFETY: integers and a bool: zero is a value.
-unsafe impl Zeroable for Aside {}
-
-impl Aside {
-    /// What `poll` reports of it.
-    pub fn completion(&self) -> Completion {
-        let (peer, id) = (self.peer, self.id);
-        if self.is_fence {
-            return Completion::Fenced { peer, id, generation: RailGeneration(self.generation) };
-        }
-        Completion::Done { peer, id, result: Err(OpError { kind: OpErrorKind::Key, code: 0 }) }
-    }
-}
-
-impl Linked for Aside {
-    fn next(&self) -> u32 {
-        self.next
-    }
-
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
-}
-
 /// A request that waits for the doorbell.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Link {
@@ -152,6 +117,8 @@ pub struct Verbs<'m> {
     pub(super) port: u8,
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
+    /// The interface of the GID; 0: none.
+    pub(super) interface: u32,
     pub(super) lid: u16,
     pub(super) is_ethernet: bool,
     /// Whether its doorbell is a system call.
@@ -159,6 +126,10 @@ pub struct Verbs<'m> {
     pub(super) mtu_bytes: u32,
     pub(super) message_bytes_max: u32,
     pub(super) has_atomics: bool,
+    /// Whether vendors' extensions are agreed upon.
+    pub(super) extensions: bool,
+    /// See [`Config::adaptive_bytes_min`]; the largest number: never.
+    pub(super) adaptive_bytes_min: u64,
     /// Reads and adds in flight at most: ours to one peer, and a peer's to us.
     pub(super) reads_max: u8,
     pub(super) answers_max: u8,
@@ -200,7 +171,7 @@ impl<'m> Verbs<'m> {
             return Err(OpenError::Block);
         }
         let at = |step| move |errno| OpenError::Refused(step, errno);
-        let Found { device, what, port, gid } = find(config)?;
+        let Found { device, what, port, gid, interface } = find(config)?;
         let entries = limits.peers_max * COMPLETIONS;
         if entries > what.max_cqe as u32 {
             return Err(OpenError::Completions { wanted: entries, most: what.max_cqe as u32 });
@@ -229,12 +200,15 @@ impl<'m> Verbs<'m> {
             port: config.port,
             gid_index: config.gid_index,
             gid,
+            interface,
             lid: port.lid,
             is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
             is_software: !has_hardware(config.device),
             mtu_bytes: mtu_bytes(port.active_mtu),
             message_bytes_max: port.max_msg_sz,
             has_atomics: what.atomic_cap != n::ATOMIC_NONE,
+            extensions: config.extensions,
+            adaptive_bytes_min: most_if_none(config.adaptive_bytes_min),
             reads_max: what.max_qp_init_rd_atom.clamp(0, READS_MAX) as u8,
             answers_max: what.max_qp_rd_atom.clamp(0, READS_MAX) as u8,
             peers,
@@ -308,6 +282,12 @@ struct Found {
     what: DeviceAttr,
     port: PortAttr,
     gid: Gid,
+    interface: u32,
+}
+
+/// A threshold that nothing reaches, in place of none.
+fn most_if_none(bytes: u64) -> u64 {
+    if bytes == 0 { u64::MAX } else { bytes }
 }
 
 fn find(config: &Config) -> Result<Found, OpenError> {
@@ -327,7 +307,11 @@ fn find(config: &Config) -> Result<Found, OpenError> {
     if gid == Gid::default() {
         return Err(OpenError::NoGid);
     }
-    Ok(Found { device, what, port, gid })
+    let interface = match port.link_layer {
+        n::LINK_LAYER_ETHERNET => interface_of(config.device, config.port, config.gid_index),
+        _ => 0,
+    };
+    Ok(Found { device, what, port, gid, interface })
 }
 
 fn check(limits: &Limits) -> Result<(), OpenError> {

@@ -36,6 +36,10 @@ pub struct RailEnd {
 }
 
 impl RailEnd {
+    /// One that reaches nobody.
+    pub const NOWHERE: RailEnd =
+        RailEnd { gid: Gid([0; 16]), kind: GidKind::RoceV2, prefix_bits: 0, speed_mbit_s: 0 };
+
     /// The end that a port is when it is used by this GID. On RoCE the subnet is that of the
     /// address which is the GID; without one it reaches nobody but those of its own link, or
     /// itself.
@@ -56,7 +60,8 @@ impl RailEnd {
     /// Where they disagree on its length, the longer one counts: each then sees the other in its
     /// own subnet.
     pub fn subnet_with(&self, other: &RailEnd) -> Option<u8> {
-        if self.kind != other.kind {
+        let nowhere = |end: &RailEnd| end.gid == RailEnd::NOWHERE.gid;
+        if self.kind != other.kind || nowhere(self) || nowhere(other) {
             return None;
         }
         // an InfiniBand GID may look like an IPv4 address, and is none
@@ -100,42 +105,54 @@ pub enum Hosts {
 /// has several are paired in their order, the first with the first. Narrower subnets come first,
 /// then faster ports. Both sides find the same pairs, so that it does not matter which one asks.
 ///
-/// *Cost*: allocates; the product of both lengths, sorted.
+/// *Cost*: allocates; as [`pairs_into`].
 pub fn pairs(
     ours: &[RailEnd],
     theirs: &[RailEnd],
     hosts: Hosts,
     rails_max: usize,
 ) -> Vec<RailPair> {
-    let mut candidates = Vec::new();
+    let most = rails_max.min(ours.len()).min(theirs.len());
+    let mut found = std::vec![RailPair { ours: 0, theirs: 0 }; most];
+    let count = pairs_into(ours, theirs, hosts, &mut found);
+    found.truncate(count);
+    found
+}
+
+/// The same, as many as there is room for; says how many.
+///
+/// *Cost*: the product of both lengths, for each pair.
+pub fn pairs_into(
+    ours: &[RailEnd],
+    theirs: &[RailEnd],
+    hosts: Hosts,
+    out: &mut [RailPair],
+) -> usize {
     let is_of = |end: &RailEnd, ends: &[RailEnd]| ends.iter().any(|other| other.gid == end.gid);
     let leads_home = |our: &RailEnd, their: &RailEnd| match hosts {
         Hosts::Same => false,
         Hosts::Apart => is_of(our, theirs) || is_of(their, ours),
     };
-    for (i, our) in ours.iter().enumerate() {
-        for (j, their) in theirs.iter().enumerate() {
-            let Some(bits) = our.subnet_with(their) else { continue };
-            if leads_home(our, their) {
-                continue;
-            }
-            // what is slower decides; what is not known is slow
-            let speed = our.speed_mbit_s.min(their.speed_mbit_s);
-            let ends = (our.gid.min(their.gid), our.gid.max(their.gid));
-            // the sum is the same from both sides, and pairs of one sum have no end in common
-            let order = (Reverse(bits), Reverse(speed), i + j, ends);
-            candidates.push((order, RailPair { ours: i, theirs: j }));
-        }
+    let order = |pair: &RailPair| {
+        let (our, their) = (&ours[pair.ours], &theirs[pair.theirs]);
+        let bits = our.subnet_with(their).filter(|_| !leads_home(our, their))?;
+        // what is slower decides; what is not known is slow
+        let speed = our.speed_mbit_s.min(their.speed_mbit_s);
+        let ends = (our.gid.min(their.gid), our.gid.max(their.gid));
+        // the sum is the same from both sides, and pairs of one sum have no end in common
+        Some((Reverse(bits), Reverse(speed), pair.ours + pair.theirs, ends))
+    };
+    for count in 0..out.len() {
+        let taken =
+            |it: &RailPair| out[..count].iter().any(|p| p.ours == it.ours || p.theirs == it.theirs);
+        let all = (0..ours.len())
+            .flat_map(|i| (0..theirs.len()).map(move |j| RailPair { ours: i, theirs: j }));
+        let free = all.filter(|pair| !taken(pair));
+        let next = free.filter_map(|pair| order(&pair).map(|order| (order, pair)));
+        let Some((_, pair)) = next.min_by_key(|(order, _)| *order) else { return count };
+        out[count] = pair;
     }
-    candidates.sort_by_key(|(order, _)| *order);
-    let mut chosen: Vec<RailPair> = Vec::new();
-    for (_, pair) in candidates {
-        let taken = |it: &RailPair| it.ours == pair.ours || it.theirs == pair.theirs;
-        if chosen.len() < rails_max && !chosen.iter().any(taken) {
-            chosen.push(pair);
-        }
-    }
-    chosen
+    out.len()
 }
 
 /// Why there is no rail, in words: which subnets each side has. `None`: there is one.

@@ -75,10 +75,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a message of this length is told of by a write of its own.
-    pub fn adapts(&self, layer: LinkLayer, bytes: u64) -> bool {
-        let on = self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand);
-        on && bytes >= self.adaptive_bytes_min
+    /// From which length on data is told of by a write of its own; 0: never.
+    pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
+        match self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand) {
+            true => self.adaptive_bytes_min.max(1),
+            false => 0,
+        }
     }
 }
 
@@ -254,8 +256,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_IB_QPS_PER_CONNECTION",
         default: "1",
-        unit: "1 to 128",
-        effect: "queue pairs of each connection and rail, over which data is cut",
+        unit: "1 to 128, as far as there are rails",
+        effect: "queue pairs of each connection and port, over which data is cut",
         set: |settings, text| {
             let most = i64::from(QUEUE_PAIRS_MAX);
             number(text, 1..=most).map(|n| settings.queue_pairs = n as u16)
@@ -476,12 +478,13 @@ mod tests {
     #[test]
     fn long_messages_adapt_on_infiniband_unless_told_otherwise() {
         let by_default = Settings::default();
-        assert!(by_default.adapts(LinkLayer::InfiniBand, 8192));
-        assert!(!by_default.adapts(LinkLayer::InfiniBand, 8191));
-        assert!(!by_default.adapts(LinkLayer::Ethernet, 1 << 30));
+        assert_eq!(by_default.adaptive_from(LinkLayer::InfiniBand), 8192);
+        assert_eq!(by_default.adaptive_from(LinkLayer::Ethernet), 0);
         let on = Settings { adaptive_routing: Some(true), ..Settings::default() };
-        assert!(on.adapts(LinkLayer::Ethernet, 8192));
+        assert_eq!(on.adaptive_from(LinkLayer::Ethernet), 8192);
         let off = Settings { adaptive_routing: Some(false), ..Settings::default() };
-        assert!(!off.adapts(LinkLayer::InfiniBand, 1 << 30));
+        assert_eq!(off.adaptive_from(LinkLayer::InfiniBand), 0);
+        let all = Settings { adaptive_bytes_min: 0, ..Settings::default() };
+        assert_eq!(all.adaptive_from(LinkLayer::InfiniBand), 1, "every write has data and a word");
     }
 }

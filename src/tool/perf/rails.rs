@@ -68,6 +68,8 @@ fn over(rail: &RailView) -> &'static str {
         ConnectionRail::Tcp => "tcp",
         ConnectionRail::Loopback => "loopback",
         ConnectionRail::Together => "shm and tcp",
+        ConnectionRail::Verbs => "verbs",
+        ConnectionRail::Libfabric => "libfabric",
     }
 }
 

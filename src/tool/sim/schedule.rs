@@ -225,7 +225,8 @@ impl<'f, 'm> World<'f, 'm> {
                 credits: CREDITS,
                 groups_max: limits.requests_max,
                 lanes: lanes.count as u8,
-                reserve: 0,
+                // of every other schedule control leaves lane 0 as soon as another is up
+                reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }

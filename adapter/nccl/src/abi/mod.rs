@@ -55,6 +55,8 @@ pub mod subsystem {
     pub const INIT: c_ulong = 0x1;
     /// Networks.
     pub const NET: c_ulong = 0x10;
+    /// All: what NCCL's own warnings have, so that no choice of subsystems hides them.
+    pub const ALL: c_ulong = c_ulong::MAX;
 }
 
 /// NCCL's log function, with a format as `printf` has it.

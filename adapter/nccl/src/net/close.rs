@@ -4,6 +4,7 @@
 
 use super::comm::Comm;
 use super::locked;
+use super::process::OfProcess;
 use super::room::Room;
 use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::Closing;
@@ -20,7 +21,8 @@ const LINGER_MAX: Duration = Duration::from_secs(60);
 /// Between two looks of the thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+static THREADS: OfProcess<Mutex<Vec<JoinHandle<()>>>> =
+    OfProcess::new(Mutex::new(Vec::new()), || Mutex::new(Vec::new()));
 
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
@@ -54,7 +56,7 @@ pub fn close(comm: Box<Comm>) {
         leave();
     };
     // held, so that the thread finds its handle
-    let mut threads = locked(&THREADS);
+    let mut threads = locked(THREADS.get());
     match named.spawn(work) {
         Ok(thread) => threads.push(thread),
         Err(_) => {
@@ -77,7 +79,7 @@ fn forget(room: &Room, memories: &[Handle]) {
 /// never joined keeps its stack.
 fn leave() {
     let own = std::thread::current().id();
-    locked(&THREADS).retain(|thread| thread.thread().id() != own);
+    locked(THREADS.get()).retain(|thread| thread.thread().id() != own);
 }
 
 /// One attempt to close; whether it is closed.
@@ -124,7 +126,7 @@ pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
 
 /// Waits until all that was closed has left: NCCL may unload the plugin afterwards.
 pub fn finish() {
-    let threads = std::mem::take(&mut *locked(&THREADS));
+    let threads = std::mem::take(&mut *locked(THREADS.get()));
     for thread in threads {
         // a panic there was reported when it happened
         let _ = thread.join();

@@ -273,7 +273,10 @@ impl Request {
             Ok(Some(outcome)) => {
                 self.id.store(0, ORDER);
                 self.release(comm);
-                outcome.result.map_err(|error| self.failed(comm, error))?;
+                outcome.result.map_err(|error| {
+                    let lengths = &outcome.lengths[..usize::from(outcome.count)];
+                    self.failed(comm, error, lengths)
+                })?;
                 comm.count(&outcome);
                 Ok(Some(outcome))
             }
@@ -281,7 +284,7 @@ impl Request {
             Err(_) => {
                 self.id.store(0, ORDER);
                 self.release(comm);
-                Err(self.failed(comm, RequestError::Closed))
+                Err(self.failed(comm, RequestError::Closed, &[]))
             }
         }
     }
@@ -293,9 +296,18 @@ impl Request {
     }
 
     #[cold]
-    fn failed(&self, comm: &Comm, error: RequestError) -> Fault {
+    fn failed(&self, comm: &Comm, error: RequestError, lengths: &[u64]) -> Fault {
         let fault = Fault::from(error);
-        comm.tell(&error, fault.code());
+        match (error, lengths) {
+            (RequestError::Truncated, [length]) => {
+                comm.tell(&format_args!("{error:?}: the message has {length} bytes"), fault.code());
+            }
+            (RequestError::Truncated, _) => {
+                let all = format_args!("{error:?}: the group's messages have {lengths:?} bytes");
+                comm.tell(&all, fault.code());
+            }
+            _ => comm.tell(&error, fault.code()),
+        }
         self.fault.store(fault.code(), ORDER);
         fault
     }

@@ -1,9 +1,11 @@
-//! Devices: one for each interface that other hosts reach this one by. Peers of this host are
-//! reached under the same devices, through shared memory.
+//! Devices: one for each RDMA port that works, or where there is none, one for each interface that
+//! other hosts reach this one by. Peers of this host are reached under the same devices, through
+//! shared memory.
 #![forbid(unsafe_code)]
 
-use super::Fault;
-use super::log;
+use super::kind::{Kind, joined};
+use super::{Fault, log, nics, ports};
+use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
     AddressFamily, InterfaceAddress, Interfaces, local_addresses_of,
 };
@@ -12,7 +14,7 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
 /// What NCCL assumes where the driver does not say how fast an interface is, in Mbit/s.
-const SPEED_MBPS_DEFAULT: i32 = 10_000;
+pub const SPEED_MBPS_DEFAULT: i32 = 10_000;
 
 /// What NCCL's users choose interfaces by, where [`CHOICE`] is not set.
 pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
@@ -26,10 +28,10 @@ pub const MEMBERS_MAX: usize = RAILS_MAX;
 /// A device. Lives as long as the process, because NCCL keeps pointers to its texts.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Device {
-    /// Its name: the interface's; of several `+` stands between them.
+    /// Its name: the port's or the interface's; of several `+` stands between them.
     pub name: &'static CStr,
-    /// The interfaces; none: shared memory is all.
-    pub interfaces: Interfaces,
+    /// What it is made of.
+    pub kind: Kind,
     /// The numbers of the physical devices that it is made of: of one of these its own.
     pub members: Members,
     /// Its PCI function, resolved.
@@ -42,6 +44,29 @@ pub struct Device {
     pub port: i32,
     /// Which of the interfaces' addresses are used.
     pub family: AddressFamily,
+}
+
+/// By which sockets this host is reached.
+#[derive(Copy, Clone, Debug)]
+pub struct Reach {
+    /// Their addresses' family.
+    pub family: AddressFamily,
+    /// Their interfaces, where somebody has chosen.
+    pub chosen: Option<Interfaces>,
+    /// Whether they were named, and not what is left when others are left out.
+    pub named: bool,
+}
+
+impl Reach {
+    /// Those of a device that has an interface of its own, or none.
+    pub fn beside(&self, own: Interfaces) -> Interfaces {
+        let is_among = |all: &Interfaces| own.iter().any(|it| all.iter().any(|name| name == it));
+        match self.chosen {
+            None => own,
+            Some(all) if !self.named && is_among(&all) => own,
+            Some(all) => all,
+        }
+    }
 }
 
 /// Numbers of devices.
@@ -80,20 +105,19 @@ impl Members {
     }
 }
 
-/// One device of several physical ones; `None`: they have more interfaces than a connection has
-/// rails, or one of them has none.
+/// One device of several physical ones; `None`: they are more than a connection has rails for, or
+/// one of them leads to no other host.
 pub fn fused(members: Members, devices: &[&'static Device]) -> Option<Device> {
-    let (first, _) = devices.split_first()?;
-    let mut interfaces = Interfaces::NONE;
-    for device in devices {
-        device.interfaces.iter().next()?;
-        interfaces = interfaces.with(&device.interfaces)?;
-    }
+    let (first, others) = devices.split_first()?;
+    let kind = match others {
+        [] => Some(first.kind).filter(|kind| *kind != Kind::Alone),
+        _ => others.iter().try_fold(first.kind, |all, it| all.with(&it.kind)),
+    }?;
     let names: Vec<_> = devices.iter().map(|device| device.name.to_string_lossy()).collect();
     let speed = devices.iter().fold(0, |sum: i32, it| sum.saturating_add(it.speed_mbps));
     Some(Device {
         name: kept(&names.join("+")),
-        interfaces,
+        kind,
         members,
         speed_mbps: speed,
         ..(*first).clone()
@@ -111,9 +135,9 @@ fn family() -> AddressFamily {
 
 /// The devices of this host, in an order that is the same in all of its processes.
 pub fn survey() -> Result<Vec<Device>, Fault> {
-    let choice = [CHOICE, NCCL_CHOICE]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|text| !text.trim().is_empty()));
+    let said = |name| std::env::var(name).ok().filter(|text: &String| !text.trim().is_empty());
+    let choice = [CHOICE, NCCL_CHOICE].into_iter().find_map(|name| Some((name, said(name)?)));
+    let (variable, choice) = choice.unwrap_or((CHOICE, String::new()));
     let family = family();
     if let Ok(text) = std::env::var(NCCL_FAMILY)
         && family == AddressFamily::Any
@@ -121,20 +145,38 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
     {
         log::warn(&format!("{NCCL_FAMILY}={text} is ignored: it may be AF_INET or AF_INET6"));
     }
-    match local_addresses_of(family, choice.as_deref().unwrap_or("")) {
-        Ok(addresses) => Ok(of_addresses(family, &addresses)),
+    match local_addresses_of(family, &choice) {
+        Ok(addresses) => {
+            let chosen = (!choice.is_empty()).then(|| interfaces_of(&addresses));
+            let named = !choice.trim().starts_with('^');
+            let reach = Reach { family, chosen, named };
+            let ways: [fn(&Reach) -> Vec<Device>; 2] = match nics::is_asked() {
+                true => [nics::survey, ports::survey],
+                false => [ports::survey, nics::survey],
+            };
+            let mut found = ways.iter().map(|way| way(&reach));
+            let devices = found.find(|devices| !devices.is_empty());
+            Ok(devices.unwrap_or_else(|| of_addresses(family, &addresses)))
+        }
         Err(error) => {
-            log::warn(&format!("{error}: peers of this host alone can be reached"));
+            let why = error.to_string().replace(CHOICE, variable);
+            log::warn(&format!("{why}: peers of this host alone can be reached"));
             Ok(vec![without_interface(family)])
         }
     }
 }
 
+/// Those that have the addresses, as many as a connection has rails.
+fn interfaces_of(addresses: &[InterfaceAddress]) -> Interfaces {
+    let each = addresses.iter().map(|address| Interfaces::one(address.name));
+    each.fold(Interfaces::NONE, |all, one| joined(all, &one))
+}
+
 fn of_addresses(family: AddressFamily, addresses: &[InterfaceAddress]) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for address in addresses {
-        let its = Interfaces::one(address.name);
-        if devices.iter().all(|device| device.interfaces != its) {
+        let its = Kind::Interfaces(Interfaces::one(address.name));
+        if devices.iter().all(|device| device.kind != its) {
             devices.push(of_interface(family, address, devices.len()));
         }
     }
@@ -148,7 +190,7 @@ fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize
     let speed = i32::try_from(address.speed_mbit_s).unwrap_or(i32::MAX);
     Device {
         name: kept(name),
-        interfaces: Interfaces::one(address.name),
+        kind: Kind::Interfaces(Interfaces::one(address.name)),
         members: own(number),
         pci_path: pci.as_ref().and_then(|path| path.to_str()).map(kept),
         guid: guid(pci.as_deref().and_then(Path::to_str), name),
@@ -158,7 +200,8 @@ fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize
     }
 }
 
-fn own(number: usize) -> Members {
+/// The members of a physical device: itself.
+pub fn own(number: usize) -> Members {
     let mut all = [0; MEMBERS_MAX];
     all[0] = number as i32;
     Members { all, count: 1 }
@@ -167,7 +210,7 @@ fn own(number: usize) -> Members {
 fn without_interface(family: AddressFamily) -> Device {
     Device {
         name: c"shm",
-        interfaces: Interfaces::NONE,
+        kind: Kind::Alone,
         members: own(0),
         pci_path: None,
         guid: guid(None, "shm"),
@@ -197,14 +240,11 @@ fn is_address(text: &str) -> bool {
         && text.rsplit_once('.').is_some_and(|(_, f)| f.len() == 1)
 }
 
-/// The same for all functions of one chip of one host, and for nothing else (FNV-1a).
-fn guid(pci: Option<&str>, name: &str) -> u64 {
+/// The same for all functions of one chip of one host, and for nothing else.
+pub fn guid(pci: Option<&str>, name: &str) -> u64 {
     let chip = pci.and_then(|path| path.rsplit_once('.')).map_or(name, |(chip, _)| chip);
     let host = crosstie::connect::node_id().unwrap_or(0).to_le_bytes();
-    let bytes = host.iter().chain(chip.as_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a_more(fnv1a(&host), chip.as_bytes())
 }
 
 /// The function's number, or what the driver says, from 1.
@@ -218,7 +258,7 @@ fn port(pci: Option<&Path>, folder: &Path) -> i32 {
 }
 
 /// Text that is never freed.
-fn kept(text: &str) -> &'static CStr {
+pub fn kept(text: &str) -> &'static CStr {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     Box::leak(text.into_boxed_c_str())
 }

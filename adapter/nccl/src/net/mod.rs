@@ -10,10 +10,13 @@ pub mod close;
 pub mod comm;
 pub mod device;
 mod fault;
+pub mod kind;
 pub mod log;
 pub mod memory;
+mod nics;
+mod ports;
+mod process;
 pub mod profile;
-mod rdma;
 pub mod room;
 pub mod setup;
 
@@ -24,6 +27,7 @@ use crosstie::base::units::Span;
 use crosstie::host::Options;
 use crosstie::host::settings::{self, Environment};
 use device::Device;
+use process::OfProcess;
 use room::Rooms;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,19 +83,26 @@ struct State {
     next: u64,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    uses: 0,
-    devices: Vec::new(),
-    physical: 0,
-    shown: 0,
-    patience: Duration::ZERO,
-    common: None,
-    contexts: BTreeMap::new(),
-    next: 1,
-});
+impl State {
+    const fn new(next: u64) -> State {
+        State {
+            uses: 0,
+            devices: Vec::new(),
+            physical: 0,
+            shown: 0,
+            patience: Duration::ZERO,
+            common: None,
+            contexts: BTreeMap::new(),
+            next,
+        }
+    }
+}
+
+static STATE: OfProcess<Mutex<State>> =
+    OfProcess::new(Mutex::new(State::new(1)), || Mutex::new(State::new(process::first_number())));
 
 fn state() -> MutexGuard<'static, State> {
-    locked(&STATE)
+    locked(STATE.get())
 }
 
 fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -125,7 +136,6 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
             log::info(&line(number, device, &settings));
         }
-        rdma::report();
     }
     state.uses += 1;
     Ok(())
@@ -155,17 +165,12 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
 
 fn line(number: usize, device: &Device, settings: &str) -> String {
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    let names: Vec<String> = device.interfaces.iter().map(|it| it.as_str().into()).collect();
-    let rails = match names.len() {
-        0 => "no rail to other hosts".into(),
-        1 => format!("one TCP rail to other hosts, {}", names[0]),
-        count => format!("{count} TCP rails to other hosts, {}", names.join(" and ")),
-    };
     format!(
-        "device {number} is {}: {} Mbit/s, PCI {}, {rails}; crosstie {}, {settings}",
+        "device {number} is {}: {} Mbit/s, PCI {}, {}; crosstie {}, {settings}",
         text(device.name),
         device.speed_mbps,
         device.pci_path.map_or("none".into(), text),
+        device.kind.rails_text(),
         env!("CARGO_PKG_VERSION"),
     )
 }
@@ -179,11 +184,12 @@ fn told(its: &Environment) -> String {
     let by_subnet = || "by subnet".to_string();
     let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
     let effective = format!(
-        "rails {}, TCP rails {rails}, streams {}, threads {}, connect timeout {} ms, peer \
-         timeout {} ms, stalls after {} ms",
+        "rails {}, TCP rails {rails}, streams {}, threads {}, threads of shared memory {}, connect \
+         timeout {} ms, peer timeout {} ms, stalls after {} ms",
         its.rails,
         its.tcp_streams,
         its.tcp_threads,
+        its.shm_threads.unwrap_or_else(room::shm_threads),
         connect_timeout(its).0 / 1_000_000,
         its.peer_timeout.0 / 1_000_000,
         its.stall.0 / 1_000_000,
@@ -248,6 +254,11 @@ pub fn device_count() -> usize {
 /// A device.
 pub fn device(number: i32) -> Result<(usize, &'static Device), Fault> {
     let place = usize::try_from(number).map_err(|_| Fault::Argument)?;
-    let found = state().devices.get(place).copied();
+    let state = state();
+    if state.uses == 0 && state.devices.is_empty() {
+        // nobody has opened the plugin, or a forked child's parent has
+        return Err(Fault::Usage);
+    }
+    let found = state.devices.get(place).copied();
     found.map(|device| (place, device)).ok_or(Fault::Argument)
 }

@@ -1,6 +1,7 @@
 //! NCCL's profiler, from v10 on: it is told when a request begins that it has given a parent for,
 //! and when that ends. What is told has the form of NCCL's own sockets, which profilers know.
 
+use super::process::OfProcess;
 use crate::abi::ProfilerCallback;
 use crate::abi::table::Pointer;
 use core::ffi::c_int;
@@ -9,7 +10,8 @@ use crosstie::wire::GROUP_MAX;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-static PROFILER: RwLock<Option<ProfilerCallback>> = RwLock::new(None);
+static PROFILER: OfProcess<RwLock<Option<ProfilerCallback>>> =
+    OfProcess::new(RwLock::new(None), || RwLock::new(None));
 
 /// Kinds of calls.
 const START: c_int = 0;
@@ -36,7 +38,7 @@ crate::abi::layout!(Event, 24 / 8, kind 0, spare 1, socket 8, operation 12, byte
 
 /// Who is told from now on; `None` changes nothing, because tables below v10 have none to give.
 pub fn set(profiler: Option<ProfilerCallback>) {
-    if let (Some(_), Ok(mut place)) = (profiler, PROFILER.write()) {
+    if let (Some(_), Ok(mut place)) = (profiler, PROFILER.get().write()) {
         *place = profiler;
     }
 }
@@ -59,7 +61,7 @@ impl Spans {
     /// - `parent` is NULL or what NCCL's profiler has given for the request.
     #[cold]
     pub unsafe fn begin(&self, parent: Pointer, is_send: bool, bytes: u64) {
-        let profiler = PROFILER.read().ok().and_then(|place| *place);
+        let profiler = PROFILER.get().read().ok().and_then(|place| *place);
         let count = self.count.load(ORDER);
         let (Some(profiler), Some(place)) = (profiler, self.all.get(usize::from(count))) else {
             return;
@@ -90,7 +92,7 @@ impl Spans {
     #[cold]
     fn end_all(&self) {
         let count = usize::from(self.count.swap(0, ORDER)).min(GROUP_MAX);
-        let Some(profiler) = PROFILER.read().ok().and_then(|place| *place) else { return };
+        let Some(profiler) = PROFILER.get().read().ok().and_then(|place| *place) else { return };
         for place in &self.all[..count] {
             let mut event = place.swap(null_mut(), ORDER);
             // SAFETY: NCCL's function, with the event that it gave to `begin`.

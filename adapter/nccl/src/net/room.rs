@@ -11,7 +11,8 @@ use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
 use crosstie::connect::fork::forks;
-use crosstie::host::{DeviceKind, Endpoint, Options, Shared};
+use crosstie::host::{Endpoint, Options, Shared};
+use crosstie::provider::verbs::settings::Names;
 use crosstie::transport::Limits;
 use crosstie::wire::RAILS_MAX;
 use std::ptr::NonNull;
@@ -34,9 +35,20 @@ const WRITE_RING_BYTES: u32 = 1 << 20;
 // connection has as many rails as the smaller of both sides allows.
 const _: () = assert!(RAILS_MAX >= crate::net::device::MEMBERS_MAX);
 
+/// One CPU of eight, as there are other ranks, and threads of NCCL's.
+const CPUS_PER_THREAD: usize = 8;
+/// More copy faster than GPUs behind host memory take it.
+const SHM_THREADS: u32 = 4;
+
+/// Threads that copy through shared memory, where `CROSSTIE_SHM_THREADS` does not say it: as many
+/// as the CPUs that this process may use have room for.
+pub fn shm_threads() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    SHM_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
+}
+
 fn options(device: &Device) -> Options {
-    Options {
-        device: DeviceKind::Host,
+    let mut options = Options {
         limits: Limits {
             connections_max: CONNECTIONS_MAX,
             requests_max: crate::net::comm::REQUESTS as u32,
@@ -47,10 +59,13 @@ fn options(device: &Device) -> Options {
         heap_bytes: Bytes::ZERO,
         // several of NCCL's ranks share a connection, each with a tag of its own
         push: true,
-        interfaces: device.interfaces,
+        shm_threads: shm_threads(),
+        verbs_names: Names::WithNccl,
         family: device.family,
         ..Options::default()
-    }
+    };
+    device.kind.choose(&mut options);
+    options
 }
 
 /// An open endpoint.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::comm::{Comm, Way};
+use super::process::{self, OfProcess};
 use super::room::Room;
 use super::{Context, Fault, context, device, locked, log, patience};
 use crate::abi::HANDLE_BYTES_MAX;
@@ -11,7 +12,7 @@ use crosstie::wire::handle::HANDLE_BYTES;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 const _: () = assert!(HANDLE_BYTES <= HANDLE_BYTES_MAX);
@@ -76,7 +77,18 @@ struct Listeners {
     next: u64,
 }
 
-static LISTENERS: Mutex<Listeners> = Mutex::new(Listeners { all: BTreeMap::new(), next: 1 });
+impl Listeners {
+    const fn new(next: u64) -> Mutex<Listeners> {
+        Mutex::new(Listeners { all: BTreeMap::new(), next })
+    }
+}
+
+static LISTENERS: OfProcess<Mutex<Listeners>> =
+    OfProcess::new(Listeners::new(1), || Listeners::new(process::first_number()));
+
+fn listeners() -> MutexGuard<'static, Listeners> {
+    locked(LISTENERS.get())
+}
 
 /// An attempt to connect, known by where its handle lies and what the handle is: NCCL asks again
 /// with both.
@@ -98,7 +110,7 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
         Fault::from(&error)
     })?;
     let listener = Arc::new(Listener::new(of, device, room, id));
-    let mut listeners = locked(&LISTENERS);
+    let mut listeners = listeners();
     let name = listeners.next;
     listeners.next += 1;
     listeners.all.insert(name, listener);
@@ -107,8 +119,9 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
 
 /// Takes a connection that a peer has made; `None`: none is there yet.
 pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
-    let found = locked(&LISTENERS).all.get(&listener).map(Arc::clone);
-    let listener = found.ok_or(Fault::Argument)?;
+    let found = listeners().all.get(&listener).map(Arc::clone);
+    let none = if process::is_of_parent(listener) { Fault::Usage } else { Fault::Argument };
+    let listener = found.ok_or(none)?;
     let accepted = listener.room.shared().accept(listener.id);
     let accepted = accepted.map_err(|error| match error {
         AcceptError::Stale => Fault::Argument,
@@ -122,7 +135,7 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
 /// Closes a listener; one that is closed, or none, is closed already. Its accepted connections
 /// stay.
 pub fn listener_close(listener: u64) {
-    let found = locked(&LISTENERS).all.remove(&listener);
+    let found = listeners().all.remove(&listener);
     if let Some(listener) = found {
         // the one error is that it is closed
         let _ = listener.room.shared().listener_close(listener.id);
@@ -131,7 +144,7 @@ pub fn listener_close(listener: u64) {
 
 /// Closes what a context has left open.
 pub fn listeners_close(of: u64) {
-    let all = &mut locked(&LISTENERS).all;
+    let all = &mut listeners().all;
     let left: Vec<u64> = all.iter().filter(|(_, it)| it.context == of).map(|it| *it.0).collect();
     for name in left {
         if let Some(listener) = all.remove(&name) {

@@ -12,13 +12,17 @@ static int fuse(struct net *net, int count, const int *devices) {
 static const int FIRST[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /* Bytes of stripes that the log says went over a rail of the connection that was closed last. */
-static unsigned long rail_bytes(int rail) {
+static unsigned long rail_bytes_of(const char *kind, int rail) {
     char wanted[32];
-    snprintf(wanted, sizeof wanted, "rail %d Tcp ", rail);
+    snprintf(wanted, sizeof wanted, "rail %d %s ", rail, kind);
     const char *at = NULL;
     for (const char *next = logged; (next = strstr(next, wanted)); next++)
         if (strstr(next, "in stripes")) at = next;
     return at ? strtoul(at + strlen(wanted), NULL, 10) : 0;
+}
+
+static unsigned long rail_bytes(int rail) {
+    return rail_bytes_of("Tcp", rail);
 }
 
 static const size_t LONG[] = {8 << 20, (8 << 20) + 5, 6 << 20};
@@ -215,6 +219,11 @@ static int either(int mine) {
     char said = (char)mine, heard;
     tell(&said, 1), hear(&heard, 1);
     return mine || heard;
+}
+
+/* Whether both do. */
+static int both(int mine) {
+    return !either(!mine);
 }
 
 /* While messages flow one wire is pulled: all arrive, the log names rail and peer; it is put back

@@ -80,6 +80,8 @@ static void log_line(
     va_end(arguments);
     if (strcmp(format, "%s")) FAIL("the format is not %%s: %s", format);
     if (!file || !flags || line < 0) FAIL("a log line without its place");
+    /* NCCL shows no warning whose subsystem was not chosen */
+    if (level == 2 && ~flags) FAIL("a warning that NCCL_DEBUG_SUBSYS hides");
     pthread_mutex_lock(&logged_lock);
     size_t room = sizeof logged - logged_bytes;
     int more = snprintf(logged + logged_bytes, room, "%d %s\n", level, text);
@@ -122,9 +124,16 @@ static void meet(void) {
 
 /* ---- hosts ---- */
 
-/* Two processes are two hosts: each goes into a network namespace of HARNESS_HOSTS ("a,b"). */
+/* Two processes are two hosts: each goes into a network namespace of HARNESS_HOSTS ("a,b"), or has
+ * RDMA ports of its own, of HARNESS_PORTS ("=rxe0;=rxe2"). */
 static void host_enter(void) {
-    char path[300], *names = getenv("HARNESS_HOSTS");
+    char path[300], *names = getenv("HARNESS_HOSTS"), *ports = getenv("HARNESS_PORTS");
+    if (ports) {
+        char *second = strchr(ports, ';'), mine[100];
+        CHECK(second);
+        snprintf(mine, sizeof mine, "%.*s", (int)(second - ports), ports);
+        CHECK(!setenv("NCCL_IB_HCA", rank ? second + 1 : mine, 1));
+    }
     if (!names) return;
     char *second = strchr(names, ',');
     CHECK(second);
@@ -199,18 +208,24 @@ static void *nothing(void *argument) {
 }
 #endif
 
+/* Entries of a folder. */
+static int entries(const char *path) {
+    int count = 0;
+    DIR *folder = opendir(path);
+    CHECK(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count;
+}
+
 /* Threads of this process. */
 static int threads(void) {
-    int count = 0;
 #ifdef HARNESS_SANITIZED
     /* a sanitizer starts one of its own with the first that the program does */
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, nothing, NULL) && !pthread_join(thread, NULL));
 #endif
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *entry; (entry = readdir(tasks));) count += entry->d_name[0] != '.';
-    closedir(tasks);
-    return count;
+    return entries("/proc/self/task");
 }
 
 /* Tests until the end; its result. */

@@ -209,7 +209,7 @@ static void settings_wrong(void) {
     struct net net = started();
     unsigned char handle[HANDLE];
     void *listener = NULL;
-    CHECK(was_logged("2 NET/crosstie : CROSSTIE_TCP_STREAMS=99 is ignored: it may be from 1 to 4"));
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_TCP_STREAMS=99 is ignored: it may be from 1 to 6"));
     CHECK(was_logged("2 NET/crosstie : CROSSTIE_STALL_MS=soon is ignored: it is not a number"));
     CHECK(was_logged("2 NET/crosstie : NCCL_SOCKET_FAMILY=AF_UNIX is ignored"));
     CHECK(was_logged("streams 1, ") && was_logged("stalls after 10000 ms"));
@@ -222,6 +222,21 @@ static void settings_wrong(void) {
     listener = NULL;
     CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
     CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: ") && was_logged(" cannot be opened: "));
+    OK(net_finalize(&net));
+}
+
+/* A choice of interfaces is blamed on the variable that has made it. */
+static void nowhere(void) {
+    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !setenv("NCCL_SOCKET_IFNAME", "nowhere", 1));
+    struct net net = started();
+    CHECK(was_logged(" NCCL_SOCKET_IFNAME=nowhere matches no interface"));
+    CHECK(!was_logged("CROSSTIE_SOCKET_IFNAME"));
+    /* and what it leaves is what the device has: no address stands in a handle */
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    for (int at = 48; at < 108; at += 20) CHECK(handle[at] != 4 && handle[at] != 6);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
     OK(net_finalize(&net));
 }
 
@@ -241,5 +256,38 @@ static void read_once(void) {
     OK(net_devices(&net, &now));
     CHECK(four > 0 && now == count);
     OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
+/* A peer ends without a word; what it was told is done arrives, whoever asks for it when. */
+static void done_and_gone(void) {
+    enum { COUNT = 24, BYTES = 500 };
+    static unsigned char memory[COUNT][BYTES];
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    void *comm = rank ? pair.send : pair.recv, *handle = NULL, *request[COUNT];
+    OK(net_reg(&net, comm, memory, sizeof memory, HOST_MEMORY, &handle));
+    meet(); /* both are connected */
+    if (rank == 1) {
+        for (int i = 0; i < COUNT; i++) {
+            fill(memory[i], BYTES, (uint64_t)i);
+            request[i] = send_one(&net, comm, memory[i], BYTES, 1, handle);
+        }
+        for (int i = 0; i < COUNT; i++) OK(finish(&net, request[i], NULL));
+        raise(SIGKILL);
+    }
+    char byte;
+    while (read(peer_socket, &byte, 1) > 0) continue;
+    for (int i = 0; i < COUNT; i++) {
+        int size = 0;
+        request[i] = recv_one(&net, comm, memory[i], BYTES, 1, handle);
+        OK(finish(&net, request[i], &size));
+        CHECK(size == BYTES);
+        verify(memory[i], BYTES, (uint64_t)i);
+    }
+    request[0] = recv_one(&net, comm, memory[0], BYTES, 1, handle);
+    CHECK(finish(&net, request[0], NULL) == REMOTE);
+    OK(net_dereg(&net, comm, handle));
+    part(&net, pair);
     OK(net_finalize(&net));
 }

@@ -209,6 +209,7 @@ static void oversize(void) {
         void *next = recv_one(&net, pair.recv, memory + 100, 100, 1, in);
         int size = 0;
         CHECK(finish(&net, small, &size) == USAGE);
+        CHECK(was_logged("Truncated: the message has 1000 bytes"));
         OK(finish(&net, next, &size));
         CHECK(size == 50);
         verify(memory + 100, 50, 2);
@@ -894,12 +895,16 @@ static void settings(void) {
 #include "told.h"
 #include "traffic.h"
 #include "fusion.h"
+#include "forks.h"
+#include "ports.h"
+#include "nics.h"
 
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy},
     {"tag_ahead", 1, tag_ahead}, {"half_written", 1, half_written}, {"peer_dies", 2, peer_dies},
+    {"done_and_gone", 2, done_and_gone},
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
@@ -910,7 +915,8 @@ static const struct scenario SCENARIOS[] = {
     {"no_subnet", 1, no_subnet}, {"no_answer", 1, no_answer}, {"uneven", 1, uneven},
     {"wire_pulled", 1, wire_pulled}, {"numbered_otherwise", 1, numbered_otherwise},
     {"hints", 0, hints}, {"profiled", 1, profiled},
-    {"stalled", 1, stalled}, {"descriptors", 0, descriptors}, {"versions", 0, versions},
+    {"stalled", 1, stalled}, {"descriptors", 0, descriptors},
+    {"threads_scarce", 0, threads_scarce}, {"versions", 0, versions},
     {"rough", 1, rough}, {"comes_and_goes", 1, comes_and_goes}, {"nonsense", 1, nonsense},
     {"dies_at_any_time", 2, dies_at_any_time},
     {"one_rank_alone", 0, one_rank_alone}, {"stopped_in_set_up", 1, stopped_in_set_up},
@@ -919,8 +925,14 @@ static const struct scenario SCENARIOS[] = {
     {"neighbours", 0, neighbours}, {"mixed_versions", 0, mixed_versions},
     {"asked", 1, asked}, {"deep", 1, deep}, {"flush", 1, flush}, {"hinted", 1, hinted},
     {"same_host", 1, same_host}, {"settings_wrong", 0, settings_wrong},
-    {"read_once", 0, read_once},
+    {"read_once", 0, read_once}, {"nowhere", 0, nowhere},
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork},
-    {"forked", 1, forked}, {"left_registered", 1, left_registered}, {NULL, 0, NULL},
+    {"ports_shown", 0, ports_shown}, {"ports_chosen", 0, ports_chosen},
+    {"ports_apart", 1, ports_apart}, {"ports_fused", 1, ports_fused},
+    {"ports_uneven", 1, ports_uneven}, {"ports_and_interfaces", 1, ports_and_interfaces},
+    {"ports_link_pulled", 1, ports_link_pulled},
+    {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
+    {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
+    {"left_registered", 1, left_registered}, {NULL, 0, NULL},
 };

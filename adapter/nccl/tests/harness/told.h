@@ -137,6 +137,27 @@ static void descriptors(void) {
     OK(net_finalize(&net));
 }
 
+/* No thread may be started: the limit is named with its value, and nothing stays that is in the way
+ * when it is raised. */
+static void threads_scarce(void) {
+    struct net net = started();
+    struct rlimit old, few;
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    /* root has no such limit; where its user cannot be changed, there is nothing to see */
+    if (!geteuid() && setuid(65534)) return;
+    CHECK(!getrlimit(RLIMIT_NPROC, &old));
+    few = old, few.rlim_cur = 1;
+    CHECK(!setrlimit(RLIMIT_NPROC, &few));
+    int rc = net_listen(&net, 0, handle, &listener);
+    CHECK(!setrlimit(RLIMIT_NPROC, &old));
+    CHECK(rc == SYSTEM && !listener);
+    CHECK(was_logged("cannot start a thread") && was_logged("1 threads and processes (ulimit -u)"));
+    OK(net_listen(&net, 0, handle, &listener));
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
 /* A handle of another version of the wire is refused with a sentence on which side is older. */
 static void versions(void) {
     struct net net = started();

@@ -124,12 +124,21 @@ layout! { STRUCT_FACTS:
         /// What the peer's call it.
         rkey: u32 = "rkey" @ 40,
     }
+    /// A channel of completions' events. The library's.
+    struct CompChannel = "struct ibv_comp_channel" [16] {
+        /// Whose.
+        context: *mut Context = "context" @ 0,
+        /// Readable when an event waits.
+        fd: c_int = "fd" @ 8,
+        /// Queues that tell it.
+        refcnt: c_int = "refcnt" @ 12,
+    }
     /// A completion queue. The library's; read up to its length.
     struct Cq = "struct ibv_cq" {
         /// Whose.
         context: *mut Context = "context" @ 0,
         /// Of events.
-        channel: *mut c_void = "channel" @ 8,
+        channel: *mut CompChannel = "channel" @ 8,
         /// Ours.
         cq_context: *mut c_void = "cq_context" @ 16,
         /// The kernel's number.
@@ -270,6 +279,15 @@ layout! { STRUCT_FACTS:
         alt_timeout: u8 = "alt_timeout" @ 134,
         /// 0: none.
         rate_limit: u32 = "rate_limit" @ 136,
+    }
+    /// Extensions of a vendor that a queue pair has or is to use.
+    struct Ece = "struct ibv_ece" [12] {
+        /// Whose; 0: none.
+        vendor_id: u32 = "vendor_id" @ 0,
+        /// Which, as bits.
+        options: u32 = "options" @ 4,
+        /// Must be 0.
+        comp_mask: u32 = "comp_mask" @ 8,
     }
     /// A part of a message in memory of ours.
     struct Sge = "struct ibv_sge" [16] {
@@ -483,6 +501,11 @@ impl SendWr {
         let [a, b, c, d] = rkey.to_ne_bytes();
         u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
     }
+}
+
+impl Ece {
+    /// No extensions.
+    pub const NONE: Ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
 }
 
 impl Wc {

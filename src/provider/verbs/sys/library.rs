@@ -1,9 +1,10 @@
 //! libibverbs, loaded at run time.
 
 use super::abi::{
-    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr,
 };
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
 
@@ -140,9 +141,24 @@ functions! {
         /// Gives a registration back.
         dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int
             = c"ibv_dereg_mr" c"IBVERBS_1.1",
+        /// Makes a channel of completions' events.
+        create_comp_channel: unsafe extern "C" fn(*mut Context) -> *mut CompChannel
+            = c"ibv_create_comp_channel" c"IBVERBS_1.0",
+        /// Gives it back.
+        destroy_comp_channel: unsafe extern "C" fn(*mut CompChannel) -> c_int
+            = c"ibv_destroy_comp_channel" c"IBVERBS_1.0",
+        /// Takes an event: whose, and the user's word for it. It blocks unless the descriptor does
+        /// not.
+        get_cq_event: unsafe extern "C" fn(
+            *mut CompChannel, *mut *mut Cq, *mut *mut c_void
+        ) -> c_int
+            = c"ibv_get_cq_event" c"IBVERBS_1.1",
+        /// Says that so many events have been seen; closing the queue waits for that.
+        ack_cq_events: unsafe extern "C" fn(*mut Cq, c_uint)
+            = c"ibv_ack_cq_events" c"IBVERBS_1.1",
         /// Makes a completion queue.
         create_cq: unsafe extern "C" fn(
-            *mut Context, c_int, *mut c_void, *mut c_void, c_int
+            *mut Context, c_int, *mut c_void, *mut CompChannel, c_int
         ) -> *mut Cq
             = c"ibv_create_cq" c"IBVERBS_1.1",
         /// Gives it back.
@@ -162,6 +178,12 @@ functions! {
         /// Registers memory at another address, with access flags that old kernels ignore.
         reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr
             = c"ibv_reg_mr_iova2" c"IBVERBS_1.8",
+        /// Says which extensions of its vendor a queue pair has.
+        query_ece: unsafe extern "C" fn(*mut Qp, *mut Ece) -> c_int
+            = c"ibv_query_ece" c"IBVERBS_1.10",
+        /// Says which of them it is to use.
+        set_ece: unsafe extern "C" fn(*mut Qp, *mut Ece) -> c_int
+            = c"ibv_set_ece" c"IBVERBS_1.10",
         /// Registers a part of a dma-buf: offset, length, address for peers, descriptor, access.
         reg_dmabuf_mr: unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr
             = c"ibv_reg_dmabuf_mr" c"IBVERBS_1.12",

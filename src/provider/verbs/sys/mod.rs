@@ -10,9 +10,11 @@
 //! - [`library`]: the functions, and `objects` what they make, given back when it is dropped.
 
 pub mod abi;
+pub mod channel;
 pub mod library;
 pub mod numbers;
 pub mod objects;
 
+pub use channel::CompletionChannel;
 pub use library::{Library, LoadError};
 pub use objects::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};

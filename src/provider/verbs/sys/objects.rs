@@ -4,9 +4,10 @@
 //! each type, as the rail does.
 
 use super::abi::{
-    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
+    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
     QpInitAttr, RecvWr, SendWr, Wc,
 };
+use super::channel::CompletionChannel;
 use super::library::Library;
 use super::numbers;
 use crate::memory::Errno;
@@ -120,6 +121,12 @@ impl Device {
         // SAFETY: as above.
         let result = unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) };
         Errno::check(result.into()).map(|_| ())
+    }
+
+    /// Readable when [`Device::event`] has something.
+    pub fn event_fd(&self) -> i32 {
+        // SAFETY: an open device's own descriptor.
+        unsafe { (*self.context()).async_fd }
     }
 
     /// The next thing that happened to it, if any. *Cost*: a system call.
@@ -266,22 +273,50 @@ pub unsafe fn deregister_raw(library: &Library, raw: u64) -> Result<(), Errno> {
 pub struct CompletionQueue {
     destroy: unsafe extern "C" fn(*mut Cq) -> c_int,
     poll: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
+    notify: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
     cq: NonNull<Cq>,
+    // destroyed after the queue, which `drop` does
+    channel: Option<CompletionChannel>,
 }
 
 // SAFETY: used by whoever owns it, by one thread at a time.
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// One with room for so many completions.
+    /// One with room for so many completions, and a channel where the device gives one.
     pub fn create(device: &Device, entries: c_int) -> Result<CompletionQueue, Errno> {
         let library = device.library();
-        let (none, no_channel) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: an open device; no channel, no context of ours.
-        let cq = unsafe { (library.create_cq)(device.context(), entries, none, no_channel, 0) };
+        let channel = CompletionChannel::create(device).ok();
+        let told = channel.as_ref().map_or(ptr::null_mut(), CompletionChannel::as_ptr);
+        let none = ptr::null_mut();
+        // SAFETY: an open device; its channel or none, no context of ours.
+        let cq = unsafe { (library.create_cq)(device.context(), entries, none, told, 0) };
         // SAFETY: an open device's table.
         let poll = unsafe { (*device.context()).ops.poll_cq };
-        Ok(CompletionQueue { destroy: library.destroy_cq, poll, cq: made(cq)? })
+        // SAFETY: as above.
+        let notify = unsafe { (*device.context()).ops.req_notify_cq };
+        Ok(CompletionQueue { destroy: library.destroy_cq, poll, notify, cq: made(cq)?, channel })
+    }
+
+    /// What tells of completions.
+    pub fn channel(&self) -> Option<&CompletionChannel> {
+        self.channel.as_ref()
+    }
+
+    /// Takes back the events that it has told of.
+    pub fn hush(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.drain();
+        }
+    }
+
+    /// Asks for an event with the next completion that comes; earlier events are taken back.
+    /// `false`: there will be none.
+    pub fn ask(&mut self) -> bool {
+        let Some(channel) = &self.channel else { return false };
+        channel.drain();
+        // SAFETY: a live queue, which has a channel.
+        unsafe { (self.notify)(self.cq.as_ptr(), 0) == 0 }
     }
 
     /// Takes completions, as many as fit; negative: the queue is broken.
@@ -356,6 +391,25 @@ impl QueuePair {
     pub fn modify(&mut self, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {
         // SAFETY: a live queue pair, and attributes of ours.
         done(unsafe { (self.modify)(self.qp.as_ptr(), attr, mask) })
+    }
+
+    /// Extensions of its vendor that it has; none where library or device know of none.
+    pub fn extensions(&self, library: &Library) -> Ece {
+        let mut ece = Ece::NONE;
+        let (Some(query), Some(_)) = (library.query_ece, library.set_ece) else { return ece };
+        // SAFETY: a live queue pair, and room for the answer.
+        match unsafe { query(self.qp.as_ptr(), &mut ece) } {
+            0 => ece,
+            _ => Ece::NONE,
+        }
+    }
+
+    /// Says which it is to use, before it can receive.
+    pub fn extensions_set(&mut self, library: &Library, ece: &Ece) -> Result<(), Errno> {
+        let mut ece = Ece { comp_mask: 0, ..*ece };
+        let set = library.set_ece.ok_or(Errno(libc::ENOSYS))?;
+        // SAFETY: a live queue pair, and a structure of ours.
+        done(unsafe { set(self.qp.as_ptr(), &mut ece) })
     }
 
     /// Posts a chain of sends with one doorbell. `Err`: the first that was not taken.

@@ -1,0 +1,170 @@
+//! What a device is made of, and so which rails its connections have. A further kind is one more
+//! arm here, and whoever looks for its devices.
+#![forbid(unsafe_code)]
+
+use crosstie::connect::interfaces::Interfaces;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::provider::libfabric::names::NicNames;
+use crosstie::provider::verbs::names::PortNames;
+
+/// What a device is made of. Peers of this host are reached through shared memory under all.
+#[allow(clippy::large_enum_variant)] // a few for each process, made once
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Kind {
+    /// Nothing else: there is no way to other hosts.
+    Alone,
+    /// Interfaces: sockets, by their addresses alone.
+    Interfaces(Interfaces),
+    /// RDMA ports: queue pairs of these alone.
+    Ports {
+        /// They.
+        ports: PortNames,
+        /// The interfaces of the sockets that connections are made by, and that are the reserve;
+        /// none: those that an endpoint would use without RDMA.
+        reserve: Interfaces,
+    },
+    /// Domains of libfabric: its endpoints on these alone.
+    Nics {
+        /// They.
+        nics: NicNames,
+        /// As of ports.
+        reserve: Interfaces,
+    },
+}
+
+impl Kind {
+    /// Both as one; `None`: they are not of one kind, lead nowhere, or are more than a connection
+    /// has rails for.
+    pub fn with(&self, more: &Kind) -> Option<Kind> {
+        match (self, more) {
+            (Kind::Interfaces(all), Kind::Interfaces(more)) => {
+                Some(Kind::Interfaces(all.with(more)?))
+            }
+            (Kind::Ports { ports, reserve }, Kind::Ports { ports: more, reserve: beside }) => {
+                Some(Kind::Ports { ports: ports.with(more)?, reserve: joined(*reserve, beside) })
+            }
+            (Kind::Nics { nics, reserve }, Kind::Nics { nics: more, reserve: beside }) => {
+                Some(Kind::Nics { nics: nics.with(more)?, reserve: joined(*reserve, beside) })
+            }
+            (Kind::Alone | Kind::Interfaces(_) | Kind::Ports { .. } | Kind::Nics { .. }, _) => None,
+        }
+    }
+
+    /// Chooses the rails of an endpoint whose device this is.
+    pub fn choose(&self, options: &mut Options) {
+        let (no_ports, no_nics) = (PortNames::NONE, NicNames::NONE);
+        let (ports, nics, interfaces) = match *self {
+            // whatever the settings of sockets say
+            Kind::Alone => (no_ports, no_nics, Interfaces::NONE),
+            Kind::Interfaces(interfaces) => (no_ports, no_nics, interfaces),
+            Kind::Ports { ports, reserve } => (ports, no_nics, reserve),
+            Kind::Nics { nics, reserve } => (no_ports, nics, reserve),
+        };
+        let is_alone = *self == Kind::Alone;
+        options.device = if is_alone { DeviceKind::SharedMemory } else { DeviceKind::Host };
+        (options.ports, options.nics, options.interfaces) = (Some(ports), Some(nics), interfaces);
+    }
+
+    /// The rails to other hosts, for people.
+    pub fn rails_text(&self) -> String {
+        match self {
+            Kind::Alone => "no rail to other hosts".into(),
+            Kind::Interfaces(interfaces) => {
+                let names: Vec<String> = names(interfaces);
+                match names.len() {
+                    1 => format!("one TCP rail to other hosts, {}", names[0]),
+                    count => format!("{count} TCP rails to other hosts, {}", names.join(" and ")),
+                }
+            }
+            Kind::Ports { ports, reserve } => {
+                let ports: Vec<String> = ports.iter().map(|port| port.to_string()).collect();
+                let by = reserve_text(reserve);
+                let rails = match ports.len() {
+                    1 => "one RDMA rail".to_string(),
+                    count => format!("{count} RDMA rails"),
+                };
+                format!("{rails} to other hosts, {}, with TCP over {by}", ports.join(" and "))
+            }
+            Kind::Nics { nics, reserve } => {
+                let by = reserve_text(reserve);
+                let rails = match nics.count() {
+                    1 => "one libfabric rail".to_string(),
+                    count => format!("{count} libfabric rails"),
+                };
+                format!("{rails} to other hosts, {nics}, with TCP over {by}")
+            }
+        }
+    }
+}
+
+fn reserve_text(reserve: &Interfaces) -> String {
+    match names(reserve) {
+        names if names.is_empty() => "the usual interfaces".into(),
+        names => names.join(" and "),
+    }
+}
+
+fn names(interfaces: &Interfaces) -> Vec<String> {
+    interfaces.iter().map(|it| it.as_str().into()).collect()
+}
+
+/// All of them, each once, as far as there is room: the reserve is one rail.
+pub fn joined(all: Interfaces, more: &Interfaces) -> Interfaces {
+    more.iter().fold(all, |all, name| match all.iter().any(|it| it == name) {
+        true => all,
+        false => all.with(&Interfaces::one(name)).unwrap_or(all),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosstie::connect::interfaces::InterfaceName;
+    use crosstie::provider::verbs::names::PortName;
+
+    fn interface(name: &str) -> Interfaces {
+        Interfaces::one(InterfaceName::new(name.as_bytes()))
+    }
+
+    fn port(device: &str, reserve: &str) -> Kind {
+        let ports = PortNames::one(PortName::new(device, 1).unwrap());
+        let reserve = if reserve.is_empty() { Interfaces::NONE } else { interface(reserve) };
+        Kind::Ports { ports, reserve }
+    }
+
+    #[test]
+    fn devices_of_one_kind_alone_make_one() {
+        let eth = |name| Kind::Interfaces(interface(name));
+        let both = eth("eth0").with(&eth("eth1")).unwrap();
+        assert_eq!(both.rails_text(), "2 TCP rails to other hosts, eth0 and eth1");
+        let ports = port("mlx5_0", "ens1").with(&port("mlx5_1", "ens1")).unwrap();
+        let text = "2 RDMA rails to other hosts, mlx5_0:1 and mlx5_1:1, with TCP over ens1";
+        assert_eq!(ports.rails_text(), text);
+        assert_eq!(port("mlx5_0", "ens1").with(&eth("eth0")), None);
+        assert_eq!(eth("eth0").with(&port("mlx5_0", "")), None);
+        assert_eq!(Kind::Alone.with(&Kind::Alone), None);
+    }
+
+    #[test]
+    fn ports_are_as_many_as_a_connection_has_rails_beside_the_first() {
+        let mut all = port("mlx5_0", "ens0");
+        for at in 1..7 {
+            all = all.with(&port(&format!("mlx5_{at}"), &format!("ens{at}"))).unwrap();
+        }
+        assert_eq!(all.with(&port("mlx5_7", "ens7")), None);
+    }
+
+    #[test]
+    fn endpoint_has_the_rails_of_its_device_and_no_others() {
+        let mut options = Options::default();
+        port("mlx5_0", "ens1").choose(&mut options);
+        assert_eq!(options.ports.unwrap().iter().count(), 1);
+        assert_eq!((options.device, options.interfaces), (DeviceKind::Host, interface("ens1")));
+        Kind::Interfaces(interface("eth0")).choose(&mut options);
+        assert!(options.ports.unwrap().is_empty());
+        assert_eq!((options.device, options.interfaces), (DeviceKind::Host, interface("eth0")));
+        Kind::Alone.choose(&mut options);
+        assert!(options.ports.unwrap().is_empty());
+        assert_eq!(options.device, DeviceKind::SharedMemory);
+    }
+}

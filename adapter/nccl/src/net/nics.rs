@@ -1,0 +1,104 @@
+//! NICs that libfabric reaches as devices: each domain of its provider is one, where somebody asks
+//! for libfabric, or where no RDMA port works and there is such a NIC.
+#![forbid(unsafe_code)]
+
+use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
+use super::kind::Kind;
+use super::log;
+use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
+use crosstie::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
+use crosstie::provider::libfabric::names::NicNames;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Whether somebody asks for libfabric, so that its NICs come before RDMA ports.
+pub fn is_asked() -> bool {
+    let its = crosstie::host::settings::environment();
+    its.rails.libfabric && (its.libfabric_named || its.libfabric.provider.is_some())
+}
+
+/// The devices that libfabric's domains are. Says why there are none where somebody asked.
+pub fn survey(reach: &Reach) -> Vec<Device> {
+    let its = crosstie::host::settings::environment();
+    if !its.rails.libfabric || !its.rails.tcp {
+        return Vec::new();
+    }
+    let why = match choose(&its.libfabric, Path::new(SYSFS), its.libfabric_named) {
+        Ok(nics) => return devices(&nics, reach, &all_addresses().unwrap_or_default()),
+        Err(NoNic::NotWanted) => return Vec::new(),
+        Err(NoNic::Error(error)) => error.to_string(),
+        Err(NoNic::None(what)) => what,
+    };
+    let text = format!("libfabric has no device ({why})");
+    if is_asked() {
+        log::warn(&text)
+    } else {
+        log::info(&text)
+    }
+    Vec::new()
+}
+
+fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<Device> {
+    let mut devices: Vec<Device> = Vec::new();
+    for nic in nics {
+        let Some(names) = NicNames::one(&nic.provider, &nic.domain) else { continue };
+        let domain = nic.domain.to_string_lossy().into_owned();
+        // NCCL tells devices apart by their names
+        let again = devices.iter().filter(|it| it.name.to_string_lossy().starts_with(&domain));
+        let name = match again.count() {
+            0 => domain.clone(),
+            before => format!("{domain}#{}", before + 1),
+        };
+        let its = addresses.iter().find(|address| address.name.as_str() == domain);
+        let its = its.map_or(Interfaces::NONE, |address| Interfaces::one(address.name));
+        let pci = pci_path(&domain);
+        let pci = pci.as_deref().and_then(Path::to_str);
+        devices.push(Device {
+            name: device::kept(&name),
+            kind: Kind::Nics { nics: names, reserve: reach.beside(its) },
+            members: device::own(devices.len()),
+            pci_path: pci.map(device::kept),
+            guid: device::guid(pci, &name),
+            speed_mbps: SPEED_MBPS_DEFAULT,
+            port: 1,
+            family: reach.family,
+        });
+    }
+    devices
+}
+
+/// The PCI function of the device that a domain is called after: `rdmap0s6-rdm` is `rdmap0s6`.
+fn pci_path(domain: &str) -> Option<PathBuf> {
+    let device = domain.split(['-', ';']).next()?;
+    let classes = ["net", "infiniband", "cxi"].iter();
+    let mut paths = classes.map(|class| format!("{SYSFS}/class/{class}/{device}/device"));
+    paths.find_map(|path| fs::canonicalize(path).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosstie::connect::interfaces::AddressFamily;
+
+    #[test]
+    fn each_domain_is_a_device_with_a_name_of_its_own() {
+        let nic = |domain: &std::ffi::CStr| Nic {
+            provider: c"tcp;ofi_rxm".into(),
+            domain: domain.into(),
+            network: 7,
+            reaches_own: true,
+            reaches_others: true,
+        };
+        let reach = Reach { family: AddressFamily::Any, chosen: None, named: false };
+        let found = devices(&[nic(c"none0"), nic(c"none1"), nic(c"none0")], &reach, &[]);
+        let names: Vec<_> = found.iter().map(|it| it.name.to_str().unwrap()).collect();
+        assert_eq!(names, ["none0", "none1", "none0#2"]);
+        assert_eq!(
+            found[1].kind.rails_text(),
+            "one libfabric rail to other hosts, \
+            tcp;ofi_rxm none1, with TCP over the usual interfaces"
+        );
+        assert_eq!(found[0].members, device::own(0));
+        assert_ne!(found[0].guid, found[1].guid);
+    }
+}

@@ -1,0 +1,426 @@
+//! Counted address ranges that are looked up by any address inside: the index of a registration
+//! cache. Reads take no lock; writers are one at a time.
+//!
+//! Two copies of a sorted index stand side by side. A writer rewrites the one that is not in use
+//! and then makes it the one in use, so that a writer which stops anywhere keeps no reader waiting.
+//! A reader looks again only where two changes overtook it. Each copy has a number, odd while it is
+//! rewritten, by which a reader knows that what it read was of one version.
+//!
+//! A range may overlap others, also be inside of one. Its *identity* is a number of the owner's
+//! that tells two uses of the same addresses apart, such as an allocation's; what is looked up must
+//! have the same.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::slab::Handle;
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+
+/// A range as its owner names it.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Span {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Address behind the last byte; above `start`.
+    pub end: u64,
+    /// Which use of these addresses.
+    pub identity: u64,
+}
+
+impl Span {
+    /// Whether all of `other` is inside, and of the same use.
+    pub const fn covers(&self, other: &Span) -> bool {
+        self.start <= other.start && other.end <= self.end && self.identity == other.identity
+    }
+
+    /// Whether they have a byte in common.
+    pub const fn overlaps(&self, other: &Span) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// One range: its use, its count, and itself. Zeroed storage is a free slot.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct CountedSlot {
+    /// Generation in the upper half, odd while in use; how often it is held in the lower.
+    word: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    identity: AtomicU64,
+}
+
+/// One entry of one copy of the index.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct IndexEntry {
+    start: AtomicU64,
+    end: AtomicU64,
+    identity: AtomicU64,
+    /// The furthest end of this entry and those before it.
+    reach: AtomicU64,
+    handle: AtomicU64,
+}
+
+/// Which copy of the index is in use, and how each one stands.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct IndexHead {
+    active: AtomicU32,
+    /// Odd while the copy is rewritten.
+    versions: [AtomicU32; 2],
+    counts: [AtomicU32; 2],
+}
+
+/// What became of a range that was let go.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Released {
+    /// Others hold it.
+    Held,
+    /// Nobody holds it any more, and nobody can again: it is the caller's to withdraw and to free.
+    Last,
+}
+
+/// The handle names no range that is held.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Stale;
+
+/// A table of counted ranges over borrowed storage.
+#[derive(Copy, Clone, Debug)]
+pub struct CountedRanges<'m> {
+    slots: &'m [CountedSlot],
+    entries: [&'m [IndexEntry]; 2],
+    head: &'m IndexHead,
+    free: Pool<'m>,
+}
+
+const fn word(generation: u32, held: u32) -> u64 {
+    (generation as u64) << 32 | held as u64
+}
+
+impl<'m> CountedRanges<'m> {
+    /// An empty table. Each copy of the index has as many entries as there are slots, and `free` as
+    /// many indices.
+    pub fn new(
+        slots: &'m [CountedSlot],
+        entries: [&'m [IndexEntry]; 2],
+        head: &'m IndexHead,
+        free: Pool<'m>,
+    ) -> CountedRanges<'m> {
+        assert!(entries.iter().all(|copy| copy.len() == slots.len()));
+        CountedRanges { slots, entries, head, free }
+    }
+
+    /// How many ranges fit.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The range that covers `span`, the shortest beginning nearest to it. *Cost*: a binary search,
+    /// and a step back for each range that begins before `span` and ends too early.
+    pub fn find(&self, span: &Span) -> Option<Handle> {
+        loop {
+            // acquire: pairs with [active]
+            let copy = self.head.active.load(Ordering::Acquire) as usize & 1;
+            // acquire: pairs with [even]
+            let version = self.head.versions[copy].load(Ordering::Acquire);
+            // odd: the other copy is in use by now
+            if version & 1 == 0 {
+                let found = self.search(copy, span);
+                // [odd] what was read was of one version, or the version has changed by now
+                fence(Ordering::Acquire);
+                if self.head.versions[copy].load(Ordering::Relaxed) == version {
+                    return found;
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    fn search(&self, copy: usize, span: &Span) -> Option<Handle> {
+        let entries = self.entries[copy];
+        let count = (self.head.counts[copy].load(Ordering::Relaxed) as usize).min(entries.len());
+        let entries = &entries[..count];
+        let after = entries.partition_point(|e| e.start.load(Ordering::Relaxed) <= span.start);
+        for entry in entries[..after].iter().rev() {
+            if entry.reach.load(Ordering::Relaxed) < span.end {
+                return None;
+            }
+            let same = entry.identity.load(Ordering::Relaxed) == span.identity;
+            if same && entry.end.load(Ordering::Relaxed) >= span.end {
+                return Some(Handle::unpack(entry.handle.load(Ordering::Relaxed)));
+            }
+        }
+        None
+    }
+
+    /// [`CountedRanges::find`], and holds the range. `None` also where its last holder has just let
+    /// it go: whoever makes ranges then makes another. Any thread.
+    pub fn acquire(&self, span: &Span) -> Option<Handle> {
+        let handle = self.find(span)?;
+        let slot = self.slots.get(handle.index as usize)?;
+        // acquire: pairs with [range], what belongs to the range was written before it was there
+        let mut old = slot.word.load(Ordering::Acquire);
+        loop {
+            let held = old as u32;
+            if old != word(handle.generation, held) || held == 0 || held == u32::MAX {
+                return None;
+            }
+            match slot.word.compare_exchange_weak(
+                old,
+                old + 1,
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(handle),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Lets a range go that was acquired or inserted. Any thread.
+    pub fn release(&self, handle: Handle) -> Result<Released, Stale> {
+        let slot = self.slots.get(handle.index as usize).ok_or(Stale)?;
+        let mut old = slot.word.load(Ordering::Relaxed);
+        loop {
+            let held = old as u32;
+            if old != word(handle.generation, held) || held == 0 || handle.generation & 1 == 0 {
+                return Err(Stale);
+            }
+            // acqrel: [last] each use of the range comes before what its last holder does with it
+            match slot.word.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) if held == 1 => return Ok(Released::Last),
+                Ok(_) => return Ok(Released::Held),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// How often a range is held; zero between its last release and its end. `None`: it is no more.
+    pub fn held(&self, handle: Handle) -> Option<u32> {
+        let now = self.slots.get(handle.index as usize)?.word.load(Ordering::Acquire);
+        let held = now as u32;
+        (handle.generation & 1 == 1 && now == word(handle.generation, held)).then_some(held)
+    }
+
+    /// The range itself, as long as it is not freed.
+    pub fn span(&self, handle: Handle) -> Option<Span> {
+        self.held(handle)?;
+        let slot = &self.slots[handle.index as usize];
+        let span = Span {
+            start: slot.start.load(Ordering::Relaxed),
+            end: slot.end.load(Ordering::Relaxed),
+            identity: slot.identity.load(Ordering::Relaxed),
+        };
+        // with [fields], what was read was of this use
+        fence(Ordering::Acquire);
+        self.held(handle).map(|_| span)
+    }
+
+    /// The handle of a slot in use. Writer only.
+    pub fn at(&self, index: usize) -> Option<Handle> {
+        let generation = (self.slots.get(index)?.word.load(Ordering::Relaxed) >> 32) as u32;
+        (generation & 1 == 1).then_some(Handle { index: index as u32, generation })
+    }
+
+    /// Takes a slot for a range, which nobody finds before [`CountedRanges::publish`]. Held once.
+    /// Writer only. `None` when the table is full.
+    pub fn reserve(&self, span: &Span) -> Option<Handle> {
+        let index = self.free.acquire()?;
+        let slot = &self.slots[index as usize];
+        let generation = (slot.word.load(Ordering::Relaxed) >> 32) as u32;
+        let generation = generation.wrapping_add(1);
+        // [fields] whoever reads a field from here on sees that the last use has ended
+        fence(Ordering::Release);
+        slot.start.store(span.start, Ordering::Relaxed);
+        slot.end.store(span.end, Ordering::Relaxed);
+        slot.identity.store(span.identity, Ordering::Relaxed);
+        // release: [range], the fields above are of this use
+        slot.word.store(word(generation, 1), Ordering::Release);
+        Some(Handle { index, generation })
+    }
+
+    /// Puts a reserved range into the index; what its owner keeps beside it is written by now.
+    /// Writer only. *Cost*: all entries are copied.
+    pub fn publish(&self, handle: Handle) {
+        if let Some(span) = self.span(handle) {
+            self.rewrite(None, Some((span, handle)));
+        }
+    }
+
+    /// Whether a range is in the index. Writer only. *Cost*: a binary search.
+    pub fn is_published(&self, handle: Handle) -> bool {
+        let Some(span) = self.span(handle) else { return false };
+        let copy = self.head.active.load(Ordering::Relaxed) as usize & 1;
+        let count = self.head.counts[copy].load(Ordering::Relaxed) as usize;
+        let entries = &self.entries[copy][..count];
+        let first = entries.partition_point(|e| e.start.load(Ordering::Relaxed) < span.start);
+        let same = (first..count).map(|at| self.entry(copy, at));
+        let mut same = same.take_while(|(other, _)| other.start == span.start);
+        same.any(|(_, other)| other == handle)
+    }
+
+    /// Takes a range out of the index: nobody finds it from now on; whoever holds it goes on
+    /// holding it. Writer only.
+    pub fn withdraw(&self, handle: Handle) {
+        self.rewrite(Some(handle), None);
+    }
+
+    /// Gives the slot of a withdrawn range back, which nobody holds. Writer only.
+    ///
+    /// *Panics* when it is held, or was freed.
+    pub fn free(&self, handle: Handle) {
+        assert_eq!(self.held(handle), Some(0));
+        self.end(handle);
+    }
+
+    /// Gives the slot of a range back that was reserved and never published. Writer only.
+    pub fn forget(&self, handle: Handle) {
+        assert_eq!(self.held(handle), Some(1));
+        self.end(handle);
+    }
+
+    fn end(&self, handle: Handle) {
+        let slot = &self.slots[handle.index as usize];
+        slot.word.store(word(handle.generation.wrapping_add(1), 0), Ordering::Release);
+        self.free.release(handle.index);
+    }
+
+    /// The first range in the index, from entry `from` on, that has a byte in common with `span`,
+    /// and the entry behind it. Writer only.
+    pub fn overlapping(&self, span: &Span, from: usize) -> Option<(Handle, usize)> {
+        let copy = self.head.active.load(Ordering::Relaxed) as usize & 1;
+        let count = self.head.counts[copy].load(Ordering::Relaxed) as usize;
+        let overlaps = |at: &usize| self.entry(copy, *at).0.overlaps(span);
+        let at = (from..count).find(overlaps)?;
+        Some((self.entry(copy, at).1, at + 1))
+    }
+
+    fn entry(&self, copy: usize, at: usize) -> (Span, Handle) {
+        let entry = &self.entries[copy][at];
+        let span = Span {
+            start: entry.start.load(Ordering::Relaxed),
+            end: entry.end.load(Ordering::Relaxed),
+            identity: entry.identity.load(Ordering::Relaxed),
+        };
+        (span, Handle::unpack(entry.handle.load(Ordering::Relaxed)))
+    }
+
+    /// Writes the copy that is not in use anew, and makes it the one in use.
+    fn rewrite(&self, without: Option<Handle>, mut with: Option<(Span, Handle)>) {
+        let from = self.head.active.load(Ordering::Relaxed) as usize & 1;
+        let to = 1 - from;
+        let version = self.head.versions[to].load(Ordering::Relaxed);
+        self.head.versions[to].store(version.wrapping_add(1), Ordering::Relaxed);
+        // [odd] whoever reads what follows sees that the version is odd, or another
+        fence(Ordering::Release);
+        let mut out = Writer { entries: self.entries[to], count: 0, reach: 0 };
+        for at in 0..self.head.counts[from].load(Ordering::Relaxed) as usize {
+            let (span, handle) = self.entry(from, at);
+            if let Some(new) = with.take_if(|(new, _)| new.start < span.start) {
+                out.put(new);
+            }
+            if Some(handle) != without {
+                out.put((span, handle));
+            }
+        }
+        if let Some(new) = with {
+            out.put(new);
+        }
+        self.head.counts[to].store(out.count as u32, Ordering::Relaxed);
+        // release: [even], the copy is whole
+        self.head.versions[to].store(version.wrapping_add(2), Ordering::Release);
+        // release: [active]
+        self.head.active.store(to as u32, Ordering::Release);
+    }
+}
+
+/// Fills a copy of the index from its front.
+struct Writer<'m> {
+    entries: &'m [IndexEntry],
+    count: usize,
+    reach: u64,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, (span, handle): (Span, Handle)) {
+        let entry = &self.entries[self.count];
+        self.reach = self.reach.max(span.end);
+        entry.start.store(span.start, Ordering::Relaxed);
+        entry.end.store(span.end, Ordering::Relaxed);
+        entry.identity.store(span.identity, Ordering::Relaxed);
+        entry.reach.store(self.reach, Ordering::Relaxed);
+        entry.handle.store(handle.pack(), Ordering::Relaxed);
+        self.count += 1;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn span(start: u64, end: u64, identity: u64) -> Span {
+        Span { start, end, identity }
+    }
+
+    macro_rules! table {
+        ($name:ident, $count:literal) => {
+            let head = AtomicU64::new(0);
+            let next = [const { AtomicU32::new(0) }; $count];
+            let slots: [CountedSlot; $count] = Default::default();
+            let copies: [[IndexEntry; $count]; 2] = Default::default();
+            let index = IndexHead::default();
+            let [a, b] = &copies;
+            let $name = CountedRanges::new(&slots, [a, b], &index, Pool::new(&head, &next));
+        };
+    }
+
+    fn insert(table: &CountedRanges<'_>, span: Span) -> Handle {
+        let handle = table.reserve(&span).unwrap();
+        table.publish(handle);
+        handle
+    }
+
+    #[test]
+    fn interior_addresses_find_the_range_that_covers_them() {
+        table!(table, 4);
+        let long = insert(&table, span(100, 1000, 0));
+        let short = insert(&table, span(200, 300, 0));
+        assert_eq!(table.find(&span(250, 260, 0)), Some(short));
+        assert_eq!(table.find(&span(250, 301, 0)), Some(long), "behind a shorter one");
+        assert_eq!(table.find(&span(100, 1000, 0)), Some(long));
+        assert_eq!(table.find(&span(99, 101, 0)), None);
+        assert_eq!(table.find(&span(999, 1001, 0)), None);
+        assert_eq!(table.find(&span(250, 260, 7)), None, "another use of the addresses");
+    }
+
+    #[test]
+    fn last_holder_is_told_and_nobody_takes_it_up_again() {
+        table!(table, 2);
+        let handle = insert(&table, span(100, 200, 0));
+        assert_eq!(table.acquire(&span(150, 160, 0)), Some(handle));
+        assert_eq!(table.release(handle), Ok(Released::Held));
+        assert_eq!(table.release(handle), Ok(Released::Last));
+        assert_eq!(table.acquire(&span(150, 160, 0)), None);
+        assert_eq!(table.release(handle), Err(Stale));
+        table.withdraw(handle);
+        table.free(handle);
+        let again = insert(&table, span(100, 200, 0));
+        assert_ne!(again, handle);
+        assert_eq!(table.span(handle), None);
+        assert_eq!(table.release(handle), Err(Stale));
+    }
+
+    #[test]
+    fn full_table_says_so_and_takes_up_what_was_freed() {
+        table!(table, 2);
+        let first = insert(&table, span(0, 10, 0));
+        insert(&table, span(20, 30, 0));
+        assert_eq!(table.reserve(&span(40, 50, 0)), None);
+        assert_eq!(table.overlapping(&span(5, 25, 0), 0), Some((first, 1)));
+        assert_eq!(table.release(first), Ok(Released::Last));
+        table.withdraw(first);
+        table.free(first);
+        assert!(table.reserve(&span(40, 50, 0)).is_some());
+    }
+}

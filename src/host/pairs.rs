@@ -1,0 +1,207 @@
+//! Lanes over ports of RDMA or libfabric: the data thread prepares an end, a queue pair or a peer
+//! of an endpoint that others share, the side band tells the peer of it
+//! and brings the peer's, and both are joined.
+//!
+//! ```text
+//! queue pair   closed ─pair_offer─► prepared ─pair_came─► live ─the lane fails─► fenced
+//!              fenced ─both sides─► detached ─pair_offer, next generation─► prepared
+//! ```
+//!
+//! Whoever listens connects its end before the peer's may send, and sends when it has heard the
+//! peer ([`crate::transport::LaneJoin`]).
+#![forbid(unsafe_code)]
+
+use super::endpoint::{ConnectionRail, Endpoint};
+use super::log::Level;
+use super::machine::Machine;
+use super::news::say_of;
+use super::shared::SetUp;
+use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
+use crate::base::slab::Handle;
+use crate::base::units::Instant;
+use crate::connect::{PairEnd, Side};
+use crate::fabric::Provider;
+use crate::provider::port::{PortPeerError, PortRail};
+use crate::provider::verbs::gid::Gid;
+use crate::transport::LaneJoin;
+use crate::wire::pair::{LaneEnd, PORTS_MAX};
+use core::net::SocketAddr;
+
+/// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
+pub(super) type LanePorts = ([u8; PORTS_MAX], usize);
+
+impl Endpoint {
+    fn handle_at(&self, index: u32) -> Handle {
+        Handle { index, generation: self.known[index as usize].generation }
+    }
+
+    /// The lanes of a connection that are queue pairs. *Cost*: control path.
+    pub(super) fn pairs_of(&self, connection: Handle) -> LanePorts {
+        match (&self.machine, &self.shared.set_up) {
+            (Machine::Ports(_), SetUp::Band(band)) => band.pair_ports(connection),
+            _ => ([0; PORTS_MAX], 0),
+        }
+    }
+
+    /// Whether a lane of a connection in use is a queue pair, or will be one again.
+    pub(super) fn is_pair(&self, index: u32, lane: u8) -> bool {
+        let Machine::Ports(endpoint) = &self.machine else { return false };
+        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+        endpoint.rail().device_of(peer).is_some()
+    }
+
+    /// What a lane of a connection in use runs over, if that is a port.
+    pub(super) fn pair_rail(&self, index: u32, lane: u8) -> Option<ConnectionRail> {
+        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+        let place = endpoint.rail().device_of(peer)?;
+        self.port_rail(place)
+    }
+
+    /// What a port is.
+    pub(super) fn port_rail(&self, place: usize) -> Option<ConnectionRail> {
+        let Machine::Ports(endpoint) = &self.machine else { return None };
+        Some(match endpoint.rail().device(place)? {
+            PortRail::Verbs(_) => ConnectionRail::Verbs,
+            PortRail::Libfabric(_) => ConnectionRail::Libfabric,
+        })
+    }
+
+    /// A connection is in use: its queue pairs are prepared, and the peer is told.
+    pub(super) fn pairs_begin(&mut self, index: u32, pairs: &LanePorts) {
+        for (lane, port) in (1u8..).zip(&pairs.0[..pairs.1]) {
+            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            // the first of a region's keys is that of all other rails
+            endpoint.lane_key_set(ConnectionIndex(index), lane, port + 1);
+            self.pair_prepare(index, lane, usize::from(*port));
+        }
+    }
+
+    /// Prepares the queue pairs that had to wait.
+    #[cold]
+    pub(super) fn pairs_look(&mut self) {
+        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        loop {
+            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            let Some((peer, place)) = endpoint.rail_mut().pair_due(now) else { return };
+            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
+            let lane = peer.0 & ((1 << lane_bits) - 1);
+            self.pair_prepare(peer.0 >> lane_bits, lane as u8, place);
+        }
+    }
+
+    /// Prepares the next queue pair of a lane whose last one is gone.
+    #[cold]
+    pub(super) fn pair_offer(&mut self, index: u32, lane: u8) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+        if let Some(place) = endpoint.rail().device_of(peer) {
+            self.pair_prepare(index, lane, place);
+        }
+    }
+
+    fn pair_prepare(&mut self, index: u32, lane: u8, place: usize) {
+        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let connection = ConnectionIndex(index);
+        let peer = endpoint.lane_peer(connection, lane);
+        if endpoint.rail().is_down(place) {
+            let now = Instant(self.opened.elapsed().as_nanos() as u64);
+            return endpoint.rail_mut().pair_later(peer, place, now, false);
+        }
+        let generation = endpoint.lane_view(connection, lane).map_or(0, |view| view.generation);
+        let random = crate::connect::random().map_or(0, |number| number as u32);
+        let rail = endpoint.rail_mut();
+        let prepared = rail.pair_prepare(peer, place, RailGeneration(generation), random);
+        let mailbox_key = rail.mailbox_key(place).0;
+        match (prepared, &self.shared.set_up) {
+            (Ok(end), SetUp::Band(band)) => {
+                let end = PairEnd { end, mailbox_key };
+                let connection = self.handle_at(index);
+                if band.pair_offer(connection, lane.into(), &end).is_err() {
+                    // the side band has closed the connection: nobody will ask for it
+                    self.pair_drop(peer);
+                }
+            }
+            (Err(error), _) => self.pair_error(place, &error),
+            (Ok(_), SetUp::Own(_)) => {}
+        }
+    }
+
+    fn pair_drop(&mut self, peer: PeerIndex) {
+        if let Machine::Ports(endpoint) = &mut self.machine {
+            let _ = endpoint.rail_mut().peer_detach(peer);
+        }
+    }
+
+    /// A lane stays down, and TCP carries what it would have.
+    #[cold]
+    fn pair_error(&mut self, place: usize, error: &PortPeerError) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        if let Some(port) = endpoint.rail().device(place) {
+            say_of(
+                Level::Warning,
+                format_args!("{port} gives no end of a rail ({error}); TCP is used instead"),
+            );
+        }
+    }
+
+    /// The peer's end of a lane has come, for the queue pair that was prepared last.
+    #[cold]
+    pub(super) fn pair_came(&mut self, index: u32, lane: u8, lane_generation: u32) {
+        let waits = self.known[index as usize].params.side == Side::Listener;
+        let handle = self.handle_at(index);
+        let SetUp::Band(band) = &self.shared.set_up else { return };
+        let theirs = band.pair_end(handle, lane.into(), lane_generation);
+        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let connection = ConnectionIndex(index);
+        let peer = endpoint.lane_peer(connection, lane);
+        let rail = endpoint.rail_mut();
+        let Some(place) = rail.device_of(peer) else { return };
+        let waits_for_port = rail.is_down(place) || theirs.is_none();
+        let joined = match &theirs {
+            Some(theirs) if !waits_for_port => rail.pair_connect(peer, &theirs.end),
+            Some(_) | None => Err(PortPeerError::Index),
+        };
+        let (Ok(()), Some(theirs)) = (joined, &theirs) else {
+            if let (Err(error), false) = (joined, waits_for_port) {
+                say_of(
+                    Level::Info,
+                    format_args!("rail {lane} has no second end yet: {error}; tried again"),
+                );
+            }
+            // it may have ended since it was prepared
+            let _ = rail.peer_detach(peer);
+            let now = Instant(self.opened.elapsed().as_nanos() as u64);
+            return rail.pair_later(peer, place, now, !waits_for_port);
+        };
+        let ends = match (rail.device(place), &theirs.end) {
+            (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
+                Some([Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()])
+            }
+            _ => None, // addresses of libfabric are its own business
+        };
+        let mailbox_key = Some(crate::fabric::RailKey(theirs.mailbox_key));
+        let join = LaneJoin { generation: lane_generation, mailbox_key, waits };
+        if !endpoint.lane_join(connection, lane, &join) {
+            // the connection has failed meanwhile
+            let _ = endpoint.rail_mut().peer_detach(peer);
+            return;
+        }
+        let place = self.lane_place(index, lane);
+        if let Some(known) = self.lanes.get_mut(place) {
+            known.ends = ends.map(|ends| ends.map(|ip| SocketAddr::new(ip, 0)));
+        }
+        if waits {
+            band.pair_answer(handle, lane.into(), lane_generation);
+        }
+    }
+
+    /// Says what the device has told of a queue pair that failed.
+    pub(super) fn pair_error_say(&self, index: u32, lane: u8) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
+        if let Some(report) = endpoint.rail().error(peer) {
+            say_of(Level::Warning, format_args!("rail {lane}: {report}"));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! RDMA ports: which of them an endpoint uses, and which make lanes with those of a peer.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::log::{Level, say};
+use crate::base::units::Span;
+use crate::connect::interfaces::all_addresses;
+use crate::provider::verbs::choice::usable;
+use crate::provider::verbs::gid::{Gid, GidKind, LinkLayer};
+use crate::provider::verbs::ports::{SYSFS, survey};
+use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
+use crate::provider::verbs::settings::Settings;
+use crate::provider::verbs::{Config, PathConfig};
+use crate::wire::pair::{PORTS_MAX, PortHello};
+use std::format;
+use std::path::Path;
+use std::string::String;
+use std::vec::Vec;
+
+/// How long a port may be down before its lanes are given up: others live.
+const PORT_GRACE: Span = Span::millis(50);
+
+/// A port that is used.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    device: String,
+    number: u8,
+    gid_index: u8,
+    end: RailEnd,
+}
+
+impl Port {
+    /// `mlx5_0:1`.
+    pub(super) fn name(&self) -> String {
+        format!("{}:{}", self.device, self.number)
+    }
+
+    fn layer(&self) -> LinkLayer {
+        match self.end.kind {
+            GidKind::InfiniBand => LinkLayer::InfiniBand,
+            GidKind::RoceV1 | GidKind::RoceV2 => LinkLayer::Ethernet,
+        }
+    }
+}
+
+/// The ports that can be used, at most so many as a connection has lanes beside the first; says
+/// why there is none, where there are devices or somebody asked for them.
+pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
+    let level = if asked { Level::Warning } else { Level::Info };
+    let devices = match survey(Path::new(SYSFS)) {
+        Ok(devices) => devices,
+        Err(error) => {
+            say(level, &format!("RDMA devices cannot be listed: {error}; hosts talk over TCP"));
+            return Vec::new();
+        }
+    };
+    let all = all_addresses().unwrap_or_default();
+    let addresses: Vec<HostAddress> =
+        all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
+    let (mut ports, mut reasons) = (Vec::new(), Vec::new());
+    for device in &devices {
+        for port in &device.ports {
+            match usable(device, port, settings) {
+                Ok(gid) => ports.push(Port {
+                    device: device.name.clone(),
+                    number: port.number,
+                    gid_index: gid.index,
+                    end: RailEnd::new(port, gid, &addresses),
+                }),
+                Err(why) => reasons.push(format!("{}:{}: {why}", device.name, port.number)),
+            }
+        }
+    }
+    if ports.is_empty() && (asked || !devices.is_empty()) {
+        let why = if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") };
+        say(level, &format!("no RDMA port can be used, hosts talk over TCP ({why})"));
+    }
+    with_queue_pairs(ports, settings.queue_pairs)
+}
+
+/// Each port as often as a connection is to have queue pairs on it, as far as there are lanes: each
+/// is a lane of its own. All ports come first, so that none is without.
+fn with_queue_pairs(mut ports: Vec<Port>, count: u16) -> Vec<Port> {
+    let once = ports.len();
+    let wanted = (once * usize::from(count)).min(PORTS_MAX);
+    for n in once..wanted {
+        ports.push(ports[n - once].clone());
+    }
+    ports.truncate(PORTS_MAX);
+    ports
+}
+
+/// What a peer is told of a port.
+pub(super) fn hello_of(port: &Port) -> PortHello {
+    let RailEnd { gid, kind, prefix_bits, speed_mbit_s } = port.end;
+    let kind = match kind {
+        GidKind::InfiniBand => 1,
+        GidKind::RoceV1 => 2,
+        GidKind::RoceV2 => 3,
+    };
+    let gid = u128::from_le_bytes(gid.0);
+    PortHello { gid, prefix_bits, kind, speed_mbit_s }
+}
+
+/// The end that a peer tells; of a kind that this version does not know it reaches nobody.
+fn end_of(hello: &PortHello) -> Option<RailEnd> {
+    let kind = match hello.kind {
+        1 => GidKind::InfiniBand,
+        2 => GidKind::RoceV1,
+        3 => GidKind::RoceV2,
+        _ => return None,
+    };
+    let (prefix_bits, speed_mbit_s) = (hello.prefix_bits.min(128), hello.speed_mbit_s);
+    Some(RailEnd { gid: Gid(hello.gid.to_le_bytes()), kind, prefix_bits, speed_mbit_s })
+}
+
+/// Which of our ports make lanes with those of a peer, of those that are of RDMA.
+pub(super) fn pair_ports(
+    ours: &[PortHello],
+    theirs: &[PortHello],
+    same_host: bool,
+    out: &mut [u8; PORTS_MAX],
+) -> usize {
+    let hosts = if same_host { Hosts::Same } else { Hosts::Apart };
+    let ends = |hellos: &[PortHello]| {
+        let mut ends = [RailEnd::NOWHERE; PORTS_MAX];
+        for (end, hello) in ends.iter_mut().zip(hellos) {
+            *end = end_of(hello).unwrap_or(RailEnd::NOWHERE);
+        }
+        ends
+    };
+    let (ours_all, theirs_all) = (ends(ours), ends(theirs));
+    let ours = &ours_all[..ours.len().min(PORTS_MAX)];
+    let theirs = &theirs_all[..theirs.len().min(PORTS_MAX)];
+    let mut pairs = [RailPair { ours: 0, theirs: 0 }; PORTS_MAX];
+    let count = pairs_into(ours, theirs, hosts, &mut pairs);
+    for (place, pair) in out.iter_mut().zip(&pairs[..count]) {
+        *place = pair.ours as u8;
+    }
+    count
+}
+
+/// What a port is opened with.
+pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
+    Config {
+        device: &port.device,
+        port: port.number,
+        gid_index: port.gid_index,
+        path: PathConfig {
+            timeout: settings.timeout,
+            retries: settings.retries,
+            pkey_index: settings.pkey_index,
+            service_level: settings.service_level.unwrap_or(0),
+            traffic_class: settings.traffic_class.unwrap_or(0),
+        },
+        relaxed_ordering: settings.relaxed_ordering.unwrap_or(true),
+        extensions: settings.ece,
+        adaptive_bytes_min: settings.adaptive_from(port.layer()),
+        port_grace: PORT_GRACE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::IpAddr;
+
+    fn port(ip: &str, bits: u8) -> PortHello {
+        let gid = Gid::from(ip.parse::<IpAddr>().unwrap());
+        let gid = u128::from_le_bytes(gid.0);
+        PortHello { gid, prefix_bits: bits, kind: 3, speed_mbit_s: 100 }
+    }
+
+    #[test]
+    fn each_port_is_there_as_often_as_queue_pairs_are_wanted() {
+        let gid = Gid::from("10.0.0.1".parse::<IpAddr>().unwrap());
+        let end = RailEnd { gid, kind: GidKind::RoceV2, prefix_bits: 24, speed_mbit_s: 100 };
+        let of = |name: &str| Port { device: name.into(), number: 1, gid_index: 0, end };
+        let names = |count| {
+            let ports = with_queue_pairs(Vec::from([of("a"), of("b")]), count);
+            ports.iter().map(|port| port.device.as_str()).collect::<String>()
+        };
+        assert_eq!(names(1), "ab");
+        assert_eq!(names(2), "abab");
+        assert_eq!(names(128), "abababa", "as many as there are lanes");
+        // ends of the same port are lanes of their own
+        let ends = [port("10.0.0.1", 24); 2];
+        let theirs = [port("10.0.0.2", 24); 2];
+        let mut places = [9; PORTS_MAX];
+        assert_eq!(pair_ports(&ends, &theirs, false, &mut places), 2);
+        assert_eq!(places[..2], [0, 1]);
+    }
+
+    #[test]
+    fn ports_of_a_subnet_pair_alike_from_both_sides() {
+        let ours = [port("10.0.1.1", 24), port("10.0.0.1", 24), port("10.9.0.1", 24)];
+        let theirs = [port("10.0.0.2", 24), port("10.0.1.2", 24)];
+        let mut found = [[9; PORTS_MAX]; 2];
+        let [a, b] = &mut found;
+        assert_eq!(pair_ports(&ours, &theirs, false, a), 2);
+        assert_eq!(pair_ports(&theirs, &ours, false, b), 2);
+        // lane by lane both mean one subnet
+        for lane in 0..2 {
+            let subnet = |port: &PortHello| port.gid.to_le_bytes()[14];
+            let (mine, other) = (ours[found[0][lane] as usize], theirs[found[1][lane] as usize]);
+            assert_eq!(subnet(&mine), subnet(&other));
+        }
+        let strange = [PortHello { kind: 7, ..ours[0] }];
+        assert_eq!(pair_ports(&ours, &strange, false, &mut [0; PORTS_MAX]), 0);
+    }
+}

@@ -1,0 +1,394 @@
+//! A cache of registrations: memory that is registered again and again is registered once.
+//!
+//! Memory is registered by whole pages and counted. Any range inside of what is registered, of the
+//! same allocation, is a hit, which takes no lock and makes no system call. What the last holder
+//! lets go is deregistered; where a rail says that it is busy, the registration *leaves*: nobody
+//! finds it, and it is tried again whenever something is let go or made.
+//!
+//! Addresses are used again. Who can tell two allocations apart (a GPU's buffer id) says so by
+//! [`Memory::identity`]; a registration of the same addresses with another identity is of memory
+//! that is gone: nobody finds it from then on, and it stays for its holders alone.
+//!
+//! A registration that came with a dma-buf keeps a descriptor of its own, so that it can be made
+//! again ([`Registrations::renew`]) when a rail comes back, whatever its owner has closed.
+//!
+//! Everything is in memory of the caller, as much as [`Registrations::bytes`] says; nothing is
+//! allocated. Full is an answer.
+
+mod descriptor;
+#[cfg(test)]
+mod tests;
+
+use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::pool::Pool;
+use crate::base::ranges::{
+    CountedRanges, CountedSlot, IndexEntry, IndexHead, Released, Span, Stale,
+};
+use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::base::units::Bytes;
+use crate::fabric::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};
+use descriptor::Descriptors;
+extern crate std;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Most rails, each with a key of its own.
+pub const RAILS_MAX: usize = 8;
+
+/// Keys of one registration, by rail.
+pub type Keys = [RailKey; RAILS_MAX];
+
+/// Memory to register.
+#[derive(Copy, Clone, Debug)]
+pub struct Memory<'f> {
+    /// Where it lies; by whole pages it is what gets registered.
+    pub region: Region,
+    /// A number that another allocation at the same addresses does not have; 0 where nobody knows.
+    pub identity: u64,
+    /// The dma-buf that the memory is part of, and the offset of its first byte in it.
+    pub dmabuf: Option<(BorrowedFd<'f>, u64)>,
+}
+
+/// What a registration is of, as the rails see it.
+#[derive(Copy, Clone, Debug)]
+pub struct Pages<'f> {
+    /// Whole pages.
+    pub region: Region,
+    /// The cache's own descriptor, and the offset of the first page in it.
+    pub dmabuf: Option<(BorrowedFd<'f>, u64)>,
+}
+
+/// Who registers with the rails. Called under the cache's lock, by one thread at a time.
+pub trait Registrar {
+    /// Registers pages on every rail, or on none.
+    fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError>;
+
+    /// Forgets them on every rail. What is forgotten on some of them when others say Busy stays
+    /// forgotten; that is the registrar's to know.
+    fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError>;
+}
+
+/// Why memory could not be registered. There is no registration then, and no descriptor.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum AcquireError {
+    /// The cache is full: let something go.
+    Full,
+    /// The range is empty, or its pages wrap around the address space.
+    Range,
+    /// The dma-buf's descriptor could not be duplicated; the errno.
+    Descriptor(i32),
+    /// A rail refused.
+    Rail(RegisterError),
+}
+
+/// A registration that is held. Not an owner: it is given back by [`Registrations::release`].
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Lease {
+    /// Its name, for giving it back.
+    pub handle: Handle,
+    /// What the rails call it.
+    pub keys: Keys,
+}
+
+/// What one registration has beside its range.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Beside {
+    keys: [AtomicU64; RAILS_MAX],
+    /// A [`MemoryKind`], packed.
+    kind: AtomicU64,
+    /// Where the first page lies in the dma-buf.
+    offset: AtomicU64,
+}
+
+// SAFETY: atomics of integers.
+unsafe impl crate::base::carve::Zeroable for Beside {}
+
+/// What only one thread at a time touches.
+#[derive(Debug)]
+struct Inside<'m, R> {
+    registrar: R,
+    descriptors: Descriptors<'m>,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct Registrations<'m, R> {
+    ranges: CountedRanges<'m>,
+    beside: &'m [Beside],
+    page_bytes: u64,
+    inside: Mutex<Inside<'m, R>>,
+}
+
+const fn kind_pack(kind: MemoryKind) -> u64 {
+    match kind {
+        MemoryKind::Host => 0,
+        MemoryKind::Mapped => 1,
+        MemoryKind::Cuda(ordinal) => 2 | (ordinal as u64) << 8,
+    }
+}
+
+const fn kind_unpack(kind: u64) -> MemoryKind {
+    match kind & 0xff {
+        0 => MemoryKind::Host,
+        1 => MemoryKind::Mapped,
+        _ => MemoryKind::Cuda((kind >> 8) as u32),
+    }
+}
+
+impl<'m, R: Registrar> Registrations<'m, R> {
+    /// What [`Registrations::carve`] cuts.
+    pub const fn bytes(max: u32) -> usize {
+        let max = max as usize;
+        bytes_for::<CountedSlot>(max)
+            + 2 * bytes_for::<IndexEntry>(max)
+            + bytes_for::<IndexHead>(1)
+            + bytes_for::<AtomicU32>(max)
+            + bytes_for::<AtomicU64>(1)
+            + bytes_for::<Beside>(max)
+            + Descriptors::bytes(max)
+    }
+
+    /// A cache of `max` registrations by pages of `page_bytes`, a power of two.
+    pub fn carve(
+        carver: &mut Carver<'m>,
+        max: u32,
+        page_bytes: u64,
+        registrar: R,
+    ) -> Result<Registrations<'m, R>, BlockTooSmall> {
+        assert!(page_bytes.is_power_of_two(), "pages of {page_bytes} bytes");
+        let max = max as usize;
+        let slots = carver.slice::<CountedSlot>(max)?;
+        let copies = [&*carver.slice::<IndexEntry>(max)?, &*carver.slice::<IndexEntry>(max)?];
+        let head = carver.value::<IndexHead>()?;
+        let next = carver.slice::<AtomicU32>(max)?;
+        let first = carver.value::<AtomicU64>()?;
+        let beside = carver.slice::<Beside>(max)?;
+        let descriptors = Descriptors::carve(carver, max)?;
+        let ranges = CountedRanges::new(slots, copies, head, Pool::new(first, next));
+        let inside = Mutex::new(Inside { registrar, descriptors });
+        Ok(Registrations { ranges, beside, page_bytes, inside })
+    }
+
+    /// A registration of the memory: one that is there, or a new one. Any thread.
+    ///
+    /// *Cost*: of a hit a search and one atomic operation; of a miss what the rails take, and a
+    /// copy of the index.
+    pub fn acquire(&self, memory: &Memory<'_>) -> Result<Lease, AcquireError> {
+        let span = self.span_of(memory)?;
+        if let Some(handle) = self.ranges.acquire(&span) {
+            return Ok(self.lease(handle));
+        }
+        let mut inside = self.lock();
+        // another thread may have made it meanwhile
+        if let Some(handle) = self.ranges.acquire(&span) {
+            return Ok(self.lease(handle));
+        }
+        self.supersede(&span);
+        self.leave_all(&mut inside);
+        let handle = self.ranges.reserve(&span).ok_or(AcquireError::Full)?;
+        match self.make(&mut inside, handle, memory, &span) {
+            Ok(()) => {
+                self.ranges.publish(handle);
+                Ok(self.lease(handle))
+            }
+            Err(error) => {
+                inside.descriptors.close(handle.index);
+                self.ranges.forget(handle);
+                Err(error)
+            }
+        }
+    }
+
+    /// The registration of any range inside of one, without holding it: for whoever knows that
+    /// somebody does. Any thread.
+    pub fn find(&self, memory: &Memory<'_>) -> Option<Handle> {
+        self.ranges.find(&self.span_of(memory).ok()?)
+    }
+
+    /// Keys of a registration that the caller holds.
+    pub fn keys(&self, handle: Handle) -> Option<Keys> {
+        self.ranges.held(handle)?;
+        Some(self.lease(handle).keys)
+    }
+
+    /// Gives a registration back. Whoever is the last deregisters it. Any thread.
+    ///
+    /// *Cost*: one atomic operation; of the last, what the rails take, a look at every slot, and a
+    /// copy of the index.
+    pub fn release(&self, handle: Handle) -> Result<(), Stale> {
+        match self.ranges.release(handle)? {
+            Released::Held => {}
+            Released::Last => {
+                self.leave_all(&mut self.lock());
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory there is gone, or about to be: what is registered of it is found no more, and
+    /// stays for its holders alone. For memory whose uses have no identities.
+    pub fn invalidate(&self, region: &Region) {
+        let _inside = self.lock();
+        let end = region.address.saturating_add(region.length.0);
+        let span = Span { start: region.address, end, identity: 0 };
+        while let Some((handle, _)) = self.ranges.overlapping(&span, 0) {
+            self.ranges.withdraw(handle);
+        }
+    }
+
+    /// Registers everything that is held anew on one rail, which has come back: `register` gives
+    /// its new key. Left out is what was superseded or invalidated and has no dma-buf: its
+    /// addresses are other memory's. Stops at the first that is refused, and else says how many
+    /// were made.
+    pub fn renew(
+        &self,
+        rail: usize,
+        mut register: impl FnMut(&mut R, &Pages<'_>) -> Result<RailKey, RegisterError>,
+    ) -> Result<usize, RegisterError> {
+        let mut inside = self.lock();
+        let Inside { registrar, descriptors } = &mut *inside;
+        let mut made = 0;
+        for handle in self.all().filter(|handle| self.ranges.held(*handle) != Some(0)) {
+            let Some(span) = self.ranges.span(handle) else { continue };
+            let pages = self.pages(handle, &span, descriptors);
+            if pages.dmabuf.is_none() && !self.ranges.is_published(handle) {
+                continue;
+            }
+            let key = register(registrar, &pages)?;
+            // release: whoever reads the key uses a rail that has it
+            self.beside[handle.index as usize].keys[rail].store(key.0, Ordering::Release);
+            made += 1;
+        }
+        Ok(made)
+    }
+
+    /// How many registrations there are, those that leave included.
+    pub fn count(&self) -> usize {
+        let _inside = self.lock();
+        self.all().count()
+    }
+
+    /// Tries again to deregister what leaves; says how many are left.
+    pub fn sweep(&self) -> usize {
+        self.leave_all(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside<'m, R>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every registration. Under the lock.
+    fn all(&self) -> impl Iterator<Item = Handle> {
+        (0..self.ranges.capacity()).filter_map(|index| self.ranges.at(index))
+    }
+
+    fn span_of(&self, memory: &Memory<'_>) -> Result<Span, AcquireError> {
+        let mask = self.page_bytes - 1;
+        let Region { address, length, .. } = memory.region;
+        let last = address.checked_add(length.0).ok_or(AcquireError::Range)?;
+        let end = last.checked_add(mask).ok_or(AcquireError::Range)? & !mask;
+        // the way into a dma-buf is by its own pages: there must be as much before the first byte
+        let before = address & mask;
+        let room = memory.dmabuf.is_none_or(|(_, offset)| offset >= before);
+        if length.0 == 0 || !room {
+            return Err(AcquireError::Range);
+        }
+        Ok(Span { start: address & !mask, end, identity: memory.identity })
+    }
+
+    fn lease(&self, handle: Handle) -> Lease {
+        let keys = &self.beside[handle.index as usize].keys;
+        // acquire: pairs with `renew`; a lease's own keys came with the range
+        Lease { handle, keys: keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))) }
+    }
+
+    fn pages<'f>(
+        &self,
+        handle: Handle,
+        span: &Span,
+        descriptors: &'f Descriptors<'_>,
+    ) -> Pages<'f> {
+        let beside = &self.beside[handle.index as usize];
+        let kind = kind_unpack(beside.kind.load(Ordering::Relaxed));
+        let region = Region { address: span.start, length: Bytes(span.end - span.start), kind };
+        let offset = beside.offset.load(Ordering::Relaxed);
+        Pages { region, dmabuf: descriptors.get(handle.index).map(|fd| (fd, offset)) }
+    }
+
+    /// Registers a reserved range with the rails. Under the lock.
+    fn make(
+        &self,
+        inside: &mut Inside<'m, R>,
+        handle: Handle,
+        memory: &Memory<'_>,
+        span: &Span,
+    ) -> Result<(), AcquireError> {
+        let beside = &self.beside[handle.index as usize];
+        beside.kind.store(kind_pack(memory.region.kind), Ordering::Relaxed);
+        if let Some((fd, offset)) = memory.dmabuf {
+            let before = memory.region.address - span.start;
+            beside.offset.store(offset - before, Ordering::Relaxed);
+            inside.descriptors.keep(handle.index, fd).map_err(AcquireError::Descriptor)?;
+        }
+        let pages = self.pages(handle, span, &inside.descriptors);
+        let keys = inside.registrar.register(&pages).map_err(AcquireError::Rail)?;
+        for (cell, key) in beside.keys.iter().zip(keys) {
+            cell.store(key.0, Ordering::Relaxed); // `publish` hands them over
+        }
+        Ok(())
+    }
+
+    /// Memory at these addresses is another allocation's: what is registered of the old one is
+    /// found no more. Under the lock.
+    fn supersede(&self, span: &Span) {
+        let mut from = 0;
+        while let Some((handle, next)) = self.ranges.overlapping(span, from) {
+            let old = self.ranges.span(handle);
+            if old.is_some_and(|old| old.identity != span.identity) {
+                self.ranges.withdraw(handle);
+            } else {
+                from = next;
+            }
+        }
+    }
+
+    /// Deregisters what nobody holds; says how many the rails keep busy. Under the lock.
+    fn leave_all(&self, inside: &mut Inside<'m, R>) -> usize {
+        let mut busy = 0;
+        for handle in self.all().filter(|handle| self.ranges.held(*handle) == Some(0)) {
+            // its last holder may be on the way to do this
+            if self.ranges.is_published(handle) {
+                self.ranges.withdraw(handle);
+            }
+            match inside.registrar.deregister(&self.lease(handle).keys) {
+                Err(DeregisterError::Busy) => busy += 1,
+                // a key that the rails do not know, or cannot forget, is no use either
+                Ok(()) | Err(DeregisterError::Stale | DeregisterError::Fabric(_)) => {
+                    inside.descriptors.close(handle.index);
+                    self.ranges.free(handle);
+                }
+            }
+        }
+        busy
+    }
+}
+
+impl<R> Registrations<'_, R> {
+    /// The registrar, and everything that it had registered and nobody gave back: for teardown,
+    /// when no thread uses the cache any more. Descriptors are closed.
+    pub fn close(self, mut forget: impl FnMut(&mut R, &Keys)) -> R {
+        let inside = self.inside.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Inside { mut registrar, mut descriptors } = inside;
+        for handle in (0..self.ranges.capacity()).filter_map(|index| self.ranges.at(index)) {
+            let keys = &self.beside[handle.index as usize].keys;
+            forget(
+                &mut registrar,
+                &keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))),
+            );
+            descriptors.close(handle.index);
+        }
+        registrar
+    }
+}

@@ -1,0 +1,262 @@
+use super::*;
+use crate::base::carve::heap::HeapBlock;
+use std::collections::BTreeMap;
+#[cfg(not(miri))]
+use std::fs;
+use std::os::fd::AsRawFd;
+#[cfg(not(miri))]
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::vec::Vec;
+
+const PAGE: u64 = 4096;
+
+/// Rails that remember what they have.
+#[derive(Default, Debug)]
+struct Rails {
+    next: u64,
+    /// What is registered, by its key on rail 0.
+    live: BTreeMap<u64, Region>,
+    busy: Vec<u64>,
+    refuse: bool,
+    /// Descriptors that came with registrations, and their offsets.
+    dmabufs: Vec<(i32, u64)>,
+}
+
+impl Rails {
+    fn make(&mut self, pages: &Pages<'_>) -> Result<u64, RegisterError> {
+        if core::mem::take(&mut self.refuse) {
+            return Err(RegisterError::Kind);
+        }
+        if let Some((fd, offset)) = pages.dmabuf {
+            self.dmabufs.push((fd.as_raw_fd(), offset));
+        }
+        self.next += 1;
+        self.live.insert(self.next, pages.region);
+        Ok(self.next)
+    }
+}
+
+impl Registrar for Rails {
+    fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError> {
+        let key = self.make(pages)?;
+        Ok(core::array::from_fn(|rail| RailKey(key << 8 | rail as u64)))
+    }
+
+    fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError> {
+        let key = keys[0].0 >> 8;
+        if self.busy.contains(&key) {
+            return Err(DeregisterError::Busy);
+        }
+        self.live.remove(&key).map(|_| ()).ok_or(DeregisterError::Stale)
+    }
+}
+
+fn block(max: u32) -> HeapBlock {
+    HeapBlock::new(Registrations::<Rails>::bytes(max))
+}
+
+fn cache(block: &mut HeapBlock, max: u32) -> Registrations<'_, Rails> {
+    let mut carver = block.carver();
+    let cache = Registrations::carve(&mut carver, max, PAGE, Rails::default()).unwrap();
+    assert_eq!(carver.left(), 0, "`bytes` is exactly what is carved");
+    cache
+}
+
+fn memory(address: u64, length: u64, identity: u64) -> Memory<'static> {
+    let region = Region { address, length: Bytes(length), kind: MemoryKind::Host };
+    Memory { region, identity, dmabuf: None }
+}
+
+#[test]
+fn ranges_of_one_page_are_registered_once_and_counted() {
+    let mut block = block(4);
+    let cache = cache(&mut block, 4);
+    let first = cache.acquire(&memory(PAGE + 10, 20, 0)).unwrap();
+    let second = cache.acquire(&memory(PAGE + 4000, 96, 0)).unwrap();
+    assert_eq!(first, second);
+    let inside = cache.lock();
+    let whole = Region { address: PAGE, length: Bytes(PAGE), kind: MemoryKind::Host };
+    assert_eq!(inside.registrar.live.values().copied().collect::<Vec<_>>(), [whole]);
+    drop(inside);
+    assert_eq!(cache.keys(first.handle), Some(first.keys));
+    assert_eq!(cache.release(first.handle), Ok(()));
+    assert_eq!(cache.find(&memory(PAGE + 1, 1, 0)), Some(second.handle));
+    assert_eq!(cache.release(second.handle), Ok(()));
+    assert_eq!(cache.release(second.handle), Err(Stale));
+    assert_eq!(cache.find(&memory(PAGE + 1, 1, 0)), None);
+    assert!(cache.lock().registrar.live.is_empty());
+}
+
+#[test]
+fn addresses_used_again_find_no_registration_of_the_old_memory() {
+    let mut block = block(4);
+    let cache = cache(&mut block, 4);
+    let old = cache.acquire(&memory(8 * PAGE, PAGE, 1)).unwrap();
+    let new = cache.acquire(&memory(8 * PAGE, PAGE, 2)).unwrap();
+    assert_ne!(old.keys, new.keys);
+    assert_eq!(cache.find(&memory(8 * PAGE, 1, 1)), None, "nobody gets the old one any more");
+    assert_eq!(cache.keys(old.handle), Some(old.keys), "but its holder keeps it");
+    cache.release(old.handle).unwrap();
+    assert_eq!(cache.find(&memory(8 * PAGE, 1, 2)), Some(new.handle));
+    let unknown = cache.acquire(&memory(16 * PAGE, PAGE, 0)).unwrap();
+    cache.invalidate(&memory(16 * PAGE + 5, 1, 0).region);
+    let again = cache.acquire(&memory(16 * PAGE, PAGE, 0)).unwrap();
+    assert_ne!(again.handle, unknown.handle);
+}
+
+#[test]
+fn ranges_that_cannot_be_and_a_full_cache_are_answers() {
+    let mut block = block(1);
+    let cache = cache(&mut block, 1);
+    let refused = |memory: &Memory<'_>| cache.acquire(memory).unwrap_err();
+    assert_eq!(refused(&memory(PAGE, 0, 0)), AcquireError::Range);
+    assert_eq!(refused(&memory(u64::MAX, 2, 0)), AcquireError::Range);
+    assert_eq!(refused(&memory(u64::MAX - 8, 4, 0)), AcquireError::Range, "its page wraps");
+    cache.lock().registrar.refuse = true;
+    let kind = AcquireError::Rail(RegisterError::Kind);
+    assert_eq!(refused(&memory(PAGE, 1, 0)), kind);
+    assert_eq!(cache.count(), 0);
+    let lease = cache.acquire(&memory(PAGE, 1, 0)).unwrap();
+    assert_eq!(refused(&memory(2 * PAGE, 1, 0)), AcquireError::Full);
+    let key = lease.keys[0].0 >> 8;
+    cache.lock().registrar.busy.push(key);
+    cache.release(lease.handle).unwrap();
+    assert_eq!(refused(&memory(2 * PAGE, 1, 0)), AcquireError::Full, "the rail is still busy");
+    assert_eq!(refused(&memory(PAGE, 1, 0)), AcquireError::Full, "nor does it come back");
+    cache.lock().registrar.busy.clear();
+    assert!(cache.acquire(&memory(2 * PAGE, 1, 0)).is_ok());
+}
+
+/// A file, which stands for a dma-buf.
+#[cfg(not(miri))]
+fn file() -> OwnedFd {
+    // SAFETY: a name that is a C string.
+    let fd = unsafe { libc::memfd_create(c"registrations".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0);
+    // SAFETY: made just now, and nobody else has it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
+
+#[cfg(not(miri))]
+fn same_file(one: i32, other: &fs::File) -> bool {
+    use std::os::linux::fs::MetadataExt;
+    let path = std::format!("/proc/self/fd/{one}");
+    let (a, b) = (fs::metadata(path), other.metadata().unwrap());
+    a.is_ok_and(|a| (a.st_dev(), a.st_ino()) == (b.st_dev(), b.st_ino()))
+}
+
+#[cfg(not(miri))]
+#[test]
+fn dmabuf_is_kept_by_a_descriptor_of_its_own_until_the_last_release() {
+    let mut block = block(2);
+    let cache = cache(&mut block, 2);
+    let (theirs, witness) = {
+        let fd = file();
+        let witness = fs::File::from(fd.try_clone().unwrap());
+        (fd, witness)
+    };
+    let place = 3 * PAGE + 100;
+    let dmabuf = Some((theirs.as_fd(), 5 * PAGE + 100));
+    let lease = cache.acquire(&Memory { dmabuf, ..memory(place, 10, 7) }).unwrap();
+    let (own, offset) = cache.lock().registrar.dmabufs[0];
+    assert_ne!(own, theirs.as_raw_fd());
+    assert_eq!(offset, 5 * PAGE, "of the first whole page");
+    drop(theirs); // its owner closes it
+    assert!(same_file(own, &witness));
+    // SAFETY: a descriptor that is open.
+    assert_eq!(unsafe { libc::fcntl(own, libc::F_GETFD) } & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+
+    // a rail comes back: memory is registered again by the cache's own descriptor
+    let renewed = cache.renew(3, |rails, pages| rails.make(pages).map(RailKey));
+    assert_eq!(renewed, Ok(1));
+    assert_eq!(cache.lock().registrar.dmabufs[1], (own, 5 * PAGE));
+    let keys = cache.keys(lease.handle).unwrap();
+    assert_eq!((keys[3], keys[2]), (RailKey(2), lease.keys[2]), "on that rail alone");
+    let refused = cache.renew(3, |_, _| Err(RegisterError::Full));
+    assert_eq!(refused, Err(RegisterError::Full));
+    assert_eq!(cache.keys(lease.handle), Some(keys));
+
+    cache.release(lease.handle).unwrap();
+    assert!(!same_file(own, &witness), "closed with the registration");
+    let before = Memory { dmabuf: Some((witness.as_fd(), 99)), ..memory(place, 10, 7) };
+    assert_eq!(cache.acquire(&before).unwrap_err(), AcquireError::Range, "no whole page in it");
+}
+
+#[test]
+fn what_was_superseded_is_not_renewed_without_its_dmabuf() {
+    let mut block = block(4);
+    let cache = cache(&mut block, 4);
+    cache.acquire(&memory(PAGE, 1, 1)).unwrap();
+    let new = cache.acquire(&memory(PAGE, 1, 2)).unwrap();
+    assert_eq!(cache.renew(0, |rails, pages| rails.make(pages).map(RailKey)), Ok(1));
+    assert_eq!(cache.keys(new.handle).unwrap()[0], RailKey(3));
+    let mut forgotten = 0;
+    cache.close(|_, _| forgotten += 1);
+    assert_eq!(forgotten, 2);
+}
+
+mod model;
+
+/// Threads take and give back what overlaps, while rails are busy now and then: what is held is
+/// registered.
+#[test]
+fn what_is_held_is_registered_whoever_lets_go() {
+    use crate::base::sync::AtomicU8;
+
+    /// Rails whose registrations any thread can look at.
+    struct Watched {
+        alive: Arc<Vec<AtomicU8>>,
+        next: usize,
+    }
+
+    impl Registrar for Watched {
+        fn register(&mut self, _: &Pages<'_>) -> Result<Keys, RegisterError> {
+            self.next += 1;
+            self.alive[self.next].store(1, Ordering::Relaxed);
+            Ok([RailKey(self.next as u64); RAILS_MAX])
+        }
+
+        fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError> {
+            if keys[0].0.is_multiple_of(7) && self.next.is_multiple_of(3) {
+                return Err(DeregisterError::Busy);
+            }
+            assert_eq!(self.alive[keys[0].0 as usize].swap(0, Ordering::Relaxed), 1);
+            Ok(())
+        }
+    }
+
+    const THREADS: u64 = 4;
+    let rounds: u64 = if cfg!(miri) { 20 } else { 20_000 };
+    let alive: Arc<Vec<AtomicU8>> =
+        Arc::new((0..THREADS * rounds + 2).map(|_| AtomicU8::new(0)).collect());
+    let mut block = HeapBlock::new(Registrations::<Watched>::bytes(6));
+    let watched = Watched { alive: alive.clone(), next: 0 };
+    let cache = Registrations::carve(&mut block.carver(), 6, PAGE, watched).unwrap();
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let (cache, alive) = (&cache, &alive);
+            scope.spawn(move || {
+                let mut dice = seed + 1;
+                for _ in 0..rounds {
+                    dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let (page, pages) = (dice >> 33 & 7, 1 + (dice >> 40 & 3));
+                    let wanted = memory(page * PAGE + 5, pages * PAGE, dice >> 50 & 1);
+                    match cache.acquire(&wanted) {
+                        Ok(lease) => {
+                            let key = lease.keys[0].0 as usize;
+                            assert_eq!(alive[key].load(Ordering::Relaxed), 1, "held, and gone");
+                            assert_eq!(cache.release(lease.handle), Ok(()));
+                        }
+                        Err(error) => assert_eq!(error, AcquireError::Full),
+                    }
+                }
+            });
+        }
+    });
+    let mut left = 0;
+    cache.close(|_, keys| left += u64::from(keys[0].0.is_multiple_of(7)));
+    let registered: u8 = alive.iter().map(|key| key.load(Ordering::Relaxed)).sum();
+    assert_eq!(u64::from(registered), left, "nothing stays but what its rail kept busy");
+}

@@ -1,0 +1,38 @@
+//! Threads that work for a rail. Control path.
+
+extern crate std;
+
+use super::errno::Errno;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that takes no signals: they are the program's.
+pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Errno> {
+    let quiet = SignalsBlocked::new();
+    let thread = Builder::new().name(name.into()).spawn(work);
+    drop(quiet);
+    thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
+}
+
+/// While it lives, this thread takes no signals, and neither will a thread that it starts.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> SignalsBlocked {
+        // SAFETY: plain sets of bits, for which zero is a value.
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+        // SAFETY: both sets are valid for the length of the calls.
+        unsafe {
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        }
+        SignalsBlocked(before)
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: a valid set; the old one may be left out.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
+    }
+}

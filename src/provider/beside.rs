@@ -1,0 +1,520 @@
+//! The rails of a host and its ports as one rail: each peer is reached by one of them.
+//!
+//! A port is a rail of its own ([`PortRail`]): of RDMA, or of libfabric. What is on none is
+//! [`Mixed`]'s business, and an endpoint without ports has that alone and none of this. A port has
+//! one peer of each connection at most, so that its tables are as long as there are connections;
+//! peers are numbered as everywhere, lanes included. A "queue pair" is an end of a lane on a port,
+//! of either kind.
+
+extern crate std;
+
+use super::mixed::{Mixed, both};
+use super::port::{
+    PortConfig, PortDomain, PortError, PortLimits, PortOpenError, PortPeerError, PortRail,
+};
+use super::shm::ShmDomain;
+use crate::base::carve::Carver;
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::{Bytes, Instant, Span};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, Head, Line, LocalSpan, Next, Op, OpId, PostError,
+    Posted, Provider, RailKey, RecvSlot, RemoteSpan,
+};
+use crate::memory::{Alarm, Reserve};
+use crate::wire::pair::LaneEnd;
+use std::os::fd::AsRawFd;
+use std::vec::Vec;
+
+/// How long a port that is down is left alone.
+const LOOK: Span = Span::millis(20);
+/// How long after a queue pair could not be joined the next is prepared, doubled each time up to
+/// the longest: the kernel may look for the peer's address for a second, and the caller with it.
+const PAUSE: Span = Span::millis(100);
+const PAUSE_DOUBLED_MAX: u8 = 7;
+/// How long a sleeper looks for nothing, doubled with each sleep that nothing has ended.
+const NAP: Span = Span::millis(1);
+const NAP_MAX: Span = Span::millis(8);
+/// No moment.
+const NEVER: Instant = Instant(u64::MAX);
+
+/// The place of one connection on a port.
+#[derive(Copy, Clone)]
+struct Seat {
+    /// Which of its lanes is on this port.
+    lane: u8,
+    /// Times in a row that its queue pair could not be joined.
+    misses: u8,
+    /// When its next queue pair is to be prepared.
+    due: Instant,
+}
+
+/// One port.
+struct Device<'m> {
+    rail: PortRail<'m>,
+    /// By connection.
+    seats: Vec<Seat>,
+    /// How many of them have something due.
+    waiting: u32,
+    /// What it calls our mailboxes.
+    mailbox_key: RailKey,
+    /// When it is to be brought up again that is down.
+    revive_at: Instant,
+}
+
+/// All rails, and which of them each peer is on.
+pub struct WithPorts<'m> {
+    mixed: Mixed<'m>,
+    devices: Vec<Device<'m>>,
+    /// By peer: 0 for `mixed`, else one more than the place of its device.
+    on: Vec<u8>,
+    /// The records of the devices, which are dropped before.
+    reserves: Vec<Reserve>,
+    lane_bits: u32,
+    caps: Caps,
+    /// Which rail is polled first.
+    turn: usize,
+    /// Wakes who sleeps while there are queue pairs; `None`: nobody does.
+    alarm: Option<Alarm>,
+    nap: Span,
+}
+
+impl<'m> WithPorts<'m> {
+    /// Takes the rails of a host, for so many peers, of which two to the power of `lane_bits` are
+    /// one connection's.
+    pub fn new(mixed: Mixed<'m>, peers_max: u32, lane_bits: u32) -> WithPorts<'m> {
+        let caps = mixed.caps();
+        let on = std::vec![0; peers_max as usize];
+        let (devices, reserves) = (Vec::new(), Vec::new());
+        let (alarm, nap) = (Alarm::create().ok(), NAP);
+        WithPorts { mixed, devices, on, reserves, lane_bits, caps, turn: 0, alarm, nap }
+    }
+
+    /// Opens a port for connections as far as it has completions for them; says for how many. Its
+    /// place is the number of those before.
+    ///
+    /// # Safety
+    /// - copies of its domain are used no more when this is dropped.
+    pub unsafe fn add(
+        &mut self,
+        regions_max: u32,
+        payload_bytes_max: u32,
+        config: &PortConfig,
+    ) -> Result<u32, PortOpenError> {
+        let peers_max = self.on.len() as u32 >> self.lane_bits;
+        let limits = PortLimits { peers_max, regions_max, payload_bytes_max };
+        match self.add_for(&limits, config) {
+            Err(error) => {
+                let most = error.peers_most(peers_max).ok_or(error)?;
+                self.add_for(&PortLimits { peers_max: most, ..limits }, config)
+            }
+            done => done,
+        }
+    }
+
+    fn add_for(&mut self, limits: &PortLimits, config: &PortConfig) -> Result<u32, PortOpenError> {
+        let length = config.bytes(limits);
+        let records = Reserve::create(length).map_err(PortOpenError::Records)?;
+        // SAFETY: a fresh mapping reads as zero and is aligned to a page; it lives until the rail
+        // is gone (order of the fields), and nobody else knows it.
+        let mut carver = unsafe { Carver::over_zeroed(records.start(), length) };
+        let rail = PortRail::open(&mut carver, limits, config)?;
+        let (before, caps) = (self.caps, rail.caps());
+        let bad_key_breaks = before.bad_key_breaks || caps.bad_key_breaks;
+        self.caps = Caps { bad_key_breaks, ..both(before, caps) };
+        let seat = Seat { lane: 0, misses: 0, due: NEVER };
+        let seats = std::vec![seat; limits.peers_max as usize];
+        self.devices.push(Device {
+            rail,
+            seats,
+            waiting: 0,
+            mailbox_key: RailKey(0),
+            revive_at: Instant(0),
+        });
+        self.reserves.push(records);
+        Ok(limits.peers_max)
+    }
+
+    /// Closes a port that has no peers; the places of those behind it move up.
+    pub fn remove(&mut self, place: usize) {
+        drop(self.devices.remove(place));
+        self.reserves.remove(place);
+    }
+
+    /// What is left without ports.
+    pub fn into_mixed(self) -> Mixed<'m> {
+        self.mixed
+    }
+
+    /// How many ports there are.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// A port.
+    pub fn device(&self, place: usize) -> Option<&PortRail<'m>> {
+        self.devices.get(place).map(|device| &device.rail)
+    }
+
+    /// Registration on a port.
+    pub fn device_domain(&self, place: usize) -> PortDomain<'m> {
+        self.devices[place].rail.port_domain()
+    }
+
+    /// What a port calls our mailboxes.
+    pub fn mailbox_key(&self, place: usize) -> RailKey {
+        self.devices[place].mailbox_key
+    }
+
+    /// Says so.
+    pub fn mailbox_key_set(&mut self, place: usize, key: RailKey) {
+        self.devices[place].mailbox_key = key;
+    }
+
+    /// The rails that are no ports.
+    pub fn mixed(&self) -> &Mixed<'m> {
+        &self.mixed
+    }
+
+    /// The same, for set-up of their peers.
+    pub fn mixed_mut(&mut self) -> &mut Mixed<'m> {
+        &mut self.mixed
+    }
+
+    /// The port that a peer is on, if it is on one: from its first queue pair until it is closed.
+    pub fn device_of(&self, peer: PeerIndex) -> Option<usize> {
+        usize::from(*self.on.get(peer.as_usize())?).checked_sub(1)
+    }
+
+    fn number(&self, peer: PeerIndex) -> PeerIndex {
+        PeerIndex(peer.0 >> self.lane_bits)
+    }
+
+    /// Prepares a queue pair for a peer; see [`PortRail::peer_prepare`].
+    pub fn pair_prepare(
+        &mut self,
+        peer: PeerIndex,
+        place: usize,
+        generation: RailGeneration,
+        random: u32,
+    ) -> Result<LaneEnd, PortPeerError> {
+        let number = self.number(peer);
+        let device = self.devices.get_mut(place).ok_or(PortPeerError::Index)?;
+        let seat = device.seats.get_mut(number.as_usize()).ok_or(PortPeerError::Index)?;
+        let mailbox_key = device.mailbox_key;
+        let hello = device.rail.peer_prepare(number, generation, random, mailbox_key)?;
+        seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
+        self.on[peer.as_usize()] = place as u8 + 1;
+        Ok(hello)
+    }
+
+    /// Whether a port is down: a queue pair cannot be joined then.
+    pub fn is_down(&self, place: usize) -> bool {
+        self.devices.get(place).is_some_and(|device| device.rail.is_down())
+    }
+
+    /// The queue pair of a peer is to be prepared later: its port is down, or it could not be
+    /// joined (`missed`).
+    pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, missed: bool) {
+        let number = self.number(peer);
+        let Some(device) = self.devices.get_mut(place) else { return };
+        let Some(seat) = device.seats.get_mut(number.as_usize()) else { return };
+        seat.misses = seat.misses.saturating_add(u8::from(missed));
+        let pause = match missed {
+            true => Span(PAUSE.0 << seat.misses.min(PAUSE_DOUBLED_MAX)),
+            false => LOOK,
+        };
+        device.waiting += u32::from(seat.due == NEVER);
+        seat.due = now.after(pause);
+        seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
+        self.on[peer.as_usize()] = place as u8 + 1;
+    }
+
+    /// Whether [`WithPorts::pair_due`] may have one to name.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.devices.iter().any(|device| device.waiting != 0)
+    }
+
+    /// The next peer whose queue pair is to be prepared now, and on which port. Each is named once.
+    pub fn pair_due(&mut self, now: Instant) -> Option<(PeerIndex, usize)> {
+        for (place, device) in self.devices.iter_mut().enumerate() {
+            if device.waiting == 0 {
+                continue;
+            }
+            let mut seats = device.seats.iter_mut().enumerate();
+            if let Some((number, seat)) = seats.find(|(_, seat)| seat.due <= now) {
+                seat.due = NEVER;
+                device.waiting -= 1;
+                let peer = (number as u32) << self.lane_bits | u32::from(seat.lane);
+                return Some((PeerIndex(peer), place));
+            }
+        }
+        None
+    }
+
+    fn pair_forget(&mut self, peer: PeerIndex, place: usize) {
+        let number = self.number(peer);
+        let device = &mut self.devices[place];
+        let seat = &mut device.seats[number.as_usize()];
+        device.waiting -= u32::from(seat.due != NEVER);
+        (seat.due, seat.misses) = (NEVER, 0);
+    }
+
+    /// Joins it to its other end; see [`PortRail::peer_connect`].
+    pub fn pair_connect(&mut self, peer: PeerIndex, other: &LaneEnd) -> Result<(), PortPeerError> {
+        let place = self.device_of(peer).ok_or(PortPeerError::Index)?;
+        let number = self.number(peer);
+        let device = &mut self.devices[place];
+        device.rail.peer_connect(number, other)?;
+        device.seats[number.as_usize()].misses = 0;
+        Ok(())
+    }
+
+    #[inline]
+    fn port_of(&mut self, peer: PeerIndex) -> Option<(&mut PortRail<'m>, PeerIndex)> {
+        let place = self.device_of(peer)?;
+        let number = self.number(peer);
+        Some((&mut self.devices[place].rail, number))
+    }
+
+    #[inline]
+    fn port_at(&self, peer: PeerIndex) -> Option<(&PortRail<'m>, PeerIndex)> {
+        Some((&self.devices[self.device_of(peer)?].rail, self.number(peer)))
+    }
+
+    /// What broke the queue pair of a peer, while it is not detached.
+    pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
+        let (rail, number) = self.port_at(peer)?;
+        rail.error(number)
+    }
+
+    /// Whether something was posted that no poll has handed over yet.
+    pub fn is_unsent(&self) -> bool {
+        self.mixed.is_unsent() || self.devices.iter().any(|device| device.rail.is_unsent())
+    }
+
+    /// Whether something that was posted to a living peer has not reached its host yet.
+    pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
+        match self.port_of(peer) {
+            Some((rail, number)) => rail.is_undelivered(number),
+            None => self.mixed.is_undelivered(peer),
+        }
+    }
+
+    /// Whether the next poll must be told the time.
+    pub fn wants_time(&self) -> bool {
+        self.mixed.wants_time() || self.devices.iter().any(|device| device.rail.wants_time())
+    }
+
+    /// As [`Mixed::wait_fd`]: what is readable while a rail has something, once
+    /// [`WithPorts::arm`] has said so.
+    pub fn wait_fds(&self) -> Vec<i32> {
+        let of_devices = self.devices.iter().filter_map(|device| device.rail.wait_fds());
+        let alarm = self.alarm.as_ref().map(|alarm| alarm.fd().as_raw_fd());
+        self.mixed.wait_fd().into_iter().chain(alarm).chain(of_devices.flatten()).collect()
+    }
+
+    /// As [`Mixed::arm`]. What peers write without a completion (acknowledgements, offers) wakes
+    /// nobody, so while there are queue pairs it is looked for now and then: nobody sleeps longer
+    /// than a nap.
+    pub fn arm(&mut self) -> bool {
+        if !self.devices.iter_mut().all(|it| it.rail.arm()) {
+            return false;
+        }
+        let at_work = self.devices.iter().any(|it| !it.rail.is_idle() || it.waiting != 0);
+        match (&self.alarm, at_work) {
+            (Some(alarm), true) => {
+                alarm.set(self.nap);
+                self.nap = NAP_MAX.min(Span(2 * self.nap.0));
+            }
+            (Some(alarm), false) => alarm.set(Span(0)),
+            (None, true) => return false,
+            (None, false) => {}
+        }
+        self.mixed.arm()
+    }
+
+    /// A poll of one port.
+    fn poll_device(
+        &mut self,
+        place: usize,
+        out: &mut [Completion],
+        budget: Bytes,
+        now: Instant,
+    ) -> usize {
+        let Device { rail, seats, waiting, revive_at, .. } = &mut self.devices[place];
+        // what waits may wait for the port
+        if rail.is_idle() && *waiting == 0 {
+            return 0;
+        }
+        if rail.is_down() && now >= *revive_at {
+            rail.revive();
+            *revive_at = now.after(LOOK);
+        }
+        let found = rail.poll(out, budget, now);
+        if found > 0 {
+            self.nap = NAP;
+        }
+        for event in &mut out[..found] {
+            let peer = peer_of(event);
+            let lane = u32::from(seats[peer.as_usize()].lane);
+            *peer = PeerIndex(peer.0 << self.lane_bits | lane);
+        }
+        found
+    }
+}
+
+/// Whom an event is about.
+fn peer_of(event: &mut Completion) -> &mut PeerIndex {
+    match event {
+        Completion::Done { peer, .. }
+        | Completion::Received { peer, .. }
+        | Completion::Immediate { peer, .. }
+        | Completion::Fenced { peer, .. }
+        | Completion::PeerDown { peer, .. } => peer,
+    }
+}
+
+impl<'m> Provider for WithPorts<'m> {
+    type Domain = ShmDomain<'m>;
+
+    fn domain(&self) -> ShmDomain<'m> {
+        self.mixed.domain()
+    }
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        match self.port_at(peer) {
+            Some((rail, number)) => rail.send_payload_max(number),
+            None => self.mixed.send_payload_max(peer),
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        match self.port_of(op.peer) {
+            Some((rail, peer)) => rail.post(&Op { peer, ..*op }, now),
+            None => self.mixed.post(op, now),
+        }
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.post_send(id, peer, head, payload, now),
+            None => self.mixed.post_send(id, peer, head, payload, now),
+        }
+    }
+
+    #[inline]
+    fn post_line(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.post_line(id, peer, target, line, now),
+            None => self.mixed.post_line(id, peer, target, line, now),
+        }
+    }
+
+    #[inline]
+    fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.send_now(peer, head, payload),
+            None => self.mixed.send_now(peer, head, payload),
+        }
+    }
+
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let rails = self.devices.len() + 1;
+        self.turn = (self.turn + 1) % rails;
+        let mut found = 0;
+        for at in 0..rails {
+            let left = out.len() - found;
+            let places = if at + 1 == rails { left } else { left.div_ceil(2) };
+            let part = &mut out[found..found + places];
+            found += match ((self.turn + at) % rails).checked_sub(1) {
+                Some(place) => self.poll_device(place, part, budget, now),
+                None => self.mixed.poll(part, budget, now),
+            };
+        }
+        found
+    }
+
+    #[inline]
+    fn next(&mut self) -> Next {
+        match self.devices.iter().all(|it| it.rail.is_idle() && it.waiting == 0) {
+            true => self.mixed.next(),
+            false => Next::Poll,
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self, budget: Bytes) {
+        self.mixed.flush(budget);
+        for device in &mut self.devices {
+            device.rail.flush(budget);
+        }
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.received_copy(peer, slot, offset, to),
+            None => self.mixed.received_copy(peer, slot, offset, to),
+        }
+    }
+
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        match self.port_at(peer) {
+            Some((rail, peer)) => rail.received_peek(peer, slot, to),
+            None => self.mixed.received_peek(peer, slot, to),
+        }
+    }
+
+    #[inline]
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.received_release(peer, slot),
+            None => self.mixed.received_release(peer, slot),
+        }
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.peer_fail(peer, cause),
+            None => self.mixed.peer_fail(peer, cause),
+        }
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let Some(place) = self.device_of(peer) else { return self.mixed.peer_close(peer) };
+        let number = self.number(peer);
+        let closed = self.devices[place].rail.peer_close(number);
+        if closed != Err(CloseError::Busy) {
+            self.pair_forget(peer, place);
+            self.on[peer.as_usize()] = 0;
+        }
+        closed
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.peer_detach(peer),
+            None => self.mixed.peer_detach(peer),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Which domains of libfabric are ports of an endpoint, and which of two hosts' reach each other.
+//! For open and for people: it allocates, and reads files.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use super::settings::Settings;
+use super::survey::{Offered, survey};
+use super::{Config, OpenError};
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::Path;
+use std::string::String;
+use std::vec::Vec;
+
+/// Where the kernel shows devices.
+pub const SYSFS: &str = "/sys";
+
+/// Providers of NICs, each with the driver of its device as the kernel calls it.
+const NICS: [(&CStr, &str); 4] =
+    [(c"efa", "efa"), (c"cxi", "cxi_core"), (c"psm3", "hfi1"), (c"opx", "hfi1")];
+
+/// A domain that can be a port.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Nic {
+    /// Its provider.
+    pub provider: CString,
+    /// Its name there.
+    pub domain: CString,
+    /// The same of domains that reach each other: of their provider and network.
+    pub network: u128,
+    /// Whether it reaches ports of its own host.
+    pub reaches_own: bool,
+    /// Whether it reaches ports of other hosts.
+    pub reaches_others: bool,
+}
+
+/// The drivers of this host's NICs, without asking libfabric: loading all of its providers takes
+/// long, and most hosts have none.
+fn drivers(sysfs: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for class in ["class/infiniband", "class/cxi"] {
+        let Ok(devices) = fs::read_dir(sysfs.join(class)) else { continue };
+        for device in devices.flatten() {
+            if let Ok(driver) = fs::read_link(device.path().join("device/driver"))
+                && let Some(name) = driver.file_name()
+            {
+                found.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The providers that this host's NICs are for, the best first.
+pub fn nic_providers(sysfs: &Path) -> Vec<&'static CStr> {
+    let drivers = drivers(sysfs);
+    let is_here = |driver: &str| drivers.iter().any(|name| name == driver);
+    NICS.iter().filter(|(_, driver)| is_here(driver)).map(|(provider, _)| *provider).collect()
+}
+
+/// FNV-1a of 128 bits: the same on every host.
+fn hash(parts: [&[u8]; 3]) -> u128 {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    bytes.fold(BASIS, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+/// What is left out if it is not named: what every host has, and calls the same.
+fn is_of_the_host(domain: &str) -> bool {
+    domain == "lo" || domain.starts_with("docker")
+}
+
+fn nic_of(offer: &Offered, domain: &str, network: &str) -> Option<Nic> {
+    let own_host_alone = domain == "lo" || offer.provider.starts_with("shm");
+    Some(Nic {
+        provider: CString::new(offer.provider.as_str()).ok()?,
+        domain: CString::new(domain).ok()?,
+        network: hash([offer.provider.as_bytes(), &[0], network.as_bytes()]),
+        // Slingshot does not loop back between processes of a host everywhere, and says nothing
+        reaches_own: !offer.provider.starts_with("cxi"),
+        reaches_others: !own_host_alone,
+    })
+}
+
+/// The domains of an offer that the user wants.
+fn nics_of(offer: &Offered, settings: &Settings) -> Vec<Nic> {
+    let all = offer.domains.iter().zip(&offer.networks);
+    if settings.domains.is_empty() {
+        let kept = all.filter(|(domain, _)| !is_of_the_host(domain));
+        return kept.filter_map(|(domain, network)| nic_of(offer, domain, network)).collect();
+    }
+    let named = settings.domains.iter().filter_map(|name| {
+        let (domain, network) =
+            all.clone().find(|(domain, _)| domain.as_bytes() == name.to_bytes())?;
+        nic_of(offer, domain, network)
+    });
+    named.collect()
+}
+
+/// Why there is no domain to be had.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum NoNic {
+    /// Nobody asked for one, and the host has no such NIC.
+    NotWanted,
+    /// libfabric cannot be asked.
+    Error(OpenError),
+    /// It has none that is wanted; what it has, in words.
+    None(String),
+}
+
+/// The domains that the user wants, or, where none is named, those of this host's NICs. `asked`: a
+/// provider is to be found also where the kernel shows no NIC of one.
+pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>, NoNic> {
+    let wanted = match &settings.provider {
+        // as `offer::choose` has it: what is `tcp` in newer versions is `net` in 1.17
+        Some(provider) if provider.as_c_str() == c"tcp" => std::vec![c"net", c"tcp"],
+        Some(provider) => std::vec![provider.as_c_str()],
+        None if asked => NICS.iter().map(|(provider, _)| *provider).collect(),
+        None => nic_providers(sysfs),
+    };
+    if wanted.is_empty() {
+        return Err(NoNic::NotWanted);
+    }
+    let mut others = Vec::new();
+    for provider in wanted {
+        let config = Config { provider: Some(provider), ..settings.config() };
+        let found = survey(&config).map_err(NoNic::Error)?;
+        for offer in &found.offers {
+            let name = offer.provider.as_bytes();
+            let is_it = name.strip_prefix(provider.to_bytes());
+            if is_it.is_some_and(|rest| rest.is_empty() || rest[0] == b';') {
+                let nics = nics_of(offer, settings);
+                if !nics.is_empty() {
+                    return Ok(nics);
+                }
+                others.push(std::format!("{} over {}", offer.provider, offer.domains.join(", ")));
+            }
+        }
+    }
+    if others.is_empty()
+        && let Ok(all) = survey(&settings.config_of_any())
+    {
+        others.extend(all.offers.into_iter().map(|offer| offer.provider));
+    }
+    Err(NoNic::None(match others.is_empty() {
+        true => "it has no provider that can carry a rail".into(),
+        false => std::format!("it has {}", others.join("; ")),
+    }))
+}
+
+impl Settings {
+    fn config_of_any(&self) -> Config<'_> {
+        Config { provider: None, ..self.config() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::ToOwned;
+    use std::string::ToString;
+    use std::vec;
+
+    fn offer(provider: &str, domains: &[(&str, &str)]) -> Offered {
+        Offered {
+            provider: provider.into(),
+            domains: domains.iter().map(|(domain, _)| domain.to_string()).collect(),
+            networks: domains.iter().map(|(_, network)| network.to_string()).collect(),
+            endpoint_scoped: false,
+            carries_words: true,
+        }
+    }
+
+    const TWO: [(&str, &str); 3] =
+        [("lo", "127.0.0.0/8"), ("eth0", "10.0.0.0/24"), ("eth1", "10.0.1.0/24")];
+
+    #[test]
+    fn domains_that_every_host_has_must_be_named() {
+        let offer = offer("tcp;ofi_rxm", &TWO);
+        let names = |settings: &Settings| -> Vec<CString> {
+            nics_of(&offer, settings).into_iter().map(|nic| nic.domain).collect()
+        };
+        assert_eq!(names(&Settings::default()), [c"eth0".to_owned(), c"eth1".to_owned()]);
+        let domains = vec![c"lo".to_owned(), c"eth7".to_owned(), c"lo".to_owned()];
+        let named = Settings { domains, ..Settings::default() };
+        assert_eq!(names(&named), [c"lo".to_owned(), c"lo".to_owned()]);
+        assert!(nics_of(&offer, &named).iter().all(|nic| nic.reaches_own && !nic.reaches_others));
+    }
+
+    #[test]
+    fn networks_differ_by_provider_and_name() {
+        let of = |provider: &str| nics_of(&offer(provider, &TWO), &Settings::default());
+        let (tcp, net) = (of("tcp;ofi_rxm"), of("net"));
+        assert_eq!(tcp[0].network, of("tcp;ofi_rxm")[0].network);
+        assert_ne!(tcp[0].network, tcp[1].network);
+        assert_ne!(tcp[0].network, net[0].network);
+        assert!(!of("cxi")[0].reaches_own && of("efa")[0].reaches_own);
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn host_without_such_a_nic_asks_libfabric_nothing() {
+        let root = std::env::temp_dir().join(std::format!("crosstie-nics-{}", std::process::id()));
+        let device = root.join("class/infiniband/rdmap0/device");
+        fs::create_dir_all(&device).unwrap();
+        assert_eq!(nic_providers(&root), [] as [&CStr; 0]);
+        let missing = Settings { library: Some(c"/none".to_owned()), ..Settings::default() };
+        assert_eq!(choose(&missing, &root, false), Err(NoNic::NotWanted));
+        std::os::unix::fs::symlink("../../../bus/pci/drivers/efa", device.join("driver")).unwrap();
+        assert_eq!(nic_providers(&root), [c"efa"]);
+        let refused = choose(&missing, &root, false);
+        assert!(matches!(refused, Err(NoNic::Error(OpenError::Library(_)))), "{refused:?}");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

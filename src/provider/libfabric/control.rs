@@ -1,0 +1,289 @@
+//! What rails say to each other: about keys, and about the end of a connection.
+
+use super::area::SENDS;
+use super::message::{KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
+use super::peer::{Answer, AnswerState, Down, KEYS, State, Use, wants};
+use super::rail::Libfabric;
+use super::sys::Code;
+use super::sys::numbers as n;
+use crate::base::units::Span;
+use crate::fabric::{DownCause, RailKey};
+
+const KEY_WORDS: usize = KEY_MESSAGE_BYTES - PREFIX_BYTES;
+
+/// How often a question is asked again that a breaking connection may have lost.
+pub(super) const AGAIN: Span = Span::millis(100);
+
+impl Libfabric<'_> {
+    /// Asks a peer about a key, if it is not asked about another one.
+    #[cold]
+    pub(super) fn ask(&mut self, index: usize, key: RailKey, place: u8) {
+        let answer = &mut self.answers[index * KEYS + usize::from(place)];
+        let record = &mut self.peers[index];
+        let is_asking = record.asked != KeyWords::default();
+        if is_asking {
+            return;
+        }
+        let words = KeyWords { key: key.0, ..KeyWords::default() };
+        *answer = Answer { words, state: AnswerState::Asked, ..Answer::default() };
+        (record.asked, record.ask_place) = (words, place);
+        self.asks += 1;
+        self.asked_at = self.now;
+        self.want(index, wants::ASK);
+    }
+
+    /// Asks again what was not answered in time: a library may lose what it was told to copy.
+    #[cold]
+    pub(super) fn ask_again(&mut self) {
+        if self.now.since(self.asked_at) < AGAIN {
+            return;
+        }
+        self.asked_at = self.now;
+        for index in 0..self.peers.len() {
+            let record = &self.peers[index];
+            if record.asked != KeyWords::default() && record.takes_ops() {
+                self.want(index, wants::ASK);
+            }
+        }
+    }
+
+    /// Nothing is asked of a peer any more.
+    pub(super) fn ask_end(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        if record.asked != KeyWords::default() {
+            record.asked = KeyWords::default();
+            self.asks -= 1;
+        }
+    }
+
+    /// Owes a peer a message, and sends it if there is room now.
+    pub(super) fn want(&mut self, index: usize, what: u8) {
+        self.peers[index].wants |= what;
+        self.has_chores = true;
+        self.chores_of(index);
+    }
+
+    /// Sends what is owed to peers, as far as there is room.
+    #[cold]
+    pub(super) fn chores(&mut self) {
+        self.has_chores = false;
+        for index in 0..self.peers.len() {
+            if self.peers[index].has_chores() {
+                self.has_chores |= !self.chores_of(index);
+            }
+        }
+    }
+
+    /// Whether nothing is left.
+    fn chores_of(&mut self, index: usize) -> bool {
+        if self.peers[index].address == n::ADDR_UNSPEC {
+            let record = &mut self.peers[index];
+            (record.wants, record.words_due) = (0, 0);
+            return true;
+        }
+        while self.peers[index].words_due != 0 {
+            let op = self.peers[index].words_due.trailing_zeros() as usize;
+            let word = self.sent[index * SENDS + op].word.unwrap_or(0);
+            match self.word_message(index, word) {
+                Ok(()) => {}
+                Err(Code::AGAIN) => return false,
+                Err(code) => self.end(index, DownCause::Broken(code.0)),
+            }
+            self.peers[index].words_due &= !(1 << op);
+            self.sent[index * SENDS + op].word = None;
+        }
+        while self.peers[index].wants != 0 {
+            let what = 1 << self.peers[index].wants.trailing_zeros();
+            match self.control_send(index, what) {
+                Ok(()) => {}
+                Err(Code::AGAIN) => return false,
+                Err(code) => self.end(index, DownCause::Broken(code.0)),
+            }
+            self.peers[index].wants &= !what;
+        }
+        true
+    }
+
+    fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
+        let record = &self.peers[index];
+        let (kind, place, words) = match what {
+            wants::ASK => (Kind::Ask, record.ask_place, record.asked),
+            wants::TELL => (Kind::Tell, record.tell_place, record.told),
+            wants::REVOKE => (Kind::Revoke, record.revoking.wrapping_sub(1), record.revoked),
+            wants::GIVEN_BACK => (Kind::GivenBack, record.giving.unwrap_or(0), record.given),
+            wants::DRAIN => (Kind::Drain, 0, KeyWords::default()),
+            _ => (Kind::Drained, 0, KeyWords::default()),
+        };
+        let prefix = self.prefix(index, kind, place, 0).encode();
+        let words = words.encode();
+        // SAFETY: bytes on the stack.
+        unsafe { self.message(index, &[&prefix, &words], (words.as_ptr() as u64, 0)) }?;
+        if what == wants::GIVEN_BACK {
+            self.peers[index].giving = None;
+        }
+        Ok(())
+    }
+
+    /// Takes a message that is no send and no word.
+    #[cold]
+    pub(super) fn control_received(&mut self, index: usize, prefix: &Prefix, words: &[u8]) {
+        let Some(words) = words.first_chunk::<KEY_WORDS>().map(KeyWords::decode) else {
+            self.health.strange += 1;
+            return;
+        };
+        let place = prefix.place;
+        if usize::from(place) >= KEYS {
+            self.health.strange += 1;
+            return;
+        }
+        match prefix.kind {
+            Kind::Ask => self.asked(index, place, RailKey(words.key)),
+            Kind::Tell => self.told(index, place, words),
+            Kind::Revoke => self.revoked(index, place, words),
+            Kind::GivenBack => self.given_back(index, place, words),
+            Kind::Drain => self.drain_asked(index),
+            Kind::Drained => self.drained(index),
+            Kind::Send | Kind::Word => {}
+        }
+    }
+
+    /// The peer wants to use a region: it is told, and holds it from now on.
+    fn asked(&mut self, index: usize, place: u8, key: RailKey) {
+        if self.peers[index].is_fenced || self.peers[index].state != State::Live {
+            return; // it will not write here any more
+        }
+        let words = self.tell(index, place, key);
+        let record = &mut self.peers[index];
+        (record.told, record.tell_place) = (words, place);
+        self.want(index, wants::TELL);
+    }
+
+    /// What is said of a region to a peer, which holds it from now on.
+    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey) -> KeyWords {
+        self.told_release(index, usize::from(place));
+        let mut words = KeyWords { key: key.0, ..KeyWords::default() };
+        if let Some((region, library_key, range)) = self.domain.hold_whole(key) {
+            self.told[index * KEYS + usize::from(place)] = region + 1;
+            (words.library_key, words.start, words.length) =
+                (library_key, range.start, range.length);
+        }
+        words
+    }
+
+    fn told(&mut self, index: usize, place: u8, words: KeyWords) {
+        let record = &mut self.peers[index];
+        if record.asked.key != words.key || record.ask_place != place {
+            return;
+        }
+        self.ask_end(index);
+        let state = if words.length == 0 { AnswerState::Gone } else { AnswerState::Good };
+        self.answers[index * KEYS + usize::from(place)] =
+            Answer { words, state, ..Answer::default() };
+    }
+
+    /// The peer wants a region back.
+    fn revoked(&mut self, index: usize, place: u8, words: KeyWords) {
+        let record = &mut self.peers[index];
+        (record.giving, record.given) = (Some(place), words);
+        let answer = &mut self.answers[index * KEYS + usize::from(place)];
+        if answer.state == AnswerState::Good && answer.words.key == words.key {
+            answer.is_revoked = true;
+        }
+        self.give_back(index, usize::from(place));
+    }
+
+    /// Gives a region back that nothing of ours uses any more.
+    pub(super) fn give_back(&mut self, index: usize, place: usize) {
+        let answer = &mut self.answers[index * KEYS + place];
+        if answer.users > 0 && answer.is_revoked {
+            return;
+        }
+        if answer.is_revoked {
+            *answer = Answer::default();
+        }
+        self.want(index, wants::GIVEN_BACK);
+    }
+
+    fn given_back(&mut self, index: usize, place: u8, words: KeyWords) {
+        let record = &mut self.peers[index];
+        if record.revoking == place + 1 {
+            record.revoking = 0;
+        }
+        let region = self.told[index * KEYS + usize::from(place)];
+        // a place that was told of something else since keeps that
+        if region != 0 && self.domain.key_at(region - 1).0 == words.key {
+            self.told_release(index, usize::from(place));
+        }
+    }
+
+    fn told_release(&mut self, index: usize, place: usize) {
+        let region = core::mem::take(&mut self.told[index * KEYS + place]);
+        if region != 0 {
+            self.domain.release_whole(region - 1);
+        }
+    }
+
+    /// Nothing of the peer's is under way any more: it holds nothing.
+    pub(super) fn told_release_all(&mut self, index: usize) {
+        for place in 0..KEYS {
+            self.told_release(index, place);
+        }
+        self.peers[index].revoking = 0;
+    }
+
+    /// Asks peers for regions that were to be deregistered, one at a time of each.
+    #[cold]
+    pub(super) fn revoke_wanted(&mut self) {
+        let mut left = self.domain.bury();
+        for index in 0..self.peers.len() {
+            for place in 0..KEYS {
+                let region = self.told[index * KEYS + place];
+                if region == 0 || !self.domain.wants(region - 1) {
+                    continue;
+                }
+                left = true;
+                if self.peers[index].revoking == 0 {
+                    let key = self.domain.key_at(region - 1).0;
+                    let record = &mut self.peers[index];
+                    record.revoking = place as u8 + 1;
+                    record.revoked = KeyWords { key, ..KeyWords::default() };
+                    self.want(index, wants::REVOKE);
+                }
+            }
+        }
+        if !left {
+            self.domain.wants_none();
+        }
+    }
+
+    /// The peer fences us: nothing more is posted, and it is told when all has ended.
+    fn drain_asked(&mut self, index: usize) {
+        self.peers[index].owes_word = true;
+        self.end(index, DownCause::Broken(0));
+        self.say_drained(index);
+    }
+
+    /// Says that nothing of ours is under way, if so and if it is owed.
+    pub(super) fn say_drained(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        if record.owes_word && record.touching == 0 {
+            record.owes_word = false;
+            self.want(index, wants::DRAINED);
+        }
+    }
+
+    /// The peer has said that nothing of its is under way.
+    fn drained(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        record.is_attested = true;
+        if !record.is_fenced && record.down == Down::No {
+            self.end(index, DownCause::Closed);
+        }
+        self.told_release_all(index);
+    }
+
+    /// Whether an op's place may be used again.
+    pub(super) fn op_is_free(&self, op: usize) -> bool {
+        self.sent[op].used == Use::Free
+    }
+}

@@ -1,0 +1,417 @@
+//! Registration with the library.
+
+use super::sys::calls::FidEp;
+use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
+use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::pool::Pool;
+use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::slab::Handle;
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
+use core::ffi::c_void;
+
+/// Most regions.
+pub const REGIONS_MAX: u32 = 0xffff;
+/// What the library, for us and for peers, may do in memory.
+const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
+/// Set in [`Shared::gate`] while the endpoint is closed.
+const CLOSED: u32 = 1 << 31;
+/// Set in [`Shared::gate`] when it will not be opened again.
+const GONE: u32 = 1 << 30;
+
+/// To what a registration belongs. Chosen once, when the rail is opened.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Scope {
+    /// To the domain.
+    Domain,
+    /// To the endpoint: it is bound to that, and enabled (`FI_MR_ENDPOINT`).
+    Endpoint,
+}
+
+/// Who chooses keys.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Keys {
+    /// The library.
+    Library,
+    /// We do, of so many bytes.
+    Ours(usize),
+}
+
+/// What rail and registering threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// How many threads register or deregister now, and [`CLOSED`].
+    gate: AtomicU32,
+    scope: Scope,
+    keys: Keys,
+    /// Domain and endpoint, as numbers: open objects while the gate is open.
+    domain: AtomicU64,
+    endpoint: AtomicU64,
+    /// Keys that were used.
+    keys_made: AtomicU32,
+    /// Whether a region is wanted back from peers.
+    wanted: AtomicU32,
+}
+
+/// The registrations of one rail, shared by copy with every thread that registers.
+///
+/// A key is the region's generation, high, and its index. What the library calls the region, peers
+/// ask for when they first use it: some libraries have keys of 64 bits, and some want an offset
+/// where others want an address.
+#[derive(Copy, Clone, Debug)]
+pub struct LibfabricDomain<'m> {
+    shared: &'m Shared,
+    table: RegionTable<'m>,
+    /// The library's registration of each region, as a number.
+    registrations: &'m [AtomicU64],
+    /// What the library calls each towards peers.
+    library_keys: &'m [AtomicU64],
+    /// Whether it is wanted back from peers: [`WANTED`], or [`DOOMED`].
+    wanted: &'m [AtomicU32],
+    /// How many peers were told of it and may use it.
+    holders: &'m [AtomicU32],
+}
+
+/// [`LibfabricDomain::deregister`] has said `Busy`.
+const WANTED: u32 = 1;
+/// It is to go as soon as no peer holds it: nobody will ask again.
+const DOOMED: u32 = 2;
+
+fn refused(code: Code) -> RegisterError {
+    RegisterError::Fabric(code.0)
+}
+
+const fn key_of(handle: Handle) -> RailKey {
+    RailKey((handle.generation as u64) << 32 | handle.index as u64)
+}
+
+const fn handle_of(key: RailKey) -> Handle {
+    Handle { index: key.0 as u32, generation: (key.0 >> 32) as u32 }
+}
+
+impl<'m> LibfabricDomain<'m> {
+    /// What [`LibfabricDomain::carve`] cuts.
+    pub const fn bytes(regions_max: u32) -> usize {
+        let count = regions_max as usize;
+        bytes_for::<RegionSlot>(count)
+            + 3 * bytes_for::<AtomicU32>(count)
+            + 2 * bytes_for::<AtomicU64>(count)
+            + bytes_for::<AtomicU64>(1)
+            + bytes_for::<Shared>(1)
+    }
+
+    pub(super) fn carve(
+        carver: &mut Carver<'m>,
+        regions_max: u32,
+        scope: Scope,
+        keys: Keys,
+    ) -> Result<LibfabricDomain<'m>, BlockTooSmall> {
+        let count = regions_max as usize;
+        let slots = carver.slice::<RegionSlot>(count)?;
+        let next = carver.slice::<AtomicU32>(count)?;
+        let wanted = carver.slice::<AtomicU32>(count)?;
+        let holders = carver.slice::<AtomicU32>(count)?;
+        let registrations = carver.slice::<AtomicU64>(count)?;
+        let library_keys = carver.slice::<AtomicU64>(count)?;
+        let head = carver.value::<AtomicU64>()?;
+        let shared = carver.filled_with(1, || Shared {
+            gate: AtomicU32::new(CLOSED),
+            scope,
+            keys,
+            domain: AtomicU64::new(0),
+            endpoint: AtomicU64::new(0),
+            keys_made: AtomicU32::new(1),
+            wanted: AtomicU32::new(0),
+        })?;
+        let table = RegionTable::new(slots, Pool::new(head, next));
+        let shared = &shared[0];
+        Ok(LibfabricDomain { shared, table, registrations, library_keys, wanted, holders })
+    }
+
+    /// Lets threads in: from now on they register with these.
+    ///
+    /// # Safety
+    /// - both, the first by [`LibraryDomain::as_raw`], stay open until
+    ///   [`LibfabricDomain::shut`] has returned;
+    /// - it is called by the rail's thread, while the gate is closed.
+    pub(super) unsafe fn open(&self, domain: u64, endpoint: *mut FidEp) {
+        self.shared.domain.store(domain, Ordering::Relaxed);
+        self.shared.endpoint.store(endpoint as u64, Ordering::Relaxed);
+        // release: [gate], the objects are there before anybody comes in
+        self.shared.gate.fetch_and(!CLOSED, Ordering::Release);
+    }
+
+    /// Turns threads away, waits for those inside, and closes every registration. The regions stay
+    /// in the table. `for_good`: whoever comes later is refused, rather than kept waiting.
+    pub(super) fn shut(&self, for_good: bool) {
+        let flags = if for_good { CLOSED | GONE } else { CLOSED };
+        self.shared.gate.fetch_or(flags, Ordering::AcqRel);
+        // acquire: pairs with [gate]
+        while self.shared.gate.load(Ordering::Acquire) & !(CLOSED | GONE) != 0 {
+            core::hint::spin_loop();
+        }
+        for registration in self.registrations {
+            let raw = registration.swap(0, Ordering::AcqRel);
+            if raw != 0 {
+                // nothing can be done about a refusal: the domain goes with it
+                let _ = Registration::from_raw(raw).close();
+            }
+        }
+    }
+
+    /// Registers every region of the table anew. How many the library refused: they have no
+    /// registration, and ops on them end with an error.
+    pub(super) fn restore(&self) -> u32 {
+        let mut refused = 0;
+        for (index, registration) in self.registrations.iter().enumerate() {
+            let handle = self.table.current(index as u32);
+            let Some(range) = self.table.get(handle) else { continue };
+            // SAFETY: who registered it vouches for the range until it is deregistered.
+            match unsafe { self.make((range.start, range.length as usize)) } {
+                Ok(made) => {
+                    self.library_keys[index].store(made.key(), Ordering::Relaxed);
+                    registration.store(made.into_raw(), Ordering::Release);
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        refused
+    }
+
+    /// Registers memory: a region's, or the rail's own. No key is used twice, also not when the
+    /// endpoint is opened again: who knew an old one reaches nothing with it.
+    ///
+    /// # Safety
+    /// - the range stays valid until the registration is closed;
+    /// - the caller is inside the gate, or is the rail's thread while the gate is open.
+    pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
+        let number = u64::from(self.shared.keys_made.fetch_add(1, Ordering::Relaxed));
+        let key = match self.shared.keys {
+            Keys::Library => 0,
+            Keys::Ours(bytes) if bytes >= 4 => number,
+            Keys::Ours(bytes) => number & ((1 << (8 * bytes)) - 1),
+        };
+        let endpoint = match self.shared.scope {
+            Scope::Domain => None,
+            Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
+        };
+        let domain = self.shared.domain.load(Ordering::Relaxed);
+        // SAFETY: inside the gate the domain is open. The library may be called from any thread:
+        // that was asked for.
+        let domain = unsafe { LibraryDomain::from_raw(domain) };
+        // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
+        unsafe { domain.register(range, ACCESS, key, endpoint) }
+    }
+
+    /// Counts this thread in. `false`: the rail has closed for good.
+    fn enter(&self) -> bool {
+        loop {
+            // acquire: [gate], orders what follows behind the count
+            let before = self.shared.gate.fetch_add(1, Ordering::Acquire);
+            if before & CLOSED == 0 {
+                return true;
+            }
+            self.leave();
+            if before & GONE != 0 {
+                return false;
+            }
+            core::hint::spin_loop(); // the endpoint is being opened again
+        }
+    }
+
+    fn leave(&self) {
+        // release: [gate], what was done with the library happens before it is closed
+        self.shared.gate.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Pins the region of ours that a range lies in: its index, and what the library's calls name
+    /// it by. `None`: the key names none, or the range lies outside.
+    #[inline]
+    pub(super) fn hold(
+        &self,
+        key: RailKey,
+        address: u64,
+        length: u64,
+    ) -> Option<(u32, *mut c_void)> {
+        let handle = handle_of(key);
+        self.table.hold(handle, address, length)?;
+        // acquire: pairs with `file`
+        let raw = self.registrations[handle.index as usize].load(Ordering::Acquire);
+        if raw == 0 {
+            self.release(handle.index);
+            return None;
+        }
+        Some((handle.index, Registration::from_raw(raw).descriptor()))
+    }
+
+    /// Pins a whole region for a peer: its index, what the library calls it, and where it lies.
+    pub(super) fn hold_whole(&self, key: RailKey) -> Option<(u32, u64, Range)> {
+        let handle = handle_of(key);
+        let range = self.table.get(handle)?;
+        let index = handle.index as usize;
+        if self.wanted[index].load(Ordering::Acquire) == DOOMED {
+            return None;
+        }
+        self.table.hold(handle, range.start, range.length)?;
+        if self.registrations[index].load(Ordering::Acquire) == 0 {
+            self.release(handle.index);
+            return None;
+        }
+        self.count_holder(index, 1);
+        self.wanted[index].store(0, Ordering::Relaxed);
+        Some((handle.index, self.library_keys[index].load(Ordering::Relaxed), range))
+    }
+
+    /// Lets go of a region.
+    #[inline]
+    pub(super) fn release(&self, index: u32) {
+        self.table.pin(index, -1);
+    }
+
+    /// A peer holds a whole region no more.
+    pub(super) fn release_whole(&self, index: u32) {
+        self.count_holder(index as usize, -1);
+        self.release(index);
+    }
+
+    /// By the rail's thread alone.
+    fn count_holder(&self, index: usize, change: i32) {
+        let before = self.holders[index].load(Ordering::Relaxed);
+        self.holders[index].store(before.wrapping_add_signed(change), Ordering::Release);
+    }
+
+    /// [`Domain::deregister`] for memory that no request uses any more: where nothing but peers
+    /// that were told of it stand in the way, which may be elsewhere, it succeeds, and the region
+    /// goes when they have given it back or are gone. The memory stays registered so long, and
+    /// takes a place of the table.
+    pub fn deregister_soon(&self, key: RailKey) -> Result<(), DeregisterError> {
+        let result = self.deregister(key);
+        let handle = handle_of(key);
+        let Some(wanted) = self.wanted.get(handle.index as usize) else { return result };
+        if result != Err(DeregisterError::Busy) {
+            return result;
+        }
+        let holders = self.holders[handle.index as usize].load(Ordering::Acquire);
+        if self.table.pins(handle.index) > holders {
+            return result; // ops of ours use it
+        }
+        wanted.store(DOOMED, Ordering::Release);
+        self.shared.wanted.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Closes the regions that are doomed and that nobody holds any more; whether there are others.
+    pub(super) fn bury(&self) -> bool {
+        let mut left = false;
+        for (index, wanted) in self.wanted.iter().enumerate() {
+            if wanted.load(Ordering::Acquire) == DOOMED {
+                match self.deregister(self.key_at(index as u32)) {
+                    Err(DeregisterError::Busy) => left = true,
+                    Ok(()) | Err(_) => wanted.store(0, Ordering::Release),
+                }
+            }
+        }
+        left
+    }
+
+    /// The key of the region that is at an index now.
+    pub(super) fn key_at(&self, index: u32) -> RailKey {
+        key_of(self.table.current(index))
+    }
+
+    /// Whether some region is wanted back from peers.
+    #[inline]
+    pub(super) fn wants_any(&self) -> bool {
+        self.shared.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether this one is.
+    pub(super) fn wants(&self, index: u32) -> bool {
+        self.wanted[index as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// All that were wanted were asked for and have come back.
+    pub(super) fn wants_none(&self) {
+        self.shared.wanted.store(0, Ordering::Relaxed);
+    }
+}
+
+impl From<RemoveError> for Refusal {
+    fn from(error: RemoveError) -> Refusal {
+        Refusal(match error {
+            RemoveError::Stale => DeregisterError::Stale,
+            RemoveError::Busy => DeregisterError::Busy,
+        })
+    }
+}
+
+struct Refusal(DeregisterError);
+
+impl Domain for LibfabricDomain<'_> {
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        match region.kind {
+            MemoryKind::Host | MemoryKind::Mapped => {}
+            MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
+        }
+        let end = region.address.checked_add(region.length.0);
+        if region.length.0 == 0 || end.is_none() {
+            return Err(RegisterError::Range);
+        }
+        if !self.enter() {
+            return Err(RegisterError::Fabric(libc::ENODEV));
+        }
+        let range = Range { start: region.address, length: region.length.0, tag: 0 };
+        let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
+            let index = handle.index as usize;
+            // SAFETY: the caller vouches for the range; we are inside the gate.
+            match unsafe { self.make((region.address, region.length.as_usize())) } {
+                Ok(made) => {
+                    self.library_keys[index].store(made.key(), Ordering::Relaxed);
+                    self.wanted[index].store(0, Ordering::Relaxed);
+                    // release: pairs with `hold`
+                    self.registrations[index].store(made.into_raw(), Ordering::Release);
+                    Ok(key_of(handle))
+                }
+                Err(code) => {
+                    // nobody has its key, so nobody holds it
+                    let _ = self.table.remove(handle);
+                    Err(refused(code))
+                }
+            }
+        });
+        self.leave();
+        result
+    }
+
+    /// *Errors*: `Busy` also while peers may write there; they are asked to stop, and have when
+    /// they and we have polled.
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
+        let handle = handle_of(key);
+        if !self.enter() {
+            return Err(DeregisterError::Fabric(libc::ENODEV));
+        }
+        let result = self.table.remove_with(handle, || {
+            let registration = &self.registrations[handle.index as usize];
+            let raw = registration.swap(0, Ordering::AcqRel);
+            if raw == 0 {
+                return Ok(()); // the library refused it when the endpoint was opened again
+            }
+            Registration::from_raw(raw).close().map_err(|code| {
+                registration.store(raw, Ordering::Release);
+                Refusal(match code.0 {
+                    libc::EBUSY => DeregisterError::Busy,
+                    code => DeregisterError::Fabric(code),
+                })
+            })
+        });
+        if let Err(Refusal(DeregisterError::Busy)) = result {
+            let wanted = &self.wanted[handle.index as usize];
+            if wanted.load(Ordering::Relaxed) != DOOMED {
+                wanted.store(WANTED, Ordering::Release);
+            }
+            self.shared.wanted.store(1, Ordering::Release);
+        }
+        self.leave();
+        result.map_err(|Refusal(error)| error)
+    }
+}

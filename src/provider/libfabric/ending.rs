@@ -1,0 +1,439 @@
+//! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
+
+use super::area::{CELLS, SENDS};
+use super::control::AGAIN;
+use super::message::KeyWords;
+use super::peer::{
+    Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Use, key_place, wants,
+};
+use super::rail::{Cell, Libfabric, Name};
+use super::sys::{Code, numbers as n};
+use super::{Hello, PeerOpenError, Step};
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Instant, Span};
+use crate::fabric::{CloseError, Completion, DownCause, Op, PostError, Posted, RailKey};
+use crate::provider::asides::Aside;
+use crate::provider::events::Events;
+
+/// How long a peer's ops may take to end by themselves after its end, before they are answered for.
+const PATIENCE: Span = Span::millis(2000);
+/// How long what a dead process has sent may be under way.
+const DEATH: Span = Span::millis(200);
+/// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
+const STUCK: Span = Span::millis(3000);
+
+impl Libfabric<'_> {
+    /// Gives a peer a number and says what its other end must know. `token` is a number that
+    /// strangers do not guess, not zero.
+    ///
+    /// *Cost*: control path.
+    pub fn peer_prepare(&mut self, peer: PeerIndex, token: u32) -> Result<Hello, PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.get(index) {
+            Some(record) if record.state == State::Closed && token != 0 => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        if self.open.is_none() || self.health.is_lost() {
+            return Err(PeerOpenError::RailLost);
+        }
+        self.part_open(index)?;
+        self.address_forget(index);
+        let before = &self.peers[index];
+        // what the library still has of an earlier use keeps its places
+        let (used, touching, reads) = (before.used, before.touching, before.reads);
+        self.peers[index] =
+            Peer { state: State::Prepared, token, used, touching, reads, ..Peer::CLOSED };
+        for place in 0..KEYS {
+            let users = self.answers[index * KEYS + place].users;
+            self.answers[index * KEYS + place] = Answer { users, ..Answer::default() };
+        }
+        self.peers_open += 1;
+        let mut name = [0; super::rail::NAME_BYTES_MAX];
+        name[..self.name_bytes].copy_from_slice(&self.name[..self.name_bytes]);
+        Ok(Hello {
+            name,
+            name_bytes: self.name_bytes as u32,
+            format: self.address_format,
+            number: index as u32,
+            token,
+            payload_bytes_max: self.limits.payload_bytes_max,
+            told: KeyWords::default(),
+        })
+    }
+
+    /// [`Libfabric::peer_prepare`] that tells of a region, for which the other end need not ask: a
+    /// word that is written there leaves at once, also if its writer polls no more.
+    pub fn peer_prepare_telling(
+        &mut self,
+        peer: PeerIndex,
+        token: u32,
+        key: RailKey,
+    ) -> Result<Hello, PeerOpenError> {
+        let hello = self.peer_prepare(peer, token)?;
+        let told = self.tell(peer.as_usize(), key_place(key), key);
+        Ok(Hello { told, ..hello })
+    }
+
+    /// Registers a peer's part of the area and posts its cells, at its first use.
+    fn part_open(&mut self, index: usize) -> Result<(), PeerOpenError> {
+        if self.parts[index].registration != 0 {
+            return Ok(());
+        }
+        let range = self.area.part(index);
+        // SAFETY: a part of the reserve, which outlives the registration.
+        let made = unsafe { self.domain.make(range) };
+        let made = made.map_err(|code| PeerOpenError::Refused(Step::Buffers, code))?;
+        self.parts[index] = Part { registration: made.into_raw(), descriptor: made.descriptor() };
+        for cell in index * CELLS..(index + 1) * CELLS {
+            if self.cells[cell] == Cell::Unused {
+                self.receive_again(cell);
+            }
+        }
+        match self.health.is_lost() {
+            true => Err(PeerOpenError::Refused(Step::Receives, Code(self.health.lost_code))),
+            false => Ok(()),
+        }
+    }
+
+    /// Joins a prepared peer to its other end. Ops are accepted from now on. When it fails, the
+    /// peer is closed.
+    ///
+    /// *Cost*: control path.
+    pub fn peer_connect(&mut self, peer: PeerIndex, other: &Hello) -> Result<(), PeerOpenError> {
+        let index = peer.as_usize();
+        match self.peers.get(index) {
+            Some(record) if record.state == State::Prepared => {}
+            Some(_) | None => return Err(PeerOpenError::Index),
+        }
+        let joined = self.join(index, other);
+        if joined.is_err() {
+            self.peers[index].state = State::Closed;
+            self.peers_open -= 1;
+        }
+        joined
+    }
+
+    fn join(&mut self, index: usize, other: &Hello) -> Result<(), PeerOpenError> {
+        if other.format != self.address_format {
+            return Err(PeerOpenError::Format);
+        }
+        if self.open.is_none() {
+            return Err(PeerOpenError::RailLost);
+        }
+        let at = |code| PeerOpenError::Refused(Step::Address, code);
+        let address = self.address_of(&other.name, other.name()).map_err(at)?;
+        self.names[index] = other.name;
+        if other.told.length != 0 {
+            let place = usize::from(key_place(RailKey(other.told.key)));
+            let answer = &mut self.answers[index * KEYS + place];
+            (answer.words, answer.state) = (other.told, AnswerState::Good);
+        }
+        let record = &mut self.peers[index];
+        record.address = address;
+        record.name_bytes = other.name().len() as u8;
+        (record.their_number, record.their_token) = (other.number as u16, other.token);
+        record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        record.state = State::Live;
+        self.early_due = true;
+        Ok(())
+    }
+
+    /// What the library calls an endpoint. Peers at one share its place in the vector, which is
+    /// short in some libraries.
+    fn address_of(&self, padded: &Name, name: &[u8]) -> Result<u64, Code> {
+        let is_known =
+            |n: &usize| self.peers[*n].address != n::ADDR_UNSPEC && self.names[*n] == *padded;
+        match ((0..self.peers.len()).find(is_known), self.open.as_ref()) {
+            (Some(same), _) => Ok(self.peers[same].address),
+            (None, Some(open)) => open.vector.insert(name),
+            (None, None) => Err(Code(libc::ENODEV)),
+        }
+    }
+
+    /// The endpoint was closed, so that nothing of ours is under way: peers are told, who may have
+    /// others and must not lose their endpoint for us. They know our old address alone, but take
+    /// our word from any.
+    fn say_closed(&mut self) {
+        for index in 0..self.peers.len() {
+            let record = &self.peers[index];
+            let knows_us = record.state == State::Live || record.owes_word;
+            if !knows_us || self.part_open(index).is_err() {
+                continue;
+            }
+            let padded = self.names[index];
+            let length = usize::from(self.peers[index].name_bytes);
+            if let Ok(address) = self.address_of(&padded, &padded[..length]) {
+                self.peers[index].address = address;
+                self.peers[index].owes_word = true;
+                self.say_drained(index);
+            }
+        }
+    }
+
+    /// Takes a peer's address out of the vector, unless another peer is at the same.
+    fn address_forget(&mut self, index: usize) {
+        let address = core::mem::replace(&mut self.peers[index].address, n::ADDR_UNSPEC);
+        let is_shared = self.peers.iter().any(|peer| peer.address == address);
+        if address != n::ADDR_UNSPEC
+            && !is_shared
+            && let Some(open) = self.open.as_ref()
+        {
+            open.vector.remove(address);
+        }
+    }
+
+    /// The peer is gone, for the first cause that is heard: nothing is posted to it any more; what
+    /// has come is still reported, then its end.
+    #[cold]
+    pub(super) fn end(&mut self, index: usize, cause: DownCause) {
+        let record = &mut self.peers[index];
+        if record.down != Down::No || record.state == State::Closed {
+            return;
+        }
+        record.down = Down::Due(cause);
+        record.is_timed = false;
+        self.mark_ending(index);
+    }
+
+    /// The side band says that a peer has ended. Whoever is gone may not say its word any more:
+    /// what it has sent is waited for.
+    #[cold]
+    pub(super) fn hear(&mut self, index: usize, cause: DownCause) {
+        let record = &mut self.peers[index];
+        let span = match cause {
+            DownCause::Died => Some(DEATH),
+            // it has fenced us, and says its word when what it has posted has ended
+            DownCause::Closed => Some(PATIENCE),
+            DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => None,
+        };
+        if record.state == State::Live && record.gone.is_none() && span.is_some() {
+            record.gone = span;
+            record.is_timed = false;
+            self.mark_ending(index);
+        }
+        self.end(index, cause);
+    }
+
+    fn mark_ending(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        if !record.is_ending {
+            record.is_ending = true;
+            self.endings += 1;
+        }
+    }
+
+    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+        let (peer, id, is_fence) = (op.peer, op.id, true);
+        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
+        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
+        let index = peer.as_usize();
+        let mut fences = self.peers[index].fences;
+        self.asides.append(&mut fences, entry);
+        let record = &mut self.peers[index];
+        record.fences = fences;
+        record.in_flight += 1;
+        record.is_fenced = true;
+        let is_known = record.is_attested || record.state == State::Prepared;
+        record.is_attested = is_known;
+        self.mark_ending(index);
+        if !is_known {
+            self.want(index, wants::DRAIN);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// Goes on with every peer that is ending or being fenced. `is_empty`: all that had come has
+    /// been taken.
+    #[cold]
+    pub(super) fn end_peers(&mut self, is_empty: bool, events: &mut Events) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].is_ending {
+                self.end_on(index, is_empty, events);
+            }
+        }
+    }
+
+    fn end_on(&mut self, index: usize, is_empty: bool, events: &mut Events) {
+        let now = self.now;
+        let record = &mut self.peers[index];
+        if !record.is_timed {
+            (record.is_timed, record.ends_since) = (true, now);
+        }
+        if let Down::Due(cause) = record.down
+            && is_empty
+            && events.has_room()
+        {
+            record.down = Down::Told;
+            events.push(Completion::PeerDown { peer: PeerIndex(index as u32), cause });
+        }
+        let waited = now.since(self.peers[index].ends_since);
+        let record = &mut self.peers[index];
+        if record.gone.is_some_and(|span| waited >= span) && is_empty {
+            record.is_attested = true;
+        }
+        let is_over = waited >= PATIENCE || self.peers[index].is_cut;
+        if self.peers[index].down == Down::Told && is_over {
+            self.answer_for(index, events);
+        }
+        if !self.peers[index].fences.is_empty() {
+            self.fence_on(index, waited);
+        }
+        let record = &mut self.peers[index];
+        let is_told = matches!(record.down, Down::Told | Down::No);
+        if is_told && record.fences.is_empty() && (record.down == Down::No || record.in_flight == 0)
+        {
+            record.is_ending = false;
+            self.endings -= 1;
+        }
+    }
+
+    /// Answers for ops that the library does not give back. Unless its endpoint was closed, it
+    /// still has them: what they hold stays held.
+    fn answer_for(&mut self, index: usize, events: &mut Events) {
+        let error = self.peers[index].cut_off();
+        for op in index * SENDS..(index + 1) * SENDS {
+            if self.sent[op].used == Use::Loud && events.has_room() {
+                let (peer, id) = (PeerIndex(index as u32), self.sent[op].id);
+                events.push(Completion::Done { peer, id, result: Err(error) });
+                self.peers[index].in_flight -= 1;
+                if self.peers[index].is_cut {
+                    self.sent[op] = Sent::FREE;
+                    self.peers[index].used &= !(1 << (op % SENDS));
+                } else {
+                    self.sent[op].used = Use::Quiet;
+                    self.health.orphans += 1;
+                }
+            }
+        }
+    }
+
+    /// A fence holds when the peer has said its word and nothing of ours is under way.
+    fn fence_on(&mut self, index: usize, waited: Span) {
+        let now = self.now;
+        let record = &mut self.peers[index];
+        let since = *record.fenced_at.get_or_insert(now);
+        if !record.is_attested {
+            if waited >= AGAIN && record.gone.is_none() && record.wants & wants::DRAIN == 0 {
+                record.is_timed = false;
+                self.want(index, wants::DRAIN);
+            }
+            return self.look_stuck(since);
+        }
+        // who is gone answers nothing: what is left of ours is on its way to nobody
+        let is_over = record.gone.is_some() && waited >= PATIENCE;
+        if record.touching > 0 && !is_over {
+            return self.look_stuck(since);
+        }
+        let mut fences = core::mem::take(&mut self.peers[index].fences);
+        while let Some(fence) = self.asides.take_first(&mut fences) {
+            self.asides.finish(fence);
+        }
+    }
+
+    /// A fence that does not hold on an endpoint that reaches nobody any more: it is the NIC's
+    /// fault, or nobody's loss, and the endpoint is closed and opened anew. As long as a peer is
+    /// reached it is left alone.
+    fn look_stuck(&mut self, since: Instant) {
+        let late = self.now.since(since) >= STUCK;
+        if late && !self.health.is_lost() && !self.peers.iter().any(Peer::takes_ops) {
+            self.lose(libc::ETIMEDOUT);
+        }
+    }
+
+    pub(super) fn closable(&self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.peers.get(peer.as_usize()) {
+            None => Err(CloseError::Stale),
+            Some(record) if record.state == State::Closed => Err(CloseError::Stale),
+            Some(record) if record.in_flight > 0 => Err(CloseError::Busy),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
+    /// discarded. Its other end is told, as far as it can be, and may still ask.
+    pub(super) fn forget(&mut self, index: usize, discard: bool) {
+        self.peers[index].owes_word = true;
+        self.say_drained(index);
+        self.told_release_all(index);
+        let record = &mut self.peers[index];
+        record.state = State::Closed;
+        record.report = None;
+        record.words_due = 0;
+        record.wants &= wants::DRAINED;
+        if record.is_ending {
+            record.is_ending = false;
+            self.endings -= 1;
+        }
+        for op in index * SENDS..(index + 1) * SENDS {
+            if self.sent[op].used == Use::WordDue {
+                self.sent[op] = Sent::FREE;
+                self.peers[index].used &= !(1 << (op % SENDS));
+            }
+        }
+        self.ask_end(index);
+        self.peers_open -= 1;
+        for cell in 0..if discard { self.cells.len() } else { 0 } {
+            if self.cells[cell] == Cell::Held(index as u32) {
+                self.receive_again(cell);
+            }
+        }
+    }
+
+    /// Opens the endpoint anew, after its NIC has failed: closes registrations, endpoint, queue
+    /// and vector, which fences everything, ends every peer, and registers every region again
+    /// under the key that it has. Peers must be closed and opened again, with new hellos.
+    ///
+    /// *Errors*: the step that was refused; the rail is lost, and may be tried again.
+    ///
+    /// *Cost*: control path. Threads that register wait.
+    pub fn reopen(&mut self) -> Result<(), PeerOpenError> {
+        if self.health.lost_code == 0 {
+            self.health.lost_code = libc::ENETDOWN;
+        }
+        self.endpoint_close(false);
+        let cause = DownCause::Broken(self.health.lost_code);
+        (self.batch_at, self.batch_count) = (0, 0);
+        while self.due.pop().is_some() {}
+        while self.early.pop().is_some() {}
+        for cell in self.cells.iter_mut() {
+            if !matches!(cell, Cell::Held(_)) {
+                *cell = Cell::Unused;
+            }
+        }
+        for index in 0..self.peers.len() {
+            self.end(index, cause);
+            self.peers[index].is_attested = true;
+            self.peers[index].address = n::ADDR_UNSPEC;
+            self.told_release_all(index);
+            self.cut_off(index);
+        }
+        self.endpoint_open().map_err(|(step, code)| PeerOpenError::Refused(step, code))?;
+        self.health.unregistered += self.domain.restore();
+        self.health.lost_code = 0;
+        self.health.reopened += 1;
+        self.say_closed();
+        Ok(())
+    }
+
+    /// The library has nothing of a peer's any more: what was accepted ends with the next polls.
+    fn cut_off(&mut self, index: usize) {
+        for op in index * SENDS..(index + 1) * SENDS {
+            let sent = self.sent[op];
+            if let Some(region) = sent.pin.checked_sub(1) {
+                self.domain.release(region);
+            }
+            (self.sent[op].pin, self.sent[op].key_place) = (0, 0);
+            if sent.used != Use::Loud {
+                self.sent[op] = Sent::FREE;
+                self.peers[index].used &= !(1 << (op % SENDS));
+            }
+        }
+        let record = &mut self.peers[index];
+        record.is_cut = true;
+        (record.touching, record.reads, record.words_due, record.wants) = (0, 0, 0, 0);
+        for place in 0..KEYS {
+            self.answers[index * KEYS + place] = Answer::default();
+        }
+        self.ask_end(index);
+    }
+}

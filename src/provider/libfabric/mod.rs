@@ -1,0 +1,236 @@
+//! The libfabric rail: peers over whatever libfabric reaches (EFA, Slingshot, Omni-Path, and plain
+//! sockets and shared memory).
+//!
+//! A rail has one endpoint of reliable datagrams (`FI_EP_RDM`), shared by its peers, and one
+//! completion queue. The library is loaded at run time; where there is none, [`LoadError`] says so
+//! in a line.
+//!
+//! - **Whose a message is** says its prefix ([`message`]): the receiver's number of the peer, and a
+//!   token that it gave to that peer alone. Messages of strangers are dropped. Sends and words are
+//!   numbered: a library may lose what it was told to copy when its connection breaks, and what
+//!   comes behind such a gap breaks the peer instead of being taken for what is missing.
+//! - **Copied at post**: a send's head and payload and a line. Short sends are injected, others lie
+//!   in the peer's staging until they have ended.
+//! - **Every write ends when its bytes are in the peer's memory** (`FI_DELIVERY_COMPLETE`). A line
+//!   is done when posted where the library keeps the order of everything, and pending otherwise.
+//! - **Keys are asked for.** Some libraries have keys of 64 bits, some want an address and some an
+//!   offset, some break a connection over a bad key and some do not notice one. So a rail asks the
+//!   peer what a region is called when it first uses it, and posts again: the answer has the
+//!   library's key, the range, or that there is none. Whoever has got an answer holds the region:
+//!   `deregister` says `Busy`, asks for it back, and succeeds when all have given it back and
+//!   nothing of theirs is under way. No op on a bad key or outside of a range ever reaches the
+//!   library.
+//! - **A word** (immediate) rides with its write where the library carries 64 bits
+//!   (`cq_data_size`), and goes as a message behind it where not, when the data is there.
+//! - **A fence is the writer's word** (`WriterDrained`): we ask the peer to stop; it says so when
+//!   nothing of its is under way. One peer's end never takes the endpoint from the others. A peer
+//!   that says nothing any more stays unfenced until the endpoint is closed.
+//! - **A failed NIC** is a failed endpoint: [`Libfabric::reopen`] closes registrations, endpoint,
+//!   queue and vector, in this order, which fences everything, and opens and registers all anew.
+//!   Regions keep their keys.
+//! - **Teardown has one order**, whatever the registrations belong to: registrations, endpoint,
+//!   queue, vector, domain, fabric.
+//! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says.
+
+mod area;
+pub mod choice;
+mod control;
+mod domain;
+mod ending;
+pub mod message;
+pub mod names;
+mod offer;
+pub mod pair;
+mod peer;
+mod poll;
+mod post;
+mod provider;
+mod rail;
+mod report;
+pub mod settings;
+pub mod survey;
+pub mod sys;
+
+pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
+pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
+pub use offer::Traits;
+pub use rail::{Libfabric, RECORD_SIZES, bytes};
+pub use report::{ErrorReport, Health};
+
+/// What two rails tell each other before either sends.
+pub use crate::wire::shared_end::SharedEndHello as Hello;
+
+use crate::memory::Errno;
+use core::ffi::CStr;
+use core::fmt;
+use sys::{Code, LoadError};
+
+/// How large a rail is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Limits {
+    /// Peers at a time, [`PEERS_MAX`] at most.
+    pub peers_max: u32,
+    /// Regions at a time, [`REGIONS_MAX`] at most.
+    pub regions_max: u32,
+    /// Longest payload of a send, [`PAYLOAD_BYTES_MAX`] at most.
+    pub payload_bytes_max: u32,
+}
+
+/// Most peers: a message has 16 bits for whose it is.
+pub const PEERS_MAX: u32 = 1 << 16;
+/// Longest payload that a send may be opened for.
+pub const PAYLOAD_BYTES_MAX: u32 = 8 << 10;
+
+/// What a rail is opened on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Config<'a> {
+    /// The library's file; [`sys::library::FILE`] is its usual name.
+    pub library: &'a CStr,
+    /// The provider, as `fi_info -l` names it; `None`: the library's first choice.
+    pub provider: Option<&'a CStr>,
+    /// The domain, such as an interface or a NIC; `None`: the provider's first.
+    pub domain: Option<&'a CStr>,
+}
+
+impl Config<'_> {
+    /// The library's first choice.
+    pub const DEFAULT: Config<'static> =
+        Config { library: sys::library::FILE, provider: None, domain: None };
+}
+
+/// The call that the library refused.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Step {
+    /// Asking for offers.
+    Offer,
+    /// Opening the network.
+    Fabric,
+    /// Opening the domain.
+    Domain,
+    /// Opening the completion queue.
+    CompletionQueue,
+    /// Opening the address vector.
+    AddressVector,
+    /// Opening or enabling the endpoint.
+    Endpoint,
+    /// Asking for its address.
+    Name,
+    /// Reserving or registering buffers.
+    Buffers,
+    /// Posting receives.
+    Receives,
+    /// Putting a peer's address into the vector.
+    Address,
+}
+
+impl Step {
+    const fn words(self) -> &'static str {
+        match self {
+            Step::Offer => "libfabric cannot say what it offers",
+            Step::Fabric => "the network cannot be opened",
+            Step::Domain => "the domain cannot be opened",
+            Step::CompletionQueue => "the domain gives no completion queue",
+            Step::AddressVector => "the domain gives no address vector",
+            Step::Endpoint => "the domain gives no endpoint",
+            Step::Name => "the endpoint does not tell its address",
+            Step::Buffers => "buffers cannot be registered",
+            Step::Receives => "the endpoint takes no receives",
+            Step::Address => "the peer's address is refused",
+        }
+    }
+}
+
+/// Why a rail could not be opened. Nothing is left behind.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum OpenError {
+    /// The block is too small.
+    Block,
+    /// The limits are beyond the constants that bound them.
+    Limits,
+    /// There is no usable libfabric.
+    Library(LoadError),
+    /// No provider offers what a rail needs, under the names that were asked for.
+    NoOffer,
+    /// The provider lacks this.
+    Lacks(&'static str),
+    /// The provider wants something of us that we do not do: of what kind, and its bits.
+    Wants(&'static str, u64),
+    /// There is no room for the buffers.
+    Buffers(Errno),
+    /// The library refused, with its code.
+    Refused(Step, Code),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            OpenError::Block => f.write_str("the block is too small for the rail"),
+            OpenError::Limits => f.write_str("the limits of the rail are out of range"),
+            OpenError::Library(error) => error.fmt(f),
+            OpenError::NoOffer => f.write_str(
+                "no libfabric provider of that name offers reliable datagrams with messages, \
+                 writes and confirmed delivery",
+            ),
+            OpenError::Lacks(what) => write!(f, "the libfabric provider lacks {what}"),
+            OpenError::Wants(what, bits) => {
+                write!(f, "the libfabric provider wants {what} that is not known here: {bits:#x}")
+            }
+            OpenError::Buffers(errno) => write!(f, "no room for the rail's buffers: {errno}"),
+            OpenError::Refused(step, code) => refused(f, *step, *code),
+        }
+    }
+}
+
+/// Why a peer could not be opened. Its number is closed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PeerOpenError {
+    /// No such number, or it is not in the state for the call.
+    Index,
+    /// The other end's address has another format: it is of another provider.
+    Format,
+    /// The endpoint failed: the rail must be opened again.
+    RailLost,
+    /// The library refused, with its code.
+    Refused(Step, Code),
+}
+
+impl fmt::Display for PeerOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
+            PeerOpenError::Format => {
+                f.write_str("the two ends are of different libfabric providers")
+            }
+            PeerOpenError::RailLost => f.write_str("the endpoint has failed"),
+            PeerOpenError::Refused(step, code) => refused(f, *step, *code),
+        }
+    }
+}
+
+fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
+    write!(f, "{}: {code}", step.words())?;
+    match (step, code) {
+        (Step::Buffers, Code(libc::ENOMEM)) => {
+            f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn refusals_are_sentences_with_what_was_refused() {
+        let text = OpenError::Refused(Step::Buffers, Code(libc::ENOMEM)).to_string();
+        assert!(text.contains("errno 12") && text.contains("ulimit -l"), "{text}");
+        let text = OpenError::Wants("a mode", 1 << 51).to_string();
+        assert!(text.contains("0x8000000000000"), "{text}");
+        let text = OpenError::Refused(Step::Endpoint, Code(259)).to_string();
+        assert!(text.contains("libfabric's code 259"), "{text}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Which of the library's offers a rail is opened on, and what follows from it.
+
+use super::domain::{Keys, Scope};
+use super::sys::abi::InfoRaw;
+use super::sys::library::text;
+use super::sys::{Code, Info, Library, numbers as n};
+use super::{Config, Limits, OpenError, Step};
+use core::ffi::CStr;
+
+/// What memory must be for us to cope with.
+const MR_MODE: i32 = n::MR_LOCAL
+    | n::MR_VIRT_ADDR
+    | n::MR_ALLOCATED
+    | n::MR_PROV_KEY
+    | n::MR_ENDPOINT
+    // memory of devices is registered too: none is taken, and all that is taken is registered
+    | n::MR_HMEM;
+/// What we do for the library if it wants it.
+const MODE: u64 = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
+/// Longest transfer: the length of one is a number of 32 bits in some providers.
+const TRANSFER_MAX: u64 = 1 << 30;
+/// Most bytes that a call may copy: they are put together on the stack.
+pub const INJECT_MAX: usize = 256;
+
+/// All but write after read and send after read: for those we wait.
+const ORDERS: u64 = n::ORDER_RAR
+    | n::ORDER_RAW
+    | n::ORDER_RAS
+    | n::ORDER_WAW
+    | n::ORDER_WAS
+    | n::ORDER_SAW
+    | n::ORDER_SAS;
+
+/// What an offer means for us.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Traits {
+    /// To what registrations belong.
+    pub scope: Scope,
+    /// Who chooses keys.
+    pub keys: Keys,
+    /// Whether peers name memory by address, or by offset into a region.
+    pub by_address: bool,
+    /// Whether a write carries a word of 64 bits.
+    pub carries_words: bool,
+    /// Whether such a word takes a receive.
+    pub words_take_receives: bool,
+    /// Whether messages arrive in the order in which they were sent.
+    pub messages_ordered: bool,
+    /// Whether all ops take effect in order, as far as we wait for reads.
+    pub ordered: bool,
+    /// Whether nothing overtakes a read either.
+    pub reads_ordered: bool,
+    /// Bytes that a call may copy.
+    pub inject_max: usize,
+    /// Longest write or read.
+    pub transfer_max: u64,
+    /// Whether data moves without our polls.
+    pub moves_alone: bool,
+}
+
+impl Traits {
+    fn of(info: &Info) -> Traits {
+        let raw = info.get();
+        // SAFETY: the library allocates all parts of an offer.
+        let (domain, ep, tx, rx) =
+            unsafe { (&*raw.domain_attr, &*raw.ep_attr, &*raw.tx_attr, &*raw.rx_attr) };
+        let has = |bit: i32| domain.mr_mode & bit != 0;
+        let order = tx.msg_order & rx.msg_order;
+        let carries_words = domain.cq_data_size >= 8;
+        Traits {
+            scope: if has(n::MR_ENDPOINT) { Scope::Endpoint } else { Scope::Domain },
+            keys: match has(n::MR_PROV_KEY) {
+                true => Keys::Library,
+                false => Keys::Ours(domain.mr_key_size),
+            },
+            by_address: has(n::MR_VIRT_ADDR),
+            carries_words,
+            words_take_receives: (raw.mode | rx.mode) & n::RX_CQ_DATA != 0,
+            messages_ordered: order & n::ORDER_SAS != 0,
+            // a word that goes behind its write as a message comes later than what it belongs to
+            ordered: carries_words
+                && order & ORDERS == ORDERS
+                && ep.max_order_waw_size as u64 >= TRANSFER_MAX
+                && ep.max_order_raw_size as u64 >= TRANSFER_MAX,
+            reads_ordered: order & (n::ORDER_WAR | n::ORDER_SAR) == n::ORDER_WAR | n::ORDER_SAR
+                && ep.max_order_war_size as u64 >= TRANSFER_MAX,
+            inject_max: tx.inject_size.min(INJECT_MAX),
+            transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
+            moves_alone: domain.data_progress == n::PROGRESS_AUTO,
+        }
+    }
+}
+
+/// Hints for what every rail needs.
+fn hints(library: &Library, caps: u64) -> Result<Info, Code> {
+    let mut hints = library.hints()?;
+    let raw = hints.get_mut();
+    raw.caps = caps;
+    raw.mode = MODE;
+    // SAFETY: the library allocates all parts of hints.
+    let (domain, ep, tx) = unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr) };
+    ep.ep_type = n::EP_RDM;
+    domain.mr_mode = MR_MODE;
+    domain.threading = n::THREAD_SAFE;
+    domain.resource_mgmt = n::RM_ENABLED;
+    // who cannot say that bytes have arrived, can never be fenced
+    tx.op_flags = n::DELIVERY_COMPLETE;
+    Ok(hints)
+}
+
+/// With a name and a domain asked for, as [`Config`] has them.
+pub fn hints_for(library: &Library, config: &Config, caps: u64) -> Result<Info, Code> {
+    let mut hints = hints(library, caps)?;
+    if let Some(provider) = config.provider {
+        hints.set_provider(provider);
+    }
+    if let Some(domain) = config.domain {
+        hints.set_domain(domain);
+    }
+    Ok(hints)
+}
+
+/// Chooses an offer: the first of the provider that was asked for.
+///
+/// Who asks for `tcp` of 1.17 gets `net`, which is what newer versions call `tcp`: their own has no
+/// shared endpoints, and with `ofi_rxm` on top of it an endpoint costs 70 MB and 40 ms.
+pub fn choose(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+) -> Result<(Info, Traits), OpenError> {
+    if config.provider == Some(c"tcp") {
+        let newer = Config { provider: Some(c"net"), ..*config };
+        if let Ok(found) = choose_of(library, &newer, limits) {
+            return Ok(found);
+        }
+    }
+    choose_of(library, config, limits)
+}
+
+/// The first offer of a provider. Atomics are taken where they are to be had without losing the
+/// order of everything else, as they are not of `tcp;ofi_rxm`; and not of `ofi_rxm` at all, which
+/// makes them of messages, and for them keeps keys in a table that refuses memory which overlaps
+/// other memory of the same registration cache (`verbs;ofi_rxm` of 1.17).
+fn choose_of(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+) -> Result<(Info, Traits), OpenError> {
+    let base = n::MSG | n::RMA;
+    let adding = choose_with(library, config, limits, base | n::ATOMIC);
+    let is_rxm = |info: &Info| provider_name(info).to_bytes().ends_with(b";ofi_rxm");
+    if adding.as_ref().is_ok_and(|(info, _)| is_rxm(info)) {
+        return choose_with(library, config, limits, base);
+    }
+    match adding {
+        Ok((_, traits)) if traits.ordered => return adding,
+        Ok(_) | Err(_) => {}
+    }
+    let plain = choose_with(library, config, limits, base);
+    match (&adding, &plain) {
+        (Ok(_), Ok((_, traits))) if !traits.ordered => adding,
+        (Ok(_), Err(_)) => adding,
+        (_, _) => plain,
+    }
+}
+
+fn choose_with(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+    caps: u64,
+) -> Result<(Info, Traits), OpenError> {
+    let at = |code: Code| match code {
+        Code(n::ENODATA) => OpenError::NoOffer,
+        code => OpenError::Refused(Step::Offer, code),
+    };
+    let all = hints_for(library, config, caps).and_then(|hints| library.offers(&hints));
+    let all = all.map_err(at)?;
+    let mut next: *const InfoRaw = all.get();
+    while !next.is_null() {
+        // SAFETY: an offer of the list, which lives until the end of this function.
+        let raw = unsafe { &*next };
+        if fits(raw, config) {
+            // SAFETY: as above.
+            let info = unsafe { library.copy(raw) }.map_err(at)?;
+            return usable(info, limits);
+        }
+        next = raw.next;
+    }
+    Err(OpenError::NoOffer)
+}
+
+/// Whether an offer is of the very provider: a library also offers what stands on top of it.
+fn fits(raw: &InfoRaw, config: &Config) -> bool {
+    let Some(wanted) = config.provider else { return true };
+    // SAFETY: the library allocates the part, and its text.
+    let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
+    let wanted = wanted.to_bytes();
+    name == wanted || (name.starts_with(wanted) && name.get(wanted.len()) == Some(&b';'))
+}
+
+/// Refuses what cannot carry a rail, and asks for queues as long as they must be.
+fn usable(mut info: Info, limits: &Limits) -> Result<(Info, Traits), OpenError> {
+    let raw = info.get_mut();
+    // SAFETY: the library allocates all parts of an offer.
+    let (domain, ep, tx, rx) =
+        unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr, &mut *raw.rx_attr) };
+    let lacks = |what| Err(OpenError::Lacks(what));
+    if ep.ep_type != n::EP_RDM {
+        return lacks("endpoints that several peers share (FI_EP_RDM)");
+    }
+    if raw.caps & (n::MSG | n::RMA) != n::MSG | n::RMA {
+        return lacks("messages and writes (FI_MSG, FI_RMA)");
+    }
+    if domain.mr_mode & !MR_MODE != 0 {
+        return Err(OpenError::Wants("a registration mode", (domain.mr_mode & !MR_MODE) as u64));
+    }
+    let mode = (raw.mode | tx.mode | rx.mode) & !MODE;
+    if mode != 0 {
+        return Err(OpenError::Wants("a mode", mode));
+    }
+    if ep.msg_prefix_size != 0 {
+        return lacks("messages without room before them (FI_MSG_PREFIX)");
+    }
+    let message = super::area::AHEAD + limits.payload_bytes_max as usize;
+    if ep.max_msg_size < message {
+        return lacks("messages as long as a payload with its head");
+    }
+    if domain.mr_mode & n::MR_PROV_KEY == 0 && domain.mr_key_size < 2 {
+        return lacks("keys long enough to tell regions apart");
+    }
+    // chosen op by op: a send need not be waited for as long as a write
+    tx.op_flags &= !n::DELIVERY_COMPLETE;
+    let traits = Traits::of(&info);
+    Ok((info, traits))
+}
+
+/// The provider's name in an offer.
+pub fn provider_name(info: &Info) -> &CStr {
+    // SAFETY: the library allocates the part and its text, which live as long as the offer.
+    unsafe { text((*info.get().fabric_attr).prov_name) }
+}

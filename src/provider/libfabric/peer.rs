@@ -1,0 +1,326 @@
+//! One peer of the shared endpoint: what was posted to it, what rails say to each other about it,
+//! and how it ends.
+
+use super::area::SENDS;
+use super::message::KeyWords;
+use super::report::ErrorReport;
+use super::sys::numbers as n;
+use crate::base::units::{Instant, Span};
+use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, RailKey};
+use crate::provider::ops::List;
+use core::ffi::c_void;
+
+/// Answers about keys that are kept of each peer.
+pub const KEYS: usize = 64;
+
+const _: () = assert!(SENDS == u64::BITS as usize && KEYS <= u8::MAX as usize);
+
+/// How far a peer has come.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum State {
+    /// There is none; what it was last may still be answered.
+    Closed,
+    /// It does not know the other end.
+    Prepared,
+    /// It works, or ends.
+    Live,
+}
+
+/// Whether the end of a peer was reported.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Down {
+    /// It has not ended.
+    No,
+    /// It has, and nobody was told.
+    Due(DownCause),
+    /// It was reported.
+    Told,
+}
+
+/// What a place of the table of ops holds.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Use {
+    /// Nothing.
+    Free,
+    /// An op whose end is reported.
+    Loud,
+    /// One whose end nobody waits for, or was told of.
+    Quiet,
+    /// A write whose data is there, and whose word could not leave yet.
+    WordDue,
+}
+
+/// An op that the library has.
+#[derive(Copy, Clone, Debug)]
+pub struct Sent {
+    pub id: OpId,
+    pub used: Use,
+    /// Whether it reads or writes memory of the peer's.
+    pub touches: bool,
+    pub is_read: bool,
+    /// The region of ours that it holds a pin of, plus one; 0: none.
+    pub pin: u32,
+    /// The answer about a key that it uses, plus one; 0: none.
+    pub key_place: u8,
+    /// The word that goes behind it as a message.
+    pub word: Option<u32>,
+}
+
+impl Sent {
+    pub const FREE: Sent = Sent {
+        id: OpId(0),
+        used: Use::Free,
+        touches: false,
+        is_read: false,
+        pin: 0,
+        key_place: 0,
+        word: None,
+    };
+}
+
+/// What a peer has told about one of its regions.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Answer {
+    pub words: KeyWords,
+    pub state: AnswerState,
+    /// Ops in flight that use it.
+    pub users: u16,
+    /// Whether the peer wants it forgotten.
+    pub is_revoked: bool,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub enum AnswerState {
+    #[default]
+    Empty,
+    /// The question is on its way.
+    Asked,
+    /// There is such a region.
+    Good,
+    /// There is none.
+    Gone,
+}
+
+/// What a post finds out about a peer's key.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Lookup {
+    /// The library's key, the address or offset's base, and the place of the answer.
+    Found { library_key: u64, start: u64, place: u8 },
+    /// No region, or the range lies outside.
+    Bad,
+    /// Ask, at this place.
+    Ask(u8),
+    /// Wait for an answer.
+    Wait,
+}
+
+/// Where the answer about a key is kept.
+pub const fn key_place(key: RailKey) -> u8 {
+    (key.0 % KEYS as u64) as u8
+}
+
+impl Answer {
+    /// What this place, which is the key's, says of a range.
+    #[inline]
+    pub fn lookup(&self, key: RailKey, address: u64, length: u64) -> Lookup {
+        let words = self.words;
+        match self.state {
+            AnswerState::Good if words.key == key.0 && !self.is_revoked => {
+                let offset = address.wrapping_sub(words.start);
+                match offset <= words.length && length <= words.length - offset {
+                    true => Lookup::Found {
+                        library_key: words.library_key,
+                        start: words.start,
+                        place: key_place(key),
+                    },
+                    false => Lookup::Bad,
+                }
+            }
+            AnswerState::Gone if words.key == key.0 => Lookup::Bad,
+            AnswerState::Asked => Lookup::Wait,
+            // another key's answer gives way when nothing uses it
+            AnswerState::Good if self.users > 0 || self.is_revoked => Lookup::Wait,
+            AnswerState::Good | AnswerState::Gone | AnswerState::Empty => {
+                Lookup::Ask(key_place(key))
+            }
+        }
+    }
+}
+
+/// Messages about keys and fences that a peer is owed: a bit each.
+pub mod wants {
+    pub const ASK: u8 = 1 << 0;
+    pub const TELL: u8 = 1 << 1;
+    pub const REVOKE: u8 = 1 << 2;
+    pub const GIVEN_BACK: u8 = 1 << 3;
+    pub const DRAIN: u8 = 1 << 4;
+    pub const DRAINED: u8 = 1 << 5;
+}
+
+/// A peer's part of the area, from its first use until the endpoint closes.
+#[derive(Copy, Clone, Debug)]
+pub struct Part {
+    /// The library's registration, as a number; 0: none yet.
+    pub registration: u64,
+    pub descriptor: *mut c_void,
+}
+
+impl Part {
+    pub const UNUSED: Part = Part { registration: 0, descriptor: core::ptr::null_mut() };
+}
+
+/// The record of one peer.
+#[derive(Debug)]
+pub struct Peer {
+    pub state: State,
+    pub down: Down,
+    /// Whether a fence was posted: nothing is received any more.
+    pub is_fenced: bool,
+    /// Whether it is among those that are ending.
+    pub is_ending: bool,
+    /// Whether the other end has said that nothing of its is under way, nor will be; or it cannot
+    /// be, because our endpoint was closed.
+    pub is_attested: bool,
+    /// Whether the other end wants us to say the same, and when.
+    pub owes_word: bool,
+    /// Whether the library has nothing of it any more, because our endpoint was closed.
+    pub is_cut: bool,
+    /// How long to wait for the word of a peer that is gone, as was heard beside the rail.
+    pub gone: Option<Span>,
+    /// When it was fenced, as far as polls have seen.
+    pub fenced_at: Option<Instant>,
+    /// Whether `ends_since` is set.
+    pub is_timed: bool,
+    pub ends_since: Instant,
+    /// What the peer's messages carry.
+    pub token: u32,
+    /// What ours carry, and what we are called there.
+    pub their_token: u32,
+    pub their_number: u16,
+    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
+    pub address: u64,
+    /// Bytes of its address as its library gives it.
+    pub name_bytes: u8,
+    /// Longest payload of a send to it.
+    pub payload_bytes_max: u32,
+    /// Sends and words: posted, and received.
+    pub sent_count: u32,
+    pub seen_count: u32,
+    /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
+    pub used: u64,
+    /// Bit `i`: the word of op `i` could not leave yet.
+    pub words_due: u64,
+    /// How many of them touch memory of the peer's, and how many are reads.
+    pub touching: u32,
+    pub reads: u32,
+    /// Ops accepted and not reported.
+    pub in_flight: u32,
+    /// Of [`wants`].
+    pub wants: u8,
+    /// The region that is asked about, and at which place.
+    pub asked: KeyWords,
+    pub ask_place: u8,
+    /// The answer that is owed.
+    pub told: KeyWords,
+    pub tell_place: u8,
+    /// What is wanted back from the peer, plus one; 0: nothing.
+    pub revoking: u8,
+    pub revoked: KeyWords,
+    /// What the peer wants back.
+    pub giving: Option<u8>,
+    pub given: KeyWords,
+    /// Fences that wait for the end.
+    pub fences: List,
+    /// What broke it.
+    pub report: Option<ErrorReport>,
+}
+
+impl Peer {
+    /// Nobody.
+    pub const CLOSED: Peer = Peer {
+        state: State::Closed,
+        down: Down::No,
+        is_fenced: false,
+        is_ending: false,
+        is_attested: false,
+        owes_word: false,
+        is_cut: false,
+        gone: None,
+        fenced_at: None,
+        is_timed: false,
+        ends_since: Instant(0),
+        token: 0,
+        their_token: 0,
+        their_number: 0,
+        address: n::ADDR_UNSPEC,
+        name_bytes: 0,
+        payload_bytes_max: 0,
+        sent_count: 0,
+        seen_count: 0,
+        used: 0,
+        words_due: 0,
+        touching: 0,
+        reads: 0,
+        in_flight: 0,
+        wants: 0,
+        asked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        ask_place: 0,
+        told: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        tell_place: 0,
+        revoking: 0,
+        revoked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        giving: None,
+        given: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        fences: List::EMPTY,
+        report: None,
+    };
+
+    /// Whether ops other than fences are accepted.
+    #[inline]
+    pub fn takes_ops(&self) -> bool {
+        self.state == State::Live && !self.is_fenced && self.down == Down::No
+    }
+
+    /// Whether messages of it are reported.
+    #[inline]
+    pub fn hears(&self) -> bool {
+        self.state == State::Live && !self.is_fenced && self.down != Down::Told
+    }
+
+    /// Whether it is owed a message.
+    pub fn has_chores(&self) -> bool {
+        self.wants != 0 || self.words_due != 0
+    }
+
+    /// An error of this peer's end, for ops that were under way.
+    pub fn cut_off(&self) -> OpError {
+        let code = self.report.map_or(0, |report| report.code);
+        let kind = if self.is_fenced { OpErrorKind::Canceled } else { OpErrorKind::PeerDown };
+        OpError { kind, code }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_for_its_key_and_range_alone() {
+        let key = RailKey(5 << 32 | 7);
+        let words = KeyWords { key: key.0, library_key: 99, start: 4096, length: 100 };
+        let good = Answer { words, state: AnswerState::Good, ..Answer::default() };
+        let found = Lookup::Found { library_key: 99, start: 4096, place: 7 };
+        assert_eq!(good.lookup(key, 4096, 100), found);
+        assert_eq!(good.lookup(key, 4196, 0), found);
+        assert_eq!(good.lookup(key, 4096, 101), Lookup::Bad);
+        assert_eq!(good.lookup(key, 4095, 1), Lookup::Bad);
+        let other = RailKey(6 << 32 | 7);
+        assert_eq!(good.lookup(other, 4096, 1), Lookup::Ask(7));
+        assert_eq!(Answer { users: 1, ..good }.lookup(other, 4096, 1), Lookup::Wait);
+        assert_eq!(Answer { is_revoked: true, ..good }.lookup(key, 4096, 1), Lookup::Wait);
+        let gone = Answer { state: AnswerState::Gone, ..good };
+        assert_eq!(gone.lookup(key, 4096, 1), Lookup::Bad);
+        assert_eq!(gone.lookup(other, 4096, 1), Lookup::Ask(7));
+        assert_eq!(Answer::default().lookup(key, 4096, 1), Lookup::Ask(7));
+    }
+}

@@ -1,0 +1,338 @@
+//! Taking completions and reporting what they say.
+
+use super::area::{AHEAD, CELLS, RECEIVES, SENDS};
+use super::message::{Kind, PREFIX_BYTES, Prefix, word_parts};
+use super::peer::{Down, KEYS, Sent, State, Use};
+use super::rail::{BATCH, Cell, Libfabric};
+use super::report::{ErrorReport, TEXT_BYTES};
+use super::sys::abi::{CqEntry, CqErrEntry};
+use super::sys::{Code, numbers as n};
+use crate::base::ids::PeerIndex;
+use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, OpErrorKind, RecvSlot};
+use crate::provider::events::Events;
+use crate::provider::touch;
+
+const _: () = assert!(RECEIVES < CELLS);
+
+/// A received message's name: its cell, and how long its payload is.
+#[inline]
+pub(super) fn slot_of(cell: u32, length: u32) -> RecvSlot {
+    RecvSlot(u64::from(length) << 32 | u64::from(cell))
+}
+
+/// The inverse of [`slot_of`].
+#[inline]
+pub(super) fn slot_parts(slot: RecvSlot) -> (usize, u32) {
+    ((slot.0 & 0xffff_ffff) as usize, (slot.0 >> 32) as u32)
+}
+
+impl Libfabric<'_> {
+    /// Takes completions and reports, as long as there is room. Whether the queue was seen empty.
+    ///
+    /// A queue that gave less than there was room for is not asked once more before its completions
+    /// are heard of: an empty one makes system calls to see what has come (`tcp`: a microsecond of
+    /// each message). Who waits for a peer's end does ask, because that comes behind everything.
+    pub(super) fn take(&mut self, events: &mut Events) -> bool {
+        let mut is_short = false;
+        while events.has_room() {
+            if self.batch_at == self.batch_count {
+                if is_short && self.endings == 0 {
+                    return false;
+                }
+                let Some(open) = self.open.as_ref() else { return true };
+                (self.batch_at, self.batch_count) = (0, 0);
+                match open.cq.read(&mut self.batch) {
+                    Ok(0) | Err(Code::AGAIN) => return true,
+                    Ok(count) => (self.batch_count, is_short) = (count, count < BATCH),
+                    Err(Code(n::EAVAIL)) => self.take_error(events),
+                    Err(code) => {
+                        self.lose(code.0);
+                        return true;
+                    }
+                }
+                continue;
+            }
+            let entry = self.batch[self.batch_at];
+            self.batch_at += 1;
+            self.look(&entry, events);
+        }
+        false
+    }
+
+    #[inline]
+    fn look(&mut self, entry: &CqEntry, events: &mut Events) {
+        const WORD: u64 = n::REMOTE_CQ_DATA | n::REMOTE_WRITE;
+        let index = self.context_index(entry.op_context);
+        if entry.flags & WORD == WORD {
+            self.word_came(entry.data, events);
+            // whether it took a receive: its context says so, where the library wants it
+            if self.traits.words_take_receives
+                && let Some(cell) = index.and_then(|at| at.checked_sub(self.peers.len() * SENDS))
+            {
+                self.receive_again(cell);
+            }
+            return;
+        }
+        match index {
+            None => self.health.strange += 1,
+            Some(op) if op < self.peers.len() * SENDS => self.retire(op, Ok(()), events),
+            Some(at) => self.received(at - self.peers.len() * SENDS, entry.len, events),
+        }
+    }
+
+    /// A write with a word has landed.
+    #[inline]
+    fn word_came(&mut self, data: u64, events: &mut Events) {
+        let (peer, token, immediate) = word_parts(data);
+        let index = usize::from(peer);
+        match self.peers.get(index) {
+            Some(record) if record.token as u16 == token && record.hears() => {
+                events.push(Completion::Immediate { peer: PeerIndex(index as u32), immediate });
+            }
+            Some(_) | None => self.health.strange += 1,
+        }
+    }
+
+    #[cold]
+    fn take_error(&mut self, events: &mut Events) {
+        let mut text = [0; TEXT_BYTES];
+        let Some(open) = self.open.as_ref() else { return };
+        match open.cq.read_error(&mut text) {
+            Ok(entry) => self.look_at_error(&entry, text, events),
+            Err(Code::AGAIN) => {}
+            Err(code) => self.lose(code.0),
+        }
+    }
+
+    fn look_at_error(&mut self, entry: &CqErrEntry, text: [u8; TEXT_BYTES], events: &mut Events) {
+        let (code, provider_code) = (entry.err, entry.prov_errno);
+        let report = ErrorReport { code, provider_code, text };
+        let ops = self.peers.len() * SENDS;
+        match self.context_index(entry.op_context) {
+            None => self.health.strange += 1,
+            Some(op) if op < ops => {
+                let index = op / SENDS;
+                if self.peers[index].report.is_none() {
+                    self.peers[index].report = Some(report);
+                }
+                let error = OpError { kind: OpErrorKind::Fabric, code };
+                self.retire(op, Err(error), events);
+                self.end(index, DownCause::Broken(code));
+            }
+            Some(at) => {
+                self.health.strange += 1;
+                self.receive_again(at - ops);
+            }
+        }
+    }
+
+    /// The library has done with an op.
+    pub(super) fn retire(&mut self, op: usize, result: Result<(), OpError>, events: &mut Events) {
+        if self.op_is_free(op) {
+            self.health.strange += 1;
+            return;
+        }
+        let index = op / SENDS;
+        let bit = 1u64 << (op % SENDS);
+        let Sent { id, used, touches, is_read, pin, key_place, word } = self.sent[op];
+        if let Some(region) = pin.checked_sub(1) {
+            self.domain.release(region);
+        }
+        if let Some(place) = key_place.checked_sub(1) {
+            let place = usize::from(place);
+            let answer = &mut self.answers[index * KEYS + place];
+            answer.users = answer.users.saturating_sub(1);
+            if answer.is_revoked && answer.users == 0 {
+                self.give_back(index, place);
+            }
+        }
+        let record = &mut self.peers[index];
+        record.touching -= u32::from(touches);
+        record.reads -= u32::from(is_read);
+        if used == Use::Loud {
+            record.in_flight -= 1;
+            events.push(Completion::Done { peer: PeerIndex(index as u32), id, result });
+        }
+        record.used &= !bit;
+        self.sent[op] = Sent::FREE;
+        if let (Some(word), Ok(())) = (word, result) {
+            self.word_follows(index, word);
+        }
+        let record = &self.peers[index];
+        if record.owes_word && record.touching == 0 {
+            self.say_drained(index);
+        }
+    }
+
+    /// The data of a write is there: its word goes now, or as soon as there is room.
+    #[cold]
+    fn word_follows(&mut self, index: usize, word: u32) {
+        let is_first = self.peers[index].words_due == 0;
+        if !self.peers[index].takes_ops() {
+            return;
+        }
+        if is_first {
+            match self.word_message(index, word) {
+                Ok(()) => return,
+                Err(Code::AGAIN) => {}
+                Err(code) => return self.end(index, DownCause::Broken(code.0)),
+            }
+        }
+        // its op has just ended, so there is a free place
+        let free = self.free_op(index).expect("the place of the op that has ended");
+        self.sent[index * SENDS + free] =
+            Sent { used: Use::WordDue, word: Some(word), ..Sent::FREE };
+        self.peers[index].used |= 1 << free;
+        self.peers[index].words_due |= 1 << free;
+        self.has_chores = true;
+    }
+
+    /// Takes a message. `cell` holds it.
+    #[inline]
+    fn received(&mut self, cell: usize, bytes: usize, events: &mut Events) {
+        let mut prefix = [0; PREFIX_BYTES];
+        let at = self.area.cell(cell);
+        // SAFETY: a cell that the library has filled, and does not touch until it is posted again.
+        unsafe { touch::copy_in(at, &mut prefix) };
+        let prefix = Prefix::decode(&prefix).filter(|_| bytes >= PREFIX_BYTES);
+        let Some(prefix) = prefix else { return self.strange(cell) };
+        let index = usize::from(prefix.peer);
+        let Some(record) = self.peers.get_mut(index) else { return self.strange(cell) };
+        if record.token != prefix.token || record.token == 0 {
+            return self.strange(cell);
+        }
+        if record.state == State::Prepared {
+            self.cells[cell] = Cell::Early;
+            // the length goes where the word of the prefix was: nobody needs that of a send
+            return self.keep_early(cell, bytes);
+        }
+        if prefix.number != record.seen_count && record.hears() && self.traits.messages_ordered {
+            self.receive_again(cell);
+            return self.end(index, DownCause::Broken(libc::EPROTO));
+        }
+        let peer = PeerIndex(index as u32);
+        match prefix.kind {
+            Kind::Send if record.hears() && bytes >= AHEAD => {
+                record.seen_count = record.seen_count.wrapping_add(1);
+                let mut head = [0; HEAD_BYTES];
+                // SAFETY: as above; the message is as long.
+                unsafe { touch::copy_in(at + PREFIX_BYTES as u64, &mut head) };
+                self.cells[cell] = Cell::Held(index as u32);
+                let length = (bytes - AHEAD) as u32;
+                let slot = slot_of(cell as u32, length);
+                return events.push(Completion::Received { peer, slot, head, length });
+            }
+            Kind::Word if record.hears() => {
+                record.seen_count = record.seen_count.wrapping_add(1);
+                events.push(Completion::Immediate { peer, immediate: prefix.word });
+            }
+            Kind::Send | Kind::Word => {}
+            _ => {
+                let mut words = [0u8; 32];
+                let length = (bytes - PREFIX_BYTES).min(words.len());
+                // SAFETY: as above; the message is as long.
+                unsafe { touch::copy_in(at + PREFIX_BYTES as u64, &mut words[..length]) };
+                self.control_received(index, &prefix, &words[..length]);
+            }
+        }
+        self.receive_again(cell);
+    }
+
+    #[cold]
+    fn strange(&mut self, cell: usize) {
+        self.health.strange += 1;
+        self.receive_again(cell);
+    }
+
+    /// A message came before its peer was joined: it is taken when that is.
+    #[cold]
+    fn keep_early(&mut self, cell: usize, bytes: usize) {
+        let place = self.area.cell(cell) + 12;
+        // SAFETY: the last four bytes of the prefix in a cell that is ours now.
+        unsafe { touch::copy_out(&(bytes as u32).to_le_bytes(), place) };
+        self.early.push(cell as u32);
+    }
+
+    /// Takes what came before its peer was joined.
+    #[cold]
+    pub(super) fn take_early(&mut self, events: &mut Events) {
+        for _ in 0..self.early.len() {
+            if !events.has_room() {
+                return;
+            }
+            let Some(cell) = self.early.pop() else { break };
+            let mut bytes = [0; 4];
+            // SAFETY: where `keep_early` wrote it.
+            unsafe { touch::copy_in(self.area.cell(cell as usize) + 12, &mut bytes) };
+            self.received(cell as usize, u32::from_le_bytes(bytes) as usize, events);
+        }
+        self.early_due = false;
+    }
+
+    /// Posts the receive of a cell, now or when the library takes it.
+    #[inline]
+    pub(super) fn receive_again(&mut self, cell: usize) {
+        if !self.receive_post(cell) {
+            self.due.push(cell as u32);
+        }
+    }
+
+    /// Whether the library has taken it, or it is not to be posted.
+    fn receive_post(&mut self, cell: usize) -> bool {
+        let part = cell / CELLS;
+        let Some(open) = self.open.as_ref() else { return true };
+        if self.parts[part].registration == 0 {
+            // held since before the endpoint was opened anew: it is posted with its part
+            self.cells[cell] = Cell::Unused;
+            return true;
+        }
+        let range = (self.area.cell(cell), self.area.message_bytes_max());
+        let (descriptor, context) = (self.parts[part].descriptor, self.cell_context(cell));
+        self.cells[cell] = Cell::Posted;
+        // SAFETY: a cell that nobody uses, registered with its part, and its context.
+        match unsafe { open.endpoint.receive(range, descriptor, context) } {
+            Ok(()) => true,
+            // some libraries say so when their queue is full
+            Err(Code::AGAIN | Code(libc::ENOMEM | libc::ENOBUFS)) => {
+                self.cells[cell] = Cell::Due;
+                false
+            }
+            Err(code) => {
+                self.cells[cell] = Cell::Due;
+                self.lose(code.0);
+                false
+            }
+        }
+    }
+
+    /// Posts what the library would not take before.
+    #[cold]
+    pub(super) fn receives_due(&mut self) {
+        for _ in 0..self.due.len() {
+            let Some(cell) = self.due.pop() else { return };
+            if !self.receive_post(cell as usize) {
+                return self.due.push(cell);
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn report_asides(&mut self, events: &mut Events) {
+        while events.has_room() {
+            let Some(aside) = self.asides.take_done() else { return };
+            self.peers[aside.peer.as_usize()].in_flight -= 1;
+            events.push(aside.completion());
+        }
+    }
+
+    /// The endpoint failed: every peer ends.
+    #[cold]
+    pub(super) fn lose(&mut self, code: i32) {
+        self.health.lost_code = code;
+        for index in 0..self.peers.len() {
+            if self.peers[index].state == State::Live && self.peers[index].down == Down::No {
+                self.end(index, DownCause::Broken(code));
+            }
+        }
+    }
+}

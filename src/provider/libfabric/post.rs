@@ -1,0 +1,433 @@
+//! Taking ops and handing them to the library.
+
+use super::area::{AHEAD, SENDS};
+use super::message::{Kind, PREFIX_BYTES, Prefix, word_data};
+use super::offer::INJECT_MAX;
+use super::peer::{Lookup, Sent, Use, key_place};
+use super::rail::{Libfabric, Open};
+use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
+use super::sys::{Code, numbers as n};
+use crate::base::ids::PeerIndex;
+use crate::fabric::{
+    DownCause, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted, RemoteSpan,
+    Source,
+};
+use crate::provider::asides::Aside;
+use crate::provider::touch;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+
+const _: () = assert!(INJECT_MAX >= AHEAD);
+
+/// Every op on the peer's memory has a completion, when the bytes are there.
+const TOUCH: u64 = n::COMPLETION | n::DELIVERY_COMPLETE;
+
+/// Memory of ours, as the library's calls take it.
+#[derive(Copy, Clone)]
+struct Near {
+    address: u64,
+    length: u64,
+    descriptor: *mut c_void,
+    /// The region, plus one; 0: none.
+    pin: u32,
+}
+
+/// Memory of the peer's, as the library's calls take it.
+#[derive(Copy, Clone)]
+struct Far {
+    address: u64,
+    key: u64,
+    place: u8,
+}
+
+/// What is done with both.
+#[derive(Copy, Clone)]
+enum Verb {
+    Write(Option<u32>),
+    Read,
+    Add,
+}
+
+/// Where an op stands before anything was changed.
+enum Reach {
+    Found(Far),
+    /// It ends with `Key`.
+    Bad,
+}
+
+impl Libfabric<'_> {
+    #[inline]
+    pub(super) fn part_descriptor(&self, index: usize) -> *mut c_void {
+        self.parts[index].descriptor
+    }
+
+    /// A free place of the peer's table of ops.
+    #[inline]
+    pub(super) fn free_op(&self, index: usize) -> Option<usize> {
+        let bit = self.peers[index].used.trailing_ones() as usize;
+        (bit < SENDS).then_some(bit)
+    }
+
+    /// Whether an op that changes something must wait for reads before it.
+    #[inline]
+    fn waits_for_reads(&self, index: usize) -> bool {
+        self.traits.ordered && !self.traits.reads_ordered && self.peers[index].reads > 0
+    }
+
+    /// What a refused call means: no room, or the end of the peer.
+    #[cold]
+    pub(super) fn call_refused(&mut self, index: usize, code: Code) -> PostError {
+        if code == Code::AGAIN {
+            return PostError::Again;
+        }
+        self.end(index, DownCause::Broken(code.0));
+        PostError::PeerDown
+    }
+
+    /// The prefix of a message to a peer.
+    #[inline]
+    pub(super) fn prefix(&self, index: usize, kind: Kind, place: u8, word: u32) -> Prefix {
+        let record = &self.peers[index];
+        let (peer, token, number) = (record.their_number, record.their_token, record.sent_count);
+        Prefix { kind, place, peer, token, number, word }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+    ) -> Result<Posted, PostError> {
+        let index = peer.as_usize();
+        let length = payload.length().0;
+        if length > self.peers[index].payload_bytes_max.into() {
+            return Err(PostError::Unsupported);
+        }
+        if self.waits_for_reads(index) {
+            return Err(PostError::Again);
+        }
+        let prefix = self.prefix(index, Kind::Send, 0, 0).encode();
+        // SAFETY: the span's maker vouches for it.
+        let sent =
+            unsafe { self.message(index, &[&prefix, head], (payload.address(), length as usize)) };
+        sent.map_err(|code| self.call_refused(index, code))?;
+        self.peers[index].sent_count = self.peers[index].sent_count.wrapping_add(1);
+        Ok(Posted::Done)
+    }
+
+    /// Sends parts as one message: copied by the call, or put together in staging. [`Code::AGAIN`]
+    /// has changed nothing.
+    ///
+    /// # Safety
+    /// - `last` is valid for reads.
+    #[inline]
+    pub(super) unsafe fn message(
+        &mut self,
+        index: usize,
+        parts: &[&[u8]],
+        last: (u64, usize),
+    ) -> Result<(), Code> {
+        let ahead: usize = parts.iter().map(|part| part.len()).sum();
+        let bytes = ahead + last.1;
+        let to = self.peers[index].address;
+        let Some(open) = self.open.as_ref() else { return Err(Code(libc::ENODEV)) };
+        // zeroes would be written for every message
+        let mut stack = MaybeUninit::<[u8; INJECT_MAX]>::uninit();
+        let injects = bytes <= self.traits.inject_max;
+        let op = if injects { None } else { Some(self.free_op(index).ok_or(Code::AGAIN)?) };
+        let start = match op {
+            None => stack.as_mut_ptr() as u64,
+            Some(op) => self.area.staging(index * SENDS + op),
+        };
+        let mut at = start;
+        for part in parts {
+            // SAFETY: the stack's buffer or a place in staging that is free, long enough for the
+            // longest message.
+            unsafe { touch::copy_out(part, at) };
+            at += part.len() as u64;
+        }
+        // SAFETY: as above; the caller vouches for the source.
+        unsafe { touch::copy(last.0, at, last.1 as u64) };
+        let Some(op) = op else {
+            // SAFETY: bytes of the buffer that were just written.
+            return unsafe { open.endpoint.inject(start, bytes, to) };
+        };
+        let context = self.op_context(index * SENDS + op);
+        let descriptor = self.part_descriptor(index);
+        // SAFETY: a place in staging, registered with the peer's part, and a context, which are in
+        // use from now on.
+        unsafe { open.endpoint.send((start, bytes), descriptor, to, context) }?;
+        self.peers[index].used |= 1 << op;
+        self.sent[index * SENDS + op] = Sent { used: Use::Quiet, ..Sent::FREE };
+        Ok(())
+    }
+
+    /// Sends a word that belongs to no write, or to one whose data is there.
+    pub(super) fn word_message(&mut self, index: usize, word: u32) -> Result<(), Code> {
+        let prefix = self.prefix(index, Kind::Word, 0, word).encode();
+        // SAFETY: no bytes behind the prefix.
+        unsafe { self.message(index, &[&prefix], (prefix.as_ptr() as u64, 0)) }?;
+        self.peers[index].sent_count = self.peers[index].sent_count.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Where a range of the peer's is, if its key is known; asks if it is not.
+    #[inline]
+    fn reach(&mut self, index: usize, span: RemoteSpan, length: u64) -> Result<Reach, PostError> {
+        let place = usize::from(key_place(span.key));
+        let answer = &self.answers[index * super::peer::KEYS + place];
+        match answer.lookup(span.key, span.address, length) {
+            Lookup::Found { library_key, start, place } => {
+                let base = if self.traits.by_address { 0 } else { start };
+                let address = span.address.wrapping_sub(base);
+                Ok(Reach::Found(Far { address, key: library_key, place }))
+            }
+            Lookup::Bad => Ok(Reach::Bad),
+            Lookup::Wait => Err(PostError::Again),
+            Lookup::Ask(place) => {
+                self.ask(index, span.key, place);
+                Err(PostError::Again)
+            }
+        }
+    }
+
+    pub(super) fn line(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        let index = peer.as_usize();
+        if self.waits_for_reads(index) || self.asides.is_full() {
+            return Err(PostError::Again);
+        }
+        let op = self.free_op(index).ok_or(PostError::Again)?;
+        let far = match self.reach(index, target, LINE_BYTES as u64)? {
+            Reach::Found(far) => far,
+            Reach::Bad => return Ok(self.refuse(peer, id)),
+        };
+        let address = self.area.staging(index * SENDS + op);
+        // SAFETY: a place in staging that is free.
+        unsafe { touch::copy_out(line, address) };
+        let descriptor = self.part_descriptor(index);
+        let near = Near { address, length: LINE_BYTES as u64, descriptor, pin: 0 };
+        let is_loud = !self.traits.ordered;
+        self.hand_over((index, op), near, far, Verb::Write(immediate), (id, is_loud))?;
+        Ok(if is_loud { Posted::Pending } else { Posted::Done })
+    }
+
+    /// All ops but fences.
+    pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
+        match op.kind {
+            OpKind::Send { head, payload } => self.send(op.peer, &head, payload),
+            OpKind::Write { source: Source::Line(line), target, immediate } => {
+                self.line(op.id, op.peer, target, &line, immediate)
+            }
+            OpKind::Write { source: Source::Span(span), target, immediate } => {
+                self.write_span(op, span, target, immediate)
+            }
+            OpKind::Read { target, source } => self.post_span(op, target, source, Verb::Read),
+            OpKind::Add { target, value } => self.add(op, target, value),
+            OpKind::Fence { generation } => self.fence(op, generation.0),
+        }
+    }
+
+    fn write_span(
+        &mut self,
+        op: &Op,
+        span: LocalSpan,
+        target: RemoteSpan,
+        immediate: Option<u32>,
+    ) -> Result<Posted, PostError> {
+        let index = op.peer.as_usize();
+        if self.waits_for_reads(index) {
+            return Err(PostError::Again);
+        }
+        match (span.length().0, immediate) {
+            (0, None) => Ok(Posted::Done),
+            (0, Some(word)) => {
+                let sent = self.word_message(index, word);
+                sent.map_err(|code| self.call_refused(index, code))?;
+                Ok(Posted::Done)
+            }
+            (_, immediate) => self.post_span(op, span, target, Verb::Write(immediate)),
+        }
+    }
+
+    fn post_span(
+        &mut self,
+        op: &Op,
+        span: LocalSpan,
+        remote: RemoteSpan,
+        verb: Verb,
+    ) -> Result<Posted, PostError> {
+        let (index, length) = (op.peer.as_usize(), span.length().0);
+        if length > self.traits.transfer_max {
+            return Err(PostError::Unsupported);
+        }
+        if length == 0 {
+            return Ok(Posted::Done);
+        }
+        let free = self.free_op(index).ok_or(PostError::Again)?;
+        if self.asides.is_full() {
+            return Err(PostError::Again);
+        }
+        let far = match self.reach(index, remote, length)? {
+            Reach::Found(far) => far,
+            Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
+        };
+        let Some((region, descriptor)) = self.domain.hold(span.key(), span.address(), length)
+        else {
+            return Ok(self.refuse(op.peer, op.id));
+        };
+        let near = Near { address: span.address(), length, descriptor, pin: region + 1 };
+        self.hand_over((index, free), near, far, verb, (op.id, true))?;
+        Ok(Posted::Pending)
+    }
+
+    fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
+        let index = op.peer.as_usize();
+        if !self.has_atomics || !target.address.is_multiple_of(8) {
+            return Err(PostError::Unsupported);
+        }
+        if self.waits_for_reads(index) || self.asides.is_full() {
+            return Err(PostError::Again);
+        }
+        let free = self.free_op(index).ok_or(PostError::Again)?;
+        let far = match self.reach(index, target, 8)? {
+            Reach::Found(far) => far,
+            Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
+        };
+        let address = self.area.staging(index * SENDS + free);
+        // SAFETY: a place in staging that is free.
+        unsafe { touch::copy_out(&value.to_ne_bytes(), address) };
+        let descriptor = self.part_descriptor(index);
+        let near = Near { address, length: 8, descriptor, pin: 0 };
+        self.hand_over((index, free), near, far, Verb::Add, (op.id, true))?;
+        Ok(Posted::Pending)
+    }
+
+    /// Gives an op to the library and keeps its books. A refusal has changed nothing, but may have
+    /// ended the peer.
+    #[inline]
+    fn hand_over(
+        &mut self,
+        (index, op): (usize, usize),
+        near: Near,
+        far: Far,
+        verb: Verb,
+        owner: (OpId, bool),
+    ) -> Result<(), PostError> {
+        let to = self.peers[index].address;
+        let context = self.op_context(index * SENDS + op);
+        let word = match verb {
+            Verb::Write(word) => word,
+            Verb::Read | Verb::Add => None,
+        };
+        let rides = word.is_some() && self.traits.carries_words;
+        let data = match word {
+            Some(word) if rides => {
+                let record = &self.peers[index];
+                Some(word_data(record.their_number, record.their_token, word))
+            }
+            Some(_) | None => None,
+        };
+        let result = match self.open.as_ref() {
+            Some(open) => call(open, &near, &far, verb, data, (to, context)),
+            None => Err(Code(libc::ENODEV)),
+        };
+        if let Err(code) = result {
+            if let Some(region) = near.pin.checked_sub(1) {
+                self.domain.release(region);
+            }
+            return Err(self.call_refused(index, code));
+        }
+        let (id, is_loud) = owner;
+        let is_read = matches!(verb, Verb::Read);
+        let record = &mut self.peers[index];
+        record.used |= 1 << op;
+        record.touching += 1;
+        record.reads += u32::from(is_read);
+        record.in_flight += u32::from(is_loud);
+        self.sent[index * SENDS + op] = Sent {
+            id,
+            used: if is_loud { Use::Loud } else { Use::Quiet },
+            touches: true,
+            is_read,
+            pin: near.pin,
+            key_place: far.place + 1,
+            word: if rides { None } else { word },
+        };
+        self.answers[index * super::peer::KEYS + usize::from(far.place)].users += 1;
+        Ok(())
+    }
+
+    /// Accepts an op that ends with `Key`. There is room for it.
+    #[cold]
+    fn refuse(&mut self, peer: PeerIndex, id: OpId) -> Posted {
+        let aside = Aside { peer, id, ..Aside::default() };
+        let entry = self.asides.acquire(aside).expect("a free entry was seen");
+        self.asides.finish(entry);
+        self.peers[peer.as_usize()].in_flight += 1;
+        Posted::Pending
+    }
+}
+
+/// The library's call for a verb.
+#[inline]
+fn call(
+    open: &Open,
+    near: &Near,
+    far: &Far,
+    verb: Verb,
+    data: Option<u64>,
+    (to, context): (u64, *mut c_void),
+) -> Result<(), Code> {
+    let mut descriptor = near.descriptor;
+    let (address, length) = (near.address as *mut c_void, near.length as usize);
+    let rma_iov_count = 1;
+    if let Verb::Add = verb {
+        let operand = Ioc { addr: address, count: 1 };
+        let words = RmaIoc { addr: far.address, count: 1, key: far.key };
+        let message = MsgAtomic {
+            msg_iov: &operand,
+            desc: &mut descriptor,
+            iov_count: 1,
+            addr: to,
+            rma_iov: &words,
+            rma_iov_count,
+            datatype: n::UINT64,
+            op: n::SUM,
+            context,
+            data: 0,
+        };
+        // SAFETY: an operand in staging, in use until the op has ended; the rest is copied.
+        return unsafe { open.endpoint.add(&message, TOUCH) };
+    }
+    let part = libc::iovec { iov_base: address, iov_len: length };
+    let words = RmaIov { addr: far.address, len: length, key: far.key };
+    let message = MsgRma {
+        msg_iov: &part,
+        desc: &mut descriptor,
+        iov_count: 1,
+        addr: to,
+        rma_iov: &words,
+        rma_iov_count,
+        context,
+        data: data.unwrap_or(0),
+    };
+    match verb {
+        // SAFETY: memory of ours that is pinned, or in staging, until the op has ended; the rest is
+        // copied.
+        Verb::Read => unsafe { open.endpoint.read(&message, n::COMPLETION) },
+        Verb::Write(_) | Verb::Add => {
+            let flags = if data.is_some() { TOUCH | n::REMOTE_CQ_DATA } else { TOUCH };
+            // SAFETY: as above.
+            unsafe { open.endpoint.write(&message, flags) }
+        }
+    }
+}
+
+const _: () = assert!(PREFIX_BYTES + LINE_BYTES <= INJECT_MAX);

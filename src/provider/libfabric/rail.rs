@@ -1,0 +1,374 @@
+//! The rail: what it keeps, and how it is opened.
+
+use super::area::{Area, CELLS, SENDS};
+use super::domain::{LibfabricDomain, Scope};
+use super::offer::{self, Traits};
+use super::peer::{Answer, KEYS, Part, Peer, Sent, State};
+use super::report::Health;
+use super::sys::abi::{Context, CqEntry};
+use super::sys::numbers as n;
+use super::sys::{Code, Cq, Domain, Endpoint, Fabric, Info, Library, Registration, Vector};
+use super::{Config, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
+use crate::base::carve::{Carver, bytes_for};
+use crate::base::ids::PeerIndex;
+use crate::base::units::Instant;
+use crate::provider::asides::Aside;
+use crate::provider::fifo::Fifo;
+use crate::provider::ops::Ops;
+pub(super) use crate::wire::shared_end::NAME_BYTES_MAX;
+use core::mem::ManuallyDrop;
+
+/// Completions that are taken at a time.
+pub(super) const BATCH: usize = 16;
+/// Fences, and ops that were refused for a key, per peer.
+const ASIDES: u32 = 8;
+/// Addresses that are announced to the library at most: a hint, which shm of 2.6 refuses beyond 256
+/// although many peers may have one address.
+const ADDRESSES_HINT: usize = 64;
+/// An address, with zeroes behind it.
+pub(super) type Name = [u8; NAME_BYTES_MAX];
+
+/// Whose message a cell holds.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Cell {
+    /// Its part is not in use.
+    Unused,
+    /// The library has it.
+    Posted,
+    /// It must be posted.
+    Due,
+    /// A message of this peer, which does not take it yet.
+    Early,
+    /// A message that this peer has not released.
+    Held(u32),
+}
+
+fn asides(limits: &Limits) -> usize {
+    (limits.peers_max * ASIDES) as usize
+}
+
+/// Bytes that [`Libfabric::open`] cuts.
+pub fn bytes(limits: &Limits) -> usize {
+    let peers = limits.peers_max as usize;
+    let cells = peers * CELLS;
+    LibfabricDomain::bytes(limits.regions_max)
+        + bytes_for::<Peer>(peers)
+        + bytes_for::<Part>(peers)
+        + bytes_for::<Name>(peers)
+        + bytes_for::<Sent>(peers * SENDS)
+        + bytes_for::<Answer>(peers * KEYS)
+        + bytes_for::<u32>(peers * KEYS)
+        + bytes_for::<Cell>(cells)
+        + bytes_for::<Context>(peers * SENDS + cells)
+        + bytes_for::<Aside>(asides(limits))
+        + 2 * bytes_for::<u32>(cells.next_power_of_two())
+}
+
+/// What the rail keeps, and the sizes in bytes.
+pub const RECORD_SIZES: [(&str, usize); 6] = [
+    ("libfabric peer", size_of::<Peer>()),
+    ("libfabric address", size_of::<Name>()),
+    ("libfabric send", size_of::<Sent>()),
+    ("libfabric context", size_of::<Context>()),
+    ("libfabric answer about a key", size_of::<Answer>()),
+    ("libfabric op aside", size_of::<Aside>()),
+];
+
+/// What is closed and opened again when a NIC fails. Fields are dropped in this order.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub endpoint: Endpoint,
+    pub cq: Cq,
+    pub vector: Vector,
+}
+
+/// The libfabric rail of one endpoint.
+#[derive(Debug)]
+pub struct Libfabric<'m> {
+    pub(super) domain: LibfabricDomain<'m>,
+    pub(super) open: ManuallyDrop<Option<Open>>,
+    library_domain: ManuallyDrop<Domain>,
+    fabric: ManuallyDrop<Fabric>,
+    info: Info,
+    library: Library,
+    pub(super) traits: Traits,
+    pub(super) limits: Limits,
+    pub(super) address_format: u32,
+    pub(super) name: [u8; NAME_BYTES_MAX],
+    pub(super) name_bytes: usize,
+    pub(super) peers: &'m mut [Peer],
+    pub(super) parts: &'m mut [Part],
+    /// Of each peer whose address is known.
+    pub(super) names: &'m mut [Name],
+    pub(super) sent: &'m mut [Sent],
+    pub(super) answers: &'m mut [Answer],
+    /// Of each peer and place: the region of ours that it was told of, plus one.
+    pub(super) told: &'m mut [u32],
+    pub(super) cells: &'m mut [Cell],
+    /// The library's: ops first, cells behind them.
+    contexts: *mut Context,
+    pub(super) asides: Ops<'m, Aside>,
+    /// Cells that the library did not take back.
+    pub(super) due: Fifo<'m, u32>,
+    /// Cells whose messages came before their peer was joined.
+    pub(super) early: Fifo<'m, u32>,
+    pub(super) area: Area,
+    /// Completions taken and not looked at.
+    pub(super) batch: [CqEntry; BATCH],
+    pub(super) batch_at: usize,
+    pub(super) batch_count: usize,
+    pub(super) peers_open: u32,
+    /// Peers whose end or fence is under way.
+    pub(super) endings: u32,
+    /// Whether some peer may be owed a message.
+    pub(super) has_chores: bool,
+    /// Questions about keys that are not answered, and when one was asked last.
+    pub(super) asks: u32,
+    pub(super) asked_at: Instant,
+    /// Whether a peer was joined since early messages were looked at.
+    pub(super) early_due: bool,
+    pub(super) has_atomics: bool,
+    pub(super) now: Instant,
+    pub(super) health: Health,
+}
+
+// SAFETY: its pointers lead into the reserve, the block and objects that one thread uses at a time.
+unsafe impl Send for Libfabric<'_> {}
+
+impl<'m> Libfabric<'m> {
+    /// Cuts a rail out of `block` and opens it.
+    ///
+    /// *Cost*: control path.
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: &Limits,
+        config: &Config,
+    ) -> Result<Libfabric<'m>, OpenError> {
+        check(limits)?;
+        if block.left() < bytes(limits) {
+            return Err(OpenError::Block);
+        }
+        let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
+        const ROOM: &str = "the block is as long as `bytes` says";
+        let count = limits.peers_max as usize;
+        let cell_count = count * CELLS;
+        let queue = cell_count.next_power_of_two();
+        let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
+        let parts = block.filled(count, Part::UNUSED).expect(ROOM);
+        let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
+        let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
+        let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
+        let told = block.slice::<u32>(count * KEYS).expect(ROOM);
+        let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
+        let contexts = block.filled(count * SENDS + cell_count, Context::default()).expect(ROOM);
+        let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
+        let due = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let early = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let domain = LibfabricDomain::carve(block, limits.regions_max, traits.scope, traits.keys);
+        let mut rail = Libfabric {
+            domain: domain.expect(ROOM),
+            open: ManuallyDrop::new(None),
+            library_domain,
+            fabric,
+            address_format: info.get().addr_format,
+            info,
+            library,
+            traits,
+            limits: *limits,
+            name: [0; NAME_BYTES_MAX],
+            name_bytes: 0,
+            peers,
+            parts,
+            names,
+            sent,
+            answers,
+            told,
+            cells,
+            contexts: contexts.as_mut_ptr(),
+            asides,
+            due,
+            early,
+            area,
+            batch: [CqEntry::NOTHING; BATCH],
+            batch_at: 0,
+            batch_count: 0,
+            peers_open: 0,
+            endings: 0,
+            has_chores: false,
+            asks: 0,
+            asked_at: Instant(0),
+            early_due: false,
+            has_atomics: false,
+            now: Instant(0),
+            health: Health::default(),
+        };
+        // what was opened so far goes with the rail
+        rail.endpoint_open().map_err(|(step, code)| OpenError::Refused(step, code))?;
+        Ok(rail)
+    }
+
+    /// Opens what [`Open`] has, and lets threads register.
+    pub(super) fn endpoint_open(&mut self) -> Result<(), (Step, Code)> {
+        let at = |step| move |code| (step, code);
+        let peers = self.limits.peers_max as usize;
+        let completions = peers * (SENDS + CELLS) + 1;
+        let cq = Cq::open(&self.library_domain, completions).map_err(at(Step::CompletionQueue))?;
+        let vector = Vector::open(&self.library_domain, peers.min(ADDRESSES_HINT));
+        let vector = vector.map_err(at(Step::AddressVector))?;
+        let endpoint = Endpoint::open(&self.library_domain, &self.info, &cq, &vector);
+        let endpoint = endpoint.map_err(at(Step::Endpoint))?;
+        self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
+        self.has_atomics = endpoint.has_atomics();
+        let raw = endpoint.as_ptr();
+        *self.open = Some(Open { endpoint, cq, vector });
+        // SAFETY: both are closed after `shut`: see `endpoint_close` and `drop`.
+        unsafe { self.domain.open(self.library_domain.as_raw(), raw) };
+        Ok(())
+    }
+
+    /// Takes what has come and drops it: `ofi_rxm` of 1.17 looks at what it finds when its endpoint
+    /// closes, and posts a receive again to a connection that has gone by then.
+    fn drain(&mut self) {
+        let Some(open) = self.open.as_ref() else { return };
+        for _ in 0..=self.cells.len() {
+            match open.cq.read(&mut self.batch) {
+                Ok(1..) => {}
+                Err(Code(n::EAVAIL)) => {
+                    let _ = open.cq.read_error(&mut [0; 1]);
+                }
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Closes what [`Open`] has: registrations first.
+    pub(super) fn endpoint_close(&mut self, for_good: bool) {
+        self.drain();
+        self.domain.shut(for_good);
+        for part in self.parts.iter_mut() {
+            if part.registration != 0 {
+                // nothing can be done about a refusal: the endpoint goes
+                let _ = Registration::from_raw(part.registration).close();
+                *part = Part::UNUSED;
+            }
+        }
+        drop(self.open.take());
+    }
+
+    /// What the library knows an op by.
+    #[inline]
+    pub(super) fn op_context(&self, op: usize) -> *mut core::ffi::c_void {
+        debug_assert!(op < self.peers.len() * SENDS);
+        // SAFETY: inside the table.
+        unsafe { self.contexts.add(op) }.cast()
+    }
+
+    /// What it knows a cell by.
+    #[inline]
+    pub(super) fn cell_context(&self, cell: usize) -> *mut core::ffi::c_void {
+        debug_assert!(cell < self.cells.len());
+        // SAFETY: inside the table.
+        unsafe { self.contexts.add(self.peers.len() * SENDS + cell) }.cast()
+    }
+
+    /// The inverse of both; `None`: it is none of ours.
+    #[inline]
+    pub(super) fn context_index(&self, context: *mut core::ffi::c_void) -> Option<usize> {
+        let offset = (context as usize).wrapping_sub(self.contexts as usize);
+        let index = offset / size_of::<Context>();
+        let count = self.peers.len() * SENDS + self.cells.len();
+        (offset.is_multiple_of(size_of::<Context>()) && index < count).then_some(index)
+    }
+
+    /// Whether no peer is open, so that polling is of no use.
+    pub fn is_idle(&self) -> bool {
+        self.peers_open == 0
+    }
+
+    /// Whether something that was posted to a living peer has not ended yet: poll and ask again.
+    pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
+        let record = self.peers.get(peer.as_usize());
+        record.is_some_and(|record| record.takes_ops() && record.used != 0)
+    }
+
+    /// Whether something is owed to a peer that the next poll says.
+    pub fn is_unsent(&self) -> bool {
+        self.has_chores
+    }
+
+    /// Whether polls must be told the time: ends and questions are timed by it.
+    pub fn wants_time(&self) -> bool {
+        self.peers_open != 0 || self.health.is_lost()
+    }
+
+    /// What broke the connection to a peer, while it is not closed.
+    pub fn error(&self, peer: PeerIndex) -> Option<super::ErrorReport> {
+        self.peers.get(peer.as_usize()).filter(|peer| peer.state != State::Closed)?.report
+    }
+
+    /// How the rail is.
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    /// What the provider is like.
+    pub fn traits(&self) -> Traits {
+        self.traits
+    }
+
+    /// The library's version.
+    pub fn version(&self) -> super::sys::library::VersionText {
+        super::sys::library::VersionText(self.library.version())
+    }
+
+    /// The provider's name.
+    pub fn provider_name(&self) -> &core::ffi::CStr {
+        offer::provider_name(&self.info)
+    }
+
+    /// To what its registrations belong.
+    pub fn scope(&self) -> Scope {
+        self.traits.scope
+    }
+}
+
+/// What a rail stands on.
+struct Found {
+    library: Library,
+    info: Info,
+    traits: Traits,
+    area: Area,
+    library_domain: ManuallyDrop<Domain>,
+    fabric: ManuallyDrop<Fabric>,
+}
+
+fn find(limits: &Limits, config: &Config) -> Result<Found, OpenError> {
+    let at = |step| move |code| OpenError::Refused(step, code);
+    let library = Library::load(config.library).map_err(OpenError::Library)?;
+    let (info, traits) = offer::choose(&library, config, limits)?;
+    let area = Area::create(limits.peers_max, limits.payload_bytes_max);
+    let area = area.map_err(OpenError::Buffers)?;
+    let fabric = Fabric::open(&library, &info).map_err(at(Step::Fabric))?;
+    let library_domain = Domain::open(&fabric, &info).map_err(at(Step::Domain))?;
+    let (fabric, library_domain) = (ManuallyDrop::new(fabric), ManuallyDrop::new(library_domain));
+    Ok(Found { library, info, traits, area, library_domain, fabric })
+}
+
+fn check(limits: &Limits) -> Result<(), OpenError> {
+    let peers = (1..=PEERS_MAX).contains(&limits.peers_max);
+    let payload = limits.payload_bytes_max <= PAYLOAD_BYTES_MAX;
+    match peers && payload && limits.regions_max <= REGIONS_MAX {
+        true => Ok(()),
+        false => Err(OpenError::Limits),
+    }
+}
+
+impl Drop for Libfabric<'_> {
+    fn drop(&mut self) {
+        self.endpoint_close(true);
+        // SAFETY: dropped once, after everything that was made of it.
+        unsafe { ManuallyDrop::drop(&mut self.library_domain) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.fabric) };
+    }
+}

@@ -1,0 +1,79 @@
+//! What went wrong, in the provider's words.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+
+/// Bytes of a provider's words that are kept.
+pub const TEXT_BYTES: usize = 80;
+
+/// A failed op or receive.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct ErrorReport {
+    /// Why: an errno, or one of libfabric's own numbers from 256 on.
+    pub code: i32,
+    /// The provider's own number.
+    pub provider_code: i32,
+    /// Its words, which end with a zero.
+    pub text: [u8; TEXT_BYTES],
+}
+
+impl ErrorReport {
+    /// The provider's words; empty if it had none.
+    pub fn words(&self) -> &str {
+        let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(TEXT_BYTES);
+        core::str::from_utf8(&self.text[..end]).unwrap_or("")
+    }
+}
+
+impl fmt::Display for ErrorReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}", super::sys::Code(self.code))?;
+        match self.words() {
+            "" => {}
+            words => write!(f, ", the provider says: {words}")?,
+        }
+        write!(f, " (its code {})", self.provider_code)
+    }
+}
+
+/// How a rail is.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Health {
+    /// Why the endpoint is of no use any more; 0: it is.
+    pub lost_code: i32,
+    /// Completions of ops that nobody posted, messages of nobody, and receives that failed.
+    pub strange: u32,
+    /// Ops that were answered for before the library had done with them.
+    pub orphans: u32,
+    /// Regions that the library refused when the endpoint was opened again.
+    pub unregistered: u32,
+    /// Times that the endpoint was opened again.
+    pub reopened: u32,
+}
+
+impl Health {
+    /// Whether the endpoint must be opened again.
+    pub const fn is_lost(&self) -> bool {
+        self.lost_code != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn report_has_the_providers_words() {
+        let mut text = [0; TEXT_BYTES];
+        text[..9].copy_from_slice(b"bad luck!");
+        let report = ErrorReport { code: libc::ECONNRESET, provider_code: -7, text };
+        let said = report.to_string();
+        assert!(said.contains("bad luck!") && said.contains("-7"), "{said}");
+        assert!(said.contains("errno 104"), "{said}");
+        let silent = ErrorReport { text: [0; TEXT_BYTES], ..report };
+        assert!(!silent.to_string().contains("says"), "{silent}");
+    }
+}

@@ -1,0 +1,238 @@
+//! libfabric, loaded at run time.
+
+use super::abi::{FabricAttr, FidFabric, InfoRaw};
+use super::numbers as n;
+use super::objects::Code;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::fmt;
+use core::mem::{size_of, transmute_copy};
+
+/// The file, by the name that has stood since 2015.
+pub const FILE: &CStr = c"libfabric.so.1";
+/// The oldest API that we can use: before it, mode bits meant other things.
+const OLDEST: u32 = n::version(1, 5);
+
+/// Why the library cannot be used.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LoadError {
+    /// It, or a library that it needs, is not installed.
+    Missing,
+    /// It has no such function.
+    Lacks(&'static str),
+    /// Its API is older than 1.5: this one.
+    Old(u32),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            LoadError::Missing => f.write_str(
+                "no libfabric: libfabric.so.1 cannot be loaded; the package libfabric1 has it",
+            ),
+            LoadError::Lacks(name) => write!(f, "no libfabric: libfabric.so.1 has no {name}"),
+            LoadError::Old(version) => write!(
+                f,
+                "no libfabric: its API is {}, and 1.5 is the oldest that can be used",
+                VersionText(*version)
+            ),
+        }
+    }
+}
+
+/// A version as people write it.
+#[derive(Copy, Clone, Debug)]
+pub struct VersionText(pub u32);
+
+impl fmt::Display for VersionText {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}.{}", self.0 >> 16, self.0 & 0xffff)
+    }
+}
+
+/// The functions. They stay good for ever: the library is never unloaded.
+#[derive(Copy, Clone, Debug)]
+pub struct Library {
+    getinfo: unsafe extern "C" fn(
+        u32,
+        *const c_char,
+        *const c_char,
+        u64,
+        *const InfoRaw,
+        *mut *mut InfoRaw,
+    ) -> c_int,
+    freeinfo: unsafe extern "C" fn(*mut InfoRaw),
+    dupinfo: unsafe extern "C" fn(*const InfoRaw) -> *mut InfoRaw,
+    fabric: unsafe extern "C" fn(*mut FabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int,
+    version: unsafe extern "C" fn() -> u32,
+    strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// The newest of a name's versions, which `dlsym` gives: a library of 2.x has older ones beside it,
+/// for programs whose structures are shorter than those that it allocates.
+fn find(handle: *mut c_void, name: &'static CStr) -> Result<*mut c_void, LoadError> {
+    // SAFETY: an open library, and a name that ends with a zero.
+    let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    match symbol.is_null() {
+        true => Err(LoadError::Lacks(name.to_str().unwrap_or("function"))),
+        false => Ok(symbol),
+    }
+}
+
+/// # Safety
+/// - `F` is the type of the function that `symbol` points to.
+unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a function pointer is a pointer (asserted), and the caller vouches for its type.
+    unsafe { transmute_copy(&symbol) }
+}
+
+impl Library {
+    /// Loads it, or finds it loaded.
+    pub fn load(file: &CStr) -> Result<Library, LoadError> {
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
+        // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as those of
+        // a library that is linked.
+        let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
+        if handle.is_null() {
+            return Err(LoadError::Missing);
+        }
+        // SAFETY: each of these names has had its type since libfabric 1.0; what has changed is the
+        // length of structures, which the library allocates itself.
+        let library = unsafe {
+            Library {
+                getinfo: function(find(handle, c"fi_getinfo")?),
+                freeinfo: function(find(handle, c"fi_freeinfo")?),
+                dupinfo: function(find(handle, c"fi_dupinfo")?),
+                fabric: function(find(handle, c"fi_fabric")?),
+                version: function(find(handle, c"fi_version")?),
+                strerror: function(find(handle, c"fi_strerror")?),
+            }
+        };
+        match library.version() {
+            version if version < OLDEST => Err(LoadError::Old(version)),
+            _ => Ok(library),
+        }
+    }
+
+    /// The library's own version.
+    pub fn version(&self) -> u32 {
+        // SAFETY: takes nothing.
+        unsafe { (self.version)() }
+    }
+
+    /// The library's words for an errno or one of its own numbers.
+    pub fn words(&self, code: i32) -> &'static CStr {
+        // SAFETY: any number is taken.
+        let text = unsafe { (self.strerror)(code) };
+        // SAFETY: a text that ends with a zero and is never freed.
+        if text.is_null() { c"unknown" } else { unsafe { CStr::from_ptr(text) } }
+    }
+
+    /// Empty hints.
+    pub fn hints(&self) -> Result<Info, Code> {
+        // SAFETY: null asks for an empty one.
+        let raw = unsafe { (self.dupinfo)(core::ptr::null()) };
+        if raw.is_null() { Err(Code(libc::ENOMEM)) } else { Ok(Info { raw, library: *self }) }
+    }
+
+    /// What the library offers for hints: a list, of which there is at least one.
+    pub fn offers(&self, hints: &Info) -> Result<Info, Code> {
+        let mut raw = core::ptr::null_mut();
+        let version = self.version().min(n::API);
+        let (none, flags) = (core::ptr::null(), 0);
+        // SAFETY: hints that the library allocated.
+        let code = unsafe { (self.getinfo)(version, none, none, flags, hints.raw, &mut raw) };
+        Code::check(code)?;
+        if raw.is_null() { Err(Code(n::ENODATA)) } else { Ok(Info { raw, library: *self }) }
+    }
+
+    /// A copy of one offer.
+    ///
+    /// # Safety
+    /// - `raw` is an offer of this library that has not been freed.
+    pub unsafe fn copy(&self, raw: *const InfoRaw) -> Result<Info, Code> {
+        // SAFETY: as the caller vouches.
+        let raw = unsafe { (self.dupinfo)(raw) };
+        if raw.is_null() { Err(Code(libc::ENOMEM)) } else { Ok(Info { raw, library: *self }) }
+    }
+
+    /// Opens the network of an offer.
+    pub(super) fn fabric_open(&self, info: &Info) -> Result<*mut FidFabric, Code> {
+        let mut fabric = core::ptr::null_mut();
+        // SAFETY: the attributes of an offer of this library.
+        let code =
+            unsafe { (self.fabric)(info.get().fabric_attr, &mut fabric, core::ptr::null_mut()) };
+        Code::check(code)?;
+        Ok(fabric)
+    }
+}
+
+/// Hints, or offers; given back on drop.
+#[derive(Debug)]
+pub struct Info {
+    raw: *mut InfoRaw,
+    library: Library,
+}
+
+impl Info {
+    /// The first of the list. Its parts are never null: the library allocates all of them.
+    pub fn get(&self) -> &InfoRaw {
+        // SAFETY: allocated by the library, and freed on drop alone.
+        unsafe { &*self.raw }
+    }
+
+    /// The same, to be filled.
+    pub fn get_mut(&mut self) -> &mut InfoRaw {
+        // SAFETY: as above.
+        unsafe { &mut *self.raw }
+    }
+
+    /// For calls.
+    pub fn as_ptr(&self) -> *mut InfoRaw {
+        self.raw
+    }
+
+    /// Asks for a provider by name.
+    pub fn set_provider(&mut self, name: &CStr) {
+        // SAFETY: a part of hints, which the library frees with `free`, as `strdup` wants it.
+        unsafe { (*self.get().fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
+    }
+
+    /// Asks for a domain by name.
+    pub fn set_domain(&mut self, name: &CStr) {
+        // SAFETY: as above.
+        unsafe { (*self.get().domain_attr).name = libc::strdup(name.as_ptr()) };
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the library, and freed once.
+        unsafe { (self.library.freeinfo)(self.raw) };
+    }
+}
+
+/// A text of an offer; empty where there is none.
+///
+/// # Safety
+/// - `text` is null, or a text that ends with a zero and lives as long as `'a`.
+pub unsafe fn text<'a>(text: *const c_char) -> &'a CStr {
+    // SAFETY: as the caller vouches.
+    if text.is_null() { c"" } else { unsafe { CStr::from_ptr(text) } }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn missing_library_is_one_sentence() {
+        let text = LoadError::Missing.to_string();
+        assert!(text.contains("libfabric.so.1") && text.lines().count() == 1, "{text}");
+        let text = LoadError::Old(n::version(1, 4)).to_string();
+        assert!(text.contains("its API is 1.4"), "{text}");
+    }
+}

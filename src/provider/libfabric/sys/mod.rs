@@ -1,0 +1,11 @@
+//! libfabric as we call it: declarations of our own, loaded at run time.
+
+pub mod abi;
+pub mod calls;
+pub mod layout;
+pub mod library;
+pub mod numbers;
+pub mod objects;
+
+pub use library::{Info, Library, LoadError};
+pub use objects::{Code, Cq, Domain, Endpoint, Fabric, Registration, Vector};

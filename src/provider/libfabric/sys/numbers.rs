@@ -1,0 +1,117 @@
+//! Numbers of libfabric's headers that we use.
+
+use super::layout::Fact;
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty = $value:expr, $c:literal;)*) => {
+        $($(#[$doc])* pub const $name: $ty = $value;)*
+
+        /// What a C compiler must say of each.
+        pub const FACTS: &[Fact] =
+            &[$(Fact { expression: $c, value: $name as u64 }),*];
+    };
+}
+
+/// As `FI_VERSION`.
+pub const fn version(major: u32, minor: u32) -> u32 {
+    major << 16 | minor
+}
+
+numbers! {
+    /// What these bindings were written for.
+    API: u32 = version(1, 17), "FI_VERSION(1, 17)";
+    /// Messages.
+    MSG: u64 = 1 << 1, "FI_MSG";
+    /// Writes and reads.
+    RMA: u64 = 1 << 2, "FI_RMA";
+    /// Atomics.
+    ATOMIC: u64 = 1 << 4, "FI_ATOMIC";
+    /// A read, or reads.
+    READ: u64 = 1 << 8, "FI_READ";
+    /// A write, or writes.
+    WRITE: u64 = 1 << 9, "FI_WRITE";
+    /// A receive, or receives.
+    RECV: u64 = 1 << 10, "FI_RECV";
+    /// A send, or sends.
+    SEND: u64 = 1 << 11, "FI_SEND";
+    /// Peers read here.
+    REMOTE_READ: u64 = 1 << 12, "FI_REMOTE_READ";
+    /// Peers write here.
+    REMOTE_WRITE: u64 = 1 << 13, "FI_REMOTE_WRITE";
+    /// A word of the peer's came with it.
+    REMOTE_CQ_DATA: u64 = 1 << 17, "FI_REMOTE_CQ_DATA";
+    /// A completion is wanted.
+    COMPLETION: u64 = 1 << 24, "FI_COMPLETION";
+    /// It comes when the bytes are in the peer's memory.
+    DELIVERY_COMPLETE: u64 = 1 << 28, "FI_DELIVERY_COMPLETE";
+    /// The library keeps 32 bytes of each op's context.
+    CONTEXT: u64 = 1 << 59, "FI_CONTEXT";
+    /// 64 bytes.
+    CONTEXT2: u64 = 1 << 52, "FI_CONTEXT2";
+    /// A word that comes in takes a receive.
+    RX_CQ_DATA: u64 = 1 << 56, "FI_RX_CQ_DATA";
+    /// Local memory is registered too.
+    MR_LOCAL: i32 = 1 << 2, "FI_MR_LOCAL";
+    /// Peers name memory by address.
+    MR_VIRT_ADDR: i32 = 1 << 4, "FI_MR_VIRT_ADDR";
+    /// Memory exists when it is registered.
+    MR_ALLOCATED: i32 = 1 << 5, "FI_MR_ALLOCATED";
+    /// Keys are the provider's.
+    MR_PROV_KEY: i32 = 1 << 6, "FI_MR_PROV_KEY";
+    /// A registration belongs to an endpoint.
+    MR_ENDPOINT: i32 = 1 << 9, "FI_MR_ENDPOINT";
+    /// Memory of devices is registered, and named by every op.
+    MR_HMEM: i32 = 1 << 10, "FI_MR_HMEM";
+    /// Connected endpoints.
+    EP_MSG: i32 = 1, "FI_EP_MSG";
+    /// Reliable datagrams.
+    EP_RDM: i32 = 3, "FI_EP_RDM";
+    /// Any thread may call.
+    THREAD_SAFE: i32 = 1, "FI_THREAD_SAFE";
+    /// Data moves on without us.
+    PROGRESS_AUTO: i32 = 1, "FI_PROGRESS_AUTO";
+    /// Data moves on when we poll.
+    PROGRESS_MANUAL: i32 = 2, "FI_PROGRESS_MANUAL";
+    /// It holds us off before it runs over.
+    RM_ENABLED: i32 = 2, "FI_RM_ENABLED";
+    /// Read after read.
+    ORDER_RAR: u64 = 1 << 0, "FI_ORDER_RAR";
+    /// Read after write.
+    ORDER_RAW: u64 = 1 << 1, "FI_ORDER_RAW";
+    /// Read after send.
+    ORDER_RAS: u64 = 1 << 2, "FI_ORDER_RAS";
+    /// Write after read.
+    ORDER_WAR: u64 = 1 << 3, "FI_ORDER_WAR";
+    /// Write after write.
+    ORDER_WAW: u64 = 1 << 4, "FI_ORDER_WAW";
+    /// Write after send.
+    ORDER_WAS: u64 = 1 << 5, "FI_ORDER_WAS";
+    /// Send after read.
+    ORDER_SAR: u64 = 1 << 6, "FI_ORDER_SAR";
+    /// Send after write.
+    ORDER_SAW: u64 = 1 << 7, "FI_ORDER_SAW";
+    /// Send after send.
+    ORDER_SAS: u64 = 1 << 8, "FI_ORDER_SAS";
+    /// Completions with a word.
+    CQ_FORMAT_DATA: i32 = 3, "FI_CQ_FORMAT_DATA";
+    /// Nobody sleeps.
+    WAIT_NONE: i32 = 0, "FI_WAIT_NONE";
+    /// Addresses by position.
+    AV_TABLE: i32 = 2, "FI_AV_TABLE";
+    /// Of `control`.
+    ENABLE: i32 = 6, "FI_ENABLE";
+    /// No address.
+    ADDR_UNSPEC: u64 = u64::MAX, "FI_ADDR_UNSPEC";
+    /// 64 bits.
+    UINT64: i32 = 7, "FI_UINT64";
+    /// Adds.
+    SUM: i32 = 2, "FI_SUM";
+    /// No room.
+    EAGAIN: i32 = libc::EAGAIN, "FI_EAGAIN";
+    /// A failure waits.
+    EAVAIL: i32 = 259, "FI_EAVAIL";
+    /// No such offer.
+    ENODATA: i32 = libc::ENODATA, "FI_ENODATA";
+    /// It was called off.
+    ECANCELED: i32 = libc::ECANCELED, "FI_ECANCELED";
+}

@@ -1,0 +1,457 @@
+//! Objects of libfabric, closed on drop; whoever owns several closes them in the order that
+//! [`super::super`] states.
+
+use super::abi::{
+    AvAttr, CqAttr, CqEntry, CqErrEntry, CqErrRoom, Fid, FidAv, FidCq, FidDomain, FidFabric, FidMr,
+};
+use super::calls::{AtomicOps, FidEp, MsgAtomic, MsgRma};
+use super::library::{Info, Library};
+use super::numbers as n;
+use core::ffi::{c_int, c_void};
+use core::fmt;
+use core::ptr::null_mut;
+
+/// A code of libfabric's, positive: an errno, or one of its own from 256 on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Code(pub i32);
+
+impl Code {
+    /// No room now.
+    pub const AGAIN: Code = Code(n::EAGAIN);
+
+    /// What a call said: zero, or a negative code.
+    pub fn check(code: c_int) -> Result<(), Code> {
+        if code == 0 { Ok(()) } else { Err(Code(code.wrapping_neg())) }
+    }
+
+    #[inline]
+    fn check_size(code: isize) -> Result<(), Code> {
+        if code == 0 { Ok(()) } else { Err(Code(code.wrapping_neg() as i32)) }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0 {
+            0..256 => crate::memory::Errno(self.0).fmt(f),
+            code => write!(f, "libfabric's code {code}"),
+        }
+    }
+}
+
+/// # Safety
+/// - `fid` is an object that is closed once, after what was made of it.
+unsafe fn close(fid: *mut Fid) -> Result<(), Code> {
+    // SAFETY: every object has a table with this function.
+    Code::check(unsafe { ((*(*fid).ops).close)(fid) })
+}
+
+macro_rules! closed_on_drop {
+    ($($name:ident)*) => {
+        $(impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: ours, closed once; its owner drops what was made of it before.
+                let _ = unsafe { close(self.raw.cast()) };
+            }
+        })*
+    };
+}
+
+/// A network.
+#[derive(Debug)]
+pub struct Fabric {
+    raw: *mut FidFabric,
+}
+
+/// A domain.
+#[derive(Debug)]
+pub struct Domain {
+    raw: *mut FidDomain,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    raw: *mut FidCq,
+}
+
+/// An address vector.
+#[derive(Debug)]
+pub struct Vector {
+    raw: *mut FidAv,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    raw: *mut FidEp,
+    has_atomics: bool,
+}
+
+closed_on_drop! { Fabric Domain Cq Vector Endpoint }
+
+impl Fabric {
+    /// Opens the network of an offer.
+    pub fn open(library: &Library, info: &Info) -> Result<Fabric, Code> {
+        Ok(Fabric { raw: library.fabric_open(info)? })
+    }
+}
+
+impl Domain {
+    /// Opens the domain of an offer.
+    pub fn open(fabric: &Fabric, info: &Info) -> Result<Domain, Code> {
+        let mut raw = null_mut();
+        // SAFETY: an open network and an offer of its library.
+        let code = unsafe {
+            ((*(*fabric.raw).ops).domain)(fabric.raw, info.as_ptr(), &mut raw, null_mut())
+        };
+        Code::check(code)?;
+        Ok(Domain { raw })
+    }
+
+    /// As a number, while it is open.
+    pub fn as_raw(&self) -> u64 {
+        self.raw as u64
+    }
+
+    /// The inverse, to be used and not dropped.
+    ///
+    /// # Safety
+    /// - the domain that the number is of stays open as long as this is used.
+    pub unsafe fn from_raw(raw: u64) -> core::mem::ManuallyDrop<Domain> {
+        core::mem::ManuallyDrop::new(Domain { raw: raw as *mut FidDomain })
+    }
+
+    /// Registers memory; with an endpoint, the registration is bound to that and enabled.
+    ///
+    /// # Safety
+    /// - the range stays valid until the registration is closed;
+    /// - `endpoint`, where it is given, is open for as long.
+    pub unsafe fn register(
+        &self,
+        range: (u64, usize),
+        access: u64,
+        key: u64,
+        endpoint: Option<*mut FidEp>,
+    ) -> Result<Registration, Code> {
+        let mut raw = null_mut();
+        let (start, length) = (range.0 as *const c_void, range.1);
+        let (offset, flags) = (0, 0);
+        // SAFETY: an open domain; the caller vouches for the range.
+        let code = unsafe {
+            let reg = (*(*self.raw).mr).reg;
+            reg(self.raw.cast(), start, length, access, offset, key, flags, &mut raw, null_mut())
+        };
+        Code::check(code)?;
+        let made = Registration { raw };
+        let Some(endpoint) = endpoint else { return Ok(made) };
+        match made.bind(endpoint) {
+            Ok(()) => Ok(made),
+            Err(code) => {
+                let _ = made.close();
+                Err(code)
+            }
+        }
+    }
+}
+
+/// A registration. It is closed by [`Registration::close`] alone, because that can fail.
+#[derive(Copy, Clone, Debug)]
+pub struct Registration {
+    raw: *mut FidMr,
+}
+
+impl Registration {
+    fn bind(self, endpoint: *mut FidEp) -> Result<(), Code> {
+        let fid: *mut Fid = self.raw.cast();
+        // SAFETY: an open registration has a table.
+        let ops = unsafe { &*(*fid).ops };
+        let (Some(bind), Some(control)) = (ops.bind, ops.control) else {
+            return Err(Code(libc::ENOSYS));
+        };
+        // SAFETY: both are open.
+        Code::check(unsafe { bind(fid, endpoint.cast(), 0) })?;
+        // SAFETY: as above.
+        Code::check(unsafe { control(fid, n::ENABLE, null_mut()) })
+    }
+
+    /// What our own calls name it by.
+    pub fn descriptor(self) -> *mut c_void {
+        // SAFETY: open.
+        unsafe { (*self.raw).mem_desc }
+    }
+
+    /// What peers name it by.
+    pub fn key(self) -> u64 {
+        // SAFETY: open.
+        unsafe { (*self.raw).key }
+    }
+
+    /// Gives it back. When that fails, it stays.
+    pub fn close(self) -> Result<(), Code> {
+        // SAFETY: whoever closes it forgets it.
+        unsafe { close(self.raw.cast()) }
+    }
+
+    /// As a number, not zero, until [`Registration::from_raw`].
+    pub fn into_raw(self) -> u64 {
+        self.raw as u64
+    }
+
+    /// The inverse.
+    pub fn from_raw(raw: u64) -> Registration {
+        Registration { raw: raw as *mut FidMr }
+    }
+}
+
+impl Cq {
+    /// A queue of completions for `size` of them.
+    pub fn open(domain: &Domain, size: usize) -> Result<Cq, Code> {
+        let mut attr = CqAttr {
+            size,
+            flags: 0,
+            format: n::CQ_FORMAT_DATA,
+            wait_obj: n::WAIT_NONE,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: null_mut(),
+        };
+        let mut raw = null_mut();
+        // SAFETY: an open domain.
+        let code =
+            unsafe { ((*(*domain.raw).ops).cq_open)(domain.raw, &mut attr, &mut raw, null_mut()) };
+        Code::check(code)?;
+        Ok(Cq { raw })
+    }
+
+    /// Takes completions, as many as there are and find room; [`n::EAGAIN`]: none,
+    /// [`n::EAVAIL`]: a failure is next.
+    #[inline]
+    pub fn read(&self, out: &mut [CqEntry]) -> Result<usize, Code> {
+        // SAFETY: an open queue of this format, and room for as many.
+        let count = unsafe {
+            let read = (*(*self.raw).ops).read;
+            read(self.raw, out.as_mut_ptr().cast(), out.len())
+        };
+        match count {
+            0.. => Ok((count as usize).min(out.len())),
+            code => Err(Code(code.wrapping_neg() as i32)),
+        }
+    }
+
+    /// Takes a failure and has the provider's words written to `text`, with a zero behind them.
+    pub fn read_error(&self, text: &mut [u8]) -> Result<CqErrEntry, Code> {
+        let mut room = CqErrRoom::NOTHING;
+        // SAFETY: an open queue, and room for what a library of any age writes.
+        let count = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &mut room.entry, 0) };
+        if count <= 0 {
+            return Err(Code(if count == 0 { n::EAGAIN } else { count.wrapping_neg() as i32 }));
+        }
+        let entry = room.entry;
+        text[0] = 0;
+        // SAFETY: an open queue has a table.
+        if let Some(strerror) = unsafe { (*(*self.raw).ops).strerror } {
+            // SAFETY: what the failure named, before the queue is read again, and a buffer.
+            let said = unsafe {
+                let buffer = text.as_mut_ptr().cast();
+                strerror(self.raw, entry.prov_errno, entry.err_data, buffer, text.len())
+            };
+            if !said.is_null() && said != text.as_ptr().cast() {
+                // SAFETY: the provider's text ends with a zero.
+                let said = unsafe { core::ffi::CStr::from_ptr(said) }.to_bytes();
+                let length = said.len().min(text.len() - 1);
+                text[..length].copy_from_slice(&said[..length]);
+                text[length] = 0;
+            }
+        }
+        Ok(entry)
+    }
+}
+
+impl Vector {
+    /// A vector for about so many addresses.
+    pub fn open(domain: &Domain, count: usize) -> Result<Vector, Code> {
+        let mut attr = AvAttr {
+            av_type: n::AV_TABLE,
+            rx_ctx_bits: 0,
+            count,
+            ep_per_node: 0,
+            name: core::ptr::null(),
+            map_addr: null_mut(),
+            flags: 0,
+        };
+        let mut raw = null_mut();
+        // SAFETY: an open domain.
+        let code =
+            unsafe { ((*(*domain.raw).ops).av_open)(domain.raw, &mut attr, &mut raw, null_mut()) };
+        Code::check(code)?;
+        Ok(Vector { raw })
+    }
+
+    /// Puts an address in, and says what ops call it.
+    pub fn insert(&self, address: &[u8]) -> Result<u64, Code> {
+        let mut name = n::ADDR_UNSPEC;
+        // SAFETY: an open vector; the address has the format that the offer says.
+        let count = unsafe {
+            let insert = (*(*self.raw).ops).insert;
+            insert(self.raw, address.as_ptr().cast(), 1, &mut name, 0, null_mut())
+        };
+        match count {
+            1 if name != n::ADDR_UNSPEC => Ok(name),
+            0 | 1 => Err(Code(libc::EADDRNOTAVAIL)),
+            code => Err(Code(code.wrapping_neg())),
+        }
+    }
+
+    /// Takes an address out.
+    pub fn remove(&self, mut name: u64) {
+        // SAFETY: an address of this vector. Where it cannot be taken out it stays, which takes
+        // memory alone.
+        let _ = unsafe { ((*(*self.raw).ops).remove)(self.raw, &mut name, 1, 0) };
+    }
+}
+
+impl Endpoint {
+    /// Opens the endpoint of an offer, joined to a queue and a vector, and enables it.
+    pub fn open(domain: &Domain, info: &Info, cq: &Cq, vector: &Vector) -> Result<Endpoint, Code> {
+        let mut raw = null_mut();
+        // SAFETY: an open domain and an offer of its library.
+        let code = unsafe {
+            let open = (*(*domain.raw).ops).endpoint;
+            open(domain.raw, info.as_ptr(), &mut raw, null_mut())
+        };
+        Code::check(code)?;
+        let mut endpoint = Endpoint { raw, has_atomics: false };
+        endpoint.bind(cq.raw.cast(), n::SEND | n::RECV)?;
+        endpoint.bind(vector.raw.cast(), 0)?;
+        let fid: *mut Fid = raw.cast();
+        // SAFETY: an open endpoint has a table.
+        let control = unsafe { (*(*fid).ops).control }.ok_or(Code(libc::ENOSYS))?;
+        // SAFETY: open, and joined to what it needs.
+        Code::check(unsafe { control(fid, n::ENABLE, null_mut()) })?;
+        endpoint.has_atomics = endpoint.adds();
+        Ok(endpoint)
+    }
+
+    fn bind(&self, other: *mut Fid, flags: u64) -> Result<(), Code> {
+        let fid: *mut Fid = self.raw.cast();
+        // SAFETY: an open endpoint has a table.
+        let bind = unsafe { (*(*fid).ops).bind }.ok_or(Code(libc::ENOSYS))?;
+        // SAFETY: both are open.
+        Code::check(unsafe { bind(fid, other, flags) })
+    }
+
+    fn atomics(&self) -> Option<&AtomicOps> {
+        // SAFETY: an open endpoint; null where it has no atomics.
+        let ops = unsafe { (*self.raw).atomic.as_ref() }?;
+        (ops.size >= size_of::<AtomicOps>()).then_some(ops)
+    }
+
+    fn adds(&self) -> bool {
+        let Some(valid) = self.atomics().and_then(|ops| ops.writevalid) else { return false };
+        let mut count = 0;
+        // SAFETY: an open endpoint.
+        unsafe { valid(self.raw, n::UINT64, n::SUM, &mut count) == 0 && count > 0 }
+    }
+
+    /// Whether it adds to 64-bit words.
+    pub fn has_atomics(&self) -> bool {
+        self.has_atomics
+    }
+
+    /// For binding registrations.
+    pub fn as_ptr(&self) -> *mut FidEp {
+        self.raw
+    }
+
+    /// Writes our address to `out` and says how long it is.
+    pub fn name(&self, out: &mut [u8]) -> Result<usize, Code> {
+        // SAFETY: an open endpoint has a table of addresses.
+        let getname = unsafe { (*(*self.raw).cm).getname }.ok_or(Code(libc::ENOSYS))?;
+        let mut length = out.len();
+        // SAFETY: room for as many bytes.
+        Code::check(unsafe { getname(self.raw.cast(), out.as_mut_ptr().cast(), &mut length) })?;
+        if length > out.len() { Err(Code(libc::ENAMETOOLONG)) } else { Ok(length) }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// - the range is registered as `descriptor`, and nobody else uses it or `context` until the
+    ///   receive has ended.
+    #[inline]
+    pub unsafe fn receive(
+        &self,
+        range: (u64, usize),
+        descriptor: *mut c_void,
+        context: *mut c_void,
+    ) -> Result<(), Code> {
+        let (start, length) = (range.0 as *mut c_void, range.1);
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe {
+            ((*(*self.raw).msg).recv)(self.raw, start, length, descriptor, n::ADDR_UNSPEC, context)
+        })
+    }
+
+    /// Sends.
+    ///
+    /// # Safety
+    /// - as [`Endpoint::receive`], of reading.
+    #[inline]
+    pub unsafe fn send(
+        &self,
+        range: (u64, usize),
+        descriptor: *mut c_void,
+        to: u64,
+        context: *mut c_void,
+    ) -> Result<(), Code> {
+        let (start, length) = (range.0 as *const c_void, range.1);
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe {
+            ((*(*self.raw).msg).send)(self.raw, start, length, descriptor, to, context)
+        })
+    }
+
+    /// Sends bytes that are copied now, as many as the offer allows.
+    ///
+    /// # Safety
+    /// - the range is valid for reads.
+    #[inline]
+    pub unsafe fn inject(&self, start: u64, length: usize, to: u64) -> Result<(), Code> {
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe {
+            ((*(*self.raw).msg).inject)(self.raw, start as *const c_void, length, to)
+        })
+    }
+
+    /// Writes to a peer's memory.
+    ///
+    /// # Safety
+    /// - our memory is as in [`Endpoint::receive`], of reading.
+    #[inline]
+    pub unsafe fn write(&self, message: &MsgRma, flags: u64) -> Result<(), Code> {
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe { ((*(*self.raw).rma).writemsg)(self.raw, message, flags) })
+    }
+
+    /// Reads a peer's memory.
+    ///
+    /// # Safety
+    /// - our memory is as in [`Endpoint::receive`].
+    #[inline]
+    pub unsafe fn read(&self, message: &MsgRma, flags: u64) -> Result<(), Code> {
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe { ((*(*self.raw).rma).readmsg)(self.raw, message, flags) })
+    }
+
+    /// Adds to words of a peer's memory. [`Endpoint::has_atomics`].
+    ///
+    /// # Safety
+    /// - our memory is as in [`Endpoint::receive`], of reading.
+    #[inline]
+    pub unsafe fn add(&self, message: &MsgAtomic, flags: u64) -> Result<(), Code> {
+        let write = self.atomics().and_then(|ops| ops.writemsg).ok_or(Code(libc::ENOSYS))?;
+        // SAFETY: open; the caller vouches for the rest.
+        Code::check_size(unsafe { write(self.raw, message, flags) })
+    }
+}

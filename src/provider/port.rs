@@ -1,0 +1,441 @@
+//! A port beside the rails of a host: of RDMA, or of libfabric. One choice per call; both have the
+//! same life of a peer, prepared, told to the other end, joined to that end, and fenced.
+
+use super::{libfabric, verbs};
+use crate::base::carve::Carver;
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Head, Line, LocalSpan, Op,
+    OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
+};
+use crate::memory::Errno;
+use crate::wire::pair::LaneEnd;
+use core::fmt;
+use libfabric::Libfabric;
+use verbs::Verbs;
+
+/// How large a port is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct PortLimits {
+    /// Peers at a time.
+    pub peers_max: u32,
+    /// Regions at a time.
+    pub regions_max: u32,
+    /// Longest payload of a send.
+    pub payload_bytes_max: u32,
+}
+
+/// What a port is opened on.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortConfig<'a> {
+    /// A port of an RDMA device.
+    Verbs(verbs::Config<'a>),
+    /// A domain of a libfabric provider.
+    Libfabric(libfabric::Config<'a>),
+}
+
+impl PortConfig<'_> {
+    /// Bytes that [`PortRail::open`] cuts.
+    pub fn bytes(&self, limits: &PortLimits) -> usize {
+        match self {
+            PortConfig::Verbs(_) => verbs::bytes(&limits.verbs()),
+            PortConfig::Libfabric(_) => libfabric::bytes(&limits.libfabric()),
+        }
+    }
+}
+
+impl PortLimits {
+    const fn verbs(&self) -> verbs::Limits {
+        let PortLimits { peers_max, regions_max, payload_bytes_max } = *self;
+        verbs::Limits { peers_max, regions_max, payload_bytes_max }
+    }
+
+    const fn libfabric(&self) -> libfabric::Limits {
+        let PortLimits { peers_max, regions_max, payload_bytes_max } = *self;
+        libfabric::Limits { peers_max, regions_max, payload_bytes_max }
+    }
+}
+
+/// Why a port could not be opened. Nothing is left behind.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortOpenError {
+    /// There is no room for its records.
+    Records(Errno),
+    /// The RDMA device refused.
+    Verbs(verbs::OpenError),
+    /// libfabric refused.
+    Libfabric(libfabric::OpenError),
+}
+
+impl PortOpenError {
+    /// For how many peers it could be opened, if it refused so many for want of completions.
+    pub fn peers_most(&self, refused: u32) -> Option<u32> {
+        match *self {
+            PortOpenError::Verbs(verbs::OpenError::Completions { wanted, most }) => {
+                Some((u64::from(refused) * u64::from(most) / u64::from(wanted)) as u32)
+            }
+            PortOpenError::Records(_) | PortOpenError::Verbs(_) | PortOpenError::Libfabric(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for PortOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortOpenError::Records(errno) => write!(f, "no room for its records: {errno}"),
+            PortOpenError::Verbs(error) => error.fmt(f),
+            PortOpenError::Libfabric(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Why a peer of a port could not be opened. Its number is closed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortPeerError {
+    /// No such port, or no such peer of it.
+    Index,
+    /// The other end is of another kind of port.
+    Kind,
+    /// The RDMA device refused.
+    Verbs(verbs::PeerOpenError),
+    /// libfabric refused.
+    Libfabric(libfabric::PeerOpenError),
+}
+
+impl fmt::Display for PortPeerError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortPeerError::Index => f.write_str("the port has no free peer of that number"),
+            PortPeerError::Kind => f.write_str("the two ends are of different kinds"),
+            PortPeerError::Verbs(error) => error.fmt(f),
+            PortPeerError::Libfabric(error) => error.fmt(f),
+        }
+    }
+}
+
+/// What broke the connection to a peer of a port.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortError {
+    /// As the RDMA device says.
+    Verbs(verbs::ErrorReport),
+    /// As libfabric says.
+    Libfabric(libfabric::ErrorReport),
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortError::Verbs(report) => report.fmt(f),
+            PortError::Libfabric(report) => report.fmt(f),
+        }
+    }
+}
+
+/// Registration on a port, shared by copy with every thread that registers.
+#[derive(Copy, Clone, Debug)]
+pub enum PortDomain<'m> {
+    /// Of an RDMA device.
+    Verbs(verbs::VerbsDomain<'m>),
+    /// Of libfabric.
+    Libfabric(libfabric::LibfabricDomain<'m>),
+}
+
+impl PortDomain<'_> {
+    /// Registers memory that payload alone is written to, and no control word.
+    ///
+    /// # Safety
+    /// - as [`Domain::register`].
+    pub unsafe fn register_payload(&self, region: Region) -> Result<RailKey, RegisterError> {
+        match self {
+            // SAFETY: this function's contract.
+            PortDomain::Verbs(domain) => unsafe { domain.register_payload(region) },
+            // SAFETY: as above.
+            PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+        }
+    }
+}
+
+impl PortDomain<'_> {
+    /// Forgets memory that no request uses any more, at once or as soon as peers let go of it.
+    ///
+    /// *Errors*: as [`Domain::deregister`].
+    pub fn deregister_soon(&self, key: RailKey) -> Result<(), DeregisterError> {
+        match self {
+            PortDomain::Verbs(domain) => domain.deregister(key),
+            PortDomain::Libfabric(domain) => domain.deregister_soon(key),
+        }
+    }
+}
+
+impl Domain for PortDomain<'_> {
+    unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        match self {
+            // SAFETY: this function's contract.
+            PortDomain::Verbs(domain) => unsafe { domain.register(region) },
+            // SAFETY: as above.
+            PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+        }
+    }
+
+    fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
+        match self {
+            PortDomain::Verbs(domain) => domain.deregister(key),
+            PortDomain::Libfabric(domain) => domain.deregister(key),
+        }
+    }
+}
+
+/// One port.
+#[allow(clippy::large_enum_variant)] // a few per endpoint, in a table that does not grow
+pub enum PortRail<'m> {
+    /// Of an RDMA device.
+    Verbs(Verbs<'m>),
+    /// Of libfabric.
+    Libfabric(Libfabric<'m>),
+}
+
+macro_rules! on {
+    ($port:expr, $rail:ident => $body:expr) => {
+        match $port {
+            PortRail::Verbs($rail) => $body,
+            PortRail::Libfabric($rail) => $body,
+        }
+    };
+}
+
+impl<'m> PortRail<'m> {
+    /// Cuts a port out of `block` and opens it.
+    pub fn open(
+        block: &mut Carver<'m>,
+        limits: &PortLimits,
+        config: &PortConfig,
+    ) -> Result<PortRail<'m>, PortOpenError> {
+        match config {
+            PortConfig::Verbs(config) => {
+                let rail = Verbs::open(block, &limits.verbs(), config);
+                rail.map(PortRail::Verbs).map_err(PortOpenError::Verbs)
+            }
+            PortConfig::Libfabric(config) => {
+                let rail = Libfabric::open(block, &limits.libfabric(), config);
+                rail.map(PortRail::Libfabric).map_err(PortOpenError::Libfabric)
+            }
+        }
+    }
+
+    /// Registration on it.
+    pub fn port_domain(&self) -> PortDomain<'m> {
+        match self {
+            PortRail::Verbs(rail) => PortDomain::Verbs(rail.domain()),
+            PortRail::Libfabric(rail) => PortDomain::Libfabric(rail.domain()),
+        }
+    }
+
+    /// Whether no peer is open, so that polling is of no use.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.is_idle(),
+            PortRail::Libfabric(rail) => rail.is_idle() && !rail.health().is_lost(),
+        }
+    }
+
+    /// Whether something was posted that no poll or flush has handed over yet.
+    #[inline]
+    pub fn is_unsent(&self) -> bool {
+        on!(self, rail => rail.is_unsent())
+    }
+
+    /// Whether the next poll must be told the time.
+    #[inline]
+    pub fn wants_time(&self) -> bool {
+        on!(self, rail => rail.wants_time())
+    }
+
+    /// Whether something that was posted to a living peer has not reached its host yet.
+    pub fn is_undelivered(&mut self, peer: PeerIndex) -> bool {
+        on!(self, rail => rail.is_undelivered(peer))
+    }
+
+    /// What becomes readable when there is something to poll for, once [`PortRail::arm`] has said
+    /// so. `None`: nothing does, so nobody sleeps.
+    pub fn wait_fds(&self) -> Option<[i32; 2]> {
+        match self {
+            PortRail::Verbs(rail) => rail.wait_fds(),
+            PortRail::Libfabric(_) => None,
+        }
+    }
+
+    /// Before its user sleeps. `false`: poll instead; while a port of libfabric has peers, which
+    /// move data when they are polled, nobody sleeps.
+    pub fn arm(&mut self) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.arm(),
+            PortRail::Libfabric(_) => self.is_idle(),
+        }
+    }
+
+    /// Whether it is down: no peer can be joined.
+    pub fn is_down(&self) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.health().port_down_since.is_some(),
+            PortRail::Libfabric(rail) => rail.health().is_lost(),
+        }
+    }
+
+    /// Brings up what is down, if that takes an act of ours: libfabric's endpoint is closed and
+    /// opened anew, and every peer of it ends.
+    ///
+    /// *Cost*: control path.
+    #[cold]
+    pub fn revive(&mut self) {
+        match self {
+            PortRail::Verbs(_) => {} // it sees by itself that its port is up
+            // what is refused is tried again
+            PortRail::Libfabric(rail) => drop(rail.reopen()),
+        }
+    }
+
+    /// What broke the connection to a peer, while it is not closed.
+    pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
+        match self {
+            PortRail::Verbs(rail) => rail.error(peer).map(PortError::Verbs),
+            PortRail::Libfabric(rail) => rail.error(peer).map(PortError::Libfabric),
+        }
+    }
+
+    /// Prepares a peer, and says what its other end must know. `random`: strangers do not guess it;
+    /// `mailbox_key`: what it calls our mailboxes.
+    pub fn peer_prepare(
+        &mut self,
+        peer: PeerIndex,
+        generation: RailGeneration,
+        random: u32,
+        mailbox_key: RailKey,
+    ) -> Result<LaneEnd, PortPeerError> {
+        match self {
+            PortRail::Verbs(rail) => {
+                let hello = rail.peer_prepare(peer, generation, random);
+                hello.map(LaneEnd::QueuePair).map_err(PortPeerError::Verbs)
+            }
+            PortRail::Libfabric(rail) => {
+                let hello = rail.peer_prepare_telling(peer, random.max(1), mailbox_key);
+                hello.map(LaneEnd::Shared).map_err(PortPeerError::Libfabric)
+            }
+        }
+    }
+
+    /// Joins a prepared peer to its other end.
+    pub fn peer_connect(&mut self, peer: PeerIndex, end: &LaneEnd) -> Result<(), PortPeerError> {
+        match (self, end) {
+            (PortRail::Verbs(rail), LaneEnd::QueuePair(hello)) => {
+                rail.peer_connect(peer, hello).map_err(PortPeerError::Verbs)
+            }
+            (PortRail::Libfabric(rail), LaneEnd::Shared(hello)) => {
+                rail.peer_connect(peer, hello).map_err(PortPeerError::Libfabric)
+            }
+            (PortRail::Verbs(_), LaneEnd::Shared(_))
+            | (PortRail::Libfabric(_), LaneEnd::QueuePair(_)) => Err(PortPeerError::Kind),
+        }
+    }
+
+    // What follows is [`Provider`]'s, without its domain.
+
+    pub(super) fn caps(&self) -> Caps {
+        on!(self, rail => rail.caps())
+    }
+
+    pub(super) fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        on!(self, rail => rail.send_payload_max(peer))
+    }
+
+    #[inline]
+    pub(super) fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post(op, now))
+    }
+
+    #[inline]
+    pub(super) fn post_send(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        head: &Head,
+        payload: LocalSpan,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post_send(id, peer, head, payload, now))
+    }
+
+    #[inline]
+    pub(super) fn post_line(
+        &mut self,
+        id: OpId,
+        peer: PeerIndex,
+        target: RemoteSpan,
+        line: &Line,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post_line(id, peer, target, line, now))
+    }
+
+    #[inline]
+    pub(super) fn send_now(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> bool {
+        on!(self, rail => rail.send_now(peer, head, payload))
+    }
+
+    #[inline]
+    pub(super) fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        on!(self, rail => rail.poll(out, budget, now))
+    }
+
+    #[inline]
+    pub(super) fn flush(&mut self, budget: Bytes) {
+        on!(self, rail => rail.flush(budget));
+    }
+
+    pub(super) fn received_copy(
+        &mut self,
+        peer: PeerIndex,
+        slot: RecvSlot,
+        offset: u64,
+        to: LocalSpan,
+    ) {
+        on!(self, rail => rail.received_copy(peer, slot, offset, to));
+    }
+
+    pub(super) fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        on!(self, rail => rail.received_peek(peer, slot, to));
+    }
+
+    #[inline]
+    pub(super) fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        on!(self, rail => rail.received_release(peer, slot));
+    }
+
+    pub(super) fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        on!(self, rail => rail.peer_fail(peer, cause));
+    }
+
+    pub(super) fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        on!(self, rail => rail.peer_close(peer))
+    }
+
+    pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        on!(self, rail => rail.peer_detach(peer))
+    }
+}
+
+/// `RDMA port 10.0.0.1`, `libfabric's tcp;ofi_rxm`.
+impl fmt::Display for PortRail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortRail::Verbs(rail) => write!(f, "RDMA port {}", verbs::gid::Gid(rail.gid().0)),
+            PortRail::Libfabric(rail) => {
+                let name = rail.provider_name().to_str().unwrap_or("provider");
+                write!(f, "libfabric's {name}")
+            }
+        }
+    }
+}

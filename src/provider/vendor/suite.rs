@@ -1,0 +1,248 @@
+//! The conformance suite over two objects of a vendor's, joined by the blobs that they wrote.
+
+use super::{Breach, OpenError, PeerError, Table, Vendor};
+use crate::base::ids::PeerIndex;
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{Completion, Provider};
+use crate::provider::conformance::{ENTRY_COUNT, Failure, Outcome, Rig, Side, entries};
+use core::ffi::c_void;
+
+/// Peers and regions that an object is opened for: more than the suite uses at a time.
+pub const PEERS_MAX: u32 = 2;
+/// See [`PEERS_MAX`].
+pub const REGIONS_MAX: u32 = 8;
+
+/// Polls within which a peer opens.
+const PATIENCE: u32 = 4096;
+/// What passes between two polls where the program does not say: 64 of them are longer than any
+/// delay of a rail that counts in this time.
+const TICK_NS: u64 = 10_000_000;
+
+/// What the suite runs on.
+#[derive(Copy, Clone, Debug)]
+pub struct Setup {
+    /// The table under test.
+    pub table: Table,
+    /// What each end's `open` gets.
+    pub contexts: [*mut c_void; 2],
+    /// Memory of each end, as [`Rig::arena`] says.
+    pub arenas: [*mut u8; 2],
+    /// Whether bytes move although nobody polls.
+    pub threads: bool,
+    /// Called between polls.
+    pub advance: Option<unsafe extern "C" fn(*mut c_void)>,
+    /// The time in nanoseconds; without it, the suite counts its own.
+    pub now: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
+    /// How often the thread has allocated.
+    pub allocations: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
+    /// What these three get.
+    pub user: *mut c_void,
+}
+
+/// Why two objects could not be had and joined.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum JoinError {
+    /// An object was not opened.
+    Open(OpenError),
+    /// A peer was not opened.
+    Peer(PeerError),
+    /// An answer was none.
+    Breach(Breach),
+}
+
+/// What a run found.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Verdict {
+    /// No entry found anything.
+    Passed,
+    /// The entry of this number found a promise broken.
+    Failed(usize, Failure),
+    /// Before or in the entry of this number an answer was none.
+    Breach(usize, Breach),
+    /// For the entry of this number no two objects could be had.
+    NoPair(usize, JoinError),
+}
+
+/// A run's result, as a value.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Report {
+    /// Where it ended, and why.
+    pub verdict: Verdict,
+    /// A bit for each entry that passed.
+    pub passed: u64,
+    /// A bit for each entry that was skipped, because of what the caps do not promise.
+    pub skipped: u64,
+}
+
+const _: () = assert!(ENTRY_COUNT <= 64);
+
+/// Two joined ends, made again and again.
+pub struct VendorRig<'s> {
+    setup: &'s Setup,
+    sides: [Option<Vendor>; 2],
+    trouble: Option<JoinError>,
+    ticks: u64,
+}
+
+impl<'s> VendorRig<'s> {
+    /// Opens and joins two objects.
+    ///
+    /// # Safety
+    /// - what `setup` points to is as its fields say, for as long as the rig stands.
+    pub unsafe fn new(setup: &'s Setup) -> Result<VendorRig<'s>, JoinError> {
+        let mut rig = VendorRig { setup, sides: [None, None], trouble: None, ticks: 0 };
+        rig.join().map(|()| rig)
+    }
+
+    fn join(&mut self) -> Result<(), JoinError> {
+        // a device may not be there twice: the old ones end first
+        self.sides = [None, None];
+        for (side, context) in self.sides.iter_mut().zip(self.setup.contexts) {
+            // SAFETY: the context is as the table's `open` wants it (`new`); the domain and the
+            // memory are the suite's, which ends before the rig.
+            let opened = unsafe { Vendor::open(self.setup.table, context, PEERS_MAX, REGIONS_MAX) };
+            *side = Some(opened.map_err(JoinError::Open)?);
+        }
+        let [a, b] = [Side::A, Side::B].map(|side| {
+            let peer = self.peer(side);
+            self.provider(side).peer_blob(peer)
+        });
+        let (a, b) = (a.map_err(JoinError::Peer)?, b.map_err(JoinError::Peer)?);
+        let mut left = [(Side::A, b), (Side::B, a)].map(Some);
+        for _ in 0..PATIENCE {
+            for end in &mut left {
+                let Some((side, blob)) = *end else { continue };
+                let peer = self.peer(side);
+                match self.provider(side).peer_open(peer, &blob) {
+                    Ok(()) => *end = None,
+                    Err(PeerError::Again) => self.poll(side),
+                    Err(error) => return Err(JoinError::Peer(error)),
+                }
+            }
+            if left.iter().all(Option::is_none) {
+                return self.breach().map_or(Ok(()), |breach| Err(JoinError::Breach(breach)));
+            }
+            self.advance();
+        }
+        Err(JoinError::Peer(PeerError::Again))
+    }
+
+    /// Lets an end work of which nothing can have come yet.
+    fn poll(&mut self, side: Side) {
+        let now = self.now();
+        let nothing = Completion::Immediate { peer: PeerIndex(u32::MAX), immediate: 0 };
+        self.provider(side).poll(&mut [nothing; 0], Bytes::kib(64), now);
+    }
+
+    /// The first answer that was none.
+    fn breach(&self) -> Option<Breach> {
+        self.sides.iter().flatten().find_map(Vendor::breach)
+    }
+
+    fn remake(&mut self) -> bool {
+        self.trouble = self.breach().map(JoinError::Breach);
+        if self.trouble.is_none() {
+            self.trouble = self.join().err();
+        }
+        self.trouble.is_none()
+    }
+}
+
+impl Rig for VendorRig<'_> {
+    type Provider = Vendor;
+
+    fn provider(&mut self, side: Side) -> &mut Vendor {
+        self.sides[side as usize].as_mut().expect("made by `new`, or an entry has given up")
+    }
+
+    fn peer(&self, side: Side) -> PeerIndex {
+        PeerIndex(side as u32) // another number at each end
+    }
+
+    fn arena(&mut self, side: Side) -> *mut u8 {
+        self.setup.arenas[side as usize]
+    }
+
+    fn now(&self) -> Instant {
+        // SAFETY: the program's function and its argument (`new`).
+        Instant(self.setup.now.map_or(self.ticks, |now| unsafe { now(self.setup.user) }))
+    }
+
+    fn advance(&mut self) {
+        self.ticks += TICK_NS;
+        if let Some(advance) = self.setup.advance {
+            // SAFETY: the program's function and its argument (`new`).
+            unsafe { advance(self.setup.user) };
+        }
+    }
+
+    fn has_threads(&self) -> bool {
+        self.setup.threads
+    }
+
+    fn renew(&mut self) -> bool {
+        if self.setup.now.is_some() || self.setup.threads {
+            return false; // nothing repeats exactly
+        }
+        self.ticks = 0;
+        self.remake()
+    }
+
+    fn anew(&mut self) -> bool {
+        self.remake()
+    }
+
+    fn allocations(&self) -> Option<u64> {
+        // SAFETY: the program's function and its argument (`new`).
+        self.setup.allocations.map(|count| unsafe { count(self.setup.user) })
+    }
+}
+
+/// Runs the whole suite, up to the first entry that finds something.
+///
+/// # Safety
+/// - as [`VendorRig::new`].
+pub unsafe fn run(setup: &Setup) -> Report {
+    let mut report = Report { verdict: Verdict::Passed, passed: 0, skipped: 0 };
+    for (index, entry) in entries::<VendorRig<'_>>().iter().enumerate() {
+        // SAFETY: by this function's contract.
+        let mut rig = match unsafe { VendorRig::new(setup) } {
+            Ok(rig) => rig,
+            Err(error) => {
+                report.verdict = no_pair(index, error);
+                return report;
+            }
+        };
+        let said = (entry.run)(&mut rig);
+        // what the entry made of an answer that is none says less than the answer
+        if let Some(error) = rig.trouble {
+            report.verdict = no_pair(index, error);
+            return report;
+        }
+        if let Some(breach) = rig.breach() {
+            report.verdict = Verdict::Breach(index, breach);
+            return report;
+        }
+        match said {
+            Ok(Outcome::Passed) => report.passed |= 1 << index,
+            Ok(Outcome::Skipped(_)) => report.skipped |= 1 << index,
+            Err(failure) => {
+                report.verdict = Verdict::Failed(index, failure);
+                return report;
+            }
+        }
+    }
+    report
+}
+
+fn no_pair(index: usize, error: JoinError) -> Verdict {
+    match error {
+        JoinError::Breach(breach) => Verdict::Breach(index, breach),
+        error => Verdict::NoPair(index, error),
+    }
+}
+
+/// Number, promise and name of an entry.
+pub fn entry(index: usize) -> Option<(u8, &'static str)> {
+    entries::<VendorRig<'_>>().get(index).map(|entry| (entry.promise, entry.name))
+}

@@ -1,0 +1,239 @@
+//! How lanes join a connection, and on which of them control runs.
+//!
+//! A lane that is there for the others (`ConnectionSetup::reserve`) carries control while none of
+//! them is in use. When one is, control is held, and the peer asked whether all has come that was
+//! sent on the lane; when it says so, control goes on where it belongs. Nothing is in flight then,
+//! so that no line can land behind a newer one. A peer that does not answer soon is elsewhere, and
+//! our requests must not wait for it; nor must the peer wait for us when a receive has ended, since
+//! our program may go elsewhere then. In both cases control goes on as it was and asks again later.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::rail::{Flush, Lane, LaneState};
+use super::records::{ConnectionState, Fence};
+use super::report_error::ReportError;
+use crate::base::ids::ConnectionIndex;
+use crate::base::seq::Seq;
+use crate::base::units::Span;
+use crate::fabric::{LocalSpan, Provider, RailKey};
+use crate::wire::head::{KIND_FLUSH, KIND_FLUSHED, SendHead};
+
+/// How long control is held for the peer's word.
+const HELD_MAX: Span = Span::millis(10);
+/// How long after that it is held again; and how long after it was let go for what became due.
+const PAUSE: Span = Span::millis(50);
+const PAUSE_SHORT: Span = Span::millis(1);
+
+/// A lane that has been opened anew in the rail.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct LaneJoin {
+    /// Which use of it, more than the last one.
+    pub generation: u32,
+    /// What it calls the peer's mailbox; `None`: as before.
+    pub mailbox_key: Option<RailKey>,
+    /// Whether the peer may not be able to receive on it yet: it is probed when the peer's probe
+    /// has come, which this side must be able to receive.
+    pub waits: bool,
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// A lane of a connection that has just been opened goes by keys of its own: those that were
+    /// entered at place `key` of [`super::DataMrs::insert`]. Others go by the first.
+    pub fn lane_key_set(&mut self, connection: ConnectionIndex, lane: u8, key: u8) {
+        self.lane_mut(connection.as_usize(), lane).key = key;
+    }
+
+    /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
+    /// used again when the peer has probed it too. `false`: the connection is closed, or the lane
+    /// is not down.
+    pub fn lane_rejoin(&mut self, connection: ConnectionIndex, lane: u8, generation: u32) -> bool {
+        let join = LaneJoin { generation, mailbox_key: None, waits: false };
+        self.lane_join(connection, lane, &join)
+    }
+
+    /// [`Endpoint::lane_rejoin`] of a lane that says more.
+    pub fn lane_join(&mut self, connection: ConnectionIndex, lane: u8, join: &LaneJoin) -> bool {
+        let generation = join.generation;
+        let index = connection.as_usize();
+        let c = &self.connections[index];
+        let entry = self.lane(index, lane.min(c.lane_count - 1));
+        let down = c.state == ConnectionState::Open
+            && lane < c.lane_count
+            && entry.state == LaneState::Down
+            && generation > entry.generation;
+        if !down {
+            return false;
+        }
+        let (peer_past, code, key) = (entry.peer_past, entry.code, entry.key);
+        let mailbox_key = join.mailbox_key.unwrap_or(entry.mailbox_key);
+        *self.lane_mut(index, lane) = Lane {
+            state: LaneState::Joining,
+            fence: Fence::Needed,
+            peer_fenced: false,
+            probe_due: !join.waits,
+            probe_waits: join.waits,
+            key,
+            generation,
+            peer_past,
+            code,
+            mailbox_key,
+            ..Lane::DOWN
+        };
+        self.lanes_down.remove(self.lane_at(index, lane));
+        self.work.insert(index);
+        if generation < peer_past {
+            // the peer's end is dead already, and it will not say so again
+            self.lane_fail(index, lane, 0);
+        }
+        true
+    }
+
+    /// Lanes of a connection that are not there for others alone.
+    fn lanes_first(&self, index: usize) -> u8 {
+        let first = index << self.lane_bits;
+        let lanes = 0..self.connections[index].lane_count;
+        let meter = |lane: u8| self.meters.get(first + usize::from(lane));
+        let is_first = |lane: &u8| meter(*lane).is_some_and(|meter| !meter.load.reserve);
+        lanes.filter(is_first).fold(0, |all, lane| all | 1 << lane)
+    }
+
+    /// The lane that control is to run on.
+    pub(super) fn control_lane(&self, index: usize) -> u8 {
+        let up = self.connections[index].up;
+        match up & self.lanes_first(index) {
+            0 => up.trailing_zeros() as u8,
+            first => first.trailing_zeros() as u8,
+        }
+    }
+
+    /// Takes control from a lane that is there for others to one that is not; says whether
+    /// something is due. Also answers the peer, which does the same.
+    pub(super) fn flushes_step(&mut self, index: usize) -> bool {
+        let mut remain = false;
+        for lane in 0..self.connections[index].lane_count {
+            if let Some(number) = self.lane(index, lane).flushed_due {
+                let told =
+                    self.word_send(index, lane, KIND_FLUSHED, number.into(), LocalSpan::EMPTY);
+                if told || self.lane(index, lane).state != LaneState::Up {
+                    self.lane_mut(index, lane).flushed_due = None;
+                }
+                remain |= !told;
+            }
+        }
+        remain | self.control_step(index)
+    }
+
+    fn control_step(&mut self, index: usize) -> bool {
+        let (c, first, now) = (&self.connections[index], self.lanes_first(index), self.now);
+        let (control, up) = (c.control, c.up);
+        let away = first >> control & 1 == 0 && up & first != 0 && up >> control & 1 == 1;
+        let landed = c.lines_flying == 0 && !c.state_flying && !c.state_due();
+        let (blocked, resends) = (c.control_blocked, c.resend.is_some());
+        let entry = self.lane(index, control);
+        let (flush, since) = (entry.flush, now.since(entry.failed_at));
+        match flush {
+            Flush::No if !away || blocked || resends => false,
+            Flush::Asked if !away || since > HELD_MAX => {
+                // the peer is elsewhere: what waits goes the old way
+                self.connections[index].control_blocked = false;
+                self.flush_set(index, control, Flush::Later);
+                true
+            }
+            Flush::Holds if !away => {
+                self.connections[index].control_blocked = false;
+                self.flush_set(index, control, Flush::No);
+                true
+            }
+            Flush::Later if !away => {
+                self.flush_set(index, control, Flush::No);
+                false
+            }
+            Flush::Later if since < PAUSE || blocked || resends => true,
+            Flush::No | Flush::Later => {
+                let number = entry.flush_number.wrapping_add(1);
+                if landed
+                    && self.word_send(index, control, KIND_FLUSH, number.into(), LocalSpan::EMPTY)
+                {
+                    self.connections[index].control_blocked = true;
+                    self.lane_mut(index, control).flush_number = number;
+                    self.flush_set(index, control, Flush::Asked);
+                }
+                true
+            }
+            Flush::Asked => true,
+            Flush::Holds => {
+                self.flush_set(index, control, Flush::No);
+                self.control_move(index);
+                true
+            }
+        }
+    }
+
+    /// A message has come whose sender must hear of it now, since our program may go elsewhere:
+    /// control is not held for the peer's word any more.
+    #[cold]
+    pub(super) fn control_release(&mut self, index: usize) {
+        let control = self.connections[index].control;
+        if matches!(self.lane(index, control).flush, Flush::Asked | Flush::Holds) {
+            self.connections[index].control_blocked = false;
+            self.flush_set(index, control, Flush::Later);
+            let early = PAUSE.0 - PAUSE_SHORT.0;
+            self.lane_mut(index, control).failed_at.0 = self.now.0.saturating_sub(early);
+            self.work.insert(index);
+        }
+    }
+
+    fn flush_set(&mut self, index: usize, lane: u8, flush: Flush) {
+        let now = self.now;
+        let entry = self.lane_mut(index, lane);
+        // of a lane in use nothing else is noted there
+        (entry.flush, entry.failed_at) = (flush, now);
+    }
+
+    /// All that was sent on the control lane has come, and nothing has left since.
+    fn control_move(&mut self, index: usize) {
+        let control = self.control_lane(index);
+        let mailbox_key = self.lane(index, control).mailbox_key;
+        let peer = self.lane_peer_of(index, control);
+        let c = &mut self.connections[index];
+        c.control_blocked = false;
+        (c.control, c.peer) = (control, peer);
+        c.mailbox.0.key = mailbox_key;
+        // it came in turn: nothing of it need be kept, should the old lane fail
+        c.taken_through = c.eager_number;
+        self.stats.control_moves += 1;
+        self.watch.insert(index);
+        self.work.insert(index);
+        self.news += 1;
+    }
+
+    /// The peer asks whether all has come on a lane. Its lines have landed; where a send of its
+    /// stream is still to come, which keeps no order on this rail, it is not answered.
+    pub(super) fn flush_asked(
+        &mut self,
+        index: usize,
+        lane: u8,
+        head: &SendHead,
+    ) -> Result<(), ReportError> {
+        if Seq(head.eager_number) == self.connections[index].eager_expected {
+            self.lane_mut(index, lane).flushed_due = Some(head.tag as u8);
+            self.work.insert(index);
+        }
+        Ok(())
+    }
+
+    /// All has come, if this is about the last time that we asked.
+    pub(super) fn flush_answered(
+        &mut self,
+        index: usize,
+        lane: u8,
+        number: u32,
+    ) -> Result<(), ReportError> {
+        let entry = self.lane_mut(index, lane);
+        if entry.flush == Flush::Asked && u32::from(entry.flush_number) == number {
+            entry.flush = Flush::Holds;
+            self.work.insert(index);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The libfabric rail keeps the contract over each software provider of libfabric.
+
+mod common;
+mod libfabric_support;
+
+use common::{Pair, Pause};
+use crosstie::base::ids::PeerIndex;
+use crosstie::provider::libfabric::pair::PairMemory;
+use crosstie::provider::libfabric::{Config, Libfabric, OpenError};
+use libfabric_support::{
+    LIMITS, Layout, let_library_work, reaches_its_own_process, skip, strict_config,
+};
+use std::ffi::CStr;
+
+/// Nothing repeats exactly, and the library moves bytes as it likes when it is polled.
+const SKIPS: usize = 2;
+/// It keeps no order between messages and writes.
+const UNORDERED: usize = 2;
+/// It has no atomics.
+const NO_ADDS: usize = 1;
+
+fn pair(config: &Config) -> Result<Pair<Libfabric<'static>>, OpenError> {
+    let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(LIMITS)));
+    let [a, b] = memory.open(config)?;
+    Ok(Pair { providers: vec![a, b], peers: [PeerIndex(0); 2] })
+}
+
+fn keeps_every_promise(provider: &'static CStr, skips: usize) {
+    let config = Config { provider: Some(provider), ..Config::DEFAULT };
+    match pair(&config) {
+        Ok(pair) if !reaches_its_own_process(&pair.providers[0]) => {
+            println!("SKIP: {provider:?} of this version does not work within a process");
+        }
+        Ok(_) => passes(config, skips),
+        Err(_) if provider == c"net" => println!("SKIP: newer versions have it in `tcp`"),
+        Err(why) => skip(&format!("{provider:?}: {why}")),
+    }
+}
+
+fn passes(config: Config<'static>, skips: usize) {
+    let rail = &pair(&config).expect("as before").providers[0];
+    println!("over {:?} of {}: {:?}", rail.provider_name(), rail.version(), rail.traits());
+    let pause = Some(Pause { wait: |_| let_library_work(), threads: true });
+    common::run_all_pausing(move || pair(&config).expect("as before"), skips, pause);
+}
+
+/// Over the strict fabric, with the structures of 1.17 and of 2.x, and with both ways to register.
+fn strictly(provider: &'static CStr, skips: usize) {
+    for layout in [Layout::One, Layout::Two] {
+        if let Some(config) = strict_config(layout, provider) {
+            passes(config, skips);
+        }
+    }
+}
+
+#[test]
+fn tcp_with_rxm_keeps_every_promise() {
+    keeps_every_promise(c"tcp;ofi_rxm", SKIPS + NO_ADDS);
+}
+
+/// By itself where it has shared endpoints, which in 1.17 it has not: there it is `net`.
+#[test]
+fn tcp_keeps_every_promise() {
+    keeps_every_promise(c"tcp", SKIPS + NO_ADDS);
+}
+
+#[test]
+fn sockets_keep_every_promise() {
+    keeps_every_promise(c"sockets", SKIPS);
+}
+
+#[test]
+fn shm_keeps_every_promise() {
+    keeps_every_promise(c"shm", SKIPS + UNORDERED);
+}
+
+#[test]
+fn udp_with_rxd_keeps_every_promise() {
+    keeps_every_promise(c"udp;ofi_rxd", SKIPS);
+}
+
+/// In the guest of tests/vm, whose devices are soft-RoCE.
+#[test]
+fn verbs_with_rxm_keeps_every_promise() {
+    if std::env::var_os("XTIE_VM").is_none() {
+        return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
+    }
+    keeps_every_promise(c"verbs;ofi_rxm", SKIPS + UNORDERED + NO_ADDS);
+}
+
+#[test]
+fn net_keeps_every_promise() {
+    keeps_every_promise(c"net", SKIPS + NO_ADDS);
+}
+
+#[test]
+fn memory_bound_to_endpoints_keeps_every_promise() {
+    strictly(c"strict", SKIPS);
+}
+
+#[test]
+fn memory_of_domains_by_offset_keeps_every_promise() {
+    strictly(c"strict-domain", SKIPS);
+}
+
+/// Keys of 32 bits, and words that go as messages.
+#[test]
+fn short_keys_and_words_keep_every_promise() {
+    strictly(c"strict-short", SKIPS + UNORDERED);
+}
+
+/// No word goes with a write, and nothing is ordered but messages.
+#[test]
+fn library_without_words_keeps_every_promise() {
+    strictly(c"strict-silent", SKIPS + UNORDERED);
+}
+
+/// Memory of devices would have to be registered, and all of ours is.
+#[test]
+fn library_that_wants_device_memory_registered_keeps_every_promise() {
+    strictly(c"strict-hmem", SKIPS);
+}
+
+#[test]
+fn library_that_often_says_again_keeps_every_promise() {
+    strictly(c"strict-again", SKIPS);
+}

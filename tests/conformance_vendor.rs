@@ -1,0 +1,547 @@
+//! A loopback behind a vendor's table keeps the contract, and what no provider may answer is
+//! noticed. The same of a provider that is C to the core: `tests/core`, the rung `core`.
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use common::{NOTHING, PEERS, Pair};
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
+    CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, MemoryKind, Op,
+    OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region,
+    RegisterError, RemoteSpan, Source,
+};
+use crosstie::provider::loopback::Loopback;
+use crosstie::provider::vendor::abi::*;
+use crosstie::provider::vendor::{CapsError, OpenError, PeerError, Table, TableError, Vendor};
+
+/// Both ends' loopback, and what came for the end that did not poll.
+struct Wire {
+    rail: Loopback<'static>,
+    events: [VecDeque<Completion>; 2],
+    opened: [bool; 2],
+}
+
+/// One object of the table.
+struct End {
+    wire: Rc<Shared>,
+    side: usize,
+}
+
+/// A wire that one call at a time has.
+struct Shared(std::cell::RefCell<Wire>);
+
+/// What `open` gets.
+struct Context {
+    wire: Rc<Shared>,
+    side: usize,
+}
+
+fn end<'e>(provider: *mut c_void) -> &'e End {
+    // SAFETY: what `open` gave, until `close`.
+    unsafe { &*provider.cast::<End>() }
+}
+
+unsafe extern "C" fn open(
+    context: *mut c_void,
+    _: *const xtie_provider_limits,
+    out: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the tests give a context that outlives the call.
+    let context = unsafe { &*context.cast::<Context>() };
+    let end = Box::new(End { wire: context.wire.clone(), side: context.side });
+    // SAFETY: a place for the object.
+    unsafe { out.write(Box::into_raw(end).cast()) };
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn close(provider: *mut c_void) {
+    // SAFETY: what `open` gave, for the last time.
+    drop(unsafe { Box::from_raw(provider.cast::<End>()) });
+}
+
+unsafe extern "C" fn caps(_: *mut c_void, out: *mut xtie_provider_caps) {
+    // SAFETY: room for caps.
+    let out = unsafe { &mut *out };
+    out.flags = XTIE_PROVIDER_CAP_PULL
+        | XTIE_PROVIDER_CAP_IMMEDIATE
+        | XTIE_PROVIDER_CAP_ORDERED
+        | XTIE_PROVIDER_CAP_COPIES_AT_POST;
+    out.send_bytes_max = common::LOOPBACK.payload_max.0;
+    out.transfer_bytes_max = 1 << 40;
+    out.copy_granule_bytes = 64;
+    out.recv_slots = common::LOOPBACK.slots;
+    out.blob_bytes = 1;
+    out.atomic_bytes = 8;
+    out.fence = XTIE_PROVIDER_FENCE_LOCAL;
+}
+
+unsafe extern "C" fn peer_blob(provider: *mut c_void, _: u32, out: *mut c_void) -> c_int {
+    // SAFETY: room for a blob.
+    unsafe { out.cast::<u8>().write(end(provider).side as u8) };
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn peer_open(provider: *mut c_void, _: u32, blob: *const c_void) -> c_int {
+    let end = end(provider);
+    // SAFETY: a blob.
+    if unsafe { blob.cast::<u8>().read() } as usize != 1 - end.side {
+        return XTIE_PROVIDER_BLOB;
+    }
+    let mut wire = end.wire.0.borrow_mut();
+    wire.opened[end.side] = true;
+    // both peers are opened together, by the end that comes last
+    if wire.opened == [true; 2] {
+        wire.rail.peer_open_at(PEERS[0], PEERS[1]).unwrap();
+    }
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn region_register(
+    provider: *mut c_void,
+    address: u64,
+    bytes: u64,
+    kind: u32,
+    out: *mut u64,
+) -> c_int {
+    let kind = match kind & 0xff {
+        XTIE_PROVIDER_MEMORY_HOST => MemoryKind::Host,
+        XTIE_PROVIDER_MEMORY_MAPPED => MemoryKind::Mapped,
+        _ => MemoryKind::Cuda(kind >> 8),
+    };
+    let region = Region { address, length: Bytes(bytes), kind };
+    let domain = end(provider).wire.0.borrow().rail.domain();
+    // SAFETY: handed on as it came.
+    match unsafe { domain.register(region) } {
+        Ok(key) => {
+            // SAFETY: a place for the key.
+            unsafe { out.write(key.0) };
+            XTIE_PROVIDER_OK
+        }
+        Err(RegisterError::Full) => XTIE_PROVIDER_FULL,
+        Err(RegisterError::Kind) => XTIE_PROVIDER_KIND,
+        Err(RegisterError::Range) => XTIE_PROVIDER_RANGE,
+        Err(RegisterError::Fabric(code)) => XTIE_PROVIDER_CODE - code,
+    }
+}
+
+unsafe extern "C" fn region_deregister(provider: *mut c_void, key: u64) -> c_int {
+    match end(provider).wire.0.borrow().rail.domain().deregister(RailKey(key)) {
+        Ok(()) => XTIE_PROVIDER_OK,
+        Err(DeregisterError::Busy) => XTIE_PROVIDER_BUSY,
+        Err(DeregisterError::Stale) => XTIE_PROVIDER_STALE,
+        Err(DeregisterError::Fabric(code)) => XTIE_PROVIDER_CODE - code,
+    }
+}
+
+fn posted(answer: Result<Posted, PostError>) -> c_int {
+    match answer {
+        Ok(Posted::Pending) => XTIE_PROVIDER_OK,
+        Ok(Posted::Done) => XTIE_PROVIDER_DONE,
+        Err(PostError::Again) => XTIE_PROVIDER_AGAIN,
+        Err(PostError::PeerDown) => XTIE_PROVIDER_PEER_DOWN,
+        Err(PostError::Unsupported) => XTIE_PROVIDER_UNSUPPORTED,
+    }
+}
+
+/// The seam's op again.
+fn kind_of(op: &xtie_provider_op) -> OpKind {
+    // SAFETY: whoever posted vouches for the memory.
+    let local =
+        unsafe { LocalSpan::new(op.local.address, Bytes(op.local.bytes), RailKey(op.local.key)) };
+    let remote = RemoteSpan { key: RailKey(op.remote.key), address: op.remote.address };
+    match op.kind {
+        XTIE_PROVIDER_OP_SEND => {
+            // SAFETY: a head, until we return.
+            OpKind::Send { head: unsafe { op.data.cast::<[u8; 32]>().read() }, payload: local }
+        }
+        XTIE_PROVIDER_OP_WRITE => {
+            let line = op.flags & XTIE_PROVIDER_OP_LINE != 0;
+            // SAFETY: a line, until we return.
+            let line = line.then(|| unsafe { op.data.cast::<[u8; 64]>().read() });
+            let source = line.map_or(Source::Span(local), Source::Line);
+            let told = op.flags & XTIE_PROVIDER_OP_IMMEDIATE != 0;
+            OpKind::Write { source, target: remote, immediate: told.then_some(op.immediate) }
+        }
+        XTIE_PROVIDER_OP_READ => OpKind::Read { target: local, source: remote },
+        _ => OpKind::Add { target: remote, value: op.value },
+    }
+}
+
+unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, now: u64) -> c_int {
+    // SAFETY: an op, until we return.
+    let op = unsafe { &*op };
+    let op = Op { id: OpId(op.id), peer: PeerIndex(op.peer), kind: kind_of(op) };
+    posted(end(provider).wire.0.borrow_mut().rail.post(&op, Instant(now)))
+}
+
+unsafe extern "C" fn fence_begin(
+    provider: *mut c_void,
+    peer: u32,
+    id: u64,
+    generation: u32,
+    now: u64,
+) -> c_int {
+    let kind = OpKind::Fence { generation: RailGeneration(generation) };
+    let op = Op { id: OpId(id), peer: PeerIndex(peer), kind };
+    posted(end(provider).wire.0.borrow_mut().rail.post(&op, Instant(now)))
+}
+
+fn peer_of(completion: &Completion) -> u32 {
+    match *completion {
+        Completion::Done { peer, .. }
+        | Completion::Received { peer, .. }
+        | Completion::Immediate { peer, .. }
+        | Completion::Fenced { peer, .. }
+        | Completion::PeerDown { peer, .. } => peer.0,
+    }
+}
+
+fn event_of(completion: &Completion) -> xtie_provider_event {
+    let peer = peer_of(completion);
+    let event = xtie_provider_event { peer, ..xtie_provider_event::default() };
+    match *completion {
+        Completion::Done { id, result, .. } => {
+            let (status, code) = match result {
+                Ok(()) => (XTIE_PROVIDER_OP_OK, 0),
+                Err(error) => {
+                    let status = match error.kind {
+                        OpErrorKind::PeerDown => XTIE_PROVIDER_OP_PEER_DOWN,
+                        OpErrorKind::Key => XTIE_PROVIDER_OP_KEY,
+                        OpErrorKind::Canceled => XTIE_PROVIDER_OP_CANCELED,
+                        OpErrorKind::Fabric => XTIE_PROVIDER_OP_FABRIC,
+                    };
+                    (status, error.code)
+                }
+            };
+            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_DONE, id: id.0, status, code, ..event }
+        }
+        Completion::Received { slot, head, length, .. } => {
+            let kind = XTIE_PROVIDER_EVENT_RECEIVED;
+            xtie_provider_event { kind, id: slot.0, head, bytes: length, ..event }
+        }
+        Completion::Immediate { immediate, .. } => {
+            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_IMMEDIATE, word: immediate, ..event }
+        }
+        Completion::Fenced { id, generation, .. } => {
+            let (kind, word) = (XTIE_PROVIDER_EVENT_FENCED, generation.0);
+            xtie_provider_event { kind, id: id.0, word, ..event }
+        }
+        Completion::PeerDown { cause, .. } => {
+            let (status, code) = match cause {
+                DownCause::Closed => (XTIE_PROVIDER_DOWN_CLOSED, 0),
+                DownCause::Died => (XTIE_PROVIDER_DOWN_DIED, 0),
+                DownCause::Failed => (XTIE_PROVIDER_DOWN_FAILED, 0),
+                DownCause::Silent => (XTIE_PROVIDER_DOWN_SILENT, 0),
+                DownCause::Broken(code) => (XTIE_PROVIDER_DOWN_BROKEN, code),
+            };
+            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_PEER_DOWN, status, code, ..event }
+        }
+    }
+}
+
+unsafe extern "C" fn poll(
+    provider: *mut c_void,
+    events: *mut xtie_provider_event,
+    max: u32,
+    budget: u64,
+    now: u64,
+) -> u32 {
+    let end = end(provider);
+    let mut wire = end.wire.0.borrow_mut();
+    let mut polled = [NOTHING; 16];
+    let count = wire.rail.poll(&mut polled[..max as usize], Bytes(budget), Instant(now));
+    for completion in &polled[..count] {
+        wire.events[peer_of(completion) as usize].push_back(*completion);
+    }
+    let mut given = 0;
+    while given < max {
+        let Some(completion) = wire.events[end.side].pop_front() else { break };
+        // SAFETY: room for `max` events.
+        unsafe { events.add(given as usize).write(event_of(&completion)) };
+        given += 1;
+    }
+    given
+}
+
+unsafe extern "C" fn received_copy(
+    provider: *mut c_void,
+    peer: u32,
+    slot: u64,
+    offset: u64,
+    to: *const xtie_provider_span,
+) {
+    // SAFETY: a span, until we return.
+    let to = unsafe { &*to };
+    // SAFETY: whoever asks vouches for the memory.
+    let to = unsafe { LocalSpan::new(to.address, Bytes(to.bytes), RailKey(to.key)) };
+    let mut wire = end(provider).wire.0.borrow_mut();
+    wire.rail.received_copy(PeerIndex(peer), RecvSlot(slot), offset, to);
+}
+
+unsafe extern "C" fn received_release(provider: *mut c_void, peer: u32, slot: u64) {
+    end(provider).wire.0.borrow_mut().rail.received_release(PeerIndex(peer), RecvSlot(slot));
+}
+
+unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, _: u32, _: i32) {
+    end(provider).wire.0.borrow_mut().rail.peer_fail(PeerIndex(peer), DownCause::Died);
+}
+
+unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
+    match end(provider).wire.0.borrow_mut().rail.peer_close(PeerIndex(peer)) {
+        Ok(()) => XTIE_PROVIDER_OK,
+        Err(CloseError::Busy) => XTIE_PROVIDER_BUSY,
+        Err(CloseError::Stale) => XTIE_PROVIDER_STALE,
+    }
+}
+
+const OPS: xtie_provider_ops = xtie_provider_ops {
+    struct_size: size_of::<xtie_provider_ops>() as u32,
+    reserved: 0,
+    open: Some(open),
+    close: Some(close),
+    caps: Some(caps),
+    peer_blob: Some(peer_blob),
+    peer_open: Some(peer_open),
+    region_register: Some(region_register),
+    region_deregister: Some(region_deregister),
+    post: Some(post),
+    poll: Some(poll),
+    fence_begin: Some(fence_begin),
+    received_copy: Some(received_copy),
+    received_release: Some(received_release),
+    peer_fail: Some(peer_fail),
+    peer_close: Some(peer_close),
+    peer_detach: None,
+    flush: None,
+};
+
+fn check(ops: &xtie_provider_ops) -> Result<Table, TableError> {
+    // SAFETY: the functions above, or NULL.
+    unsafe { Table::check(ops) }
+}
+
+fn wire() -> Rc<Shared> {
+    let limits = common::LOOPBACK;
+    let rail = Loopback::open(limits, &mut common::carver(Loopback::bytes(limits))).unwrap();
+    let events = [(); 2].map(|()| VecDeque::with_capacity(512));
+    Rc::new(Shared(std::cell::RefCell::new(Wire { rail, events, opened: [false; 2] })))
+}
+
+fn open_over(ops: &xtie_provider_ops, wire: &Rc<Shared>, side: usize) -> Result<Vendor, OpenError> {
+    let mut context = Context { wire: wire.clone(), side };
+    let context = (&raw mut context).cast();
+    // SAFETY: `open` reads the context during the call; the loopback's memory is leaked.
+    unsafe { Vendor::open(check(ops).unwrap(), context, 2, 8) }
+}
+
+fn pair() -> Pair<Vendor> {
+    let wire = wire();
+    let mut ends = [0, 1].map(|side| open_over(&OPS, &wire, side).unwrap());
+    let blobs = [0, 1].map(|side| ends[side].peer_blob(PEERS[side]).unwrap());
+    for side in [0, 1] {
+        ends[side].peer_open(PEERS[side], &blobs[1 - side]).unwrap();
+    }
+    Pair { providers: ends.into(), peers: PEERS }
+}
+
+#[test]
+fn loopback_behind_a_table_keeps_every_promise() {
+    common::run_all(pair, 0);
+}
+
+#[test]
+fn table_with_a_null_entry_or_another_size_is_refused_by_name() {
+    let without = |change: fn(&mut xtie_provider_ops)| {
+        let mut ops = OPS;
+        change(&mut ops);
+        check(&ops).unwrap_err()
+    };
+    assert_eq!(without(|ops| ops.post = None), TableError::Entry("post"));
+    assert_eq!(without(|ops| ops.close = None), TableError::Entry("close"));
+    assert_eq!(without(|ops| ops.struct_size = 0), TableError::Size);
+    assert_eq!(without(|ops| ops.struct_size -= 1), TableError::Size);
+    assert_eq!(without(|ops| ops.reserved = 1), TableError::Reserved);
+    // SAFETY: NULL is allowed.
+    assert_eq!(unsafe { Table::check(std::ptr::null()) }.unwrap_err(), TableError::Null);
+    let mut longer = [OPS, OPS];
+    longer[0].struct_size = size_of_val(&longer) as u32;
+    // SAFETY: both tables are there to be read.
+    let refused = unsafe { Table::check(longer.as_ptr()) }.unwrap_err();
+    assert_eq!(refused, TableError::Longer);
+    let optional: [fn(&mut xtie_provider_ops); 2] =
+        [|ops| ops.fence_begin = None, |ops| ops.flush = None];
+    for leave_out in optional {
+        let mut ops = OPS;
+        leave_out(&mut ops);
+        assert!(check(&ops).is_ok());
+    }
+}
+
+thread_local! {
+    /// What the object says of itself, if not the truth.
+    static SAID: Cell<xtie_provider_caps> = const { Cell::new(NO_CAPS) };
+    /// Objects that were closed.
+    static CLOSED: Cell<u32> = const { Cell::new(0) };
+    /// What the next poll gives.
+    static EVENT: Cell<xtie_provider_event> = const { Cell::new(NO_EVENT) };
+    /// What the next post answers.
+    static ANSWER: Cell<c_int> = const { Cell::new(0) };
+}
+
+const NO_CAPS: xtie_provider_caps = xtie_provider_caps {
+    struct_size: 0,
+    flags: 0,
+    send_bytes_max: 0,
+    transfer_bytes_max: 0,
+    copy_granule_bytes: 0,
+    recv_slots: 0,
+    blob_bytes: 0,
+    atomic_bytes: 0,
+    fence: 0,
+    syscalls: 0,
+    reserved: 0,
+};
+const NO_EVENT: xtie_provider_event = xtie_provider_event {
+    kind: 0,
+    peer: 0,
+    id: 0,
+    status: 0,
+    code: 0,
+    bytes: 0,
+    word: 0,
+    head: [0; 32],
+};
+
+unsafe extern "C" fn caps_said(_: *mut c_void, out: *mut xtie_provider_caps) {
+    // SAFETY: room for caps.
+    unsafe { out.write(SAID.get()) };
+}
+
+unsafe extern "C" fn close_counted(provider: *mut c_void) {
+    CLOSED.set(CLOSED.get() + 1);
+    // SAFETY: as it came.
+    unsafe { close(provider) };
+}
+
+#[test]
+fn caps_that_cannot_be_are_refused_and_the_object_closed() {
+    let mut truth = xtie_provider_caps { struct_size: 56, ..NO_CAPS };
+    assert_eq!(size_of_val(&truth), 56);
+    // SAFETY: room for caps; the object is not looked at.
+    unsafe { caps(null_mut(), &mut truth) };
+    let wire = wire();
+    let ops = xtie_provider_ops { caps: Some(caps_said), close: Some(close_counted), ..OPS };
+    SAID.set(truth);
+    drop(open_over(&ops, &wire, 0).unwrap());
+    assert_eq!(CLOSED.get(), 1);
+    type Change = fn(&mut xtie_provider_caps);
+    let bad: [(CapsError, Change); 12] = [
+        (CapsError::Size, |caps| caps.struct_size += 8),
+        (CapsError::Size, |caps| caps.reserved = 1),
+        (CapsError::Flags, |caps| caps.flags |= 1 << 31),
+        (CapsError::Nothing, |caps| caps.send_bytes_max = 0),
+        (CapsError::Nothing, |caps| caps.recv_slots = 0),
+        (CapsError::Nothing, |caps| caps.transfer_bytes_max = 63),
+        (CapsError::Way, |caps| caps.flags = XTIE_PROVIDER_CAP_ORDERED),
+        (CapsError::Atomic, |caps| caps.atomic_bytes = 4),
+        (CapsError::Fence, |caps| caps.fence = 4),
+        (CapsError::Granule, |caps| caps.copy_granule_bytes = u64::MAX),
+        (CapsError::Syscalls, |caps| caps.syscalls = 3),
+        (CapsError::Blob, |caps| caps.blob_bytes = XTIE_PROVIDER_BLOB_BYTES_MAX + 1),
+    ];
+    for (at, (error, change)) in bad.into_iter().enumerate() {
+        let mut caps = truth;
+        change(&mut caps);
+        SAID.set(caps);
+        assert_eq!(open_over(&ops, &wire, 0).unwrap_err(), OpenError::Caps(error));
+        assert_eq!(CLOSED.get(), at as u32 + 2);
+    }
+    SAID.set(truth);
+    let unfenced = xtie_provider_ops { fence_begin: None, ..ops };
+    let refused = open_over(&unfenced, &wire, 0).unwrap_err();
+    assert_eq!(refused, OpenError::Caps(CapsError::Fence), "promised, and not there");
+}
+
+unsafe extern "C" fn poll_said(
+    _: *mut c_void,
+    events: *mut xtie_provider_event,
+    max: u32,
+    _: u64,
+    _: u64,
+) -> u32 {
+    if max != 0 {
+        // SAFETY: room for one.
+        unsafe { events.write(EVENT.get()) };
+    }
+    if EVENT.get().kind == 77 { max + 1 } else { max.min(1) }
+}
+
+unsafe extern "C" fn post_said(_: *mut c_void, _: *const xtie_provider_op, _: u64) -> c_int {
+    ANSWER.get()
+}
+
+#[test]
+fn answers_that_are_none_are_noticed_and_go_no_further() {
+    let wire = wire();
+    let ops = xtie_provider_ops { poll: Some(poll_said), post: Some(post_said), ..OPS };
+    let done = xtie_provider_event { kind: XTIE_PROVIDER_EVENT_DONE, ..NO_EVENT };
+    let bad = [
+        NO_EVENT,
+        xtie_provider_event { kind: 6, ..NO_EVENT },
+        xtie_provider_event { kind: 77, ..NO_EVENT },
+        xtie_provider_event { peer: 2, ..done },
+        xtie_provider_event { status: 5, ..done },
+        xtie_provider_event { kind: XTIE_PROVIDER_EVENT_PEER_DOWN, ..NO_EVENT },
+        xtie_provider_event {
+            kind: XTIE_PROVIDER_EVENT_RECEIVED,
+            bytes: common::LOOPBACK.payload_max.0 as u32 + 1,
+            ..NO_EVENT
+        },
+    ];
+    for event in bad {
+        let mut vendor = open_over(&ops, &wire, 0).unwrap();
+        EVENT.set(event);
+        assert_eq!(vendor.breach(), None);
+        assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 0, "{event:?}");
+        assert_eq!(vendor.breach().map(|breach| breach.entry), Some("poll"), "{event:?}");
+    }
+    let mut vendor = open_over(&ops, &wire, 0).unwrap();
+    EVENT.set(done);
+    assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 1);
+    let send = common::empty_send(PEERS[0], 1);
+    ANSWER.set(XTIE_PROVIDER_AGAIN);
+    assert_eq!(vendor.post(&send, Instant(0)), Err(PostError::Again));
+    assert_eq!(vendor.breach(), None);
+    ANSWER.set(XTIE_PROVIDER_BUSY);
+    assert_eq!(vendor.post(&send, Instant(0)), Err(PostError::PeerDown));
+    assert_eq!(vendor.breach().map(|breach| breach.entry), Some("post"));
+}
+
+unsafe extern "C" fn open_refused(
+    _: *mut c_void,
+    _: *const xtie_provider_limits,
+    _: *mut *mut c_void,
+) -> c_int {
+    XTIE_PROVIDER_CODE - 19
+}
+
+#[test]
+fn refusals_carry_the_vendors_code() {
+    let wire = wire();
+    let ops = xtie_provider_ops { open: Some(open_refused), ..OPS };
+    assert_eq!(open_over(&ops, &wire, 0).unwrap_err(), OpenError::Refused(19));
+    let mut vendor = open_over(&OPS, &wire, 0).unwrap();
+    let own = vendor.peer_blob(PEERS[0]).unwrap();
+    assert_eq!(vendor.peer_open(PEERS[0], &own), Err(PeerError::Blob));
+    let region = Region { address: 64, length: Bytes(8), kind: MemoryKind::Cuda(3) };
+    // SAFETY: it is refused.
+    let refused = unsafe { vendor.domain().register(region) };
+    assert_eq!(refused, Err(RegisterError::Kind));
+}

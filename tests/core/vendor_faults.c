@@ -1,0 +1,847 @@
+// The provider of examples-c/vendor_provider.c with one fault planted at a time: for each of them
+// the suite says which entry found it. Then tables, caps and blobs that cannot be, and a bug's end.
+#define VENDOR_PROVIDER_ALONE
+#include "../../examples-c/vendor_provider.c"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef enum {
+    NONE,
+    HALF_WRITE,
+    REFUSED_BUT_SENT,
+    FORGETS_COMPLETION,
+    REPEATS_COMPLETION,
+    LOSES_BEYOND_SLICE,
+    IGNORES_BUDGET,
+    ALLOCATES,
+    SWAPS_MESSAGES,
+    SEND_OVERTAKES,
+    IMMEDIATE_FIRST,
+    READS_BESIDE,
+    ADDS_HALF,
+    DROPS_EMPTY,
+    CUTS_LONGEST,
+    SENDS_LATE,
+    BREAKS_LINE,
+    BREAKS_HEAD,
+    SERVES_ANOTHER,
+    LEAKS_SLOT,
+    CUTS_TO_CAPS,
+    SWALLOWS_ERRORS,
+    SPEAKS_AFTER_DOWN,
+    ACCEPTS_FOR_THE_DEAD,
+    WRONG_ID,
+    TAKES_STALE_KEYS,
+    FORGETS_RANGES,
+    DEREGISTERS_EARLY,
+    OWN_DICE,
+    CLOSES_ANYWAY,
+    FENCES_IN_NAME_ONLY,
+    POST_ANSWERS_NONSENSE,
+    FENCE_ANSWERS_NONSENSE,
+    CLOSE_ANSWERS_NONSENSE,
+    COUNTS_TOO_MANY,
+    EVENT_OF_NO_KIND,
+    EVENT_OF_NO_PEER,
+    STATUS_OF_NO_KIND,
+    CAUSE_OF_NO_KIND,
+    MESSAGE_TOO_LONG,
+} fault;
+
+static fault planted;
+static uint64_t counted, allocated;
+static xtie_provider_op late_op;  // kept back, with what it points to
+static unsigned char late_data[XTIE_PROVIDER_LINE_BYTES];
+static unsigned late_polls;
+static end *late_end;
+static xtie_provider_event extra;  // made up
+static end *extra_end;
+
+static int every(unsigned n) { return ++counted % n == 0; }
+
+static int keep_back(end *e, const xtie_provider_op *op, unsigned polls)
+{
+    if (late_end != NULL)
+        return XTIE_PROVIDER_AGAIN;
+    late_op = *op;
+    if (op->data != NULL)
+        memcpy(late_data, op->data,
+               op->kind == XTIE_PROVIDER_OP_SEND ? XTIE_PROVIDER_HEAD_BYTES
+                                                 : XTIE_PROVIDER_LINE_BYTES);
+    late_op.data = op->data == NULL ? NULL : late_data;
+    late_polls = polls;
+    late_end = e;
+    return XTIE_PROVIDER_OK;
+}
+
+// Posts what was kept back; if that is complete at once, tells it all the same.
+static void post_late(end *e)
+{
+    if (late_end != e || late_polls-- != 0)
+        return;
+    late_end = NULL;
+    if (vendor_post(e, &late_op, 0) == XTIE_PROVIDER_DONE)
+        taken(e, late_op.id, XTIE_PROVIDER_OP_OK);
+}
+
+static int with_bytes(void *self, const xtie_provider_op *op, uint64_t bytes)
+{
+    xtie_provider_op cut = *op;
+    cut.local.bytes = bytes;
+    return vendor_post(self, &cut, 0);
+}
+
+static int post_send(void *self, const xtie_provider_op *op)
+{
+    unsigned char head[XTIE_PROVIDER_HEAD_BYTES];
+    xtie_provider_op other = *op;
+    switch (planted) {
+    case REFUSED_BUT_SENT:
+        if (!every(3))
+            break;
+        vendor_post(self, op, 0);
+        return XTIE_PROVIDER_AGAIN;
+    case DROPS_EMPTY:
+        if (op->local.bytes == 0)
+            return XTIE_PROVIDER_DONE;
+        break;
+    case CUTS_LONGEST:
+        if (op->local.bytes == SEND_BYTES)
+            return with_bytes(self, op, SEND_BYTES - 1);
+        break;
+    case SENDS_LATE: return keep_back(self, op, 1);
+    case CUTS_TO_CAPS:
+        return with_bytes(self, op, op->local.bytes < SEND_BYTES ? op->local.bytes : SEND_BYTES);
+    case BREAKS_HEAD:
+        memcpy(head, op->data, sizeof head);
+        head[31] ^= 1;
+        other.data = head;
+        return vendor_post(self, &other, 0);
+    default: break;
+    }
+    return vendor_post(self, op, 0);
+}
+
+static int post_write(void *self, const xtie_provider_op *op)
+{
+    unsigned char line[XTIE_PROVIDER_LINE_BYTES];
+    xtie_provider_op other = *op;
+    int span = !(op->flags & XTIE_PROVIDER_OP_LINE);
+    switch (planted) {
+    case HALF_WRITE:
+        if (!span || !every(3))
+            break;
+        with_bytes(self, op, op->local.bytes / 2);
+        return XTIE_PROVIDER_AGAIN;
+    case SEND_OVERTAKES:
+        if (span && op->local.bytes == 64 * 1024)
+            return keep_back(self, op, 3);
+        break;
+    case IMMEDIATE_FIRST:
+        if (!(op->flags & XTIE_PROVIDER_OP_IMMEDIATE))
+            break;
+        event_put(((end *)self)->other, XTIE_PROVIDER_EVENT_IMMEDIATE)->word = op->immediate;
+        other.flags &= ~(uint32_t)XTIE_PROVIDER_OP_IMMEDIATE;
+        return keep_back(self, &other, 3);
+    case BREAKS_LINE:
+        if (span)
+            break;
+        memcpy(line, op->data, sizeof line);
+        line[63] = 0;
+        other.data = line;
+        return vendor_post(self, &other, 0);
+    default: break;
+    }
+    return vendor_post(self, op, 0);
+}
+
+static int post_other(void *self, const xtie_provider_op *op)
+{
+    xtie_provider_op other = *op;
+    if (planted == READS_BESIDE && op->kind == XTIE_PROVIDER_OP_READ && op->local.bytes != 0)
+        other.remote.address++;
+    if (planted == ADDS_HALF && op->kind == XTIE_PROVIDER_OP_ADD)
+        other.value &= 0xffffffff;
+    return vendor_post(self, &other, 0);
+}
+
+// The key of whatever region of the peer's begins at or before the address, or the one given.
+static uint64_t master_key(end *e, const xtie_provider_remote *remote)
+{
+    for (uint32_t n = 0; n < REGIONS; n++) {
+        region *r = &e->regions[n];
+        if ((r->generation & 1) && remote->address - r->address < r->bytes)
+            return key_of(e, r);
+    }
+    return remote->key;
+}
+
+static int fault_post(void *self, const xtie_provider_op *op, uint64_t now_ns)
+{
+    xtie_provider_op opened = *op;
+    end *e = self;
+    int answer;
+    (void)now_ns;
+    if (planted == POST_ANSWERS_NONSENSE)
+        return 77;
+    if (planted == ALLOCATES)
+        allocated++;
+    if (planted == OWN_DICE && rand() % 4 == 0)
+        return XTIE_PROVIDER_AGAIN;
+    if (planted == TAKES_STALE_KEYS && region_of(e->other, op->remote.key) == NULL)
+        opened.remote.key = master_key(e->other, &op->remote);
+    if (planted == FORGETS_RANGES && region_of(e->other, op->remote.key) != NULL)
+        opened.remote.key = master_key(e->other, &op->remote);
+    switch (op->kind) {
+    case XTIE_PROVIDER_OP_SEND: answer = post_send(self, &opened); break;
+    case XTIE_PROVIDER_OP_WRITE: answer = post_write(self, &opened); break;
+    default: answer = post_other(self, &opened); break;
+    }
+    if (planted == ACCEPTS_FOR_THE_DEAD && answer == XTIE_PROVIDER_PEER_DOWN)
+        return XTIE_PROVIDER_DONE;
+    return answer;
+}
+
+// What becomes of one true event; the number of events there are then.
+static uint32_t pass(end *e, xtie_provider_event *event)
+{
+    int done = event->kind == XTIE_PROVIDER_EVENT_DONE;
+    switch (planted) {
+    case FORGETS_COMPLETION: return !(done && every(60));
+    case REPEATS_COMPLETION:
+        if (done && every(60)) {
+            extra = *event;
+            extra_end = e;
+        }
+        return 1;
+    case SWALLOWS_ERRORS: return !(done && event->status != XTIE_PROVIDER_OP_OK);
+    case SPEAKS_AFTER_DOWN:
+        if (event->kind == XTIE_PROVIDER_EVENT_PEER_DOWN) {
+            extra = *event;
+            extra.kind = XTIE_PROVIDER_EVENT_IMMEDIATE;
+            extra_end = e;
+        }
+        return 1;
+    case WRONG_ID:
+        if (done && event->status != XTIE_PROVIDER_OP_OK)
+            event->id ^= (uint64_t)1 << 40;
+        return 1;
+    case EVENT_OF_NO_KIND: event->kind = 99; return 1;
+    case EVENT_OF_NO_PEER: event->peer = 2; return 1;
+    case STATUS_OF_NO_KIND:
+        if (done)
+            event->status = 99;
+        return 1;
+    case CAUSE_OF_NO_KIND:
+        if (event->kind == XTIE_PROVIDER_EVENT_PEER_DOWN)
+            event->status = 0;
+        return 1;
+    case MESSAGE_TOO_LONG:
+        if (event->kind == XTIE_PROVIDER_EVENT_RECEIVED)
+            event->bytes = SEND_BYTES + 1;
+        return 1;
+    default: return 1;
+    }
+}
+
+static void swap_messages(xtie_provider_event *events, uint32_t count)
+{
+    if (count < 2 || events[0].kind != XTIE_PROVIDER_EVENT_RECEIVED ||
+        events[1].kind != XTIE_PROVIDER_EVENT_RECEIVED)
+        return;
+    xtie_provider_event first = events[0];
+    events[0] = events[1];
+    events[1] = first;
+}
+
+static uint32_t fault_poll(void *self, xtie_provider_event *events_out, uint32_t events_max,
+                           uint64_t budget_bytes, uint64_t now_ns)
+{
+    xtie_provider_event events[XTIE_PROVIDER_EVENTS_MAX];
+    uint32_t kept = 0, room = planted == LOSES_BEYOND_SLICE ? XTIE_PROVIDER_EVENTS_MAX : events_max;
+    if (planted == IGNORES_BUDGET)
+        budget_bytes = UINT64_MAX;
+    if (extra_end == self && events_max != 0) {
+        events_out[0] = extra;
+        extra_end = NULL;
+        return 1;
+    }
+    post_late(self);
+    uint32_t count = vendor_poll(self, events, room, budget_bytes, now_ns);
+    for (uint32_t n = 0; n < count; n++)
+        if (pass(self, &events[n]))
+            events[kept++] = events[n];
+    if (planted == SWAPS_MESSAGES)
+        swap_messages(events, kept);
+    if (planted == COUNTS_TOO_MANY && kept != 0)
+        return events_max + 1;
+    if (kept > events_max)
+        kept = events_max;
+    memcpy(events_out, events, kept * sizeof *events);
+    return kept;
+}
+
+static int fault_fence_begin(void *self, uint32_t peer, uint64_t id, uint32_t generation,
+                             uint64_t now_ns)
+{
+    if (planted == FENCE_ANSWERS_NONSENSE)
+        return XTIE_PROVIDER_DONE;
+    if (planted != FENCES_IN_NAME_ONLY)
+        return vendor_fence_begin(self, peer, id, generation, now_ns);
+    xtie_provider_event *event = event_put(self, XTIE_PROVIDER_EVENT_FENCED);
+    event->id = id;
+    event->word = generation;
+    ((end *)self)->in_flight++;
+    return XTIE_PROVIDER_OK;
+}
+
+static void fault_received_copy(void *self, uint32_t peer, uint64_t slot, uint64_t offset,
+                                const xtie_provider_span *to)
+{
+    if (planted == SERVES_ANOTHER && slot != 0)
+        slot--;
+    vendor_received_copy(self, peer, slot, offset, to);
+}
+
+static void fault_received_release(void *self, uint32_t peer, uint64_t slot)
+{
+    int held = 0;
+    for (int n = 0; n < SLOTS; n++)
+        held += ((end *)self)->held[n];
+    if (planted != LEAKS_SLOT || held <= 8)
+        vendor_received_release(self, peer, slot);
+}
+
+static int fault_region_deregister(void *self, uint64_t key)
+{
+    int answer = vendor_region_deregister(self, key);
+    return planted == DEREGISTERS_EARLY && answer == XTIE_PROVIDER_BUSY ? XTIE_PROVIDER_OK : answer;
+}
+
+static int fault_peer_close(void *self, uint32_t peer)
+{
+    int answer = vendor_peer_close(self, peer);
+    if (planted == CLOSE_ANSWERS_NONSENSE)
+        return XTIE_PROVIDER_FULL;
+    return planted == CLOSES_ANYWAY && answer == XTIE_PROVIDER_BUSY ? XTIE_PROVIDER_OK : answer;
+}
+
+static xtie_provider_ops faulty(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    ops.post = fault_post;
+    ops.poll = fault_poll;
+    ops.fence_begin = fault_fence_begin;
+    ops.received_copy = fault_received_copy;
+    ops.received_release = fault_received_release;
+    ops.region_deregister = fault_region_deregister;
+    ops.peer_close = fault_peer_close;
+    return ops;
+}
+
+// ---------------------------------------------------------------- the suite and the faults
+
+// What the suite says of a fault: the entry that finds it, and the promise or the breach.
+typedef struct {
+    fault fault;
+    int result;
+    unsigned promise;
+    const char *entry;
+} expected;
+
+static const expected faults[] = {
+    {NONE, XTIE_CORE_OK, 0, ""},
+    {HALF_WRITE, XTIE_CORE_ERR_PROMISE, 1, "post_takes_whole_write_or_again_changes_nothing"},
+    {REFUSED_BUT_SENT, XTIE_CORE_ERR_PROMISE, 1, "post_takes_whole_send_or_again_changes_nothing"},
+    {FORGETS_COMPLETION, XTIE_CORE_ERR_PROMISE, 2, "accepted_op_completes"},
+    {REPEATS_COMPLETION, XTIE_CORE_ERR_PROMISE, 2, "accepted_op_completes"},
+    {LOSES_BEYOND_SLICE, XTIE_CORE_ERR_PROMISE, 3, "poll_stays_inside_its_slice"},
+    {IGNORES_BUDGET, XTIE_CORE_ERR_PROMISE, 3, "poll_stays_inside_its_budget"},
+    {ALLOCATES, XTIE_CORE_ERR_PROMISE, 4, "post_and_poll_do_not_allocate"},
+    {SWAPS_MESSAGES, XTIE_CORE_ERR_PROMISE, 5, "sends_arrive_in_order"},
+    {SEND_OVERTAKES, XTIE_CORE_ERR_PROMISE, 5, "write_is_visible_before_a_later_send"},
+    {IMMEDIATE_FIRST, XTIE_CORE_ERR_PROMISE, 5, "immediate_comes_after_its_data"},
+    {READS_BESIDE, XTIE_CORE_ERR_PROMISE, 5, "read_brings_the_peers_bytes"},
+    {ADDS_HALF, XTIE_CORE_ERR_PROMISE, 5, "adds_sum_in_64_bits"},
+    {DROPS_EMPTY, XTIE_CORE_ERR_PROMISE, 1, "post_takes_whole_send_or_again_changes_nothing"},
+    {CUTS_LONGEST, XTIE_CORE_ERR_PROMISE, 5, "longest_payload_arrives_whole"},
+    {SENDS_LATE, XTIE_CORE_ERR_PROMISE, 5, "send_source_is_free_after_post"},
+    {BREAKS_LINE, XTIE_CORE_ERR_PROMISE, 5, "line_lands_whole_at_its_target"},
+    {BREAKS_HEAD, XTIE_CORE_ERR_PROMISE, 5, "head_and_payload_arrive_unchanged"},
+    {SERVES_ANOTHER, XTIE_CORE_ERR_PROMISE, 5, "held_payload_stays_until_release"},
+    {LEAKS_SLOT, XTIE_CORE_ERR_PROMISE, 5, "slots_come_back_in_any_order"},
+    {CUTS_TO_CAPS, XTIE_CORE_ERR_PROMISE, 5, "ops_beyond_caps_are_unsupported"},
+    {SWALLOWS_ERRORS, XTIE_CORE_ERR_PROMISE, 6, "death_completes_everything"},
+    {SPEAKS_AFTER_DOWN, XTIE_CORE_ERR_PROMISE, 6, "nothing_arrives_after_peer_down"},
+    {ACCEPTS_FOR_THE_DEAD, XTIE_CORE_ERR_PROMISE, 6, "post_to_a_dead_peer_is_refused"},
+    {WRONG_ID, XTIE_CORE_ERR_PROMISE, 6, "death_completes_everything"},
+    {TAKES_STALE_KEYS, XTIE_CORE_ERR_PROMISE, 6, "error_names_its_op"},
+    {FORGETS_RANGES, XTIE_CORE_ERR_PROMISE, 7, "range_outside_of_region_is_refused"},
+    {DEREGISTERS_EARLY, XTIE_CORE_ERR_PROMISE, 7, "region_stays_until_deregister_returns"},
+    {OWN_DICE, XTIE_CORE_ERR_PROMISE, 8, "same_calls_give_same_answers"},
+    {CLOSES_ANYWAY, XTIE_CORE_ERR_PROMISE, 9, "close_is_busy_while_ops_are_in_flight"},
+    {FENCES_IN_NAME_ONLY, XTIE_CORE_ERR_PROMISE, 10, "nothing_is_touched_after_the_fence"},
+    {POST_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0,
+     "post_takes_whole_write_or_again_changes_nothing"},
+    {FENCE_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0, "nothing_is_touched_after_the_fence"},
+    {CLOSE_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0, "close_is_busy_while_ops_are_in_flight"},
+    {COUNTS_TOO_MANY, XTIE_CORE_ERR_BREACH, 0, "post_takes_whole_write_or_again_changes_nothing"},
+    {EVENT_OF_NO_KIND, XTIE_CORE_ERR_BREACH, 0, "post_takes_whole_write_or_again_changes_nothing"},
+    {EVENT_OF_NO_PEER, XTIE_CORE_ERR_BREACH, 0, "post_takes_whole_write_or_again_changes_nothing"},
+    {STATUS_OF_NO_KIND, XTIE_CORE_ERR_BREACH, 0, "post_takes_whole_write_or_again_changes_nothing"},
+    {CAUSE_OF_NO_KIND, XTIE_CORE_ERR_BREACH, 0, "death_completes_everything"},
+    {MESSAGE_TOO_LONG, XTIE_CORE_ERR_BREACH, 0, "post_takes_whole_send_or_again_changes_nothing"},
+};
+
+static int failures;
+
+static void expect(int holds, const char *what, const xtie_conformance_result *result)
+{
+    if (holds)
+        return;
+    failures++;
+    printf("not as expected: %s\n", what);
+    if (result != NULL)
+        printf("    the suite said %d, P%u %s: %s\n", result->result, (unsigned)result->promise,
+               result->entry_name, result->why);
+}
+
+static uint64_t allocations(void *userdata)
+{
+    (void)userdata;
+    return allocated;
+}
+
+static int suite(const xtie_provider_ops *ops, xtie_conformance_result *result)
+{
+    xtie_conformance_setup setup = {.struct_size = sizeof setup,
+                                    .context_a = &ends[0],
+                                    .context_b = &ends[1],
+                                    .storage = storage,
+                                    .storage_bytes = sizeof storage,
+                                    .allocations = allocations};
+    late_end = extra_end = NULL;
+    counted = 0;
+    return xtie_conformance_run(ops, &setup, result);
+}
+
+static void faults_are_found(void)
+{
+    xtie_provider_ops ops = faulty();
+    for (size_t n = 0; n < sizeof faults / sizeof *faults; n++) {
+        xtie_conformance_result result;
+        char what[64];
+        planted = faults[n].fault;
+        int code = suite(&ops, &result);
+        snprintf(what, sizeof what, "fault %d", (int)planted);
+        expect(code == faults[n].result && result.result == code, what, &result);
+        expect(result.promise == faults[n].promise, what, &result);
+        expect(strcmp(result.entry_name, faults[n].entry) == 0, what, &result);
+        expect((code == XTIE_CORE_OK) == (result.why[0] == 0), what, &result);
+        expect((code == XTIE_CORE_OK) == (result.entry == XTIE_CONFORMANCE_ENTRIES), what, &result);
+    }
+    planted = NONE;
+}
+
+// ---------------------------------------------------------------- tables that cannot be
+
+static void tables_are_checked(void)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+    } entries[] = {
+#define ENTRY(name) {#name, offsetof(xtie_provider_ops, name)}
+        ENTRY(open), ENTRY(close), ENTRY(caps), ENTRY(peer_blob), ENTRY(peer_open),
+        ENTRY(region_register), ENTRY(region_deregister), ENTRY(post), ENTRY(poll),
+        ENTRY(received_copy), ENTRY(received_release), ENTRY(peer_fail), ENTRY(peer_close),
+    };
+    xtie_conformance_result result;
+    char name[XTIE_CONFORMANCE_NAME_BYTES];
+    for (size_t n = 0; n < sizeof entries / sizeof *entries; n++) {
+        xtie_provider_ops ops = vendor_ops;
+        memset((char *)&ops + entries[n].at, 0, sizeof ops.close);
+        expect(xtie_provider_ops_check(&ops, name) == XTIE_CORE_ERR_ENTRY, entries[n].name, NULL);
+        expect(strcmp(name, entries[n].name) == 0, entries[n].name, NULL);
+        expect(suite(&ops, &result) == XTIE_CORE_ERR_ENTRY, entries[n].name, &result);
+        expect(strcmp(result.why, entries[n].name) == 0, entries[n].name, &result);
+    }
+    expect(xtie_provider_ops_check(&vendor_ops, name) == XTIE_CORE_OK && !name[0], "good", NULL);
+    expect(xtie_provider_ops_check(NULL, NULL) == XTIE_CORE_ERR_NULL, "no table", NULL);
+    xtie_provider_ops ops = vendor_ops;
+    const uint32_t sizes[] = {0, 8, sizeof ops - 1, 4097};
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+        ops.struct_size = sizes[n];
+        expect(suite(&ops, &result) == XTIE_CORE_ERR_STRUCT_SIZE, "struct_size", &result);
+    }
+    struct {
+        xtie_provider_ops ops;
+        void *later;
+    } longer = {vendor_ops, NULL};
+    longer.ops.struct_size = sizeof longer;
+    expect(xtie_provider_ops_check(&longer.ops, NULL) == XTIE_CORE_OK, "a later table", NULL);
+    longer.later = &longer;
+    expect(xtie_provider_ops_check(&longer.ops, NULL) == XTIE_CORE_ERR_STRUCT, "more", NULL);
+    ops = vendor_ops;
+    ops.reserved = 1;
+    expect(xtie_provider_ops_check(&ops, NULL) == XTIE_CORE_ERR_RESERVED, "reserved", NULL);
+}
+
+// ---------------------------------------------------------------- caps that contradict
+
+static xtie_provider_caps caps_said;
+
+static void caps_other(void *self, xtie_provider_caps *caps)
+{
+    (void)self;
+    *caps = caps_said;
+}
+
+static void caps_are(int code, const char *what)
+{
+    xtie_provider_ops ops = vendor_ops;
+    xtie_conformance_result result;
+    ops.caps = caps_other;
+    expect(suite(&ops, &result) == code && result.entry == 0, what, &result);
+    expect(result.why[0] != 0, what, &result);
+    caps_said = (xtie_provider_caps){.struct_size = sizeof caps_said};
+    vendor_caps(NULL, &caps_said);
+}
+
+static void caps_are_checked(void)
+{
+    caps_said = (xtie_provider_caps){.struct_size = sizeof caps_said};
+    vendor_caps(NULL, &caps_said);
+#define CAPS(field, value, code) \
+    caps_said.field = (value);   \
+    caps_are(code, #field)
+    CAPS(struct_size, 8, XTIE_CORE_ERR_CAPS_STRUCT);
+    CAPS(reserved, 1, XTIE_CORE_ERR_CAPS_STRUCT);
+    CAPS(flags, 0x80000000, XTIE_CORE_ERR_CAPS_FLAGS);
+    CAPS(send_bytes_max, 0, XTIE_CORE_ERR_CAPS_NOTHING);
+    CAPS(transfer_bytes_max, 63, XTIE_CORE_ERR_CAPS_NOTHING);
+    CAPS(recv_slots, 0, XTIE_CORE_ERR_CAPS_NOTHING);
+    CAPS(flags, XTIE_PROVIDER_CAP_COPIES_AT_POST, XTIE_CORE_ERR_CAPS_WAY);
+    CAPS(atomic_bytes, 4, XTIE_CORE_ERR_CAPS_ATOMIC);
+    CAPS(fence, 4, XTIE_CORE_ERR_CAPS_FENCE);
+    CAPS(copy_granule_bytes, UINT64_MAX, XTIE_CORE_ERR_CAPS_GRANULE);
+    CAPS(syscalls, 3, XTIE_CORE_ERR_CAPS_SYSCALLS);
+    CAPS(blob_bytes, XTIE_PROVIDER_BLOB_BYTES_MAX + 1, XTIE_CORE_ERR_CAPS_BLOB);
+    xtie_provider_ops ops = vendor_ops;
+    xtie_conformance_result result;
+    ops.fence_begin = NULL;
+    expect(suite(&ops, &result) == XTIE_CORE_ERR_CAPS_FENCE, "a fence without its entry", &result);
+}
+
+// ---------------------------------------------------------------- objects that refuse
+
+static int open_refuses(void *context, const xtie_provider_limits *limits, void **provider_out)
+{
+    (void)context, (void)limits, (void)provider_out;
+    return XTIE_PROVIDER_CODE - 19;
+}
+
+static int peer_open_never(void *self, uint32_t peer, const void *blob)
+{
+    (void)self, (void)peer, (void)blob;
+    return XTIE_PROVIDER_AGAIN;
+}
+
+static void refusals_are_told(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    xtie_conformance_result result;
+    ops.open = open_refuses;
+    expect(suite(&ops, &result) == XTIE_CORE_ERR_OPEN && result.code == 19, "open", &result);
+    ops = vendor_ops;
+    ops.peer_open = peer_open_never;
+    expect(suite(&ops, &result) == XTIE_CORE_ERR_PEER && result.why[0], "peer_open", &result);
+    xtie_conformance_setup setup = {.struct_size = sizeof setup,
+                                    .context_a = &ends[0],
+                                    .context_b = &ends[0],
+                                    .storage = storage,
+                                    .storage_bytes = sizeof storage};
+    // one end twice: its blob is its own
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_BLOB, "a blob", NULL);
+    setup.context_b = &ends[1];
+    setup.flags = 2;
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_FLAGS, "flags", NULL);
+    setup.flags = 0;
+    setup.storage = storage + 8;
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_STORAGE_ALIGN, "align",
+           NULL);
+    setup.storage = storage;
+    setup.storage_bytes--;
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_STORAGE_SIZE, "size",
+           NULL);
+    setup.storage = NULL;
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_NULL, "storage", NULL);
+    setup.struct_size = 4;
+    expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_STRUCT_SIZE, "setup",
+           NULL);
+    expect(xtie_conformance_run(&vendor_ops, NULL, NULL) == XTIE_CORE_ERR_NULL, "no setup", NULL);
+}
+
+// ---------------------------------------------------------------- endpoints
+
+static int endpoint_over(const xtie_provider_ops *ops, xtie_core_endpoint **endpoint_out)
+{
+    xtie_core_config config = {.struct_size = sizeof config, .connections_max = 1};
+    return xtie_core_endpoint_open(storage, sizeof storage, &config, ops, &ends[0], endpoint_out);
+}
+
+static void rails_are_refused(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    xtie_core_endpoint *endpoint = NULL;
+    ops.caps = caps_other;
+#define RAIL(field, value)                                                              \
+    caps_said = (xtie_provider_caps){.struct_size = sizeof caps_said};                  \
+    vendor_caps(NULL, &caps_said);                                                      \
+    caps_said.field = (value);                                                          \
+    expect(endpoint_over(&ops, &endpoint) == XTIE_CORE_ERR_RAIL_SMALL && !endpoint, #field, NULL)
+    RAIL(recv_slots, 47);
+    RAIL(send_bytes_max, 511);
+    RAIL(flags, XTIE_PROVIDER_CAP_PULL);
+    RAIL(fence, XTIE_PROVIDER_FENCE_NONE);
+    RAIL(fence, XTIE_PROVIDER_FENCE_ENDPOINT);
+    expect(endpoint_over(NULL, &endpoint) == XTIE_CORE_ERR_NULL, "no table", NULL);
+    ops = vendor_ops;
+    ops.post = NULL;
+    expect(endpoint_over(&ops, &endpoint) == XTIE_CORE_ERR_ENTRY && !endpoint, "no post", NULL);
+}
+
+static void endpoints_say_what_is_wrong(void)
+{
+    xtie_provider_ops ops = faulty();
+    xtie_core_endpoint *endpoint = NULL;
+    xtie_core_blob blob, other;
+    uint64_t memory = 0, request = 0;
+    int done = 0;
+#define SAYS(code, call) expect((call) == (code), #call, NULL)
+    SAYS(XTIE_CORE_OK, endpoint_over(&ops, &endpoint));
+    SAYS(XTIE_CORE_ERR_CONNECTION, xtie_core_connection_blob(endpoint, 1, &blob));
+    SAYS(XTIE_CORE_OK, xtie_core_connection_blob(endpoint, 0, &blob));
+    // its own blob is whole, but not of the other end
+    SAYS(XTIE_CORE_ERR_BLOB, xtie_core_connection_open(endpoint, 0, &blob));
+    for (unsigned at = 0; at < sizeof blob; at += 7) {
+        other = blob;
+        other.bytes[at] ^= 0x40;
+        SAYS(XTIE_CORE_ERR_BLOB, xtie_core_connection_open(endpoint, 0, &other));
+    }
+    for (uint32_t closed = 0; closed < 3; closed++)
+        SAYS(XTIE_CORE_ERR_CONNECTION,
+             xtie_core_connection_isend(endpoint, closed, NULL, 0, 0, 0, &request));
+    SAYS(XTIE_CORE_ERR_CONNECTION, xtie_core_connection_close(endpoint, 0));
+    SAYS(XTIE_CORE_ERR_STALE, xtie_core_request_test(endpoint, 12345, &done, NULL));
+    SAYS(XTIE_CORE_ERR_MEMORY, xtie_core_memory_deregister(endpoint, 12345));
+    SAYS(XTIE_CORE_ERR_REGISTER_RANGE, xtie_core_memory_register(endpoint, storage, 0, 0, &memory));
+    SAYS(XTIE_CORE_ERR_MEMORY_KIND, xtie_core_memory_register(endpoint, storage, 8, 3, &memory));
+    SAYS(XTIE_CORE_ERR_MEMORY_KIND, xtie_core_memory_register(endpoint, storage, 8, 2, &memory));
+    for (int n = 0; n < 16; n++)
+        SAYS(XTIE_CORE_OK, xtie_core_memory_register(endpoint, late_data, 8, 0, &memory));
+    SAYS(XTIE_CORE_ERR_REGIONS_FULL,
+         xtie_core_memory_register(endpoint, late_data, 8, 0, &request));
+    SAYS(XTIE_CORE_OK, xtie_core_memory_deregister(endpoint, memory));
+    SAYS(XTIE_CORE_ERR_MEMORY, xtie_core_memory_deregister(endpoint, memory));
+    // an answer that is none ends the endpoint's use
+    event_put(&ends[0], 99);
+    SAYS(XTIE_CORE_ERR_BREACH, xtie_core_endpoint_progress(endpoint, 0));
+    SAYS(XTIE_CORE_ERR_BREACH, xtie_core_endpoint_progress(endpoint, 0));
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoint));
+    SAYS(XTIE_CORE_ERR_CLOSED, xtie_core_endpoint_progress(endpoint, 0));
+    SAYS(XTIE_CORE_ERR_CLOSED, xtie_core_endpoint_close(endpoint));
+    SAYS(XTIE_CORE_ERR_NULL, xtie_core_endpoint_progress(NULL, 0));
+    SAYS(XTIE_CORE_ERR_ENDPOINT,
+         xtie_core_endpoint_progress((xtie_core_endpoint *)(storage + 4096), 0));
+}
+
+static void configurations_are_checked(void)
+{
+    xtie_core_config config = {.struct_size = sizeof config};
+    xtie_core_endpoint *endpoint = NULL;
+    size_t bytes = 0;
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_size(&config, &bytes));
+    SAYS(XTIE_CORE_ERR_STORAGE_SIZE,
+         xtie_core_endpoint_open(storage, bytes - 1, &config, &vendor_ops, &ends[0], &endpoint));
+    SAYS(XTIE_CORE_ERR_STORAGE_ALIGN,
+         xtie_core_endpoint_open(storage + 8, bytes, &config, &vendor_ops, &ends[0], &endpoint));
+    config.connections_max = 65537;
+    SAYS(XTIE_CORE_ERR_CONNECTIONS_MAX, xtie_core_endpoint_size(&config, &bytes));
+    config.connections_max = 1;
+    config.requests_max = 33;
+    SAYS(XTIE_CORE_ERR_REQUESTS_MAX, xtie_core_endpoint_size(&config, &bytes));
+    config.requests_max = 64;
+    config.regions_max = 65536;
+    SAYS(XTIE_CORE_ERR_REGIONS_MAX, xtie_core_endpoint_size(&config, &bytes));
+    config.struct_size = 8;
+    SAYS(XTIE_CORE_ERR_STRUCT_SIZE, xtie_core_endpoint_size(&config, &bytes));
+    // the provider's own open refuses: it has two peers
+    config = (xtie_core_config){.struct_size = sizeof config, .connections_max = 3};
+    SAYS(XTIE_CORE_ERR_OPEN, xtie_core_endpoint_open(storage, sizeof storage, &config, &vendor_ops,
+                                                     &ends[0], &endpoint));
+}
+
+// Long messages that the sender writes, since the rail does not read; and each fence its own way.
+static void rails_without_reads_push(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    ops.caps = caps_other;
+    caps_said = (xtie_provider_caps){.struct_size = sizeof caps_said};
+    vendor_caps(NULL, &caps_said);
+    caps_said.flags &= ~(uint32_t)XTIE_PROVIDER_CAP_PULL;
+    messages_cross(&ops);
+    caps_said.fence = XTIE_PROVIDER_FENCE_WRITER_DRAINED;
+    messages_cross(&ops);
+    expect(!failed, "messages over a rail without reads", NULL);
+    // one that only reads cannot be joined with one that only writes
+    xtie_core_config config = {.struct_size = sizeof config, .connections_max = 1};
+    xtie_core_endpoint *pushes = NULL, *pulls = NULL;
+    size_t half = sizeof storage / 2;
+    xtie_core_blob blob;
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_open(storage, half, &config, &ops, &ends[0], &pushes));
+    caps_said.flags |= XTIE_PROVIDER_CAP_PULL;
+    caps_said.flags &= ~(uint32_t)XTIE_PROVIDER_CAP_IMMEDIATE;
+    SAYS(XTIE_CORE_OK,
+         xtie_core_endpoint_open(storage + half, half, &config, &ops, &ends[1], &pulls));
+    SAYS(XTIE_CORE_OK, xtie_core_connection_blob(pushes, 0, &blob));
+    SAYS(XTIE_CORE_ERR_PEER_OTHER, xtie_core_connection_open(pulls, 0, &blob));
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(pulls));
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(pushes));
+}
+
+// What is outstanding when the rail dies, or the other end goes, ends by name.
+static void requests_end_with_their_peer(void)
+{
+    uint64_t receive = 0;
+    int done = 0, code = XTIE_CORE_OK;
+    xtie_core_buffer buffer = {.data = messages[1], .bytes = 8, .tag = TAG};
+    for (int dies = 0; dies < 2; dies++) {
+        endpoints_open(&vendor_ops);
+        buffer.memory = memories[1];
+        SAYS(XTIE_CORE_OK, xtie_core_connection_irecv(endpoints[1], 0, &buffer, 1, &receive));
+        SAYS(XTIE_CORE_ERR_MEMORY_BUSY, xtie_core_memory_deregister(endpoints[1], memories[1]));
+        if (dies)
+            vendor_peer_fail(&ends[1], 0, XTIE_PROVIDER_DOWN_DIED, 0);
+        else
+            SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[0]));
+        done = 0;
+        for (int rounds = 0; rounds < 1000 && !done; rounds++) {
+            xtie_core_endpoint_progress(endpoints[1], (uint64_t)rounds);
+            code = xtie_core_request_test(endpoints[1], receive, &done, NULL);
+        }
+        expect(done && code == (dies ? XTIE_CORE_ERR_PEER_DIED : XTIE_CORE_ERR_PEER_CLOSED),
+               dies ? "a receive of a dead peer" : "a receive of a peer that closed", NULL);
+        SAYS(XTIE_CORE_OK, xtie_core_memory_deregister(endpoints[1], memories[1]));
+        SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[1]));
+        if (dies)
+            SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[0]));
+    }
+}
+
+static uint32_t dice_state;
+
+static uint32_t dice(void)
+{
+    dice_state = dice_state * 1664525 + 1013904223;
+    return dice_state >> 8;
+}
+
+// Events that nobody caused, each of a kind that there is: whatever becomes of the connection, the
+// machine does not trap.
+static void invented_events_end_no_program(void)
+{
+    for (uint32_t seed = 0; seed < 300; seed++) {
+        dice_state = seed;
+        endpoints_open(&vendor_ops);
+        if (seed % 3 == 1)
+            message_cross(5000);
+        for (int n = 0; n < 3; n++) {
+            xtie_provider_event *event = event_put(&ends[0], 1 + seed % 5);
+            event->id = seed % 2 ? dice() : (uint64_t)dice() << 32 | dice();
+            event->status = 1 + dice() % 4;
+            event->word = dice();
+            event->bytes = dice() % 100;
+            for (size_t at = 0; at < sizeof event->head; at++)
+                event->head[at] = (unsigned char)(seed % 4 ? dice() : dice() % 7);
+            if (event->kind == XTIE_PROVIDER_EVENT_RECEIVED) {
+                event->id %= SLOTS;
+                ends[0].payload_bytes[event->id] = event->bytes;
+                ends[0].held[event->id] = 1;
+            }
+            for (uint64_t round = 0; round < 5; round++) {
+                SAYS(XTIE_CORE_OK, xtie_core_endpoint_progress(endpoints[0], round));
+                SAYS(XTIE_CORE_OK, xtie_core_endpoint_progress(endpoints[1], round));
+            }
+        }
+        SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[0]));
+        SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[1]));
+    }
+    expect(!failed, "endpoints beside invented events", NULL);
+}
+
+// ---------------------------------------------------------------- a bug's end
+
+void xtie_core_panic_for_tests(void);
+
+static void hook(void *userdata, const char *file, size_t file_bytes, uint32_t line)
+{
+    int told = file_bytes != 0 && memchr(file, 0, file_bytes) == NULL && line != 0;
+    if (userdata == (void *)&failures)
+        _exit(told ? 3 : 4);  // a hook may end the program by itself
+}
+
+static int child_status(void *userdata)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        xtie_core_panic_hook_set(hook, userdata);
+        xtie_core_panic_for_tests();
+        _exit(5);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void bugs_call_the_hook_and_trap(void)
+{
+    int status = child_status(&failures);
+    expect(WIFEXITED(status) && WEXITSTATUS(status) == 3, "a hook that ends the program", NULL);
+    status = child_status(NULL);
+    expect(WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP),
+           "a trap behind the hook", NULL);
+}
+
+static void sentences_are_there(void)
+{
+    const char *none = xtie_core_result_str(-9999);
+    const int codes[] = {XTIE_CORE_ERR_ENTRY, XTIE_CORE_ERR_STRUCT_SIZE, XTIE_CORE_ERR_CAPS_WAY,
+                         XTIE_CORE_ERR_BREACH, XTIE_CORE_ERR_PROMISE, XTIE_CORE_ERR_RAIL_SMALL};
+    for (size_t n = 0; n < sizeof codes / sizeof *codes; n++)
+        expect(xtie_core_result_str(codes[n]) != none, "a sentence", NULL);
+}
+
+int main(void)
+{
+    xtie_conformance_result result;
+    expect(suite_run(&vendor_ops, &result) == XTIE_CORE_OK, "the example itself", &result);
+    faults_are_found();
+    tables_are_checked();
+    caps_are_checked();
+    refusals_are_told();
+    rails_are_refused();
+    configurations_are_checked();
+    endpoints_say_what_is_wrong();
+    rails_without_reads_push();
+    requests_end_with_their_peer();
+    invented_events_end_no_program();
+    bugs_call_the_hook_and_trap();
+    sentences_are_there();
+    printf("%zu faults, %d not as expected\n", sizeof faults / sizeof *faults - 1, failures);
+    return failures != 0;
+}

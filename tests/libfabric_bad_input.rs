@@ -1,0 +1,189 @@
+//! Providers of libfabric that lack something, refuse, lie or fail: each is answered with a result
+//! and a sentence.
+
+mod libfabric_support;
+
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::fabric::{Completion, DownCause, Op, OpId, PostError, Provider, RegisterError};
+use crosstie::provider::libfabric::survey::survey;
+use crosstie::provider::libfabric::{Config, Libfabric, OpenError, PeerOpenError, Step, bytes};
+use libfabric_support::{BLOCK_BYTES, LIMITS, Layout, PEER, World, register, strict_config};
+use std::ffi::CStr;
+
+fn config(provider: &'static CStr) -> Option<Config<'static>> {
+    strict_config(Layout::One, provider)
+}
+
+fn open(config: &Config) -> Result<Libfabric<'static>, OpenError> {
+    let block = Box::leak(Box::new(HeapBlock::new(bytes(&LIMITS))));
+    Libfabric::open(&mut block.carver(), &LIMITS, config)
+}
+
+/// Opening says this, in one line.
+fn refused(config: &Config, words: &str) -> OpenError {
+    let error = open(config).map(|_| ()).expect_err("it cannot be used");
+    let text = error.to_string();
+    assert!(text.contains(words) && text.lines().count() == 1, "{text}");
+    error
+}
+
+#[test]
+fn host_without_libfabric_is_told_so_in_one_line() {
+    let config = Config { library: c"libfabric-of-nobody.so.1", ..Config::DEFAULT };
+    refused(&config, "no libfabric: libfabric.so.1 cannot be loaded");
+    assert!(survey(&config).unwrap_err().to_string().contains("the package libfabric1 has it"));
+}
+
+#[test]
+fn library_that_is_none_is_told_so() {
+    let config = Config { library: c"libm.so.6", ..Config::DEFAULT };
+    refused(&config, "libfabric.so.1 has no fi_getinfo");
+}
+
+#[test]
+fn provider_of_another_name_is_not_there() {
+    let Some(config) = config(c"nobody") else { return };
+    assert_eq!(refused(&config, "no libfabric provider of that name"), OpenError::NoOffer);
+}
+
+#[test]
+fn provider_that_cannot_confirm_delivery_is_not_used() {
+    let Some(config) = config(c"strict-delivery") else { return };
+    assert_eq!(refused(&config, "confirmed delivery"), OpenError::NoOffer);
+}
+
+#[test]
+fn provider_without_writes_is_refused_by_what_it_lacks() {
+    let Some(config) = config(c"strict-messages") else { return };
+    let error = refused(&config, "lacks messages and writes (FI_MSG, FI_RMA)");
+    assert!(matches!(error, OpenError::Lacks(_)));
+}
+
+#[test]
+fn provider_that_wants_what_nobody_knows_is_refused_with_the_bits() {
+    let Some(config) = config(c"strict-prefix") else { return };
+    let error = refused(&config, "wants a mode that is not known here: 0x400000000000000");
+    assert_eq!(error, OpenError::Wants("a mode", 1 << 58));
+}
+
+#[test]
+fn limits_out_of_range_and_a_short_block_are_refused() {
+    let Some(config) = config(c"strict") else { return };
+    let block = Box::leak(Box::new(HeapBlock::new(bytes(&LIMITS))));
+    let limits = crosstie::provider::libfabric::Limits { peers_max: 0, ..LIMITS };
+    let error = Libfabric::open(&mut block.carver(), &limits, &config).unwrap_err();
+    assert_eq!(error, OpenError::Limits);
+    let short = Box::leak(Box::new(HeapBlock::new(bytes(&LIMITS) - 64)));
+    let error = Libfabric::open(&mut short.carver(), &LIMITS, &config).unwrap_err();
+    assert_eq!(error, OpenError::Block);
+}
+
+#[test]
+fn refused_registration_is_the_callers_to_see() {
+    let Some(config) = config(c"strict-memory") else { return };
+    let mut rail = open(&config).unwrap();
+    let start = Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start();
+    assert_eq!(register(&rail, start, 4096), Err(RegisterError::Fabric(libc::ENOMEM)));
+    let error = rail.peer_prepare(PEER, 7).unwrap_err();
+    assert!(matches!(error, PeerOpenError::Refused(Step::Buffers, _)), "{error}");
+    assert!(error.to_string().contains("buffers cannot be registered: errno 12"), "{error}");
+}
+
+/// It says that it injects 128 bytes, and takes 16.
+#[test]
+fn lie_about_a_limit_ends_the_peer_with_the_code() {
+    let Some(config) = config(c"strict-inject") else { return };
+    let mut world = World::open(&config).unwrap();
+    let payload = world.local(0, 0, 8);
+    let post =
+        world.rails[0].post_send(Default::default(), PEER, &[1; 32], payload, Default::default());
+    assert_eq!(post, Err(PostError::PeerDown));
+    world.until("the end is told", |world| world.downs(0) == 1);
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EMSGSIZE));
+}
+
+/// It says that a write may have a terabyte, and takes 32 KiB.
+#[test]
+fn lie_about_the_length_of_a_write_ends_the_peer_with_the_code() {
+    let Some(config) = config(c"strict-length") else { return };
+    let mut world = World::open(&config).unwrap();
+    let id = world.write(0, 0, 4096);
+    assert!(world.end(0, id), "a short one is taken");
+    let op = Op { id: OpId(1), peer: PEER, kind: world.write_kind(0, 0, 65536) };
+    assert_eq!(world.rails[0].post(&op, world.now), Err(PostError::PeerDown));
+    world.until("the end is told", |world| world.downs(0) == 1);
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EMSGSIZE));
+}
+
+fn down_cause(world: &World, side: usize) -> DownCause {
+    let cause = world.seen[side].iter().find_map(|seen| match seen {
+        Completion::PeerDown { cause, .. } => Some(*cause),
+        _ => None,
+    });
+    cause.expect("an end that was told")
+}
+
+#[test]
+fn completions_of_nobody_are_counted_and_harm_nothing() {
+    let Some(config) = config(c"strict-strange") else { return };
+    let mut world = World::open(&config).unwrap();
+    world.fill(0, 0, 4096, 0x66);
+    let id = world.write(0, 0, 4096);
+    assert!(world.end(0, id) && world.holds(1, 0, 4096, 0x66));
+    world.until("they are counted", |world| world.rails[0].health().strange > 0);
+}
+
+#[test]
+fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
+    const EOVERRUN: i32 = 268; // fi_errno.h
+    let Some(config) = config(c"strict-overrun") else { return };
+    let mut world = World::open(&config).unwrap();
+    let mut posted = Vec::new();
+    while world.downs(0) == 0 {
+        let kind = world.write_kind(0, 0, 4096);
+        let op = Op { id: OpId(posted.len() as u64), peer: PEER, kind };
+        if world.rails[0].post(&op, world.now).is_ok() {
+            posted.push(op.id);
+        }
+        world.poll();
+    }
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(EOVERRUN));
+    assert!(world.rails[0].health().is_lost());
+    let again = world.rails[0].peer_prepare(libfabric_support::OTHER, 9);
+    assert_eq!(again.unwrap_err(), PeerOpenError::RailLost);
+    world.rails[0].reopen().unwrap();
+    for id in posted {
+        world.until("every op ends", |world| world.result(0, id).is_some());
+    }
+    assert!(!world.rails[0].health().is_lost());
+}
+
+#[test]
+fn failed_write_has_the_providers_words() {
+    let Some(config) = config(c"strict-failing") else { return };
+    let mut world = World::open(&config).unwrap();
+    let id = world.write(0, 0, 64);
+    assert!(!world.end(0, id));
+    let result = world.result(0, id).unwrap().unwrap_err();
+    assert!(result.contains("Fabric") && result.contains("code: 5"), "{result}");
+    let text = world.rails[0].error(PEER).expect("what broke it").to_string();
+    assert!(text.contains("errno 5"), "{text}");
+    assert!(text.contains("the provider says: strict trouble in words of its own"), "{text}");
+    assert!(text.contains("(its code -1005)"), "{text}");
+    world.until("the end is told", |world| world.downs(0) == 1);
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
+}
+
+/// Ends that a message of another kind cannot hide: a survey names what there is.
+#[test]
+fn survey_lists_providers_with_what_they_want() {
+    let Some(config) = config(c"strict") else { return };
+    let found = survey(&Config { provider: None, ..config }).unwrap();
+    assert_eq!(found.version, "1.17");
+    let names: Vec<&str> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
+    assert!(names.contains(&"strict") && names.contains(&"strict-domain"), "{names:?}");
+    assert!(!names.contains(&"strict-delivery"), "what cannot carry a rail is not offered");
+    let strict = &found.offers[0];
+    assert!(strict.endpoint_scoped && strict.carries_words);
+    assert_eq!(strict.domains, ["strict0"]);
+}

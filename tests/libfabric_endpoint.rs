@@ -1,0 +1,330 @@
+//! Connections of whole endpoints over libfabric: every byte compared, while rails work, break and
+//! come back. Over the software providers of Debian's library, and over the strict fabric, which
+//! stops the test at any misuse.
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+mod libfabric_support;
+
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::log::{Level, sink_set};
+use crosstie::host::{DeviceKind, Options};
+use crosstie::provider::libfabric::survey::survey;
+use crosstie::provider::libfabric::{Config, OpenError};
+use crosstie::transport::rail::LaneState;
+use host_support::flow::Flow;
+use host_support::pair::{Pair, alone};
+use host_support::{Memory, Node, Place, Watch, roles, small, wait_both};
+use libfabric_support::{Layout, skip, strict};
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+
+/// What an endpoint is told of libfabric.
+#[derive(Copy, Clone)]
+struct Wish<'a> {
+    library: &'a str,
+    provider: &'a str,
+    domains: &'a str,
+}
+
+const RXM: Wish = Wish { library: "", provider: "tcp;ofi_rxm", domains: "lo" };
+
+/// Providers that carry two endpoints of one process.
+const PROVIDERS: [&str; 3] = ["tcp;ofi_rxm", "net", "sockets"];
+
+/// Whether the library has a provider; says so where not.
+fn has(provider: &str) -> bool {
+    let name = CString::new(provider).unwrap();
+    let config = Config { provider: Some(&name), ..Config::DEFAULT };
+    match survey(&config) {
+        Ok(found) if found.offers.iter().any(|offer| offer.provider == provider) => true,
+        Ok(_) => {
+            println!("SKIP: this libfabric has no {provider}");
+            false
+        }
+        Err(error @ (OpenError::Library(_) | OpenError::NoOffer)) => {
+            skip(&error.to_string());
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// An endpoint of so many rails at most.
+fn open(rails_max: u32, wish: Wish) -> Node {
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    for (name, value) in [
+        ("CROSSTIE_RAILS", "libfabric"),
+        ("CROSSTIE_SOCKET_IFNAME", "=lo"),
+        ("CROSSTIE_OFI_LIBRARY", wish.library),
+        ("CROSSTIE_OFI_PROVIDER", wish.provider),
+        ("CROSSTIE_OFI_DOMAINS", wish.domains),
+        ("CROSSTIE_LOG", "info"),
+    ] {
+        // SAFETY: whoever reads the environment does it through the same lock of the standard
+        // library; tests of this binary take turns.
+        unsafe { std::env::set_var(name, value) };
+    }
+    Node::open(&options)
+}
+
+/// Two endpoints with a libfabric rail for each domain, behind rail 0, which is TCP.
+fn pair(wishes: [Wish; 2]) -> Pair {
+    let alone = alone();
+    let count = |wish: &Wish| wish.domains.split(',').count() as u32;
+    let rails = count(&wishes[0]).min(count(&wishes[1])) + 1;
+    let [a, b] = wishes.map(|wish| open((count(&wish) + 1).next_power_of_two(), wish));
+    Pair::of(alone, a, b, rails as u8)
+}
+
+#[test]
+fn payload_of_a_connection_goes_over_libfabric() {
+    for provider in PROVIDERS {
+        if !has(provider) {
+            continue;
+        }
+        println!("over {provider}");
+        let mut pair = pair([Wish { provider, ..RXM }; 2]);
+        let to_b = pair.to_b;
+        assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Libfabric));
+        let mut flows = pair.flows(Place::Private);
+        pair.settle(&mut flows);
+        pair.carries(&mut flows, "libfabric");
+    }
+}
+
+#[test]
+fn two_rails_share_the_payload_and_one_that_breaks_costs_no_message() {
+    if !has(RXM.provider) {
+        return;
+    }
+    let mut pair = pair([Wish { domains: "lo,lo", ..RXM }; 2]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = [1, 2].map(|lane| pair.bytes(lane));
+    pair.flow_until(&mut flows, "bytes on both rails", |pair, _| {
+        [1u8, 2].iter().zip(&before).all(|(lane, before)| {
+            pair.bytes(*lane).iter().zip(before).all(|(now, before)| now - before > 200_000)
+        })
+    });
+    for round in 0..6 {
+        let lane = 1 + round % 2;
+        let before = pair.views(lane);
+        let to_b = pair.to_b;
+        pair.a.lane_break(to_b, lane);
+        pair.flow_until_back(&mut flows, lane, before[0].generation);
+        for (before, after) in before.iter().zip(pair.views(lane)) {
+            assert!(after.stats.failures > before.stats.failures, "{after:?}");
+            assert!(after.stats.joins > before.stats.joins, "{after:?}");
+        }
+    }
+    pair.flow(&mut flows, 16);
+}
+
+/// The strict fabric as an endpoint is told of it, a rail for each of the domains.
+fn strict_wish(provider: &'static str, rails: usize) -> Option<Wish<'static>> {
+    let library = strict(Layout::One)?.to_str().unwrap();
+    let domains = [
+        "strict0",
+        "strict0,strict0",
+        "strict0,strict0,strict0",
+        "strict0,strict0,strict0,strict0",
+    ][rails - 1];
+    Some(Wish { library, provider, domains })
+}
+
+#[test]
+fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
+    // bound to endpoints, with words, with short words, without words; bound to domains
+    for provider in ["strict", "strict-short", "strict-silent", "strict-domain"] {
+        for rails in 1..=4 {
+            let Some(wish) = strict_wish(provider, rails) else { return };
+            println!("{rails} rails over {provider}");
+            let mut pair = pair([wish; 2]);
+            let mut flows = pair.flows(Place::Private);
+            pair.settle(&mut flows);
+            let before: Vec<_> = (1..=rails as u8).map(|lane| pair.bytes(lane)).collect();
+            pair.flow(&mut flows, 48);
+            for (lane, before) in (1..).zip(before) {
+                let now = pair.bytes(lane);
+                assert!(now[0] > before[0] && now[1] > before[1], "rail {lane}: {now:?}");
+            }
+            for lane in 1..=rails as u8 {
+                let (to_b, before) = (pair.to_b, pair.views(lane)[0].generation);
+                pair.a.lane_break(to_b, lane);
+                pair.flow_until_back(&mut flows, lane, before);
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_given_back_at_once_and_forgotten_when_the_peer_polls() {
+    const LENGTH: usize = 300_000;
+    // more than there are places for regions
+    const ROUNDS: u64 = 200;
+    for provider in ["strict", "strict-domain"] {
+        let Some(wish) = strict_wish(provider, 2) else { return };
+        let mut pair = pair([wish; 2]);
+        for round in 0..ROUNDS {
+            let Pair { a, b, to_b, to_a, .. } = &mut pair;
+            let out = Memory::new(a, Place::Private, LENGTH);
+            let into = Memory::new(b, Place::Private, LENGTH);
+            out.fill(0, LENGTH, round);
+            let receive = b.irecv(*to_a, &[into.incoming(0, LENGTH, 3)]).unwrap();
+            let send = a.isend(*to_b, out.outgoing(0, LENGTH, 3)).unwrap();
+            assert_eq!(wait_both(b, a, receive).result, Ok(()));
+            assert_eq!(wait_both(a, b, send).result, Ok(()));
+            into.verify(0, LENGTH, round);
+            // the writer holds what it was told, and is not asked before it polls again
+            into.release(b);
+            out.release(a);
+        }
+        let bytes = [1, 2].map(|lane| pair.bytes(lane)[0]);
+        println!("{provider}: {bytes:?} bytes over libfabric of {}", ROUNDS * LENGTH as u64);
+        assert!(bytes[0] + bytes[1] > ROUNDS * LENGTH as u64 / 2, "{bytes:?}");
+    }
+}
+
+#[test]
+fn sides_with_unlike_numbers_of_rails_use_what_both_have() {
+    for (near, far) in [(1, 3), (4, 2), (3, 1)] {
+        let (Some(a), Some(b)) = (strict_wish("strict", near), strict_wish("strict", far)) else {
+            return;
+        };
+        let mut pair = pair([a, b]);
+        let mut flows = pair.flows(Place::Private);
+        pair.settle(&mut flows);
+        pair.flow(&mut flows, 32);
+        for side in [0, 1] {
+            let lanes = (0..8).filter(|lane| pair.view(side, *lane).is_some()).count();
+            assert_eq!(lanes, near.min(far) + 1);
+        }
+    }
+}
+
+/// That both rails come back is not asked: one may stay away (doc/libfabric.md).
+#[test]
+fn nics_that_fail_again_and_again_are_opened_anew_and_cost_no_message() {
+    // the completion queue of this provider fails after each hundred completions
+    let Some(wish) = strict_wish("strict-overrun", 2) else { return };
+    let mut pair = pair([wish; 2]);
+    let mut flows = pair.flows(Place::Private);
+    let goal = 4;
+    let come_back = |pair: &Pair| {
+        [1, 2].into_iter().find(|lane| pair.views(*lane).iter().all(|view| view.stats.joins > goal))
+    };
+    pair.flow_until(&mut flows, "a rail to come back", |pair, _| come_back(pair).is_some());
+    let lane = come_back(&pair).unwrap();
+    for view in pair.views(lane) {
+        assert!(view.stats.failures >= goal && view.stats.bytes > 0, "{view:?}");
+    }
+    pair.flow(&mut flows, 32);
+}
+
+#[test]
+fn connection_closes_although_its_peer_does_not_poll() {
+    if !has(RXM.provider) {
+        return;
+    }
+    let mut pair = pair([RXM; 2]);
+    let (to_a, to_b) = (pair.to_a, pair.to_b);
+    // nobody else uses the endpoint, which is closed in place of the word that does not come
+    pair.a.disconnect(to_b);
+    pair.b.disconnect(to_a);
+    let (to_b, to_a) = host_support::joined(&mut pair.a, &mut pair.b);
+    (pair.to_b, pair.to_a) = (to_b, to_a);
+    pair.hello();
+    pair.all_up(2);
+}
+
+#[test]
+fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
+    let _alone = alone();
+    for wish in [
+        Wish { library: "libnone-such.so.9", ..RXM },
+        Wish { provider: "none-such", ..RXM },
+        Wish { domains: "none-such", ..RXM },
+    ] {
+        let said = said_while(|| {
+            let (mut a, mut b) = (open(2, wish), open(2, wish));
+            let (to_b, _) = host_support::joined(&mut a, &mut b);
+            assert_eq!(a.connection_rail(to_b), Some(ConnectionRail::Tcp));
+        });
+        let lines: Vec<_> = said.iter().filter(|text| text.contains("no libfabric rail")).collect();
+        assert_eq!(lines.len(), 2, "one for each endpoint: {said:?}");
+        assert!(lines.iter().all(|line| line.contains("hosts talk over TCP")), "{lines:?}");
+        println!("{}", lines[0]);
+    }
+}
+
+/// What was said to people meanwhile.
+fn said_while(act: impl FnOnce()) -> Vec<String> {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    fn keep(_: usize, _: Level, text: &str) {
+        SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
+    }
+    sink_set(Some((keep, 0)));
+    act();
+    sink_set(None);
+    std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[test]
+fn role() {
+    roles::take(&[("flow", role_flow)]);
+}
+
+/// A peer whose messages flow until it is killed.
+fn role_flow() {
+    let mut line = roles::line();
+    let provider = line.hear_text();
+    let mut node = open(2, Wish { provider: &provider, ..RXM });
+    let handle = line.hear::<128>();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    line.say_number(1);
+    let mut flow = Flow::new(&node, connection, Place::Private);
+    loop {
+        flow.step(&mut node);
+        assert!(!flow.failed(), "the parent lives");
+    }
+}
+
+#[test]
+fn peer_that_is_killed_ends_every_request_by_name() {
+    let _alone = alone();
+    for provider in PROVIDERS {
+        if !has(provider) {
+            continue;
+        }
+        println!("over {provider}");
+        let mut node = open(2, Wish { provider, ..RXM });
+        for round in 0..3 {
+            let (listener, handle) = node.shared.listen().unwrap();
+            let mut child = roles::start("flow", &[]);
+            child.line.say_text(provider);
+            child.line.say(&handle);
+            let connection = node.accepted(listener);
+            node.shared.listener_close(listener).unwrap();
+            assert_eq!(child.line.hear_number(), 1);
+            let mut flow = Flow::new(&node, connection, Place::Private);
+            let watch = Watch::start();
+            let is_up = |node: &Node| {
+                let view = node.lane_view(connection, 1).expect("a rail of libfabric");
+                view.state == LaneState::Up && view.stats.bytes > 0
+            };
+            while flow.received < 16 << round || !is_up(&node) {
+                flow.step(&mut node);
+                assert!(!flow.failed(), "{:?} {:?}", flow.refused, flow.errors);
+                watch.look("messages");
+            }
+            child.kill();
+            flow.end_with_peer(&mut node);
+            flow.release(&node);
+            node.disconnect(connection);
+        }
+        node.close();
+    }
+}

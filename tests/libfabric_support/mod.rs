@@ -1,0 +1,263 @@
+//! Two libfabric rails driven by a test, and the strict fabric under them.
+#![allow(dead_code)]
+
+pub mod end;
+
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
+    Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
+    RailKey, Region, RemoteSpan, Source,
+};
+use crosstie::provider::libfabric::pair::{PairMemory, connect};
+use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError};
+use std::ffi::{CStr, CString};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
+/// How long what must come is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+pub const BLOCK_BYTES: usize = 1 << 20;
+const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+const HEADER: &str = "/usr/include/rdma/fabric.h";
+
+/// Says why something is not tried; where everything must be, that is a failure.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
+    println!("SKIP: {why}");
+}
+
+/// As long as libfabric's structures are.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Layout {
+    /// In 1.17.
+    One,
+    /// In 2.x.
+    Two,
+}
+
+/// The strict fabric's file; `None`, with a line that says why, where it cannot be built.
+pub fn strict(layout: Layout) -> Option<&'static CStr> {
+    static FILES: [OnceLock<Option<CString>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let file = FILES[layout as usize].get_or_init(|| build(layout)).as_deref();
+    if file.is_none() {
+        skip(&format!("{HEADER} is not installed (package libfabric-dev)"));
+    }
+    file
+}
+
+fn build(layout: Layout) -> Option<CString> {
+    if !std::path::Path::new(HEADER).exists() {
+        return None;
+    }
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/strict");
+    let program = std::env::current_exe().unwrap();
+    let program = program.file_name().unwrap().to_string_lossy().into_owned();
+    let file = format!("{}/{program}-strict-{layout:?}.so", env!("CARGO_TARGET_TMPDIR"));
+    // made aside and put there whole: another run of the same program may be loading it
+    let aside = format!("{file}.{}", std::process::id());
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared"]);
+    compiler.args(["-fvisibility=hidden", "-pthread", "-o", &aside]);
+    if layout == Layout::Two {
+        compiler.arg("-DLAYOUT_2");
+    }
+    for source in ["strict.c", "memory.c", "endpoint.c"] {
+        compiler.arg(format!("{sources}/{source}"));
+    }
+    let done = compiler.output().expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&aside, &file).unwrap();
+    Some(CString::new(file).unwrap())
+}
+
+/// A provider of the strict fabric.
+pub fn strict_config(layout: Layout, provider: &'static CStr) -> Option<Config<'static>> {
+    let library = strict(layout)?;
+    Some(Config { library, provider: Some(provider), domain: None })
+}
+
+/// Whether two endpoints of one process can talk to each other. Those of libfabric 2.6's shm
+/// cannot: its progress follows a pointer that is none (seen; between processes it works).
+pub fn reaches_its_own_process(rail: &Libfabric) -> bool {
+    rail.provider_name() != c"shm" || rail.version().0 >> 16 < 2
+}
+
+/// Gives the kernel and the threads of some providers, which connect sockets, their turn.
+pub fn let_library_work() {
+    // SAFETY: no descriptors.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+}
+
+/// Two rails, joined as peer 0 of each other, with a registered block each.
+pub struct World {
+    pub rails: [Libfabric<'static>; 2],
+    pub blocks: [*mut u8; 2],
+    pub keys: [RailKey; 2],
+    /// What each side has seen.
+    pub seen: [Vec<Completion>; 2],
+    pub now: Instant,
+    start: std::time::Instant,
+    next_id: u64,
+}
+
+pub const PEER: PeerIndex = PeerIndex(0);
+pub const OTHER: PeerIndex = PeerIndex(1);
+
+impl World {
+    pub fn open(config: &Config) -> Result<World, OpenError> {
+        World::open_with(config, LIMITS)
+    }
+
+    pub fn open_with(config: &Config, limits: Limits) -> Result<World, OpenError> {
+        let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(limits)));
+        let rails = memory.open(config)?;
+        let blocks = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start());
+        let keys = [0, 1].map(|side| register(&rails[side], blocks[side], BLOCK_BYTES).unwrap());
+        let seen = [Vec::new(), Vec::new()];
+        let start = std::time::Instant::now();
+        Ok(World { rails, blocks, keys, seen, now: Instant(0), start, next_id: 1 << 32 })
+    }
+
+    pub fn local(&self, side: usize, offset: usize, length: usize) -> LocalSpan {
+        assert!(offset + length <= BLOCK_BYTES);
+        let address = self.blocks[side] as u64 + offset as u64;
+        // SAFETY: inside a leaked block that is registered.
+        unsafe { LocalSpan::new(address, Bytes::of(length), self.keys[side]) }
+    }
+
+    pub fn remote(&self, side: usize, offset: usize) -> RemoteSpan {
+        RemoteSpan { key: self.keys[side], address: self.blocks[side] as u64 + offset as u64 }
+    }
+
+    pub fn fill(&self, side: usize, offset: usize, length: usize, byte: u8) {
+        assert!(offset + length <= BLOCK_BYTES);
+        // SAFETY: inside a leaked block.
+        unsafe { self.blocks[side].add(offset).write_bytes(byte, length) };
+    }
+
+    pub fn byte(&self, side: usize, offset: usize) -> u8 {
+        assert!(offset < BLOCK_BYTES);
+        // SAFETY: inside a leaked block; volatile because the library may write it.
+        unsafe { self.blocks[side].add(offset).read_volatile() }
+    }
+
+    pub fn holds(&self, side: usize, offset: usize, length: usize, byte: u8) -> bool {
+        (offset..offset + length).all(|at| self.byte(side, at) == byte)
+    }
+
+    /// Posts, polling as long as the answer is `Again`.
+    pub fn post_to(&mut self, side: usize, peer: PeerIndex, kind: OpKind) -> OpId {
+        let id = OpId(self.next_id);
+        self.next_id += 1;
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            match self.rails[side].post(&Op { id, peer, kind }, self.now) {
+                Ok(Posted::Pending) => return id,
+                Ok(Posted::Done) => {
+                    self.seen[side].push(Completion::Done { peer, id, result: Ok(()) });
+                    return id;
+                }
+                Err(crosstie::fabric::PostError::Again) => self.poll(),
+                Err(error) => panic!("{error:?} for {kind:?}"),
+            }
+        }
+        panic!("there is never room for {kind:?}");
+    }
+
+    pub fn post(&mut self, side: usize, kind: OpKind) -> OpId {
+        self.post_to(side, PEER, kind)
+    }
+
+    pub fn write_kind(&self, side: usize, at: usize, length: usize) -> OpKind {
+        let source = Source::Span(self.local(side, at, length));
+        OpKind::Write { source, target: self.remote(1 - side, at), immediate: None }
+    }
+
+    pub fn write(&mut self, side: usize, at: usize, length: usize) -> OpId {
+        let kind = self.write_kind(side, at, length);
+        self.post(side, kind)
+    }
+
+    pub fn line(&mut self, side: usize, at: usize, byte: u8) -> OpId {
+        let source = Source::Line([byte; LINE_BYTES]);
+        let target = self.remote(1 - side, at);
+        self.post(side, OpKind::Write { source, target, immediate: None })
+    }
+
+    pub fn send(&mut self, side: usize, number: u8, length: usize) -> OpId {
+        let payload = self.local(side, 0, length);
+        self.post(side, OpKind::Send { head: [number; 32], payload })
+    }
+
+    pub fn fence(&mut self, side: usize) -> OpId {
+        self.post(side, OpKind::Fence { generation: RailGeneration(1) })
+    }
+
+    /// One poll of one side.
+    pub fn poll_side(&mut self, side: usize) {
+        self.now = Instant(self.start.elapsed().as_nanos() as u64);
+        let mut out = [NOTHING; 16];
+        let count = self.rails[side].poll(&mut out, Bytes::kib(64), self.now);
+        self.seen[side].extend_from_slice(&out[..count]);
+    }
+
+    /// One poll of each.
+    pub fn poll(&mut self) {
+        self.poll_side(0);
+        self.poll_side(1);
+        std::thread::yield_now();
+    }
+
+    /// Polls until something is so.
+    pub fn until(&mut self, what: &str, is_so: impl Fn(&World) -> bool) {
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            if is_so(self) {
+                return;
+            }
+            self.poll();
+        }
+        let last = self.seen.each_ref().map(|seen| seen.last());
+        panic!("{what}, never; last seen: {last:?}");
+    }
+
+    pub fn result(&self, side: usize, wanted: OpId) -> Option<Result<(), String>> {
+        self.seen[side].iter().find_map(|completion| match completion {
+            Completion::Done { id, result, .. } if *id == wanted => {
+                Some(result.map_err(|error| format!("{error:?}")))
+            }
+            Completion::Fenced { id, .. } if *id == wanted => Some(Ok(())),
+            _ => None,
+        })
+    }
+
+    pub fn end(&mut self, side: usize, id: OpId) -> bool {
+        self.until("an op ends", |world| world.result(side, id).is_some());
+        self.result(side, id) == Some(Ok(()))
+    }
+
+    pub fn downs(&self, side: usize) -> usize {
+        let is_down = |seen: &&Completion| matches!(seen, Completion::PeerDown { .. });
+        self.seen[side].iter().filter(is_down).count()
+    }
+
+    /// Joins both rails as the same peer once more.
+    pub fn join(&mut self, peer: PeerIndex, token: u32) {
+        connect(&mut self.rails, peer, token);
+    }
+}
+
+pub fn register(
+    rail: &Libfabric<'static>,
+    start: *mut u8,
+    length: usize,
+) -> Result<RailKey, crosstie::fabric::RegisterError> {
+    let region =
+        Region { address: start as u64, length: Bytes::of(length), kind: MemoryKind::Host };
+    // SAFETY: leaked memory.
+    unsafe { rail.domain().register(region) }
+}

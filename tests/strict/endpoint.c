@@ -1,0 +1,405 @@
+/* The strict fabric: endpoints, and what is posted to them. See strict.c. */
+#include "strict.h"
+
+#define CONTEXTS_MAX 65536
+#define INJECT_MAX 128
+
+static struct {
+    void *context;
+    struct endpoint *owner;
+} contexts[CONTEXTS_MAX];
+static size_t context_count;
+
+static size_t context_bytes(const struct kind *kind) {
+    return kind->mode & FI_CONTEXT2 ? sizeof(struct fi_context2) : sizeof(struct fi_context);
+}
+
+/* The library keeps something in a context until its op has ended. */
+static void context_take(struct endpoint *ep, void *context) {
+    if (!context)
+        stop("an op without a context");
+    for (size_t n = 0; n < context_count; n++)
+        if (contexts[n].context == context)
+            stop("a context used by two ops at a time");
+    if (context_count == CONTEXTS_MAX)
+        stop("more ops in flight than this library was made for");
+    contexts[context_count].context = context;
+    contexts[context_count++].owner = ep;
+    memset(context, 0xc5, context_bytes(ep->domain->kind));
+}
+
+static void context_give(const struct kind *kind, void *context) {
+    for (size_t n = 0; n < context_bytes(kind); n++)
+        if (((unsigned char *)context)[n] != 0xc5)
+            stop("a context written to while its op was in flight");
+    for (size_t n = 0; n < context_count; n++)
+        if (contexts[n].context == context) {
+            contexts[n] = contexts[--context_count];
+            return;
+        }
+    stop("a completion of an op that is not in flight");
+}
+
+static uint64_t sum_of(const char *start, size_t length) {
+    uint64_t sum = 14695981039346656037ull;
+    for (size_t n = 0; n < length; n++)
+        sum = (sum ^ (unsigned char)start[n]) * 1099511628211ull;
+    return sum;
+}
+
+static void complete(struct queue *queue, struct fi_cq_data_entry entry, int err) {
+    if (queue->count == queue->capacity)
+        stop("a completion without room: it is lost");
+    queue->items[(queue->head + queue->count++) % queue->capacity] = (struct item){entry, err};
+}
+
+static void end_op(struct op *op, int err) {
+    static const uint64_t flags[] = {FI_MSG | FI_SEND, FI_RMA | FI_WRITE, FI_RMA | FI_READ,
+                                     FI_ATOMIC | FI_WRITE};
+    struct endpoint *from = op->from;
+    if (!op->copy && from->is_open) {
+        context_give(from->domain->kind, op->context);
+        complete(from->queue, (struct fi_cq_data_entry){op->context, flags[op->verb], 0, NULL, 0},
+                 err);
+    }
+    if (from->is_open && from->domain->kind->faults & STRANGE) {
+        static char nobody[64];
+        complete(from->queue,
+                 (struct fi_cq_data_entry){nobody, FI_MSG | FI_SEND, 0, NULL, 0}, 0);
+    }
+    free(op->copy);
+    free(op);
+}
+
+/* Memory of the caller's, by its descriptor. */
+static void check_local(struct endpoint *ep, void *descriptor, const void *start, size_t length) {
+    struct region *region = descriptor;
+    struct region *known = regions;
+    while (known && known != region)
+        known = known->next;
+    if (!known)
+        stop("a descriptor that is none");
+    if (!region->is_open)
+        stop("a descriptor of a registration that was closed");
+    if (region->domain->kind->mr_mode & FI_MR_ENDPOINT && region->bound != ep)
+        stop("a registration used on an endpoint that it is not bound to");
+    if (!region->is_enabled)
+        stop("a registration used that was not enabled");
+    const char *first = start;
+    if (first < region->start || first + length > region->start + region->length)
+        stop("a descriptor of other memory");
+}
+
+/* Memory of the peer's, by its key. */
+static char *check_remote(struct endpoint *ep, const struct op *op, uint64_t access) {
+    for (struct region *region = regions; region; region = region->next) {
+        if (!region->is_open || region->domain != ep->domain || region->fid.key != op->key)
+            continue;
+        if (region->domain->kind->mr_mode & FI_MR_ENDPOINT && region->bound != ep)
+            stop("a key used on an endpoint that its registration is not bound to");
+        if (!region->is_enabled)
+            stop("a key used of a registration that was not enabled");
+        if (!(region->access & access))
+            stop("a key used for what its registration does not allow");
+        int by_address = region->domain->kind->mr_mode & FI_MR_VIRT_ADDR;
+        uint64_t offset = op->address - (by_address ? (uint64_t)(uintptr_t)region->start : 0);
+        if (offset > region->length || op->length > region->length - offset)
+            stop("a key used for other memory");
+        return region->start + offset;
+    }
+    stop("a key that names no registration");
+    return NULL;
+}
+
+static struct op *receive_take(struct endpoint *ep) {
+    struct op *receive = ep->receives;
+    if (receive)
+        ep->receives = receive->next;
+    return receive;
+}
+
+static void received(struct endpoint *ep, struct op *receive, uint64_t flags, size_t length,
+                     uint64_t data) {
+    context_give(ep->domain->kind, receive->context);
+    complete(ep->queue, (struct fi_cq_data_entry){receive->context, flags, length, NULL, data}, 0);
+    free(receive);
+}
+
+/* Carries one op out. 0: it must wait for a receive. */
+static int carry_out(struct endpoint *ep, struct op *op) {
+    const struct kind *kind = ep->domain->kind;
+    char *source = op->copy ? op->copy : op->start;
+    if (op->verb == SEND) {
+        struct op *receive = receive_take(ep);
+        if (!receive)
+            return 0;
+        if (sum_of(source, op->length) != op->sum)
+            stop("a message written to while it was in flight");
+        if (op->length > receive->length)
+            stop("a message longer than its receive");
+        memcpy(receive->start, source, op->length);
+        received(ep, receive, FI_MSG | FI_RECV, op->length, 0);
+        return 1;
+    }
+    if (kind->faults & FAILS)
+        return end_op(op, FI_EIO), 2;
+    char *target = check_remote(ep, op, op->verb == READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+    uint64_t word;
+    switch (op->verb) {
+    case READ:
+        memcpy(op->start, target, op->length);
+        break;
+    case ADD:
+        memcpy(&word, op->start, sizeof word);
+        __atomic_fetch_add((uint64_t *)target, word, __ATOMIC_SEQ_CST);
+        break;
+    default:
+        if (op->flags & FI_REMOTE_CQ_DATA) {
+            uint64_t flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+            struct op *receive = NULL;
+            if (kind->mode & FI_RX_CQ_DATA && !(receive = receive_take(ep)))
+                return 0;
+            memcpy(target, op->start, op->length);
+            if (receive)
+                received(ep, receive, flags, op->length, op->data);
+            else
+                complete(ep->queue, (struct fi_cq_data_entry){NULL, flags, op->length, NULL,
+                                                               op->data}, 0);
+        } else {
+            memcpy(target, op->start, op->length);
+        }
+    }
+    return 1;
+}
+
+void move_on(struct endpoint *ep) {
+    for (int n = 0; n < 64 && ep->inbound; n++) {
+        struct op *op = ep->inbound;
+        if (ep->domain->kind->faults & DEAF && op->verb != SEND) {
+            ep->inbound = op->next; /* nobody ever hears of it */
+            continue;
+        }
+        struct op *next = op->next;
+        int done = op->from->is_open ? carry_out(ep, op) : 1;
+        if (!done)
+            return;
+        ep->inbound = next;
+        if (done == 1)
+            end_op(op, 0);
+    }
+}
+
+static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descriptor, int inject) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    pthread_mutex_lock(&lock);
+    if (!ep->is_open)
+        stop("an op posted to a closed endpoint");
+    if (!ep->is_enabled)
+        stop("an op posted to an endpoint that was not enabled");
+    if (ep->domain->kind->faults & SAYS_AGAIN && op.verb != RECEIVE && ep->posts++ % 2 == 0) {
+        pthread_mutex_unlock(&lock);
+        return -FI_EAGAIN;
+    }
+    struct op *made = malloc(sizeof *made);
+    *made = op;
+    made->from = ep;
+    made->copy = NULL;
+    made->next = NULL;
+    if (inject) {
+        made->copy = malloc(op.length);
+        memcpy(made->copy, op.start, op.length);
+    } else {
+        check_local(ep, descriptor, op.start, op.length);
+        context_take(ep, op.context);
+    }
+    if (op.verb == SEND)
+        made->sum = sum_of(op.start, op.length);
+    struct op **list = &ep->receives;
+    if (op.verb != RECEIVE) {
+        struct endpoint *peer = to < 256 ? ep->vector->ends[to] : NULL;
+        if (!peer)
+            stop("an op to an address that is not in the vector");
+        if (!peer->is_open) {
+            end_op(made, FI_ECONNREFUSED);
+            pthread_mutex_unlock(&lock);
+            return 0;
+        }
+        list = &peer->inbound;
+    }
+    while (*list)
+        list = &(*list)->next;
+    *list = made;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static ssize_t post_receive(struct fid_ep *fid, void *start, size_t length, void *descriptor,
+                            fi_addr_t from, void *context) {
+    if (from != FI_ADDR_UNSPEC)
+        stop("a receive from one peer");
+    struct op op = {.verb = RECEIVE, .context = context, .start = start, .length = length};
+    return post(fid, op, 0, descriptor, 0);
+}
+
+static ssize_t post_send(struct fid_ep *fid, const void *start, size_t length, void *descriptor,
+                         fi_addr_t to, void *context) {
+    struct op op = {.verb = SEND, .context = context, .start = (char *)start, .length = length};
+    return post(fid, op, to, descriptor, 0);
+}
+
+static ssize_t post_inject(struct fid_ep *fid, const void *start, size_t length, fi_addr_t to) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    if (length > INJECT_MAX)
+        stop("more injected than the provider takes");
+    if (ep->domain->kind->faults & LIES_ABOUT_INJECT && length > 16)
+        return -FI_EMSGSIZE;
+    struct op op = {.verb = SEND, .start = (char *)start, .length = length};
+    return post(fid, op, to, NULL, 1);
+}
+
+static struct op op_of(enum verb verb, const struct fi_msg_rma *msg, uint64_t flags) {
+    if (msg->iov_count != 1 || msg->rma_iov_count != 1)
+        stop("an op of several parts");
+    if (msg->msg_iov->iov_len != msg->rma_iov->len)
+        stop("an op of two lengths");
+    return (struct op){.verb = verb,
+                       .context = msg->context,
+                       .start = msg->msg_iov->iov_base,
+                       .length = msg->msg_iov->iov_len,
+                       .data = msg->data,
+                       .flags = flags,
+                       .address = msg->rma_iov->addr,
+                       .key = msg->rma_iov->key};
+}
+
+static ssize_t post_write(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    if (!(flags & FI_DELIVERY_COMPLETE))
+        stop("a write whose end says nothing of its bytes");
+    if (flags & FI_REMOTE_CQ_DATA && ep->domain->kind->data_bytes < 8)
+        stop("a word longer than the provider carries");
+    if (ep->domain->kind->faults & LIES_ABOUT_LENGTH && msg->msg_iov->iov_len > 32768)
+        return -FI_EMSGSIZE;
+    return post(fid, op_of(WRITE, msg, flags), msg->addr, *msg->desc, 0);
+}
+
+static ssize_t post_read(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) {
+    return post(fid, op_of(READ, msg, flags), msg->addr, *msg->desc, 0);
+}
+
+static ssize_t post_add(struct fid_ep *fid, const struct fi_msg_atomic *msg, uint64_t flags) {
+    if (msg->datatype != FI_UINT64 || msg->op != FI_SUM || msg->rma_iov->count != 1)
+        stop("an atomic that is no add to one word");
+    struct op op = {.verb = ADD,
+                    .context = msg->context,
+                    .start = msg->msg_iov->addr,
+                    .length = sizeof(uint64_t),
+                    .flags = flags,
+                    .address = msg->rma_iov->addr,
+                    .key = msg->rma_iov->key};
+    return post(fid, op, msg->addr, *msg->desc, 0);
+}
+
+static int adds_alone(struct fid_ep *fid, enum fi_datatype type, enum fi_op op, size_t *count) {
+    (void)fid;
+    *count = 1;
+    return type == FI_UINT64 && op == FI_SUM ? 0 : -FI_EOPNOTSUPP;
+}
+
+/* ---------------------------------------------------------------- endpoints */
+
+static int close_endpoint(struct fid *fid) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    pthread_mutex_lock(&lock);
+    if (!ep->is_open)
+        stop("an endpoint closed twice");
+    if (ep->regions)
+        stop("an endpoint closed before its registrations");
+    ep->is_open = 0;
+    if (ep->queue) {
+        ep->queue->users--;
+        ep->queue->endpoint = NULL;
+    }
+    if (ep->vector)
+        ep->vector->users--;
+    ep->domain->objects--;
+    for (struct op *receive; (receive = receive_take(ep)); free(receive))
+        context_give(ep->domain->kind, receive->context);
+    for (struct op *op = ep->inbound; op;) {
+        struct op *next = op->next;
+        end_op(op, FI_ECONNRESET);
+        op = next;
+    }
+    ep->inbound = NULL;
+    for (size_t n = context_count; n-- > 0;) /* what peers still have of it */
+        if (contexts[n].owner == ep)
+            contexts[n] = contexts[--context_count];
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    if (ep->is_enabled)
+        stop("an endpoint joined to something after it was enabled");
+    if (other->fclass == FI_CLASS_CQ && flags == (FI_SEND | FI_RECV)) {
+        ep->queue = (struct queue *)other;
+        ep->queue->endpoint = ep;
+        ep->queue->users++;
+    } else if (other->fclass == FI_CLASS_AV) {
+        ep->vector = (struct vector *)other;
+        ep->vector->users++;
+    } else {
+        stop("an endpoint joined to what it has no use for");
+    }
+    return 0;
+}
+
+static int control_endpoint(struct fid *fid, int command, void *argument) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    (void)argument;
+    if (command != FI_ENABLE)
+        return -FI_ENOSYS;
+    if (!ep->queue || !ep->vector)
+        stop("an endpoint enabled without a queue or a vector");
+    ep->is_enabled = 1;
+    return 0;
+}
+
+static int name_of(fid_t fid, void *out, size_t *length) {
+    if (*length < sizeof fid)
+        return -FI_ETOOSMALL;
+    memcpy(out, &fid, sizeof fid);
+    *length = sizeof fid;
+    return 0;
+}
+
+int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *ours) {
+    static struct fi_ops fid_ops = {sizeof fid_ops, close_endpoint, bind_endpoint,
+                                    control_endpoint, NULL, NULL, NULL};
+    static struct fi_ops_cm cm = {.size = sizeof cm, .getname = name_of};
+    static struct fi_ops_msg msg = {.size = sizeof msg,
+                                    .recv = post_receive,
+                                    .send = post_send,
+                                    .inject = post_inject};
+    static struct fi_ops_rma rma = {.size = sizeof rma,
+                                    .readmsg = post_read,
+                                    .writemsg = post_write};
+    static struct fi_ops_atomic atomic = {.size = sizeof atomic,
+                                          .writemsg = post_add,
+                                          .writevalid = adds_alone};
+    checked(info);
+    if (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE)
+        stop("an endpoint whose sends wait for delivery");
+    struct endpoint *ep = calloc(1, sizeof *ep);
+    ep->fid.fid = (struct fid){FI_CLASS_EP, ours, &fid_ops};
+    ep->fid.cm = &cm;
+    ep->fid.msg = &msg;
+    ep->fid.rma = &rma;
+    ep->fid.atomic = &atomic;
+    ep->is_open = 1;
+    ep->domain = (struct domain *)fid;
+    ep->domain->objects++;
+    *out = &ep->fid;
+    return 0;
+}

@@ -1,0 +1,227 @@
+/* The strict fabric: registrations, queues and vectors. See strict.c. */
+#include "strict.h"
+
+struct region *regions;
+
+/* ---------------------------------------------------------------- registrations */
+
+static int close_region(struct fid *fid) {
+    struct region *region = (struct region *)fid;
+    pthread_mutex_lock(&lock);
+    if (!region->is_open)
+        stop("a registration closed twice");
+    region->is_open = 0;
+    region->domain->objects--;
+    if (region->bound)
+        region->bound->regions--;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static int bind_region(struct fid *fid, struct fid *other, uint64_t flags) {
+    struct region *region = (struct region *)fid;
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    if (other->fclass != FI_CLASS_EP || !((struct endpoint *)other)->is_open)
+        stop("a registration bound to what is no open endpoint");
+    if (region->bound || region->is_enabled)
+        stop("a registration bound twice, or after it was enabled");
+    region->bound = (struct endpoint *)other;
+    region->bound->regions++;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static int control_region(struct fid *fid, int command, void *argument) {
+    struct region *region = (struct region *)fid;
+    (void)argument;
+    if (command != FI_ENABLE)
+        return -FI_ENOSYS;
+    if (!region->bound)
+        stop("a registration enabled before it was bound");
+    region->is_enabled = 1;
+    return 0;
+}
+
+int register_memory(struct fid *fid, const void *start, size_t length, uint64_t access,
+                    uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
+                    void *ours) {
+    static struct fi_ops ops = {sizeof ops, close_region, bind_region, control_region,
+                                NULL, NULL, NULL};
+    struct domain *domain = (struct domain *)fid;
+    if (!domain->is_open)
+        stop("a registration with a closed domain");
+    if (offset || flags || !length)
+        stop("a registration with an offset, with flags or of nothing");
+    if (domain->kind->faults & REFUSES_MEMORY)
+        return -FI_ENOMEM;
+    pthread_mutex_lock(&lock);
+    if (domain->kind->mr_mode & FI_MR_PROV_KEY) {
+        if (key)
+            stop("a key wanted where the provider chooses");
+        key = domain->next_key++;
+    } else if (domain->kind->key_bytes < 8 && key >> (8 * domain->kind->key_bytes)) {
+        stop("a key longer than the provider's");
+    }
+    for (struct used_key *used = domain->used; used; used = used->next)
+        if (used->key == key)
+            stop("a key used twice");
+    struct used_key *used = malloc(sizeof *used);
+    *used = (struct used_key){key, domain->used};
+    domain->used = used;
+    struct region *region = calloc(1, sizeof *region); /* never freed: a stale one is known */
+    region->fid.fid = (struct fid){FI_CLASS_MR, ours, &ops};
+    region->fid.mem_desc = region;
+    region->is_open = 1;
+    region->is_enabled = !(domain->kind->mr_mode & FI_MR_ENDPOINT);
+    region->fid.key = key;
+    region->domain = domain;
+    region->start = (char *)start;
+    region->length = length;
+    region->access = access;
+    region->next = regions;
+    regions = region;
+    domain->objects++;
+    pthread_mutex_unlock(&lock);
+    *out = &region->fid;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- completion queues */
+
+static int close_queue(struct fid *fid) {
+    struct queue *queue = (struct queue *)fid;
+    if (!queue->is_open)
+        stop("a completion queue closed twice");
+    if (queue->users)
+        stop("a completion queue closed before its endpoint");
+    queue->is_open = 0;
+    queue->domain->objects--;
+    return 0;
+}
+
+static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
+    struct queue *queue = (struct queue *)fid;
+    struct fi_cq_data_entry *entries = out;
+    ssize_t taken = 0;
+    pthread_mutex_lock(&lock);
+    if (!queue->is_open)
+        stop("a completion queue read that was closed");
+    if (queue->domain->kind->faults & OVERRUNS && queue->taken > 100) {
+        pthread_mutex_unlock(&lock);
+        return -FI_EOVERRUN;
+    }
+    if (queue->endpoint)
+        move_on(queue->endpoint);
+    while ((size_t)taken < count && queue->count) {
+        struct item *item = &queue->items[queue->head];
+        if (item->err)
+            break;
+        entries[taken++] = item->entry;
+        queue->head = (queue->head + 1) % queue->capacity;
+        queue->count--;
+    }
+    queue->taken += taken;
+    int failed = !taken && queue->count;
+    pthread_mutex_unlock(&lock);
+    return taken ? taken : failed ? -FI_EAVAIL : -FI_EAGAIN;
+}
+
+static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t flags) {
+    struct queue *queue = (struct queue *)fid;
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    if (!queue->count || !queue->items[queue->head].err) {
+        pthread_mutex_unlock(&lock);
+        return -FI_EAGAIN;
+    }
+    struct item item = queue->items[queue->head];
+    queue->head = (queue->head + 1) % queue->capacity;
+    queue->count--;
+    pthread_mutex_unlock(&lock);
+    out->op_context = item.entry.op_context;
+    out->flags = item.entry.flags;
+    out->err = item.err;
+    out->prov_errno = -item.err - 1000;
+    return 1;
+}
+
+static const char *say_error(struct fid_cq *fid, int code, const void *data, char *out,
+                             size_t length) {
+    (void)fid, (void)data;
+    if (out && length)
+        snprintf(out, length, "strict trouble %d", code);
+    return "strict trouble in words of its own";
+}
+
+int open_queue(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **out, void *ours) {
+    static struct fi_ops fid_ops = {sizeof fid_ops, close_queue, NULL, NULL, NULL, NULL, NULL};
+    static struct fi_ops_cq ops = {.size = sizeof ops,
+                                   .read = read_queue,
+                                   .readerr = read_error,
+                                   .strerror = say_error};
+    struct domain *domain = (struct domain *)fid;
+    if (attr->format != FI_CQ_FORMAT_DATA)
+        stop("a completion queue of a format that nobody reads here");
+    struct queue *queue = calloc(1, sizeof *queue);
+    queue->fid.fid = (struct fid){FI_CLASS_CQ, ours, &fid_ops};
+    queue->fid.ops = &ops;
+    queue->is_open = 1;
+    queue->domain = domain;
+    queue->capacity = attr->size;
+    queue->items = calloc(attr->size, sizeof *queue->items);
+    domain->objects++;
+    *out = &queue->fid;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- address vectors */
+
+static int close_vector(struct fid *fid) {
+    struct vector *vector = (struct vector *)fid;
+    if (!vector->is_open)
+        stop("an address vector closed twice");
+    if (vector->users)
+        stop("an address vector closed before its endpoint");
+    vector->is_open = 0;
+    vector->domain->objects--;
+    return 0;
+}
+
+static int insert(struct fid_av *fid, const void *address, size_t count, fi_addr_t *out,
+                  uint64_t flags, void *ours) {
+    struct vector *vector = (struct vector *)fid;
+    (void)flags, (void)ours;
+    if (!vector->is_open || count != 1)
+        stop("an address put into a closed vector, or several");
+    for (fi_addr_t n = 0; n < 256; n++)
+        if (!vector->ends[n]) {
+            memcpy(&vector->ends[n], address, sizeof(void *));
+            *out = n;
+            return 1;
+        }
+    return -FI_ENOMEM;
+}
+
+static int take_out(struct fid_av *fid, fi_addr_t *address, size_t count, uint64_t flags) {
+    struct vector *vector = (struct vector *)fid;
+    (void)flags;
+    if (!vector->is_open || count != 1 || *address > 255 || !vector->ends[*address])
+        stop("an address taken out that is not in");
+    vector->ends[*address] = NULL;
+    return 0;
+}
+
+int open_vector(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **out, void *ours) {
+    static struct fi_ops fid_ops = {sizeof fid_ops, close_vector, NULL, NULL, NULL, NULL, NULL};
+    static struct fi_ops_av ops = {.size = sizeof ops, .insert = insert, .remove = take_out};
+    (void)attr;
+    struct vector *vector = calloc(1, sizeof *vector);
+    vector->fid.fid = (struct fid){FI_CLASS_AV, ours, &fid_ops};
+    vector->fid.ops = &ops;
+    vector->is_open = 1;
+    vector->domain = (struct domain *)fid;
+    vector->domain->objects++;
+    *out = &vector->fid;
+    return 0;
+}

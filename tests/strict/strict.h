@@ -1,0 +1,138 @@
+/* A libfabric of our own for tests: what its objects are. See strict.c. */
+#ifndef STRICT_H
+#define STRICT_H
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+/* What a provider of this library does wrong, on purpose. */
+enum {
+    REFUSES_MEMORY = 1 << 0,   /* no registration */
+    LIES_ABOUT_INJECT = 1 << 1, /* takes less than it says */
+    STRANGE = 1 << 2,          /* completions of nobody */
+    OVERRUNS = 1 << 3,         /* its queue fails after a while */
+    NO_DELIVERY = 1 << 4,      /* cannot confirm delivery */
+    NO_RMA = 1 << 5,           /* no writes */
+    PREFIXES = 1 << 6,         /* wants a mode that nobody knows */
+    SAYS_AGAIN = 1 << 7,       /* every second post finds no room */
+    FAILS = 1 << 8,            /* every write fails */
+    DEAF = 1 << 9,             /* keeps what writes have done to itself */
+    LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
+};
+
+/* A provider: what it wants of its user. */
+struct kind {
+    const char *name;
+    int mr_mode;
+    uint64_t mode;
+    size_t key_bytes, data_bytes;
+    uint64_t order;
+    int faults;
+};
+
+struct domain {
+    struct fid_domain fid;
+    int is_open, objects;
+    const struct kind *kind;
+    struct fabric *fabric;
+    uint64_t next_key;
+    struct used_key *used;
+};
+
+struct used_key {
+    uint64_t key;
+    struct used_key *next;
+};
+
+struct fabric {
+    struct fid_fabric fid;
+    int is_open, domains;
+    const struct kind *kind;
+};
+
+struct region {
+    struct fid_mr fid;
+    int is_open, is_enabled;
+    struct domain *domain;
+    struct endpoint *bound;
+    char *start;
+    size_t length;
+    uint64_t access;
+    struct region *next;
+};
+
+struct item {
+    struct fi_cq_data_entry entry;
+    int err;
+};
+
+struct queue {
+    struct fid_cq fid;
+    int is_open, users, taken;
+    struct domain *domain;
+    size_t capacity, head, count;
+    struct item *items;
+    struct endpoint *endpoint;
+};
+
+struct vector {
+    struct fid_av fid;
+    int is_open, users;
+    struct domain *domain;
+    struct endpoint *ends[256];
+};
+
+enum verb { SEND, WRITE, READ, ADD, RECEIVE };
+
+struct op {
+    enum verb verb;
+    struct endpoint *from;
+    void *context;
+    char *start;
+    size_t length;
+    char *copy; /* of what was injected */
+    uint64_t data, flags, address, key, sum;
+    struct op *next;
+};
+
+struct endpoint {
+    struct fid_ep fid;
+    int is_open, is_enabled, regions, posts;
+    struct domain *domain;
+    struct queue *queue;
+    struct vector *vector;
+    struct op *receives, *inbound;
+    struct endpoint *next;
+};
+
+/* Ends the program with the word for what it did wrong. */
+void stop(const char *what);
+extern pthread_mutex_t lock;
+extern struct region *regions;
+struct fi_info *checked(const struct fi_info *info);
+int open_queue(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **out, void *ours);
+int open_vector(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **out, void *ours);
+int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *ours);
+int register_memory(struct fid *fid, const void *start, size_t length, uint64_t access,
+                    uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
+                    void *ours);
+void move_on(struct endpoint *ep);
+
+#endif

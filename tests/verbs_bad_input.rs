@@ -1,0 +1,307 @@
+//! What is wrong with an RDMA device is named, and what a rail asks of a device is what its
+//! settings say: over a libibverbs of our own (`tests/verbs_fake`), which has the devices, the
+//! limits and the refusals that a host here does not have. Each story runs in a process of its own,
+//! which loads that library.
+
+mod verbs_support;
+
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{Completion, Domain, MemoryKind, Provider, Region};
+use crosstie::provider::verbs::pair::devices;
+use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
+use crosstie::wire::queue_pair::QueuePairHello;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use verbs_support::{LIMITS, World, config};
+
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
+
+/// Folders with the library, and with one of before ECE and dma-bufs. `None`: the header is
+/// missing.
+fn libraries() -> Option<&'static [PathBuf; 2]> {
+    static MADE: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
+    let make = || {
+        if !Path::new(HEADER).exists() {
+            println!("SKIP: {HEADER} is not installed (package libibverbs-dev)");
+            return None;
+        }
+        Some([compile("new", "fake.map", &[]), compile("old", "old.map", &["-DOLD"])])
+    };
+    MADE.get_or_init(make).as_ref()
+}
+
+fn compile(name: &str, map: &str, flags: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_fake_{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    // made beside and moved: another run of this test may have it loaded
+    let (made, there) = (folder.join(format!("{}", std::process::id())), "libibverbs.so.1");
+    let done = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"])
+        .arg(format!("-Wl,--version-script={FOLDER}/{map}"))
+        .arg(format!("-Wl,-soname,{there}"))
+        .args(flags)
+        .arg("-o")
+        .arg(&made)
+        .arg(format!("{FOLDER}/fake.c"))
+        .output()
+        .expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&made, folder.join(there)).unwrap();
+    folder
+}
+
+/// What a story says, told in a process that loads libibverbs from `folder`.
+fn told_in(folder: &Path, story: &str, fake: &str) -> String {
+    let done = tell_in(folder, story, fake);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{story}, {fake}: {said}");
+    said
+}
+
+fn tell_in(folder: &Path, story: &str, fake: &str) -> Output {
+    let program = std::env::current_exe().expect("this program has a name");
+    Command::new(program)
+        .args(["--exact", "storyteller", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder)
+        .env("FAKE", fake)
+        .env("FAKE_STORY", story)
+        .output()
+        .expect("this program runs")
+}
+
+/// The story of a device that is so has this in it.
+fn tells(story: &str, fake: &str, wanted: &str) {
+    let Some([folder, _]) = libraries() else { return };
+    let said = told_in(folder, story, fake);
+    assert!(said.contains(wanted), "{story} of a device with {fake:?} has no {wanted:?}:\n{said}");
+}
+
+/// What the others start, each in a process of its own.
+#[test]
+fn storyteller() {
+    let Ok(story) = std::env::var("FAKE_STORY") else {
+        let Some([folder, _]) = libraries() else { return };
+        let done = tell_in(folder, "of nobody", "");
+        return assert!(!done.status.success(), "a story that nobody knows was told");
+    };
+    match story.as_str() {
+        "open" => open(&LIMITS),
+        "open for many" => open(&Limits { peers_max: 1000, ..LIMITS }),
+        "list" => println!("{:?}", devices()),
+        "prepare" => prepare(),
+        "join" => join(&|_| {}),
+        "join a smaller one" => join(&|hello| hello.mtu_bytes = 1024),
+        "join another kind" => join(&|hello| hello.link_layer = 1),
+        "join other extensions" => join(&|hello| hello.ece_vendor = 7),
+        "join fewer extensions" => join(&|hello| hello.ece_options &= 0x30),
+        "register" => register(),
+        "write" => write(0),
+        "write two" => write(4096),
+        "write all two" => write(1),
+        "poll" => poll(),
+        _ => panic!("no story is called {story}"),
+    }
+}
+
+fn open(limits: &Limits) {
+    let mut block = HeapBlock::new(bytes(limits));
+    match Verbs::open(&mut block.carver(), limits, &config("fake0")) {
+        Ok(_) => println!("opened"),
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// A rail alone.
+fn with_rail(config: &Config, see: impl FnOnce(&mut Verbs)) {
+    let mut block = HeapBlock::new(bytes(&LIMITS));
+    let mut carver = block.carver();
+    see(&mut Verbs::open(&mut carver, &LIMITS, config).unwrap_or_else(|error| panic!("{error}")));
+}
+
+fn prepare() {
+    with_rail(&config("fake0"), |rail| {
+        match rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7) {
+            Ok(_) => println!("prepared"),
+            Err(error) => println!("{error}"),
+        }
+    });
+}
+
+/// Joins a queue pair to itself, as if its hello had said something else.
+fn join(change: &dyn Fn(&mut QueuePairHello)) {
+    with_rail(&config("fake0"), |rail| {
+        let mut hello = rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7).expect("prepared");
+        change(&mut hello);
+        match rail.peer_connect(PeerIndex(0), &hello) {
+            Ok(()) => println!("joined"),
+            Err(error) => println!("{error}"),
+        }
+    });
+}
+
+fn register() {
+    let memory = Box::leak(Box::new(HeapBlock::new(4096))).start() as u64;
+    let region = Region { address: memory, length: Bytes(4096), kind: MemoryKind::Host };
+    with_rail(&config("fake0"), |rail| {
+        let domain = rail.domain();
+        eprintln!("control");
+        // SAFETY: leaked memory.
+        unsafe { domain.register(region) }.expect("host memory");
+        eprintln!("payload");
+        // SAFETY: as above.
+        unsafe { domain.register_payload(region) }.expect("host memory");
+        let refused = domain.register_dmabuf(region, 0, 0).expect_err("no dma-buf");
+        println!("{}", dmabuf_refusal(refused));
+    });
+}
+
+fn write(adaptive: u64) {
+    let mut world = World::adaptive(adaptive).expect("devices");
+    for length in [4095, 4096] {
+        let write = world.write_told(0, 0, length, 5);
+        let went_well = world.end(0, write);
+        println!("a write of {length} bytes: {went_well}");
+        if let Some(report) = world.rails[0].error(PeerIndex(0)) {
+            println!("{:?}, {report}", report.kind());
+            return;
+        }
+    }
+    world.until("words come", |world| {
+        let word = |it: &&Completion| matches!(it, Completion::Immediate { immediate: 5, .. });
+        world.seen[1].iter().filter(word).count() == 2
+    });
+}
+
+fn poll() {
+    let mut world = World::new().expect("devices");
+    world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
+    println!("lost with {}; {:?}", world.rails[0].health().lost_code, world.seen[0]);
+    let error = world.rails[0].peer_prepare(PeerIndex(1), RailGeneration(1), 7).map(|_| ());
+    println!("{}", error.expect_err("the device is gone"));
+}
+
+#[test]
+fn device_that_is_not_there_or_not_for_us_is_named() {
+    tells("open", "", "opened");
+    tells("open", "no_device", "there is no RDMA device of that name");
+    tells("list", "no_device", "no RDMA device on this host");
+    tells("open", "closed_device", "the device cannot be opened: errno 13");
+}
+
+#[test]
+fn port_that_is_down_or_has_no_gid_is_named() {
+    tells("open", "port_down", "the port of the RDMA device is not active");
+    tells("open", "no_gid", "the GID at that index is empty");
+}
+
+#[test]
+fn too_few_completions_are_named_with_both_numbers() {
+    tells("open for many", "", "completion queue of 194000 entries, the device has 100000");
+    tells("open", "cqes=100", "completion queue of 388 entries, the device has 100");
+}
+
+#[test]
+fn limit_of_locked_memory_is_named() {
+    let wanted = "buffers cannot be registered: errno 12, no memory (is the limit of locked memory \
+                  too low? `ulimit -l`)";
+    tells("prepare", "locked_memory", wanted);
+}
+
+#[test]
+fn queue_pair_that_the_device_has_not_is_named() {
+    tells("prepare", "no_pairs", "the device gives no queue pair: errno 12");
+}
+
+#[test]
+fn gid_that_has_become_another_node_s_is_seen_before_a_queue_pair_is_made() {
+    tells("prepare", "", "prepared");
+    tells("prepare", "gid_moves", "the device or its GID has gone");
+}
+
+#[test]
+fn packets_are_as_long_as_the_smaller_end_takes() {
+    tells("join", "", "ready to receive, mtu code 5");
+    tells("join a smaller one", "", "ready to receive, mtu code 3");
+    tells("join", "", "rnr_retry 0");
+}
+
+#[test]
+fn end_of_another_kind_or_that_nobody_finds_is_named() {
+    tells("join another kind", "", "one end is on InfiniBand and the other on Ethernet");
+    let wanted = "the queue pair does not take the way to the peer: errno 110";
+    tells("join", "no_neighbour", wanted);
+}
+
+#[test]
+fn library_that_is_too_old_or_none_is_named() {
+    let Some([_, old]) = libraries() else { return };
+    let text = told_in(old, "register", "");
+    assert!(text.contains("libibverbs is too old to register dma-bufs"), "{text}");
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("verbs_fake_none");
+    std::fs::create_dir_all(&empty).unwrap();
+    std::fs::write(empty.join("libibverbs.so.1"), [0; 4096]).unwrap();
+    let text = told_in(&empty, "open", "");
+    assert!(text.contains("no RDMA: libibverbs.so.1 cannot be loaded"), "{text}");
+    let ancient = compile("ancient", "old.map", &["-DOLD", "-Dibv_open_device=ibv_other"]);
+    let text = told_in(&ancient, "open", "");
+    assert!(text.contains("libibverbs.so.1 is too old, it has no ibv_open_device"), "{text}");
+}
+
+#[test]
+fn device_that_is_removed_ends_its_peers_and_takes_no_more() {
+    tells("poll", "removed", "lost with 19");
+    tells("poll", "removed", "Broken(19)");
+    tells("poll", "removed", "the device or its GID has gone");
+    tells("poll", "broken_queue", "lost with 5");
+}
+
+#[test]
+fn dma_buf_is_refused_with_a_sentence() {
+    tells("register", "", "the RDMA device or its driver cannot register dma-bufs");
+    tells("register", "dmabuf_errno=9", "the descriptor is no dma-buf");
+}
+
+#[test]
+fn control_memory_is_never_registered_with_relaxed_ordering() {
+    // 0x100000 is IBV_ACCESS_RELAXED_ORDERING; the first registration is that of nobody's peer
+    tells("register", "", "control\nregister, access 0xf\npayload\nregister, access 0x10000f\n");
+    // receives and staging of a peer
+    tells("prepare", "", "register, access 0x1\n");
+}
+
+#[test]
+fn extensions_that_both_ends_have_are_set_before_the_pair_receives() {
+    let both = "extensions 0x35 of 0x2c9\nready to receive";
+    tells("join", "ece=0x35", both);
+    tells("join fewer extensions", "ece=0x35", "extensions 0x30 of 0x2c9\nready to receive");
+    let wanted = "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0): errno 22";
+    tells("join", "ece=0x35 ece_refused", wanted);
+    let Some([new, old]) = libraries() else { return };
+    for (folder, story, fake) in
+        [(new, "join", ""), (new, "join other extensions", "ece=1"), (old, "join", "ece=1")]
+    {
+        let said = told_in(folder, story, fake);
+        assert!(said.contains("joined") && !said.contains("extensions"), "{fake}: {said}");
+    }
+}
+
+#[test]
+fn data_and_word_are_two_requests_from_the_threshold_on() {
+    let short = "post 1 of 4095 bytes, signalled\n";
+    tells("write", "say_posts", &(short.to_owned() + "post 1 of 4096 bytes, signalled\n"));
+    let long = "post 0 of 4096 bytes\npost 1 of 0 bytes, signalled\n";
+    tells("write two", "say_posts", &(short.to_owned() + long));
+}
+
+#[test]
+fn bad_key_of_data_is_the_error_of_its_op() {
+    tells("write", "bad_key", "a write of 4095 bytes: false\nKey, a send from 10.0.0.1");
+    let wanted = "post 0 of 4095 bytes\npost 1 of 0 bytes, signalled\n";
+    tells("write all two", "bad_key say_posts", wanted);
+    tells("write all two", "bad_key", "a write of 4095 bytes: false\nKey, a send from 10.0.0.1");
+}

@@ -1,0 +1,370 @@
+//! Connections of whole endpoints over RDMA ports: every byte compared, while rails work, break and
+//! come back. Where there are no devices, as `XTIE_VM` does not promise them, nothing is proven.
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::provider::verbs::pair::devices;
+use crosstie::transport::rail::LaneState;
+use host_support::flow::Flow;
+use host_support::pair::{Pair, alone};
+use host_support::{Memory, Node, Place, Random, Watch, roles, small};
+use std::process::Command;
+
+/// Devices of two ends of wires, rail by rail; the same twice where there are no wires.
+fn ends(rails: usize) -> Option<[String; 2]> {
+    let names = match devices() {
+        Ok(names) => names,
+        Err(why) => {
+            println!("SKIP: {why}");
+            return None;
+        }
+    };
+    let wired = ["rxe0", "rxe1", "rxe2", "rxe3"].iter().all(|end| names.iter().any(|n| n == end));
+    if wired {
+        let of = |from: usize| {
+            (from..from + rails).map(|at| format!("rxe{at}")).collect::<Vec<_>>().join(",")
+        };
+        return Some([format!("={}", of(0)), format!("={}", of(2))]);
+    }
+    (names.len() >= rails).then(|| {
+        let all = format!("={}", names[..rails].join(","));
+        [all.clone(), all]
+    })
+}
+
+/// An endpoint of so many rails at most, with these devices and so many queue pairs on each.
+fn open(rails_max: u32, devices: &str, queue_pairs: u8) -> Node {
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    for (name, value) in [
+        ("CROSSTIE_RAILS", "verbs"),
+        ("CROSSTIE_SOCKET_IFNAME", "=lo"),
+        ("CROSSTIE_IB_HCA", devices),
+        ("CROSSTIE_IB_QPS_PER_CONNECTION", &queue_pairs.to_string()),
+        // an eighth of a second: emulated devices are slow, and lose packets when they are busy
+        ("CROSSTIE_IB_TIMEOUT", "15"),
+        ("CROSSTIE_LOG", "info"),
+    ] {
+        // SAFETY: whoever reads the environment does it through the same lock of the standard
+        // library; tests of this binary take turns.
+        unsafe { std::env::set_var(name, value) };
+    }
+    Node::open(&options)
+}
+
+/// Two endpoints with so many verbs rails behind rail 0, which is TCP.
+fn pair(rails: u8) -> Option<Pair> {
+    pair_of(rails, 1)
+}
+
+/// Two endpoints with so many ports, and so many queue pairs on each.
+fn pair_of(ports: u8, queue_pairs: u8) -> Option<Pair> {
+    let alone = alone();
+    let rails = ports * queue_pairs;
+    let ends = ends(ports.into())?;
+    println!("over {} and {}", ends[0], ends[1]);
+    let rails_max = (u32::from(rails) + 1).next_power_of_two();
+    let a = open(rails_max, &ends[0], queue_pairs);
+    let b = open(rails_max, &ends[1], queue_pairs);
+    Some(Pair::of(alone, a, b, rails + 1))
+}
+
+const SUBNETS: [&str; 2] = ["10.77.0", "10.77.1"];
+
+/// Whether links can be taken down and packets lost: on the wires of the guest.
+fn has_wires(ends: &[String; 2]) -> bool {
+    let wires = ends[0] != ends[1];
+    if !wires {
+        println!("SKIP: no wires between devices");
+    }
+    wires
+}
+
+fn run(program: &str, words: &str) {
+    let done = Command::new(program).args(words.split(' ')).status();
+    assert!(done.expect(program).success(), "{program} {words}");
+}
+
+/// Packets that a link was made to lose.
+fn dropped(link: &str) -> u64 {
+    let said = Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().expect("tc");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let behind = said.split("(dropped ").nth(1).expect("a count of what was dropped");
+    behind.split(',').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// The link below a verbs rail goes down, at our end of the wire.
+fn link_down(rail: usize) {
+    run("ip", &format!("link set rail{rail} down"));
+}
+
+/// It comes up again, and the guest's own route over it.
+fn link_up(rail: usize) {
+    run("ip", &format!("link set rail{rail} up"));
+    let subnet = SUBNETS[rail];
+    let table = 100 + 2 * rail;
+    run("ip", &format!("route replace {subnet}.2 dev rail{rail} src {subnet}.1 table {table}"));
+}
+
+#[test]
+fn payload_of_a_connection_goes_over_one_port() {
+    let Some(mut pair) = pair(1) else { return };
+    let to_b = pair.to_b;
+    assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Verbs));
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.carries(&mut flows, "verbs");
+}
+
+#[test]
+fn two_ports_share_the_payload() {
+    let Some(pair) = pair(2) else { return };
+    both_rails_carry(pair);
+}
+
+#[test]
+fn two_queue_pairs_of_one_port_share_the_payload() {
+    let Some(pair) = pair_of(1, 2) else { return };
+    both_rails_carry(pair);
+}
+
+fn both_rails_carry(mut pair: Pair) {
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = [1, 2].map(|lane| pair.bytes(lane));
+    pair.flow(&mut flows, 96);
+    for (lane, before) in (1..).zip(before) {
+        for (side, (now, before)) in pair.bytes(lane).into_iter().zip(before).enumerate() {
+            let more = now - before;
+            println!("side {side}, rail {lane}: {more} bytes");
+            assert!(more > 200_000, "side {side}, rail {lane} carried {more} bytes");
+        }
+    }
+}
+
+#[test]
+fn link_that_goes_down_and_up_under_load_costs_no_message_and_the_rail_comes_back() {
+    let Some(ends) = ends(2) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    let mut pair = pair(2).expect("devices");
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    for round in 0..4 {
+        let rail = round % 2;
+        let lane = rail as u8 + 1;
+        let before = pair.views(lane);
+        link_down(rail);
+        pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
+            pair.views(lane).iter().all(|view| view.state != LaneState::Up)
+        });
+        pair.flow(&mut flows, 24);
+        assert!(!pair.is_up(lane), "a rail without a link is not in use");
+        link_up(rail);
+        pair.flow_until_back(&mut flows, lane, before[0].generation);
+        for (before, after) in before.iter().zip(pair.views(lane)) {
+            assert!(after.stats.failures > before.stats.failures, "{after:?}");
+            assert!(after.stats.joins > before.stats.joins, "{after:?}");
+        }
+        println!("round {round}: rail {lane} is back as {}", pair.views(lane)[0].generation);
+    }
+    pair.flow(&mut flows, 16);
+}
+
+#[test]
+fn both_links_down_leave_tcp_and_control_comes_home() {
+    let Some(ends) = ends(2) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    let mut pair = pair(2).expect("devices");
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = [1, 2].map(|lane| pair.views(lane)[0].generation);
+    link_down(0);
+    link_down(1);
+    pair.flow_until(&mut flows, "both rails to be given up", |pair, _| {
+        [1, 2].iter().all(|lane| pair.views(*lane).iter().all(|v| v.state != LaneState::Up))
+    });
+    pair.flow(&mut flows, 24);
+    assert!(pair.views(0).iter().all(|view| view.control), "control runs over TCP");
+    link_up(0);
+    link_up(1);
+    for lane in [1, 2] {
+        pair.flow_until_back(&mut flows, lane, before[usize::from(lane) - 1]);
+    }
+    pair.settle(&mut flows);
+}
+
+#[test]
+fn packets_that_are_lost_cost_no_message() {
+    let Some(ends) = ends(2) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    let mut pair = pair(2).expect("devices");
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let links = ["rail0", "far0", "rail1", "far1"];
+    for link in links {
+        run("tc", &format!("qdisc add dev {link} root netem loss 1%"));
+    }
+    pair.flow(&mut flows, 96);
+    let lost: u64 = links.iter().map(|link| dropped(link)).sum();
+    for link in links {
+        run("tc", &format!("qdisc del dev {link} root"));
+    }
+    println!("{lost} packets were lost");
+    assert!(lost > 0, "nothing was lost, so nothing is proven");
+    for lane in 1..=2 {
+        println!("rail {lane}: {:?}", pair.views(lane).map(|view| view.stats));
+    }
+    pair.flow_until(&mut flows, "both rails to be in use", |pair, _| {
+        (0..=2).all(|lane| pair.is_up(lane))
+    });
+    pair.flow(&mut flows, 16);
+}
+
+#[test]
+fn role() {
+    roles::take(&[("flow", role_flow), ("sleep", role_sleep)]);
+}
+
+/// A peer whose messages flow until it is killed.
+fn role_flow() {
+    let mut line = roles::line();
+    let devices = line.hear_text();
+    let mut node = open(4, &devices, 1);
+    let handle = line.hear::<128>();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    line.say_number(1);
+    let mut flow = Flow::new(&node, connection, Place::Private);
+    loop {
+        flow.step(&mut node);
+        assert!(!flow.failed(), "the parent lives");
+    }
+}
+
+#[test]
+fn peer_that_is_killed_ends_every_request_by_name() {
+    let _alone = alone();
+    let Some(ends) = ends(2) else { return };
+    let mut node = open(4, &ends[0], 1);
+    for round in 0..3 {
+        let (listener, handle) = node.shared.listen().unwrap();
+        let mut child = roles::start("flow", &[]);
+        child.line.say_text(&ends[1]);
+        child.line.say(&handle);
+        let connection = node.accepted(listener);
+        node.shared.listener_close(listener).unwrap();
+        assert_eq!(child.line.hear_number(), 1);
+        let mut flow = Flow::new(&node, connection, Place::Private);
+        let watch = Watch::start();
+        while flow.received < 16 << round {
+            flow.step(&mut node);
+            assert!(!flow.failed(), "{:?} {:?}", flow.refused, flow.errors);
+            watch.look("messages");
+        }
+        child.kill();
+        flow.end_with_peer(&mut node);
+        flow.release(&node);
+        node.disconnect(connection);
+    }
+    node.close();
+}
+
+/// Messages that are answered between two words over the line.
+const BATCH: u64 = 16;
+/// Batches that count.
+const BATCHES: u64 = 16;
+/// Longest message of a sleeper: written in place, beside such as are copied.
+const SLEEPER_BYTES: usize = 20_000;
+
+fn sleeper_length(round: u64) -> usize {
+    if round % 4 == 3 { SLEEPER_BYTES } else { 8 }
+}
+
+/// Answers every message, and sleeps in between, until the parent says that it is enough.
+fn role_sleep() {
+    let mut line = roles::line();
+    let devices = line.hear_text();
+    let mut node = open(2, &devices, 1);
+    let handle = line.hear::<128>();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    let memory = Memory::new(&node, Place::Private, SLEEPER_BYTES);
+    let mut slept = 0;
+    while line.hear_number() != 0 {
+        for round in 0..BATCH {
+            let room = memory.incoming(0, SLEEPER_BYTES, 0);
+            let receive = node.irecv(connection, &[room]).unwrap();
+            let (result, sleeps) = node.sleep_until_done(receive);
+            assert_eq!(result, Ok(()));
+            memory.verify(0, sleeper_length(round), round);
+            slept += sleeps;
+            // over several rails it ends when it was taken in, which the next message may say
+            let send = node.isend(connection, memory.outgoing(0, 8, 0)).unwrap();
+            let (result, sleeps) = node.sleep_until_done(send);
+            assert_eq!(result, Ok(()));
+            slept += sleeps;
+        }
+        let view = node.lane_view(connection, 1).expect("a rail");
+        line.say_number(slept);
+        line.say_number(view.control.into());
+    }
+}
+
+/// Who sleeps between messages misses none. Whether the port's queue wakes it, or the alarm of a
+/// nap, a few milliseconds later, is not told apart here.
+#[test]
+fn sleeper_misses_no_message_over_a_port() {
+    let _alone = alone();
+    let Some(ends) = ends(1) else { return };
+    let mut node = open(2, &ends[0], 1);
+    let (listener, handle) = node.shared.listen().unwrap();
+    let mut child = roles::start("sleep", &[]);
+    child.line.say_text(&ends[1]);
+    child.line.say(&handle);
+    let connection = node.accepted(listener);
+    let from = Memory::new(&node, Place::Private, SLEEPER_BYTES);
+    let into = Memory::new(&node, Place::Private, 8);
+    let (mut counted, mut before, mut slept) = (0, 0, 0);
+    let mut random = Random(0x5eed_0015);
+    while counted < BATCHES {
+        child.line.say_number(1);
+        for round in 0..BATCH {
+            // until the other side sleeps, or not; control moves to the port while nobody is away
+            for _ in 0..if before == 0 { 0 } else { random.below(50_000) } {
+                std::hint::spin_loop();
+            }
+            from.fill(0, sleeper_length(round), round);
+            let receive = node.irecv(connection, &[into.incoming(0, 8, 0)]).unwrap();
+            let message = from.outgoing(0, sleeper_length(round), 0);
+            let send = node.isend(connection, message).unwrap();
+            for request in [send, receive] {
+                assert_eq!(node.wait(request).result, Ok(()), "batch {counted}, round {round}");
+            }
+        }
+        slept = child.line.hear_number();
+        let control = child.line.hear_number() == 1;
+        println!("batch {counted}: {slept} sleeps, control over the port: {control}");
+        // what goes over the port alone counts
+        match control {
+            true if before == 0 => before = slept.max(1),
+            true => counted += 1,
+            false => {}
+        }
+    }
+    child.line.say_number(0);
+    assert!(child.finished().success());
+    let (sleeps, rounds) = (slept.saturating_sub(before), BATCHES * BATCH);
+    println!("{sleeps} sleeps in {rounds} rounds");
+    assert!(sleeps > rounds / 4, "only {sleeps} sleeps: nothing was tried");
+    node.disconnect(connection);
+    node.close();
+}

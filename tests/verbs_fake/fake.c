@@ -1,0 +1,309 @@
+/* A libibverbs that is not one: one device whose ports, answers and refusals are as the variable
+   FAKE says, words with spaces between them. Queue pairs of the process reach each other; what is
+   posted is done when the post returns. It says on stderr what it was asked for, one line each. */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096 };
+
+struct queue {
+    struct ibv_cq cq;
+    struct ibv_wc all[COMPLETIONS];
+    unsigned first, next;
+};
+
+struct receive { uint64_t id, address; };
+
+struct pair {
+    struct ibv_qp qp;
+    struct receive receives[QUEUE];
+    unsigned first, next, other;
+    int state;
+};
+
+static struct pair *pairs[PAIRS];
+static unsigned pairs_made, keys_made, gids_asked;
+static int events[2];
+static struct ibv_device device = { .node_type = IBV_NODE_CA, .name = "fake0" };
+
+static const char *value(const char *word) {
+    const char *at = getenv("FAKE");
+    size_t length = strlen(word);
+    while (at && (at = strstr(at, word))) {
+        if (at[length] == '=') return at + length + 1;
+        if (at[length] == ' ' || at[length] == 0) return at + length;
+        at += length;
+    }
+    return NULL;
+}
+
+static int number(const char *word, int otherwise) {
+    const char *text = value(word);
+    return text ? (int)strtol(text, NULL, 0) : otherwise;
+}
+
+/* ------------------------------------------------------------------ completions and posts */
+
+static void complete(struct ibv_cq *cq, struct ibv_wc wc) {
+    struct queue *queue = (struct queue *)cq;
+    queue->all[queue->next++ % COMPLETIONS] = wc;
+}
+
+/* Nobody sleeps here: what is posted is done at once. */
+static int req_notify_cq(struct ibv_cq *cq, int solicited) {
+    (void)cq, (void)solicited;
+    return 0;
+}
+
+static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
+    struct queue *queue = (struct queue *)cq;
+    int count = 0;
+    if (value("broken_queue")) return -1;
+    while (count < room && queue->first != queue->next)
+        out[count++] = queue->all[queue->first++ % COMPLETIONS];
+    return count;
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    struct pair *pair = (struct pair *)qp;
+    (void)bad;
+    for (; wr; wr = wr->next) {
+        if (pair->state == IBV_QPS_ERR) {
+            struct ibv_wc wc = { .wr_id = wr->wr_id, .status = IBV_WC_WR_FLUSH_ERR };
+            complete(qp->recv_cq, wc);
+            continue;
+        }
+        pair->receives[pair->next++ % QUEUE] =
+            (struct receive){ wr->wr_id, wr->num_sge ? wr->sg_list->addr : 0 };
+    }
+    return 0;
+}
+
+static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
+    struct pair *other = pair->other < PAIRS ? pairs[pair->other] : NULL;
+    uint32_t length = wr->num_sge ? wr->sg_list->length : 0;
+    void *from = length ? (void *)(uintptr_t)wr->sg_list->addr : NULL;
+    int is_send = wr->opcode == IBV_WR_SEND, has_word = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (pair->state == IBV_QPS_ERR) return IBV_WC_WR_FLUSH_ERR;
+    if (!other) return IBV_WC_RETRY_EXC_ERR;
+    if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
+    if (!is_send && length) memcpy((void *)(uintptr_t)wr->wr.rdma.remote_addr, from, length);
+    if (!is_send && !has_word) return IBV_WC_SUCCESS;
+    if (other->first == other->next) return IBV_WC_RNR_RETRY_EXC_ERR;
+    struct receive to = other->receives[other->first++ % QUEUE];
+    if (is_send) memcpy((void *)(uintptr_t)to.address, from, length);
+    struct ibv_wc wc = { .wr_id = to.id, .status = IBV_WC_SUCCESS, .byte_len = length };
+    wc.opcode = has_word ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+    wc.imm_data = wr->imm_data;
+    complete(other->qp.recv_cq, wc);
+    return IBV_WC_SUCCESS;
+}
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
+    struct pair *pair = (struct pair *)qp;
+    (void)bad;
+    for (; wr; wr = wr->next) {
+        if (value("say_posts"))
+            fprintf(stderr, "post %d of %u bytes%s\n", wr->opcode,
+                    wr->num_sge ? wr->sg_list->length : 0,
+                    wr->send_flags & IBV_SEND_SIGNALED ? ", signalled" : "");
+        enum ibv_wc_status status = carry(pair, wr);
+        if (status != IBV_WC_SUCCESS) pair->state = IBV_QPS_ERR;
+        if (status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED) {
+            struct ibv_wc wc = { .wr_id = wr->wr_id, .status = status, .vendor_err = 0x81 };
+            complete(qp->send_cq, wc);
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ the device */
+
+struct ibv_device **ibv_get_device_list(int *count) {
+    struct ibv_device **list = calloc(2, sizeof *list);
+    *count = value("no_device") ? 0 : 1;
+    if (*count) list[0] = &device;
+    return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list) { free(list); }
+
+struct ibv_context *ibv_open_device(struct ibv_device *which) {
+    struct ibv_context *context = calloc(1, sizeof *context);
+    if (value("closed_device")) { errno = EACCES; return NULL; }
+    if (pipe(events)) abort();
+    context->device = which;
+    context->async_fd = events[0];
+    context->ops.poll_cq = poll_cq;
+    context->ops.req_notify_cq = req_notify_cq;
+    context->ops.post_send = post_send;
+    context->ops.post_recv = post_recv;
+    if (value("removed")) {
+        int event = IBV_EVENT_DEVICE_FATAL;
+        if (write(events[1], &event, sizeof event) < 0) abort();
+    }
+    return context;
+}
+
+int ibv_close_device(struct ibv_context *context) { free(context); return 0; }
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+    int type;
+    if (read(context->async_fd, &type, sizeof type) != (ssize_t)sizeof type) return -1;
+    event->event_type = type;
+    return 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event) { (void)event; }
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
+    (void)context;
+    memset(attr, 0, sizeof *attr);
+    attr->max_cqe = number("cqes", 100000);
+    attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 16;
+    attr->atomic_cap = IBV_ATOMIC_HCA;
+    return 0;
+}
+
+#undef ibv_query_port
+int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *out) {
+    struct ibv_port_attr *attr = (struct ibv_port_attr *)out;
+    (void)context;
+    if (port != 1) return EINVAL;
+    attr->state = value("port_down") ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
+    attr->active_mtu = IBV_MTU_4096;
+    attr->max_msg_sz = 1u << 31;
+    attr->link_layer = value("infiniband") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+    return 0;
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
+    (void)context, (void)port, (void)index;
+    gids_asked++;
+    memset(gid, 0, sizeof *gid);
+    if (value("no_gid")) return 0;
+    gid->raw[10] = gid->raw[11] = 0xff;
+    gid->raw[12] = 10;
+    gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : 1;
+    return 0;
+}
+
+int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
+    (void)context, (void)port, (void)index;
+    *pkey = 0xffff;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ what is made of it */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+    struct ibv_pd *pd = calloc(1, sizeof *pd);
+    pd->context = context;
+    return pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd) { free(pd); return 0; }
+
+#undef ibv_reg_mr
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
+    if (value("locked_memory")) { errno = ENOMEM; return NULL; }
+    fprintf(stderr, "register, access %#x\n", access);
+    struct ibv_mr *mr = calloc(1, sizeof *mr);
+    mr->pd = pd, mr->addr = address, mr->length = length;
+    mr->lkey = mr->rkey = ++keys_made;
+    return mr;
+}
+
+#undef ibv_reg_mr_iova
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                unsigned int access) {
+    (void)iova;
+    return ibv_reg_mr(pd, address, length, (int)access);
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                 int fd, int access) {
+    (void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;
+    errno = number("dmabuf_errno", EOPNOTSUPP);
+    return NULL;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr) { free(mr); return 0; }
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
+    struct ibv_comp_channel *channel = calloc(1, sizeof *channel);
+    channel->context = context, channel->fd = eventfd(0, EFD_CLOEXEC);
+    return channel;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel) {
+    close(channel->fd), free(channel);
+    return 0;
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **word) {
+    (void)channel, (void)cq, (void)word;
+    errno = EAGAIN;
+    return -1;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count) { (void)cq, (void)count; }
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *user,
+                             struct ibv_comp_channel *channel, int vector) {
+    struct queue *queue = calloc(1, sizeof *queue);
+    (void)user, (void)vector;
+    queue->cq.context = context, queue->cq.channel = channel, queue->cq.cqe = entries;
+    return &queue->cq;
+}
+
+int ibv_destroy_cq(struct ibv_cq *cq) { free(cq); return 0; }
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
+    if (value("no_pairs") || pairs_made == PAIRS) { errno = ENOMEM; return NULL; }
+    struct pair *pair = calloc(1, sizeof *pair);
+    pair->qp.context = pd->context, pair->qp.pd = pd;
+    pair->qp.send_cq = init->send_cq, pair->qp.recv_cq = init->recv_cq;
+    pair->other = PAIRS;
+    pair->qp.qp_num = pairs_made;
+    pairs[pairs_made++] = pair;
+    return &pair->qp;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
+    struct pair *pair = (struct pair *)qp;
+    if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR) {
+        fprintf(stderr, "ready to receive, mtu code %d\n", attr->path_mtu);
+        if (value("no_neighbour")) return ETIMEDOUT;
+    }
+    if (mask & IBV_QP_RNR_RETRY) fprintf(stderr, "rnr_retry %d\n", attr->rnr_retry);
+    if (mask & IBV_QP_STATE) pair->state = attr->qp_state;
+    if (mask & IBV_QP_DEST_QPN) pair->other = attr->dest_qp_num;
+    return 0;
+}
+
+int ibv_destroy_qp(struct ibv_qp *qp) {
+    pairs[qp->qp_num] = NULL;
+    free(qp);
+    return 0;
+}
+
+#ifndef OLD /* before rdma-core 28 */
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
+    (void)qp;
+    if (!value("ece")) return EOPNOTSUPP;
+    *ece = (struct ibv_ece){ .vendor_id = 0x2c9, .options = (uint32_t)number("ece", 0) };
+    return 0;
+}
+
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
+    (void)qp;
+    fprintf(stderr, "extensions %#x of %#x\n", ece->options, ece->vendor_id);
+    return value("ece_refused") ? EINVAL : 0;
+}
+#endif
