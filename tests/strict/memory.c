@@ -3,10 +3,24 @@
 
 struct region *regions;
 
+/* Where a provider has no lock: whoever comes while another is inside has found a misuse. */
+void enter(struct domain *domain) {
+    if (!(domain->kind->faults & ONE_AT_A_TIME))
+        return;
+    if (__atomic_exchange_n(&domain->is_entered, 1, __ATOMIC_SEQ_CST))
+        stop("two threads among the registrations of a provider without a lock");
+    sched_yield();
+}
+
+void leave(struct domain *domain) {
+    __atomic_store_n(&domain->is_entered, 0, __ATOMIC_SEQ_CST);
+}
+
 /* ---------------------------------------------------------------- registrations */
 
 static int close_region(struct fid *fid) {
     struct region *region = (struct region *)fid;
+    enter(region->domain);
     pthread_mutex_lock(&lock);
     if (!region->is_open)
         stop("a registration closed twice");
@@ -15,6 +29,7 @@ static int close_region(struct fid *fid) {
     if (region->bound)
         region->bound->regions--;
     pthread_mutex_unlock(&lock);
+    leave(region->domain);
     return 0;
 }
 
@@ -55,6 +70,7 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
         stop("a registration with an offset, with flags or of nothing");
     if (domain->kind->faults & REFUSES_MEMORY)
         return -FI_ENOMEM;
+    enter(domain);
     pthread_mutex_lock(&lock);
     if (domain->kind->mr_mode & FI_MR_PROV_KEY) {
         if (key)
@@ -83,6 +99,7 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     regions = region;
     domain->objects++;
     pthread_mutex_unlock(&lock);
+    leave(domain);
     *out = &region->fid;
     return 0;
 }
@@ -104,11 +121,13 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     struct queue *queue = (struct queue *)fid;
     struct fi_cq_data_entry *entries = out;
     ssize_t taken = 0;
+    enter(queue->domain);
     pthread_mutex_lock(&lock);
     if (!queue->is_open)
         stop("a completion queue read that was closed");
     if (queue->domain->kind->faults & OVERRUNS && queue->taken > 100) {
         pthread_mutex_unlock(&lock);
+        leave(queue->domain);
         return -FI_EOVERRUN;
     }
     if (queue->endpoint)
@@ -124,6 +143,7 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     queue->taken += taken;
     int failed = !taken && queue->count;
     pthread_mutex_unlock(&lock);
+    leave(queue->domain);
     return taken ? taken : failed ? -FI_EAVAIL : -FI_EAGAIN;
 }
 

@@ -34,6 +34,8 @@ static const struct kind kinds[] = {
     {"strict-failing", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS},
     {"strict-deaf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DEAF},
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
+    /* as libfabric 1.17 has it */
+    {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
 };
 

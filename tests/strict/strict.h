@@ -3,6 +3,7 @@
 #define STRICT_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,7 @@ enum {
     FAILS = 1 << 8,            /* every write fails */
     DEAF = 1 << 9,             /* keeps what writes have done to itself */
     LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
+    ONE_AT_A_TIME = 1 << 11,   /* no two threads among its registrations */
 };
 
 /* A provider: what it wants of its user. */
@@ -53,6 +55,7 @@ struct domain {
     const struct kind *kind;
     struct fabric *fabric;
     uint64_t next_key;
+    int is_entered;
     struct used_key *used;
 };
 
@@ -124,6 +127,8 @@ struct endpoint {
 
 /* Ends the program with the word for what it did wrong. */
 void stop(const char *what);
+void enter(struct domain *domain);
+void leave(struct domain *domain);
 extern pthread_mutex_t lock;
 extern struct region *regions;
 struct fi_info *checked(const struct fi_info *info);

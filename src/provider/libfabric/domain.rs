@@ -1,7 +1,9 @@
 //! Registration with the library.
 
+use super::offer::Traits;
 use super::sys::calls::FidEp;
 use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
+use super::turns::{Turn, Turns};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
@@ -51,6 +53,7 @@ pub(super) struct Shared {
     keys_made: AtomicU32,
     /// Whether a region is wanted back from peers.
     wanted: AtomicU32,
+    turns: Turns,
 }
 
 /// The registrations of one rail, shared by copy with every thread that registers.
@@ -103,8 +106,7 @@ impl<'m> LibfabricDomain<'m> {
     pub(super) fn carve(
         carver: &mut Carver<'m>,
         regions_max: u32,
-        scope: Scope,
-        keys: Keys,
+        traits: &Traits,
     ) -> Result<LibfabricDomain<'m>, BlockTooSmall> {
         let count = regions_max as usize;
         let slots = carver.slice::<RegionSlot>(count)?;
@@ -116,12 +118,13 @@ impl<'m> LibfabricDomain<'m> {
         let head = carver.value::<AtomicU64>()?;
         let shared = carver.filled_with(1, || Shared {
             gate: AtomicU32::new(CLOSED),
-            scope,
-            keys,
+            scope: traits.scope,
+            keys: traits.keys,
             domain: AtomicU64::new(0),
             endpoint: AtomicU64::new(0),
             keys_made: AtomicU32::new(1),
             wanted: AtomicU32::new(0),
+            turns: Turns::new(traits.ends_unlocked),
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
         let shared = &shared[0];
@@ -199,8 +202,15 @@ impl<'m> LibfabricDomain<'m> {
         // SAFETY: inside the gate the domain is open. The library may be called from any thread:
         // that was asked for.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
+        let _turn = self.turn();
         // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
         unsafe { domain.register(range, ACCESS, key, endpoint) }
+    }
+
+    /// This thread's turn at what searches registrations or changes them.
+    #[inline]
+    pub(super) fn turn(&self) -> Turn<'m> {
+        self.shared.turns.take()
     }
 
     /// Counts this thread in. `false`: the rail has closed for good.
@@ -396,6 +406,7 @@ impl Domain for LibfabricDomain<'_> {
             if raw == 0 {
                 return Ok(()); // the library refused it when the endpoint was opened again
             }
+            let _turn = self.turn();
             Registration::from_raw(raw).close().map_err(|code| {
                 registration.store(raw, Ordering::Release);
                 Refusal(match code.0 {

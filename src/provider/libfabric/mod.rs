@@ -50,6 +50,7 @@ mod report;
 pub mod settings;
 pub mod survey;
 pub mod sys;
+mod turns;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};

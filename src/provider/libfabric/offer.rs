@@ -56,10 +56,12 @@ pub struct Traits {
     pub transfer_max: u64,
     /// Whether data moves without our polls.
     pub moves_alone: bool,
+    /// Whether the library ends a registration without the lock of those that look for one.
+    pub ends_unlocked: bool,
 }
 
 impl Traits {
-    fn of(info: &Info) -> Traits {
+    fn of(info: &Info, version: u32) -> Traits {
         let raw = info.get();
         // SAFETY: the library allocates all parts of an offer.
         let (domain, ep, tx, rx) =
@@ -87,8 +89,17 @@ impl Traits {
             inject_max: tx.inject_size.min(INJECT_MAX),
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
+            ends_unlocked: ends_unlocked(provider_name(info), version),
         }
     }
+}
+
+/// `net`, later called `tcp`, says before 1.19 that any thread may call, and takes registrations
+/// out of its tree while others look into it: they miss what is there, or look without end.
+fn ends_unlocked(provider: &CStr, version: u32) -> bool {
+    let name = provider.to_bytes();
+    let name = name.strip_suffix(b";ofi_rxm").unwrap_or(name);
+    version < n::version(1, 19) && (name == b"net" || name == b"tcp")
 }
 
 /// Hints for what every rail needs.
@@ -184,7 +195,7 @@ fn choose_with(
         if fits(raw, config) {
             // SAFETY: as above.
             let info = unsafe { library.copy(raw) }.map_err(at)?;
-            return usable(info, limits);
+            return usable(info, limits, library.version());
         }
         next = raw.next;
     }
@@ -201,7 +212,7 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
 }
 
 /// Refuses what cannot carry a rail, and asks for queues as long as they must be.
-fn usable(mut info: Info, limits: &Limits) -> Result<(Info, Traits), OpenError> {
+fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits), OpenError> {
     let raw = info.get_mut();
     // SAFETY: the library allocates all parts of an offer.
     let (domain, ep, tx, rx) =
@@ -232,7 +243,7 @@ fn usable(mut info: Info, limits: &Limits) -> Result<(Info, Traits), OpenError> 
     }
     // chosen op by op: a send need not be waited for as long as a write
     tx.op_flags &= !n::DELIVERY_COMPLETE;
-    let traits = Traits::of(&info);
+    let traits = Traits::of(&info, version);
     Ok((info, traits))
 }
 

@@ -41,7 +41,10 @@ impl Libfabric<'_> {
                 }
                 let Some(open) = self.open.as_ref() else { return true };
                 (self.batch_at, self.batch_count) = (0, 0);
-                match open.cq.read(&mut self.batch) {
+                let turn = self.domain.turn();
+                let read = open.cq.read(&mut self.batch);
+                drop(turn);
+                match read {
                     Ok(0) | Err(Code::AGAIN) => return true,
                     Ok(count) => (self.batch_count, is_short) = (count, count < BATCH),
                     Err(Code(n::EAVAIL)) => self.take_error(events),

@@ -164,7 +164,7 @@ impl<'m> Libfabric<'m> {
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
         let due = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
         let early = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
-        let domain = LibfabricDomain::carve(block, limits.regions_max, traits.scope, traits.keys);
+        let domain = LibfabricDomain::carve(block, limits.regions_max, &traits);
         let mut rail = Libfabric {
             domain: domain.expect(ROOM),
             open: ManuallyDrop::new(None),
@@ -231,6 +231,7 @@ impl<'m> Libfabric<'m> {
     fn drain(&mut self) {
         let Some(open) = self.open.as_ref() else { return };
         for _ in 0..=self.cells.len() {
+            let _turn = self.domain.turn();
             match open.cq.read(&mut self.batch) {
                 Ok(1..) => {}
                 Err(Code(n::EAVAIL)) => {
