@@ -2,6 +2,8 @@
 //! noticed. The same of a provider that is C to the core: `tests/core`, the rung `core`.
 
 mod common;
+#[path = "vendor_support/words.rs"]
+mod words;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,13 +15,13 @@ use common::{NOTHING, PEERS, Pair};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, MemoryKind, Op,
-    OpErrorKind, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region,
-    RegisterError, RemoteSpan, Source,
+    Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Provider,
+    RailKey, RecvSlot, Region, RegisterError,
 };
 use crosstie::provider::loopback::Loopback;
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::{CapsError, OpenError, PeerError, Table, TableError, Vendor};
+use words::{closed, deregistered, event_of, kind_of, peer_of, posted, region_of, registered};
 
 /// Both ends' loopback, and what came for the end that did not poll.
 struct Wire {
@@ -110,68 +112,21 @@ unsafe extern "C" fn region_register(
     kind: u32,
     out: *mut u64,
 ) -> c_int {
-    let kind = match kind & 0xff {
-        XTIE_PROVIDER_MEMORY_HOST => MemoryKind::Host,
-        XTIE_PROVIDER_MEMORY_MAPPED => MemoryKind::Mapped,
-        _ => MemoryKind::Cuda(kind >> 8),
-    };
-    let region = Region { address, length: Bytes(bytes), kind };
+    let region = region_of(address, bytes, kind);
     let domain = end(provider).wire.0.borrow().rail.domain();
     // SAFETY: handed on as it came.
-    match unsafe { domain.register(region) } {
+    match registered(unsafe { domain.register(region) }) {
         Ok(key) => {
             // SAFETY: a place for the key.
-            unsafe { out.write(key.0) };
+            unsafe { out.write(key) };
             XTIE_PROVIDER_OK
         }
-        Err(RegisterError::Full) => XTIE_PROVIDER_FULL,
-        Err(RegisterError::Kind) => XTIE_PROVIDER_KIND,
-        Err(RegisterError::Range) => XTIE_PROVIDER_RANGE,
-        Err(RegisterError::Fabric(code)) => XTIE_PROVIDER_CODE - code,
+        Err(answer) => answer,
     }
 }
 
 unsafe extern "C" fn region_deregister(provider: *mut c_void, key: u64) -> c_int {
-    match end(provider).wire.0.borrow().rail.domain().deregister(RailKey(key)) {
-        Ok(()) => XTIE_PROVIDER_OK,
-        Err(DeregisterError::Busy) => XTIE_PROVIDER_BUSY,
-        Err(DeregisterError::Stale) => XTIE_PROVIDER_STALE,
-        Err(DeregisterError::Fabric(code)) => XTIE_PROVIDER_CODE - code,
-    }
-}
-
-fn posted(answer: Result<Posted, PostError>) -> c_int {
-    match answer {
-        Ok(Posted::Pending) => XTIE_PROVIDER_OK,
-        Ok(Posted::Done) => XTIE_PROVIDER_DONE,
-        Err(PostError::Again) => XTIE_PROVIDER_AGAIN,
-        Err(PostError::PeerDown) => XTIE_PROVIDER_PEER_DOWN,
-        Err(PostError::Unsupported) => XTIE_PROVIDER_UNSUPPORTED,
-    }
-}
-
-/// The seam's op again.
-fn kind_of(op: &xtie_provider_op) -> OpKind {
-    // SAFETY: whoever posted vouches for the memory.
-    let local =
-        unsafe { LocalSpan::new(op.local.address, Bytes(op.local.bytes), RailKey(op.local.key)) };
-    let remote = RemoteSpan { key: RailKey(op.remote.key), address: op.remote.address };
-    match op.kind {
-        XTIE_PROVIDER_OP_SEND => {
-            // SAFETY: a head, until we return.
-            OpKind::Send { head: unsafe { op.data.cast::<[u8; 32]>().read() }, payload: local }
-        }
-        XTIE_PROVIDER_OP_WRITE => {
-            let line = op.flags & XTIE_PROVIDER_OP_LINE != 0;
-            // SAFETY: a line, until we return.
-            let line = line.then(|| unsafe { op.data.cast::<[u8; 64]>().read() });
-            let source = line.map_or(Source::Span(local), Source::Line);
-            let told = op.flags & XTIE_PROVIDER_OP_IMMEDIATE != 0;
-            OpKind::Write { source, target: remote, immediate: told.then_some(op.immediate) }
-        }
-        XTIE_PROVIDER_OP_READ => OpKind::Read { target: local, source: remote },
-        _ => OpKind::Add { target: remote, value: op.value },
-    }
+    deregistered(end(provider).wire.0.borrow().rail.domain().deregister(RailKey(key)))
 }
 
 unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, now: u64) -> c_int {
@@ -191,59 +146,6 @@ unsafe extern "C" fn fence_begin(
     let kind = OpKind::Fence { generation: RailGeneration(generation) };
     let op = Op { id: OpId(id), peer: PeerIndex(peer), kind };
     posted(end(provider).wire.0.borrow_mut().rail.post(&op, Instant(now)))
-}
-
-fn peer_of(completion: &Completion) -> u32 {
-    match *completion {
-        Completion::Done { peer, .. }
-        | Completion::Received { peer, .. }
-        | Completion::Immediate { peer, .. }
-        | Completion::Fenced { peer, .. }
-        | Completion::PeerDown { peer, .. } => peer.0,
-    }
-}
-
-fn event_of(completion: &Completion) -> xtie_provider_event {
-    let peer = peer_of(completion);
-    let event = xtie_provider_event { peer, ..xtie_provider_event::default() };
-    match *completion {
-        Completion::Done { id, result, .. } => {
-            let (status, code) = match result {
-                Ok(()) => (XTIE_PROVIDER_OP_OK, 0),
-                Err(error) => {
-                    let status = match error.kind {
-                        OpErrorKind::PeerDown => XTIE_PROVIDER_OP_PEER_DOWN,
-                        OpErrorKind::Key => XTIE_PROVIDER_OP_KEY,
-                        OpErrorKind::Canceled => XTIE_PROVIDER_OP_CANCELED,
-                        OpErrorKind::Fabric => XTIE_PROVIDER_OP_FABRIC,
-                    };
-                    (status, error.code)
-                }
-            };
-            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_DONE, id: id.0, status, code, ..event }
-        }
-        Completion::Received { slot, head, length, .. } => {
-            let kind = XTIE_PROVIDER_EVENT_RECEIVED;
-            xtie_provider_event { kind, id: slot.0, head, bytes: length, ..event }
-        }
-        Completion::Immediate { immediate, .. } => {
-            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_IMMEDIATE, word: immediate, ..event }
-        }
-        Completion::Fenced { id, generation, .. } => {
-            let (kind, word) = (XTIE_PROVIDER_EVENT_FENCED, generation.0);
-            xtie_provider_event { kind, id: id.0, word, ..event }
-        }
-        Completion::PeerDown { cause, .. } => {
-            let (status, code) = match cause {
-                DownCause::Closed => (XTIE_PROVIDER_DOWN_CLOSED, 0),
-                DownCause::Died => (XTIE_PROVIDER_DOWN_DIED, 0),
-                DownCause::Failed => (XTIE_PROVIDER_DOWN_FAILED, 0),
-                DownCause::Silent => (XTIE_PROVIDER_DOWN_SILENT, 0),
-                DownCause::Broken(code) => (XTIE_PROVIDER_DOWN_BROKEN, code),
-            };
-            xtie_provider_event { kind: XTIE_PROVIDER_EVENT_PEER_DOWN, status, code, ..event }
-        }
-    }
 }
 
 unsafe extern "C" fn poll(
@@ -294,11 +196,7 @@ unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, _: u32, _: i32)
 }
 
 unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
-    match end(provider).wire.0.borrow_mut().rail.peer_close(PeerIndex(peer)) {
-        Ok(()) => XTIE_PROVIDER_OK,
-        Err(CloseError::Busy) => XTIE_PROVIDER_BUSY,
-        Err(CloseError::Stale) => XTIE_PROVIDER_STALE,
-    }
+    closed(end(provider).wire.0.borrow_mut().rail.peer_close(PeerIndex(peer)))
 }
 
 const OPS: xtie_provider_ops = xtie_provider_ops {

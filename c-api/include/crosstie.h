@@ -228,6 +228,9 @@
 // Rail of a connection: NICs that libfabric reaches; of a connection likewise.
 #define XTIE_RAIL_LIBFABRIC 6
 
+// Rail of a connection: rails of vendors; of a connection likewise.
+#define XTIE_RAIL_VENDOR 7
+
 // Kind of memory: pages of this process.
 #define XTIE_MEMORY_HOST 1
 
@@ -248,6 +251,15 @@
 
 // Bytes of an address as text, with its port and the zero at its end.
 #define XTIE_ADDRESS_BYTES 64
+
+// Most rails that an endpoint is opened with: one less than a connection may have.
+#define XTIE_VENDOR_RAILS_MAX 7
+
+// Flag of xtie_vendor_rail: it reaches processes of its own host.
+#define XTIE_VENDOR_RAIL_OWN_HOST 1
+
+// Flag of xtie_vendor_rail: it reaches processes of other hosts.
+#define XTIE_VENDOR_RAIL_OTHER_HOSTS 2
 
 // What a function answers. Zero is success, XTIE_AGAIN is an answer and not an error, errors are
 // negative. A number is never given a second meaning.
@@ -395,6 +407,8 @@ typedef enum xtie_result {
     XTIE_ERR_SILENT = -80,
     // The peer gave the connection up, for a reason of its own: its requests ended with that.
     XTIE_ERR_PEER_GAVE_UP = -81,
+    // A rail of a vendor's that the program gives is none; the log says which and why.
+    XTIE_ERR_VENDOR_RAIL = -82,
 } xtie_result;
 
 // An attempt to connect that is under way.
@@ -411,6 +425,9 @@ typedef struct xtie_listener xtie_listener;
 
 // Registered memory.
 typedef struct xtie_memory xtie_memory;
+
+// A vendor's functions: crosstie_provider.h has them, which who brings no rail need not include.
+typedef struct xtie_provider_ops xtie_provider_ops;
 
 // An outstanding send, or group of receives.
 typedef struct xtie_request xtie_request;
@@ -554,7 +571,7 @@ typedef struct xtie_rail_stats {
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
     // What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
-    // XTIE_RAIL_LIBFABRIC or XTIE_RAIL_LOOPBACK.
+    // XTIE_RAIL_LIBFABRIC, XTIE_RAIL_VENDOR or XTIE_RAIL_LOOPBACK.
     uint32_t rail;
     // Bytes of long messages that this side has sent on it. What is received is not counted: a
     // side that only receives has 0 here, and its peer has the number.
@@ -575,6 +592,28 @@ typedef struct xtie_rail_stats {
     // Where that socket ends, likewise.
     char remote[XTIE_ADDRESS_BYTES];
 } xtie_rail_stats;
+
+// A rail of a vendor's own, for xtie_endpoint_open_with_rails.
+typedef struct xtie_vendor_rail {
+    // sizeof(xtie_vendor_rail).
+    uint32_t struct_size;
+    // XTIE_VENDOR_RAIL_ flags; 0: both.
+    uint32_t flags;
+    // The vendor's functions, of crosstie_provider.h. Read during the call; the functions stay in
+    // the program until the endpoint is closed.
+    const struct xtie_provider_ops *ops;
+    // What the open of ops gets.
+    void *context;
+    // What people call it, such as acme0: 1 to 32 printed characters without a space.
+    const char *name;
+    // What network it is on: rails of two endpoints carry a connection together where this is the
+    // same text, the first of each side with the first. NULL: one for all rails without.
+    const char *network;
+    // Speed in Mbit/s, for people; 0: not known.
+    uint32_t speed_mbps;
+    // Zero.
+    uint32_t reserved;
+} xtie_vendor_rail;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1014,6 +1053,26 @@ int xtie_connection_rail_stats(struct xtie_endpoint *endpoint,
                                const struct xtie_connection *connection,
                                uint32_t rail,
                                struct xtie_rail_stats *stats_out);
+
+// Opens an endpoint as xtie_endpoint_open does, with rails of vendors beside those of the host.
+// Each is a rail of connections to peers that have one of the same network, for messages, and TCP
+// is their reserve: a message goes on over another rail when one fails. A rail that refuses, or
+// promises too little for this (reads, writes with immediates, sends of 2048 bytes that are copied
+// at post, 48 receives, the fence of one peer), is left out, which the log says. CROSSTIE_RAILS
+// without vendor leaves all out. Peers of this host take shared memory where both allow it.
+//
+// storage, storage_bytes, config, endpoint_out: as of xtie_endpoint_open.
+// rails: so many as rails_count says, one behind the other, all of one struct_size; read during
+//     the call.
+// rails_count: up to XTIE_VENDOR_RAILS_MAX; a connection has rails_max - 1 of them at most.
+// Results: those of xtie_endpoint_open; XTIE_ERR_VENDOR_RAIL, and the log says which and why.
+// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
+int xtie_endpoint_open_with_rails(void *storage,
+                                  size_t storage_bytes,
+                                  const struct xtie_endpoint_config *config,
+                                  const struct xtie_vendor_rail *rails,
+                                  size_t rails_count,
+                                  struct xtie_endpoint **endpoint_out);
 
 #ifdef __cplusplus
 }  // extern "C"

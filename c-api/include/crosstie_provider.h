@@ -8,6 +8,7 @@
 // their own writes a table of functions, xtie_provider_ops, and links libcrosstie-core.a, which
 // needs no operating system, allocates nothing, and calls nothing but memcpy, memmove, memset,
 // memcmp and bcmp. examples-c/vendor_provider.c is a whole one.
+// Programs of the whole library hand the same table to xtie_endpoint_open_with_rails (crosstie.h).
 //
 //     static const xtie_provider_ops ops = {.struct_size = sizeof ops, .open = ..., .post = ...};
 //
@@ -494,7 +495,8 @@ typedef struct xtie_provider_ops {
     // which the program carries there. peer: a number below limits.peers_max that is not open.
     // Returns XTIE_PROVIDER_OK or XTIE_PROVIDER_CODE - code.
     int (*peer_blob)(void *provider, uint32_t peer, void *blob_out);
-    // Joins peer to the end that wrote blob; from then on ops may be posted to it.
+    // Joins peer to the end that wrote blob; from then on ops may be posted to it. Until then
+    // nothing of its other end reaches this side.
     // Returns XTIE_PROVIDER_OK, _AGAIN, _BLOB or XTIE_PROVIDER_CODE - code.
     int (*peer_open)(void *provider, uint32_t peer, const void *blob);
     // Makes memory known to the rail and its peers (P7). kind: XTIE_PROVIDER_MEMORY_.

@@ -190,6 +190,8 @@ pub const XTIE_RAIL_SHARED_MEMORY_AND_TCP: u32 = 4;
 pub const XTIE_RAIL_VERBS: u32 = 5;
 /// Rail of a connection: NICs that libfabric reaches; of a connection likewise.
 pub const XTIE_RAIL_LIBFABRIC: u32 = 6;
+/// Rail of a connection: rails of vendors; of a connection likewise.
+pub const XTIE_RAIL_VENDOR: u32 = 7;
 
 /// What a connection runs over. It stays the same until the connection is closed.
 ///
@@ -213,6 +215,7 @@ pub unsafe extern "C" fn xtie_connection_rail(
             Some(ConnectionRail::Tcp) => XTIE_RAIL_TCP,
             Some(ConnectionRail::Verbs) => XTIE_RAIL_VERBS,
             Some(ConnectionRail::Libfabric) => XTIE_RAIL_LIBFABRIC,
+            Some(ConnectionRail::Vendor) => XTIE_RAIL_VENDOR,
             Some(ConnectionRail::Together) => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             None => return entered.fail(&XTIE_ERR_CONNECTION),
         };

@@ -11,6 +11,7 @@ use crate::text::Text;
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
 use crosstie::base::carve::BLOCK_ALIGN;
+use crosstie::host::vendor::VendorRail;
 use crosstie::host::{Endpoint, log};
 
 /// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread.
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn xtie_endpoint_open(
         }
         // SAFETY: the caller's storage, by this function's comment; `config` is null or a
         // structure whose size its first word says.
-        match unsafe { open(storage.cast(), storage_bytes, config) } {
+        match unsafe { open_in(storage.cast(), storage_bytes, config, &[]) } {
             Ok(endpoint) => {
                 // SAFETY: not null, and the caller's to be written.
                 unsafe { endpoint_out.write(endpoint) };
@@ -49,10 +50,13 @@ pub unsafe extern "C" fn xtie_endpoint_open(
     })
 }
 
-unsafe fn open(
+/// # Safety
+/// - as [`xtie_endpoint_open`] and, of the rails, [`Endpoint::open_with`].
+pub(crate) unsafe fn open_in(
     storage: *mut u8,
     length: usize,
     config: *const xtie_endpoint_config,
+    rails: &[VendorRail],
 ) -> Result<*mut xtie_endpoint, xtie_result> {
     // SAFETY: as the caller of this function was promised.
     let options = unsafe { options(config)? };
@@ -76,7 +80,7 @@ unsafe fn open(
     let block = unsafe { storage.add(ROOM_BYTES) };
     // SAFETY: aligned, since storage and room are; valid until close by the comment of
     // `xtie_endpoint_open`, and nobody else touches it.
-    let opened = unsafe { Endpoint::open(block, length - ROOM_BYTES, &options) };
+    let opened = unsafe { Endpoint::open_with(block, length - ROOM_BYTES, &options, rails) };
     let endpoint = opened.map_err(|error| {
         let text: Text = Text::of(|text| write!(text, "no endpoint was opened: {error}"));
         log::say(log::Level::Error, text.as_str());

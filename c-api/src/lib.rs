@@ -29,6 +29,7 @@ mod memory;
 mod request;
 
 mod stats;
+mod vendor;
 
 pub mod guard;
 
@@ -47,6 +48,7 @@ pub use memory::*;
 pub use request::*;
 pub use result::*;
 pub use stats::*;
+pub use vendor::*;
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("handles of the C API are 64-bit numbers in pointers");

@@ -158,6 +158,8 @@ pub enum xtie_result {
     XTIE_ERR_SILENT = -80,
     /// The peer gave the connection up, for a reason of its own: its requests ended with that.
     XTIE_ERR_PEER_GAVE_UP = -81,
+    /// A rail of a vendor's that the program gives is none; the log says which and why.
+    XTIE_ERR_VENDOR_RAIL = -82,
 }
 
 use xtie_result::*;
@@ -244,6 +246,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
         c"the peer's host acknowledged nothing on the connection for too long: packets are lost",
     ),
     (XTIE_ERR_PEER_GAVE_UP, c"the peer gave the connection up, and its requests say why"),
+    (XTIE_ERR_VENDOR_RAIL, c"a rail of a vendor's that the program gives is none"),
 ];
 
 impl xtie_result {

@@ -2,7 +2,7 @@
 
 use crate::connection::{
     XTIE_RAIL_LIBFABRIC, XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY,
-    XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
+    XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP, XTIE_RAIL_VENDOR, XTIE_RAIL_VERBS,
 };
 use crate::guard;
 use crate::handle::{untag, xtie_connection, xtie_endpoint};
@@ -127,7 +127,7 @@ pub struct xtie_rail_stats {
     /// 1: it carries this side's control messages and short messages.
     pub control: u32,
     /// What it is: XTIE_RAIL_SHARED_MEMORY, XTIE_RAIL_TCP, XTIE_RAIL_VERBS,
-    /// XTIE_RAIL_LIBFABRIC or XTIE_RAIL_LOOPBACK.
+    /// XTIE_RAIL_LIBFABRIC, XTIE_RAIL_VENDOR or XTIE_RAIL_LOOPBACK.
     pub rail: u32,
     /// Bytes of long messages that this side has sent on it. What is received is not counted: a
     /// side that only receives has 0 here, and its peer has the number.
@@ -197,6 +197,7 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
                 ConnectionRail::Loopback => XTIE_RAIL_LOOPBACK,
                 ConnectionRail::Verbs => XTIE_RAIL_VERBS,
                 ConnectionRail::Libfabric => XTIE_RAIL_LIBFABRIC,
+                ConnectionRail::Vendor => XTIE_RAIL_VENDOR,
                 ConnectionRail::Together => XTIE_RAIL_SHARED_MEMORY_AND_TCP,
             },
             bytes: view.stats.bytes,

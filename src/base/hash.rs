@@ -16,6 +16,14 @@ pub const fn fnv1a_more(mut hash: u64, bytes: &[u8]) -> u64 {
     hash
 }
 
+/// FNV-1a of parts one behind the other, 128 bits.
+pub fn fnv1a_128(parts: [&[u8]; 3]) -> u128 {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    bytes.fold(BASIS, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,6 +58,8 @@ pub struct Rails {
     pub verbs: bool,
     /// NICs that libfabric reaches, likewise.
     pub libfabric: bool,
+    /// Rails of vendors that the program brings, likewise.
+    pub vendor: bool,
     /// Shared memory and sockets in one connection, with peers of this host.
     pub together: bool,
 }
@@ -65,11 +67,17 @@ pub struct Rails {
 impl Rails {
     /// All, of which each connection takes one.
     pub const ALL: Rails =
-        Rails { shm: true, tcp: true, verbs: true, libfabric: true, together: false };
+        Rails { shm: true, tcp: true, verbs: true, libfabric: true, vendor: true, together: false };
 
     /// None.
-    pub const NONE: Rails =
-        Rails { shm: false, tcp: false, verbs: false, libfabric: false, together: false };
+    pub const NONE: Rails = Rails {
+        shm: false,
+        tcp: false,
+        verbs: false,
+        libfabric: false,
+        vendor: false,
+        together: false,
+    };
 
     /// Those of both sets.
     pub const fn and(self, other: Rails) -> Rails {
@@ -78,6 +86,7 @@ impl Rails {
             tcp: self.tcp && other.tcp,
             verbs: self.verbs && other.verbs,
             libfabric: self.libfabric && other.libfabric,
+            vendor: self.vendor && other.vendor,
             together: self.together && other.together,
         }
     }
@@ -96,6 +105,7 @@ impl core::fmt::Display for Rails {
             (self.shm && !(self.tcp && self.together), "shm"),
             (self.tcp && self.verbs, "verbs"),
             (self.tcp && self.libfabric, "libfabric"),
+            (self.tcp && self.vendor, "vendor"),
             (self.tcp && !(self.shm && self.together), "tcp"),
             (self.is_empty(), "none"),
         ];

@@ -13,6 +13,7 @@ use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
 use super::stall::{PEER_BYTES_MAX, Stalls};
+use super::vendor::{self, VendorRail};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
@@ -96,6 +97,8 @@ pub enum ConnectionRail {
     Verbs,
     /// NICs that libfabric reaches; of a connection likewise.
     Libfabric,
+    /// Rails of vendors; of a connection likewise.
+    Vendor,
 }
 
 /// Whether a connection is closed.
@@ -122,6 +125,22 @@ impl Endpoint {
         length: usize,
         options: &Options,
     ) -> Result<Endpoint, OpenError> {
+        // SAFETY: this function's contract.
+        unsafe { Endpoint::open_with(block, length, options, &[]) }
+    }
+
+    /// [`Endpoint::open`] with rails of vendors beside those of the host: each is a lane of
+    /// connections to peers that have a rail of the same network, with TCP as the reserve.
+    ///
+    /// # Safety
+    /// - as [`Endpoint::open`];
+    /// - of each rail: [`crate::provider::vendor::Vendor::open`].
+    pub unsafe fn open_with(
+        block: *mut u8,
+        length: usize,
+        options: &Options,
+        vendor: &[VendorRail],
+    ) -> Result<Endpoint, OpenError> {
         let mut options = *options;
         options.check()?;
         if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {
@@ -143,6 +162,7 @@ impl Endpoint {
         let options = options.effective();
         // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
         let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
+        let vendor = vendor::listed(vendor)?;
         let salt = salt()?;
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
         let tables = Tables::carve(&mut block, &options, salt)?;
@@ -152,7 +172,7 @@ impl Endpoint {
         let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {
             DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-                parts.open_host(&mut block)
+                parts.open_host(&mut block, vendor)
             }
             DeviceKind::Loopback => parts.open_loopback(&mut block),
         }

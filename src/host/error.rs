@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::options::{RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
+use super::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{descriptor_limit, process_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
@@ -74,6 +75,8 @@ pub enum OpenError {
     InterfaceChoice,
     /// The file of `CROSSTIE_KEY_FILE` cannot be used.
     Key,
+    /// A rail of a vendor's that the program gives is none.
+    VendorRail(VendorRailError),
     /// The side band could not be opened.
     Band(crate::connect::OpenError),
     /// The kernel refused, with its code.
@@ -112,6 +115,7 @@ impl fmt::Display for OpenError {
                 "CROSSTIE_SOCKET_IFNAME cannot be understood: names with commas between them, and \
                  ^ or = at most in front of all",
             ),
+            OpenError::VendorRail(error) => write!(f, "a rail of a vendor's: {error}"),
             OpenError::Key => f.write_str("the file of CROSSTIE_KEY_FILE cannot be used"),
             OpenError::Band(crate::connect::OpenError::Descriptors(limit)) => {
                 descriptors(*limit, f)

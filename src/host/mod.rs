@@ -28,6 +28,7 @@ pub mod settings;
 pub mod shared;
 pub mod stall;
 mod told;
+pub mod vendor;
 
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;

@@ -9,12 +9,14 @@ use super::log::{Level, say, say_once};
 use super::options::Options;
 use super::ports::Port;
 use super::settings::Environment;
+use super::vendor::VendorRail;
 use super::{libfabric, news, rdma};
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::CpuSet;
 use crate::wire::hello::{
-    ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VERBS,
+    ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR,
+    RAIL_VERBS,
 };
 use crate::wire::pair::PORTS_MAX;
 use std::format;
@@ -34,7 +36,7 @@ pub(super) struct Network {
     pub(super) key: Option<Key>,
     /// Threads that move long payloads, and their CPUs.
     pub(super) threads: (u32, CpuSet),
-    /// Ports of RDMA and libfabric.
+    /// Ports of RDMA, libfabric and vendors.
     pub(super) ports: Vec<Port>,
 }
 
@@ -43,6 +45,7 @@ impl Network {
     pub(super) fn choose(
         options: &Options,
         environment: &Environment,
+        vendor: Vec<VendorRail>,
     ) -> Result<Network, OpenError> {
         let mut allowed = options.device.rails().and(environment.rails);
         if allowed.is_empty() {
@@ -87,39 +90,51 @@ impl Network {
             }
             Err(error) => network.without(&error)?,
         }
-        network.ports_choose(options, environment);
+        network.ports_choose(options, environment, vendor);
         Ok(network)
     }
 
-    /// Ports make lanes of connections over TCP, which is their reserve. Those of libfabric are
-    /// taken where there are none of RDMA, or where somebody asks for them.
-    fn ports_choose(&mut self, options: &Options, environment: &Environment) {
+    /// Ports make lanes of connections over TCP, which is their reserve. Those of vendors, which
+    /// the program brings, come first; those of libfabric are taken where there are none of RDMA,
+    /// or where somebody asks for them.
+    fn ports_choose(
+        &mut self,
+        options: &Options,
+        environment: &Environment,
+        vendor: Vec<VendorRail>,
+    ) {
         let asked = environment.libfabric_named || environment.libfabric.provider.is_some();
-        let named = environment.verbs_named || asked;
+        let named = environment.verbs_named || asked || !vendor.is_empty();
         self.rails.verbs &= self.rails.tcp;
         self.rails.libfabric &= self.rails.tcp;
-        let wanted = self.rails.verbs || self.rails.libfabric;
+        self.rails.vendor &= self.rails.tcp && !vendor.is_empty();
+        let wanted = self.rails.verbs || self.rails.libfabric || self.rails.vendor;
         if wanted && options.limits.rails_max < 2 {
             let level = if named { Level::Warning } else { Level::Info };
             say(level, "ports are not used: they want rails_max of 2 or more");
         } else if wanted {
+            if self.rails.vendor {
+                self.ports.extend(vendor.into_iter().map(Port::Vendor));
+            }
+            let of_vendors = self.ports.len();
             if self.rails.verbs {
                 let ports = rdma::choose(&environment.verbs, environment.verbs_named);
                 self.ports.extend(ports.into_iter().map(Port::Verbs));
             }
-            if self.rails.libfabric && (self.ports.is_empty() || asked) {
+            if self.rails.libfabric && (self.ports.len() == of_vendors || asked) {
                 let nics = libfabric::choose(&environment.libfabric, environment.libfabric_named);
                 self.ports.extend(nics.into_iter().map(Port::Libfabric));
-                self.ports.truncate(PORTS_MAX);
             }
+            self.ports.truncate(PORTS_MAX);
         }
         self.rails_of_ports();
     }
 
     /// Of the rails of ports those are left of which there are ports.
     pub(super) fn rails_of_ports(&mut self) {
-        self.rails.verbs = self.ports.iter().any(|port| !port.is_libfabric());
-        self.rails.libfabric = self.ports.iter().any(Port::is_libfabric);
+        let (verbs, libfabric, vendor) = (false, false, false);
+        self.rails = Rails { verbs, libfabric, vendor, ..self.rails };
+        self.ports.iter().for_each(|port| port.add_to(&mut self.rails));
     }
 
     /// The rails as a hello says them.
@@ -129,7 +144,8 @@ impl Network {
         let together = if self.rails.together { RAIL_TOGETHER } else { 0 };
         let verbs = if self.rails.verbs { RAIL_VERBS } else { 0 };
         let libfabric = if self.rails.libfabric { RAIL_LIBFABRIC } else { 0 };
-        shm | tcp | together | verbs | libfabric
+        let vendor = if self.rails.vendor { RAIL_VENDOR } else { 0 };
+        shm | tcp | together | verbs | libfabric | vendor
     }
 
     /// No address: shared memory alone, if that is allowed.

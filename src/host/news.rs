@@ -112,6 +112,7 @@ impl fmt::Display for RailAt<'_> {
             ConnectionRail::Together => "shm and tcp",
             ConnectionRail::Verbs => "verbs",
             ConnectionRail::Libfabric => "libfabric",
+            ConnectionRail::Vendor => "vendor",
         };
         write!(f, "rail {} to {} over {over}", self.lane, self.peer)?;
         match self.ends {
@@ -351,23 +352,31 @@ struct Own<'a> {
 
 impl fmt::Display for Own<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.rails.shm, self.rails.tcp) {
-            (true, true) if self.rails.verbs && self.rails.libfabric => {
-                "rails shm, verbs, libfabric and tcp"
-            }
-            (false, true) if self.rails.verbs && self.rails.libfabric => {
-                "rails verbs, libfabric and tcp"
-            }
-            (true, true) if self.rails.verbs => "rails shm, verbs and tcp",
-            (false, true) if self.rails.verbs => "rails verbs and tcp",
-            (true, true) if self.rails.libfabric => "rails shm, libfabric and tcp",
-            (false, true) if self.rails.libfabric => "rails libfabric and tcp",
-            (true, true) if self.rails.together => "rails shm and tcp, together on this host",
-            (true, true) => "rails shm and tcp",
-            (true, false) => "rail shm",
-            (false, true) => "rail tcp",
-            (false, false) => "reaches itself alone",
+        let rails = &self.rails;
+        let names = [
+            (rails.shm, "shm"),
+            (rails.tcp && rails.vendor, "vendor"),
+            (rails.tcp && rails.verbs, "verbs"),
+            (rails.tcp && rails.libfabric, "libfabric"),
+            (rails.tcp, "tcp"),
+        ];
+        let count = names.iter().filter(|(has, _)| *has).count();
+        f.write_str(match count {
+            0 => "reaches itself alone",
+            1 => "rail ",
+            _ => "rails ",
         })?;
+        for (at, (_, name)) in names.iter().filter(|(has, _)| *has).enumerate() {
+            let before = match at {
+                0 => "",
+                at if at + 1 == count => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{name}")?;
+        }
+        if count == 2 && rails.together {
+            f.write_str(", together on this host")?;
+        }
         for (at, ip) in self.addresses.as_slice().iter().filter_map(ip_of).enumerate() {
             write!(f, "{}{ip}", if at == 0 { ", addresses " } else { ", " })?;
         }

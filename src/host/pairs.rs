@@ -64,6 +64,7 @@ impl Endpoint {
         Some(match endpoint.rail().device(place)? {
             PortRail::Verbs(_) => ConnectionRail::Verbs,
             PortRail::Libfabric(_) => ConnectionRail::Libfabric,
+            PortRail::Vendor(_) => ConnectionRail::Vendor,
         })
     }
 

@@ -16,6 +16,7 @@ use super::ports;
 use super::settings::Environment;
 use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
 use super::stall::Stalls;
+use super::vendor::VendorRail;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
@@ -35,6 +36,7 @@ use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use std::vec::Vec;
 
 /// Shortest stripe on a connection of one TCP stream.
 const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
@@ -144,9 +146,13 @@ impl Parts {
         }
     }
 
-    pub(super) fn open_host(self, block: &mut Carver<'static>) -> Result<Endpoint, OpenError> {
+    pub(super) fn open_host(
+        self,
+        block: &mut Carver<'static>,
+        vendor: Vec<VendorRail>,
+    ) -> Result<Endpoint, OpenError> {
         let limits = self.options.limits;
-        let mut network = Network::choose(&self.options, &self.environment)?;
+        let mut network = Network::choose(&self.options, &self.environment, vendor)?;
         let rail = self.rail(block, &network)?;
         if network.ports.is_empty() {
             return self.open_on(block, network, rail, Machine::Host);

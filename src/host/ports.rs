@@ -1,11 +1,13 @@
-//! The ports of an endpoint, of RDMA and of libfabric: opened beside the other rails, and told to
+//! The ports of an endpoint, of RDMA, libfabric and vendors: opened beside the other rails, and told to
 //! peers.
 
 extern crate std;
 
+use super::device::Rails;
 use super::log::{Level, say};
 use super::machine::HostRail;
 use super::settings::Environment;
+use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
 use crate::fabric::{Domain, Region};
 use crate::provider::beside::WithPorts;
@@ -33,6 +35,8 @@ pub(super) enum Port {
     Verbs(rdma::Port),
     /// Of libfabric.
     Libfabric(Nic),
+    /// Of a vendor.
+    Vendor(VendorRail),
 }
 
 impl Port {
@@ -41,18 +45,24 @@ impl Port {
         match self {
             Port::Verbs(port) => format!("RDMA port {}", port.name()),
             Port::Libfabric(nic) => format!("libfabric's {}", libfabric::name_of(nic)),
+            Port::Vendor(rail) => format!("vendor's rail {}", rail.name.as_str()),
         }
     }
 
-    /// Whether it is libfabric's.
-    pub(super) const fn is_libfabric(&self) -> bool {
-        matches!(self, Port::Libfabric(_))
+    /// Adds the rail that it is of.
+    pub(super) const fn add_to(&self, rails: &mut Rails) {
+        match self {
+            Port::Verbs(_) => rails.verbs = true,
+            Port::Libfabric(_) => rails.libfabric = true,
+            Port::Vendor(_) => rails.vendor = true,
+        }
     }
 
     fn hello(&self) -> PortHello {
         match self {
             Port::Verbs(port) => rdma::hello_of(port),
             Port::Libfabric(nic) => libfabric::hello_of(nic),
+            Port::Vendor(rail) => vendor::hello_of(rail),
         }
     }
 
@@ -62,6 +72,7 @@ impl Port {
             Port::Libfabric(nic) => {
                 PortConfig::Libfabric(libfabric::config_of(nic, &environment.libfabric))
             }
+            Port::Vendor(rail) => PortConfig::Vendor(vendor::config_of(rail)),
         }
     }
 }
@@ -75,16 +86,62 @@ pub(super) fn port_list(ports: &[Port]) -> PortList {
     list
 }
 
-/// Which of our ports make lanes with those of a peer: [`crate::connect::PairPorts`]. Those of RDMA
-/// come first.
+/// Bits of `PortHello::prefix_bits` of a port that is paired by its network's name: whom it
+/// reaches.
+const REACHES_OWN: u8 = 1;
+const REACHES_OTHERS: u8 = 2;
+
+/// They, of such a port.
+pub(super) const fn reach_bits(own: bool, others: bool) -> u8 {
+    (if own { REACHES_OWN } else { 0 }) | (if others { REACHES_OTHERS } else { 0 })
+}
+
+/// Which of our ports make lanes with those of a peer: [`crate::connect::PairPorts`]. Those of
+/// vendors come first, then those of RDMA.
 pub(super) fn pair_ports(
     ours: &[PortHello],
     theirs: &[PortHello],
     same_host: bool,
     out: &mut [u8; PORTS_MAX],
 ) -> usize {
-    let count = rdma::pair_ports(ours, theirs, same_host, out);
-    count + libfabric::pair_ports(ours, theirs, same_host, &mut out[count..])
+    let mut count = pair_named(vendor::KIND, ours, theirs, same_host, out);
+    let mut of_rdma = [0; PORTS_MAX];
+    let found = rdma::pair_ports(ours, theirs, same_host, &mut of_rdma);
+    let taken = found.min(out.len() - count);
+    out[count..count + taken].copy_from_slice(&of_rdma[..taken]);
+    count += taken;
+    count + pair_named(libfabric::KIND, ours, theirs, same_host, &mut out[count..])
+}
+
+/// Which of our ports of a kind that is paired by its network's name make lanes with those of a
+/// peer: of each network that both have, the first with the first. Both sides find the same pairs
+/// in the same order.
+fn pair_named(
+    kind: u8,
+    ours: &[PortHello],
+    theirs: &[PortHello],
+    same_host: bool,
+    out: &mut [u8],
+) -> usize {
+    let way = if same_host { REACHES_OWN } else { REACHES_OTHERS };
+    let reaches = |port: &PortHello| port.kind == kind && port.prefix_bits & way != 0;
+    let mut count = 0;
+    let mut network = None;
+    loop {
+        let later = |port: &&PortHello| network.is_none_or(|before| port.gid > before);
+        let next =
+            ours.iter().filter(|port| reaches(port)).filter(later).map(|port| port.gid).min();
+        let Some(gid) = next else { return count };
+        network = Some(gid);
+        let of_it = |port: &PortHello| reaches(port) && port.gid == gid;
+        let others = theirs.iter().filter(|port| of_it(port)).count();
+        let places = ours.iter().enumerate().filter(|(_, port)| of_it(port)).take(others);
+        for (place, _) in places {
+            let Some(entry) = out.get_mut(count) else { return count };
+            *entry = place as u8;
+            count += 1;
+        }
+    }
 }
 
 /// Says that a port is left out.
@@ -158,4 +215,39 @@ pub(super) unsafe fn mailboxes_register(
         }
     });
     domains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(network: u128, reaches: u8) -> PortHello {
+        PortHello { gid: network, prefix_bits: reaches, kind: libfabric::KIND, speed_mbit_s: 0 }
+    }
+
+    fn pairs(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Vec<u8> {
+        let mut out = [9; PORTS_MAX];
+        let count = pair_ports(ours, theirs, same_host, &mut out);
+        out[..count].to_vec()
+    }
+
+    #[test]
+    fn ports_of_a_network_pair_alike_from_both_sides() {
+        let ours = [port(7, 3), port(3, 3), port(7, 3), port(8, 3)];
+        let theirs = [port(3, 3), port(7, 3), port(9, 3)];
+        assert_eq!(pairs(&ours, &theirs, false), [1, 0]);
+        assert_eq!(pairs(&theirs, &ours, false), [0, 1]);
+        let verbs = [PortHello { kind: 3, ..port(7, 3) }];
+        assert!(pairs(&ours, &verbs, false).is_empty() && pairs(&verbs, &ours, false).is_empty());
+    }
+
+    #[test]
+    fn who_is_not_reached_makes_no_pair() {
+        let (own, others) = ([port(7, REACHES_OWN)], [port(7, REACHES_OTHERS)]);
+        assert_eq!(pairs(&own, &own, true), [0]);
+        assert!(pairs(&own, &own, false).is_empty(), "a loopback leads to the asking host");
+        assert_eq!(pairs(&others, &others, false), [0]);
+        assert!(pairs(&others, &others, true).is_empty(), "it drops what it sends to itself");
+        assert!(pairs(&own, &others, true).is_empty());
+    }
 }

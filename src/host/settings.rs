@@ -91,11 +91,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_RAILS",
-        default: "shm,verbs,libfabric,tcp",
+        default: "shm,verbs,libfabric,vendor,tcp",
         unit: "names, with commas between them",
         effect: "the rails that host0 may use: shm (peers of this host), verbs (RDMA ports, with \
                  tcp as their reserve), libfabric (NICs that it reaches, likewise; by default \
-                 where there is no RDMA port), tcp (all peers); shm+tcp is both, and with peers of \
+                 where there is no RDMA port), vendor (rails that the program brings, likewise), tcp \
+                 (all peers); shm+tcp is both, and with peers of \
                  this host that have it too both in one connection",
     },
     Setting {
@@ -398,7 +399,7 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
 
 /// What a list of rails is made of.
 const RAIL_NAMES: &str =
-    "there are shm, verbs, libfabric and tcp, and shm+tcp for both in one connection";
+    "there are shm, verbs, libfabric, vendor and tcp, and shm+tcp for both in one connection";
 
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
@@ -410,6 +411,7 @@ fn rails(text: &str) -> Result<Rails, String> {
             // it is set up over TCP, and TCP remains when it fails
             "verbs" => (rails.verbs, rails.tcp) = (true, true),
             "libfabric" => (rails.libfabric, rails.tcp) = (true, true),
+            "vendor" => (rails.vendor, rails.tcp) = (true, true),
             "shm+tcp" | "tcp+shm" => {
                 (rails.shm, rails.tcp, rails.together) = (true, true, true);
             }
@@ -509,8 +511,8 @@ mod tests {
 
     #[test]
     fn rails_are_a_list_of_known_names() {
-        assert_eq!(rails("shm, verbs, libfabric, tcp"), Ok(Rails::ALL));
-        let hosts = Rails { verbs: false, libfabric: false, ..Rails::ALL };
+        assert_eq!(rails("shm, verbs, libfabric, vendor, tcp"), Ok(Rails::ALL));
+        let hosts = Rails { verbs: false, libfabric: false, vendor: false, ..Rails::ALL };
         assert_eq!(rails("shm, tcp"), Ok(hosts));
         let verbs = Rails { verbs: true, ..hosts };
         assert_eq!(rails("shm,verbs"), Ok(verbs), "verbs has tcp as its reserve");

@@ -162,7 +162,8 @@ impl Endpoint {
                 ConnectionRail::Loopback
                 | ConnectionRail::Together
                 | ConnectionRail::Verbs
-                | ConnectionRail::Libfabric => {}
+                | ConnectionRail::Libfabric
+                | ConnectionRail::Vendor => {}
             }
         }
         said

@@ -1,6 +1,6 @@
 //! The rails of a host and its ports as one rail: each peer is reached by one of them.
 //!
-//! A port is a rail of its own ([`PortRail`]): of RDMA, or of libfabric. What is on none is
+//! A port is a rail of its own ([`PortRail`]): of RDMA, of libfabric, or of a vendor. What is on none is
 //! [`Mixed`]'s business, and an endpoint without ports has that alone and none of this. A port has
 //! one peer of each connection at most, so that its tables are as long as there are connections;
 //! peers are numbered as everywhere, lanes included. A "queue pair" is an end of a lane on a port,
@@ -93,7 +93,7 @@ impl<'m> WithPorts<'m> {
     /// place is the number of those before.
     ///
     /// # Safety
-    /// - copies of its domain are used no more when this is dropped.
+    /// - as [`PortRail::open`], when this is dropped.
     pub unsafe fn add(
         &mut self,
         regions_max: u32,
@@ -102,22 +102,33 @@ impl<'m> WithPorts<'m> {
     ) -> Result<u32, PortOpenError> {
         let peers_max = self.on.len() as u32 >> self.lane_bits;
         let limits = PortLimits { peers_max, regions_max, payload_bytes_max };
-        match self.add_for(&limits, config) {
+        // SAFETY: this function's contract.
+        match unsafe { self.add_for(&limits, config) } {
             Err(error) => {
                 let most = error.peers_most(peers_max).ok_or(error)?;
-                self.add_for(&PortLimits { peers_max: most, ..limits }, config)
+                // SAFETY: this function's contract.
+                unsafe { self.add_for(&PortLimits { peers_max: most, ..limits }, config) }
             }
             done => done,
         }
     }
 
-    fn add_for(&mut self, limits: &PortLimits, config: &PortConfig) -> Result<u32, PortOpenError> {
+    /// As [`WithPorts::add`].
+    ///
+    /// # Safety
+    /// - as there.
+    unsafe fn add_for(
+        &mut self,
+        limits: &PortLimits,
+        config: &PortConfig,
+    ) -> Result<u32, PortOpenError> {
         let length = config.bytes(limits);
         let records = Reserve::create(length).map_err(PortOpenError::Records)?;
         // SAFETY: a fresh mapping reads as zero and is aligned to a page; it lives until the rail
         // is gone (order of the fields), and nobody else knows it.
         let mut carver = unsafe { Carver::over_zeroed(records.start(), length) };
-        let rail = PortRail::open(&mut carver, limits, config)?;
+        // SAFETY: `add`'s contract.
+        let rail = unsafe { PortRail::open(&mut carver, limits, config)? };
         let (before, caps) = (self.caps, rail.caps());
         let bad_key_breaks = before.bad_key_breaks || caps.bad_key_breaks;
         self.caps = Caps { bad_key_breaks, ..both(before, caps) };

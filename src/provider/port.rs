@@ -1,6 +1,7 @@
-//! A port beside the rails of a host: of RDMA, or of libfabric. One choice per call; both have the
+//! A port beside the rails of a host: of RDMA, of libfabric, or of a vendor. One choice per call; all have the
 //! same life of a peer, prepared, told to the other end, joined to that end, and fenced.
 
+use super::vendor::port as vendor;
 use super::{libfabric, verbs};
 use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
@@ -13,6 +14,7 @@ use crate::memory::Errno;
 use crate::wire::pair::LaneEnd;
 use core::fmt;
 use libfabric::Libfabric;
+use vendor::VendorPort;
 use verbs::Verbs;
 
 /// How large a port is.
@@ -27,12 +29,14 @@ pub struct PortLimits {
 }
 
 /// What a port is opened on.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[derive(Copy, Clone, Debug)]
 pub enum PortConfig<'a> {
     /// A port of an RDMA device.
     Verbs(verbs::Config<'a>),
     /// A domain of a libfabric provider.
     Libfabric(libfabric::Config<'a>),
+    /// A vendor's rail.
+    Vendor(vendor::PortConfig),
 }
 
 impl PortConfig<'_> {
@@ -41,6 +45,7 @@ impl PortConfig<'_> {
         match self {
             PortConfig::Verbs(_) => verbs::bytes(&limits.verbs()),
             PortConfig::Libfabric(_) => libfabric::bytes(&limits.libfabric()),
+            PortConfig::Vendor(_) => vendor::bytes(limits.peers_max),
         }
     }
 }
@@ -66,6 +71,8 @@ pub enum PortOpenError {
     Verbs(verbs::OpenError),
     /// libfabric refused.
     Libfabric(libfabric::OpenError),
+    /// The vendor refused, or promises too little.
+    Vendor(vendor::PortOpenError),
 }
 
 impl PortOpenError {
@@ -75,9 +82,10 @@ impl PortOpenError {
             PortOpenError::Verbs(verbs::OpenError::Completions { wanted, most }) => {
                 Some((u64::from(refused) * u64::from(most) / u64::from(wanted)) as u32)
             }
-            PortOpenError::Records(_) | PortOpenError::Verbs(_) | PortOpenError::Libfabric(_) => {
-                None
-            }
+            PortOpenError::Records(_)
+            | PortOpenError::Verbs(_)
+            | PortOpenError::Libfabric(_)
+            | PortOpenError::Vendor(_) => None,
         }
     }
 }
@@ -88,6 +96,7 @@ impl fmt::Display for PortOpenError {
             PortOpenError::Records(errno) => write!(f, "no room for its records: {errno}"),
             PortOpenError::Verbs(error) => error.fmt(f),
             PortOpenError::Libfabric(error) => error.fmt(f),
+            PortOpenError::Vendor(error) => error.fmt(f),
         }
     }
 }
@@ -103,6 +112,8 @@ pub enum PortPeerError {
     Verbs(verbs::PeerOpenError),
     /// libfabric refused.
     Libfabric(libfabric::PeerOpenError),
+    /// The vendor refused.
+    Vendor(vendor::PortPeerError),
 }
 
 impl fmt::Display for PortPeerError {
@@ -112,6 +123,7 @@ impl fmt::Display for PortPeerError {
             PortPeerError::Kind => f.write_str("the two ends are of different kinds"),
             PortPeerError::Verbs(error) => error.fmt(f),
             PortPeerError::Libfabric(error) => error.fmt(f),
+            PortPeerError::Vendor(error) => error.fmt(f),
         }
     }
 }
@@ -123,6 +135,8 @@ pub enum PortError {
     Verbs(verbs::ErrorReport),
     /// As libfabric says.
     Libfabric(libfabric::ErrorReport),
+    /// As is known of the vendor's rail.
+    Vendor(vendor::ErrorReport),
 }
 
 impl fmt::Display for PortError {
@@ -130,6 +144,7 @@ impl fmt::Display for PortError {
         match self {
             PortError::Verbs(report) => report.fmt(f),
             PortError::Libfabric(report) => report.fmt(f),
+            PortError::Vendor(report) => report.fmt(f),
         }
     }
 }
@@ -141,6 +156,8 @@ pub enum PortDomain<'m> {
     Verbs(verbs::VerbsDomain<'m>),
     /// Of libfabric.
     Libfabric(libfabric::LibfabricDomain<'m>),
+    /// Of a vendor.
+    Vendor(super::vendor::VendorDomain),
 }
 
 impl PortDomain<'_> {
@@ -154,11 +171,11 @@ impl PortDomain<'_> {
             PortDomain::Verbs(domain) => unsafe { domain.register_payload(region) },
             // SAFETY: as above.
             PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+            // SAFETY: as above.
+            PortDomain::Vendor(domain) => unsafe { domain.register(region) },
         }
     }
-}
 
-impl PortDomain<'_> {
     /// Forgets memory that no request uses any more, at once or as soon as peers let go of it.
     ///
     /// *Errors*: as [`Domain::deregister`].
@@ -166,6 +183,7 @@ impl PortDomain<'_> {
         match self {
             PortDomain::Verbs(domain) => domain.deregister(key),
             PortDomain::Libfabric(domain) => domain.deregister_soon(key),
+            PortDomain::Vendor(domain) => domain.deregister(key),
         }
     }
 }
@@ -177,6 +195,8 @@ impl Domain for PortDomain<'_> {
             PortDomain::Verbs(domain) => unsafe { domain.register(region) },
             // SAFETY: as above.
             PortDomain::Libfabric(domain) => unsafe { domain.register(region) },
+            // SAFETY: as above.
+            PortDomain::Vendor(domain) => unsafe { domain.register(region) },
         }
     }
 
@@ -184,6 +204,7 @@ impl Domain for PortDomain<'_> {
         match self {
             PortDomain::Verbs(domain) => domain.deregister(key),
             PortDomain::Libfabric(domain) => domain.deregister(key),
+            PortDomain::Vendor(domain) => domain.deregister(key),
         }
     }
 }
@@ -195,6 +216,8 @@ pub enum PortRail<'m> {
     Verbs(Verbs<'m>),
     /// Of libfabric.
     Libfabric(Libfabric<'m>),
+    /// Of a vendor.
+    Vendor(VendorPort<'m>),
 }
 
 macro_rules! on {
@@ -202,13 +225,18 @@ macro_rules! on {
         match $port {
             PortRail::Verbs($rail) => $body,
             PortRail::Libfabric($rail) => $body,
+            PortRail::Vendor($rail) => $body,
         }
     };
 }
 
 impl<'m> PortRail<'m> {
     /// Cuts a port out of `block` and opens it.
-    pub fn open(
+    ///
+    /// # Safety
+    /// - copies of its domain are used no more when the result is dropped;
+    /// - of a vendor: as [`super::vendor::Vendor::open`].
+    pub unsafe fn open(
         block: &mut Carver<'m>,
         limits: &PortLimits,
         config: &PortConfig,
@@ -222,6 +250,14 @@ impl<'m> PortRail<'m> {
                 let rail = Libfabric::open(block, &limits.libfabric(), config);
                 rail.map(PortRail::Libfabric).map_err(PortOpenError::Libfabric)
             }
+            PortConfig::Vendor(config) => {
+                let PortLimits { peers_max, regions_max, payload_bytes_max } = *limits;
+                // SAFETY: this function's contract.
+                let rail = unsafe {
+                    VendorPort::open(block, peers_max, regions_max, payload_bytes_max, config)
+                };
+                rail.map(PortRail::Vendor).map_err(PortOpenError::Vendor)
+            }
         }
     }
 
@@ -230,6 +266,7 @@ impl<'m> PortRail<'m> {
         match self {
             PortRail::Verbs(rail) => PortDomain::Verbs(rail.domain()),
             PortRail::Libfabric(rail) => PortDomain::Libfabric(rail.domain()),
+            PortRail::Vendor(rail) => PortDomain::Vendor(rail.domain()),
         }
     }
 
@@ -239,6 +276,7 @@ impl<'m> PortRail<'m> {
         match self {
             PortRail::Verbs(rail) => rail.is_idle(),
             PortRail::Libfabric(rail) => rail.is_idle() && !rail.health().is_lost(),
+            PortRail::Vendor(rail) => rail.is_idle(),
         }
     }
 
@@ -251,7 +289,11 @@ impl<'m> PortRail<'m> {
     /// Whether the next poll must be told the time.
     #[inline]
     pub fn wants_time(&self) -> bool {
-        on!(self, rail => rail.wants_time())
+        match self {
+            PortRail::Verbs(rail) => rail.wants_time(),
+            PortRail::Libfabric(rail) => rail.wants_time(),
+            PortRail::Vendor(rail) => !rail.is_idle(),
+        }
     }
 
     /// Whether something that was posted to a living peer has not reached its host yet.
@@ -264,16 +306,16 @@ impl<'m> PortRail<'m> {
     pub fn wait_fds(&self) -> Option<[i32; 2]> {
         match self {
             PortRail::Verbs(rail) => rail.wait_fds(),
-            PortRail::Libfabric(_) => None,
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => None,
         }
     }
 
-    /// Before its user sleeps. `false`: poll instead; while a port of libfabric has peers, which
-    /// move data when they are polled, nobody sleeps.
+    /// Before its user sleeps. `false`: poll instead; while a port of libfabric or of a vendor has
+    /// peers, which move data when they are polled, nobody sleeps.
     pub fn arm(&mut self) -> bool {
         match self {
             PortRail::Verbs(rail) => rail.arm(),
-            PortRail::Libfabric(_) => self.is_idle(),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => self.is_idle(),
         }
     }
 
@@ -282,6 +324,7 @@ impl<'m> PortRail<'m> {
         match self {
             PortRail::Verbs(rail) => rail.health().port_down_since.is_some(),
             PortRail::Libfabric(rail) => rail.health().is_lost(),
+            PortRail::Vendor(rail) => rail.is_lost(),
         }
     }
 
@@ -292,7 +335,8 @@ impl<'m> PortRail<'m> {
     #[cold]
     pub fn revive(&mut self) {
         match self {
-            PortRail::Verbs(_) => {} // it sees by itself that its port is up
+            PortRail::Verbs(_) => {}  // it sees by itself that its port is up
+            PortRail::Vendor(_) => {} // what has broken its promises is not trusted again
             // what is refused is tried again
             PortRail::Libfabric(rail) => drop(rail.reopen()),
         }
@@ -303,6 +347,7 @@ impl<'m> PortRail<'m> {
         match self {
             PortRail::Verbs(rail) => rail.error(peer).map(PortError::Verbs),
             PortRail::Libfabric(rail) => rail.error(peer).map(PortError::Libfabric),
+            PortRail::Vendor(rail) => rail.error(peer).map(PortError::Vendor),
         }
     }
 
@@ -324,6 +369,9 @@ impl<'m> PortRail<'m> {
                 let hello = rail.peer_prepare_telling(peer, random.max(1), mailbox_key);
                 hello.map(LaneEnd::Shared).map_err(PortPeerError::Libfabric)
             }
+            PortRail::Vendor(rail) => {
+                rail.peer_prepare(peer).map(LaneEnd::Vendor).map_err(PortPeerError::Vendor)
+            }
         }
     }
 
@@ -336,8 +384,12 @@ impl<'m> PortRail<'m> {
             (PortRail::Libfabric(rail), LaneEnd::Shared(hello)) => {
                 rail.peer_connect(peer, hello).map_err(PortPeerError::Libfabric)
             }
-            (PortRail::Verbs(_), LaneEnd::Shared(_))
-            | (PortRail::Libfabric(_), LaneEnd::QueuePair(_)) => Err(PortPeerError::Kind),
+            (PortRail::Vendor(rail), LaneEnd::Vendor(hello)) => {
+                rail.peer_connect(peer, hello).map_err(PortPeerError::Vendor)
+            }
+            (PortRail::Verbs(_), _) | (PortRail::Libfabric(_), _) | (PortRail::Vendor(_), _) => {
+                Err(PortPeerError::Kind)
+            }
         }
     }
 
@@ -427,7 +479,7 @@ impl<'m> PortRail<'m> {
     }
 }
 
-/// `RDMA port 10.0.0.1`, `libfabric's tcp;ofi_rxm`.
+/// `RDMA port 10.0.0.1`, `libfabric's tcp;ofi_rxm`, `vendor's rail acme0`.
 impl fmt::Display for PortRail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -436,6 +488,7 @@ impl fmt::Display for PortRail<'_> {
                 let name = rail.provider_name().to_str().unwrap_or("provider");
                 write!(f, "libfabric's {name}")
             }
+            PortRail::Vendor(rail) => write!(f, "vendor's rail {}", rail.name()),
         }
     }
 }

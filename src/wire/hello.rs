@@ -44,8 +44,10 @@ pub const RAIL_TOGETHER: u32 = 0x4;
 pub const RAIL_VERBS: u32 = 0x8;
 /// Ports of libfabric beside TCP, likewise (W8.14).
 pub const RAIL_LIBFABRIC: u32 = 0x10;
+/// Rails of vendors beside TCP, likewise (W8.14).
+pub const RAIL_VENDOR: u32 = 0x20;
 /// Ports of any kind.
-pub const RAIL_PORTS: u32 = RAIL_VERBS | RAIL_LIBFABRIC;
+pub const RAIL_PORTS: u32 = RAIL_VERBS | RAIL_LIBFABRIC | RAIL_VENDOR;
 
 /// Most addresses in a hello; a host with more says these.
 pub const ADDRESSES_MAX: usize = 16;

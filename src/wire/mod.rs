@@ -21,6 +21,7 @@ pub mod slot;
 pub mod state;
 pub mod status;
 pub mod stream;
+pub mod vendor_end;
 
 /// Wire major version: peers with another one are refused.
 pub const WIRE_MAJOR: u16 = 1;

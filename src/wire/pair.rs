@@ -3,6 +3,7 @@
 
 use super::queue_pair::QueuePairHello;
 use super::shared_end::SharedEndHello;
+use super::vendor_end::VendorEndHello;
 use super::{DecodeError, wire_struct};
 
 /// Most ports that an endpoint says: one for each lane but the first.
@@ -11,13 +12,14 @@ pub const PORTS_MAX: usize = super::RAILS_MAX - 1;
 wire_struct! {
     /// W8.14. One port of the writer, in a `Ports`.
     PortHello [24] {
-        /// The GID by which it is used, byte for byte; of libfabric, a hash that ports of one
-        /// provider and network have in common.
+        /// The GID by which it is used, byte for byte; of libfabric and vendors, a hash that ports
+        /// of one provider and network have in common.
         gid: u128 = 0,
-        /// Bits of the GID's address that name its subnet; of libfabric, 1 if it reaches ports of
-        /// its own host.
+        /// Bits of the GID's address that name its subnet; of libfabric and vendors, whom
+        /// it reaches: 1 ports of its own host, 2 those of others.
         prefix_bits: u8 = 16,
-        /// What its packets look like: 1 InfiniBand, 2 RoCE v1, 3 RoCE v2; 4: libfabric knows.
+        /// What its packets look like: 1 InfiniBand, 2 RoCE v1, 3 RoCE v2; 4: libfabric knows;
+        /// 5: its vendor knows.
         kind: u8 = 17,
         /// Speed in Mbit/s; 0: not known.
         speed_mbit_s: u32 = 20,
@@ -85,9 +87,11 @@ pub const PAIR_GONE: u8 = 3;
 const KIND_QUEUE_PAIR: u8 = 0;
 /// `PairHello::kind`: W13 follows.
 const KIND_SHARED: u8 = 1;
+/// `PairHello::kind`: W14 follows.
+const KIND_VENDOR: u8 = 2;
 
 wire_struct! {
-    /// W8.14. Body of `Pair`: one lane's pair of ends. The writer's end (W11, W13) follows.
+    /// W8.14. Body of `Pair`: one lane's pair of ends. The writer's end (W11, W13, W14) follows.
     PairHello [32] {
         /// The reader's connection.
         connection: u64 = 0,
@@ -99,7 +103,7 @@ wire_struct! {
         lane: u8 = 20,
         /// One of the `PAIR_` words.
         word: u8 = 21,
-        /// What follows: 0 W11, 1 W13.
+        /// What follows: 0 W11, 1 W13, 2 W14.
         kind: u8 = 22,
     }
 }
@@ -112,6 +116,8 @@ pub enum LaneEnd {
     QueuePair(QueuePairHello),
     /// A peer of an endpoint that others share.
     Shared(SharedEndHello),
+    /// A peer on a vendor's rail.
+    Vendor(VendorEndHello),
 }
 
 impl LaneEnd {
@@ -125,6 +131,7 @@ impl LaneEnd {
         match self {
             LaneEnd::QueuePair(_) => KIND_QUEUE_PAIR,
             LaneEnd::Shared(_) => KIND_SHARED,
+            LaneEnd::Vendor(_) => KIND_VENDOR,
         }
     }
 
@@ -138,6 +145,10 @@ impl LaneEnd {
             LaneEnd::Shared(hello) => {
                 *out = hello.encode();
                 SharedEndHello::SIZE
+            }
+            LaneEnd::Vendor(hello) => {
+                out[..VendorEndHello::SIZE].copy_from_slice(&hello.encode());
+                VendorEndHello::SIZE
             }
         }
     }
@@ -153,6 +164,10 @@ impl LaneEnd {
                 let bytes = bytes.first_chunk().ok_or(DecodeError::Short)?;
                 Ok(LaneEnd::Shared(SharedEndHello::from_bytes(bytes)))
             }
+            KIND_VENDOR => {
+                let bytes = bytes.first_chunk().ok_or(DecodeError::Short)?;
+                Ok(LaneEnd::Vendor(VendorEndHello::from_bytes(bytes)))
+            }
             _ => Err(DecodeError::Field),
         }
     }
@@ -162,6 +177,7 @@ impl LaneEnd {
         match self {
             LaneEnd::QueuePair(hello) => hello.checked().map(LaneEnd::QueuePair),
             LaneEnd::Shared(hello) => hello.checked().map(LaneEnd::Shared),
+            LaneEnd::Vendor(hello) => hello.checked().map(LaneEnd::Vendor),
         }
     }
 }
@@ -169,6 +185,12 @@ impl LaneEnd {
 impl From<QueuePairHello> for LaneEnd {
     fn from(hello: QueuePairHello) -> LaneEnd {
         LaneEnd::QueuePair(hello)
+    }
+}
+
+impl From<VendorEndHello> for LaneEnd {
+    fn from(hello: VendorEndHello) -> LaneEnd {
+        LaneEnd::Vendor(hello)
     }
 }
 

@@ -15,6 +15,7 @@ use crosstie::base::units::Bytes;
 use crosstie::connect::ListenerId;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::endpoint::Closing;
+use crosstie::host::vendor::VendorRail;
 use crosstie::host::{Attempt, ConnectError, Endpoint, OpenError, Options};
 use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
 use std::ops::{Deref, DerefMut};
@@ -60,9 +61,15 @@ impl Node {
     }
 
     pub fn try_open(options: &Options) -> Result<Node, OpenError> {
+        Node::open_with(options, &[])
+    }
+
+    /// With rails of vendors, whose tables and contexts stay until the program ends.
+    pub fn open_with(options: &Options, rails: &[VendorRail]) -> Result<Node, OpenError> {
         let mut block = HeapBlock::new(options.bytes());
+        let (start, length) = (block.start(), block.length());
         // SAFETY: the node keeps the block until the endpoint is closed.
-        let endpoint = unsafe { Endpoint::open(block.start(), block.length(), options) }?;
+        let endpoint = unsafe { Endpoint::open_with(start, length, options, rails) }?;
         Ok(Node { endpoint: Some(endpoint), block })
     }
 

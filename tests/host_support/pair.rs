@@ -3,6 +3,7 @@
 use super::flow::Flow;
 use super::{Memory, Node, Place, Watch, wait_both};
 use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::Closing;
 use crosstie::transport::LaneView;
 use crosstie::transport::rail::LaneState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,24 @@ impl Pair {
         assert!(pair.view(0, rails).is_none(), "more than {rails} rails");
         pair.all_up(rails);
         pair
+    }
+
+    /// Closes the connection and makes another between the same endpoints.
+    pub fn reconnect(&mut self, rails: u8) {
+        let (to_b, to_a) = (self.to_b, self.to_a);
+        let Pair { a, b, .. } = self;
+        let watch = Watch::start();
+        let mut open = [true; 2];
+        while open != [false; 2] {
+            open[0] = open[0] && a.connection_close(to_b) == Closing::Again;
+            open[1] = open[1] && b.connection_close(to_a) == Closing::Again;
+            a.progress();
+            b.progress();
+            watch.look("closing a connection");
+        }
+        (self.to_b, self.to_a) = super::joined(&mut self.a, &mut self.b);
+        self.hello();
+        self.all_up(rails);
     }
 
     /// A message each way.

@@ -57,6 +57,26 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// With rails of vendors, whose tables and contexts stay until the program ends.
+    pub fn with_rails(
+        config: &xtie_endpoint_config,
+        rails: &[xtie_vendor_rail],
+    ) -> Result<Opened, c_int> {
+        let mut storage = storage(size(config));
+        let bytes = storage.len() * 64;
+        let mut endpoint = null_mut();
+        let place = storage.as_mut_ptr().cast();
+        let (list, count) = (rails.as_ptr(), rails.len());
+        // SAFETY: the storage outlives the endpoint, or is leaked with it.
+        let result = unsafe {
+            xtie_endpoint_open_with_rails(place, bytes, config, list, count, &mut endpoint)
+        };
+        match result == XTIE_OK as c_int {
+            true => Ok(Opened { endpoint, storage }),
+            false => Err(result),
+        }
+    }
+
     pub fn new(config: &xtie_endpoint_config) -> Opened {
         let mut storage = storage(size(config));
         let bytes = storage.len() * 64;

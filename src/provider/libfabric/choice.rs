@@ -7,6 +7,7 @@ extern crate std;
 use super::settings::Settings;
 use super::survey::{Offered, survey};
 use super::{Config, OpenError};
+use crate::base::hash::fnv1a_128;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::Path;
@@ -59,14 +60,6 @@ pub fn nic_providers(sysfs: &Path) -> Vec<&'static CStr> {
     NICS.iter().filter(|(_, driver)| is_here(driver)).map(|(provider, _)| *provider).collect()
 }
 
-/// FNV-1a of 128 bits: the same on every host.
-fn hash(parts: [&[u8]; 3]) -> u128 {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    let bytes = parts.iter().flat_map(|part| part.iter());
-    bytes.fold(BASIS, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
-}
-
 /// What is left out if it is not named: what every host has, and calls the same.
 fn is_of_the_host(domain: &str) -> bool {
     domain == "lo" || domain.starts_with("docker")
@@ -77,7 +70,7 @@ fn nic_of(offer: &Offered, domain: &str, network: &str) -> Option<Nic> {
     Some(Nic {
         provider: CString::new(offer.provider.as_str()).ok()?,
         domain: CString::new(domain).ok()?,
-        network: hash([offer.provider.as_bytes(), &[0], network.as_bytes()]),
+        network: fnv1a_128([offer.provider.as_bytes(), &[0], network.as_bytes()]),
         // Slingshot does not loop back between processes of a host everywhere, and says nothing
         reaches_own: !offer.provider.starts_with("cxi"),
         reaches_others: !own_host_alone,

@@ -267,7 +267,8 @@ pub struct xtie_provider_ops {
     pub peer_blob: Option<
         unsafe extern "C" fn(provider: *mut c_void, peer: u32, blob_out: *mut c_void) -> c_int,
     >,
-    /// Joins peer to the end that wrote blob; from then on ops may be posted to it.
+    /// Joins peer to the end that wrote blob; from then on ops may be posted to it. Until then
+    /// nothing of its other end reaches this side.
     /// Returns XTIE_PROVIDER_OK, _AGAIN, _BLOB or XTIE_PROVIDER_CODE - code.
     pub peer_open: Option<
         unsafe extern "C" fn(provider: *mut c_void, peer: u32, blob: *const c_void) -> c_int,

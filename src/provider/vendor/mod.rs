@@ -11,6 +11,7 @@
 
 pub mod abi;
 mod convert;
+pub mod port;
 pub mod sized;
 pub mod suite;
 mod table;
@@ -70,6 +71,9 @@ pub struct Vendor {
     breach: Option<Breach>,
     events: [xtie_provider_event; EVENTS_MAX],
 }
+
+// SAFETY: an object has one thread at a time, which may be another later (`crosstie_provider.h`).
+unsafe impl Send for Vendor {}
 
 impl Vendor {
     /// Opens an object for `peers_max` peers and `regions_max` regions.

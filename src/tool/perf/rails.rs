@@ -70,6 +70,7 @@ fn over(rail: &RailView) -> &'static str {
         ConnectionRail::Together => "shm and tcp",
         ConnectionRail::Verbs => "verbs",
         ConnectionRail::Libfabric => "libfabric",
+        ConnectionRail::Vendor => "vendor",
     }
 }
 

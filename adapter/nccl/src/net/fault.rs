@@ -127,7 +127,7 @@ impl From<RegisterError> for Fault {
 impl From<&OpenError> for Fault {
     fn from(error: &OpenError) -> Fault {
         match error {
-            OpenError::Limits(_) | OpenError::Storage => Fault::Internal,
+            OpenError::Limits(_) | OpenError::Storage | OpenError::VendorRail(_) => Fault::Internal,
             OpenError::Rings(_)
             | OpenError::Device
             | OpenError::Cpu(_)

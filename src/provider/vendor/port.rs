@@ -1,0 +1,523 @@
+//! A vendor's rail as a port of a host: peers are prepared, told to their other end, and joined to
+//! it, and a [`Breach`] takes the rail down without taking the host's other rails with it.
+
+use super::{BLOB_BYTES_MAX, Breach, OpenError, PeerError, Table, Vendor, VendorDomain};
+use crate::base::carve::{Carver, bytes_for};
+use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::{Bytes, Instant};
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpId, OpKind, PostError,
+    Posted, Provider, RecvSlot,
+};
+use crate::transport::limits::CREDITS;
+use crate::wire::vendor_end::VendorEndHello;
+use core::ffi::c_void;
+use core::fmt;
+
+/// Room for the name of a rail.
+pub const NAME_BYTES_MAX: usize = 32;
+
+/// What people call a rail: `acme0`.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct RailName {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: usize,
+}
+
+impl RailName {
+    /// A text as a name; `None`: it is empty, longer than [`NAME_BYTES_MAX`], or has bytes that are
+    /// no printed ASCII.
+    pub fn new(text: &[u8]) -> Option<RailName> {
+        let fits = (1..=NAME_BYTES_MAX).contains(&text.len());
+        if !fits || !text.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        let mut bytes = [0; NAME_BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text);
+        Some(RailName { bytes, length: text.len() })
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+}
+
+/// What a port is opened on.
+#[derive(Copy, Clone, Debug)]
+pub struct PortConfig {
+    /// The vendor's functions.
+    pub table: Table,
+    /// What its `open` gets.
+    pub context: *mut c_void,
+    /// What people call it.
+    pub name: RailName,
+}
+
+// SAFETY: the context is handed to the vendor's `open` by the thread that opens the endpoint, and
+// nothing else is done with it.
+unsafe impl Send for PortConfig {}
+
+/// Why a port could not be opened. There is none then.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortOpenError {
+    /// The vendor refused, or what it promises cannot be.
+    Open(OpenError),
+    /// Its promises are too little for a lane, in this.
+    Small(&'static str),
+    /// The block is too short.
+    Block,
+}
+
+impl fmt::Display for PortOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortOpenError::Open(OpenError::Refused(code)) => {
+                write!(f, "its open refused with code {code}")
+            }
+            PortOpenError::Open(OpenError::Caps(error)) => {
+                write!(f, "its caps contradict themselves: {}", error.words())
+            }
+            PortOpenError::Small(what) => write!(f, "its caps are too little for a lane: {what}"),
+            PortOpenError::Block => f.write_str("no room for its records"),
+        }
+    }
+}
+
+/// Why a peer could not be prepared or joined. Its number is closed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortPeerError {
+    /// No such peer, or not in a state for it.
+    Index,
+    /// The rail is out of use.
+    Lost,
+    /// The vendor refused.
+    Peer(PeerError),
+}
+
+impl fmt::Display for PortPeerError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortPeerError::Index => f.write_str("the rail has no free peer of that number"),
+            PortPeerError::Lost => f.write_str("the rail has broken its promises"),
+            PortPeerError::Peer(PeerError::Again) => f.write_str("the vendor says: not yet"),
+            PortPeerError::Peer(PeerError::Blob) => {
+                f.write_str("the vendor does not know the other end's blob")
+            }
+            PortPeerError::Peer(PeerError::Refused(code)) => {
+                write!(f, "the vendor refused the peer with code {code}")
+            }
+        }
+    }
+}
+
+/// What ended the life of a peer.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ErrorReport {
+    /// The vendor gave an answer that is none: the whole rail is out of use.
+    Breach(Breach),
+    /// It could not join the peer.
+    Peer(PeerError),
+}
+
+impl fmt::Display for ErrorReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            ErrorReport::Breach(Breach { entry, why }) => {
+                write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
+            }
+            ErrorReport::Peer(error) => PortPeerError::Peer(*error).fmt(f),
+        }
+    }
+}
+
+/// How far a peer is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum State {
+    /// It has no blob.
+    Closed,
+    /// Its blob was told; nothing of its other end reaches us before it is open.
+    Prepared,
+    /// The vendor is asked by each poll to join it.
+    Opening,
+    /// The vendor has it.
+    Open,
+    /// It was never open, and will not be: its end is to be told.
+    Failed(DownCause),
+    /// Its end was told.
+    Ended,
+}
+
+/// One peer.
+#[derive(Copy, Clone)]
+struct Seat {
+    state: State,
+    /// Ops taken whose completion has not come.
+    in_flight: u32,
+    /// Messages received and not released.
+    held: u32,
+    /// Longest payload of a send to it.
+    payload_bytes_max: u32,
+    /// Whether its end was asked for on account of a breach: nothing is posted to it any more.
+    is_given_up: bool,
+    /// A fence of a peer that was never open: it holds, and is to be told.
+    fence: Option<(OpId, RailGeneration)>,
+    error: Option<PeerError>,
+    /// The other end's.
+    blob: [u8; BLOB_BYTES_MAX],
+}
+
+impl Seat {
+    const CLOSED: Seat = Seat {
+        state: State::Closed,
+        in_flight: 0,
+        held: 0,
+        payload_bytes_max: 0,
+        is_given_up: false,
+        fence: None,
+        error: None,
+        blob: [0; BLOB_BYTES_MAX],
+    };
+}
+
+/// Bytes that [`VendorPort::open`] cuts.
+pub const fn bytes(peers_max: u32) -> usize {
+    bytes_for::<Seat>(peers_max as usize)
+}
+
+/// A vendor's rail as a port.
+pub struct VendorPort<'m> {
+    vendor: Vendor,
+    name: RailName,
+    seats: &'m mut [Seat],
+    peers_open: u32,
+    /// Seats of which a poll has something to ask or to tell.
+    due: u32,
+    /// Whether something was posted since it was handed over.
+    is_posted: bool,
+    /// Whether there was a breach.
+    is_lost: bool,
+}
+
+/// What is too little for a lane among others.
+fn lacks(caps: &Caps, payload_bytes_min: u32) -> Option<&'static str> {
+    let fences = matches!(caps.fence, FenceKind::Local | FenceKind::WriterDrained);
+    let wants = [
+        (fences, "fence is not that of one peer (_LOCAL or _WRITER_DRAINED)"),
+        (caps.pull, "reads (_PULL)"),
+        (caps.immediate, "writes with immediates (_IMMEDIATE)"),
+        (caps.copies_at_post, "sends that are copied at post (_COPIES_AT_POST)"),
+        (caps.recv_slots >= CREDITS, "recv_slots is below 48"),
+        (caps.send_payload_max.0 >= payload_bytes_min.into(), "send_bytes_max is too small"),
+    ];
+    wants.into_iter().find(|(has, _)| !has).map(|(_, what)| what)
+}
+
+impl<'m> VendorPort<'m> {
+    /// Opens the vendor's object.
+    ///
+    /// # Safety
+    /// - as [`Vendor::open`].
+    pub unsafe fn open(
+        block: &mut Carver<'m>,
+        peers_max: u32,
+        regions_max: u32,
+        payload_bytes_min: u32,
+        config: &PortConfig,
+    ) -> Result<VendorPort<'m>, PortOpenError> {
+        let seats = block.filled(peers_max as usize, Seat::CLOSED);
+        let seats = seats.map_err(|_| PortOpenError::Block)?;
+        // SAFETY: this function's contract.
+        let vendor = unsafe { Vendor::open(config.table, config.context, peers_max, regions_max) };
+        let vendor = vendor.map_err(PortOpenError::Open)?;
+        if let Some(what) = lacks(&vendor.caps(), payload_bytes_min) {
+            return Err(PortOpenError::Small(what));
+        }
+        let (peers_open, due, is_posted, is_lost) = (0, 0, false, false);
+        let name = config.name;
+        Ok(VendorPort { vendor, name, seats, peers_open, due, is_posted, is_lost })
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Whether no peer is prepared or open, so that polling is of no use.
+    pub fn is_idle(&self) -> bool {
+        self.peers_open == 0
+    }
+
+    /// Whether something was posted that no poll or flush has handed over.
+    pub fn is_unsent(&self) -> bool {
+        self.is_posted && self.vendor.table.flush.is_some()
+    }
+
+    /// Whether something that was posted to a living peer has not ended yet.
+    pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
+        let seat = self.seats.get(peer.as_usize());
+        seat.is_some_and(|seat| seat.state == State::Open && seat.in_flight != 0)
+    }
+
+    /// Whether it has broken its promises: no peer can be joined any more.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// What ended a peer, until it is prepared again.
+    pub fn error(&self, peer: PeerIndex) -> Option<ErrorReport> {
+        let seat = self.seats.get(peer.as_usize())?;
+        let breach = self.vendor.breach().filter(|_| seat.is_given_up).map(ErrorReport::Breach);
+        breach.or(seat.error.map(ErrorReport::Peer))
+    }
+
+    /// Has the vendor write a blob for a peer.
+    pub fn peer_prepare(&mut self, peer: PeerIndex) -> Result<VendorEndHello, PortPeerError> {
+        match self.seats.get(peer.as_usize()) {
+            Some(seat) if seat.state == State::Closed => {}
+            Some(_) | None => return Err(PortPeerError::Index),
+        }
+        if self.is_lost {
+            return Err(PortPeerError::Lost);
+        }
+        let blob = self.vendor.peer_blob(peer).map_err(PortPeerError::Peer)?;
+        let before = self.seats[peer.as_usize()].held;
+        let seat = Seat { state: State::Prepared, held: before, ..Seat::CLOSED };
+        self.seats[peer.as_usize()] = seat;
+        self.peers_open += 1;
+        let payload = self.vendor.caps().send_payload_max.0.min(u32::MAX.into());
+        Ok(VendorEndHello {
+            blob,
+            blob_bytes: self.vendor.blob_bytes() as u32,
+            payload_bytes_max: payload as u32,
+        })
+    }
+
+    /// Joins a prepared peer to its other end; where the vendor says "not yet", polls go on.
+    pub fn peer_connect(
+        &mut self,
+        peer: PeerIndex,
+        other: &VendorEndHello,
+    ) -> Result<(), PortPeerError> {
+        let index = peer.as_usize();
+        match self.seats.get(index) {
+            Some(seat) if seat.state == State::Prepared => {}
+            Some(_) | None => return Err(PortPeerError::Index),
+        }
+        let own = self.vendor.caps().send_payload_max.0.min(u32::MAX.into()) as u32;
+        let seat = &mut self.seats[index];
+        (seat.blob, seat.payload_bytes_max) = (other.blob, other.payload_bytes_max.min(own));
+        if other.blob_bytes as usize != self.vendor.blob_bytes() {
+            self.forget(index);
+            return Err(PortPeerError::Peer(PeerError::Blob));
+        }
+        match self.vendor.peer_open(peer, &other.blob) {
+            Ok(()) => self.seats[index].state = State::Open,
+            Err(PeerError::Again) => {
+                self.seats[index].state = State::Opening;
+                self.due += 1;
+            }
+            Err(error) => {
+                self.forget(index);
+                return Err(PortPeerError::Peer(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, index: usize) {
+        let seat = &mut self.seats[index];
+        self.peers_open -= u32::from(seat.state != State::Closed);
+        let is_due = matches!(seat.state, State::Opening | State::Failed(_));
+        self.due -= u32::from(is_due) + u32::from(seat.fence.is_some());
+        *seat = Seat { held: seat.held, ..Seat::CLOSED };
+    }
+
+    /// A fence of a peer that the vendor never opened: nothing of its other end reaches us.
+    fn fence_unopened(&mut self, op: &Op, generation: RailGeneration) -> Posted {
+        let seat = &mut self.seats[op.peer.as_usize()];
+        self.due += u32::from(seat.fence.is_none());
+        seat.fence = Some((op.id, generation));
+        Posted::Pending
+    }
+
+    fn count(&mut self, peer: PeerIndex, answer: Result<Posted, PostError>) {
+        if answer == Ok(Posted::Pending) {
+            self.seats[peer.as_usize()].in_flight += 1;
+        }
+        self.is_posted |= answer.is_ok();
+    }
+
+    /// Asks for peers that are to be joined, and tells of those that never were.
+    #[cold]
+    fn look_at_seats(&mut self, out: &mut [Completion]) -> usize {
+        let mut told = 0;
+        for index in 0..self.seats.len() {
+            let peer = PeerIndex(index as u32);
+            if self.seats[index].state == State::Opening {
+                self.open_on(peer);
+            }
+            let seat = &mut self.seats[index];
+            if let (State::Failed(cause), true) = (seat.state, told < out.len()) {
+                out[told] = Completion::PeerDown { peer, cause };
+                seat.state = State::Ended;
+                (told, self.due) = (told + 1, self.due - 1);
+            }
+            if let (Some((id, generation)), true) = (seat.fence, told < out.len()) {
+                out[told] = Completion::Fenced { peer, id, generation };
+                seat.fence = None;
+                (told, self.due) = (told + 1, self.due - 1);
+            }
+        }
+        told
+    }
+
+    fn open_on(&mut self, peer: PeerIndex) {
+        let index = peer.as_usize();
+        match self.vendor.peer_open(peer, &self.seats[index].blob) {
+            Ok(()) => {
+                self.seats[index].state = State::Open;
+                self.due -= 1;
+            }
+            Err(PeerError::Again) => {}
+            Err(error) => {
+                let code = if let PeerError::Refused(code) = error { code } else { 0 };
+                self.seats[index].error = Some(error);
+                self.seats[index].state = State::Failed(DownCause::Broken(code));
+            }
+        }
+    }
+
+    /// The vendor has answered what is none: every peer of the rail is to end.
+    #[cold]
+    fn give_up(&mut self) {
+        self.is_lost = true;
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            if seat.state == State::Open {
+                seat.is_given_up = true;
+                self.vendor.peer_fail(PeerIndex(index as u32), DownCause::Failed);
+            }
+        }
+    }
+
+    /// Keeps count of what the vendor tells.
+    fn take(&mut self, event: &Completion) {
+        match *event {
+            Completion::Done { peer, .. } | Completion::Fenced { peer, .. } => {
+                let seat = &mut self.seats[peer.as_usize()];
+                seat.in_flight = seat.in_flight.saturating_sub(1);
+            }
+            Completion::Received { peer, .. } => self.seats[peer.as_usize()].held += 1,
+            Completion::Immediate { .. } | Completion::PeerDown { .. } => {}
+        }
+    }
+}
+
+impl Provider for VendorPort<'_> {
+    type Domain = VendorDomain;
+
+    fn domain(&self) -> VendorDomain {
+        self.vendor.domain()
+    }
+
+    fn caps(&self) -> Caps {
+        self.vendor.caps()
+    }
+
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        let seat = self.seats.get(peer.as_usize());
+        match seat.map(|seat| seat.payload_bytes_max) {
+            Some(bytes @ 1..) => Bytes(bytes.into()),
+            Some(0) | None => self.vendor.caps().send_payload_max,
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        let seat = self.seats.get(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
+        let answer = match (seat.state, op.kind) {
+            (State::Open, OpKind::Fence { .. }) => self.vendor.post(op, now),
+            (State::Open, _) if seat.is_given_up => Err(PostError::PeerDown),
+            (State::Open, _) => self.vendor.post(op, now),
+            (State::Closed, _) => Err(PostError::PeerDown),
+            (_, OpKind::Fence { generation }) => return Ok(self.fence_unopened(op, generation)),
+            (State::Opening, _) => Err(PostError::Again),
+            (State::Prepared | State::Failed(_) | State::Ended, _) => Err(PostError::PeerDown),
+        };
+        self.count(op.peer, answer);
+        answer
+    }
+
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let told = if self.due > 0 { self.look_at_seats(out) } else { 0 };
+        self.is_posted = false;
+        let found = self.vendor.poll(&mut out[told..], budget, now);
+        for event in &out[told..told + found] {
+            self.take(event);
+        }
+        if self.vendor.breach().is_some() && !self.is_lost {
+            self.give_up();
+        }
+        told + found
+    }
+
+    fn flush(&mut self, budget: Bytes) {
+        self.is_posted = false;
+        self.vendor.flush(budget);
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        self.vendor.received_copy(peer, slot, offset, to);
+    }
+
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        self.vendor.received_peek(peer, slot, to);
+    }
+
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        if let Some(seat) = self.seats.get_mut(peer.as_usize()) {
+            seat.held = seat.held.saturating_sub(1);
+        }
+        self.vendor.received_release(peer, slot);
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        let Some(seat) = self.seats.get_mut(peer.as_usize()) else { return };
+        match seat.state {
+            State::Open => self.vendor.peer_fail(peer, cause),
+            State::Prepared => {
+                seat.state = State::Failed(cause);
+                self.due += 1;
+            }
+            State::Opening => seat.state = State::Failed(cause),
+            State::Closed | State::Failed(_) | State::Ended => {}
+        }
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let seat = self.seats.get_mut(peer.as_usize()).ok_or(CloseError::Stale)?;
+        match seat.state {
+            State::Closed => return Err(CloseError::Stale),
+            State::Open => self.vendor.peer_close(peer)?,
+            State::Prepared | State::Opening | State::Failed(_) | State::Ended => {}
+        }
+        self.seats[peer.as_usize()].held = 0;
+        self.forget(peer.as_usize());
+        Ok(())
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        let seat = self.seats.get(peer.as_usize()).ok_or(CloseError::Stale)?;
+        match seat.state {
+            State::Closed => return Err(CloseError::Stale),
+            // without the entry a peer that holds nothing can go all the same
+            State::Open if self.vendor.table.peer_detach.is_none() && seat.held == 0 => {
+                self.vendor.peer_close(peer)?;
+            }
+            State::Open => self.vendor.peer_detach(peer)?,
+            State::Prepared | State::Opening | State::Failed(_) | State::Ended => {}
+        }
+        self.forget(peer.as_usize());
+        Ok(())
+    }
+}

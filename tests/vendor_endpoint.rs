@@ -1,0 +1,201 @@
+//! Connections of whole endpoints over rails that the program brings: every byte compared, while
+//! they work, break, come back, and while their vendor breaks its promises.
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+mod vendor_support;
+
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::log::{Level, sink_set};
+use crosstie::host::vendor::{VendorRail, VendorRailError, network};
+use crosstie::host::{DeviceKind, OpenError, Options};
+use crosstie::transport::RequestError;
+use crosstie::transport::rail::LaneState;
+use host_support::pair::{Pair, alone};
+use host_support::{Node, Place, Watch, small};
+use std::sync::{Mutex, PoisonError};
+use vendor_support::{Faults, Wire};
+
+/// What was said, by the tests of this program that take turns.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+fn keep(_: usize, _: Level, text: &str) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.push_str(text);
+    said.push('\n');
+}
+
+fn said() -> String {
+    std::mem::take(&mut SAID.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn open(rails_max: u32, rails: &[VendorRail]) -> Result<Node, OpenError> {
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    for (name, value) in
+        [("CROSSTIE_RAILS", "vendor"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
+    {
+        // SAFETY: whoever reads the environment does it through the same lock of the standard
+        // library; tests of this binary take turns.
+        unsafe { std::env::set_var(name, value) };
+    }
+    sink_set(Some((keep, 0)));
+    Node::open_with(&options, rails)
+}
+
+/// Two endpoints with a rail for each wire, behind rail 0, which is TCP. The wires come in the order
+/// of their lanes, which that of their networks' hashes is.
+fn pair(wires: &mut [&'static Wire]) -> Pair {
+    let alone = alone();
+    said();
+    let mut networks: Vec<String> = (0..wires.len()).map(|at| at.to_string()).collect();
+    networks.sort_by_key(|name| network(name.as_bytes()));
+    let rails = wires.iter().zip(&networks).map(|(wire, on)| wire.rail("acme0", on));
+    let rails: Vec<VendorRail> = rails.collect();
+    let rails_max = (wires.len() as u32 + 1).next_power_of_two();
+    let [a, b] = [(); 2].map(|()| open(rails_max, &rails).expect("an endpoint"));
+    Pair::of(alone, a, b, wires.len() as u8 + 1)
+}
+
+#[test]
+fn payload_of_a_connection_goes_over_the_rail_of_a_vendor() {
+    let wire = Wire::new();
+    let mut pair = pair(&mut [wire]);
+    let to_b = pair.to_b;
+    assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Vendor));
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = wire.bytes();
+    pair.carries(&mut flows, "the vendor's rail");
+    assert!(wire.bytes() - before > 1 << 20, "the vendor was not asked to carry it");
+}
+
+#[test]
+fn rail_that_breaks_costs_no_message_and_comes_back() {
+    let mut wires = [Wire::new(), Wire::new()];
+    let mut pair = pair(&mut wires);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    for round in 0..6 {
+        let lane = 1 + round % 2;
+        let before = pair.views(lane);
+        wires[usize::from(lane) - 1].cut();
+        pair.flow_until_back(&mut flows, lane, before[0].generation);
+        for (before, after) in before.iter().zip(pair.views(lane)) {
+            assert!(after.stats.failures > before.stats.failures, "{after:?}");
+            assert!(after.stats.joins > before.stats.joins, "{after:?}");
+        }
+    }
+    pair.flow(&mut flows, 16);
+}
+
+/// `peer_open` may say that it takes longer; messages go over TCP meanwhile.
+#[test]
+fn vendor_that_says_not_yet_is_asked_again() {
+    let wire = Wire::new();
+    wire.fail(Faults { not_yet: 200, ..Faults::default() });
+    let mut pair = pair(&mut [wire]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.carries(&mut flows, "the vendor's rail");
+}
+
+/// What is no answer takes that rail out of use, and no other.
+#[test]
+fn vendor_that_breaks_its_promises_loses_its_rail_alone() {
+    let mut wires = [Wire::new(), Wire::new()];
+    let mut pair = pair(&mut wires);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    wires[0].fail(Faults { strange_event: true, ..Faults::default() });
+    pair.flow_until(&mut flows, "the rail to go", |pair, _| {
+        pair.views(1).iter().all(|view| view.state == LaneState::Down)
+    });
+    pair.flow(&mut flows, 64);
+    let views = [1, 2].map(|lane| pair.views(lane));
+    assert!(views[0].iter().all(|view| view.state != LaneState::Up), "{views:?}");
+    assert!(views[1].iter().all(|view| view.state == LaneState::Up), "{views:?}");
+    let said = said();
+    assert!(said.contains("the rail is out of use: of the vendor's poll"), "{said}");
+}
+
+#[test]
+fn connections_are_closed_and_made_again_over_the_same_rail() {
+    let wire = Wire::new();
+    let mut pair = pair(&mut [wire]);
+    for _ in 0..8 {
+        pair.reconnect(2);
+        pair.hello();
+    }
+    let before = wire.bytes();
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.carries(&mut flows, "the vendor's rail");
+    assert!(wire.bytes() - before > 1 << 20, "the vendor was not asked to carry it");
+}
+
+#[test]
+fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
+    let alone = alone();
+    for (faults, why) in [
+        (Faults { no_open: 19, ..Faults::default() }, "its open refused with code 19"),
+        (Faults { send_bytes_max: 512, ..Faults::default() }, "send_bytes_max is too small"),
+    ] {
+        said();
+        let wire = Wire::new();
+        wire.fail(faults);
+        open(2, &[wire.rail("acme7", "")]).unwrap().close();
+        let said = said();
+        assert!(said.contains("vendor's rail acme7 is not used") && said.contains(why), "{said}");
+    }
+    drop(alone);
+}
+
+#[test]
+fn rails_of_other_networks_make_no_pair() {
+    let alone = alone();
+    let wire = Wire::new();
+    let a = open(2, &[wire.rail("acme0", "left")]).unwrap();
+    let b = open(2, &[wire.rail("acme0", "right")]).unwrap();
+    let mut pair = Pair::of(alone, a, b, 1);
+    let to_b = pair.to_b;
+    assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Tcp));
+}
+
+#[test]
+fn more_rails_than_lanes_are_refused() {
+    let alone = alone();
+    let wire = Wire::new();
+    let rails = [(); 8].map(|()| wire.rail("acme0", ""));
+    let refused = open(8, &rails).err();
+    assert_eq!(refused, Some(OpenError::VendorRail(VendorRailError::TooMany(7))));
+    drop(alone);
+}
+
+/// The peer's endpoint goes without a word: its connection ends, the rail stays.
+#[test]
+fn peer_that_closes_takes_its_connection_alone() {
+    let wire = Wire::new();
+    let Pair { mut a, b, to_b, .. } = {
+        let mut pair = pair(&mut [wire]);
+        let mut flows = pair.flows(Place::Private);
+        pair.settle(&mut flows);
+        pair
+    };
+    b.close();
+    let memory = host_support::Memory::new(&a, Place::Private, 1 << 20);
+    let watch = Watch::start();
+    loop {
+        match a.isend(to_b, memory.outgoing(0, 1 << 20, 0)) {
+            Err(_) => break,
+            Ok(request) => {
+                let ended = a.wait(request).result;
+                if ended.is_err() {
+                    assert_eq!(ended, Err(RequestError::PeerClosed));
+                    break;
+                }
+            }
+        }
+        watch.look("the peer's end");
+    }
+}

@@ -1,0 +1,372 @@
+//! A vendor for tests of whole endpoints: a table of functions over a loopback that both ends share,
+//! with faults that a test asks for.
+
+pub mod words;
+
+use crosstie::base::carve::Carver;
+use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::ids::{PeerIndex, RailGeneration};
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
+    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RailKey, RecvSlot,
+};
+use crosstie::host::vendor::{VendorRail, network};
+use crosstie::provider::loopback::{Limits, Loopback};
+use crosstie::provider::vendor::Table;
+use crosstie::provider::vendor::abi::*;
+use crosstie::provider::vendor::port::RailName;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use words::{closed, deregistered, event_of, kind_of, peer_of, posted, region_of, registered};
+
+/// Peers of each end.
+const PEERS: u32 = 8;
+const LIMITS: Limits = Limits {
+    peers_max: 2 * PEERS,
+    slots: 64,
+    payload_max: Bytes::kib(4),
+    regions_max: 256,
+    jobs: 256,
+};
+
+/// What goes wrong with a wire, as long as a test wants it.
+#[derive(Copy, Clone, Default)]
+pub struct Faults {
+    /// So many times `peer_open` says "not yet".
+    pub not_yet: u32,
+    /// The next poll that has room tells of what is no event.
+    pub strange_event: bool,
+    /// `open` refuses with this code, if it is not 0.
+    pub no_open: i32,
+    /// `send_bytes_max`, if it is not 0.
+    pub send_bytes_max: u64,
+}
+
+/// Both ends of a rail.
+pub struct Wire(Mutex<State>);
+
+struct State {
+    rail: Loopback<'static>,
+    /// What came for ends that did not poll.
+    events: [VecDeque<xtie_provider_event>; 2],
+    /// By place in the loopback: with which other it was opened.
+    opened: [Option<u32>; 2 * PEERS as usize],
+    /// Whether both had opened, until this one is closed.
+    joined: [bool; 2 * PEERS as usize],
+    ends: usize,
+    faults: Faults,
+    /// Bytes of messages and writes that were posted.
+    bytes: u64,
+}
+
+// SAFETY: the loopback's pointers lead to memory that is never freed.
+unsafe impl Sync for Wire {}
+// SAFETY: as above.
+unsafe impl Send for Wire {}
+
+/// One object of the table.
+struct End {
+    wire: &'static Wire,
+    side: u32,
+}
+
+impl Wire {
+    /// A wire that stays until the program ends.
+    pub fn new() -> &'static Wire {
+        let length = Loopback::bytes(LIMITS);
+        let block: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(length)));
+        // SAFETY: leaked, and nobody else's.
+        let mut carver: Carver<'static> = unsafe { Carver::new(block.start(), block.length()) };
+        let rail = Loopback::open(LIMITS, &mut carver).unwrap();
+        let events = [VecDeque::new(), VecDeque::new()];
+        let (opened, joined) = ([None; 2 * PEERS as usize], [false; 2 * PEERS as usize]);
+        let faults = Faults::default();
+        let state = State { rail, events, opened, joined, ends: 0, faults, bytes: 0 };
+        Box::leak(Box::new(Wire(Mutex::new(state))))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to go wrong from now on.
+    pub fn fail(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// Every connection of it breaks.
+    pub fn cut(&self) {
+        let mut state = self.state();
+        for place in 0..2 * PEERS {
+            state.rail.peer_fail(PeerIndex(place), DownCause::Broken(libc::ENETDOWN));
+        }
+    }
+
+    /// Bytes that were posted to it.
+    pub fn bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
+    /// One end of it as an endpoint is given it: the first that is opened is side 0.
+    pub fn rail(&'static self, name: &str, on: &str) -> VendorRail {
+        // SAFETY: the functions below.
+        let table = unsafe { Table::check(&OPS) }.unwrap();
+        VendorRail {
+            table,
+            context: std::ptr::from_ref(self).cast_mut().cast(),
+            name: RailName::new(name.as_bytes()).unwrap(),
+            network: network(on.as_bytes()),
+            reaches_own: true,
+            reaches_others: true,
+            speed_mbit_s: 0,
+        }
+    }
+}
+
+impl End {
+    fn place(&self, peer: u32) -> u32 {
+        assert!(peer < PEERS, "a peer beyond the limits");
+        self.side * PEERS + peer
+    }
+}
+
+fn end<'e>(provider: *mut c_void) -> &'e End {
+    // SAFETY: what `open` gave, until `close`.
+    unsafe { &*provider.cast::<End>() }
+}
+
+unsafe extern "C" fn open(
+    context: *mut c_void,
+    limits: *const xtie_provider_limits,
+    out: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: a wire, which is never freed.
+    let wire = unsafe { &*context.cast::<Wire>() };
+    // SAFETY: limits, until we return.
+    assert!(unsafe { (*limits).peers_max } <= PEERS, "more peers than the vendor of tests has");
+    let mut state = wire.state();
+    if state.faults.no_open != 0 {
+        return XTIE_PROVIDER_CODE - state.faults.no_open;
+    }
+    let side = (state.ends % 2) as u32;
+    state.ends += 1;
+    // SAFETY: a place for the object.
+    unsafe { out.write(Box::into_raw(Box::new(End { wire, side })).cast()) };
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn close(provider: *mut c_void) {
+    // SAFETY: what `open` gave, for the last time.
+    drop(unsafe { Box::from_raw(provider.cast::<End>()) });
+}
+
+unsafe extern "C" fn caps(provider: *mut c_void, out: *mut xtie_provider_caps) {
+    // SAFETY: room for caps.
+    let out = unsafe { &mut *out };
+    out.flags = XTIE_PROVIDER_CAP_PULL
+        | XTIE_PROVIDER_CAP_IMMEDIATE
+        | XTIE_PROVIDER_CAP_ORDERED
+        | XTIE_PROVIDER_CAP_COPIES_AT_POST;
+    out.send_bytes_max = match end(provider).wire.state().faults.send_bytes_max {
+        0 => LIMITS.payload_max.0,
+        bytes => bytes,
+    };
+    out.transfer_bytes_max = 1 << 40;
+    out.copy_granule_bytes = 64;
+    out.recv_slots = LIMITS.slots;
+    out.blob_bytes = 4;
+    out.atomic_bytes = 8;
+    out.fence = XTIE_PROVIDER_FENCE_LOCAL;
+}
+
+unsafe extern "C" fn peer_blob(provider: *mut c_void, peer: u32, out: *mut c_void) -> c_int {
+    // SAFETY: room for a blob.
+    unsafe { out.cast::<u32>().write_unaligned(end(provider).place(peer)) };
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn peer_open(provider: *mut c_void, peer: u32, blob: *const c_void) -> c_int {
+    let end = end(provider);
+    // SAFETY: a blob.
+    let other = unsafe { blob.cast::<u32>().read_unaligned() };
+    let place = end.place(peer);
+    if other / PEERS == end.side || other >= 2 * PEERS {
+        return XTIE_PROVIDER_BLOB;
+    }
+    let mut state = end.wire.state();
+    if state.faults.not_yet > 0 {
+        state.faults.not_yet -= 1;
+        return XTIE_PROVIDER_AGAIN;
+    }
+    assert_eq!(state.opened[place as usize], None, "a peer that is open");
+    state.opened[place as usize] = Some(other);
+    if state.opened[other as usize] == Some(place) {
+        state.rail.peer_open_at(PeerIndex(place), PeerIndex(other)).unwrap();
+        for place in [place, other] {
+            state.joined[place as usize] = true;
+        }
+    }
+    XTIE_PROVIDER_OK
+}
+
+unsafe extern "C" fn region_register(
+    provider: *mut c_void,
+    address: u64,
+    bytes: u64,
+    kind: u32,
+    out: *mut u64,
+) -> c_int {
+    let domain = end(provider).wire.state().rail.domain();
+    // SAFETY: handed on as it came.
+    match registered(unsafe { domain.register(region_of(address, bytes, kind)) }) {
+        Ok(key) => {
+            // SAFETY: a place for the key.
+            unsafe { out.write(key) };
+            XTIE_PROVIDER_OK
+        }
+        Err(answer) => answer,
+    }
+}
+
+unsafe extern "C" fn region_deregister(provider: *mut c_void, key: u64) -> c_int {
+    deregistered(end(provider).wire.state().rail.domain().deregister(RailKey(key)))
+}
+
+unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, now: u64) -> c_int {
+    // SAFETY: an op, until we return.
+    let op = unsafe { &*op };
+    let place = end(provider).place(op.peer);
+    let mut state = end(provider).wire.state();
+    if !state.joined[place as usize] {
+        return XTIE_PROVIDER_AGAIN;
+    }
+    let taken = Op { id: OpId(op.id), peer: PeerIndex(place), kind: kind_of(op) };
+    let answer = posted(state.rail.post(&taken, Instant(now)));
+    if answer >= 0 {
+        state.bytes += op.local.bytes;
+    }
+    answer
+}
+
+unsafe extern "C" fn fence_begin(
+    provider: *mut c_void,
+    peer: u32,
+    id: u64,
+    generation: u32,
+    now: u64,
+) -> c_int {
+    let end = end(provider);
+    let place = end.place(peer);
+    let mut state = end.wire.state();
+    if !state.joined[place as usize] {
+        let kind = XTIE_PROVIDER_EVENT_FENCED;
+        let event = xtie_provider_event::default();
+        let event = xtie_provider_event { kind, peer, id, word: generation, ..event };
+        state.events[end.side as usize].push_back(event);
+        return XTIE_PROVIDER_OK;
+    }
+    let kind = OpKind::Fence { generation: RailGeneration(generation) };
+    posted(state.rail.post(&Op { id: OpId(id), peer: PeerIndex(place), kind }, Instant(now)))
+}
+
+const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+
+unsafe extern "C" fn poll(
+    provider: *mut c_void,
+    events: *mut xtie_provider_event,
+    max: u32,
+    budget: u64,
+    now: u64,
+) -> u32 {
+    let end = end(provider);
+    let mut state = end.wire.state();
+    let mut polled = [NOTHING; 16];
+    let count = state.rail.poll(&mut polled[..max as usize], Bytes(budget), Instant(now));
+    for completion in &polled[..count] {
+        let place = peer_of(completion);
+        let event = xtie_provider_event { peer: place % PEERS, ..event_of(completion) };
+        state.events[(place / PEERS) as usize].push_back(event);
+    }
+    let mut given = 0;
+    while given < max {
+        let Some(mut event) = state.events[end.side as usize].pop_front() else { break };
+        if std::mem::take(&mut state.faults.strange_event) {
+            state.events[end.side as usize].push_front(event);
+            event.kind = 77;
+        }
+        // SAFETY: room for `max` events.
+        unsafe { events.add(given as usize).write(event) };
+        given += 1;
+    }
+    given
+}
+
+unsafe extern "C" fn received_copy(
+    provider: *mut c_void,
+    peer: u32,
+    slot: u64,
+    offset: u64,
+    to: *const xtie_provider_span,
+) {
+    // SAFETY: a span, until we return.
+    let to = unsafe { &*to };
+    // SAFETY: whoever asks vouches for the memory.
+    let to = unsafe { LocalSpan::new(to.address, Bytes(to.bytes), RailKey(to.key)) };
+    let place = PeerIndex(end(provider).place(peer));
+    end(provider).wire.state().rail.received_copy(place, RecvSlot(slot), offset, to);
+}
+
+unsafe extern "C" fn received_release(provider: *mut c_void, peer: u32, slot: u64) {
+    let place = PeerIndex(end(provider).place(peer));
+    end(provider).wire.state().rail.received_release(place, RecvSlot(slot));
+}
+
+unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, cause: u32, _: i32) {
+    let end = end(provider);
+    let place = end.place(peer);
+    let mut state = end.wire.state();
+    if state.joined[place as usize] {
+        state.rail.peer_fail(PeerIndex(place), DownCause::Died);
+    } else if state.opened[place as usize].is_some() {
+        let kind = XTIE_PROVIDER_EVENT_PEER_DOWN;
+        let event = xtie_provider_event::default();
+        let event = xtie_provider_event { kind, peer, status: cause, ..event };
+        state.events[end.side as usize].push_back(event);
+    }
+}
+
+unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
+    let place = end(provider).place(peer);
+    let mut state = end(provider).wire.state();
+    let answer = match state.joined[place as usize] {
+        true => closed(state.rail.peer_close(PeerIndex(place))),
+        false => XTIE_PROVIDER_OK,
+    };
+    if answer == XTIE_PROVIDER_OK {
+        state.opened[place as usize] = None;
+        state.joined[place as usize] = false;
+    }
+    answer
+}
+
+pub const OPS: xtie_provider_ops = xtie_provider_ops {
+    struct_size: size_of::<xtie_provider_ops>() as u32,
+    reserved: 0,
+    open: Some(open),
+    close: Some(close),
+    caps: Some(caps),
+    peer_blob: Some(peer_blob),
+    peer_open: Some(peer_open),
+    region_register: Some(region_register),
+    region_deregister: Some(region_deregister),
+    post: Some(post),
+    poll: Some(poll),
+    fence_begin: Some(fence_begin),
+    received_copy: Some(received_copy),
+    received_release: Some(received_release),
+    peer_fail: Some(peer_fail),
+    peer_close: Some(peer_close),
+    peer_detach: None,
+    flush: None,
+};
