@@ -43,8 +43,8 @@ fn open(rails_max: u32, rails: &[VendorRail]) -> Result<Node, OpenError> {
     Node::open_with(&options, rails)
 }
 
-/// Two endpoints with a rail for each wire, behind rail 0, which is TCP. The wires come in the order
-/// of their lanes, which that of their networks' hashes is.
+/// Two endpoints with a rail for each wire, behind rail 0, which is TCP. The wires come in the
+/// order of their lanes, which that of their networks' hashes is.
 fn pair(wires: &mut [&'static Wire]) -> Pair {
     let alone = alone();
     said();

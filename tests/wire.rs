@@ -20,11 +20,11 @@ use crosstie::wire::immediate;
 use crosstie::wire::pair::{PairHello, PortHello, PortList};
 use crosstie::wire::queue_pair::QueuePairHello;
 use crosstie::wire::shared_end::{NAME_BYTES_MAX, SharedEndHello, ToldRegion};
-use crosstie::wire::vendor_end::{BLOB_BYTES_MAX, VendorEndHello};
 use crosstie::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crosstie::wire::state::{STATE_CANCELED, STATE_FAILED, STATE_FLAGS, StateLine};
 use crosstie::wire::status::{RequestStatus, Status, StatusAsk, StatusHello};
 use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
+use crosstie::wire::vendor_end::{BLOB_BYTES_MAX, VendorEndHello};
 
 #[path = "fuzz/checks.rs"]
 mod checks;
@@ -696,8 +696,7 @@ fn w14_end_on_a_vendors_rail() {
     let mut blob = [0; BLOB_BYTES_MAX];
     blob[..5].copy_from_slice(b"where");
     let end = VendorEndHello { blob, blob_bytes: 5, payload_bytes_max: n32(0x10) };
-    let expected: [u8; 136] =
-        laid_out(&[(0, &[5, 0, 0, 0]), (4, &run::<4>(0x10)), (8, b"where")]);
+    let expected: [u8; 136] = laid_out(&[(0, &[5, 0, 0, 0]), (4, &run::<4>(0x10)), (8, b"where")]);
     assert_eq!(end.encode(), expected);
     assert_eq!(VendorEndHello::decode(&expected), Ok(end));
     let bytes = frame(Frame::Pair(PairHello::default(), end.into()));

@@ -1,5 +1,5 @@
-//! The ports of an endpoint, of RDMA, libfabric and vendors: opened beside the other rails, and told to
-//! peers.
+//! The ports of an endpoint, of RDMA, libfabric and vendors: opened beside the other rails, and
+//! told to peers.
 
 extern crate std;
 

@@ -95,9 +95,9 @@ pub const SETTINGS: &[Setting] = &[
         unit: "names, with commas between them",
         effect: "the rails that host0 may use: shm (peers of this host), verbs (RDMA ports, with \
                  tcp as their reserve), libfabric (NICs that it reaches, likewise; by default \
-                 where there is no RDMA port), vendor (rails that the program brings, likewise), tcp \
-                 (all peers); shm+tcp is both, and with peers of \
-                 this host that have it too both in one connection",
+                 where there is no RDMA port), vendor (rails that the program brings, likewise), \
+                 tcp (all peers); shm+tcp is both, and with peers of this host that have it too \
+                 both in one connection",
     },
     Setting {
         name: "CROSSTIE_SOCKET_IFNAME",

@@ -5,12 +5,16 @@ extern crate std;
 
 use super::error::OpenError;
 use crate::base::hash::fnv1a_128;
-use crate::provider::vendor::port::{PortConfig, RailName};
+use crate::provider::vendor::port::{PortConfig, RECV_SLOTS_MIN, RailName};
 use crate::provider::vendor::{Table, TableError};
+use crate::transport::limits::CREDITS;
 use crate::wire::pair::{PORTS_MAX, PortHello};
 use core::ffi::c_void;
 use core::fmt;
 use std::vec::Vec;
+
+/// What is sent without asking finds a receive.
+const _: () = assert!(RECV_SLOTS_MIN >= CREDITS);
 
 /// `PortHello::kind` of such a rail.
 pub(super) const KIND: u8 = 5;

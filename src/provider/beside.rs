@@ -1,10 +1,10 @@
 //! The rails of a host and its ports as one rail: each peer is reached by one of them.
 //!
-//! A port is a rail of its own ([`PortRail`]): of RDMA, of libfabric, or of a vendor. What is on none is
-//! [`Mixed`]'s business, and an endpoint without ports has that alone and none of this. A port has
-//! one peer of each connection at most, so that its tables are as long as there are connections;
-//! peers are numbered as everywhere, lanes included. A "queue pair" is an end of a lane on a port,
-//! of either kind.
+//! A port is a rail of its own ([`PortRail`]): of RDMA, of libfabric, or of a vendor. What is on
+//! none is [`Mixed`]'s business, and an endpoint without ports has that alone and none of this. A
+//! port has one peer of each connection at most, so that its tables are as long as there are
+//! connections; peers are numbered as everywhere, lanes included. A "queue pair" is an end of a
+//! lane on a port, of either kind.
 
 extern crate std;
 

@@ -1,5 +1,6 @@
-//! A port beside the rails of a host: of RDMA, of libfabric, or of a vendor. One choice per call; all have the
-//! same life of a peer, prepared, told to the other end, joined to that end, and fenced.
+//! A port beside the rails of a host: of RDMA, of libfabric, or of a vendor. One choice per call;
+//! all have the same life of a peer, prepared, told to the other end, joined to that end, and
+//! fenced.
 
 use super::vendor::port as vendor;
 use super::{libfabric, verbs};

@@ -1,5 +1,5 @@
-//! A vendor for tests of whole endpoints: a table of functions over a loopback that both ends share,
-//! with faults that a test asks for.
+//! A vendor for tests of whole endpoints: a table of functions over a loopback that both ends
+//! share, with faults that a test asks for.
 
 pub mod words;
 

@@ -1,5 +1,5 @@
-//! What a vendor's functions are told and answer, in the words of the seam: for vendors of tests that
-//! stand on a rail of ours.
+//! What a vendor's functions are told and answer, in the words of the seam: for vendors of tests
+//! that stand on a rail of ours.
 
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{

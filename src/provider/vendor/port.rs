@@ -9,11 +9,12 @@ use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpId, OpKind, PostError,
     Posted, Provider, RecvSlot,
 };
-use crate::transport::limits::CREDITS;
 use crate::wire::vendor_end::VendorEndHello;
 use core::ffi::c_void;
 use core::fmt;
 
+/// Receives that a lane wants of a peer.
+pub const RECV_SLOTS_MIN: u32 = 48;
 /// Room for the name of a rail.
 pub const NAME_BYTES_MAX: usize = 32;
 
@@ -207,7 +208,7 @@ fn lacks(caps: &Caps, payload_bytes_min: u32) -> Option<&'static str> {
         (caps.pull, "reads (_PULL)"),
         (caps.immediate, "writes with immediates (_IMMEDIATE)"),
         (caps.copies_at_post, "sends that are copied at post (_COPIES_AT_POST)"),
-        (caps.recv_slots >= CREDITS, "recv_slots is below 48"),
+        (caps.recv_slots >= RECV_SLOTS_MIN, "recv_slots is below 48"),
         (caps.send_payload_max.0 >= payload_bytes_min.into(), "send_bytes_max is too small"),
     ];
     wants.into_iter().find(|(has, _)| !has).map(|(_, what)| what)
