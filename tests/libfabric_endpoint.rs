@@ -159,6 +159,21 @@ fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
     }
 }
 
+/// The two lines of a region's cell never both found room here.
+#[test]
+fn provider_that_refuses_every_second_post_carries_all_the_same() {
+    let Some(wish) = strict_wish("strict-again", 2) else { return };
+    let mut pair = pair([wish; 2]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.flow(&mut flows, 32);
+    for lane in [1, 2] {
+        let (to_b, before) = (pair.to_b, pair.views(lane)[0].generation);
+        pair.a.lane_break(to_b, lane);
+        pair.flow_until_back(&mut flows, lane, before);
+    }
+}
+
 #[test]
 fn memory_is_given_back_at_once_and_forgotten_when_the_peer_polls() {
     const LENGTH: usize = 300_000;
