@@ -123,6 +123,10 @@ impl Endpoint {
                     self.pair_drop(peer);
                 }
             }
+            (Err(PortPeerError::AGAIN), _) => {
+                let now = Instant(self.opened.elapsed().as_nanos() as u64);
+                rail.pair_later(peer, place, now, false);
+            }
             (Err(error), _) => self.pair_error(place, &error),
             (Ok(_), SetUp::Own(_)) => {}
         }
@@ -163,6 +167,8 @@ impl Endpoint {
             Some(theirs) if !waits_for_port => rail.pair_connect(peer, &theirs.end),
             Some(_) | None => Err(PortPeerError::Index),
         };
+        // it has failed, and is up again, since our end was prepared
+        let waits_for_port = waits_for_port || joined == Err(PortPeerError::RAIL_LOST);
         let (Ok(()), Some(theirs)) = (joined, &theirs) else {
             if let (Err(error), false) = (joined, waits_for_port) {
                 say_of(

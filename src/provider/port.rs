@@ -117,6 +117,14 @@ pub enum PortPeerError {
     Vendor(vendor::PortPeerError),
 }
 
+impl PortPeerError {
+    /// The port failed after the peer was prepared.
+    pub const RAIL_LOST: PortPeerError =
+        PortPeerError::Libfabric(libfabric::PeerOpenError::RailLost);
+    /// The last peer of that number is owed a word: try again after a poll.
+    pub const AGAIN: PortPeerError = PortPeerError::Libfabric(libfabric::PeerOpenError::Again);
+}
+
 impl fmt::Display for PortPeerError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {

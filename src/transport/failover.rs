@@ -403,6 +403,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.slots_next = c.peer_groups_through;
         c.slots_at = 0;
         for (at, cell) in c.cells.iter_mut().enumerate() {
+            cell.half = false;
             if cell.users != 0 {
                 c.cells_lost |= 1 << at;
             } else {

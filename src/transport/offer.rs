@@ -8,7 +8,7 @@
 use super::endpoint::Endpoint;
 use super::mutant::Mutant;
 use super::rail::DataRail;
-use super::records::{HeldMessage, KnownRegion, NIL};
+use super::records::{Connection, HeldMessage, KnownRegion, NIL, ReceiveRecord};
 use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
 use crate::base::seq::Seq;
@@ -23,6 +23,8 @@ const HELD_MAX: i32 = 8;
 const SHORT_RUN: u16 = 8;
 
 const _: () = assert!((HELD_MAX as u32) < super::limits::EARLY_MAX / 2);
+// users of a cell are counted in 16 bits
+const _: () = assert!(super::limits::REQUESTS_MAX as usize * GROUP_MAX <= u16::MAX as usize);
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Writes the slots that are due; says whether some remain.
@@ -193,7 +195,7 @@ impl<P: Provider> Endpoint<'_, P> {
             Some(at) => at,
             None => {
                 let free = cells.iter().position(|cell| cell.users == 0)?;
-                if !self.cell_write(index, free, record.region, region) {
+                if !self.cell_write(index, free, region) {
                     return None;
                 }
                 free
@@ -205,36 +207,26 @@ impl<P: Provider> Endpoint<'_, P> {
         Some((at as u32, cell.sequence))
     }
 
-    fn cell_write(&mut self, index: usize, at: usize, region: u16, handle: Handle) -> bool {
+    fn cell_write(&mut self, index: usize, at: usize, region: Handle) -> bool {
         let c = &mut self.connections[index];
         let used = c.cells[at].sequence != 0;
         if used && c.lines_flying != 0 && !self.caps.ordered {
             return false; // what is written anew must not land before what it replaces
         }
-        // a number is never used for two contents, not even when the second line finds no room
+        // a number is never used for two contents, not even when the second line is never written
         let sequence = c.cells[at].sequence.wrapping_add(1);
-        c.cells[at] = KnownRegion { region: Handle::default(), sequence, users: 0 };
-        c.cells_lost &= !(1 << at);
-        let written = self.cell_lines(index, at, region);
-        if written {
-            self.connections[index].cells[at].region = handle;
-        }
-        written
+        c.cells[at] = KnownRegion { region, sequence, ..KnownRegion::NONE };
+        c.cells_lost |= 1 << at;
+        self.cell_rewrite(index, at)
     }
 
-    /// Writes a cell again that was lost with its lane: the same number, the same content.
+    /// Writes the lines of a cell that have not been written, or were lost with their lane: under
+    /// one number they have one content. A rail that has room for one line at a time gets them one
+    /// by one: if the first were written anew with the second, it might never have room for that.
     fn cell_rewrite(&mut self, index: usize, at: usize) -> bool {
-        let region = self.connections[index].cells[at].region.index as u16;
-        let written = self.cell_lines(index, at, region);
-        if written {
-            self.connections[index].cells_lost &= !(1 << at);
-        }
-        written
-    }
-
-    fn cell_lines(&mut self, index: usize, at: usize, region: u16) -> bool {
         let c = &self.connections[index];
         let (sequence, epoch) = (c.cells[at].sequence, c.epoch);
+        let region = c.cells[at].region.index as u16;
         let target = c.mailbox.plus((cell_line(at) * 64) as u64);
         let mut keys = [self.regions.key(region, DataRail(0)); RAILS_MAX];
         if self.fails_over(index) {
@@ -244,7 +236,19 @@ impl<P: Provider> Endpoint<'_, P> {
             }
         }
         let (first, second) = cell::encode(&keys, sequence, epoch);
-        self.line_write(index, target, &first) && self.line_write(index, target.plus(64), &second)
+        if !self.connections[index].cells[at].half {
+            if !self.line_write(index, target, &first) {
+                return false;
+            }
+            self.connections[index].cells[at].half = true;
+        }
+        let written = self.line_write(index, target.plus(64), &second);
+        if written {
+            let c = &mut self.connections[index];
+            c.cells_lost &= !(1 << at);
+            c.cells[at].half = false;
+        }
+        written
     }
 
     /// A receive has ended: its slot names the cell no more.
@@ -373,5 +377,19 @@ impl<P: Provider> Endpoint<'_, P> {
         let group = self.groups[self.group_at(index, number)];
         let open = group.number == number && !group.free && receive < group.count;
         (open && group.done >> receive & 1 == 0).then_some((number, receive))
+    }
+}
+
+impl KnownRegion {
+    /// None; its cell was never written.
+    pub(super) const NONE: KnownRegion =
+        KnownRegion { region: Handle::unpack(0), sequence: 0, users: 0, half: false };
+}
+
+impl Connection {
+    /// A receive whose slot names a cell names it no more.
+    pub(super) fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
+        self.cells[usize::from(receive.cell)].users -= 1;
+        receive.cell = NIL;
     }
 }

@@ -83,7 +83,9 @@ pub struct KnownRegion {
     /// Times that the cell was written.
     pub sequence: u32,
     /// Outstanding receives whose slots name the cell.
-    pub users: u32,
+    pub users: u16,
+    /// Of its two lines, which are to be written, the first has been.
+    pub half: bool,
 }
 
 /// One connection, both directions of it.
@@ -114,7 +116,7 @@ pub struct Connection {
     pub control_blocked: bool,
     /// The peer has, but no lane lives that could carry on.
     pub control_fenced: bool,
-    /// Cells whose lines may have been lost with a control lane.
+    /// Cells that are to be written, maybe again: their lines were lost with a control lane.
     pub cells_lost: u8,
     /// The next send of the stream that is to be sent again, if any.
     pub resend: Option<Seq>,
@@ -277,12 +279,6 @@ impl Connection {
         sum.wrapping_add(self.state_seen).wrapping_add(self.report.seen)
     }
 
-    /// A receive whose slot names a cell names it no more.
-    pub fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
-        self.cells[usize::from(receive.cell)].users -= 1;
-        receive.cell = NIL;
-    }
-
     /// Whether the peer's state line or slots are waited for.
     pub const fn is_watching(&self) -> bool {
         self.waiting != 0
@@ -360,8 +356,7 @@ impl Connection {
         state_sequence: 0,
         moved: 0,
         moved_at_ms: 0,
-        cells: [KnownRegion { region: Handle { index: 0, generation: 0 }, sequence: 0, users: 0 };
-            CELLS],
+        cells: [KnownRegion::NONE; CELLS],
     };
 }
 

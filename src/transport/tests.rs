@@ -1,6 +1,7 @@
 //! The machine over the loopback rail: both ends in one endpoint.
 #![forbid(unsafe_code)]
 
+mod again;
 mod reports;
 
 use super::*;
@@ -35,19 +36,30 @@ const LONG: usize = if cfg!(miri) { 40_001 } else { 1_000_001 };
 /// Enough to use every record many times.
 const MESSAGES: usize = if cfg!(miri) { 60 } else { 5000 };
 
-struct Pair<'m> {
-    endpoint: Endpoint<'m, Loopback<'m>>,
+struct Pair<'m, P: Provider = Loopback<'m>> {
+    endpoint: Endpoint<'m, P>,
     regions: DataMrs<'m>,
 }
 
 impl<'m> Pair<'m> {
     fn open(block: &'m mut HeapBlock, pull: bool) -> Pair<'m> {
+        Pair::open_over(block, pull, |rail| rail)
+    }
+}
+
+impl<'m, P: Provider> Pair<'m, P> {
+    fn open_over(
+        block: &'m mut HeapBlock,
+        pull: bool,
+        wrap: impl FnOnce(Loopback<'m>) -> P,
+    ) -> Pair<'m, P> {
         let mut carver = block.carver();
         let regions = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).unwrap();
         let mut rail = Loopback::open(RAIL, &mut carver).unwrap();
         rail.peer_open_at(crate::base::ids::PeerIndex(0), crate::base::ids::PeerIndex(1)).unwrap();
         let config = Config { stripe_bytes_min: Bytes::kib(4), ..Config::default() };
-        let mut endpoint = Endpoint::open(&mut carver, LIMITS, config, regions, rail).unwrap();
+        let mut endpoint =
+            Endpoint::open(&mut carver, LIMITS, config, regions, wrap(rail)).unwrap();
         let mailboxes = endpoint.mailboxes();
         let key = vouched::register(&endpoint.rail().domain(), mailboxes.region()).unwrap();
         for (own, peer) in [(A, B), (B, A)] {

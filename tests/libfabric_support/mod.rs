@@ -10,8 +10,8 @@ use crosstie::fabric::{
     Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
     RailKey, Region, RemoteSpan, Source,
 };
-use crosstie::provider::libfabric::pair::{PairMemory, connect};
-use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError};
+use crosstie::provider::libfabric::pair::PairMemory;
+use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
 use std::ffi::{CStr, CString};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -247,7 +247,20 @@ impl World {
 
     /// Joins both rails as the same peer once more.
     pub fn join(&mut self, peer: PeerIndex, token: u32) {
-        connect(&mut self.rails, peer, token);
+        let hellos = [0, 1].map(|side| self.prepare(side, peer, token + 0x0101 * (1 + side)));
+        for (rail, hello) in self.rails.iter_mut().zip([hellos[1], hellos[0]]) {
+            rail.peer_connect(peer, &hello).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    /// Prepares a peer of a side, polling as long as its last is owed a word.
+    pub fn prepare(&mut self, side: u32, peer: PeerIndex, token: u32) -> Hello {
+        loop {
+            match self.rails[side as usize].peer_prepare(peer, token) {
+                Err(PeerOpenError::Again) => self.poll(),
+                prepared => return prepared.unwrap_or_else(|error| panic!("{error}")),
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::area::SENDS;
 use super::message::{KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
-use super::peer::{Answer, AnswerState, Down, KEYS, State, Use, wants};
+use super::peer::{Answer, AnswerState, KEYS, State, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
 use super::sys::numbers as n;
@@ -75,7 +75,7 @@ impl Libfabric<'_> {
     }
 
     /// Whether nothing is left.
-    fn chores_of(&mut self, index: usize) -> bool {
+    pub(super) fn chores_of(&mut self, index: usize) -> bool {
         if self.peers[index].address == n::ADDR_UNSPEC {
             let record = &mut self.peers[index];
             (record.wants, record.words_due) = (0, 0);
@@ -106,13 +106,14 @@ impl Libfabric<'_> {
 
     fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
         let record = &self.peers[index];
+        let writer = KeyWords { key: record.token.into(), ..KeyWords::default() };
         let (kind, place, words) = match what {
             wants::ASK => (Kind::Ask, record.ask_place, record.asked),
             wants::TELL => (Kind::Tell, record.tell_place, record.told),
             wants::REVOKE => (Kind::Revoke, record.revoking.wrapping_sub(1), record.revoked),
             wants::GIVEN_BACK => (Kind::GivenBack, record.giving.unwrap_or(0), record.given),
-            wants::DRAIN => (Kind::Drain, 0, KeyWords::default()),
-            _ => (Kind::Drained, 0, KeyWords::default()),
+            wants::DRAIN => (Kind::Drain, 0, writer),
+            _ => (Kind::Drained, 0, writer),
         };
         let prefix = self.prefix(index, kind, place, 0).encode();
         let words = words.encode();
@@ -133,6 +134,12 @@ impl Libfabric<'_> {
         };
         let place = prefix.place;
         if usize::from(place) >= KEYS {
+            self.health.strange += 1;
+            return;
+        }
+        let is_end = matches!(prefix.kind, Kind::Drain | Kind::Drained);
+        if is_end && words.key != u64::from(self.peers[index].their_token) {
+            // of an end that was told of this one before, and is no more
             self.health.strange += 1;
             return;
         }
@@ -272,13 +279,12 @@ impl Libfabric<'_> {
         }
     }
 
-    /// The peer has said that nothing of its is under way.
+    /// The peer has said that nothing of its is under way. Unasked it says so because its endpoint
+    /// was closed, maybe to be opened anew: that this is the end of more than a lane, only the side
+    /// band says.
     fn drained(&mut self, index: usize) {
-        let record = &mut self.peers[index];
-        record.is_attested = true;
-        if !record.is_fenced && record.down == Down::No {
-            self.end(index, DownCause::Closed);
-        }
+        self.peers[index].is_attested = true;
+        self.end(index, DownCause::Broken(0));
         self.told_release_all(index);
     }
 

@@ -36,6 +36,13 @@ impl Libfabric<'_> {
         if self.open.is_none() || self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
+        if self.peers[index].wants & wants::DRAINED != 0 {
+            // the other end's fence waits for it; but its address may be one that answers no more
+            let is_early = self.now.since(self.peers[index].ends_since) < DEATH;
+            if is_early && self.peers[index].gone.is_none() && !self.chores_of(index) {
+                return Err(PeerOpenError::Again);
+            }
+        }
         self.part_open(index)?;
         self.address_forget(index);
         let before = &self.peers[index];
@@ -95,8 +102,8 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Joins a prepared peer to its other end. Ops are accepted from now on. When it fails, the
-    /// peer is closed.
+    /// Joins a prepared peer to its other end. Ops are accepted from now on. When it fails, also
+    /// because the endpoint was opened anew since the peer was prepared, the peer is closed.
     ///
     /// *Cost*: control path.
     pub fn peer_connect(&mut self, peer: PeerIndex, other: &Hello) -> Result<(), PeerOpenError> {
@@ -105,10 +112,16 @@ impl Libfabric<'_> {
             Some(record) if record.state == State::Prepared => {}
             Some(_) | None => return Err(PeerOpenError::Index),
         }
-        let joined = self.join(index, other);
+        let mut joined = self.join(index, other);
+        let record = &mut self.peers[index];
         if joined.is_err() {
-            self.peers[index].state = State::Closed;
+            record.state = State::Closed;
             self.peers_open -= 1;
+        } else if record.down != Down::No {
+            // the endpoint that the other end was told of is no more: it hears so, since it may
+            // know us already, and wait for our word
+            self.forget(index, false);
+            joined = Err(PeerOpenError::RailLost);
         }
         joined
     }
@@ -356,7 +369,7 @@ impl Libfabric<'_> {
         self.say_drained(index);
         self.told_release_all(index);
         let record = &mut self.peers[index];
-        record.state = State::Closed;
+        (record.state, record.ends_since) = (State::Closed, self.now);
         record.report = None;
         record.words_due = 0;
         record.wants &= wants::DRAINED;

@@ -26,9 +26,10 @@ pub enum Kind {
     Revoke = 5,
     /// It is forgotten, and nothing that used it is under way.
     GivenBack = 6,
-    /// Asks to stop, and to say when nothing is under way.
+    /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
+    /// gave: what an earlier end of the writer's said to the same end of ours is not for the next.
     Drain = 7,
-    /// Nothing is under way, nor will be.
+    /// Nothing is under way, nor will be. Its key as above.
     Drained = 8,
 }
 

@@ -191,6 +191,9 @@ pub enum PeerOpenError {
     Format,
     /// The endpoint failed: the rail must be opened again.
     RailLost,
+    /// The last peer of that number waits for a word for which there was no room: poll, and try
+    /// again.
+    Again,
     /// The library refused, with its code.
     Refused(Step, Code),
 }
@@ -203,6 +206,7 @@ impl fmt::Display for PeerOpenError {
                 f.write_str("the two ends are of different libfabric providers")
             }
             PeerOpenError::RailLost => f.write_str("the endpoint has failed"),
+            PeerOpenError::Again => f.write_str("the last peer of that number is owed a word"),
             PeerOpenError::Refused(step, code) => refused(f, *step, *code),
         }
     }

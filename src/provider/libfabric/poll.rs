@@ -209,13 +209,16 @@ impl Libfabric<'_> {
             // the length goes where the word of the prefix was: nobody needs that of a send
             return self.keep_early(cell, bytes);
         }
-        if prefix.number != record.seen_count && record.hears() && self.traits.messages_ordered {
-            self.receive_again(cell);
-            return self.end(index, DownCause::Broken(libc::EPROTO));
+        let is_due = prefix.number == record.seen_count || !self.traits.messages_ordered;
+        if !is_due && record.hears() {
+            // something before it was lost; words about the end still count
+            self.end(index, DownCause::Broken(libc::EPROTO));
         }
+        let record = &mut self.peers[index];
+        let hears = record.hears() && is_due;
         let peer = PeerIndex(index as u32);
         match prefix.kind {
-            Kind::Send if record.hears() && bytes >= AHEAD => {
+            Kind::Send if hears && bytes >= AHEAD => {
                 record.seen_count = record.seen_count.wrapping_add(1);
                 let mut head = [0; HEAD_BYTES];
                 // SAFETY: as above; the message is as long.
@@ -225,7 +228,7 @@ impl Libfabric<'_> {
                 let slot = slot_of(cell as u32, length);
                 return events.push(Completion::Received { peer, slot, head, length });
             }
-            Kind::Word if record.hears() => {
+            Kind::Word if hears => {
                 record.seen_count = record.seen_count.wrapping_add(1);
                 events.push(Completion::Immediate { peer, immediate: prefix.word });
             }

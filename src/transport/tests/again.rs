@@ -1,0 +1,87 @@
+//! The machine over a rail that has room for one line at a time.
+#![forbid(unsafe_code)]
+
+use super::*;
+use crate::base::ids::PeerIndex;
+use crate::fabric::{
+    Caps, CloseError, Completion, DownCause, LocalSpan, Op, PostError, Posted, RecvSlot,
+};
+
+/// A rail that refuses every second post to each peer.
+struct EverySecond<'m> {
+    inner: Loopback<'m>,
+    refuses: [bool; 2],
+}
+
+impl<'m> Provider for EverySecond<'m> {
+    type Domain = <Loopback<'m> as Provider>::Domain;
+
+    fn domain(&self) -> Self::Domain {
+        self.inner.domain()
+    }
+
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
+        let refuses = &mut self.refuses[op.peer.as_usize()];
+        *refuses = !*refuses;
+        if !*refuses { Err(PostError::Again) } else { self.inner.post(op, now) }
+    }
+
+    fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        self.inner.poll(out, budget, now)
+    }
+
+    fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        self.inner.received_copy(peer, slot, offset, to);
+    }
+
+    fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
+        self.inner.received_peek(peer, slot, to);
+    }
+
+    fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
+        self.inner.received_release(peer, slot);
+    }
+
+    fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        self.inner.peer_fail(peer, cause);
+    }
+
+    fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.inner.peer_close(peer)
+    }
+
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        self.inner.peer_detach(peer)
+    }
+}
+
+/// The two lines of a region's cell once were begun anew when the second found no room, and a rail
+/// that refuses every second post never took both.
+#[test]
+fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
+    const REGIONS: usize = crate::transport::limits::CELLS + 3;
+    for refuses in [false, true] {
+        let mut block = block();
+        let wrap = |inner| EverySecond { inner, refuses: [refuses; 2] };
+        let mut pair = Pair::open_over(&mut block, false, wrap);
+        let mut source = pattern(LONG, 5);
+        let from = pair.register(&mut source);
+        // more regions than cells: they are written anew
+        let mut targets = vec![vec![0u8; LONG]; REGIONS];
+        let regions: Vec<_> = targets.iter_mut().map(|target| pair.register(target)).collect();
+        for round in 0..2 {
+            for (target, to) in targets.iter_mut().zip(&regions) {
+                target.fill(round);
+                let receive = pair.endpoint.irecv(B, &[incoming(*to, target, 7)]).unwrap();
+                let send = pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
+                assert_eq!(pair.finish(receive).result, Ok(()));
+                assert_eq!(pair.finish(send).result, Ok(()));
+                assert!(*target == source);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What two ends say to each other at the end of either, when an endpoint is opened anew or finds
+//! no room: each fence holds, and no end takes another's word for its own. Over the strict fabric.
+
+mod libfabric_support;
+
+use crosstie::base::ids::RailGeneration;
+use crosstie::fabric::{Completion, DownCause, OpKind, Provider};
+use crosstie::provider::libfabric::PeerOpenError;
+use libfabric_support::{Layout, OTHER, PEER, World, strict_config};
+use std::ffi::CStr;
+
+fn strict_world(provider: &'static CStr) -> Option<World> {
+    Some(World::open(&strict_config(Layout::One, provider)?).unwrap())
+}
+
+/// A peer that was prepared before the endpoint was opened anew is known elsewhere by an address
+/// that leads nowhere. It once was joined all the same, took no op and never ended.
+#[test]
+fn peer_prepared_before_its_endpoint_was_opened_anew_is_not_joined() {
+    let Some(mut world) = strict_world(c"strict") else { return };
+    let near = world.rails[0].peer_prepare(OTHER, 0x77).unwrap();
+    let far = world.rails[1].peer_prepare(OTHER, 0x78).unwrap();
+    world.rails[1].peer_connect(OTHER, &near).unwrap();
+    world.rails[0].reopen().unwrap();
+    world.poll();
+    assert_eq!(world.rails[0].peer_connect(OTHER, &far), Err(PeerOpenError::RailLost));
+    // whoever was told of it hears that nothing of it is under way, and need not wait
+    let fence = world.post_to(1, OTHER, OpKind::Fence { generation: RailGeneration(1) });
+    assert!(world.end(1, fence));
+    assert_eq!(world.rails[1].health().reopened, 0, "it did not wait in vain");
+    world.rails[1].peer_detach(OTHER).unwrap();
+    world.join(OTHER, 0x9100);
+    let id = world.post_to(0, OTHER, world.write_kind(0, 0, 64));
+    assert!(world.end(0, id), "it is joined with another");
+}
+
+/// An end that nobody answered is told to the other side's next end as well. What the one before
+/// said of its own end once ended the lane of the next, on one side alone.
+#[test]
+fn word_of_an_end_that_is_no_more_ends_nothing_of_the_next() {
+    let Some(mut world) = strict_world(c"strict") else { return };
+    let near = world.rails[0].peer_prepare(OTHER, 0x77).unwrap();
+    for token in [0x78, 0x79] {
+        let far = world.rails[1].peer_prepare(OTHER, token).unwrap();
+        world.rails[1].peer_connect(OTHER, &near).unwrap();
+        if token == 0x79 {
+            world.rails[0].peer_connect(OTHER, &far).unwrap();
+            break;
+        }
+        world.rails[1].reopen().unwrap(); // and says so
+        world.poll();
+        world.rails[1].peer_detach(OTHER).unwrap();
+    }
+    for side in [0, 1] {
+        let id = world.post_to(side, OTHER, world.write_kind(side, 0, 64));
+        assert!(world.end(side, id));
+        let of_it = |it: &Completion| matches!(it, Completion::PeerDown { peer: OTHER, .. });
+        assert_eq!(world.seen[side].iter().filter(|it| of_it(it)).count(), side);
+    }
+}
+
+/// Whose endpoint is opened anew has not closed its connections: a lane that ends so is a lane that
+/// failed, and comes back. As one that was closed it waited for the word of the other side, which
+/// may have left on another lane that ended so.
+#[test]
+fn reopened_endpoint_is_no_closed_connection() {
+    let Some(mut world) = strict_world(c"strict") else { return };
+    world.rails[0].reopen().unwrap();
+    world.until("the end is told", |world| world.downs(1) == 1);
+    let is_broken = |seen: &Completion| {
+        matches!(seen, Completion::PeerDown { peer: PEER, cause: DownCause::Broken(_) })
+    };
+    assert!(world.seen[1].iter().any(is_broken), "{:?}", world.seen[1]);
+}
+
+/// A NIC that fails loses messages, and what comes after them is not in turn. The word that nothing
+/// is under way any more once was dropped as such, and the other side's fence waited for it: for as
+/// long as another of its peers worked.
+#[test]
+fn fence_hears_the_word_behind_lost_messages() {
+    for provider in [c"strict", c"strict-domain", c"strict-short", c"strict-silent"] {
+        let Some(mut world) = strict_world(provider) else { return };
+        world.send(0, 1, 64); // gone with the endpoint
+        world.rails[0].reopen().unwrap();
+        world.until("the end is told", |world| world.downs(1) == 1);
+        let fence = world.fence(1);
+        assert!(world.end(1, fence));
+        assert_eq!(world.rails[1].health().reopened, 0, "it did not wait in vain");
+        let is_message = |seen: &&Completion| matches!(seen, Completion::Received { .. });
+        assert_eq!(world.seen[1].iter().filter(is_message).count(), 0);
+    }
+}
+
+/// Where there is no room for the last word to a peer, its number is not given to the next before
+/// that has left: it would be lost, and a fence would wait for it.
+#[test]
+fn last_word_to_a_peer_is_not_lost_with_its_number() {
+    let Some(mut world) = strict_world(c"strict-again") else { return };
+    for round in 0..4 {
+        world.join(OTHER, 0x100 * (round + 1));
+        if round % 2 == 1 {
+            world.send(0, 1, 64); // every second post finds no room
+        }
+        world.rails[0].peer_detach(OTHER).unwrap();
+        world.prepare(0, OTHER, 0x99);
+        let fence = world.post_to(1, OTHER, OpKind::Fence { generation: RailGeneration(1) });
+        assert!(world.end(1, fence));
+        for side in [0, 1] {
+            world.rails[side].peer_detach(OTHER).unwrap();
+        }
+    }
+}
