@@ -6,12 +6,15 @@
 mod host_support;
 mod libfabric_support;
 
+use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::survey::survey;
 use crosstie::provider::libfabric::{Config, OpenError};
+use crosstie::transport::LaneView;
 use crosstie::transport::rail::LaneState;
+use host_support::exchange::Exchange;
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Watch, roles, small, wait_both};
@@ -285,9 +288,77 @@ fn said_while(act: impl FnOnce()) -> Vec<String> {
     std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Keys are told in two lines, which a rail with room for one at a time never takes together.
+#[test]
+fn room_for_one_line_at_a_time_is_enough() {
+    for provider in ["strict-again", "strict-again-unordered"] {
+        let Some(wish) = strict_wish(provider, 1) else { return };
+        let mut pair = pair([wish; 2]);
+        let mut flows = pair.flows(Place::Private);
+        pair.settle(&mut flows);
+        pair.carries(&mut flows, provider);
+    }
+}
+
+/// libfabric's shm takes one confirmed write of each peer at a time.
+#[test]
+fn long_messages_of_two_processes_go_over_shm() {
+    let _alone = alone();
+    if !has("shm") {
+        return;
+    }
+    let mut child = roles::start("exchange", &[]);
+    let mut node = open(2, SHM);
+    let (listener, handle) = node.shared.listen().unwrap();
+    child.line.say(&handle);
+    let connection = node.accepted(listener);
+    assert_eq!(node.connection_rail(connection), Some(ConnectionRail::Libfabric));
+    rail_comes_up(&mut node, connection, 0);
+    let exchange = Exchange::new(&node, connection, 0, Place::Private);
+    exchange.run(&mut node, EXCHANGES, 7);
+    let sent = node.lane_view(connection, 1).expect("a rail of libfabric").stats.bytes;
+    assert!(sent > 0, "{sent}");
+    exchange.release(&node);
+    // first, while the other side polls: shm of 1.17 ends a process whose peer closes first
+    node.disconnect(connection);
+    node.close();
+    child.kill();
+}
+
+const EXCHANGES: u64 = 60;
+const SHM: Wish = Wish { library: "", provider: "shm", domains: "shm" };
+
+/// Messages bring the rails up; their memory is not what is told of later.
+fn rail_comes_up(node: &mut Node, connection: Handle, side: u64) {
+    let first = Exchange::new(node, connection, side, Place::Private);
+    first.run(node, 3, 5);
+    let watch = Watch::start();
+    let is_up = |view: LaneView| view.state == LaneState::Up;
+    while !node.lane_view(connection, 1).is_some_and(is_up) {
+        node.progress();
+        watch.look("a rail of libfabric");
+    }
+    first.release(node);
+}
+
+/// The other side of an exchange.
+fn role_exchange() {
+    let mut line = roles::line();
+    let mut node = open(2, SHM);
+    let handle = line.hear::<128>();
+    let attempt = node.shared.connect(&handle).unwrap();
+    let connection = node.connected(attempt).unwrap();
+    rail_comes_up(&mut node, connection, 1);
+    let exchange = Exchange::new(&node, connection, 1, Place::Private);
+    exchange.run(&mut node, EXCHANGES, 7);
+    loop {
+        node.progress(); // until it is killed
+    }
+}
+
 #[test]
 fn role() {
-    roles::take(&[("flow", role_flow)]);
+    roles::take(&[("flow", role_flow), ("exchange", role_exchange)]);
 }
 
 /// A peer whose messages flow until it is killed.

@@ -24,6 +24,8 @@ static const struct kind kinds[] = {
     {"strict-short", FI_MR_LOCAL | FI_MR_ENDPOINT, FI_CONTEXT2, 4, 4, ALL_ORDERS, 0},
     {"strict-silent", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, FI_ORDER_SAS, 0},
     {"strict-again", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS, SAYS_AGAIN},
+    {"strict-again-unordered", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, FI_ORDER_SAS,
+     SAYS_AGAIN},
     {"strict-memory", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_MEMORY},
     {"strict-inject", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_INJECT},
     {"strict-strange", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STRANGE},
