@@ -4,10 +4,14 @@
 mod libfabric_support;
 
 use crosstie::base::carve::heap::HeapBlock;
-use crosstie::fabric::{Completion, DownCause, Op, OpId, PostError, Provider, RegisterError};
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{
+    Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Provider, RegisterError,
+};
 use crosstie::provider::libfabric::survey::survey;
+use crosstie::provider::libfabric::sys::Code;
 use crosstie::provider::libfabric::{Config, Libfabric, OpenError, PeerOpenError, Step, bytes};
-use libfabric_support::{BLOCK_BYTES, LIMITS, Layout, PEER, World, register, strict_config};
+use libfabric_support::{BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, register, strict_config};
 use std::ffi::CStr;
 
 fn config(provider: &'static CStr) -> Option<Config<'static>> {
@@ -156,6 +160,33 @@ fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
         world.until("every op ends", |world| world.result(0, id).is_some());
     }
     assert!(!world.rails[0].health().is_lost());
+}
+
+/// Whoever registers may be the thread that is to open the endpoint again: it waited for itself.
+#[test]
+fn memory_comes_and_goes_while_a_nic_stays_away() {
+    let Some(config) = config(c"strict-away") else { return };
+    let mut world = World::open(&config).unwrap();
+    let more = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start());
+    let before = register(&world.rails[0], more[0], BLOCK_BYTES).unwrap();
+    let away = PeerOpenError::Refused(Step::Endpoint, Code(libc::ENODEV));
+    assert_eq!(world.rails[0].reopen(), Err(away));
+    assert_eq!(world.rails[0].domain().deregister(before), Ok(()));
+    let meanwhile = register(&world.rails[0], more[1], BLOCK_BYTES).unwrap();
+    assert_eq!(world.rails[0].reopen(), Err(away));
+    assert_eq!(world.rails[0].reopen(), Ok(()));
+    assert_eq!(world.rails[0].health().unregistered, 0);
+    world.until("the end is told", |world| world.downs(0) == 1);
+    assert_eq!(world.rails[0].peer_close(PEER), Ok(()));
+    world.join(OTHER, 9);
+    world.fill(1, 0, 64, 0x42);
+    let (source, target) = (world.remote(1, 0), more[1] as u64);
+    // SAFETY: a leaked block that is registered.
+    let target = unsafe { LocalSpan::new(target, Bytes(64), meanwhile) };
+    let id = world.post_to(0, OTHER, OpKind::Read { target, source });
+    assert!(world.end(0, id), "what was registered meanwhile is of use");
+    // SAFETY: as above; the read has ended.
+    assert_eq!(unsafe { more[1].read_volatile() }, 0x42);
 }
 
 #[test]

@@ -273,7 +273,14 @@ fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
         assert_eq!(lines.len(), 2, "one for each endpoint: {said:?}");
         assert!(lines.iter().all(|line| line.contains("hosts talk over TCP")), "{lines:?}");
         println!("{}", lines[0]);
+        if !wish.library.is_empty() {
+            assert!(lines[0].contains("CROSSTIE_OFI_LIBRARY=libnone-such.so.9"), "{lines:?}");
+        }
     }
+    let Some(wish) = strict_wish("strict", 1) else { return };
+    let said = said_while(|| drop(open(2, Wish { domains: "strict0,none-such", ..wish })));
+    let is_it = |text: &String| text.contains("CROSSTIE_OFI_DOMAINS") && text.contains("none-such");
+    assert!(said.iter().any(is_it), "{said:?}");
 }
 
 /// What was said to people meanwhile.

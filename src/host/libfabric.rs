@@ -8,6 +8,7 @@ use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
 use crate::wire::pair::{PORTS_MAX, PortHello};
+use std::ffi::CString;
 use std::format;
 use std::path::Path;
 use std::string::String;
@@ -27,11 +28,15 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
     let found = choose_nics(settings, Path::new(SYSFS), asked);
     let why = match found {
         Ok(mut nics) => {
+            missing_say(settings, &nics);
             nics.truncate(PORTS_MAX);
             return nics;
         }
         Err(NoNic::NotWanted) => return Vec::new(),
-        Err(NoNic::Error(error)) => format!("{error}"),
+        Err(NoNic::Error(error)) => match &settings.library {
+            Some(file) => format!("{error}; CROSSTIE_OFI_LIBRARY={}", file.to_string_lossy()),
+            None => format!("{error}"),
+        },
         Err(NoNic::None(what)) => match &settings.provider {
             Some(provider) => {
                 format!("{} has no domain for it; {what}", provider.to_string_lossy())
@@ -43,6 +48,20 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
     let level = if asked { Level::Warning } else { Level::Info };
     say(level, &format!("no libfabric rail, hosts talk over TCP ({why})"));
     Vec::new()
+}
+
+/// Says which of the domains that are named are not there, beside those that are.
+fn missing_say(settings: &Settings, nics: &[Nic]) {
+    let is_missing = |name: &&CString| !nics.iter().any(|nic| nic.domain == **name);
+    let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
+        let (names, provider) = (names.join(", "), nics[0].provider.to_string_lossy());
+        say(
+            Level::Warning,
+            &format!("CROSSTIE_OFI_DOMAINS names domains that {provider} has not: {names}"),
+        );
+    }
 }
 
 /// What a peer is told of a port.

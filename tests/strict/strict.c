@@ -35,6 +35,7 @@ static const struct kind kinds[] = {
     {"strict-prefix", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, PREFIXES},
     {"strict-failing", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS},
     {"strict-deaf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DEAF},
+    {"strict-away", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STAYS_AWAY},
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
     /* as libfabric 1.17 has it */
     {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},

@@ -37,6 +37,7 @@ enum {
     DEAF = 1 << 9,             /* keeps what writes have done to itself */
     LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
     ONE_AT_A_TIME = 1 << 11,   /* no two threads among its registrations */
+    STAYS_AWAY = 1 << 12,      /* of its endpoints, the third and fourth cannot be opened */
 };
 
 /* A provider: what it wants of its user. */

@@ -46,7 +46,8 @@ pub(super) struct Shared {
     gate: AtomicU32,
     scope: Scope,
     keys: Keys,
-    /// Domain and endpoint, as numbers: open objects while the gate is open.
+    /// Domain and endpoint, as numbers: open objects while the gate is open, or 0: there are none,
+    /// since they could not be opened again.
     domain: AtomicU64,
     endpoint: AtomicU64,
     /// Keys that were used.
@@ -131,7 +132,7 @@ impl<'m> LibfabricDomain<'m> {
         Ok(LibfabricDomain { shared, table, registrations, library_keys, wanted, holders })
     }
 
-    /// Lets threads in: from now on they register with these.
+    /// From now on memory is registered with these, once threads are let in.
     ///
     /// # Safety
     /// - both, the first by [`LibraryDomain::as_raw`], stay open until
@@ -140,6 +141,12 @@ impl<'m> LibfabricDomain<'m> {
     pub(super) unsafe fn open(&self, domain: u64, endpoint: *mut FidEp) {
         self.shared.domain.store(domain, Ordering::Relaxed);
         self.shared.endpoint.store(endpoint as u64, Ordering::Relaxed);
+    }
+
+    /// Lets threads in. Where nothing is open, because the NIC is still away, what they register is
+    /// registered with the library when it is back: the thread that waits may be the one that
+    /// brings it back.
+    pub(super) fn admit(&self) {
         // release: [gate], the objects are there before anybody comes in
         self.shared.gate.fetch_and(!CLOSED, Ordering::Release);
     }
@@ -160,10 +167,13 @@ impl<'m> LibfabricDomain<'m> {
                 let _ = Registration::from_raw(raw).close();
             }
         }
+        self.shared.domain.store(0, Ordering::Relaxed);
+        self.shared.endpoint.store(0, Ordering::Relaxed);
     }
 
-    /// Registers every region of the table anew. How many the library refused: they have no
-    /// registration, and ops on them end with an error.
+    /// Registers every region of the table anew, before threads are let in: one that came or went
+    /// meanwhile would be registered twice, or for nobody. How many the library refused: they have
+    /// no registration, and ops on them end with an error.
     pub(super) fn restore(&self) -> u32 {
         let mut refused = 0;
         for (index, registration) in self.registrations.iter().enumerate() {
@@ -186,7 +196,7 @@ impl<'m> LibfabricDomain<'m> {
     ///
     /// # Safety
     /// - the range stays valid until the registration is closed;
-    /// - the caller is inside the gate, or is the rail's thread while the gate is open.
+    /// - the caller is inside the gate, or is the rail's thread, and the domain is open.
     pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
         let number = u64::from(self.shared.keys_made.fetch_add(1, Ordering::Relaxed));
         let key = match self.shared.keys {
@@ -268,7 +278,9 @@ impl<'m> LibfabricDomain<'m> {
             return None;
         }
         self.count_holder(index, 1);
-        self.wanted[index].store(0, Ordering::Relaxed);
+        // who wanted it back asks again; what is doomed by now stays so, for nobody asks
+        let _ =
+            self.wanted[index].compare_exchange(WANTED, 0, Ordering::Relaxed, Ordering::Relaxed);
         Some((handle.index, self.library_keys[index].load(Ordering::Relaxed), range))
     }
 
@@ -317,7 +329,9 @@ impl<'m> LibfabricDomain<'m> {
             if wanted.load(Ordering::Acquire) == DOOMED {
                 match self.deregister(self.key_at(index as u32)) {
                     Err(DeregisterError::Busy) => left = true,
-                    Ok(()) | Err(_) => wanted.store(0, Ordering::Release),
+                    // its place may be another region's by now
+                    Ok(()) => {}
+                    Err(_) => wanted.store(0, Ordering::Release),
                 }
             }
         }
@@ -373,6 +387,10 @@ impl Domain for LibfabricDomain<'_> {
         let range = Range { start: region.address, length: region.length.0, tag: 0 };
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
+            if self.shared.domain.load(Ordering::Relaxed) == 0 {
+                self.wanted[index].store(0, Ordering::Relaxed);
+                return Ok(key_of(handle)); // `restore` registers it
+            }
             // SAFETY: the caller vouches for the range; we are inside the gate.
             match unsafe { self.make((region.address, region.length.as_usize())) } {
                 Ok(made) => {
@@ -403,17 +421,20 @@ impl Domain for LibfabricDomain<'_> {
         let result = self.table.remove_with(handle, || {
             let registration = &self.registrations[handle.index as usize];
             let raw = registration.swap(0, Ordering::AcqRel);
-            if raw == 0 {
-                return Ok(()); // the library refused it when the endpoint was opened again
+            // 0: the library refused it when the endpoint was opened again, or is not open
+            if raw != 0 {
+                let _turn = self.turn();
+                Registration::from_raw(raw).close().map_err(|code| {
+                    registration.store(raw, Ordering::Release);
+                    Refusal(match code.0 {
+                        libc::EBUSY => DeregisterError::Busy,
+                        code => DeregisterError::Fabric(code),
+                    })
+                })?;
             }
-            let _turn = self.turn();
-            Registration::from_raw(raw).close().map_err(|code| {
-                registration.store(raw, Ordering::Release);
-                Refusal(match code.0 {
-                    libc::EBUSY => DeregisterError::Busy,
-                    code => DeregisterError::Fabric(code),
-                })
-            })
+            // before the place is another region's, which `bury` must not take for a doomed one
+            self.wanted[handle.index as usize].store(0, Ordering::Release);
+            Ok(())
         });
         if let Err(Refusal(DeregisterError::Busy)) = result {
             let wanted = &self.wanted[handle.index as usize];

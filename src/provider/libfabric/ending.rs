@@ -398,7 +398,7 @@ impl Libfabric<'_> {
     ///
     /// *Errors*: the step that was refused; the rail is lost, and may be tried again.
     ///
-    /// *Cost*: control path. Threads that register wait.
+    /// *Cost*: control path. Threads that register wait meanwhile, not until it succeeds.
     pub fn reopen(&mut self) -> Result<(), PeerOpenError> {
         if self.health.lost_code == 0 {
             self.health.lost_code = libc::ENETDOWN;
@@ -420,8 +420,12 @@ impl Libfabric<'_> {
             self.told_release_all(index);
             self.cut_off(index);
         }
-        self.endpoint_open().map_err(|(step, code)| PeerOpenError::Refused(step, code))?;
-        self.health.unregistered += self.domain.restore();
+        let opened = self.endpoint_open();
+        if opened.is_ok() {
+            self.health.unregistered += self.domain.restore();
+        }
+        self.domain.admit();
+        opened.map_err(|(step, code)| PeerOpenError::Refused(step, code))?;
         self.health.lost_code = 0;
         self.health.reopened += 1;
         self.say_closed();

@@ -204,10 +204,11 @@ impl<'m> Libfabric<'m> {
         };
         // what was opened so far goes with the rail
         rail.endpoint_open().map_err(|(step, code)| OpenError::Refused(step, code))?;
+        rail.domain.admit();
         Ok(rail)
     }
 
-    /// Opens what [`Open`] has, and lets threads register.
+    /// Opens what [`Open`] has; nobody is let in to register yet.
     pub(super) fn endpoint_open(&mut self) -> Result<(), (Step, Code)> {
         let at = |step| move |code| (step, code);
         let peers = self.limits.peers_max as usize;
