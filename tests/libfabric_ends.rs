@@ -110,3 +110,16 @@ fn last_word_to_a_peer_is_not_lost_with_its_number() {
         }
     }
 }
+
+/// The last word to a peer that was given up may still be under way when the NIC fails: the
+/// endpoint that is opened anew says it again.
+#[test]
+fn last_word_to_a_peer_is_said_again_by_the_next_endpoint() {
+    let Some(mut world) = strict_world(c"strict") else { return };
+    world.join(OTHER, 0x100);
+    world.rails[0].peer_detach(OTHER).unwrap();
+    world.rails[0].reopen().unwrap();
+    let fence = world.post_to(1, OTHER, OpKind::Fence { generation: RailGeneration(1) });
+    assert!(world.end(1, fence));
+    assert_eq!(world.rails[1].health().reopened, 0, "it did not wait in vain");
+}

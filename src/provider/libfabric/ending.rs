@@ -169,7 +169,12 @@ impl Libfabric<'_> {
     fn say_closed(&mut self) {
         for index in 0..self.peers.len() {
             let record = &self.peers[index];
-            let knows_us = record.state == State::Live || record.owes_word;
+            // what was said to one that was forgotten lately may have been lost with the endpoint
+            let is_forgotten = record.state == State::Closed
+                && record.name_bytes != 0
+                && record.gone.is_none()
+                && self.now.since(record.ends_since) < PATIENCE;
+            let knows_us = record.state == State::Live || record.owes_word || is_forgotten;
             if !knows_us || self.part_open(index).is_err() {
                 continue;
             }
