@@ -160,6 +160,9 @@ fn rails_of_other_networks_make_no_pair() {
     let mut pair = Pair::of(alone, a, b, 1);
     let to_b = pair.to_b;
     assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Tcp));
+    let said = said();
+    let count = said.matches("is reached over TCP alone").count();
+    assert!(count == 2 && said.contains("vendor's rail acme0 is the first"), "{said}");
 }
 
 #[test]

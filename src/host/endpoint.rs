@@ -359,6 +359,9 @@ impl Endpoint {
             self.lanes_look();
         }
         self.pairs_begin(index, &pairs);
+        if pairs.1 == 0 && known.params.rail == Rail::Tcp {
+            self.portless_say(index);
+        }
         if let Some(cause) = known.gone {
             self.connection_gone(index, cause);
         }

@@ -57,11 +57,14 @@ pub(super) struct LanesTold {
     changes: u64,
     /// When something is to be told that was held back.
     due: Instant,
+    /// That a connection has TCP alone although there are ports.
+    pub(super) portless: bool,
 }
 
 impl LanesTold {
     /// Nothing.
-    pub(super) const NOTHING: LanesTold = LanesTold { changes: 0, due: Instant(u64::MAX) };
+    pub(super) const NOTHING: LanesTold =
+        LanesTold { changes: 0, due: Instant(u64::MAX), portless: false };
 }
 
 impl LaneKnown {

@@ -1,6 +1,6 @@
-//! Lanes over ports of RDMA or libfabric: the data thread prepares an end, a queue pair or a peer
-//! of an endpoint that others share, the side band tells the peer of it
-//! and brings the peer's, and both are joined.
+//! Lanes over ports of RDMA, libfabric or vendors: the data thread prepares an end, a queue pair or
+//! a peer of an endpoint that others share, the side band tells the peer of it and brings the
+//! peer's, and both are joined.
 //!
 //! ```text
 //! queue pair   closed ─pair_offer─► prepared ─pair_came─► live ─the lane fails─► fenced
@@ -16,6 +16,7 @@ use super::log::Level;
 use super::machine::Machine;
 use super::news::say_of;
 use super::shared::SetUp;
+use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
@@ -201,6 +202,24 @@ impl Endpoint {
         if waits {
             band.pair_answer(handle, lane.into(), lane_generation);
         }
+    }
+
+    /// A connection in use has TCP alone although we have ports: the first time one may wonder.
+    #[cold]
+    pub(super) fn portless_say(&mut self, index: u32) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let Some(port) = endpoint.rail().device(0) else { return };
+        let mut name = [0; PEER_BYTES_MAX];
+        let peer = self.peer_name(index, &mut name);
+        let level = if self.lanes_told.portless { Level::Info } else { Level::Warning };
+        say_of(
+            level,
+            format_args!(
+                "{peer} is reached over TCP alone: it has no port that pairs with one of ours \
+                 ({port} is the first)"
+            ),
+        );
+        self.lanes_told.portless = true;
     }
 
     /// Says what the device has told of a queue pair that failed.
