@@ -32,7 +32,7 @@ fn keeps_every_promise(provider: &'static CStr, skips: usize) {
             println!("SKIP: {provider:?} of this version does not work within a process");
         }
         Ok(_) => passes(config, skips),
-        Err(_) if provider == c"net" => println!("SKIP: newer versions have it in `tcp`"),
+        Err(_) if provider == c"net" || provider == c"net@msg" => println!("SKIP: newer versions have it in `tcp`"),
         Err(why) => skip(&format!("{provider:?}: {why}")),
     }
 }
@@ -77,6 +77,17 @@ fn shm_keeps_every_promise() {
 #[test]
 fn udp_with_rxd_keeps_every_promise() {
     keeps_every_promise(c"udp;ofi_rxd", SKIPS);
+}
+
+/// The connected endpoints of libfabric 1.17's own `tcp`, which has no others.
+#[test]
+fn connected_tcp_keeps_every_promise() {
+    keeps_every_promise(c"tcp@msg", SKIPS + NO_ADDS);
+}
+
+#[test]
+fn connected_net_keeps_every_promise() {
+    keeps_every_promise(c"net@msg", SKIPS + NO_ADDS);
 }
 
 /// In the guest of tests/vm, whose devices are soft-RoCE.

@@ -4,6 +4,7 @@
 
 extern crate std;
 
+use super::offer::CONNECTED;
 use super::settings::Settings;
 use super::survey::{Offered, survey};
 use super::{Config, OpenError};
@@ -124,18 +125,20 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         return Err(NoNic::NotWanted);
     }
     let mut others = Vec::new();
-    for provider in wanted {
+    // connected endpoints come last, after all that peers share
+    for (provider, connected) in
+        [false, true].into_iter().flat_map(|last| wanted.iter().map(move |name| (*name, last)))
+    {
         let config = Config { provider: Some(provider), ..settings.config() };
         let found = survey(&config).map_err(NoNic::Error)?;
         for offer in &found.offers {
-            let name = offer.provider.as_bytes();
-            let is_it = name.strip_prefix(provider.to_bytes());
-            if is_it.is_some_and(|rest| rest.is_empty() || rest[0] == b';') {
+            if is_of(offer, provider, connected) {
                 let nics = nics_of(offer, settings);
                 if !nics.is_empty() {
                     return Ok(nics);
                 }
-                others.push(std::format!("{} over {}", offer.provider, offer.domains.join(", ")));
+                let text = std::format!("{} over {}", offer.provider, offer.domains.join(", "));
+                others.push(text);
             }
         }
     }
@@ -148,6 +151,16 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         true => "it has no provider that can carry a rail".into(),
         false => std::format!("it has {}", others.join("; ")),
     }))
+}
+
+/// Whether an offer is of a provider, by that very name or, `connected`, of the connected endpoints
+/// of that name.
+fn is_of(offer: &Offered, provider: &CStr, connected: bool) -> bool {
+    let rest = offer.provider.as_bytes().strip_prefix(provider.to_bytes());
+    rest.is_some_and(|rest| match connected {
+        true => rest == CONNECTED.as_bytes(),
+        false => rest.is_empty() || rest[0] == b';',
+    })
 }
 
 impl Settings {

@@ -34,9 +34,11 @@
 
 mod area;
 pub mod choice;
+mod connect;
 mod control;
 mod domain;
 mod ending;
+mod link;
 pub mod message;
 pub mod names;
 mod offer;
@@ -54,7 +56,7 @@ mod turns;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
-pub use offer::Traits;
+pub use offer::{CONNECTED, Traits};
 pub use rail::{Libfabric, RECORD_SIZES, bytes};
 pub use report::{ErrorReport, Health};
 
@@ -122,6 +124,12 @@ pub enum Step {
     Receives,
     /// Putting a peer's address into the vector.
     Address,
+    /// Opening the event queue.
+    EventQueue,
+    /// Opening the endpoint that listens.
+    Listener,
+    /// Connecting a peer.
+    Connection,
 }
 
 impl Step {
@@ -137,6 +145,9 @@ impl Step {
             Step::Buffers => "buffers cannot be registered",
             Step::Receives => "the endpoint takes no receives",
             Step::Address => "the peer's address is refused",
+            Step::EventQueue => "the network gives no event queue",
+            Step::Listener => "the network gives no endpoint that listens",
+            Step::Connection => "the peer cannot be connected",
         }
     }
 }
@@ -169,7 +180,7 @@ impl fmt::Display for OpenError {
             OpenError::Limits => f.write_str("the limits of the rail are out of range"),
             OpenError::Library(error) => error.fmt(f),
             OpenError::NoOffer => f.write_str(
-                "no libfabric provider of that name offers reliable datagrams with messages, \
+                "no libfabric provider of that name offers reliable endpoints with messages, \
                  writes and confirmed delivery",
             ),
             OpenError::Lacks(what) => write!(f, "the libfabric provider lacks {what}"),
