@@ -133,6 +133,17 @@ fn library_that_wants_device_memory_registered_keeps_every_promise() {
 }
 
 #[test]
+fn connected_endpoints_keep_every_promise() {
+    strictly(c"strict-msg", SKIPS + NO_ADDS);
+}
+
+/// Short keys, words that go as messages, no order but that of messages, and often no room.
+#[test]
+fn connected_endpoints_that_can_little_keep_every_promise() {
+    strictly(c"strict-msg-short", SKIPS + UNORDERED + NO_ADDS);
+}
+
+#[test]
 fn library_that_often_says_again_keeps_every_promise() {
     strictly(c"strict-again", SKIPS);
 }

@@ -30,7 +30,7 @@ struct Wish<'a> {
 const RXM: Wish = Wish { library: "", provider: "tcp;ofi_rxm", domains: "lo" };
 
 /// Providers that carry two endpoints of one process.
-const PROVIDERS: [&str; 3] = ["tcp;ofi_rxm", "net", "sockets"];
+const PROVIDERS: [&str; 4] = ["tcp;ofi_rxm", "net", "sockets", "tcp@msg"];
 
 /// Whether the library has a provider; says so where not.
 fn has(provider: &str) -> bool {

@@ -32,7 +32,14 @@ const PROVIDERS: [&CStr; 8] = [
     c"tcp@msg",
     c"net@msg",
 ];
-const STRICT: [&CStr; 4] = [c"strict", c"strict-domain", c"strict-short", c"strict-silent"];
+const STRICT: [&CStr; 6] = [
+    c"strict",
+    c"strict-domain",
+    c"strict-short",
+    c"strict-silent",
+    c"strict-msg",
+    c"strict-msg-short",
+];
 
 fn strict_world(provider: &'static CStr) -> Option<World> {
     Some(World::open(&strict_config(Layout::One, provider)?).unwrap())
