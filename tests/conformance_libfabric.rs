@@ -32,7 +32,9 @@ fn keeps_every_promise(provider: &'static CStr, skips: usize) {
             println!("SKIP: {provider:?} of this version does not work within a process");
         }
         Ok(_) => passes(config, skips),
-        Err(_) if provider == c"net" || provider == c"net@msg" => println!("SKIP: newer versions have it in `tcp`"),
+        Err(_) if provider == c"net" || provider == c"net@msg" => {
+            println!("SKIP: newer versions have it in `tcp`")
+        }
         Err(why) => skip(&format!("{provider:?}: {why}")),
     }
 }
@@ -97,6 +99,15 @@ fn verbs_with_rxm_keeps_every_promise() {
         return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
     }
     keeps_every_promise(c"verbs;ofi_rxm", SKIPS + UNORDERED + NO_ADDS);
+}
+
+/// The same without `ofi_rxm`: a queue pair for each peer.
+#[test]
+fn connected_verbs_keep_every_promise() {
+    if std::env::var_os("XTIE_VM").is_none() {
+        return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
+    }
+    keeps_every_promise(c"verbs@msg", SKIPS + UNORDERED + NO_ADDS);
 }
 
 #[test]

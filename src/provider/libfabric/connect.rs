@@ -33,14 +33,13 @@ impl Libfabric<'_> {
         let link = &mut self.links[index];
         link.asks = own < (other.name(), other.number, other.token);
         link.is_wanted = true;
-        self.linking += 1;
+        self.watch.due += 1;
         if link.asks
             && let Some(request) = link.request.take()
         {
             self.reject(request);
         }
-        self.connection_open(index)
-            .map_err(|code| PeerOpenError::Refused(Step::Connection, code))
+        self.connection_open(index).map_err(|code| PeerOpenError::Refused(Step::Connection, code))
     }
 
     /// Opens the endpoint of a peer that is wanted, if what was there before is over, and asks for
@@ -89,25 +88,25 @@ impl Libfabric<'_> {
     /// Looks for events where some are expected, and now and then, and goes on with what waits.
     #[inline]
     pub(super) fn connections_on(&mut self) {
-        if self.linking > 0 || self.now.since(self.events_at) >= LOOK {
+        if self.watch.due > 0 || self.now.since(self.watch.looked_at) >= LOOK {
             self.connections_look();
         }
     }
 
     #[cold]
     fn connections_look(&mut self) {
-        self.events_at = self.now;
+        self.watch.looked_at = self.now;
         self.events_take();
-        if self.linking == 0 {
+        if self.watch.due == 0 {
             return;
         }
-        self.linking = 0;
+        self.watch.due = 0;
         for index in 0..self.links.len() {
             if let Err(code) = self.connection_open(index) {
                 self.end(index, DownCause::Broken(code.0));
                 self.links[index].is_wanted = false;
             }
-            self.linking += u32::from(self.links[index].is_due());
+            self.watch.due += u32::from(self.links[index].is_due());
         }
     }
 
@@ -208,7 +207,7 @@ impl Libfabric<'_> {
         if let Some(endpoint) = link.endpoint.take() {
             endpoint.shutdown();
             link.phase = Phase::Cut;
-            self.cuts += 1;
+            self.watch.cuts += 1;
         }
         if let Some(request) = request {
             self.reject(request);
@@ -232,7 +231,7 @@ impl Libfabric<'_> {
                 self.cut_over(index);
             }
         }
-        self.cuts = 0;
+        self.watch.cuts = 0;
     }
 
     /// The library has nothing of a closed connection any more.
@@ -282,6 +281,6 @@ impl Libfabric<'_> {
                 endpoint.shutdown();
             }
         }
-        (self.linking, self.cuts) = (0, 0);
+        (self.watch.due, self.watch.cuts) = (0, 0);
     }
 }

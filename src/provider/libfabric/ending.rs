@@ -365,7 +365,11 @@ impl Libfabric<'_> {
     fn look_stuck(&mut self, since: Instant) {
         let late = self.now.since(since) >= STUCK;
         // what is connected one to one was closed already
-        if late && !self.traits.connected && !self.health.is_lost() && !self.peers.iter().any(Peer::takes_ops) {
+        if late
+            && !self.traits.connected
+            && !self.health.is_lost()
+            && !self.peers.iter().any(Peer::takes_ops)
+        {
             self.lose(libc::ETIMEDOUT);
         }
     }

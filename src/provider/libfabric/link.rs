@@ -1,6 +1,7 @@
 //! The connection of one peer, on a rail whose peers have endpoints of their own.
 
 use super::sys::{Endpoint, GREETING_BYTES, Info};
+use crate::base::units::Instant;
 use core::mem::ManuallyDrop;
 
 /// How far a connection has come.
@@ -16,7 +17,7 @@ pub enum Phase {
     Cut,
 }
 
-/// The connection of one peer. It lies in the rail's block: [`super::Libfabric`] closes what it has.
+/// The connection of one peer. It lies in the rail's block, and the rail closes what it has.
 #[derive(Debug)]
 pub struct Link {
     pub phase: Phase,
@@ -45,6 +46,17 @@ impl Link {
     pub fn is_due(&self) -> bool {
         self.is_wanted || self.phase == Phase::Opening
     }
+}
+
+/// What the connections of a rail wait for.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Watch {
+    /// Connections that do not stand yet, as was seen last.
+    pub due: u32,
+    /// Connections that were closed, and whose completions may still come.
+    pub cuts: u32,
+    /// When events were looked for last.
+    pub looked_at: Instant,
 }
 
 /// What a request says: who is meant. The token is one that was given to the asking peer alone.

@@ -153,12 +153,7 @@ fn hints(library: &Library, caps: u64, ends: Ends) -> Result<Info, Code> {
 }
 
 /// With a name and a domain asked for, as [`Config`] has them.
-pub fn hints_for(
-    library: &Library,
-    config: &Config,
-    caps: u64,
-    ends: Ends,
-) -> Result<Info, Code> {
+pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> Result<Info, Code> {
     let mut hints = hints(library, caps, ends)?;
     if let Some(provider) = config.provider {
         hints.set_provider(parts_of(provider).0);

@@ -36,7 +36,7 @@ impl Libfabric<'_> {
         let mut is_short = false;
         while events.has_room() {
             if self.batch_at == self.batch_count {
-                if is_short && self.endings == 0 && self.cuts == 0 {
+                if is_short && self.endings == 0 && self.watch.cuts == 0 {
                     return false;
                 }
                 let Some(open) = self.open.as_ref() else { return true };

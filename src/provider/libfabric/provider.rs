@@ -129,7 +129,7 @@ impl<'m> Provider for Libfabric<'m> {
             self.take_early(&mut events);
         }
         let is_empty = self.take(&mut events);
-        if self.cuts > 0 && is_empty {
+        if self.watch.cuts > 0 && is_empty {
             self.cuts_over();
         }
         if self.domain.wants_any() {

@@ -2,7 +2,7 @@
 
 use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
-use super::link::Link;
+use super::link::{Link, Watch};
 use super::offer::{self, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State};
 use super::report::Health;
@@ -132,12 +132,7 @@ pub struct Libfabric<'m> {
     pub(super) peers_open: u32,
     /// Peers whose end or fence is under way.
     pub(super) endings: u32,
-    /// Peers that are not connected yet, as was seen last.
-    pub(super) linking: u32,
-    /// Connections that were closed, and whose completions may still come.
-    pub(super) cuts: u32,
-    /// When events were looked for last.
-    pub(super) events_at: Instant,
+    pub(super) watch: Watch,
     /// Whether some peer may be owed a message.
     pub(super) has_chores: bool,
     /// Questions about keys that are not answered, and when one was asked last.
@@ -214,9 +209,7 @@ impl<'m> Libfabric<'m> {
             batch_count: 0,
             peers_open: 0,
             endings: 0,
-            linking: 0,
-            cuts: 0,
-            events_at: Instant(0),
+            watch: Watch::default(),
             has_chores: false,
             asks: 0,
             asked_at: Instant(0),

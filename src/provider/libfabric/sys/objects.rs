@@ -51,7 +51,7 @@ macro_rules! closed_on_drop {
         $(impl Drop for $name {
             fn drop(&mut self) {
                 // SAFETY: ours, closed once; its owner drops what was made of it before.
-                let _ = unsafe { $crate::provider::libfabric::sys::objects::close(self.raw.cast()) };
+                let _ = unsafe { super::objects::close(self.raw.cast()) };
             }
         })*
     };
@@ -361,7 +361,9 @@ impl Endpoint {
     }
 
     fn adds(&self) -> bool {
-        let Some(valid) = self.port().atomics().and_then(|ops| ops.writevalid) else { return false };
+        let Some(valid) = self.port().atomics().and_then(|ops| ops.writevalid) else {
+            return false;
+        };
         let mut count = 0;
         // SAFETY: an open endpoint.
         unsafe { valid(self.raw, n::UINT64, n::SUM, &mut count) == 0 && count > 0 }
@@ -437,9 +439,7 @@ impl Port {
         let ep = self.raw.as_ptr();
         let (start, length) = (range.0 as *const c_void, range.1);
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe {
-            ((*(*ep).msg).send)(ep, start, length, descriptor, to, context)
-        })
+        Code::check_size(unsafe { ((*(*ep).msg).send)(ep, start, length, descriptor, to, context) })
     }
 
     /// Sends bytes that are copied now, as many as the offer allows.
@@ -450,9 +450,7 @@ impl Port {
     pub unsafe fn inject(&self, start: u64, length: usize, to: u64) -> Result<(), Code> {
         let ep = self.raw.as_ptr();
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe {
-            ((*(*ep).msg).inject)(ep, start as *const c_void, length, to)
-        })
+        Code::check_size(unsafe { ((*(*ep).msg).inject)(ep, start as *const c_void, length, to) })
     }
 
     /// Writes to a peer's memory.
