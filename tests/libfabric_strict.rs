@@ -44,7 +44,7 @@ impl Fixture {
     fn new(provider: &std::ffi::CStr) -> Fixture {
         let library = Library::load(strict(Layout::One).unwrap()).unwrap();
         let mut hints = library.hints().unwrap();
-        hints.set_provider(provider);
+        hints.set_provider(provider.to_bytes());
         let raw = hints.get_mut();
         raw.caps = n::MSG | n::RMA;
         raw.mode = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
