@@ -203,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn connected_endpoints_are_a_provider_of_their_own() {
+        let matches = |name: &str, wanted| {
+            let offer = offer(name, &TWO);
+            [is_of(&offer, wanted, false), is_of(&offer, wanted, true)]
+        };
+        assert_eq!(matches("tcp", c"tcp"), [true, false]);
+        assert_eq!(matches("tcp;ofi_rxm", c"tcp"), [true, false]);
+        assert_eq!(matches("tcp@msg", c"tcp"), [false, true], "after all that peers share");
+        assert_eq!(matches("tcp@msg", c"tcp@msg"), [true, false]);
+        assert_eq!(matches("tcp2", c"tcp"), [false, false]);
+    }
+
+    #[test]
     fn networks_differ_by_provider_and_name() {
         let of = |provider: &str| nics_of(&offer(provider, &TWO), &Settings::default());
         let (tcp, net) = (of("tcp;ofi_rxm"), of("net"));

@@ -1,5 +1,6 @@
 //! Connections of a rail whose peers have endpoints of their own (`FI_EP_MSG`): asked for, granted,
 //! closed.
+#![forbid(unsafe_code)]
 
 use super::area::{CELLS, SENDS};
 use super::link::{Greeting, Phase};

@@ -1,4 +1,5 @@
 //! The connection of one peer, on a rail whose peers have endpoints of their own.
+#![forbid(unsafe_code)]
 
 use super::sys::{Endpoint, GREETING_BYTES, Info};
 use crate::base::units::Instant;
