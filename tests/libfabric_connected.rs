@@ -30,7 +30,7 @@ fn each(try_it: impl Fn(&mut World)) {
             try_it(&mut World::open(&config).unwrap());
         }
     }
-    for provider in [c"tcp@msg", c"net@msg"] {
+    for provider in [c"tcp@msg", c"net@msg", c"sockets@msg"] {
         match World::open(&Config { provider: Some(provider), ..Config::DEFAULT }) {
             Ok(mut world) => {
                 println!("over {provider:?}");
@@ -277,7 +277,7 @@ fn killed(provider: &str) {
 #[test]
 fn end_of_a_killed_process_is_heard() {
     if std::env::var_os(PROVIDER).is_none() {
-        ["tcp@msg", "net@msg"].into_iter().for_each(killed);
+        ["tcp@msg", "net@msg", "sockets@msg"].into_iter().for_each(killed);
     }
 }
 
