@@ -70,6 +70,14 @@ fn provider_that_wants_what_nobody_knows_is_refused_with_the_bits() {
     assert_eq!(error, OpenError::Wants("a mode", 1 << 58));
 }
 
+/// Memory would have to be registered once for each peer.
+#[test]
+fn provider_that_binds_memory_to_connected_endpoints_is_refused_by_what_it_lacks() {
+    let Some(config) = config(c"strict-msg-bound") else { return };
+    let error = refused(&config, "it binds each to one (FI_MR_ENDPOINT)");
+    assert!(matches!(error, OpenError::Lacks(_)));
+}
+
 #[test]
 fn limits_out_of_range_and_a_short_block_are_refused() {
     let Some(config) = config(c"strict") else { return };
@@ -214,6 +222,7 @@ fn survey_lists_providers_with_what_they_want() {
     let names: Vec<&str> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
     assert!(names.contains(&"strict") && names.contains(&"strict-domain"), "{names:?}");
     assert!(!names.contains(&"strict-delivery"), "what cannot carry a rail is not offered");
+    assert!(names.contains(&"strict-msg@msg") && !names.contains(&"strict-msg"), "{names:?}");
     let strict = &found.offers[0];
     assert!(strict.endpoint_scoped && strict.carries_words);
     assert_eq!(strict.domains, ["strict0"]);

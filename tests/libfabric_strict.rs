@@ -44,7 +44,7 @@ impl Fixture {
     fn new(provider: &std::ffi::CStr) -> Fixture {
         let library = Library::load(strict(Layout::One).unwrap()).unwrap();
         let mut hints = library.hints().unwrap();
-        hints.set_provider(provider);
+        hints.set_provider(provider.to_bytes());
         let raw = hints.get_mut();
         raw.caps = n::MSG | n::RMA;
         raw.mode = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
@@ -110,14 +110,14 @@ impl Fixture {
         };
         let flags = n::COMPLETION | n::DELIVERY_COMPLETE;
         // SAFETY: leaked memory; a wrong use of it stops the program.
-        unsafe { end.endpoint.write(&message, flags) }.unwrap();
+        unsafe { end.endpoint.port().write(&message, flags) }.unwrap();
     }
 
     fn receive(&self, end: usize, registration: Registration, context: *mut c_void) {
         let end = &self.ends[end];
         let range = (end.memory as u64, 64);
         // SAFETY: leaked memory.
-        unsafe { end.endpoint.receive(range, registration.descriptor(), context) }.unwrap();
+        unsafe { end.endpoint.port().receive(range, registration.descriptor(), context) }.unwrap();
     }
 
     fn poll(&self, end: usize) -> usize {
@@ -324,7 +324,7 @@ const MISUSES: &[Misuse] = &[
             for _ in 0..5 {
                 let end = &at.ends[1];
                 // SAFETY: leaked memory.
-                unsafe { end.endpoint.inject(end.memory as u64, 8, 0) }.unwrap();
+                unsafe { end.endpoint.port().inject(end.memory as u64, 8, 0) }.unwrap();
             }
             let _ = far;
             at.ends[0].cq.read(&mut []).unwrap_or(0);

@@ -65,7 +65,7 @@ fn build(layout: Layout) -> Option<CString> {
     if layout == Layout::Two {
         compiler.arg("-DLAYOUT_2");
     }
-    for source in ["strict.c", "memory.c", "endpoint.c"] {
+    for source in ["strict.c", "memory.c", "endpoint.c", "connect.c"] {
         compiler.arg(format!("{sources}/{source}"));
     }
     let done = compiler.output().expect("a C compiler");

@@ -196,6 +196,13 @@ static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descri
         stop("an op posted to a closed endpoint");
     if (!ep->is_enabled)
         stop("an op posted to an endpoint that was not enabled");
+    int connects = ep->domain->kind->faults & CONNECTS;
+    if (connects && op.verb != RECEIVE && ep->phase != CONNECTED && ep->phase != ENDED)
+        stop("an op posted to an endpoint that is not connected");
+    if (connects && op.verb != RECEIVE && ep->phase == ENDED) {
+        pthread_mutex_unlock(&lock);
+        return -FI_ENOTCONN;
+    }
     if (ep->domain->kind->faults & SAYS_AGAIN && op.verb != RECEIVE && ep->posts++ % 2 == 0) {
         pthread_mutex_unlock(&lock);
         return -FI_EAGAIN;
@@ -216,7 +223,7 @@ static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descri
         made->sum = sum_of(op.start, op.length);
     struct op **list = &ep->receives;
     if (op.verb != RECEIVE) {
-        struct endpoint *peer = to < 256 ? ep->vector->ends[to] : NULL;
+        struct endpoint *peer = connects ? ep->peer : to < 256 ? ep->vector->ends[to] : NULL;
         if (!peer)
             stop("an op to an address that is not in the vector");
         if (!peer->is_open) {
@@ -308,6 +315,22 @@ static int adds_alone(struct fid_ep *fid, enum fi_datatype type, enum fi_op op, 
 
 /* ---------------------------------------------------------------- endpoints */
 
+/* The connection has ended: what was posted comes back. */
+void flush(struct endpoint *ep) {
+    for (struct op *receive; (receive = receive_take(ep)); free(receive)) {
+        context_give(ep->domain->kind, receive->context);
+        complete(ep->queue,
+                 (struct fi_cq_data_entry){receive->context, FI_MSG | FI_RECV, 0, NULL, 0},
+                 FI_ECANCELED);
+    }
+    for (struct op *op = ep->inbound; op;) {
+        struct op *next = op->next;
+        end_op(op, FI_ECONNRESET);
+        op = next;
+    }
+    ep->inbound = NULL;
+}
+
 static int close_endpoint(struct fid *fid) {
     struct endpoint *ep = (struct endpoint *)fid;
     pthread_mutex_lock(&lock);
@@ -315,11 +338,18 @@ static int close_endpoint(struct fid *fid) {
         stop("an endpoint closed twice");
     if (ep->regions)
         stop("an endpoint closed before its registrations");
+    if (ep->domain->kind->faults & CONNECTS)
+        end_connection(ep);
     ep->is_open = 0;
     if (ep->queue) {
+        struct endpoint **list = &ep->queue->endpoints;
+        while (*list != ep)
+            list = &(*list)->next;
+        *list = ep->next;
         ep->queue->users--;
-        ep->queue->endpoint = NULL;
     }
+    if (ep->events)
+        forget_events(ep);
     if (ep->vector)
         ep->vector->users--;
     ep->domain->objects--;
@@ -340,18 +370,24 @@ static int close_endpoint(struct fid *fid) {
 
 static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
     struct endpoint *ep = (struct endpoint *)fid;
+    int connects = ep->domain->kind->faults & CONNECTS;
     if (ep->is_enabled)
         stop("an endpoint joined to something after it was enabled");
+    pthread_mutex_lock(&lock);
     if (other->fclass == FI_CLASS_CQ && flags == (FI_SEND | FI_RECV)) {
         ep->queue = (struct queue *)other;
-        ep->queue->endpoint = ep;
+        ep->next = ep->queue->endpoints;
+        ep->queue->endpoints = ep;
         ep->queue->users++;
-    } else if (other->fclass == FI_CLASS_AV) {
+    } else if (connects && other->fclass == FI_CLASS_EQ) {
+        bind_events(ep, (struct events *)other);
+    } else if (!connects && other->fclass == FI_CLASS_AV) {
         ep->vector = (struct vector *)other;
         ep->vector->users++;
     } else {
         stop("an endpoint joined to what it has no use for");
     }
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -360,8 +396,8 @@ static int control_endpoint(struct fid *fid, int command, void *argument) {
     (void)argument;
     if (command != FI_ENABLE)
         return -FI_ENOSYS;
-    if (!ep->queue || !ep->vector)
-        stop("an endpoint enabled without a queue or a vector");
+    if (!ep->queue || (!ep->vector && !ep->events))
+        stop("an endpoint enabled without a queue, or without a vector or an event queue");
     ep->is_enabled = 1;
     return 0;
 }
@@ -377,7 +413,11 @@ static int name_of(fid_t fid, void *out, size_t *length) {
 int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *ours) {
     static struct fi_ops fid_ops = {sizeof fid_ops, close_endpoint, bind_endpoint,
                                     control_endpoint, NULL, NULL, NULL};
-    static struct fi_ops_cm cm = {.size = sizeof cm, .getname = name_of};
+    static struct fi_ops_cm cm = {.size = sizeof cm,
+                                  .getname = name_of,
+                                  .connect = connect_endpoint,
+                                  .accept = accept_request,
+                                  .shutdown = shut_down};
     static struct fi_ops_msg msg = {.size = sizeof msg,
                                     .recv = post_receive,
                                     .send = post_send,
@@ -402,7 +442,15 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     ep->fid.atomic = &atomic;
     ep->is_open = 1;
     ep->domain = (struct domain *)fid;
+    if (info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT)
+        stop("an endpoint without receives of its own");
+    pthread_mutex_lock(&lock);
     ep->domain->objects++;
+    if (info->handle)
+        take_request(ep, info->handle);
+    else if (ep->domain->kind->faults & CONNECTS && !info->dest_addr)
+        stop("an endpoint that is to ask for a connection, of nobody");
+    pthread_mutex_unlock(&lock);
     *out = &ep->fid;
     return 0;
 }

@@ -130,8 +130,8 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
         leave(queue->domain);
         return -FI_EOVERRUN;
     }
-    if (queue->endpoint)
-        move_on(queue->endpoint);
+    for (struct endpoint *ep = queue->endpoints; ep; ep = ep->next)
+        move_on(ep);
     while ((size_t)taken < count && queue->count) {
         struct item *item = &queue->items[queue->head];
         if (item->err)

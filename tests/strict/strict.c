@@ -8,7 +8,9 @@
  *   - an endpoint, queue, vector, domain or network closed before what was made of it;
  *   - a key used twice, ever;
  *   - a call on what was closed; a completion without room; a context in use twice, or written to;
- *   - hints that the library did not allocate, or fields of it that the caller must not know.
+ *   - hints that the library did not allocate, or fields of it that the caller must not know;
+ *   - an op on an endpoint whose connection does not stand, a connection granted that nobody asked
+ *     for or asked for twice, a request that is never answered or answered twice.
  *
  * With -DLAYOUT_2 its structures are as long as those of libfabric 2.x.
  */
@@ -37,6 +39,13 @@ static const struct kind kinds[] = {
     {"strict-deaf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DEAF},
     {"strict-away", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STAYS_AWAY},
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
+    /* connected one to one: all orders; little order, short keys and words, and no room */
+    {"strict-msg", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     CONNECTS},
+    {"strict-msg-short", FI_MR_LOCAL, FI_CONTEXT, 4, 4, FI_ORDER_SAS, CONNECTS | SAYS_AGAIN},
+    {"strict-msg-bound", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS},
+    {"strict-msg-overrun", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | OVERRUNS},
+    {"strict-msg-deaf", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},
     /* as libfabric 1.17 has it */
     {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
@@ -63,6 +72,7 @@ struct domain_attr {
 
 struct offer {
     uint64_t mark;
+    struct fabric *requested; /* of a request for a connection: its network */
     struct fi_info info;
     struct fi_tx_attr tx;
     struct fi_rx_attr rx;
@@ -126,6 +136,8 @@ PUBLIC void fi_freeinfo(struct fi_info *info) {
     while (info) {
         struct offer *offer = offer_of(checked(info));
         info = info->next;
+        if (offer->requested)
+            offer->requested->requests--;
         free(offer->domain.attr.name);
         free(offer->fabric.prov_name);
         free(offer->fabric.name);
@@ -134,7 +146,15 @@ PUBLIC void fi_freeinfo(struct fi_info *info) {
     }
 }
 
+struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info) {
+    struct fi_info *copy = fi_dupinfo(info);
+    offer_of(copy)->requested = fabric;
+    fabric->requests++;
+    return copy;
+}
+
 static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_info *hints) {
+    enum fi_ep_type type = kind->faults & CONNECTS ? FI_EP_MSG : FI_EP_RDM;
     uint64_t caps = FI_MSG | FI_RMA | FI_ATOMIC;
     if (kind->faults & NO_RMA)
         caps = FI_MSG;
@@ -144,7 +164,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
         return NULL;
     if (kind->mr_mode & ~hints->domain_attr->mr_mode || kind->mode & ~hints->mode)
         return NULL;
-    if (hints->ep_attr->type != FI_EP_RDM)
+    if (hints->ep_attr->type != type)
         return NULL;
     struct offer *offer = offer_new();
     offer->info.caps = caps;
@@ -153,7 +173,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     offer->tx.msg_order = offer->rx.msg_order = kind->order;
     offer->tx.inject_size = 128;
     offer->tx.size = offer->rx.size = 1024;
-    offer->ep.type = FI_EP_RDM;
+    offer->ep.type = type;
     offer->ep.max_msg_size = 1ull << 40;
     offer->ep.max_order_raw_size = offer->ep.max_order_war_size = 1ull << 40;
     offer->ep.max_order_waw_size = 1ull << 40;
@@ -180,8 +200,15 @@ PUBLIC int fi_getinfo(uint32_t version, const char *node, const char *service, u
     for (size_t n = 0; n < sizeof kinds / sizeof *kinds; n++) {
         if (wanted && strcmp(wanted, kinds[n].name))
             continue;
-        if ((*last = offer_of_kind(&kinds[n], hints)))
+        if ((*last = offer_of_kind(&kinds[n], hints))) {
+            if (kinds[n].faults & CONNECTS) {
+                /* as tcp has it: first the one whose receives are those of several */
+                (*last)->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+                last = &(*last)->next;
+                *last = offer_of_kind(&kinds[n], hints);
+            }
             last = &(*last)->next;
+        }
     }
     return *out ? 0 : -FI_ENODATA;
 }
@@ -204,6 +231,10 @@ static int close_fabric(struct fid *fid) {
         stop("a network closed twice");
     if (fabric->domains)
         stop("a network closed before its domains");
+    if (fabric->others)
+        stop("a network closed before its event queues and listeners");
+    if (fabric->requests)
+        stop("an offer that came with a request and was never freed");
     fabric->is_open = 0;
     return 0;
 }
@@ -258,7 +289,10 @@ static int open_domain(struct fid_fabric *fid, struct fi_info *info, struct fid_
 PUBLIC int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **out, void *ours) {
     static struct fi_ops fid_ops = {sizeof fid_ops, close_fabric, no_bind, no_control,
                                     NULL, NULL, NULL};
-    static struct fi_ops_fabric ops = {.size = sizeof ops, .domain = open_domain};
+    static struct fi_ops_fabric ops = {.size = sizeof ops,
+                                       .domain = open_domain,
+                                       .passive_ep = open_listener,
+                                       .eq_open = open_events};
     struct fabric *fabric = calloc(1, sizeof *fabric);
     for (size_t n = 0; n < sizeof kinds / sizeof *kinds; n++)
         if (attr->prov_name && !strcmp(attr->prov_name, kinds[n].name))

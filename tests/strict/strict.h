@@ -38,6 +38,7 @@ enum {
     LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
     ONE_AT_A_TIME = 1 << 11,   /* no two threads among its registrations */
     STAYS_AWAY = 1 << 12,      /* of its endpoints, the third and fourth cannot be opened */
+    CONNECTS = 1 << 13,        /* no fault: its endpoints are connected one to one */
 };
 
 /* A provider: what it wants of its user. */
@@ -67,7 +68,7 @@ struct used_key {
 
 struct fabric {
     struct fid_fabric fid;
-    int is_open, domains;
+    int is_open, domains, others, requests;
     const struct kind *kind;
 };
 
@@ -93,7 +94,7 @@ struct queue {
     struct domain *domain;
     size_t capacity, head, count;
     struct item *items;
-    struct endpoint *endpoint;
+    struct endpoint *endpoints;
 };
 
 struct vector {
@@ -116,6 +117,9 @@ struct op {
     struct op *next;
 };
 
+/* How far a connection has come. */
+enum phase { NEW, ASKED, GRANTED, CONNECTED, ENDED };
+
 struct endpoint {
     struct fid_ep fid;
     int is_open, is_enabled, regions, posts;
@@ -123,7 +127,47 @@ struct endpoint {
     struct queue *queue;
     struct vector *vector;
     struct op *receives, *inbound;
-    struct endpoint *next;
+    struct endpoint *next; /* of the same queue */
+    struct events *events;
+    struct request *request;
+    struct endpoint *peer;
+    enum phase phase;
+};
+
+struct event {
+    uint32_t what;
+    struct fid *fid;
+    struct request *request;
+    struct fi_info *info;
+    int err;
+    char data[56];
+    size_t length;
+    struct event *next;
+};
+
+struct events {
+    struct fid_eq fid;
+    int is_open, users;
+    struct fabric *fabric;
+    struct event *first;
+};
+
+struct listener {
+    struct fid_pep fid;
+    int is_open, is_listening;
+    struct fabric *fabric;
+    struct events *events;
+    struct fi_info *info;
+    struct request *requests;
+};
+
+/* Somebody asks for a connection. */
+struct request {
+    struct fid fid;
+    struct listener *listener;
+    struct endpoint *from;
+    int is_read, is_taken, is_answered;
+    struct request *next;
 };
 
 /* Ends the program with the word for what it did wrong. */
@@ -140,5 +184,17 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
                     uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
                     void *ours);
 void move_on(struct endpoint *ep);
+void flush(struct endpoint *ep);
+struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info);
+int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq **out, void *ours);
+int open_listener(struct fid_fabric *fid, struct fi_info *info, struct fid_pep **out, void *ours);
+int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, size_t length);
+int accept_request(struct fid_ep *fid, const void *data, size_t length);
+int shut_down(struct fid_ep *fid, uint64_t flags);
+/* With the lock held. */
+void bind_events(struct endpoint *ep, struct events *events);
+void take_request(struct endpoint *ep, struct fid *handle);
+void end_connection(struct endpoint *ep);
+void forget_events(struct endpoint *ep);
 
 #endif

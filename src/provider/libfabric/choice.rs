@@ -4,6 +4,7 @@
 
 extern crate std;
 
+use super::offer::CONNECTED;
 use super::settings::Settings;
 use super::survey::{Offered, survey};
 use super::{Config, OpenError};
@@ -117,18 +118,20 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         return Err(NoNic::NotWanted);
     }
     let mut others = Vec::new();
-    for provider in wanted {
+    // connected endpoints come last, after all that peers share
+    for (provider, connected) in
+        [false, true].into_iter().flat_map(|last| wanted.iter().map(move |name| (*name, last)))
+    {
         let config = Config { provider: Some(provider), ..settings.config() };
         let found = survey(&config).map_err(NoNic::Error)?;
         for offer in &found.offers {
-            let name = offer.provider.as_bytes();
-            let is_it = name.strip_prefix(provider.to_bytes());
-            if is_it.is_some_and(|rest| rest.is_empty() || rest[0] == b';') {
+            if is_of(offer, provider, connected) {
                 let nics = nics_of(offer, settings);
                 if !nics.is_empty() {
                     return Ok(nics);
                 }
-                others.push(std::format!("{} over {}", offer.provider, offer.domains.join(", ")));
+                let text = std::format!("{} over {}", offer.provider, offer.domains.join(", "));
+                others.push(text);
             }
         }
     }
@@ -141,6 +144,16 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         true => "it has no provider that can carry a rail".into(),
         false => std::format!("it has {}", others.join("; ")),
     }))
+}
+
+/// Whether an offer is of a provider, by that very name or, `connected`, of the connected endpoints
+/// of that name.
+fn is_of(offer: &Offered, provider: &CStr, connected: bool) -> bool {
+    let rest = offer.provider.as_bytes().strip_prefix(provider.to_bytes());
+    rest.is_some_and(|rest| match connected {
+        true => rest == CONNECTED.as_bytes(),
+        false => rest.is_empty() || rest[0] == b';',
+    })
 }
 
 impl Settings {
@@ -180,6 +193,19 @@ mod tests {
         let named = Settings { domains, ..Settings::default() };
         assert_eq!(names(&named), [c"lo".to_owned(), c"lo".to_owned()]);
         assert!(nics_of(&offer, &named).iter().all(|nic| nic.reaches_own && !nic.reaches_others));
+    }
+
+    #[test]
+    fn connected_endpoints_are_a_provider_of_their_own() {
+        let matches = |name: &str, wanted| {
+            let offer = offer(name, &TWO);
+            [is_of(&offer, wanted, false), is_of(&offer, wanted, true)]
+        };
+        assert_eq!(matches("tcp", c"tcp"), [true, false]);
+        assert_eq!(matches("tcp;ofi_rxm", c"tcp"), [true, false]);
+        assert_eq!(matches("tcp@msg", c"tcp"), [false, true], "after all that peers share");
+        assert_eq!(matches("tcp@msg", c"tcp@msg"), [true, false]);
+        assert_eq!(matches("tcp2", c"tcp"), [false, false]);
     }
 
     #[test]

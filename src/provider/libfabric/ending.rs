@@ -6,8 +6,8 @@ use super::message::KeyWords;
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Use, key_place, wants,
 };
-use super::rail::{Cell, Libfabric, Name};
-use super::sys::{Code, numbers as n};
+use super::rail::{Cell, Libfabric, Name, Open};
+use super::sys::{Code, Endpoint, numbers as n};
 use super::{Hello, PeerOpenError, Step};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
@@ -90,15 +90,23 @@ impl Libfabric<'_> {
         // SAFETY: a part of the reserve, which outlives the registration.
         let made = unsafe { self.domain.make(range) };
         let made = made.map_err(|code| PeerOpenError::Refused(Step::Buffers, code))?;
-        self.parts[index] = Part { registration: made.into_raw(), descriptor: made.descriptor() };
+        let shared = self.open.as_ref().and_then(|open| open.endpoint.as_ref());
+        let port = shared.map(Endpoint::port);
+        let (registration, descriptor) = (made.into_raw(), made.descriptor());
+        self.parts[index] = Part { registration, descriptor, receives: port, ops: port };
+        self.cells_post(index);
+        match self.health.is_lost() {
+            true => Err(PeerOpenError::Refused(Step::Receives, Code(self.health.lost_code))),
+            false => Ok(()),
+        }
+    }
+
+    /// Posts the cells of a peer that nobody has.
+    pub(super) fn cells_post(&mut self, index: usize) {
         for cell in index * CELLS..(index + 1) * CELLS {
             if self.cells[cell] == Cell::Unused {
                 self.receive_again(cell);
             }
-        }
-        match self.health.is_lost() {
-            true => Err(PeerOpenError::Refused(Step::Receives, Code(self.health.lost_code))),
-            false => Ok(()),
         }
     }
 
@@ -113,13 +121,16 @@ impl Libfabric<'_> {
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         let mut joined = self.join(index, other);
-        let record = &mut self.peers[index];
         if joined.is_err() {
-            record.state = State::Closed;
+            if self.traits.connected {
+                self.cut(index);
+            }
+            self.peers[index].state = State::Closed;
             self.peers_open -= 1;
-        } else if record.down != Down::No {
+        } else if self.peers[index].down != Down::No {
             // the endpoint that the other end was told of is no more: it hears so, since it may
-            // know us already, and wait for our word
+            // know us already, and wait for our word, which leaves by the endpoint of today
+            let _ = self.part_open(index);
             self.forget(index, false);
             joined = Err(PeerOpenError::RailLost);
         }
@@ -133,8 +144,12 @@ impl Libfabric<'_> {
         if self.open.is_none() {
             return Err(PeerOpenError::RailLost);
         }
-        let at = |code| PeerOpenError::Refused(Step::Address, code);
-        let address = self.address_of(&other.name, other.name()).map_err(at)?;
+        let address = match self.traits.connected {
+            true => 0, // an endpoint of its own reaches it alone
+            false => self
+                .address_of(&other.name, other.name())
+                .map_err(|code| PeerOpenError::Refused(Step::Address, code))?,
+        };
         self.names[index] = other.name;
         if other.told.length != 0 {
             let place = usize::from(key_place(RailKey(other.told.key)));
@@ -148,7 +163,10 @@ impl Libfabric<'_> {
         record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
         record.state = State::Live;
         self.early_due = true;
-        Ok(())
+        match self.traits.connected {
+            true => self.connection_begin(index, other),
+            false => Ok(()),
+        }
     }
 
     /// What the library calls an endpoint. Peers at one share its place in the vector, which is
@@ -158,8 +176,8 @@ impl Libfabric<'_> {
             |n: &usize| self.peers[*n].address != n::ADDR_UNSPEC && self.names[*n] == *padded;
         match ((0..self.peers.len()).find(is_known), self.open.as_ref()) {
             (Some(same), _) => Ok(self.peers[same].address),
-            (None, Some(open)) => open.vector.insert(name),
-            (None, None) => Err(Code(libc::ENODEV)),
+            (None, Some(Open { vector: Some(vector), .. })) => vector.insert(name),
+            (None, _) => Err(Code(libc::ENODEV)),
         }
     }
 
@@ -167,6 +185,9 @@ impl Libfabric<'_> {
     /// others and must not lose their endpoint for us. They know our old address alone, but take
     /// our word from any.
     fn say_closed(&mut self) {
+        if self.traits.connected {
+            return; // the connections have told it
+        }
         for index in 0..self.peers.len() {
             let record = &self.peers[index];
             // what was said to one that was forgotten lately may have been lost with the endpoint
@@ -194,9 +215,9 @@ impl Libfabric<'_> {
         let is_shared = self.peers.iter().any(|peer| peer.address == address);
         if address != n::ADDR_UNSPEC
             && !is_shared
-            && let Some(open) = self.open.as_ref()
+            && let Some(Open { vector: Some(vector), .. }) = self.open.as_ref()
         {
-            open.vector.remove(address);
+            vector.remove(address);
         }
     }
 
@@ -254,7 +275,9 @@ impl Libfabric<'_> {
         let is_known = record.is_attested || record.state == State::Prepared;
         record.is_attested = is_known;
         self.mark_ending(index);
-        if !is_known {
+        if self.traits.connected {
+            self.cut(index);
+        } else if !is_known {
             self.want(index, wants::DRAIN);
         }
         Ok(Posted::Pending)
@@ -283,14 +306,19 @@ impl Libfabric<'_> {
         {
             record.down = Down::Told;
             events.push(Completion::PeerDown { peer: PeerIndex(index as u32), cause });
+            if self.traits.connected {
+                self.cut(index);
+            }
         }
         let waited = now.since(self.peers[index].ends_since);
         let record = &mut self.peers[index];
         if record.gone.is_some_and(|span| waited >= span) && is_empty {
             record.is_attested = true;
         }
-        let is_over = waited >= PATIENCE || self.peers[index].is_cut;
-        if self.peers[index].down == Down::Told && is_over {
+        let record = &self.peers[index];
+        let is_told = record.down == Down::Told;
+        let is_over = record.is_cut && (is_told || record.down == Down::No);
+        if is_over || is_told && waited >= PATIENCE {
             self.answer_for(index, events);
         }
         if !self.peers[index].fences.is_empty() {
@@ -298,8 +326,9 @@ impl Libfabric<'_> {
         }
         let record = &mut self.peers[index];
         let is_told = matches!(record.down, Down::Told | Down::No);
-        if is_told && record.fences.is_empty() && (record.down == Down::No || record.in_flight == 0)
-        {
+        // of a fenced peer, ops whose ends the library says are not waited for here
+        let others_end = record.down == Down::No && !self.traits.connected;
+        if is_told && record.fences.is_empty() && (others_end || record.in_flight == 0) {
             record.is_ending = false;
             self.endings -= 1;
         }
@@ -353,7 +382,12 @@ impl Libfabric<'_> {
     /// reached it is left alone.
     fn look_stuck(&mut self, since: Instant) {
         let late = self.now.since(since) >= STUCK;
-        if late && !self.health.is_lost() && !self.peers.iter().any(Peer::takes_ops) {
+        // what is connected one to one was closed already
+        if late
+            && !self.traits.connected
+            && !self.health.is_lost()
+            && !self.peers.iter().any(Peer::takes_ops)
+        {
             self.lose(libc::ETIMEDOUT);
         }
     }
@@ -370,8 +404,12 @@ impl Libfabric<'_> {
     /// Forgets a peer without ops in flight. What it sent and is held stays, unless it is to be
     /// discarded. Its other end is told, as far as it can be, and may still ask.
     pub(super) fn forget(&mut self, index: usize, discard: bool) {
-        self.peers[index].owes_word = true;
-        self.say_drained(index);
+        if self.traits.connected {
+            self.cut(index);
+        } else {
+            self.peers[index].owes_word = true;
+            self.say_drained(index);
+        }
         self.told_release_all(index);
         let record = &mut self.peers[index];
         (record.state, record.ends_since) = (State::Closed, self.now);

@@ -2,8 +2,9 @@
 //! sockets and shared memory).
 //!
 //! A rail has one endpoint of reliable datagrams (`FI_EP_RDM`), shared by its peers, and one
-//! completion queue. The library is loaded at run time; where there is none, [`LoadError`] says so
-//! in a line.
+//! completion queue; where a provider has no such, an endpoint for each peer (`FI_EP_MSG`), a
+//! listener, an event queue and one completion queue. The library is loaded at run time; where
+//! there is none, [`LoadError`] says so in a line.
 //!
 //! - **Whose a message is** says its prefix ([`message`]): the receiver's number of the peer, and a
 //!   token that it gave to that peer alone. Messages of strangers are dropped. Sends and words are
@@ -25,18 +26,24 @@
 //! - **A fence is the writer's word** (`WriterDrained`): we ask the peer to stop; it says so when
 //!   nothing of its is under way. One peer's end never takes the endpoint from the others. A peer
 //!   that says nothing any more stays unfenced until the endpoint is closed.
+//! - **Of connected endpoints a fence is our own act**: the peer's endpoint is closed, so that
+//!   nothing of the peer's lands any more, and holds when its completions were taken. No word is
+//!   asked for. One side asks for the connection, and says for which peer by its number and token;
+//!   who is not expected is rejected. Until a connection stands, posts say `Again`.
 //! - **A failed NIC** is a failed endpoint: [`Libfabric::reopen`] closes registrations, endpoint,
 //!   queue and vector, in this order, which fences everything, and opens and registers all anew.
 //!   Regions keep their keys.
-//! - **Teardown has one order**, whatever the registrations belong to: registrations, endpoint,
-//!   queue, vector, domain, fabric.
+//! - **Teardown has one order**, whatever the registrations belong to: connected endpoints,
+//!   registrations, shared endpoint or listener, queue, vector or event queue, domain, fabric.
 //! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says.
 
 mod area;
 pub mod choice;
+mod connect;
 mod control;
 mod domain;
 mod ending;
+mod link;
 pub mod message;
 pub mod names;
 mod offer;
@@ -54,7 +61,7 @@ mod turns;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
-pub use offer::Traits;
+pub use offer::{CONNECTED, Traits};
 pub use rail::{Libfabric, RECORD_SIZES, bytes};
 pub use report::{ErrorReport, Health};
 
@@ -122,6 +129,12 @@ pub enum Step {
     Receives,
     /// Putting a peer's address into the vector.
     Address,
+    /// Opening the event queue.
+    EventQueue,
+    /// Opening the endpoint that listens.
+    Listener,
+    /// Connecting a peer.
+    Connection,
 }
 
 impl Step {
@@ -137,6 +150,9 @@ impl Step {
             Step::Buffers => "buffers cannot be registered",
             Step::Receives => "the endpoint takes no receives",
             Step::Address => "the peer's address is refused",
+            Step::EventQueue => "the network gives no event queue",
+            Step::Listener => "the network gives no endpoint that listens",
+            Step::Connection => "the peer cannot be connected",
         }
     }
 }
@@ -169,7 +185,7 @@ impl fmt::Display for OpenError {
             OpenError::Limits => f.write_str("the limits of the rail are out of range"),
             OpenError::Library(error) => error.fmt(f),
             OpenError::NoOffer => f.write_str(
-                "no libfabric provider of that name offers reliable datagrams with messages, \
+                "no libfabric provider of that name offers reliable endpoints with messages, \
                  writes and confirmed delivery",
             ),
             OpenError::Lacks(what) => write!(f, "the libfabric provider lacks {what}"),

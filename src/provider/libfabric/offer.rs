@@ -1,4 +1,7 @@
 //! Which of the library's offers a rail is opened on, and what follows from it.
+//!
+//! Endpoints that peers share come first; those that are connected one to one are taken where a
+//! provider has no others, or where its name is asked for with [`CONNECTED`] behind it.
 
 use super::domain::{Keys, Scope};
 use super::sys::abi::InfoRaw;
@@ -31,6 +34,30 @@ const ORDERS: u64 = n::ORDER_RAR
     | n::ORDER_SAW
     | n::ORDER_SAS;
 
+/// Behind a provider's name: its connected endpoints, also where it has shared ones.
+pub const CONNECTED: &str = "@msg";
+
+/// What kind of endpoints is asked for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Ends {
+    /// One, that all peers share (`FI_EP_RDM`).
+    Shared,
+    /// One for each peer (`FI_EP_MSG`).
+    Connected,
+    /// The same of a provider that says of a write no more than that the peer's NIC has
+    /// acknowledged it (`FI_TRANSMIT_COMPLETE`).
+    Acknowledged,
+}
+
+/// The provider of a name, without the mark for its connected endpoints, and whether there was one.
+pub fn parts_of(name: &CStr) -> (&[u8], bool) {
+    let name = name.to_bytes();
+    match name.strip_suffix(CONNECTED.as_bytes()) {
+        Some(provider) => (provider, true),
+        None => (name, false),
+    }
+}
+
 /// What an offer means for us.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Traits {
@@ -56,6 +83,8 @@ pub struct Traits {
     pub transfer_max: u64,
     /// Whether data moves without our polls.
     pub moves_alone: bool,
+    /// Whether each peer has an endpoint of its own.
+    pub connected: bool,
     /// Whether the library ends a registration without the lock of those that look for one.
     pub ends_unlocked: bool,
 }
@@ -89,6 +118,7 @@ impl Traits {
             inject_max: tx.inject_size.min(INJECT_MAX),
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
+            connected: ep.ep_type == n::EP_MSG,
             ends_unlocked: ends_unlocked(provider_name(info), version),
         }
     }
@@ -103,27 +133,30 @@ fn ends_unlocked(provider: &CStr, version: u32) -> bool {
 }
 
 /// Hints for what every rail needs.
-fn hints(library: &Library, caps: u64) -> Result<Info, Code> {
+fn hints(library: &Library, caps: u64, ends: Ends) -> Result<Info, Code> {
     let mut hints = library.hints()?;
     let raw = hints.get_mut();
     raw.caps = caps;
     raw.mode = MODE;
     // SAFETY: the library allocates all parts of hints.
     let (domain, ep, tx) = unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr) };
-    ep.ep_type = n::EP_RDM;
+    ep.ep_type = if ends == Ends::Shared { n::EP_RDM } else { n::EP_MSG };
     domain.mr_mode = MR_MODE;
     domain.threading = n::THREAD_SAFE;
     domain.resource_mgmt = n::RM_ENABLED;
     // who cannot say that bytes have arrived, can never be fenced
-    tx.op_flags = n::DELIVERY_COMPLETE;
+    tx.op_flags = match ends {
+        Ends::Shared | Ends::Connected => n::DELIVERY_COMPLETE,
+        Ends::Acknowledged => n::TRANSMIT_COMPLETE,
+    };
     Ok(hints)
 }
 
 /// With a name and a domain asked for, as [`Config`] has them.
-pub fn hints_for(library: &Library, config: &Config, caps: u64) -> Result<Info, Code> {
-    let mut hints = hints(library, caps)?;
+pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> Result<Info, Code> {
+    let mut hints = hints(library, caps, ends)?;
     if let Some(provider) = config.provider {
-        hints.set_provider(provider);
+        hints.set_provider(parts_of(provider).0);
     }
     if let Some(domain) = config.domain {
         hints.set_domain(domain);
@@ -131,11 +164,55 @@ pub fn hints_for(library: &Library, config: &Config, caps: u64) -> Result<Info, 
     Ok(hints)
 }
 
-/// Chooses an offer: the first of the provider that was asked for.
+/// Chooses an offer: the first of the provider that was asked for, with endpoints that peers share
+/// where there are such.
+pub fn choose(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+) -> Result<(Info, Traits), OpenError> {
+    if config.provider.is_some_and(|name| parts_of(name).1) {
+        return choose_connected(library, config, limits);
+    }
+    let refused = match choose_shared(library, config, limits) {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    match (choose_connected(library, config, limits), refused) {
+        (Ok(found), _) => Ok(found),
+        (Err(error), OpenError::NoOffer) => Err(error),
+        (Err(_), refused) => Err(refused),
+    }
+}
+
+/// The first connected one.
+fn choose_connected(
+    library: &Library,
+    config: &Config,
+    limits: &Limits,
+) -> Result<(Info, Traits), OpenError> {
+    let caps = n::MSG | n::RMA;
+    match (choose_with(library, config, limits, caps, Ends::Connected), acknowledged(config)) {
+        (Err(OpenError::NoOffer), Some(config)) => {
+            choose_with(library, &config, limits, caps, Ends::Acknowledged)
+        }
+        (found, _) => found,
+    }
+}
+
+/// What is asked of [`Ends::Acknowledged`], if anything: `verbs` does not say that bytes have
+/// arrived, but its queue pairs have the answer of the peer's NIC for each write, on which the rail
+/// over `ibverbs` relies too; of others that is not known.
+pub fn acknowledged<'a>(config: &Config<'a>) -> Option<Config<'a>> {
+    let is_verbs = config.provider.is_none_or(|name| parts_of(name).0 == b"verbs");
+    is_verbs.then_some(Config { provider: Some(c"verbs"), ..*config })
+}
+
+/// The first shared one.
 ///
 /// Who asks for `tcp` of 1.17 gets `net`, which is what newer versions call `tcp`: their own has no
 /// shared endpoints, and with `ofi_rxm` on top of it an endpoint costs 70 MB and 40 ms.
-pub fn choose(
+fn choose_shared(
     library: &Library,
     config: &Config,
     limits: &Limits,
@@ -159,16 +236,17 @@ fn choose_of(
     limits: &Limits,
 ) -> Result<(Info, Traits), OpenError> {
     let base = n::MSG | n::RMA;
-    let adding = choose_with(library, config, limits, base | n::ATOMIC);
+    let choose = |caps| choose_with(library, config, limits, caps, Ends::Shared);
+    let adding = choose(base | n::ATOMIC);
     let is_rxm = |info: &Info| provider_name(info).to_bytes().ends_with(b";ofi_rxm");
     if adding.as_ref().is_ok_and(|(info, _)| is_rxm(info)) {
-        return choose_with(library, config, limits, base);
+        return choose(base);
     }
     match adding {
         Ok((_, traits)) if traits.ordered => return adding,
         Ok(_) | Err(_) => {}
     }
-    let plain = choose_with(library, config, limits, base);
+    let plain = choose(base);
     match (&adding, &plain) {
         (Ok(_), Ok((_, traits))) if !traits.ordered => adding,
         (Ok(_), Err(_)) => adding,
@@ -181,12 +259,13 @@ fn choose_with(
     config: &Config,
     limits: &Limits,
     caps: u64,
+    ends: Ends,
 ) -> Result<(Info, Traits), OpenError> {
     let at = |code: Code| match code {
         Code(n::ENODATA) => OpenError::NoOffer,
         code => OpenError::Refused(Step::Offer, code),
     };
-    let all = hints_for(library, config, caps).and_then(|hints| library.offers(&hints));
+    let all = hints_for(library, config, caps, ends).and_then(|hints| library.offers(&hints));
     let all = all.map_err(at)?;
     let mut next: *const InfoRaw = all.get();
     while !next.is_null() {
@@ -204,10 +283,14 @@ fn choose_with(
 
 /// Whether an offer is of the very provider: a library also offers what stands on top of it.
 fn fits(raw: &InfoRaw, config: &Config) -> bool {
+    // SAFETY: the library allocates the part.
+    if unsafe { (*raw.ep_attr).rx_ctx_cnt } == n::SHARED_CONTEXT {
+        return false; // each endpoint has its own receives here
+    }
     let Some(wanted) = config.provider else { return true };
     // SAFETY: the library allocates the part, and its text.
     let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
-    let wanted = wanted.to_bytes();
+    let (wanted, _) = parts_of(wanted);
     name == wanted || (name.starts_with(wanted) && name.get(wanted.len()) == Some(&b';'))
 }
 
@@ -218,8 +301,15 @@ fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits
     let (domain, ep, tx, rx) =
         unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr, &mut *raw.rx_attr) };
     let lacks = |what| Err(OpenError::Lacks(what));
-    if ep.ep_type != n::EP_RDM {
-        return lacks("endpoints that several peers share (FI_EP_RDM)");
+    let is_connected = ep.ep_type == n::EP_MSG;
+    if ep.ep_type != n::EP_RDM && !is_connected {
+        return lacks("reliable endpoints, shared or connected (FI_EP_RDM, FI_EP_MSG)");
+    }
+    if is_connected && domain.mr_mode & n::MR_ENDPOINT != 0 {
+        return lacks(
+            "registrations that its connected endpoints share: it binds each to one \
+             (FI_MR_ENDPOINT)",
+        );
     }
     if raw.caps & (n::MSG | n::RMA) != n::MSG | n::RMA {
         return lacks("messages and writes (FI_MSG, FI_RMA)");
@@ -242,9 +332,19 @@ fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits
         return lacks("keys long enough to tell regions apart");
     }
     // chosen op by op: a send need not be waited for as long as a write
-    tx.op_flags &= !n::DELIVERY_COMPLETE;
+    tx.op_flags &= !(n::DELIVERY_COMPLETE | n::TRANSMIT_COMPLETE);
     let traits = Traits::of(&info, version);
     Ok((info, traits))
+}
+
+/// What kind of addresses an offer has: libfabric's number, and whether endpoints are connected,
+/// because those do not reach shared ones of the same kind.
+pub fn address_format(info: &Info) -> u32 {
+    const IS_CONNECTED: u32 = 1 << 31;
+    let raw = info.get();
+    // SAFETY: the library allocates the part.
+    let ep_type = unsafe { (*raw.ep_attr).ep_type };
+    if ep_type == n::EP_MSG { raw.addr_format | IS_CONNECTED } else { raw.addr_format }
 }
 
 /// The provider's name in an offer.

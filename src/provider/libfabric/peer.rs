@@ -4,7 +4,7 @@
 use super::area::SENDS;
 use super::message::KeyWords;
 use super::report::ErrorReport;
-use super::sys::numbers as n;
+use super::sys::{Port, numbers as n};
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, RailKey};
 use crate::provider::ops::List;
@@ -163,10 +163,14 @@ pub struct Part {
     /// The library's registration, as a number; 0: none yet.
     pub registration: u64,
     pub descriptor: *mut c_void,
+    /// Where its receives are posted, and its ops: one endpoint of all, or its own.
+    pub receives: Option<Port>,
+    pub ops: Option<Port>,
 }
 
 impl Part {
-    pub const UNUSED: Part = Part { registration: 0, descriptor: core::ptr::null_mut() };
+    pub const UNUSED: Part =
+        Part { registration: 0, descriptor: core::ptr::null_mut(), receives: None, ops: None };
 }
 
 /// The record of one peer.

@@ -36,7 +36,7 @@ impl Libfabric<'_> {
         let mut is_short = false;
         while events.has_room() {
             if self.batch_at == self.batch_count {
-                if is_short && self.endings == 0 {
+                if is_short && self.endings == 0 && self.watch.cuts == 0 {
                     return false;
                 }
                 let Some(open) = self.open.as_ref() else { return true };
@@ -115,6 +115,10 @@ impl Libfabric<'_> {
             None => self.health.strange += 1,
             Some(op) if op < ops => {
                 let index = op / SENDS;
+                if self.is_cut(index) {
+                    // the end of what we have ended ourselves
+                    return self.retire(op, Err(self.peers[index].cut_off()), events);
+                }
                 if self.peers[index].report.is_none() {
                     self.peers[index].report = Some(report);
                 }
@@ -122,6 +126,7 @@ impl Libfabric<'_> {
                 self.retire(op, Err(error), events);
                 self.end(index, DownCause::Broken(code));
             }
+            Some(at) if self.traits.connected => self.receive_failed(at - ops, report),
             Some(at) => {
                 self.health.strange += 1;
                 self.receive_again(at - ops);
@@ -286,22 +291,27 @@ impl Libfabric<'_> {
     /// Whether the library has taken it, or it is not to be posted.
     fn receive_post(&mut self, cell: usize) -> bool {
         let part = cell / CELLS;
-        let Some(open) = self.open.as_ref() else { return true };
-        if self.parts[part].registration == 0 {
-            // held since before the endpoint was opened anew: it is posted with its part
+        let Some(port) = self.parts[part].receives else {
+            // held since before the endpoint was opened anew, or since another connection: it is
+            // posted with its part
             self.cells[cell] = Cell::Unused;
             return true;
-        }
+        };
         let range = (self.area.cell(cell), self.area.message_bytes_max());
         let (descriptor, context) = (self.parts[part].descriptor, self.cell_context(cell));
         self.cells[cell] = Cell::Posted;
         // SAFETY: a cell that nobody uses, registered with its part, and its context.
-        match unsafe { open.endpoint.receive(range, descriptor, context) } {
+        match unsafe { port.receive(range, descriptor, context) } {
             Ok(()) => true,
             // some libraries say so when their queue is full
             Err(Code::AGAIN | Code(libc::ENOMEM | libc::ENOBUFS)) => {
                 self.cells[cell] = Cell::Due;
                 false
+            }
+            Err(code) if self.traits.connected => {
+                self.cells[cell] = Cell::Unused;
+                self.end(part, DownCause::Broken(code.0));
+                true
             }
             Err(code) => {
                 self.cells[cell] = Cell::Due;

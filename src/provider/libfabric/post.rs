@@ -4,9 +4,9 @@ use super::area::{AHEAD, SENDS};
 use super::message::{Kind, PREFIX_BYTES, Prefix, word_data};
 use super::offer::INJECT_MAX;
 use super::peer::{Lookup, Sent, Use, key_place};
-use super::rail::{Libfabric, Open};
+use super::rail::Libfabric;
 use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
-use super::sys::{Code, numbers as n};
+use super::sys::{Code, Port, numbers as n};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
     DownCause, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted, RemoteSpan,
@@ -74,6 +74,13 @@ impl Libfabric<'_> {
         self.traits.ordered && !self.traits.reads_ordered && self.peers[index].reads > 0
     }
 
+    /// Where a peer's ops go. [`Code::AGAIN`]: it is not connected yet.
+    #[inline]
+    fn port(&self, index: usize) -> Result<Port, Code> {
+        const NONE: [Code; 2] = [Code(libc::ENODEV), Code::AGAIN];
+        self.parts[index].ops.ok_or(NONE[usize::from(self.traits.connected)])
+    }
+
     /// What a refused call means: no room, or the end of the peer.
     #[cold]
     pub(super) fn call_refused(&mut self, index: usize, code: Code) -> PostError {
@@ -130,7 +137,7 @@ impl Libfabric<'_> {
         let ahead: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = ahead + last.1;
         let to = self.peers[index].address;
-        let Some(open) = self.open.as_ref() else { return Err(Code(libc::ENODEV)) };
+        let port = self.port(index)?;
         // zeroes would be written for every message
         let mut stack = MaybeUninit::<[u8; INJECT_MAX]>::uninit();
         let injects = bytes <= self.traits.inject_max;
@@ -150,13 +157,13 @@ impl Libfabric<'_> {
         unsafe { touch::copy(last.0, at, last.1 as u64) };
         let Some(op) = op else {
             // SAFETY: bytes of the buffer that were just written.
-            return unsafe { open.endpoint.inject(start, bytes, to) };
+            return unsafe { port.inject(start, bytes, to) };
         };
         let context = self.op_context(index * SENDS + op);
         let descriptor = self.part_descriptor(index);
         // SAFETY: a place in staging, registered with the peer's part, and a context, which are in
         // use from now on.
-        unsafe { open.endpoint.send((start, bytes), descriptor, to, context) }?;
+        unsafe { port.send((start, bytes), descriptor, to, context) }?;
         self.peers[index].used |= 1 << op;
         self.sent[index * SENDS + op] = Sent { used: Use::Quiet, ..Sent::FREE };
         Ok(())
@@ -334,10 +341,8 @@ impl Libfabric<'_> {
             }
             Some(_) | None => None,
         };
-        let result = match self.open.as_ref() {
-            Some(open) => call(open, &near, &far, verb, data, (to, context)),
-            None => Err(Code(libc::ENODEV)),
-        };
+        let port = self.port(index);
+        let result = port.and_then(|port| call(port, &near, &far, verb, data, (to, context)));
         if let Err(code) = result {
             if let Some(region) = near.pin.checked_sub(1) {
                 self.domain.release(region);
@@ -378,7 +383,7 @@ impl Libfabric<'_> {
 /// The library's call for a verb.
 #[inline]
 fn call(
-    open: &Open,
+    port: Port,
     near: &Near,
     far: &Far,
     verb: Verb,
@@ -404,7 +409,7 @@ fn call(
             data: 0,
         };
         // SAFETY: an operand in staging, in use until the op has ended; the rest is copied.
-        return unsafe { open.endpoint.add(&message, TOUCH) };
+        return unsafe { port.add(&message, TOUCH) };
     }
     let part = libc::iovec { iov_base: address, iov_len: length };
     let words = RmaIov { addr: far.address, len: length, key: far.key };
@@ -421,11 +426,11 @@ fn call(
     match verb {
         // SAFETY: memory of ours that is pinned, or in staging, until the op has ended; the rest is
         // copied.
-        Verb::Read => unsafe { open.endpoint.read(&message, n::COMPLETION) },
+        Verb::Read => unsafe { port.read(&message, n::COMPLETION) },
         Verb::Write(_) | Verb::Add => {
             let flags = if data.is_some() { TOUCH | n::REMOTE_CQ_DATA } else { TOUCH };
             // SAFETY: as above.
-            unsafe { open.endpoint.write(&message, flags) }
+            unsafe { port.write(&message, flags) }
         }
     }
 }

@@ -113,6 +113,9 @@ impl<'m> Provider for Libfabric<'m> {
     fn poll(&mut self, out: &mut [Completion], _budget: Bytes, now: Instant) -> usize {
         self.now = now;
         let mut events = Events { slots: out, used: 0 };
+        if self.traits.connected {
+            self.connections_on();
+        }
         if self.has_chores {
             self.chores();
         }
@@ -126,6 +129,9 @@ impl<'m> Provider for Libfabric<'m> {
             self.take_early(&mut events);
         }
         let is_empty = self.take(&mut events);
+        if self.watch.cuts > 0 && is_empty {
+            self.cuts_over();
+        }
         if self.domain.wants_any() {
             self.revoke_wanted();
         }

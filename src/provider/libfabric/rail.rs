@@ -2,12 +2,15 @@
 
 use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
+use super::link::{Link, Watch};
 use super::offer::{self, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State};
 use super::report::Health;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
-use super::sys::{Code, Cq, Domain, Endpoint, Fabric, Info, Library, Registration, Vector};
+use super::sys::{
+    Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Listener, Registration, Vector,
+};
 use super::{Config, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -25,6 +28,8 @@ const ASIDES: u32 = 8;
 /// Addresses that are announced to the library at most: a hint, which shm of 2.6 refuses beyond 256
 /// although many peers may have one address.
 const ADDRESSES_HINT: usize = 64;
+/// Asked, connected, ended.
+const EVENTS_PER_PEER: usize = 3;
 /// An address, with zeroes behind it.
 pub(super) type Name = [u8; NAME_BYTES_MAX];
 
@@ -54,6 +59,7 @@ pub fn bytes(limits: &Limits) -> usize {
     LibfabricDomain::bytes(limits.regions_max)
         + bytes_for::<Peer>(peers)
         + bytes_for::<Part>(peers)
+        + bytes_for::<Link>(peers)
         + bytes_for::<Name>(peers)
         + bytes_for::<Sent>(peers * SENDS)
         + bytes_for::<Answer>(peers * KEYS)
@@ -65,8 +71,9 @@ pub fn bytes(limits: &Limits) -> usize {
 }
 
 /// What the rail keeps, and the sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 6] = [
+pub const RECORD_SIZES: [(&str, usize); 7] = [
     ("libfabric peer", size_of::<Peer>()),
+    ("libfabric connection", size_of::<Link>()),
     ("libfabric address", size_of::<Name>()),
     ("libfabric send", size_of::<Sent>()),
     ("libfabric context", size_of::<Context>()),
@@ -74,12 +81,15 @@ pub const RECORD_SIZES: [(&str, usize); 6] = [
     ("libfabric op aside", size_of::<Aside>()),
 ];
 
-/// What is closed and opened again when a NIC fails. Fields are dropped in this order.
+/// What is closed and opened again when a NIC fails. Fields are dropped in this order. Peers share
+/// an endpoint and a vector, or have endpoints of their own ([`Link`]), with a listener and events.
 #[derive(Debug)]
 pub(super) struct Open {
-    pub endpoint: Endpoint,
+    pub endpoint: Option<Endpoint>,
+    pub listener: Option<Listener>,
     pub cq: Cq,
-    pub vector: Vector,
+    pub vector: Option<Vector>,
+    pub events: Option<EventQueue>,
 }
 
 /// The libfabric rail of one endpoint.
@@ -87,9 +97,9 @@ pub(super) struct Open {
 pub struct Libfabric<'m> {
     pub(super) domain: LibfabricDomain<'m>,
     pub(super) open: ManuallyDrop<Option<Open>>,
-    library_domain: ManuallyDrop<Domain>,
+    pub(super) library_domain: ManuallyDrop<Domain>,
     fabric: ManuallyDrop<Fabric>,
-    info: Info,
+    pub(super) info: Info,
     library: Library,
     pub(super) traits: Traits,
     pub(super) limits: Limits,
@@ -98,6 +108,8 @@ pub struct Libfabric<'m> {
     pub(super) name_bytes: usize,
     pub(super) peers: &'m mut [Peer],
     pub(super) parts: &'m mut [Part],
+    /// Of each peer: its own connection, on a rail of such.
+    pub(super) links: &'m mut [Link],
     /// Of each peer whose address is known.
     pub(super) names: &'m mut [Name],
     pub(super) sent: &'m mut [Sent],
@@ -120,6 +132,7 @@ pub struct Libfabric<'m> {
     pub(super) peers_open: u32,
     /// Peers whose end or fence is under way.
     pub(super) endings: u32,
+    pub(super) watch: Watch,
     /// Whether some peer may be owed a message.
     pub(super) has_chores: bool,
     /// Questions about keys that are not answered, and when one was asked last.
@@ -155,6 +168,7 @@ impl<'m> Libfabric<'m> {
         let queue = cell_count.next_power_of_two();
         let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
         let parts = block.filled(count, Part::UNUSED).expect(ROOM);
+        let links = block.filled_with(count, || Link::NONE).expect(ROOM);
         let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
         let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
         let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
@@ -170,7 +184,7 @@ impl<'m> Libfabric<'m> {
             open: ManuallyDrop::new(None),
             library_domain,
             fabric,
-            address_format: info.get().addr_format,
+            address_format: offer::address_format(&info),
             info,
             library,
             traits,
@@ -179,6 +193,7 @@ impl<'m> Libfabric<'m> {
             name_bytes: 0,
             peers,
             parts,
+            links,
             names,
             sent,
             answers,
@@ -194,6 +209,7 @@ impl<'m> Libfabric<'m> {
             batch_count: 0,
             peers_open: 0,
             endings: 0,
+            watch: Watch::default(),
             has_chores: false,
             asks: 0,
             asked_at: Instant(0),
@@ -214,6 +230,9 @@ impl<'m> Libfabric<'m> {
         let peers = self.limits.peers_max as usize;
         let completions = peers * (SENDS + CELLS) + 1;
         let cq = Cq::open(&self.library_domain, completions).map_err(at(Step::CompletionQueue))?;
+        if self.traits.connected {
+            return self.listener_open(cq);
+        }
         let vector = Vector::open(&self.library_domain, peers.min(ADDRESSES_HINT));
         let vector = vector.map_err(at(Step::AddressVector))?;
         let endpoint = Endpoint::open(&self.library_domain, &self.info, &cq, &vector);
@@ -221,9 +240,26 @@ impl<'m> Libfabric<'m> {
         self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
         self.has_atomics = endpoint.has_atomics();
         let raw = endpoint.as_ptr();
-        *self.open = Some(Open { endpoint, cq, vector });
+        let (endpoint, vector) = (Some(endpoint), Some(vector));
+        *self.open = Some(Open { endpoint, listener: None, cq, vector, events: None });
         // SAFETY: both are closed after `shut`: see `endpoint_close` and `drop`.
         unsafe { self.domain.open(self.library_domain.as_raw(), raw) };
+        Ok(())
+    }
+
+    /// The same of what peers are connected to one by one.
+    fn listener_open(&mut self, cq: Cq) -> Result<(), (Step, Code)> {
+        let at = |step| move |code| (step, code);
+        let size = EVENTS_PER_PEER * self.limits.peers_max as usize + 1;
+        let events = EventQueue::open(&self.library, &self.fabric, size);
+        let events = events.map_err(at(Step::EventQueue))?;
+        let listener = Listener::open(&self.fabric, &self.info, &events);
+        let listener = listener.map_err(at(Step::Listener))?;
+        self.name_bytes = listener.name(&mut self.name).map_err(at(Step::Name))?;
+        let (listener, events) = (Some(listener), Some(events));
+        *self.open = Some(Open { endpoint: None, listener, cq, vector: None, events });
+        // SAFETY: the domain is closed after `shut`; no registration is bound to an endpoint here.
+        unsafe { self.domain.open(self.library_domain.as_raw(), core::ptr::null_mut()) };
         Ok(())
     }
 
@@ -243,9 +279,10 @@ impl<'m> Libfabric<'m> {
         }
     }
 
-    /// Closes what [`Open`] has: registrations first.
+    /// Closes what [`Open`] has: connections first, then registrations.
     pub(super) fn endpoint_close(&mut self, for_good: bool) {
         self.drain();
+        self.connections_close();
         self.domain.shut(for_good);
         for part in self.parts.iter_mut() {
             if part.registration != 0 {

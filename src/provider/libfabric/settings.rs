@@ -52,7 +52,8 @@ pub const VARIABLES: &[Variable] = &[
         default: "that of the NIC (efa, cxi, psm3, opx), if there is one and no RDMA port",
         unit: "name, as `crosstie info` and `fi_info -l` have it",
         effect: "the libfabric provider whose domains are rails beside tcp; also one of no NIC, \
-                 such as tcp;ofi_rxm, for trials",
+                 such as tcp;ofi_rxm, for trials; tcp@msg: its connected endpoints, although \
+                 there are shared ones",
         set: |settings, text| settings.provider = Some(text),
     },
     Variable {

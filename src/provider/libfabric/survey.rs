@@ -2,11 +2,12 @@
 
 extern crate std;
 
-use super::offer::hints_for;
+use super::offer::{CONNECTED, Ends, acknowledged, hints_for};
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
 use super::sys::{Library, numbers as n};
 use super::{Config, OpenError, Step};
+use core::ffi::CStr;
 use std::string::String;
 use std::vec::Vec;
 
@@ -34,53 +35,56 @@ pub struct Survey {
     pub offers: Vec<Offered>,
 }
 
-/// Asks the library.
+/// Asks the library: shared endpoints first, then connected ones, whose providers have
+/// [`CONNECTED`] behind their names.
 pub fn survey(config: &Config) -> Result<Survey, OpenError> {
     let library = Library::load(config.library).map_err(OpenError::Library)?;
     let version = std::format!("{}", VersionText(library.version()));
-    let at = |code| OpenError::Refused(Step::Offer, code);
-    let hints = hints_for(&library, config, n::MSG | n::RMA).map_err(at)?;
     let mut offers: Vec<Offered> = Vec::new();
-    let all = match library.offers(&hints) {
-        Ok(all) => all,
-        Err(super::sys::Code(n::ENODATA)) => return Ok(Survey { version, offers }),
-        Err(code) => return Err(at(code)),
-    };
-    let mut next: *const InfoRaw = all.get();
-    while !next.is_null() {
-        // SAFETY: an offer of the list, which lives until the end of this function.
-        let raw = unsafe { &*next };
-        // SAFETY: the library allocates all parts of an offer.
-        let domain = unsafe { &*raw.domain_attr };
-        // SAFETY: as above, and their texts.
-        let provider = unsafe { text((*raw.fabric_attr).prov_name) };
-        // SAFETY: as above.
-        let name = unsafe { text(domain.name) };
-        let provider = String::from_utf8_lossy(provider.to_bytes()).into_owned();
-        let name = String::from_utf8_lossy(name.to_bytes()).into_owned();
-        // SAFETY: as above.
-        let network = unsafe { text((*raw.fabric_attr).name) };
-        let network = String::from_utf8_lossy(network.to_bytes()).into_owned();
-        let endpoint_scoped = domain.mr_mode & n::MR_ENDPOINT != 0;
-        let carries_words = domain.cq_data_size >= 8;
-        match offers.iter_mut().find(|offer| offer.provider == provider) {
-            Some(offer) if offer.domains.contains(&name) => {}
-            Some(offer) => {
-                offer.domains.push(name);
-                offer.networks.push(network);
-            }
-            None => {
-                let (domains, networks) = (std::vec![name], std::vec![network]);
-                offers.push(Offered {
-                    provider,
-                    domains,
-                    networks,
-                    endpoint_scoped,
-                    carries_words,
-                });
-            }
+    let verbs = acknowledged(config).map(|config| (Ends::Acknowledged, config));
+    let asked = [Some((Ends::Shared, *config)), Some((Ends::Connected, *config)), verbs];
+    for (ends, config) in asked.into_iter().flatten() {
+        let at = |code| OpenError::Refused(Step::Offer, code);
+        let hints = hints_for(&library, &config, n::MSG | n::RMA, ends).map_err(at)?;
+        let all = match library.offers(&hints) {
+            Ok(all) => all,
+            Err(super::sys::Code(n::ENODATA)) => continue,
+            Err(code) => return Err(at(code)),
+        };
+        let mut next: *const InfoRaw = all.get();
+        while !next.is_null() {
+            // SAFETY: an offer of the list, which lives until the end of this turn.
+            let raw = unsafe { &*next };
+            take(&mut offers, raw, ends);
+            next = raw.next;
         }
-        next = raw.next;
     }
     Ok(Survey { version, offers })
+}
+
+/// Adds one offer.
+fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends) {
+    // SAFETY: the library allocates all parts of an offer.
+    let (domain, fabric) = unsafe { (&*raw.domain_attr, &*raw.fabric_attr) };
+    // SAFETY: and their texts, which live as long.
+    let [provider, name, network] =
+        [fabric.prov_name, domain.name, fabric.name].map(|part| unsafe { text(part) });
+    let words = |part: &CStr| String::from_utf8_lossy(part.to_bytes()).into_owned();
+    let (mut provider, name, network) = (words(provider), words(name), words(network));
+    if ends != Ends::Shared {
+        provider.push_str(CONNECTED);
+    }
+    let endpoint_scoped = domain.mr_mode & n::MR_ENDPOINT != 0;
+    let carries_words = domain.cq_data_size >= 8;
+    match offers.iter_mut().find(|offer| offer.provider == provider) {
+        Some(offer) if offer.domains.contains(&name) => {}
+        Some(offer) => {
+            offer.domains.push(name);
+            offer.networks.push(network);
+        }
+        None => {
+            let (domains, networks) = (std::vec![name], std::vec![network]);
+            offers.push(Offered { provider, domains, networks, endpoint_scoped, carries_words });
+        }
+    }
 }

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::size_of;
 
-use super::calls::FidEp;
+use super::calls::{CmOps, FidEp};
 use super::layout::{Fact, layout};
 
 /// A function that we do not call.
@@ -128,6 +128,12 @@ layout! { STRUCT_FACTS:
         max_order_war_size: usize = "max_order_war_size",
         /// Longest write that keeps order behind a write.
         max_order_waw_size: usize = "max_order_waw_size",
+        /// Of tagged messages.
+        mem_tag_format: u64 = "mem_tag_format",
+        /// Contexts of sends.
+        tx_ctx_cnt: usize = "tx_ctx_cnt",
+        /// Contexts of receives, or `SHARED_CONTEXT`.
+        rx_ctx_cnt: usize = "rx_ctx_cnt",
     }
     /// What a domain is like. Longer in 2.x.
     struct DomainAttr = "fi_domain_attr" {
@@ -190,6 +196,14 @@ layout! { STRUCT_FACTS:
         domain: unsafe extern "C" fn(
             *mut FidFabric, *mut InfoRaw, *mut *mut FidDomain, *mut c_void
         ) -> c_int = "domain",
+        /// Opens an endpoint that listens.
+        passive_ep: Option<unsafe extern "C" fn(
+            *mut FidFabric, *mut InfoRaw, *mut *mut FidPep, *mut c_void
+        ) -> c_int> = "passive_ep",
+        /// Opens an event queue.
+        eq_open: Option<unsafe extern "C" fn(
+            *mut FidFabric, *mut EqAttr, *mut *mut FidEq, *mut c_void
+        ) -> c_int> = "eq_open",
     }
     /// A domain: a NIC's port, mostly.
     struct FidDomain = "fid_domain" [1] {
@@ -364,6 +378,78 @@ layout! { STRUCT_FACTS:
         tag: u64 = "tag",
         /// Bytes that found no room.
         olen: usize = "olen",
+        /// Why: an errno, or one of libfabric's own.
+        err: c_int = "err",
+        /// Why: the provider's own number.
+        prov_errno: c_int = "prov_errno",
+        /// More of the provider's.
+        err_data: *mut c_void = "err_data",
+        /// How much.
+        err_data_size: usize = "err_data_size",
+    }
+    /// An endpoint that listens.
+    struct FidPep = "fid_pep" [1] {
+        /// As every object.
+        fid: Fid = "fid",
+        /// Its options.
+        ops: *const c_void = "ops",
+        /// Its connections.
+        cm: *const CmOps = "cm",
+    }
+    /// Of an event queue.
+    struct EqAttr = "fi_eq_attr" [1] {
+        /// How many fit.
+        size: usize = "size",
+        /// Bits.
+        flags: u64 = "flags",
+        /// What can be slept on.
+        wait_obj: c_int = "wait_obj",
+        /// Of interrupts.
+        signaling_vector: c_int = "signaling_vector",
+        /// A set of queues.
+        wait_set: *mut c_void = "wait_set",
+    }
+    /// An event queue.
+    struct FidEq = "fid_eq" [1] {
+        /// As every object.
+        fid: Fid = "fid",
+        /// Its functions.
+        ops: *const EqOps = "ops",
+    }
+    /// Functions of an event queue.
+    struct EqOps = "fi_ops_eq" {
+        /// Of this table.
+        size: usize = "size",
+        /// Takes an event.
+        read: unsafe extern "C" fn(
+            *mut FidEq, *mut u32, *mut c_void, usize, u64
+        ) -> isize = "read",
+        /// Takes a failure.
+        readerr: unsafe extern "C" fn(*mut FidEq, *mut EqErrEntry, u64) -> isize = "readerr",
+        /// Puts one in.
+        write: Unused = "write",
+        /// Sleeps.
+        sread: Unused = "sread",
+        /// The provider's words for a failure.
+        strerror: Option<unsafe extern "C" fn(
+            *mut FidEq, c_int, *const c_void, *mut c_char, usize
+        ) -> *const c_char> = "strerror",
+    }
+    /// An event of a connection; what came with it follows.
+    struct EqCmEntry = "fi_eq_cm_entry" [1] {
+        /// Whose.
+        fid: *mut Fid = "fid",
+        /// Of a request: what the endpoint is opened with, to be freed by us.
+        info: *mut InfoRaw = "info",
+    }
+    /// A failed connection.
+    struct EqErrEntry = "fi_eq_err_entry" [1] {
+        /// Whose.
+        fid: *mut Fid = "fid",
+        /// Ours.
+        context: *mut c_void = "context",
+        /// Of other events.
+        data: u64 = "data",
         /// Why: an errno, or one of libfabric's own.
         err: c_int = "err",
         /// Why: the provider's own number.

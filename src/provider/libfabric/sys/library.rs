@@ -156,6 +156,14 @@ impl Library {
         if raw.is_null() { Err(Code(libc::ENOMEM)) } else { Ok(Info { raw, library: *self }) }
     }
 
+    /// An offer that the library hands over, to be freed by us.
+    ///
+    /// # Safety
+    /// - `raw` is an offer of this library that nobody else frees.
+    pub(super) unsafe fn adopt(&self, raw: *mut InfoRaw) -> Info {
+        Info { raw, library: *self }
+    }
+
     /// Opens the network of an offer.
     pub(super) fn fabric_open(&self, info: &Info) -> Result<*mut FidFabric, Code> {
         let mut fabric = core::ptr::null_mut();
@@ -193,9 +201,12 @@ impl Info {
     }
 
     /// Asks for a provider by name.
-    pub fn set_provider(&mut self, name: &CStr) {
-        // SAFETY: a part of hints, which the library frees with `free`, as `strdup` wants it.
-        unsafe { (*self.get().fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
+    pub fn set_provider(&mut self, name: &[u8]) {
+        // SAFETY: a part of hints, which the library frees with `free`, as `strndup` wants it.
+        unsafe {
+            let copy = libc::strndup(name.as_ptr().cast(), name.len());
+            (*self.get().fabric_attr).prov_name = copy;
+        }
     }
 
     /// Asks for a domain by name.

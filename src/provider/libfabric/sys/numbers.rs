@@ -42,6 +42,8 @@ numbers! {
     REMOTE_CQ_DATA: u64 = 1 << 17, "FI_REMOTE_CQ_DATA";
     /// A completion is wanted.
     COMPLETION: u64 = 1 << 24, "FI_COMPLETION";
+    /// It comes when the peer's end has acknowledged.
+    TRANSMIT_COMPLETE: u64 = 1 << 27, "FI_TRANSMIT_COMPLETE";
     /// It comes when the bytes are in the peer's memory.
     DELIVERY_COMPLETE: u64 = 1 << 28, "FI_DELIVERY_COMPLETE";
     /// The library keeps 32 bytes of each op's context.
@@ -66,6 +68,14 @@ numbers! {
     EP_MSG: i32 = 1, "FI_EP_MSG";
     /// Reliable datagrams.
     EP_RDM: i32 = 3, "FI_EP_RDM";
+    /// Its receives are those of others too.
+    SHARED_CONTEXT: usize = usize::MAX, "FI_SHARED_CONTEXT";
+    /// Somebody asks for a connection.
+    CONNREQ: u32 = 1, "FI_CONNREQ";
+    /// A connection stands.
+    CONNECTED: u32 = 2, "FI_CONNECTED";
+    /// A connection has ended.
+    SHUTDOWN: u32 = 3, "FI_SHUTDOWN";
     /// Any thread may call.
     THREAD_SAFE: i32 = 1, "FI_THREAD_SAFE";
     /// Data moves on without us.

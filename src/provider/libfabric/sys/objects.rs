@@ -1,5 +1,5 @@
 //! Objects of libfabric, closed on drop; whoever owns several closes them in the order that
-//! [`super::super`] states.
+//! [`super::super`] states. Those of connections are in [`super::connected`].
 
 use super::abi::{
     AvAttr, CqAttr, CqEntry, CqErrEntry, CqErrRoom, Fid, FidAv, FidCq, FidDomain, FidFabric, FidMr,
@@ -9,7 +9,7 @@ use super::library::{Info, Library};
 use super::numbers as n;
 use core::ffi::{c_int, c_void};
 use core::fmt;
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 
 /// A code of libfabric's, positive: an errno, or one of its own from 256 on.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -41,7 +41,7 @@ impl fmt::Display for Code {
 
 /// # Safety
 /// - `fid` is an object that is closed once, after what was made of it.
-unsafe fn close(fid: *mut Fid) -> Result<(), Code> {
+pub(super) unsafe fn close(fid: *mut Fid) -> Result<(), Code> {
     // SAFETY: every object has a table with this function.
     Code::check(unsafe { ((*(*fid).ops).close)(fid) })
 }
@@ -51,28 +51,30 @@ macro_rules! closed_on_drop {
         $(impl Drop for $name {
             fn drop(&mut self) {
                 // SAFETY: ours, closed once; its owner drops what was made of it before.
-                let _ = unsafe { close(self.raw.cast()) };
+                let _ = unsafe { super::objects::close(self.raw.cast()) };
             }
         })*
     };
 }
 
+pub(super) use closed_on_drop;
+
 /// A network.
 #[derive(Debug)]
 pub struct Fabric {
-    raw: *mut FidFabric,
+    pub(super) raw: *mut FidFabric,
 }
 
 /// A domain.
 #[derive(Debug)]
 pub struct Domain {
-    raw: *mut FidDomain,
+    pub(super) raw: *mut FidDomain,
 }
 
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
-    raw: *mut FidCq,
+    pub(super) raw: *mut FidCq,
 }
 
 /// An address vector.
@@ -86,6 +88,12 @@ pub struct Vector {
 pub struct Endpoint {
     raw: *mut FidEp,
     has_atomics: bool,
+}
+
+/// An endpoint as ops take it, which somebody else keeps open.
+#[derive(Copy, Clone, Debug)]
+pub struct Port {
+    raw: NonNull<FidEp>,
 }
 
 closed_on_drop! { Fabric Domain Cq Vector Endpoint }
@@ -314,6 +322,18 @@ impl Vector {
 impl Endpoint {
     /// Opens the endpoint of an offer, joined to a queue and a vector, and enables it.
     pub fn open(domain: &Domain, info: &Info, cq: &Cq, vector: &Vector) -> Result<Endpoint, Code> {
+        let mut endpoint = Endpoint::open_joined(domain, info, cq, vector.raw.cast())?;
+        endpoint.has_atomics = endpoint.adds();
+        Ok(endpoint)
+    }
+
+    /// The same, with something else than a vector beside the queue.
+    pub(super) fn open_joined(
+        domain: &Domain,
+        info: &Info,
+        cq: &Cq,
+        beside: *mut Fid,
+    ) -> Result<Endpoint, Code> {
         let mut raw = null_mut();
         // SAFETY: an open domain and an offer of its library.
         let code = unsafe {
@@ -321,15 +341,14 @@ impl Endpoint {
             open(domain.raw, info.as_ptr(), &mut raw, null_mut())
         };
         Code::check(code)?;
-        let mut endpoint = Endpoint { raw, has_atomics: false };
+        let endpoint = Endpoint { raw, has_atomics: false };
         endpoint.bind(cq.raw.cast(), n::SEND | n::RECV)?;
-        endpoint.bind(vector.raw.cast(), 0)?;
+        endpoint.bind(beside, 0)?;
         let fid: *mut Fid = raw.cast();
         // SAFETY: an open endpoint has a table.
         let control = unsafe { (*(*fid).ops).control }.ok_or(Code(libc::ENOSYS))?;
         // SAFETY: open, and joined to what it needs.
         Code::check(unsafe { control(fid, n::ENABLE, null_mut()) })?;
-        endpoint.has_atomics = endpoint.adds();
         Ok(endpoint)
     }
 
@@ -341,14 +360,10 @@ impl Endpoint {
         Code::check(unsafe { bind(fid, other, flags) })
     }
 
-    fn atomics(&self) -> Option<&AtomicOps> {
-        // SAFETY: an open endpoint; null where it has no atomics.
-        let ops = unsafe { (*self.raw).atomic.as_ref() }?;
-        (ops.size >= size_of::<AtomicOps>()).then_some(ops)
-    }
-
     fn adds(&self) -> bool {
-        let Some(valid) = self.atomics().and_then(|ops| ops.writevalid) else { return false };
+        let Some(valid) = self.port().atomics().and_then(|ops| ops.writevalid) else {
+            return false;
+        };
         let mut count = 0;
         // SAFETY: an open endpoint.
         unsafe { valid(self.raw, n::UINT64, n::SUM, &mut count) == 0 && count > 0 }
@@ -357,6 +372,12 @@ impl Endpoint {
     /// Whether it adds to 64-bit words.
     pub fn has_atomics(&self) -> bool {
         self.has_atomics
+    }
+
+    /// For ops, as long as it is open.
+    #[inline]
+    pub fn port(&self) -> Port {
+        Port { raw: NonNull::new(self.raw).expect("an open endpoint") }
     }
 
     /// For binding registrations.
@@ -373,10 +394,19 @@ impl Endpoint {
         Code::check(unsafe { getname(self.raw.cast(), out.as_mut_ptr().cast(), &mut length) })?;
         if length > out.len() { Err(Code(libc::ENAMETOOLONG)) } else { Ok(length) }
     }
+}
+
+impl Port {
+    fn atomics(&self) -> Option<&AtomicOps> {
+        // SAFETY: an open endpoint; null where it has no atomics.
+        let ops = unsafe { (*self.raw.as_ptr()).atomic.as_ref() }?;
+        (ops.size >= size_of::<AtomicOps>()).then_some(ops)
+    }
 
     /// Posts a receive.
     ///
     /// # Safety
+    /// - the endpoint is open;
     /// - the range is registered as `descriptor`, and nobody else uses it or `context` until the
     ///   receive has ended.
     #[inline]
@@ -386,17 +416,18 @@ impl Endpoint {
         descriptor: *mut c_void,
         context: *mut c_void,
     ) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         let (start, length) = (range.0 as *mut c_void, range.1);
         // SAFETY: open; the caller vouches for the rest.
         Code::check_size(unsafe {
-            ((*(*self.raw).msg).recv)(self.raw, start, length, descriptor, n::ADDR_UNSPEC, context)
+            ((*(*ep).msg).recv)(ep, start, length, descriptor, n::ADDR_UNSPEC, context)
         })
     }
 
     /// Sends.
     ///
     /// # Safety
-    /// - as [`Endpoint::receive`], of reading.
+    /// - as [`Port::receive`], of reading.
     #[inline]
     pub unsafe fn send(
         &self,
@@ -405,53 +436,54 @@ impl Endpoint {
         to: u64,
         context: *mut c_void,
     ) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         let (start, length) = (range.0 as *const c_void, range.1);
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe {
-            ((*(*self.raw).msg).send)(self.raw, start, length, descriptor, to, context)
-        })
+        Code::check_size(unsafe { ((*(*ep).msg).send)(ep, start, length, descriptor, to, context) })
     }
 
     /// Sends bytes that are copied now, as many as the offer allows.
     ///
     /// # Safety
-    /// - the range is valid for reads.
+    /// - the endpoint is open, and the range is valid for reads.
     #[inline]
     pub unsafe fn inject(&self, start: u64, length: usize, to: u64) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe {
-            ((*(*self.raw).msg).inject)(self.raw, start as *const c_void, length, to)
-        })
+        Code::check_size(unsafe { ((*(*ep).msg).inject)(ep, start as *const c_void, length, to) })
     }
 
     /// Writes to a peer's memory.
     ///
     /// # Safety
-    /// - our memory is as in [`Endpoint::receive`], of reading.
+    /// - our memory is as in [`Port::receive`], of reading.
     #[inline]
     pub unsafe fn write(&self, message: &MsgRma, flags: u64) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe { ((*(*self.raw).rma).writemsg)(self.raw, message, flags) })
+        Code::check_size(unsafe { ((*(*ep).rma).writemsg)(ep, message, flags) })
     }
 
     /// Reads a peer's memory.
     ///
     /// # Safety
-    /// - our memory is as in [`Endpoint::receive`].
+    /// - our memory is as in [`Port::receive`].
     #[inline]
     pub unsafe fn read(&self, message: &MsgRma, flags: u64) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe { ((*(*self.raw).rma).readmsg)(self.raw, message, flags) })
+        Code::check_size(unsafe { ((*(*ep).rma).readmsg)(ep, message, flags) })
     }
 
     /// Adds to words of a peer's memory. [`Endpoint::has_atomics`].
     ///
     /// # Safety
-    /// - our memory is as in [`Endpoint::receive`], of reading.
+    /// - our memory is as in [`Port::receive`], of reading.
     #[inline]
     pub unsafe fn add(&self, message: &MsgAtomic, flags: u64) -> Result<(), Code> {
+        let ep = self.raw.as_ptr();
         let write = self.atomics().and_then(|ops| ops.writemsg).ok_or(Code(libc::ENOSYS))?;
         // SAFETY: open; the caller vouches for the rest.
-        Code::check_size(unsafe { write(self.raw, message, flags) })
+        Code::check_size(unsafe { write(ep, message, flags) })
     }
 }

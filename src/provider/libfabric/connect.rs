@@ -1,0 +1,287 @@
+//! Connections of a rail whose peers have endpoints of their own (`FI_EP_MSG`): asked for, granted,
+//! closed.
+#![forbid(unsafe_code)]
+
+use super::area::{CELLS, SENDS};
+use super::link::{Greeting, Phase};
+use super::peer::{Down, KEYS, Sent, State, Use};
+use super::rail::{Cell, Libfabric, Open};
+use super::report::{ErrorReport, TEXT_BYTES};
+use super::sys::calls::FidEp;
+use super::sys::{Code, Endpoint, Event, GREETING_BYTES, Info, numbers as n};
+use super::{Hello, PeerOpenError, Step};
+use crate::base::units::Span;
+use crate::fabric::DownCause;
+
+/// How often events are looked for while every peer is connected: a look is a system call of some
+/// providers, and the end of a connection that is in use shows in the completion queue, too.
+const LOOK: Span = Span::millis(10);
+
+impl Libfabric<'_> {
+    /// Whether a peer's connection was closed by us, and its ops end for that.
+    pub(super) fn is_cut(&self, index: usize) -> bool {
+        self.links[index].phase == Phase::Cut
+    }
+
+    /// A peer was joined: who asks is decided alike by both sides.
+    pub(super) fn connection_begin(
+        &mut self,
+        index: usize,
+        other: &Hello,
+    ) -> Result<(), PeerOpenError> {
+        let own_name = &self.name[..self.name_bytes];
+        let own = (own_name, index as u32, self.peers[index].token);
+        let link = &mut self.links[index];
+        link.asks = own < (other.name(), other.number, other.token);
+        link.is_wanted = true;
+        self.watch.due += 1;
+        if link.asks
+            && let Some(request) = link.request.take()
+        {
+            self.reject(request);
+        }
+        self.connection_open(index).map_err(|code| PeerOpenError::Refused(Step::Connection, code))
+    }
+
+    /// Opens the endpoint of a peer that is wanted, if what was there before is over, and asks for
+    /// the connection or grants it, if it was asked for.
+    fn connection_open(&mut self, index: usize) -> Result<(), Code> {
+        let link = &mut self.links[index];
+        if !link.is_wanted || link.phase != Phase::Idle {
+            return Ok(());
+        }
+        let mut request = link.request.take();
+        if !link.asks && request.is_none() {
+            return Ok(());
+        }
+        let Some(Open { cq, events: Some(events), .. }) = self.open.as_ref() else {
+            return Err(Code(libc::ENODEV));
+        };
+        let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
+        let address = link.asks.then_some(name);
+        let info = request.as_mut().unwrap_or(&mut self.info);
+        let opened = Endpoint::open_for(&self.library_domain, info, cq, events, address);
+        let endpoint = match (opened, request) {
+            (Ok(endpoint), _) => endpoint,
+            (Err(code), request) => {
+                if let Some(request) = request {
+                    self.reject(request);
+                }
+                return Err(code);
+            }
+        };
+        self.parts[index].receives = Some(endpoint.port());
+        let link = &mut self.links[index];
+        *link.endpoint = Some(endpoint);
+        (link.phase, link.is_wanted) = (Phase::Opening, false);
+        self.cells_post(index);
+        let link = &self.links[index];
+        let Some(endpoint) = link.endpoint.as_ref() else { return Err(Code(libc::EIO)) };
+        if !link.asks {
+            return endpoint.accept();
+        }
+        let record = &self.peers[index];
+        let (number, token) = (record.their_number.into(), record.their_token);
+        let name = &self.names[index][..usize::from(record.name_bytes)];
+        endpoint.connect(name, &Greeting { number, token }.encode())
+    }
+
+    /// Looks for events where some are expected, and now and then, and goes on with what waits.
+    #[inline]
+    pub(super) fn connections_on(&mut self) {
+        if self.watch.due > 0 || self.now.since(self.watch.looked_at) >= LOOK {
+            self.connections_look();
+        }
+    }
+
+    #[cold]
+    fn connections_look(&mut self) {
+        self.watch.looked_at = self.now;
+        self.events_take();
+        if self.watch.due == 0 {
+            return;
+        }
+        self.watch.due = 0;
+        for index in 0..self.links.len() {
+            if let Err(code) = self.connection_open(index) {
+                self.end(index, DownCause::Broken(code.0));
+                self.links[index].is_wanted = false;
+            }
+            self.watch.due += u32::from(self.links[index].is_due());
+        }
+    }
+
+    fn events_take(&mut self) {
+        loop {
+            let Some(Open { events: Some(events), .. }) = self.open.as_ref() else { return };
+            let turn = self.domain.turn();
+            let event = events.read();
+            drop(turn);
+            match event {
+                Ok(None) => return,
+                Ok(Some(event)) => self.event_came(event),
+                Err(code) => return self.lose(code.0),
+            }
+        }
+    }
+
+    fn event_came(&mut self, event: Event) {
+        match event {
+            Event::Request(request, greeting) => self.asked_for(request, &greeting),
+            Event::Connected(endpoint) => {
+                let Some(index) = self.link_of(endpoint) else { return };
+                let link = &mut self.links[index];
+                link.phase = Phase::Up;
+                self.parts[index].ops = link.endpoint.as_ref().map(Endpoint::port);
+            }
+            Event::Shutdown(endpoint) => {
+                if let Some(index) = self.link_of(endpoint) {
+                    self.end(index, DownCause::Broken(libc::ECONNRESET));
+                }
+            }
+            Event::Failed(endpoint, code, provider_code) => {
+                if let Some(index) = self.link_of(endpoint) {
+                    let report = ErrorReport { code: code.0, provider_code, text: [0; TEXT_BYTES] };
+                    self.peers[index].report.get_or_insert(report);
+                    self.end(index, DownCause::Broken(code.0));
+                }
+            }
+            Event::Other => {}
+        }
+    }
+
+    /// Whose endpoint it is; `None`: that of one that was closed.
+    fn link_of(&self, endpoint: *mut FidEp) -> Option<usize> {
+        let is_its =
+            |open: &Endpoint| !endpoint.is_null() && core::ptr::eq(open.as_ptr(), endpoint);
+        self.links.iter().position(|link| link.endpoint.as_ref().is_some_and(is_its))
+    }
+
+    /// Somebody asks for a connection: it is a peer that will be joined, or is and waits for this;
+    /// or it is refused.
+    fn asked_for(&mut self, request: Info, greeting: &[u8; GREETING_BYTES]) {
+        let index = Greeting::decode(greeting).and_then(|greeting| {
+            let index = greeting.number as usize;
+            let record = self.peers.get(index)?;
+            let link = &self.links[index];
+            let is_expected = match record.state {
+                State::Closed => false,
+                State::Prepared => true,
+                State::Live => link.is_wanted && !link.asks,
+            };
+            (record.token == greeting.token && is_expected && !record.is_fenced).then_some(index)
+        });
+        let Some(index) = index else {
+            self.health.strange += 1;
+            return self.reject(request);
+        };
+        // one that asks again has given up what it asked for before
+        if let Some(before) = self.links[index].request.replace(request) {
+            self.reject(before);
+        }
+    }
+
+    fn reject(&self, request: Info) {
+        if let Some(Open { listener: Some(listener), .. }) = self.open.as_ref() {
+            listener.reject(request);
+        }
+    }
+
+    /// A receive of a peer's endpoint has failed: its connection has ended.
+    #[cold]
+    pub(super) fn receive_failed(&mut self, cell: usize, report: ErrorReport) {
+        let index = cell / CELLS;
+        self.cells[cell] = Cell::Unused;
+        if self.links[index].phase == Phase::Up {
+            self.peers[index].report.get_or_insert(report);
+            self.end(index, DownCause::Broken(report.code));
+        }
+    }
+
+    /// Closes a peer's connection, if there is one: nothing of the peer's can land here any more,
+    /// and nothing of ours is done for it, as soon as what the queue still has was taken.
+    #[cold]
+    pub(super) fn cut(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        link.is_wanted = false;
+        let request = link.request.take();
+        if let Some(endpoint) = link.endpoint.take() {
+            endpoint.shutdown();
+            link.phase = Phase::Cut;
+            self.watch.cuts += 1;
+        }
+        if let Some(request) = request {
+            self.reject(request);
+        }
+        (self.parts[index].receives, self.parts[index].ops) = (None, None);
+        let record = &mut self.peers[index];
+        record.address = n::ADDR_UNSPEC;
+        record.is_attested = true;
+        self.told_release_all(index);
+        if self.links[index].phase == Phase::Idle {
+            self.cut_over(index);
+        }
+    }
+
+    /// The queue was seen empty after connections were closed.
+    #[cold]
+    pub(super) fn cuts_over(&mut self) {
+        for index in 0..self.links.len() {
+            if self.links[index].phase == Phase::Cut {
+                self.links[index].phase = Phase::Idle;
+                self.cut_over(index);
+            }
+        }
+        self.watch.cuts = 0;
+    }
+
+    /// The library has nothing of a closed connection any more.
+    fn cut_over(&mut self, index: usize) {
+        for cell in &mut self.cells[index * CELLS..(index + 1) * CELLS] {
+            if *cell == Cell::Posted {
+                *cell = Cell::Unused;
+            }
+        }
+        for op in index * SENDS..(index + 1) * SENDS {
+            self.op_over(index, op);
+        }
+        let record = &mut self.peers[index];
+        (record.touching, record.reads) = (0, 0);
+        // not of a peer that has the number since
+        record.is_cut |= record.is_fenced || record.down != Down::No;
+    }
+
+    /// An op that the library will not give back. One whose end somebody waits for is answered for
+    /// by the peer's end.
+    fn op_over(&mut self, index: usize, op: usize) {
+        let Sent { used, pin, key_place, .. } = self.sent[op];
+        if let Some(region) = pin.checked_sub(1) {
+            self.domain.release(region);
+        }
+        if let Some(place) = key_place.checked_sub(1) {
+            let answer = &mut self.answers[index * KEYS + usize::from(place)];
+            answer.users = answer.users.saturating_sub(1);
+        }
+        if matches!(used, Use::Loud | Use::WordDue) {
+            (self.sent[op].pin, self.sent[op].key_place) = (0, 0);
+        } else {
+            self.sent[op] = Sent::FREE;
+            self.peers[index].used &= !(1 << (op % SENDS));
+        }
+    }
+
+    /// Closes every connection, before the endpoint that listens.
+    pub(super) fn connections_close(&mut self) {
+        for index in 0..self.links.len() {
+            if let Some(request) = self.links[index].request.take() {
+                self.reject(request);
+            }
+            let link = &mut self.links[index];
+            (link.is_wanted, link.phase) = (false, Phase::Idle);
+            if let Some(endpoint) = link.endpoint.take() {
+                endpoint.shutdown();
+            }
+        }
+        (self.watch.due, self.watch.cuts) = (0, 0);
+    }
+}

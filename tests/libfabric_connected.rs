@@ -1,0 +1,599 @@
+//! Rails whose peers have endpoints of their own (`FI_EP_MSG`): how connections begin and end, and
+//! that the strict fabric stops a program at each misuse of them.
+
+mod libfabric_support;
+
+use crosstie::fabric::{
+    CloseError, Completion, DeregisterError, Domain as _, DownCause, Op, OpId, PostError, Provider,
+};
+use crosstie::provider::libfabric::sys::{
+    Cq, Domain, Endpoint, Event, EventQueue, Fabric, GREETING_BYTES, Info, Library, Listener,
+    Vector, numbers as n,
+};
+use crosstie::provider::libfabric::{Config, Hello, OpenError, PeerOpenError};
+use libfabric_support::end::{End, WHICH as PROVIDER, join, pipe};
+use libfabric_support::{
+    Layout, OTHER, PEER, World, let_library_work, register, skip, strict, strict_config,
+};
+use std::mem::{ManuallyDrop, forget};
+use std::process::Command;
+
+/// Rounds that are longer than what was on its way takes.
+const QUIET: u32 = 64;
+
+/// Tries something over the strict fabric of both layouts, and over libfabric's own providers.
+fn each(try_it: impl Fn(&mut World)) {
+    for layout in [Layout::One, Layout::Two] {
+        for provider in [c"strict-msg", c"strict-msg-short"] {
+            let Some(config) = strict_config(layout, provider) else { continue };
+            println!("over {provider:?}, {layout:?}");
+            try_it(&mut World::open(&config).unwrap());
+        }
+    }
+    for provider in [c"tcp@msg", c"net@msg", c"sockets@msg"] {
+        match World::open(&Config { provider: Some(provider), ..Config::DEFAULT }) {
+            Ok(mut world) => {
+                println!("over {provider:?}");
+                try_it(&mut world);
+            }
+            Err(_) if provider == c"net@msg" => {} // newer versions have it in `tcp`
+            Err(why) => skip(&format!("{provider:?}: {why}")),
+        }
+    }
+}
+
+fn quiet(world: &mut World) {
+    for _ in 0..QUIET {
+        world.poll();
+        let_library_work();
+    }
+}
+
+/// Both sides' hellos for [`OTHER`], which no side has joined yet.
+fn prepared(world: &mut World, token: u32) -> [Hello; 2] {
+    let mut token = token;
+    world.rails.each_mut().map(|rail| {
+        token += 1;
+        rail.peer_prepare(OTHER, token).unwrap()
+    })
+}
+
+/// The side that asks for the connection.
+fn asker(hellos: &[Hello; 2]) -> usize {
+    usize::from(hellos[1].name() < hellos[0].name())
+}
+
+fn down_cause(world: &World, side: usize) -> DownCause {
+    let cause = world.seen[side].iter().find_map(|seen| match seen {
+        Completion::PeerDown { cause, .. } => Some(*cause),
+        _ => None,
+    });
+    cause.expect("an end that was told")
+}
+
+#[test]
+fn shared_endpoints_are_taken_where_there_are_such() {
+    let config = Config { provider: Some(c"tcp"), ..Config::DEFAULT };
+    match World::open(&config) {
+        Ok(world) => assert!(!world.rails[0].traits().connected),
+        Err(why) => skip(&why.to_string()),
+    }
+    match World::open(&Config { provider: Some(c"tcp@msg"), ..config }) {
+        Ok(world) => {
+            assert!(world.rails[0].traits().connected);
+            assert_eq!(world.rails[0].provider_name(), c"tcp");
+        }
+        Err(why) => skip(&why.to_string()),
+    }
+    // a name that no shared endpoint has
+    let Some(config) = strict_config(Layout::One, c"strict-msg") else { return };
+    assert!(World::open(&config).unwrap().rails[0].traits().connected);
+    let Some(config) = strict_config(Layout::One, c"strict@msg") else { return };
+    assert!(matches!(World::open(&config), Err(OpenError::NoOffer)));
+}
+
+/// Whoever joins first waits for the other, and says `Again` meanwhile.
+fn one_side_first(world: &mut World) {
+    for first in 0..2 {
+        let hellos = prepared(world, 0x4000 * (first as u32 + 1));
+        let second = 1 - first;
+        world.rails[first].peer_connect(OTHER, &hellos[second]).unwrap();
+        let kind = world.write_kind(first, 0, 4096);
+        let op = Op { id: OpId(7), peer: OTHER, kind };
+        assert_eq!(world.rails[first].post(&op, world.now), Err(PostError::Again));
+        quiet(world);
+        assert_eq!(world.rails[first].post(&op, world.now), Err(PostError::Again));
+        world.rails[second].peer_connect(OTHER, &hellos[first]).unwrap();
+        world.fill(first, 0, 4096, 0x61);
+        let there = world.post_to(first, OTHER, kind);
+        assert!(world.end(first, there) && world.holds(second, 0, 4096, 0x61));
+        let back = world.post_to(second, OTHER, world.write_kind(second, 8192, 64));
+        assert!(world.end(second, back));
+        for side in 0..2 {
+            assert_eq!(world.rails[side].peer_close(OTHER), Ok(()));
+            world.seen[side].clear();
+        }
+    }
+}
+
+#[test]
+fn side_that_joins_first_waits_for_the_other() {
+    each(one_side_first);
+}
+
+/// A peer that is closed before it was joined, or before the other end has, leaves nothing.
+fn never_connected(world: &mut World) {
+    for round in 0..8u32 {
+        let hellos = prepared(world, 0x1000 * (round + 1));
+        for side in 0..2 {
+            if round & 1 << side != 0 {
+                world.rails[side].peer_connect(OTHER, &hellos[1 - side]).unwrap();
+            }
+        }
+        if round & 4 != 0 {
+            quiet(world);
+        }
+        for side in 0..2 {
+            while world.rails[side].peer_close(OTHER) == Err(CloseError::Busy) {
+                world.poll();
+            }
+        }
+    }
+    world.join(OTHER, 0x0100_0000);
+    let id = world.post_to(0, OTHER, world.write_kind(0, 0, 64));
+    assert!(world.end(0, id), "the number is of no use any more");
+}
+
+#[test]
+fn peer_that_never_was_connected_is_closed() {
+    each(never_connected);
+}
+
+fn stranger(world: &mut World) {
+    let hellos = prepared(world, 0x6000);
+    let asker = asker(&hellos);
+    let strange = world.rails[1 - asker].health().strange;
+    let forged = Hello { token: hellos[1 - asker].token ^ 1, ..hellos[1 - asker] };
+    world.rails[asker].peer_connect(OTHER, &forged).unwrap();
+    world.until("it is turned away", |world| world.downs(asker) == 1);
+    assert_eq!(down_cause(world, asker), DownCause::Broken(libc::ECONNREFUSED));
+    assert_eq!(world.rails[1 - asker].health().strange, strange + 1);
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id), "a stranger took a peer with it");
+    assert_eq!(world.downs(1 - asker), 0);
+}
+
+#[test]
+fn stranger_is_turned_away_and_peers_go_on() {
+    each(stranger);
+}
+
+#[test]
+fn peer_where_nobody_listens_ends_with_the_code() {
+    let config = Config { provider: Some(c"tcp@msg"), ..Config::DEFAULT };
+    let mut world = match World::open(&config) {
+        Ok(world) => world,
+        Err(why) => return skip(&why.to_string()),
+    };
+    let hellos = prepared(&mut world, 0x6000);
+    // an address of internet: family, port, host. Who has the lower one asks
+    let mut nobody = hellos[1];
+    nobody.name[2..4].copy_from_slice(&u16::MAX.to_be_bytes());
+    world.rails[0].peer_connect(OTHER, &nobody).unwrap();
+    world.until("it is refused", |world| world.downs(0) == 1);
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::ECONNREFUSED));
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+}
+
+/// Nobody tells the other end but the connection itself.
+fn closing(world: &mut World) {
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+    world.join(OTHER, 0x7000);
+    assert_eq!(world.rails[0].peer_close(PEER), Ok(()));
+    world.until("the end is told", |world| world.downs(1) == 1);
+    let id = world.post_to(1, OTHER, world.write_kind(1, 0, 64));
+    assert!(world.end(1, id), "the end of one peer took the other with it");
+    world.rails[0].reopen().unwrap();
+    world.until("the end is told", |world| world.downs(1) == 2);
+    assert!(!world.rails[1].health().is_lost());
+}
+
+#[test]
+fn closed_connection_is_heard_of_at_the_other_end() {
+    each(closing);
+}
+
+/// What the library never gives back ends with its endpoint, and what it holds is free.
+#[test]
+fn fence_ends_what_the_library_keeps() {
+    let Some(config) = strict_config(Layout::One, c"strict-msg-deaf") else { return };
+    let mut world = World::open(&config).unwrap();
+    let mut ids: Vec<OpId> = (0..4).map(|at| world.write(0, 4096 * at, 4096)).collect();
+    let (key, domain) = (world.keys[0], world.rails[0].domain());
+    quiet(&mut world);
+    assert_eq!(domain.deregister(key), Err(DeregisterError::Busy));
+    let fence = world.fence(0);
+    assert!(world.end(0, fence));
+    ids.retain(|id| !world.end(0, *id));
+    assert_eq!(ids.len(), 4, "an op that nobody carried out has no success");
+    assert_eq!(domain.deregister(key), Ok(()));
+    assert_eq!(world.rails[0].health().orphans, 0);
+    assert_eq!(world.rails[0].peer_close(PEER), Ok(()));
+}
+
+#[test]
+fn queue_that_fails_ends_every_connection_and_they_can_be_made_again() {
+    let Some(config) = strict_config(Layout::One, c"strict-msg-overrun") else { return };
+    let mut world = World::open(&config).unwrap();
+    while world.downs(0) == 0 {
+        let kind = world.write_kind(0, 0, 4096);
+        let _ = world.rails[0].post(&Op { id: OpId(1), peer: PEER, kind }, world.now);
+        world.poll();
+    }
+    let fence = world.fence(0);
+    assert!(world.end(0, fence));
+    world.rails[0].reopen().unwrap();
+    world.until("the other end hears of it", |world| world.downs(1) == 1);
+    world.rails[1].reopen().unwrap();
+    for side in 0..2 {
+        while world.rails[side].peer_close(PEER) == Err(CloseError::Busy) {
+            world.poll();
+        }
+    }
+    world.join(PEER, 0x9000);
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+}
+
+#[test]
+fn connected_and_shared_ends_refuse_each_other() {
+    let configs = [c"strict-msg", c"strict"].map(|provider| strict_config(Layout::One, provider));
+    let [Some(connected), Some(shared)] = configs else { return };
+    let mut worlds = [connected, shared].map(|config| World::open(&config).unwrap());
+    let hellos = worlds.each_mut().map(|world| world.rails[0].peer_prepare(OTHER, 9).unwrap());
+    for (world, hello) in worlds.iter_mut().zip([hellos[1], hellos[0]]) {
+        let refused = world.rails[0].peer_connect(OTHER, &hello);
+        assert_eq!(refused, Err(PeerOpenError::Format));
+    }
+}
+
+/// The connection says it, without a word from the side band.
+fn killed(provider: &str) {
+    let Some((mut child, mut end)) = join(provider) else { return };
+    println!("over {provider}");
+    let first = end.write(0, 4096, None);
+    assert!(end.ends_well(first));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let is_down = |seen: &Completion| matches!(seen, Completion::PeerDown { .. });
+    end.until("the end is told", |end| end.seen.iter().any(is_down));
+    assert_eq!(end.rail.peer_close(PEER), Ok(()));
+    let key = end.key;
+    assert_eq!(end.rail.domain().deregister(key), Ok(()), "a dead peer holds it");
+}
+
+#[test]
+fn end_of_a_killed_process_is_heard() {
+    if std::env::var_os(PROVIDER).is_none() {
+        ["tcp@msg", "net@msg", "sockets@msg"].into_iter().for_each(killed);
+    }
+}
+
+/// A block that is registered stays so while its rail's connections come and go.
+fn come_and_go(world: &mut World) {
+    let start = world.blocks[0];
+    let key = register(&world.rails[0], start, 4096).unwrap();
+    for round in 1..20 {
+        let id = world.write(0, 0, 4096);
+        assert!(world.end(0, id));
+        for side in 0..2 {
+            let fence = world.fence(side);
+            assert!(world.end(side, fence));
+            while world.rails[side].peer_close(PEER) == Err(CloseError::Busy) {
+                world.poll();
+            }
+        }
+        world.join(PEER, 0x1_0000 * round);
+    }
+    assert_eq!(world.rails[0].domain().deregister(key), Ok(()));
+}
+
+#[test]
+fn regions_outlive_connections() {
+    each(come_and_go);
+}
+
+/// In the guest of tests/vm: all of it over queue pairs of soft-RoCE.
+#[test]
+fn verbs_connections_begin_and_end_as_others_do() {
+    if std::env::var_os("XTIE_VM").is_none() {
+        return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
+    }
+    let config = Config { provider: Some(c"verbs@msg"), ..Config::DEFAULT };
+    for scenario in [one_side_first, never_connected, stranger, closing, come_and_go] {
+        scenario(&mut World::open(&config).unwrap());
+    }
+    killed("verbs@msg");
+}
+
+// ---------------------------------------------------------------- misuses
+
+/// Says in a child which misuse it is for.
+const WHICH: &str = "XTIE_CONNECTED_MISUSE";
+
+/// One who listens and one who asks, by hand. Nothing is closed but by who tries what that does.
+struct Fixture {
+    library: Library,
+    info: ManuallyDrop<Info>,
+    fabric: ManuallyDrop<Fabric>,
+    domain: ManuallyDrop<Domain>,
+    cq: ManuallyDrop<Cq>,
+    events: ManuallyDrop<EventQueue>,
+    listener: ManuallyDrop<Listener>,
+    name: Vec<u8>,
+}
+
+const GREETING: [u8; GREETING_BYTES] = [7; GREETING_BYTES];
+
+impl Fixture {
+    fn new() -> Fixture {
+        let library = Library::load(strict(Layout::One).unwrap()).unwrap();
+        let all = Fixture::offers(&library);
+        // SAFETY: a list of two, the first of which shares receives.
+        let info = unsafe { library.copy(all.get().next) }.unwrap();
+        let fabric = Fabric::open(&library, &info).unwrap();
+        let domain = Domain::open(&fabric, &info).unwrap();
+        let cq = Cq::open(&domain, 4).unwrap();
+        let events = EventQueue::open(&library, &fabric, 4).unwrap();
+        let listener = Listener::open(&fabric, &info, &events).unwrap();
+        let mut name = [0; 64];
+        let length = listener.name(&mut name).unwrap();
+        Fixture {
+            library,
+            info: ManuallyDrop::new(info),
+            fabric: ManuallyDrop::new(fabric),
+            domain: ManuallyDrop::new(domain),
+            cq: ManuallyDrop::new(cq),
+            events: ManuallyDrop::new(events),
+            listener: ManuallyDrop::new(listener),
+            name: name[..length].to_vec(),
+        }
+    }
+
+    fn offers(library: &Library) -> Info {
+        let mut hints = library.hints().unwrap();
+        hints.set_provider(b"strict-msg");
+        let raw = hints.get_mut();
+        raw.caps = n::MSG | n::RMA;
+        raw.mode = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
+        // SAFETY: the library allocates all parts of hints.
+        unsafe {
+            (*raw.ep_attr).ep_type = n::EP_MSG;
+            (*raw.domain_attr).mr_mode = !0;
+        }
+        library.offers(&hints).unwrap()
+    }
+
+    /// An endpoint that will ask.
+    fn asking(&mut self) -> Endpoint {
+        let Fixture { domain, info, cq, events, name, .. } = self;
+        Endpoint::open_for(domain, info, cq, events, Some(name)).unwrap()
+    }
+
+    /// One that asks, and its request.
+    fn asked(&mut self) -> (Endpoint, Info) {
+        let endpoint = self.asking();
+        endpoint.connect(&self.name, &GREETING).unwrap();
+        let Some(Event::Request(request, GREETING)) = self.events.read().unwrap() else {
+            panic!("a request")
+        };
+        (endpoint, request)
+    }
+
+    /// The endpoint of a request.
+    fn granting(&mut self, request: &mut Info) -> Endpoint {
+        Endpoint::open_for(&self.domain, request, &self.cq, &self.events, None).unwrap()
+    }
+}
+
+/// A use without a fault goes through.
+fn right_use(mut at: Fixture) {
+    let (asking, mut request) = at.asked();
+    let granting = at.granting(&mut request);
+    granting.accept().unwrap();
+    for endpoint in [&asking, &granting] {
+        let event = at.events.read().unwrap();
+        assert!(matches!(event, Some(Event::Connected(of)) if of == endpoint.as_ptr()));
+    }
+    let (refused, second) = at.asked();
+    at.listener.reject(second);
+    let event = at.events.read().unwrap();
+    assert!(matches!(event, Some(Event::Failed(of, ..)) if of == refused.as_ptr()));
+    asking.shutdown();
+    let event = at.events.read().unwrap();
+    assert!(matches!(event, Some(Event::Shutdown(of)) if of == granting.as_ptr()));
+    drop((asking, granting, refused, request));
+    // SAFETY: each is dropped once, in this order.
+    unsafe {
+        ManuallyDrop::drop(&mut at.listener);
+        ManuallyDrop::drop(&mut at.cq);
+        ManuallyDrop::drop(&mut at.events);
+        ManuallyDrop::drop(&mut at.domain);
+        ManuallyDrop::drop(&mut at.fabric);
+        ManuallyDrop::drop(&mut at.info);
+    }
+    println!("went through");
+}
+
+/// A misuse, and what the strict fabric says.
+type Misuse = (&'static str, fn(Fixture), &'static str);
+
+const MISUSES: &[Misuse] = &[
+    (
+        "op before the connection stands",
+        |mut at| {
+            let (asking, mut request) = at.asked();
+            let granting = at.granting(&mut request);
+            granting.accept().unwrap();
+            // SAFETY: bytes of a constant.
+            let _ = unsafe { asking.port().inject(GREETING.as_ptr() as u64, 8, 0) };
+        },
+        "an op posted to an endpoint that is not connected",
+    ),
+    (
+        "receive on a closed endpoint",
+        |mut at| {
+            let endpoint = at.asking();
+            let port = endpoint.port();
+            drop(endpoint);
+            let (range, nothing) = ((GREETING.as_ptr() as u64, 8), std::ptr::null_mut());
+            // SAFETY: the strict fabric keeps what was closed, to know it.
+            let _ = unsafe { port.receive(range, nothing, nothing) };
+        },
+        "an op posted to a closed endpoint",
+    ),
+    (
+        "vector of a connected endpoint",
+        |at| {
+            let vector = Vector::open(&at.domain, 4).unwrap();
+            let mut info = ManuallyDrop::into_inner(at.info);
+            info.get_mut().dest_addr = at.name.as_ptr().cast_mut().cast();
+            let _ = Endpoint::open(&at.domain, &info, &at.cq, &vector);
+        },
+        "an endpoint joined to what it has no use for",
+    ),
+    (
+        "granted unasked",
+        |mut at| {
+            let _ = at.asking().accept();
+        },
+        "a connection granted that nobody asked for",
+    ),
+    (
+        "asked for twice",
+        |mut at| {
+            let (asking, _request) = at.asked();
+            let _ = asking.connect(&at.name, &GREETING);
+        },
+        "a connection asked for twice, or of an endpoint that cannot",
+    ),
+    (
+        "answered twice",
+        |mut at| {
+            let (_asking, mut request) = at.asked();
+            let _granting = at.granting(&mut request);
+            at.listener.reject(request);
+        },
+        "a request for a connection answered twice",
+    ),
+    (
+        "never answered",
+        |mut at| {
+            let _asked = at.asked();
+            // SAFETY: dropped once.
+            unsafe { ManuallyDrop::drop(&mut at.listener) };
+        },
+        "a request for a connection that was never answered",
+    ),
+    (
+        "event queue before its endpoints",
+        |mut at| {
+            // SAFETY: dropped once.
+            unsafe { ManuallyDrop::drop(&mut at.events) };
+        },
+        "an event queue closed before its endpoints",
+    ),
+    (
+        "network before its event queue",
+        |at| {
+            let other = Fabric::open(&at.library, &at.info).unwrap();
+            let events = EventQueue::open(&at.library, &other, 4).unwrap();
+            drop(other);
+            drop(events);
+        },
+        "a network closed before its event queues and listeners",
+    ),
+    (
+        "request's offer never freed",
+        |mut at| {
+            let other = Fabric::open(&at.library, &at.info).unwrap();
+            let events = EventQueue::open(&at.library, &other, 4).unwrap();
+            let listener = Listener::open(&other, &at.info, &events).unwrap();
+            let mut name = [0; 64];
+            let length = listener.name(&mut name).unwrap();
+            let asking = at.asking();
+            asking.connect(&name[..length], &GREETING).unwrap();
+            let Some(Event::Request(mut request, _)) = events.read().unwrap() else { panic!() };
+            let granting = at.granting(&mut request);
+            forget(request);
+            drop((granting, asking, listener, events));
+            drop(other);
+        },
+        "an offer that came with a request and was never freed",
+    ),
+    (
+        "receives of others",
+        |at| {
+            let mut info = Fixture::offers(&at.library);
+            let name = Some(&at.name[..]);
+            let _ = Endpoint::open_for(&at.domain, &mut info, &at.cq, &at.events, name);
+        },
+        "an endpoint without receives of its own",
+    ),
+    (
+        "asks nobody",
+        |mut at| {
+            let Fixture { domain, info, cq, events, .. } = &mut at;
+            let _ = Endpoint::open_for(domain, info, cq, events, None);
+        },
+        "an endpoint that is to ask for a connection, of nobody",
+    ),
+];
+
+/// Runs in children alone: one of a misuse, or one end of a connection that is killed.
+#[test]
+fn child() {
+    if let Ok(provider) = std::env::var(PROVIDER) {
+        let (mut to, mut from) = (pipe(3), std::io::stdin());
+        let Some(mut end) = End::open(&provider, 0x5eed_0002, &mut to, &mut from) else { return };
+        loop {
+            end.poll_politely(); // until it is killed
+        }
+    }
+    let Ok(which) = std::env::var(WHICH) else { return };
+    if which == "right" {
+        return right_use(Fixture::new());
+    }
+    let (_, commit, _) =
+        MISUSES.iter().find(|misuse| misuse.0 == which).expect("a misuse of the list");
+    commit(Fixture::new());
+    println!("went through");
+}
+
+/// Whether a child with that misuse ended by itself, and what it said.
+fn run_child(which: &str) -> (bool, String) {
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture"])
+        .env(WHICH, which)
+        .output()
+        .unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn each_misuse_is_stopped_with_the_word_for_it() {
+    if strict(Layout::One).is_none() {
+        return skip("the strict fabric cannot be built");
+    }
+    let (passed, said) = run_child("right");
+    assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
+    for (which, _, word) in MISUSES {
+        let (passed, said) = run_child(which);
+        assert!(!passed, "{which}: not stopped: {said}");
+        assert!(!said.contains("went through"), "{which}: stopped too late: {said}");
+        assert!(said.contains(&format!("STRICT: {word}\n")), "{which}: {said}");
+    }
+}
