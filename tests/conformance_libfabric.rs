@@ -88,11 +88,6 @@ fn connected_tcp_keeps_every_promise() {
 }
 
 #[test]
-fn connected_sockets_keep_every_promise() {
-    keeps_every_promise(c"sockets@msg", SKIPS + NO_ADDS);
-}
-
-#[test]
 fn connected_net_keeps_every_promise() {
     keeps_every_promise(c"net@msg", SKIPS + NO_ADDS);
 }

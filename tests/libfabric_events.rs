@@ -22,17 +22,8 @@ const LARGE: usize = 128 * 1024;
 const QUIET: u32 = 64;
 
 /// Those with connected endpoints come last.
-const PROVIDERS: [&CStr; 9] = [
-    c"tcp",
-    c"tcp;ofi_rxm",
-    c"net",
-    c"sockets",
-    c"shm",
-    c"udp;ofi_rxd",
-    c"tcp@msg",
-    c"net@msg",
-    c"sockets@msg",
-];
+const PROVIDERS: [&CStr; 8] =
+    [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"shm", c"udp;ofi_rxd", c"tcp@msg", c"net@msg"];
 const STRICT: [&CStr; 6] = [
     c"strict",
     c"strict-domain",

@@ -32,6 +32,10 @@ const OVER_LIBFABRIC: [(&str, &str); 4] = [
     ("CROSSTIE_SOCKET_IFNAME", "=lo"),
 ];
 
+/// The same with an endpoint for each peer.
+const OVER_CONNECTED: [(&str, &str); 4] =
+    [OVER_LIBFABRIC[0], ("CROSSTIE_OFI_PROVIDER", "tcp@msg"), OVER_LIBFABRIC[2], OVER_LIBFABRIC[3]];
+
 fn play(scenario: &str, version: u32) {
     let start = std::time::Instant::now();
     play_in(&OVER_LIBFABRIC, harness(), &plugin(), scenario, version);
@@ -71,6 +75,14 @@ fn points_of_the_contract_hold_over_libfabric() {
     for version in [6, 8, 10] {
         play("bytes", version);
         play("groups", version);
+    }
+}
+
+#[test]
+fn points_about_ends_hold_over_connected_endpoints() {
+    let Some(_alone) = provider() else { return };
+    for scenario in ["nics_fused", "bytes", "deep", "abort_busy", "peer_dies", "peer_returns"] {
+        play_in(&OVER_CONNECTED, harness(), &plugin(), scenario, 12);
     }
 }
 

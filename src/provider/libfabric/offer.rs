@@ -294,6 +294,12 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     name == wanted || (name.starts_with(wanted) && name.get(wanted.len()) == Some(&b';'))
 }
 
+/// `sockets` has a connected endpoint's descriptor closed by the caller and by a thread of its own:
+/// the second takes one that somebody else has opened since.
+pub fn closes_twice(provider: &CStr) -> bool {
+    provider == c"sockets"
+}
+
 /// Refuses what cannot carry a rail, and asks for queues as long as they must be.
 fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits), OpenError> {
     let raw = info.get_mut();
@@ -301,9 +307,14 @@ fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits
     let (domain, ep, tx, rx) =
         unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr, &mut *raw.rx_attr) };
     let lacks = |what| Err(OpenError::Lacks(what));
+    // SAFETY: and their texts.
+    let provider = unsafe { text((*raw.fabric_attr).prov_name) };
     let is_connected = ep.ep_type == n::EP_MSG;
     if ep.ep_type != n::EP_RDM && !is_connected {
         return lacks("reliable endpoints, shared or connected (FI_EP_RDM, FI_EP_MSG)");
+    }
+    if is_connected && closes_twice(provider) {
+        return lacks("connected endpoints that leave other descriptors of the process open");
     }
     if is_connected && domain.mr_mode & n::MR_ENDPOINT != 0 {
         return lacks(

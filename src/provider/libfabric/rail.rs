@@ -178,9 +178,8 @@ impl<'m> Libfabric<'m> {
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
         let due = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
         let early = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
-        let domain = LibfabricDomain::carve(block, limits.regions_max, &traits);
         let mut rail = Libfabric {
-            domain: domain.expect(ROOM),
+            domain: LibfabricDomain::carve(block, limits.regions_max, &traits).expect(ROOM),
             open: ManuallyDrop::new(None),
             library_domain,
             fabric,

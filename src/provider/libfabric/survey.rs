@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::offer::{CONNECTED, Ends, acknowledged, hints_for};
+use super::offer::{CONNECTED, Ends, acknowledged, closes_twice, hints_for};
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
 use super::sys::{Library, numbers as n};
@@ -69,6 +69,9 @@ fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends) {
     // SAFETY: and their texts, which live as long.
     let [provider, name, network] =
         [fabric.prov_name, domain.name, fabric.name].map(|part| unsafe { text(part) });
+    if ends != Ends::Shared && closes_twice(provider) {
+        return;
+    }
     let words = |part: &CStr| String::from_utf8_lossy(part.to_bytes()).into_owned();
     let (mut provider, name, network) = (words(provider), words(name), words(network));
     if ends != Ends::Shared {
