@@ -7,13 +7,13 @@ mod host_support;
 mod libfabric_support;
 
 use crosstie::base::slab::Handle;
-use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::endpoint::{Closing, ConnectionRail};
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::survey::survey;
 use crosstie::provider::libfabric::{Config, OpenError};
-use crosstie::transport::LaneView;
 use crosstie::transport::rail::LaneState;
+use crosstie::transport::{LaneView, RequestError};
 use host_support::exchange::Exchange;
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
@@ -21,6 +21,7 @@ use host_support::{Memory, Node, Place, Watch, roles, small, wait_both};
 use libfabric_support::{Layout, skip, strict};
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What an endpoint is told of libfabric.
 #[derive(Copy, Clone)]
@@ -287,6 +288,83 @@ fn closes_alone(wish: Wish) {
     (pair.to_b, pair.to_a) = (to_b, to_a);
     pair.hello();
     pair.all_up(2);
+}
+
+#[test]
+fn closing_waits_for_no_offer_that_its_peer_does_not_poll_for() {
+    const LENGTH: usize = 300_000;
+    for provider in PROVIDERS {
+        if !has(provider) {
+            continue;
+        }
+        println!("over {provider}");
+        let mut pair = pair([Wish { provider, ..RXM }; 2]);
+        let Pair { a, to_b, .. } = &mut pair;
+        let into = Memory::new(a, Place::Private, LENGTH);
+        a.irecv(*to_b, &[into.incoming(0, LENGTH, 3)]).unwrap();
+        let said = said_while(|| a.disconnect(*to_b));
+        assert!(!said.iter().any(|text| text.contains("may be lost")), "{said:?}");
+        into.release(a);
+    }
+}
+
+#[test]
+fn send_ends_well_although_its_sender_polls_again_when_its_receiver_closes() {
+    const LENGTH: usize = 300_000;
+    for provider in PROVIDERS {
+        if !has(provider) {
+            continue;
+        }
+        println!("over {provider}");
+        let mut pair = pair([Wish { provider, ..RXM }; 2]);
+        let Pair { a, b, to_b, to_a, .. } = &mut pair;
+        let (out, into) =
+            (Memory::new(b, Place::Private, LENGTH), Memory::new(a, Place::Private, LENGTH));
+        out.fill(0, LENGTH, 5);
+        let receive = a.irecv(*to_b, &[into.incoming(0, LENGTH, 3)]).unwrap();
+        let send = b.isend(*to_a, out.outgoing(0, LENGTH, 3)).unwrap();
+        assert_eq!(wait_both(a, b, receive).result, Ok(()));
+        into.verify(0, LENGTH, 5);
+        let closing = Instant::now();
+        while closing.elapsed() < Duration::from_secs(1) {
+            assert_eq!(a.connection_close(*to_b), Closing::Again);
+            assert!(a.is_lingering(*to_b), "after {:?}", closing.elapsed());
+        }
+        let watch = Watch::start();
+        let mut sent = None;
+        while a.connection_close(*to_b) == Closing::Again || sent.is_none() {
+            sent = sent.or_else(|| b.test(send).expect("a live request"));
+            watch.look("the end of a send and of its connection");
+        }
+        assert_eq!(sent.unwrap().result, Ok(()));
+        out.release(b);
+        into.release(a);
+    }
+}
+
+#[test]
+fn rails_of_a_connection_that_its_peer_closes_are_not_told_of_as_lost() {
+    for provider in PROVIDERS {
+        if !has(provider) {
+            continue;
+        }
+        println!("over {provider}");
+        let mut pair = pair([Wish { provider, ..RXM }; 2]);
+        let Pair { a, b, to_b, to_a, .. } = &mut pair;
+        let into = Memory::new(b, Place::Private, 64);
+        let receive = b.irecv(*to_a, &[into.incoming(0, 64, 3)]).unwrap();
+        let said = said_while(|| {
+            let watch = Watch::start();
+            let mut ended = None;
+            while a.connection_close(*to_b) == Closing::Again || ended.is_none() {
+                ended = ended.or_else(|| b.test(receive).expect("a live request"));
+                watch.look("the end of a connection");
+            }
+            assert_eq!(ended.unwrap().result, Err(RequestError::PeerClosed));
+        });
+        assert!(!said.iter().any(|text| text.contains("was lost")), "{said:?}");
+        into.release(b);
+    }
 }
 
 #[test]

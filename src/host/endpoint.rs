@@ -27,6 +27,7 @@ use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
     DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
+    is_awaited,
 };
 use std::sync::Arc;
 
@@ -38,6 +39,9 @@ const CLOSE_STEPS: usize = 10_000;
 
 /// A time that is past.
 const LINGERED: u32 = 1;
+
+/// How long closing waits for what no request waits for: most peers poll within it.
+const LINGER_BRIEF_MS: u32 = 200;
 
 /// What the side band has told of a connection. The data thread takes the connection into use when
 /// its user does, because until then the side band may close it without a word.
@@ -420,7 +424,8 @@ impl Endpoint {
 
     /// Whether messages of accepted requests are still on their way to a living peer's host: a
     /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
-    /// too long has lost them.
+    /// too long has lost them. What no request of the peer's waits for, offers of receives that it
+    /// does not poll for, is waited for briefly, and nobody is told when that is over.
     ///
     /// With a long send that has not ended there is no lingering: its memory is the caller's again
     /// when the connection is closed, and what it has half written cannot be made whole.
@@ -438,12 +443,15 @@ impl Endpoint {
             return false;
         }
         let now_ms = self.opened.elapsed().as_millis() as u32;
+        let linger_ms = 1 + (self.linger.0 / 1_000_000) as u32;
+        let is_awaiting = self.is_awaiting(index);
         let until_ms = &mut self.known[index as usize].linger_until_ms;
         if *until_ms == 0 {
-            *until_ms = now_ms.saturating_add(1 + (self.linger.0 / 1_000_000) as u32);
+            *until_ms = now_ms.saturating_add(linger_ms);
         }
-        let waits = now_ms < *until_ms;
-        if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED {
+        let beyond_ms = if is_awaiting { 0 } else { linger_ms.saturating_sub(LINGER_BRIEF_MS) };
+        let waits = now_ms.saturating_add(beyond_ms) < *until_ms;
+        if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED && is_awaiting {
             let mut name = [0; PEER_BYTES_MAX];
             news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
         }
@@ -468,6 +476,21 @@ impl Endpoint {
             known.gone.is_none()
                 && ((0..known.params.lanes.max(1) as u8).any(undelivered)
                     || endpoint.is_resending(connection))
+        }, else false)
+    }
+
+    /// Whether requests wait for some of what is undelivered.
+    fn is_awaiting(&mut self, index: u32) -> bool {
+        let known = &self.known[index as usize];
+        let connection = ConnectionIndex(index);
+        hosted!(&mut self.machine, endpoint => {
+            let awaiting = |lane| {
+                let peer = endpoint.lane_peer(connection, lane);
+                endpoint.rail_mut().awaiting(peer, is_awaited)
+            };
+            (0..known.params.lanes.max(1) as u8).any(awaiting)
+                || endpoint.is_resending(connection)
+                || endpoint.is_owing(connection)
         }, else false)
     }
 

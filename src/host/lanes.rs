@@ -317,7 +317,9 @@ impl Endpoint {
         let Some(view) = view else { return };
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
-        let say = self.lanes[place].told.look(view.stats.failures, up, now_ms);
+        // a peer that closes the connection ends its ports' rails before the side band says so
+        let in_order = view.code == 0 && self.is_pair(index, lane);
+        let say = self.lanes[place].told.look(view.stats.failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
         }

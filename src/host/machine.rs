@@ -4,7 +4,7 @@
 extern crate std;
 
 use crate::base::ids::PeerIndex;
-use crate::fabric::Provider;
+use crate::fabric::{OpId, Provider};
 use crate::provider::beside::WithPorts;
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
@@ -34,6 +34,8 @@ pub(super) trait HostRail: Provider<Domain = ShmDomain<'static>> {
     fn ports_mut(&mut self) -> Option<&mut WithPorts<'static>>;
     /// See [`Mixed::is_undelivered`].
     fn undelivered(&mut self, peer: PeerIndex) -> bool;
+    /// See [`crate::provider::port::PortRail::is_awaiting`].
+    fn awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool;
     /// See [`Mixed::arm`].
     fn arm_all(&mut self) -> bool;
     /// What is to be readable then, beside the doorbell.
@@ -58,6 +60,10 @@ impl HostRail for Mixed<'static> {
     }
 
     fn undelivered(&mut self, peer: PeerIndex) -> bool {
+        self.is_undelivered(peer)
+    }
+
+    fn awaiting(&mut self, peer: PeerIndex, _: fn(OpId) -> bool) -> bool {
         self.is_undelivered(peer)
     }
 
@@ -89,6 +95,10 @@ impl HostRail for WithPorts<'static> {
 
     fn undelivered(&mut self, peer: PeerIndex) -> bool {
         self.is_undelivered(peer)
+    }
+
+    fn awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
+        self.is_awaiting(peer, awaits)
     }
 
     fn arm_all(&mut self) -> bool {

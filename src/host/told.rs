@@ -4,6 +4,11 @@
 
 /// In what time a rail has [`LINES_MAX`] lines at most.
 const WINDOW_MS: u64 = 10_000;
+/// How long it may take until the side band says that the peer has closed the connection, after its
+/// rails have ended in good order.
+const CLOSE_MS: u64 = 1000;
+/// No moment, and later than all.
+const NEVER_MS: u64 = u64::MAX;
 /// Three losses and their returns.
 const LINES_MAX: u8 = 6;
 
@@ -14,8 +19,10 @@ pub(super) struct Told {
     failures: u64,
     /// Those of them that nobody was told of.
     owed: u32,
-    /// When it was lost, in ms since open, if it has not come back.
-    lost_ms: Option<u64>,
+    /// When it was lost, in ms since open, if it has not come back; else [`NEVER_MS`].
+    lost_ms: u64,
+    /// When it came back, if nobody was told of that loss yet; else [`NEVER_MS`].
+    back_ms: u64,
     /// That it was lost was told, and not yet that it is back.
     lost: bool,
     /// It has been in use.
@@ -43,24 +50,35 @@ impl Told {
     pub(super) const NOTHING: Told = Told {
         failures: 0,
         owed: 0,
-        lost_ms: None,
+        lost_ms: NEVER_MS,
+        back_ms: NEVER_MS,
         lost: false,
         known: false,
         lines: 0,
         since_ms: 0,
     };
 
-    /// Looks at how often a rail has failed and whether it is in use.
-    pub(super) fn look(&mut self, failures: u64, up: bool, now_ms: u64) -> Say {
+    /// Looks at how often a rail has failed and whether it is in use. `in_order`: the peer may have
+    /// ended it because it closes the connection, which is no loss, and which is heard elsewhere.
+    pub(super) fn look(&mut self, failures: u64, up: bool, in_order: bool, now_ms: u64) -> Say {
         let fresh = failures.saturating_sub(self.failures);
         if fresh > 0 {
             self.failures = failures;
             self.owed = self.owed.saturating_add(fresh.min(u64::from(u32::MAX)) as u32);
-            self.lost_ms = self.lost_ms.or(Some(now_ms));
+            self.lost_ms = self.lost_ms.min(now_ms);
+            self.back_ms = NEVER_MS;
+        }
+        if up && self.lost_ms != NEVER_MS {
+            self.back_ms = self.back_ms.min(now_ms);
         }
         let first = up && !self.known && failures == 0;
         self.known |= up;
         let mut say = Say { first, ..Say::default() };
+        let is_recent = now_ms.saturating_sub(self.lost_ms) < CLOSE_MS && self.lost_ms != NEVER_MS;
+        if in_order && self.owed > 0 && is_recent {
+            say.due_ms = Some(self.lost_ms + CLOSE_MS);
+            return say;
+        }
         if self.owed > 0 || (self.lost && up) {
             if now_ms.saturating_sub(self.since_ms) >= WINDOW_MS {
                 (self.since_ms, self.lines) = (now_ms, 0);
@@ -72,7 +90,7 @@ impl Told {
             }
         }
         if up {
-            self.lost_ms = None;
+            (self.lost_ms, self.back_ms) = (NEVER_MS, NEVER_MS);
         }
         say
     }
@@ -82,7 +100,8 @@ impl Told {
         self.lines += u8::from(say.losses > 0);
         self.lost |= say.losses > 0;
         if self.lost && up {
-            say.back_ms = Some(now_ms - self.lost_ms.unwrap_or(now_ms));
+            let back_ms = self.back_ms.min(now_ms);
+            say.back_ms = Some(back_ms.saturating_sub(self.lost_ms));
             self.lost = false;
             self.lines += 1;
         }
@@ -104,44 +123,59 @@ mod tests {
     #[test]
     fn each_loss_and_each_return_is_said_once() {
         let mut told = Told::NOTHING;
-        assert_eq!(told.look(0, false, 1), Say::default());
-        assert_eq!(told.look(0, true, 5), Say { first: true, ..Say::default() });
-        assert_eq!(told.look(0, true, 6), Say::default());
-        assert_eq!(told.look(1, false, 100), lost(1));
-        assert_eq!(told.look(1, false, 150), Say::default());
-        assert_eq!(told.look(1, true, 170), back(70));
-        assert_eq!(told.look(1, true, 171), Say::default());
+        assert_eq!(told.look(0, false, false, 1), Say::default());
+        assert_eq!(told.look(0, true, false, 5), Say { first: true, ..Say::default() });
+        assert_eq!(told.look(0, true, false, 6), Say::default());
+        assert_eq!(told.look(1, false, false, 100), lost(1));
+        assert_eq!(told.look(1, false, false, 150), Say::default());
+        assert_eq!(told.look(1, true, false, 170), back(70));
+        assert_eq!(told.look(1, true, false, 171), Say::default());
         // lost and back between two looks
-        assert_eq!(told.look(2, true, 300), Say { losses: 1, ..back(0) });
+        assert_eq!(told.look(2, true, false, 300), Say { losses: 1, ..back(0) });
     }
 
     #[test]
     fn of_a_rail_that_flaps_few_lines_are_said_and_then_how_often_and_how_it_is() {
         let mut told = Told::NOTHING;
-        told.look(0, true, 0);
+        told.look(0, true, false, 0);
         let mut lines = 0;
         for turn in 1..=100 {
-            let down = told.look(turn, false, 20 * turn);
-            let up = told.look(turn, true, 20 * turn + 10);
+            let down = told.look(turn, false, false, 20 * turn);
+            let up = told.look(turn, true, false, 20 * turn + 10);
             lines += u32::from(down.losses > 0) + u32::from(up.back_ms.is_some());
         }
         assert_eq!(lines, 6);
         // silent until the time is over, and told when that is
-        assert_eq!(told.look(100, true, 9_999).due_ms, Some(10_000));
-        assert_eq!(told.look(100, true, 10_000), Say { losses: 97, ..back(0) });
-        assert_eq!(told.look(100, true, 10_001), Say::default());
+        assert_eq!(told.look(100, true, false, 9_999).due_ms, Some(10_000));
+        assert_eq!(told.look(100, true, false, 10_000), Say { losses: 97, ..back(0) });
+        assert_eq!(told.look(100, true, false, 10_001), Say::default());
     }
 
     #[test]
     fn rail_that_is_lost_when_its_lines_are_spent_is_told_of_in_the_end() {
         let mut told = Told::NOTHING;
-        told.look(0, true, 0);
+        told.look(0, true, false, 0);
         for turn in 1..=3 {
-            told.look(turn, false, turn);
-            told.look(turn, true, turn);
+            told.look(turn, false, false, turn);
+            told.look(turn, true, false, turn);
         }
-        assert_eq!(told.look(4, false, 500), Say { due_ms: Some(10_000), ..Say::default() });
-        assert_eq!(told.look(4, false, 10_000), lost(1));
-        assert_eq!(told.look(4, true, 10_500), back(10_000));
+        assert_eq!(told.look(4, false, false, 500), Say { due_ms: Some(10_000), ..Say::default() });
+        assert_eq!(told.look(4, false, false, 10_000), lost(1));
+        assert_eq!(told.look(4, true, false, 10_500), back(10_000));
+    }
+
+    #[test]
+    fn rail_that_its_peer_ended_is_told_of_unless_the_connection_was_closed_meanwhile() {
+        let mut told = Told::NOTHING;
+        told.look(0, true, true, 0);
+        let held = Say { due_ms: Some(1100), ..Say::default() };
+        assert_eq!(told.look(1, false, true, 100), held);
+        assert_eq!(told.look(1, true, true, 170), held);
+        assert_eq!(told.look(1, true, true, 1099), held);
+        assert_eq!(told.look(1, true, true, 1100), Say { losses: 1, ..back(70) });
+        assert_eq!(told.look(1, true, true, 1101), Say::default());
+        // a loss of another kind is told of at once, with the one before it
+        assert_eq!(told.look(2, false, true, 5000), Say { due_ms: Some(6000), ..Say::default() });
+        assert_eq!(told.look(3, false, false, 5010), lost(2));
     }
 }

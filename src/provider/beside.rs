@@ -312,6 +312,14 @@ impl<'m> WithPorts<'m> {
         }
     }
 
+    /// See [`PortRail::is_awaiting`].
+    pub fn is_awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
+        match self.port_of(peer) {
+            Some((rail, number)) => rail.is_awaiting(number, awaits),
+            None => self.mixed.is_undelivered(peer),
+        }
+    }
+
     /// Whether the next poll must be told the time.
     pub fn wants_time(&self) -> bool {
         self.mixed.wants_time() || self.devices.iter().any(|device| device.rail.wants_time())

@@ -310,6 +310,15 @@ impl<'m> PortRail<'m> {
         on!(self, rail => rail.is_undelivered(peer))
     }
 
+    /// The same, but of a rail on which bytes arrive only while the peer polls, of that alone whose
+    /// arrival `awaits` says that somebody waits for.
+    pub fn is_awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
+        match self {
+            PortRail::Libfabric(rail) => rail.is_awaiting(peer, awaits),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => self.is_undelivered(peer),
+        }
+    }
+
     /// What becomes readable when there is something to poll for, once [`PortRail::arm`] has said
     /// so. `None`: nothing does, so nobody sleeps.
     pub fn wait_fds(&self) -> Option<[i32; 2]> {

@@ -6,10 +6,11 @@ use super::endpoint::Endpoint;
 use super::limits::{CREDITS, UNDELIVERED_MAX};
 use super::matching;
 use super::rail::{CtrlRail, CtrlSpan};
-use super::records::{Connection, GroupRecord, SendState};
+use super::records::{Connection, ConnectionState, GroupRecord, SendState};
 use super::request::RequestError;
+use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
-use crate::fabric::{Line, PostError, Posted, Provider};
+use crate::fabric::{Line, OpId, PostError, Posted, Provider};
 use crate::wire::GROUP_MAX;
 use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 
@@ -18,6 +19,12 @@ const CREDITS_OWED: i32 = CREDITS as i32 / 4;
 
 /// Groups of the peer that are bound before a state line is written for them alone.
 const GROUPS_OWED: i32 = 8;
+
+/// Whether requests of either side may end well only when this op of ours has reached the peer.
+/// Offers of receives and news of credits are of no use to the peer of a connection that closes.
+pub const fn is_awaited(id: OpId) -> bool {
+    id.0 != op_id(OP_CONTROL, 0, 0).0 && id.0 != op_id(OP_STATE, 0, 0).0
+}
 
 impl Connection {
     /// The count of receives that the peer may consume, as of now.
@@ -54,6 +61,11 @@ impl Connection {
             || self.credits_due()
             || self.groups_due()
             || self.taken_due()
+    }
+
+    /// Whether a request of the peer's may end by our next state line, and not before.
+    pub(super) const fn ends_requests(&self) -> bool {
+        self.delivery_news || self.canceled_news
     }
 
     /// Whether the peer may run out of credits before it hears of more.
@@ -102,6 +114,12 @@ impl Connection {
 }
 
 impl<P: Provider> Endpoint<'_, P> {
+    /// Whether requests of the peer's wait for a state line that has not been posted.
+    pub fn is_owing(&self, connection: ConnectionIndex) -> bool {
+        let c = &self.connections[connection.as_usize()];
+        c.state == ConnectionState::Open && c.ends_requests()
+    }
+
     /// A receive of ours that the peer had consumed is free again.
     #[inline]
     pub(super) fn credit_return(&mut self, index: usize) {
@@ -247,8 +265,9 @@ impl<P: Provider> Endpoint<'_, P> {
             sequence,
             epoch: c.epoch,
         };
+        let ends = flags != 0 || c.ends_requests();
         let write = CtrlRail(c.control).write(line.encode(), c.mailbox);
-        let Ok(posted) = self.post(index, op_id(OP_STATE, 0, 0), write) else {
+        let Ok(posted) = self.post(index, op_id(OP_STATE, 0, ends.into()), write) else {
             return false;
         };
         let c = &mut self.connections[index];

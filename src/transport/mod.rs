@@ -58,6 +58,7 @@ pub mod stats;
 mod straight;
 mod stripes;
 
+pub use acknowledge::is_awaited;
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use joining::LaneJoin;
 pub use lanes::LaneView;

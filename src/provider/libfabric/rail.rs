@@ -4,7 +4,7 @@ use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
 use super::link::{Link, Watch};
 use super::offer::{self, Traits};
-use super::peer::{Answer, KEYS, Part, Peer, Sent, State};
+use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Use};
 use super::report::Health;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
@@ -15,6 +15,7 @@ use super::{Config, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
+use crate::fabric::OpId;
 use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
@@ -327,6 +328,13 @@ impl<'m> Libfabric<'m> {
     pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
         let record = self.peers.get(peer.as_usize());
         record.is_some_and(|record| record.takes_ops() && record.used != 0)
+    }
+
+    /// The same of messages, words, and those ops on the peer's memory that `awaits` says.
+    pub fn is_awaiting(&self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
+        let awaited = |op: &Sent| op.used != Use::Free && (!op.touches || awaits(op.id));
+        let first = peer.as_usize() * SENDS;
+        self.is_undelivered(peer) && self.sent[first..first + SENDS].iter().any(awaited)
     }
 
     /// Whether something is owed to a peer that the next poll says.
