@@ -317,15 +317,10 @@ impl Endpoint {
         let Some(view) = view else { return };
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
-        // a peer that closes the connection ends its ports' rails before the side band says so
-        let in_order = match self.pair_rail(index, lane) {
-            // of connected endpoints the library says it, by a code
-            Some(ConnectionRail::Libfabric) => {
-                matches!(view.code, 0 | libc::ENOTCONN | libc::ECONNRESET)
-            }
-            Some(_) => view.code == 0,
-            None => false,
-        };
+        // a peer that closes the connection ends its rails of libfabric before the side band says
+        // so; of connected endpoints the library says it, by a code
+        let in_order = self.pair_rail(index, lane) == Some(ConnectionRail::Libfabric)
+            && matches!(view.code, 0 | libc::ENOTCONN | libc::ECONNRESET);
         let say = self.lanes[place].told.look(view.stats.failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
