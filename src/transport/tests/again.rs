@@ -64,7 +64,9 @@ impl<'m> Provider for EverySecond<'m> {
 #[test]
 fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
     const REGIONS: usize = crate::transport::limits::CELLS + 3;
-    for refuses in [false, true] {
+    // interpreted, one of them takes half a minute
+    let first_refused: &[bool] = if cfg!(miri) { &[false] } else { &[false, true] };
+    for &refuses in first_refused {
         let mut block = block();
         let wrap = |inner| EverySecond { inner, refuses: [refuses; 2] };
         let mut pair = Pair::open_over(&mut block, false, wrap);
@@ -74,8 +76,8 @@ fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
         let mut targets = vec![vec![0u8; LONG]; REGIONS];
         let regions: Vec<_> = targets.iter_mut().map(|target| pair.register(target)).collect();
         for round in 0..2 {
-            for (target, to) in targets.iter_mut().zip(&regions) {
-                target.fill(round);
+            source.copy_from_slice(&pattern(LONG, 5 + round));
+            for (target, to) in targets.iter().zip(&regions) {
                 let receive = pair.endpoint.irecv(B, &[incoming(*to, target, 7)]).unwrap();
                 let send = pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
                 assert_eq!(pair.finish(receive).result, Ok(()));
