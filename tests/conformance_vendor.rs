@@ -2,246 +2,38 @@
 //! noticed. The same of a provider that is C to the core: `tests/core`, the rung `core`.
 
 mod common;
-#[path = "vendor_support/words.rs"]
-mod words;
+#[allow(dead_code)]
+mod vendor_support;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
-use std::rc::Rc;
+use std::ptr::from_ref;
 
 use common::{NOTHING, PEERS, Pair};
-use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{
-    Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Provider,
-    RailKey, RecvSlot, Region, RegisterError,
-};
-use crosstie::provider::loopback::Loopback;
+use crosstie::fabric::{Domain, MemoryKind, PostError, Provider, Region, RegisterError};
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::{CapsError, OpenError, PeerError, Table, TableError, Vendor};
-use words::{closed, deregistered, event_of, kind_of, peer_of, posted, region_of, registered};
-
-/// Both ends' loopback, and what came for the end that did not poll.
-struct Wire {
-    rail: Loopback<'static>,
-    events: [VecDeque<Completion>; 2],
-    opened: [bool; 2],
-}
-
-/// One object of the table.
-struct End {
-    wire: Rc<Shared>,
-    side: usize,
-}
-
-/// A wire that one call at a time has.
-struct Shared(std::cell::RefCell<Wire>);
-
-/// What `open` gets.
-struct Context {
-    wire: Rc<Shared>,
-    side: usize,
-}
-
-fn end<'e>(provider: *mut c_void) -> &'e End {
-    // SAFETY: what `open` gave, until `close`.
-    unsafe { &*provider.cast::<End>() }
-}
-
-unsafe extern "C" fn open(
-    context: *mut c_void,
-    _: *const xtie_provider_limits,
-    out: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: the tests give a context that outlives the call.
-    let context = unsafe { &*context.cast::<Context>() };
-    let end = Box::new(End { wire: context.wire.clone(), side: context.side });
-    // SAFETY: a place for the object.
-    unsafe { out.write(Box::into_raw(end).cast()) };
-    XTIE_PROVIDER_OK
-}
-
-unsafe extern "C" fn close(provider: *mut c_void) {
-    // SAFETY: what `open` gave, for the last time.
-    drop(unsafe { Box::from_raw(provider.cast::<End>()) });
-}
-
-unsafe extern "C" fn caps(_: *mut c_void, out: *mut xtie_provider_caps) {
-    // SAFETY: room for caps.
-    let out = unsafe { &mut *out };
-    out.flags = XTIE_PROVIDER_CAP_PULL
-        | XTIE_PROVIDER_CAP_IMMEDIATE
-        | XTIE_PROVIDER_CAP_ORDERED
-        | XTIE_PROVIDER_CAP_COPIES_AT_POST;
-    out.send_bytes_max = common::LOOPBACK.payload_max.0;
-    out.transfer_bytes_max = 1 << 40;
-    out.copy_granule_bytes = 64;
-    out.recv_slots = common::LOOPBACK.slots;
-    out.blob_bytes = 1;
-    out.atomic_bytes = 8;
-    out.fence = XTIE_PROVIDER_FENCE_LOCAL;
-}
-
-unsafe extern "C" fn peer_blob(provider: *mut c_void, _: u32, out: *mut c_void) -> c_int {
-    // SAFETY: room for a blob.
-    unsafe { out.cast::<u8>().write(end(provider).side as u8) };
-    XTIE_PROVIDER_OK
-}
-
-unsafe extern "C" fn peer_open(provider: *mut c_void, _: u32, blob: *const c_void) -> c_int {
-    let end = end(provider);
-    // SAFETY: a blob.
-    if unsafe { blob.cast::<u8>().read() } as usize != 1 - end.side {
-        return XTIE_PROVIDER_BLOB;
-    }
-    let mut wire = end.wire.0.borrow_mut();
-    wire.opened[end.side] = true;
-    // both peers are opened together, by the end that comes last
-    if wire.opened == [true; 2] {
-        wire.rail.peer_open_at(PEERS[0], PEERS[1]).unwrap();
-    }
-    XTIE_PROVIDER_OK
-}
-
-unsafe extern "C" fn region_register(
-    provider: *mut c_void,
-    address: u64,
-    bytes: u64,
-    kind: u32,
-    out: *mut u64,
-) -> c_int {
-    let region = region_of(address, bytes, kind);
-    let domain = end(provider).wire.0.borrow().rail.domain();
-    // SAFETY: handed on as it came.
-    match registered(unsafe { domain.register(region) }) {
-        Ok(key) => {
-            // SAFETY: a place for the key.
-            unsafe { out.write(key) };
-            XTIE_PROVIDER_OK
-        }
-        Err(answer) => answer,
-    }
-}
-
-unsafe extern "C" fn region_deregister(provider: *mut c_void, key: u64) -> c_int {
-    deregistered(end(provider).wire.0.borrow().rail.domain().deregister(RailKey(key)))
-}
-
-unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, now: u64) -> c_int {
-    // SAFETY: an op, until we return.
-    let op = unsafe { &*op };
-    let op = Op { id: OpId(op.id), peer: PeerIndex(op.peer), kind: kind_of(op) };
-    posted(end(provider).wire.0.borrow_mut().rail.post(&op, Instant(now)))
-}
-
-unsafe extern "C" fn fence_begin(
-    provider: *mut c_void,
-    peer: u32,
-    id: u64,
-    generation: u32,
-    now: u64,
-) -> c_int {
-    let kind = OpKind::Fence { generation: RailGeneration(generation) };
-    let op = Op { id: OpId(id), peer: PeerIndex(peer), kind };
-    posted(end(provider).wire.0.borrow_mut().rail.post(&op, Instant(now)))
-}
-
-unsafe extern "C" fn poll(
-    provider: *mut c_void,
-    events: *mut xtie_provider_event,
-    max: u32,
-    budget: u64,
-    now: u64,
-) -> u32 {
-    let end = end(provider);
-    let mut wire = end.wire.0.borrow_mut();
-    let mut polled = [NOTHING; 16];
-    let count = wire.rail.poll(&mut polled[..max as usize], Bytes(budget), Instant(now));
-    for completion in &polled[..count] {
-        wire.events[peer_of(completion) as usize].push_back(*completion);
-    }
-    let mut given = 0;
-    while given < max {
-        let Some(completion) = wire.events[end.side].pop_front() else { break };
-        // SAFETY: room for `max` events.
-        unsafe { events.add(given as usize).write(event_of(&completion)) };
-        given += 1;
-    }
-    given
-}
-
-unsafe extern "C" fn received_copy(
-    provider: *mut c_void,
-    peer: u32,
-    slot: u64,
-    offset: u64,
-    to: *const xtie_provider_span,
-) {
-    // SAFETY: a span, until we return.
-    let to = unsafe { &*to };
-    // SAFETY: whoever asks vouches for the memory.
-    let to = unsafe { LocalSpan::new(to.address, Bytes(to.bytes), RailKey(to.key)) };
-    let mut wire = end(provider).wire.0.borrow_mut();
-    wire.rail.received_copy(PeerIndex(peer), RecvSlot(slot), offset, to);
-}
-
-unsafe extern "C" fn received_release(provider: *mut c_void, peer: u32, slot: u64) {
-    end(provider).wire.0.borrow_mut().rail.received_release(PeerIndex(peer), RecvSlot(slot));
-}
-
-unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, _: u32, _: i32) {
-    end(provider).wire.0.borrow_mut().rail.peer_fail(PeerIndex(peer), DownCause::Died);
-}
-
-unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
-    closed(end(provider).wire.0.borrow_mut().rail.peer_close(PeerIndex(peer)))
-}
-
-const OPS: xtie_provider_ops = xtie_provider_ops {
-    struct_size: size_of::<xtie_provider_ops>() as u32,
-    reserved: 0,
-    open: Some(open),
-    close: Some(close),
-    caps: Some(caps),
-    peer_blob: Some(peer_blob),
-    peer_open: Some(peer_open),
-    region_register: Some(region_register),
-    region_deregister: Some(region_deregister),
-    post: Some(post),
-    poll: Some(poll),
-    fence_begin: Some(fence_begin),
-    received_copy: Some(received_copy),
-    received_release: Some(received_release),
-    peer_fail: Some(peer_fail),
-    peer_close: Some(peer_close),
-    peer_detach: None,
-    flush: None,
-};
+use vendor_support::{OPS, Wire, close, promise};
 
 fn check(ops: &xtie_provider_ops) -> Result<Table, TableError> {
     // SAFETY: the functions above, or NULL.
     unsafe { Table::check(ops) }
 }
 
-fn wire() -> Rc<Shared> {
-    let limits = common::LOOPBACK;
-    let rail = Loopback::open(limits, &mut common::carver(Loopback::bytes(limits))).unwrap();
-    let events = [(); 2].map(|()| VecDeque::with_capacity(512));
-    Rc::new(Shared(std::cell::RefCell::new(Wire { rail, events, opened: [false; 2] })))
+fn wire() -> &'static Wire {
+    Wire::with(common::LOOPBACK)
 }
 
-fn open_over(ops: &xtie_provider_ops, wire: &Rc<Shared>, side: usize) -> Result<Vendor, OpenError> {
-    let mut context = Context { wire: wire.clone(), side };
-    let context = (&raw mut context).cast();
-    // SAFETY: `open` reads the context during the call; the loopback's memory is leaked.
+fn open_over(ops: &xtie_provider_ops, wire: &'static Wire) -> Result<Vendor, OpenError> {
+    let context = from_ref(wire).cast_mut().cast();
+    // SAFETY: a wire, which is never freed.
     unsafe { Vendor::open(check(ops).unwrap(), context, 2, 8) }
 }
 
 fn pair() -> Pair<Vendor> {
     let wire = wire();
-    let mut ends = [0, 1].map(|side| open_over(&OPS, &wire, side).unwrap());
+    let mut ends = [(); 2].map(|()| open_over(&OPS, wire).unwrap());
     let blobs = [0, 1].map(|side| ends[side].peer_blob(PEERS[side]).unwrap());
     for side in [0, 1] {
         ends[side].peer_open(PEERS[side], &blobs[1 - side]).unwrap();
@@ -332,12 +124,11 @@ unsafe extern "C" fn close_counted(provider: *mut c_void) {
 fn caps_that_cannot_be_are_refused_and_the_object_closed() {
     let mut truth = xtie_provider_caps { struct_size: 56, ..NO_CAPS };
     assert_eq!(size_of_val(&truth), 56);
-    // SAFETY: room for caps; the object is not looked at.
-    unsafe { caps(null_mut(), &mut truth) };
+    promise(&common::LOOPBACK, &mut truth);
     let wire = wire();
     let ops = xtie_provider_ops { caps: Some(caps_said), close: Some(close_counted), ..OPS };
     SAID.set(truth);
-    drop(open_over(&ops, &wire, 0).unwrap());
+    drop(open_over(&ops, wire).unwrap());
     assert_eq!(CLOSED.get(), 1);
     type Change = fn(&mut xtie_provider_caps);
     let bad: [(CapsError, Change); 12] = [
@@ -358,12 +149,12 @@ fn caps_that_cannot_be_are_refused_and_the_object_closed() {
         let mut caps = truth;
         change(&mut caps);
         SAID.set(caps);
-        assert_eq!(open_over(&ops, &wire, 0).unwrap_err(), OpenError::Caps(error));
+        assert_eq!(open_over(&ops, wire).unwrap_err(), OpenError::Caps(error));
         assert_eq!(CLOSED.get(), at as u32 + 2);
     }
     SAID.set(truth);
     let unfenced = xtie_provider_ops { fence_begin: None, ..ops };
-    let refused = open_over(&unfenced, &wire, 0).unwrap_err();
+    let refused = open_over(&unfenced, wire).unwrap_err();
     assert_eq!(refused, OpenError::Caps(CapsError::Fence), "promised, and not there");
 }
 
@@ -404,13 +195,13 @@ fn answers_that_are_none_are_noticed_and_go_no_further() {
         },
     ];
     for event in bad {
-        let mut vendor = open_over(&ops, &wire, 0).unwrap();
+        let mut vendor = open_over(&ops, wire).unwrap();
         EVENT.set(event);
         assert_eq!(vendor.breach(), None);
         assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 0, "{event:?}");
         assert_eq!(vendor.breach().map(|breach| breach.entry), Some("poll"), "{event:?}");
     }
-    let mut vendor = open_over(&ops, &wire, 0).unwrap();
+    let mut vendor = open_over(&ops, wire).unwrap();
     EVENT.set(done);
     assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 1);
     let send = common::empty_send(PEERS[0], 1);
@@ -434,8 +225,8 @@ unsafe extern "C" fn open_refused(
 fn refusals_carry_the_vendors_code() {
     let wire = wire();
     let ops = xtie_provider_ops { open: Some(open_refused), ..OPS };
-    assert_eq!(open_over(&ops, &wire, 0).unwrap_err(), OpenError::Refused(19));
-    let mut vendor = open_over(&OPS, &wire, 0).unwrap();
+    assert_eq!(open_over(&ops, wire).unwrap_err(), OpenError::Refused(19));
+    let mut vendor = open_over(&OPS, wire).unwrap();
     let own = vendor.peer_blob(PEERS[0]).unwrap();
     assert_eq!(vendor.peer_open(PEERS[0], &own), Err(PeerError::Blob));
     let region = Region { address: 64, length: Bytes(8), kind: MemoryKind::Cuda(3) };

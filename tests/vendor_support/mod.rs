@@ -47,6 +47,7 @@ pub struct Faults {
 pub struct Wire(Mutex<State>);
 
 struct State {
+    limits: Limits,
     rail: Loopback<'static>,
     /// What came for ends that did not poll.
     events: [VecDeque<xtie_provider_event>; 2],
@@ -74,15 +75,21 @@ struct End {
 impl Wire {
     /// A wire that stays until the program ends.
     pub fn new() -> &'static Wire {
-        let length = Loopback::bytes(LIMITS);
+        Wire::with(LIMITS)
+    }
+
+    /// One with so much of everything, but for peers.
+    pub fn with(limits: Limits) -> &'static Wire {
+        let limits = Limits { peers_max: LIMITS.peers_max, ..limits };
+        let length = Loopback::bytes(limits);
         let block: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(length)));
         // SAFETY: leaked, and nobody else's.
         let mut carver: Carver<'static> = unsafe { Carver::new(block.start(), block.length()) };
-        let rail = Loopback::open(LIMITS, &mut carver).unwrap();
+        let rail = Loopback::open(limits, &mut carver).unwrap();
         let events = [VecDeque::new(), VecDeque::new()];
         let (opened, joined) = ([None; 2 * PEERS as usize], [false; 2 * PEERS as usize]);
         let faults = Faults::default();
-        let state = State { rail, events, opened, joined, ends: 0, faults, bytes: 0 };
+        let state = State { limits, rail, events, opened, joined, ends: 0, faults, bytes: 0 };
         Box::leak(Box::new(Wire(Mutex::new(state))))
     }
 
@@ -156,25 +163,31 @@ unsafe extern "C" fn open(
     XTIE_PROVIDER_OK
 }
 
-unsafe extern "C" fn close(provider: *mut c_void) {
+pub unsafe extern "C" fn close(provider: *mut c_void) {
     // SAFETY: what `open` gave, for the last time.
     drop(unsafe { Box::from_raw(provider.cast::<End>()) });
 }
 
 unsafe extern "C" fn caps(provider: *mut c_void, out: *mut xtie_provider_caps) {
+    let state = end(provider).wire.state();
     // SAFETY: room for caps.
     let out = unsafe { &mut *out };
+    promise(&state.limits, out);
+    if state.faults.send_bytes_max != 0 {
+        out.send_bytes_max = state.faults.send_bytes_max;
+    }
+}
+
+/// What a wire of such limits promises.
+pub fn promise(limits: &Limits, out: &mut xtie_provider_caps) {
     out.flags = XTIE_PROVIDER_CAP_PULL
         | XTIE_PROVIDER_CAP_IMMEDIATE
         | XTIE_PROVIDER_CAP_ORDERED
         | XTIE_PROVIDER_CAP_COPIES_AT_POST;
-    out.send_bytes_max = match end(provider).wire.state().faults.send_bytes_max {
-        0 => LIMITS.payload_max.0,
-        bytes => bytes,
-    };
+    out.send_bytes_max = limits.payload_max.0;
     out.transfer_bytes_max = 1 << 40;
     out.copy_granule_bytes = 64;
-    out.recv_slots = LIMITS.slots;
+    out.recv_slots = limits.slots;
     out.blob_bytes = 4;
     out.atomic_bytes = 8;
     out.fence = XTIE_PROVIDER_FENCE_LOCAL;
@@ -339,6 +352,9 @@ unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, cause: u32, _: 
 unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
     let place = end(provider).place(peer);
     let mut state = end(provider).wire.state();
+    if state.opened[place as usize].is_none() {
+        return XTIE_PROVIDER_STALE;
+    }
     let answer = match state.joined[place as usize] {
         true => closed(state.rail.peer_close(PeerIndex(place))),
         false => XTIE_PROVIDER_OK,
