@@ -24,6 +24,10 @@ use crate::wire::stream::{
 const LONG_WRITE: u64 = 64 << 10;
 /// What a post hands over when it needs room.
 const POST_BYTES: u64 = 64 << 10;
+/// How many bytes a poll takes in for each that it may hand over. With a budget for both, a side
+/// that sends and receives fills its peer's buffers and takes little out of its own: both then wait
+/// for room, and copy what no cache holds any more.
+const IN_FOR_OUT: u64 = 4;
 
 const _: () = assert!(SEND_HEAD_AT + HEAD_BYTES == HEADER_BYTES_MAX);
 
@@ -364,7 +368,6 @@ impl<'m> Provider for Tcp<'m> {
             self.poll_awake();
         }
         let mut events = Events { slots: out, used: 0 };
-        let mut left = budget.0;
         if self.has_helpers() {
             if self.armed {
                 self.disarm_aside();
@@ -372,12 +375,12 @@ impl<'m> Provider for Tcp<'m> {
             self.hear(&mut events);
         }
         if !self.dirty.is_empty() {
-            self.flush_dirty(&mut left);
+            self.flush_dirty(&mut budget.0.clone());
         }
         if !self.ops.none_done() {
             self.report_done(&mut events);
         }
-        self.receive(&mut events, &mut left.max(1));
+        self.receive(&mut events, &mut (budget.0 * IN_FOR_OUT).max(1));
         if is_timed {
             self.end_peers(&mut events);
         }
