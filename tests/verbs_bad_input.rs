@@ -8,14 +8,14 @@ mod verbs_support;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::Bytes;
-use crosstie::fabric::{Completion, Domain, MemoryKind, Provider, Region};
+use crosstie::fabric::{Completion, Domain, Gather, MemoryKind, OpId, Provider, Region};
 use crosstie::provider::verbs::pair::devices;
 use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
 use crosstie::wire::queue_pair::QueuePairHello;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use verbs_support::{LIMITS, World, config};
+use verbs_support::{LIMITS, PEER, World, config};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
@@ -100,9 +100,12 @@ fn storyteller() {
         "join other extensions" => join(&|hello| hello.ece_vendor = 7),
         "join fewer extensions" => join(&|hello| hello.ece_options &= 0x30),
         "register" => register(),
-        "write" => write(0),
-        "write two" => write(4096),
-        "write all two" => write(1),
+        "write" => write(0, false),
+        "write two" => write(4096, false),
+        "write all two" => write(1, false),
+        "write one by one" => write(4096, true),
+        "gather" => gather(false),
+        "gather one by one" => gather(true),
         "poll" => poll(),
         _ => panic!("no story is called {story}"),
     }
@@ -160,8 +163,39 @@ fn register() {
     });
 }
 
-fn write(adaptive: u64) {
-    let mut world = World::adaptive(adaptive).expect("devices");
+/// Sizes of the parts of a write, far from each other and not in their order.
+const PARTS: [usize; 3] = [32, 1, 7000];
+
+fn gather(extended: bool) {
+    let mut world = World::of(|config| config.extended_post = extended).expect("devices");
+    let parts = [0, 1, 2].map(|n| {
+        world.fill(0, (2 - n) * 8192, PARTS[n], n as u8 + 1);
+        world.local(0, (2 - n) * 8192, PARTS[n])
+    });
+    let target = world.remote(1, 4096);
+    for count in [2, 3] {
+        world.fill(1, 4096, 8192, 0);
+        let (id, peer, parts) = (OpId(count as u64), PEER, &parts[..count]);
+        let gather = Gather { id, peer, parts, target, immediate: Some(5) };
+        let posted = world.rails[0].post_gather(&gather, world.now);
+        println!("{count} parts: {posted:?}");
+        if posted.is_ok() {
+            println!("it went well: {}", world.end(0, id));
+        }
+        let mut at = 4096;
+        let whole = (0..count).all(|n| {
+            at += PARTS[n];
+            world.holds(1, at - PARTS[n], PARTS[n], n as u8 + 1)
+        });
+        println!("{count} parts lie in their order: {whole}");
+    }
+}
+
+fn write(adaptive: u64, extended: bool) {
+    let mut world = World::of(|config| {
+        (config.adaptive_bytes_min, config.extended_post) = (adaptive, extended);
+    })
+    .expect("devices");
     for length in [4095, 4096] {
         let write = world.write_told(0, 0, length, 5);
         let went_well = world.end(0, write);
@@ -296,6 +330,42 @@ fn data_and_word_are_two_requests_from_the_threshold_on() {
     tells("write", "say_posts", &(short.to_owned() + "post 1 of 4096 bytes, signalled\n"));
     let long = "post 0 of 4096 bytes\npost 1 of 0 bytes, signalled\n";
     tells("write two", "say_posts", &(short.to_owned() + long));
+}
+
+/// Where library, driver or queue pair have no such interface, it is posted as before.
+#[test]
+fn extended_interface_is_used_where_it_is_whole() {
+    let Some([new, old]) = libraries() else { return };
+    let told = "post 0 of 4096 bytes\npost 1 of 0 bytes, signalled\n";
+    let say = |folder, fake: &str| {
+        let said = told_in(folder, "write one by one", &format!("say_posts {fake}"));
+        assert!(said.contains(told), "{fake}: {said}");
+        said
+    };
+    let said = say(new, "");
+    assert!(said.contains("a queue pair that is told of 0x57"), "{said}");
+    assert!(said.contains(&format!("doorbell of 2 told one by one\n{told}")), "{said}");
+    let without_adds = say(new, "no_atomics");
+    assert!(without_adds.contains("a queue pair that is told of 0x17"), "{without_adds}");
+    for (folder, fake) in
+        [(new, "no_extended"), (new, "plain_context"), (new, "extended_lacks"), (old, "")]
+    {
+        let said = say(folder, fake);
+        assert!(!said.contains("told one by one"), "{fake}: {said}");
+    }
+    assert!(!told_in(new, "write", "say_posts").contains("one by one"), "nobody asked for it");
+}
+
+#[test]
+fn parts_of_a_write_are_one_request_in_their_order() {
+    for story in ["gather", "gather one by one"] {
+        tells(story, "say_posts", "post 1 of 33 bytes, signalled\n");
+        tells(story, "say_posts", "post 1 of 7033 bytes, signalled\n");
+        for count in [2, 3] {
+            tells(story, "", &format!("{count} parts lie in their order: true"));
+        }
+    }
+    tells("gather", "parts=2", "2 parts lie in their order: true\n3 parts: Err(Unsupported)");
 }
 
 #[test]

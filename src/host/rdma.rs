@@ -156,6 +156,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         },
         relaxed_ordering: settings.relaxed_ordering.unwrap_or(true),
         extensions: settings.ece,
+        extended_post: settings.extended_post,
         adaptive_bytes_min: settings.adaptive_from(port.layer()),
         port_grace: PORT_GRACE,
     }

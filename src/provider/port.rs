@@ -8,8 +8,9 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Head, Line, LocalSpan, Op,
-    OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, Head, Line,
+    LocalSpan, Op, OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
+    RemoteSpan,
 };
 use crate::memory::Errno;
 use crate::wire::pair::LaneEnd;
@@ -448,6 +449,18 @@ impl<'m> PortRail<'m> {
         now: Instant,
     ) -> Result<Posted, PostError> {
         on!(self, rail => rail.post_line(id, peer, target, line, now))
+    }
+
+    pub(super) fn parts_max(&self, peer: PeerIndex) -> usize {
+        on!(self, rail => rail.parts_max(peer))
+    }
+
+    pub(super) fn post_gather(
+        &mut self,
+        gather: &Gather,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post_gather(gather, now))
     }
 
     #[inline]

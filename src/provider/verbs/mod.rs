@@ -34,6 +34,7 @@ pub mod choice;
 mod domain;
 mod ending;
 mod events;
+mod gather;
 pub mod gid;
 pub mod names;
 mod neighbour;
@@ -118,6 +119,9 @@ pub struct Config<'a> {
     pub relaxed_ordering: bool,
     /// Whether extensions of the device's vendor are used, where both ends have them (ECE).
     pub extensions: bool,
+    /// Whether queue pairs post by the extended interface (`ibv_wr_…`) where library and driver have
+    /// it.
+    pub extended_post: bool,
     /// From this length on, a write with a word is two: the data, whose packets may take several
     /// ways, and then the word alone. 0: never.
     pub adaptive_bytes_min: u64,

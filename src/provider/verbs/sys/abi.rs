@@ -32,12 +32,14 @@ macro_rules! layout {
             $(const _: () = assert!(offset_of!($name, $field) == $at);)*
         )*
 
-        const $facts: &[Fact] = &[$(
+        pub(super) const $facts: &[Fact] = &[$(
             $(Fact { expression: concat!("sizeof(", $c, ")"), value: $size },)?
             $(Fact { expression: concat!("offsetof(", $c, ", ", $cfield, ")"), value: $at },)*
         )*];
     };
 }
+
+pub(super) use layout;
 
 /// A GID, in the order of its bytes on the wire.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -495,6 +497,13 @@ impl SendWr {
         unused: [0; 7],
     };
 
+    /// The peer's key of a write or a read.
+    #[inline]
+    pub const fn rkey(&self) -> u32 {
+        let [a, b, c, d, ..] = self.rkey_or_add.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    }
+
     /// What stands in [`SendWr::rkey_or_add`] of a write or a read.
     #[inline]
     pub const fn rkey_field(rkey: u32) -> u64 {
@@ -528,4 +537,10 @@ impl Wc {
 }
 
 /// Everything that a C compiler can say of the header, table by table.
-pub const FACTS: [&[Fact]; 3] = [OPS_FACTS, STRUCT_FACTS, super::numbers::FACTS];
+pub const FACTS: [&[Fact]; 5] = [
+    OPS_FACTS,
+    STRUCT_FACTS,
+    super::numbers::FACTS,
+    super::extended::FACTS[0],
+    super::extended::FACTS[1],
+];

@@ -4,6 +4,7 @@ use super::abi::{
     AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp,
     QpAttr, QpInitAttr,
 };
+use super::extended::QpEx;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
@@ -178,6 +179,9 @@ functions! {
         /// Registers memory at another address, with access flags that old kernels ignore.
         reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr
             = c"ibv_reg_mr_iova2" c"IBVERBS_1.8",
+        /// The functions by which a queue pair posts; null: it has none of its own.
+        qp_to_qp_ex: unsafe extern "C" fn(*mut Qp) -> *mut QpEx
+            = c"ibv_qp_to_qp_ex" c"IBVERBS_1.6",
         /// Says which extensions of its vendor a queue pair has.
         query_ece: unsafe extern "C" fn(*mut Qp, *mut Ece) -> c_int
             = c"ibv_query_ece" c"IBVERBS_1.10",
