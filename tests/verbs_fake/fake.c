@@ -33,7 +33,7 @@ struct pair {
 
 static struct pair *pairs[PAIRS];
 static unsigned pairs_made, keys_made, gids_asked;
-static int events[2];
+static int tellers[PAIRS], opened; /* the ends that devices are told by */
 static struct ibv_device device = { .node_type = IBV_NODE_CA, .name = "fake0" };
 
 static const char *value(const char *word) {
@@ -65,9 +65,19 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited) {
     return 0;
 }
 
+/* Each event that FAKE asks for happens once. */
+static void happen(void) {
+    static int happened;
+    int event = number("event", 0);
+    for (int n = 0; event && event != happened && n < opened; n++)
+        if (write(tellers[n], &event, sizeof event) < 0) abort();
+    happened = event;
+}
+
 static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
     struct queue *queue = (struct queue *)cq;
     int count = 0;
+    happen();
     if (value("broken_queue")) return -1;
     while (count < room && queue->first != queue->next)
         out[count++] = queue->all[queue->first++ % COMPLETIONS];
@@ -248,7 +258,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *which) {
     whole->sz = sizeof *whole, whole->create_qp_ex = create_qp_ex;
     if (!value("plain_context")) context->abi_compat = __VERBS_ABI_IS_EXTENDED;
     if (value("closed_device")) { errno = EACCES; return NULL; }
-    if (pipe(events)) abort();
+    int events[2];
+    if (opened == PAIRS || pipe(events)) abort();
+    tellers[opened++] = events[1];
     context->device = which;
     context->async_fd = events[0];
     context->ops.poll_cq = poll_cq;
@@ -271,6 +283,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
     int type;
     if (read(context->async_fd, &type, sizeof type) != (ssize_t)sizeof type) return -1;
     event->event_type = type;
+    event->element.port_num = 1;
     return 0;
 }
 
@@ -294,20 +307,44 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     attr->state = value("port_down") ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
     attr->active_mtu = IBV_MTU_4096;
     attr->max_msg_sz = 1u << 31;
+    attr->gid_tbl_len = 8;
     attr->link_layer = value("infiniband") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
     return 0;
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-    (void)context, (void)port, (void)index;
+    (void)context, (void)port;
     gids_asked++;
     memset(gid, 0, sizeof *gid);
-    if (value("no_gid")) return 0;
+    if (value("no_gid") || index != number("gid_at", index)) return 0;
     gid->raw[10] = gid->raw[11] = 0xff;
     gid->raw[12] = 10;
-    gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : 1;
+    gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : (uint8_t)number("gid_ends", 1);
     return 0;
 }
+
+#ifndef OLD /* before rdma-core 62 */
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed);
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
+    (void)context;
+    fprintf(stderr, "the speed of port %u is asked for\n", port);
+    *speed = (uint64_t)number("speed", 0);
+    return value("speed") ? 0 : EPROTONOSUPPORT;
+}
+#endif
+
+#ifndef OLD /* before rdma-core 33 */
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+                      struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
+    static const union ibv_gid none;
+    (void)flags, (void)size;
+    memset(entry, 0, sizeof *entry);
+    ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid);
+    entry->gid_index = index, entry->port_num = port;
+    entry->gid_type = value("gid_version_1") ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+    return memcmp(&entry->gid, &none, sizeof none) ? 0 : ENODATA;
+}
+#endif
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
     (void)context, (void)port, (void)index;

@@ -8,6 +8,7 @@ use crosstie::fabric::{
     Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
     RailKey, Region, RemoteSpan, Source,
 };
+use crosstie::provider::verbs::gid::GidRule;
 use crosstie::provider::verbs::pair::{PairMemory, connect, devices};
 use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs};
 use std::time::Duration;
@@ -43,6 +44,7 @@ pub fn config(device: &str) -> Config<'_> {
         device,
         port,
         gid_index,
+        gid_rule: GidRule::DEFAULT,
         path,
         relaxed_ordering: true,
         extensions: true,

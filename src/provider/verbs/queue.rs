@@ -127,8 +127,8 @@ impl Verbs<'_> {
         Ok(())
     }
 
-    /// A queue pair, and how many bytes its posts may copy: one that posts by the extended interface
-    /// where that is wanted and the driver has it.
+    /// A queue pair, and how many bytes its posts may copy: one that posts by the extended
+    /// interface where that is wanted and the driver has it.
     fn queue_pair_create(&mut self) -> Result<(QueuePair, u32), Errno> {
         let kinds = match self.has_atomics {
             true => KINDS | n::QP_EX_FETCH_ADD,

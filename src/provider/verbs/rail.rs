@@ -3,6 +3,7 @@
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
+use super::gid::GidRule;
 use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
 use super::queue::mtu_bytes;
@@ -118,6 +119,7 @@ pub struct Verbs<'m> {
     pub(super) port: u8,
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
+    pub(super) gid_rule: GidRule,
     /// The interface of the GID; 0: none.
     pub(super) interface: u32,
     pub(super) lid: u16,
@@ -204,6 +206,7 @@ impl<'m> Verbs<'m> {
             path: config.path,
             port: config.port,
             gid_index: config.gid_index,
+            gid_rule: config.gid_rule,
             gid,
             interface,
             lid: port.lid,
@@ -278,7 +281,7 @@ impl<'m> Verbs<'m> {
         self.health
     }
 
-    /// The GID that it was opened on.
+    /// The GID that it stands on, or stood on.
     pub fn gid(&self) -> Gid {
         self.gid
     }

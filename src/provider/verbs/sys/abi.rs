@@ -471,6 +471,19 @@ layout! { STRUCT_FACTS:
         /// Ports.
         phys_port_cnt: u8 = "phys_port_cnt" @ 227,
     }
+    /// An entry of a port's table of GIDs.
+    struct GidEntry = "struct ibv_gid_entry" [32] {
+        /// The GID.
+        gid: Gid = "gid" @ 0,
+        /// Its place.
+        gid_index: u32 = "gid_index" @ 16,
+        /// Whose.
+        port_num: u32 = "port_num" @ 20,
+        /// One of `GID_`.
+        gid_type: u32 = "gid_type" @ 24,
+        /// The number of the interface that it belongs to; 0: none.
+        ndev_ifindex: u32 = "ndev_ifindex" @ 28,
+    }
     /// What happened to a device.
     struct AsyncEvent = "struct ibv_async_event" [16] {
         /// To which part of it: a pointer, or a port's number in its low half.

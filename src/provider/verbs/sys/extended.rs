@@ -1,11 +1,11 @@
 //! The extended post interface (`ibv_wr_…`), which queue pairs have that are made for it.
 //!
 //! Requests are told to the driver one by one, by a function for each kind, between `wr_start` and
-//! `wr_complete`, which rings the doorbell. It has requests of one part, or of none: those of several
-//! go by `ibv_post_send`, which takes turns with it (ibv_wr_post(3)), since soft-RoCE's functions
-//! for lists count wrongly. With rdma-core 44, `wr_set_sge_list` takes all parts for as long as the
-//! first, and `wr_set_inline_data_list` takes the whole for empty (seen in the guest, and in
-//! `librxe-rdmav34.so`). What is declared here stands behind mutexes in the
+//! `wr_complete`, which rings the doorbell. It has requests of one part, or of none: those of
+//! several go by `ibv_post_send`, which takes turns with it (ibv_wr_post(3)), since soft-RoCE's
+//! functions for lists count wrongly. With rdma-core 44, `wr_set_sge_list` takes all parts for as
+//! long as the first, and `wr_set_inline_data_list` takes the whole for empty (seen in the guest,
+//! and in `librxe-rdmav34.so`). What is declared here stands behind mutexes in the
 //! header, whose sizes are those of the C library: offsets are the compiler's.
 
 use super::abi::{Context, Cq, Fact, Pd, Qp, QpCap, SendWr, Sge, layout};

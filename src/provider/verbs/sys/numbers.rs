@@ -151,6 +151,11 @@ numbers! { FACTS:
     /// 4096 bytes.
     MTU_4096: c_int = "IBV_MTU_4096" 5,
 
+    /// A GID of RoCE version 1.
+    GID_ROCE_V1: u32 = "IBV_GID_TYPE_ROCE_V1" 1,
+    /// A GID of version 2.
+    GID_ROCE_V2: u32 = "IBV_GID_TYPE_ROCE_V2" 2,
+
     /// No link.
     PORT_DOWN: c_int = "IBV_PORT_DOWN" 1,
     /// Ready.

@@ -4,8 +4,8 @@
 //! each type, as the rail does.
 
 use super::abi::{
-    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, RecvWr, SendWr, Wc,
+    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr, RecvWr, SendWr, Wc,
 };
 use super::channel::CompletionChannel;
 use super::extended::{self, QpEx, QpInitAttrEx};
@@ -105,12 +105,34 @@ impl Device {
         Ok(unsafe { attr.assume_init() })
     }
 
+    /// How fast a port is now, in Mbit/s. *Errors*: ENOSYS where the library is too old; what
+    /// drivers say that do not know.
+    pub fn speed_mbit_s(&self, port: u8) -> Result<u32, Errno> {
+        let query = self.library.query_port_speed.ok_or(Errno(libc::ENOSYS))?;
+        let mut speed = 0;
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { query(self.context(), port.into(), &mut speed) })?;
+        Ok(u32::try_from(speed.saturating_mul(100)).unwrap_or(u32::MAX))
+    }
+
     /// A GID of a port.
     pub fn gid(&self, port: u8, index: u8) -> Result<Gid, Errno> {
         let mut gid = Gid::default();
         // SAFETY: an open device, and room for the answer.
         done(unsafe { (self.library.query_gid)(self.context(), port, index.into(), &mut gid) })?;
         Ok(gid)
+    }
+
+    /// An entry of a port's table of GIDs. *Errors*: ENOSYS where the library is too old (rdma-core
+    /// 33 has it); ENODATA where the entry is not in use.
+    pub fn gid_entry(&self, port: u8, index: u32) -> Result<GidEntry, Errno> {
+        let query = self.library.query_gid_ex.ok_or(Errno(libc::ENOSYS))?;
+        let mut entry = MaybeUninit::<GidEntry>::zeroed();
+        let room = entry.as_mut_ptr();
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { query(self.context(), port.into(), index, room, 0, size_of::<GidEntry>()) })?;
+        // SAFETY: integers, all of them zero or written.
+        Ok(unsafe { entry.assume_init() })
     }
 
     /// Keeps [`Device::event`] from blocking.
