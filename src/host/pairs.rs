@@ -107,6 +107,9 @@ impl Endpoint {
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
+        if endpoint.rail().device(place).is_some_and(PortRail::is_gone) {
+            return self.ports_tell();
+        }
         if endpoint.rail().is_down(place) {
             return self.pair_wait(peer, place);
         }
@@ -126,7 +129,9 @@ impl Endpoint {
             }
             (Err(PortPeerError::AGAIN), _) => self.pair_wait(peer, place),
             (Err(PortPeerError::GONE), _) => {
-                self.pair_wait(peer, place);
+                if !rail.device(place).is_some_and(PortRail::is_gone) {
+                    self.pair_wait(peer, place);
+                }
                 self.ports_tell();
             }
             (Err(error), _) => self.pair_error(place, &error),

@@ -367,6 +367,14 @@ impl<'m> PortRail<'m> {
         }
     }
 
+    /// Whether it is of no use for good: nobody needs to wait for it.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.health().is_lost() && !rail.may_revive(),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => false,
+        }
+    }
+
     /// Why the whole port is of no use, for people: a verbs rail's code, in words by
     /// [`verbs::loss_words`]; 0: it is.
     pub fn loss(&self) -> i32 {
