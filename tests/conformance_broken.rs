@@ -40,6 +40,7 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("same_calls_give_same_answers", Vice::OwnDice),
     ("close_is_busy_while_ops_are_in_flight", Vice::ClosesAnyway),
     ("nothing_is_touched_after_the_fence", Vice::FencesInNameOnly),
+    ("parts_of_a_write_arrive_one_behind_the_other", Vice::SwapsParts),
 ];
 
 fn verdict(index: usize, vice: Vice) -> Verdict {

@@ -17,7 +17,7 @@ use crosstie::fabric::{
 use crosstie::memory::Errno;
 use crosstie::provider::verbs::{PeerOpenError, RECEIVES, Step, Verbs};
 use verbs_support::{
-    BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails, rails_adaptive,
+    BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails, rails_adaptive, rails_as,
 };
 
 /// The device moves bytes between polls (the budget), and nothing repeats exactly.
@@ -48,6 +48,22 @@ fn verbs_keep_every_promise_when_data_and_word_are_two_requests() {
     };
     let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
     common::run_all_pausing(move || pair(&ends), SKIPS, pause);
+}
+
+/// What a device of the guest has: posts told one by one.
+#[test]
+fn verbs_keep_every_promise_by_the_extended_interface() {
+    let Some(ends) = ends() else { return };
+    let rails = |ends: &[String; 2]| rails_as(ends, LIMITS, |config| config.extended_post = true);
+    let in_use = rails(&ends).map(|rail| rail.is_extended(PEER));
+    if std::env::var_os("XTIE_VM").is_none() && in_use != [true; 2] {
+        println!("SKIP: library or driver have no extended interface");
+        return;
+    }
+    assert_eq!(in_use, [true; 2], "soft-RoCE has the extended interface");
+    let pair = move || Pair { providers: rails(&ends).into(), peers: [PeerIndex(0); 2] };
+    let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
+    common::run_all_pausing(pair, SKIPS, pause);
 }
 
 /// Nothing had to be destroyed to be ended.

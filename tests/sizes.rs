@@ -81,6 +81,53 @@ fn state_of_one_connection_pair_is_64_kib_at_most() {
     assert!(pair_bytes() <= PAIR_BYTES_MAX, "{}", pair_bytes());
 }
 
+/// Both sides' bytes of one connection more that may have two rails, as by default.
+fn pair_bytes_of_two_rails() -> usize {
+    2 * (of_rails(1024, 2).bytes() - of_rails(512, 2).bytes()) / 512
+}
+
+/// What of them is queues: as many places as there may be requests, messages that came early, sends
+/// to be made again, and news; of both sides. The slots in the mailbox are not among them.
+fn pair_queue_bytes_of_two_rails() -> usize {
+    let size = |name: &str| records().iter().find(|(known, _)| known == name).unwrap().1;
+    let limits = of_rails(1, 2).limits;
+    let requests = limits.requests_max as usize;
+    let sends = requests * size("SendRecord");
+    let receives = requests * (size("GroupRecord") + 8 * size("ReceiveRecord"));
+    let early = 24 * size("EarlySend") + 48 * size("HeldMessage");
+    // of a thousand connections, the length rounded up to a power of two: 8 each
+    let news = 8 * size("BandEvent");
+    2 * (sends + receives + early + news + limits.kept_bytes())
+}
+
+/// Both sides' bytes of one queue pair more: its queue of sends, and what waits for the doorbell;
+/// and the rest. What the device reads and writes is pinned beside them.
+fn queue_pair_bytes() -> [usize; 2] {
+    let size = |name: &str| records().iter().find(|(known, _)| known == name).unwrap().1;
+    let of = |peers_max| {
+        let (regions_max, payload_bytes_max) = (256, 2048);
+        verbs::bytes(&verbs::Limits { peers_max, regions_max, payload_bytes_max })
+    };
+    let all = 2 * (of(1024) - of(512)) / 512;
+    let sends = verbs::SENDS as usize * size("verbs send");
+    let queues = 2 * (sends + verbs::CHAIN * size("verbs chained send"));
+    [queues, all - queues]
+}
+
+/// Of a connection with an RDMA port, which takes a second rail: all but the queues, whose bytes
+/// `doc/limits.md` has.
+#[test]
+fn state_of_a_connection_pair_over_a_port_is_64_kib_at_most() {
+    let limits = of_rails(1, 2).limits;
+    // machine and mailbox, every queue counted but that of sends to be made again
+    let machine = 2 * (limits.connection_bytes() - limits.kept_bytes());
+    assert!(machine <= PAIR_BYTES_MAX, "{machine}");
+    let all = pair_bytes_of_two_rails() + queue_pair_bytes().iter().sum::<usize>();
+    let queues = pair_queue_bytes_of_two_rails() + queue_pair_bytes()[0];
+    assert!(all - queues <= PAIR_BYTES_MAX, "{all} less {queues}");
+    assert!(all > PAIR_BYTES_MAX, "the queues need not be told apart");
+}
+
 fn records() -> Vec<(String, usize)> {
     let named = |(name, bytes): &(&str, usize)| ((*name).to_owned(), *bytes);
     let mut all: Vec<_> = limits::RECORD_SIZES.iter().map(named).collect();
@@ -158,6 +205,13 @@ fn documented() -> Vec<(String, usize)> {
             ("mailbox", limits.mailbox_bytes()),
             ("one side of a connection", limits.connection_bytes()),
             ("both sides of a connection, everything counted", pair_bytes()),
+            (
+                "state of a connection pair of 2 rails",
+                pair_bytes_of_two_rails() - pair_queue_bytes_of_two_rails(),
+            ),
+            ("queues of a connection pair of 2 rails", pair_queue_bytes_of_two_rails()),
+            ("state of a queue pair, both sides", queue_pair_bytes()[1]),
+            ("queues of a queue pair, both sides", queue_pair_bytes()[0]),
             ("1 connection", of(1).bytes()),
             ("64 connections", of(64).bytes()),
             ("1000 connections", of(1000).bytes()),

@@ -8,14 +8,22 @@ mod verbs_support;
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::Bytes;
-use crosstie::fabric::{Completion, Domain, MemoryKind, Provider, Region};
+use crosstie::fabric::{Completion, Domain, Gather, MemoryKind, OpId, Provider, Region};
+use crosstie::provider::verbs::choice::HcaChoice;
+use crosstie::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer};
 use crosstie::provider::verbs::pair::devices;
-use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
+use crosstie::provider::verbs::ports::{Device, NodeType, Port, PortState};
+use crosstie::provider::verbs::settings::Settings;
+use crosstie::provider::verbs::speed::correct;
+use crosstie::provider::verbs::{
+    Config, GidText, Limits, Verbs, bytes, dmabuf_refusal, loss_words,
+};
 use crosstie::wire::queue_pair::QueuePairHello;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use verbs_support::{LIMITS, World, config};
+use verbs_support::{LIMITS, PEER, World, config};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
@@ -64,14 +72,18 @@ fn told_in(folder: &Path, story: &str, fake: &str) -> String {
 }
 
 fn tell_in(folder: &Path, story: &str, fake: &str) -> Output {
+    story_in(folder, story, fake).output().expect("this program runs")
+}
+
+fn story_in(folder: &Path, story: &str, fake: &str) -> Command {
     let program = std::env::current_exe().expect("this program has a name");
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["--exact", "storyteller", "--nocapture"])
         .env("LD_LIBRARY_PATH", folder)
         .env("FAKE", fake)
-        .env("FAKE_STORY", story)
-        .output()
-        .expect("this program runs")
+        .env("FAKE_STORY", story);
+    command
 }
 
 /// The story of a device that is so has this in it.
@@ -100,10 +112,16 @@ fn storyteller() {
         "join other extensions" => join(&|hello| hello.ece_vendor = 7),
         "join fewer extensions" => join(&|hello| hello.ece_options &= 0x30),
         "register" => register(),
-        "write" => write(0),
-        "write two" => write(4096),
-        "write all two" => write(1),
+        "write" => write(0, false),
+        "write two" => write(4096, false),
+        "write all two" => write(1, false),
+        "write one by one" => write(4096, true),
+        "gather" => gather(false),
+        "gather one by one" => gather(true),
         "poll" => poll(),
+        "ask for the speed" => ask_for_the_speed(),
+        "lose the GID" => lose(18),
+        "lose the device" => lose(8),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -160,8 +178,39 @@ fn register() {
     });
 }
 
-fn write(adaptive: u64) {
-    let mut world = World::adaptive(adaptive).expect("devices");
+/// Sizes of the parts of a write, far from each other and not in their order.
+const PARTS: [usize; 3] = [32, 1, 7000];
+
+fn gather(extended: bool) {
+    let mut world = World::of(|config| config.extended_post = extended).expect("devices");
+    let parts = [0, 1, 2].map(|n| {
+        world.fill(0, (2 - n) * 8192, PARTS[n], n as u8 + 1);
+        world.local(0, (2 - n) * 8192, PARTS[n])
+    });
+    let target = world.remote(1, 4096);
+    for count in [2, 3] {
+        world.fill(1, 4096, 8192, 0);
+        let (id, peer, parts) = (OpId(count as u64), PEER, &parts[..count]);
+        let gather = Gather { id, peer, parts, target, immediate: Some(5) };
+        let posted = world.rails[0].post_gather(&gather, world.now);
+        println!("{count} parts: {posted:?}");
+        if posted.is_ok() {
+            println!("it went well: {}", world.end(0, id));
+        }
+        let mut at = 4096;
+        let whole = (0..count).all(|n| {
+            at += PARTS[n];
+            world.holds(1, at - PARTS[n], PARTS[n], n as u8 + 1)
+        });
+        println!("{count} parts lie in their order: {whole}");
+    }
+}
+
+fn write(adaptive: u64, extended: bool) {
+    let mut world = World::of(|config| {
+        (config.adaptive_bytes_min, config.extended_post) = (adaptive, extended);
+    })
+    .expect("devices");
     for length in [4095, 4096] {
         let write = world.write_told(0, 0, length, 5);
         let went_well = world.end(0, write);
@@ -183,6 +232,70 @@ fn poll() {
     println!("lost with {}; {:?}", world.rails[0].health().lost_code, world.seen[0]);
     let error = world.rails[0].peer_prepare(PeerIndex(1), RailGeneration(1), 7).map(|_| ());
     println!("{}", error.expect_err("the device is gone"));
+}
+
+/// Of two ports that work, as sysfs shows them, one of which is chosen.
+fn ask_for_the_speed() {
+    let gid = |last| Gid::from(IpAddr::from([10, 0, 0, last]));
+    let port = |number| Port {
+        number,
+        state: PortState::Active,
+        physical: "LinkUp".into(),
+        layer: LinkLayer::Ethernet,
+        speed_mbit_s: 400_000,
+        gids: vec![GidEntry { index: 1, gid: gid(1), kind: GidKind::RoceV2, interface: None }],
+        pkeys: 1,
+    };
+    let mut devices = [Device {
+        name: "fake0".into(),
+        node: NodeType::ChannelAdapter,
+        guid: String::new(),
+        pci: None,
+        physical: None,
+        numa: None,
+        file: None,
+        ports: vec![port(1), port(2)],
+    }];
+    let hca = HcaChoice::parse("fake0:1").expect("a choice");
+    correct(&mut devices, &Settings { hca, ..Settings::default() });
+    println!("speeds {:?}", devices[0].ports.iter().map(|it| it.speed_mbit_s).collect::<Vec<_>>());
+}
+
+/// A standing connection sees an event; the ports then have what the variables `FAKE_FIRST` and
+/// `FAKE_THEN` say.
+fn lose(event: u32) {
+    let say = |words: &str| {
+        let words = format!("{} event={event}", std::env::var(words).unwrap_or_default());
+        // SAFETY: a process of one story; its only other thread waits for this one.
+        unsafe { std::env::set_var("FAKE", words) };
+    };
+    let mut world = World::new().expect("devices");
+    world.fill(0, 0, 4096, 1);
+    let write = world.write(0, 0, 4096);
+    assert!(world.end(0, write) && world.holds(1, 0, 4096, 1));
+    say("FAKE_FIRST");
+    world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
+    let code = world.rails[0].health().lost_code;
+    println!("{:?}, because {}", world.seen[0].last(), loss_words(code));
+    for side in 0..2 {
+        let fence = world.fence(side);
+        assert!(world.end(side, fence));
+        assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
+        println!("revived: {}", world.rails[side].revive());
+    }
+    say("FAKE_THEN");
+    for rail in &mut world.rails {
+        if !rail.health().is_lost() || rail.revive() {
+            println!("stands on {}", GidText(rail.gid()));
+            continue;
+        }
+        let refused = rail.peer_prepare(PEER, RailGeneration(2), 7).map(|_| ());
+        return println!("{}", refused.expect_err("the port has no GID"));
+    }
+    world.join(PEER, 2);
+    world.fill(0, 0, 4096, 2);
+    let write = world.write(0, 0, 4096);
+    println!("carries bytes: {}", world.end(0, write) && world.holds(1, 0, 4096, 2));
 }
 
 #[test]
@@ -260,6 +373,64 @@ fn device_that_is_removed_ends_its_peers_and_takes_no_more() {
     tells("poll", "broken_queue", "lost with 5");
 }
 
+/// What a story says in which the port loses what it stands on, and has something else then.
+fn lost(folder: &Path, story: &str, first: &str, then: &str) -> String {
+    let done = story_in(folder, story, "")
+        .envs([("FAKE_FIRST", first), ("FAKE_THEN", then)])
+        .output()
+        .expect("this program runs");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    said
+}
+
+#[test]
+fn rail_whose_gid_changes_under_a_connection_goes_on_with_another() {
+    let Some([new, old]) = libraries() else { return };
+    let gone = "Broken(99) }), because its GID has gone (did an address change?)";
+    let story = "lose the GID";
+    for (then, gid) in [
+        ("gid_at=3 gid_ends=7", "10.0.0.7"), // another address
+        ("gid_at=3", "10.0.0.1"),            // the same at another place
+        ("gid_ends=7", "10.0.0.7"),          // another at the same place
+    ] {
+        let said = lost(new, story, "no_gid", then);
+        let wanted =
+            format!("revived: false\nstands on {gid}\nstands on {gid}\ncarries bytes: true");
+        assert!(said.contains(gone) && said.contains(&wanted), "{then}: {said}");
+    }
+    let at_once = lost(new, story, "gid_at=3 gid_ends=7", "gid_at=3 gid_ends=7");
+    assert!(at_once.contains("revived: true\nrevived: true\nstands on 10.0.0.7"), "{at_once}");
+    for (folder, then) in [(new, "no_gid"), (new, "gid_ends=7 gid_version_1"), (old, "gid_ends=7")]
+    {
+        let said = lost(folder, story, "no_gid", then);
+        let refused = "the device or its GID has gone";
+        assert!(said.contains(gone) && said.contains(refused), "{then}: {said}");
+    }
+}
+
+#[test]
+fn device_that_fails_under_a_connection_ends_it_and_stays_away() {
+    let Some([new, _]) = libraries() else { return };
+    let said = lost(new, "lose the device", "", "");
+    let wanted = "Broken(19) }), because the device failed or was removed";
+    assert!(said.contains(wanted) && said.contains("revived: false"), "{said}");
+    assert!(said.contains("the device or its GID has gone"), "{said}");
+}
+
+#[test]
+fn speed_of_a_port_is_that_which_the_library_says() {
+    tells("ask for the speed", "speed=2000", "speeds [200000, 400000]");
+    for nothing in ["", "speed=0", "closed_device", "no_device"] {
+        tells("ask for the speed", nothing, "speeds [400000, 400000]");
+    }
+    let Some([new, old]) = libraries() else { return };
+    let said = told_in(new, "ask for the speed", "speed=1");
+    assert!(!said.contains("port 2"), "a port that is left out was asked: {said}");
+    let said = told_in(old, "ask for the speed", "speed=2000");
+    assert!(said.contains("speeds [400000, 400000]"), "{said}");
+}
+
 #[test]
 fn dma_buf_is_refused_with_a_sentence() {
     tells("register", "", "the RDMA device or its driver cannot register dma-bufs");
@@ -296,6 +467,42 @@ fn data_and_word_are_two_requests_from_the_threshold_on() {
     tells("write", "say_posts", &(short.to_owned() + "post 1 of 4096 bytes, signalled\n"));
     let long = "post 0 of 4096 bytes\npost 1 of 0 bytes, signalled\n";
     tells("write two", "say_posts", &(short.to_owned() + long));
+}
+
+/// Where library, driver or queue pair have no such interface, it is posted as before.
+#[test]
+fn extended_interface_is_used_where_it_is_whole() {
+    let Some([new, old]) = libraries() else { return };
+    let told = "post 0 of 4096 bytes\npost 1 of 0 bytes, signalled\n";
+    let say = |folder, fake: &str| {
+        let said = told_in(folder, "write one by one", &format!("say_posts {fake}"));
+        assert!(said.contains(told), "{fake}: {said}");
+        said
+    };
+    let said = say(new, "");
+    assert!(said.contains("a queue pair that is told of 0x57"), "{said}");
+    assert!(said.contains(&format!("doorbell of 2 told one by one\n{told}")), "{said}");
+    let without_adds = say(new, "no_atomics");
+    assert!(without_adds.contains("a queue pair that is told of 0x17"), "{without_adds}");
+    for (folder, fake) in
+        [(new, "no_extended"), (new, "plain_context"), (new, "extended_lacks"), (old, "")]
+    {
+        let said = say(folder, fake);
+        assert!(!said.contains("told one by one"), "{fake}: {said}");
+    }
+    assert!(!told_in(new, "write", "say_posts").contains("one by one"), "nobody asked for it");
+}
+
+#[test]
+fn parts_of_a_write_are_one_request_in_their_order() {
+    for story in ["gather", "gather one by one"] {
+        tells(story, "say_posts", "post 1 of 33 bytes, signalled\n");
+        tells(story, "say_posts", "post 1 of 7033 bytes, signalled\n");
+        for count in [2, 3] {
+            tells(story, "", &format!("{count} parts lie in their order: true"));
+        }
+    }
+    tells("gather", "parts=2", "2 parts lie in their order: true\n3 parts: Err(Unsupported)");
 }
 
 #[test]

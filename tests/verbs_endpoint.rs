@@ -200,6 +200,52 @@ fn both_links_down_leave_tcp_and_control_comes_home() {
     pair.settle(&mut flows);
 }
 
+/// The first rail has this address, and the guest's own routes between it and the far end.
+fn address_add(last: u8) {
+    let ours = format!("10.77.0.{last}");
+    run("ip", &format!("addr add {ours}/24 dev rail0"));
+    run("ip", &format!("route replace 10.77.0.2 dev rail0 src {ours} table 100"));
+    run("ip", &format!("route replace {ours} dev far0 src 10.77.0.2 table 101"));
+    if last != 1 {
+        run("ip", &format!("rule add pref 10 iif lo from {ours} to 10.77.0.2 lookup 100"));
+        run("ip", &format!("rule add pref 10 iif lo from 10.77.0.2 to {ours} lookup 101"));
+    }
+}
+
+fn address_take(last: u8) {
+    run("ip", &format!("addr del 10.77.0.{last}/24 dev rail0"));
+}
+
+/// Taken away, with nothing in its place for a while; and taken away for another at once.
+#[test]
+fn address_that_changes_under_load_costs_no_message_and_the_rail_comes_back_by_another() {
+    let Some(ends) = ends(2) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    let mut pair = pair(2).expect("devices");
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    for (old, new, stays_away) in [(1, 9, true), (9, 1, false)] {
+        let before = pair.views(1);
+        address_take(old);
+        if stays_away {
+            pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
+                pair.views(1).iter().all(|view| view.state != LaneState::Up)
+            });
+            pair.flow(&mut flows, 24);
+            assert!(!pair.is_up(1), "a rail without a GID is not in use");
+        }
+        address_add(new);
+        pair.flow_until_back(&mut flows, 1, before[0].generation);
+        let codes = pair.views(1).map(|view| view.code);
+        println!("back with 10.77.0.{new}, after codes {codes:?}");
+        assert!(codes.contains(&libc::EADDRNOTAVAIL), "{codes:?}");
+        assert!(pair.is_up(2) && pair.views(2).iter().all(|view| view.stats.failures == 0));
+    }
+    pair.flow(&mut flows, 16);
+}
+
 #[test]
 fn packets_that_are_lost_cost_no_message() {
     let Some(ends) = ends(2) else { return };

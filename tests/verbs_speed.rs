@@ -1,8 +1,8 @@
 //! How fast the verbs rail is, as a line for each size: for comparison with perftest in the same
 //! run (`tests/vm/speed` does both). It runs when it is asked for: with `XTIE_MEASURE=1` all, with
 //! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of 64 bytes;
-//! `--nocapture` shows the lines. With `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for
-//! counters of instructions.
+//! `--nocapture` shows the lines. `XTIE_EXTENDED=1` posts by the extended interface. With
+//! `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for counters of instructions.
 
 mod verbs_support;
 
@@ -14,7 +14,7 @@ use crosstie::fabric::{
 };
 use crosstie::provider::verbs::Verbs;
 use std::thread;
-use verbs_support::{LIMITS, PEER, ends, rails};
+use verbs_support::{LIMITS, PEER, ends, rails_as};
 
 const BLOCK_BYTES: usize = 32 << 20;
 /// Where the other side writes how much it has taken.
@@ -203,7 +203,9 @@ fn both_sides(a: &mut End, b: &mut End, length: usize, count: u64) {
 
 fn ends_of_a_connection() -> Option<[End; 2]> {
     let names = ends()?;
-    let rails = rails(&names, LIMITS);
+    let extended = std::env::var_os("XTIE_EXTENDED").is_some_and(|it| it == "1");
+    let rails = rails_as(&names, LIMITS, |config| config.extended_post = extended);
+    assert_eq!(rails.each_ref().map(|rail| rail.is_extended(PEER)), [extended; 2]);
     let blocks = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start() as u64);
     let keys = [0, 1].map(|side| {
         let (address, length) = (blocks[side], Bytes::of(BLOCK_BYTES));

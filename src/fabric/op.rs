@@ -82,6 +82,21 @@ pub enum Source {
     Span(LocalSpan),
 }
 
+/// A write whose bytes are those of several spans, one behind the other.
+#[derive(Copy, Clone, Debug)]
+pub struct Gather<'a> {
+    /// Comes back in the completion.
+    pub id: OpId,
+    /// The other end.
+    pub peer: PeerIndex,
+    /// Memory that stays put until the completion.
+    pub parts: &'a [LocalSpan],
+    /// Where to.
+    pub target: RemoteSpan,
+    /// As that of [`OpKind::Write`].
+    pub immediate: Option<u32>,
+}
+
 /// Memory of the peer.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(C)]

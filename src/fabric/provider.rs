@@ -2,7 +2,7 @@
 
 use super::caps::Caps;
 use super::completion::{Completion, DownCause, Next};
-use super::op::{Head, Line, Op, OpId, OpKind, RemoteSpan, Source};
+use super::op::{Gather, Head, Line, Op, OpId, OpKind, RemoteSpan, Source};
 use super::region::{DeregisterError, RailKey, Region, RegisterError};
 use crate::base::carve::Zeroable;
 use crate::base::ids::PeerIndex;
@@ -158,6 +158,18 @@ pub trait Provider {
     ) -> Result<Posted, PostError> {
         let kind = OpKind::Write { source: Source::Line(*line), target, immediate: None };
         self.post(&Op { id, peer, kind }, now)
+    }
+
+    /// How many parts a [`Provider::post_gather`] to a peer may have; 1: there is no such op.
+    fn parts_max(&self, peer: PeerIndex) -> usize {
+        let _ = peer;
+        1
+    }
+
+    /// [`Provider::post`] of a write of several parts.
+    fn post_gather(&mut self, gather: &Gather, now: Instant) -> Result<Posted, PostError> {
+        let _ = (gather, now);
+        Err(PostError::Unsupported)
     }
 
     /// Posts a send if nothing stands in its way and it is complete at once, as after

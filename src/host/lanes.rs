@@ -59,12 +59,14 @@ pub(super) struct LanesTold {
     due: Instant,
     /// That a connection has TCP alone although there are ports.
     pub(super) portless: bool,
+    /// Ports that are out of use, a bit for each.
+    pub(super) ports_lost: u8,
 }
 
 impl LanesTold {
     /// Nothing.
     pub(super) const NOTHING: LanesTold =
-        LanesTold { changes: 0, due: Instant(u64::MAX), portless: false };
+        LanesTold { changes: 0, due: Instant(u64::MAX), portless: false, ports_lost: 0 };
 }
 
 impl LaneKnown {
@@ -291,7 +293,9 @@ impl Endpoint {
         let stats = hosted!(&self.machine, endpoint => endpoint.stats(), else return);
         let changes = stats.lane_failures + stats.lane_joins;
         if changes != self.lanes_told.changes || now >= self.lanes_told.due {
-            self.lanes_told = LanesTold { changes, ..LanesTold::NOTHING };
+            let before = self.lanes_told;
+            self.lanes_told = LanesTold { changes, due: LanesTold::NOTHING.due, ..before };
+            self.ports_tell();
             self.lanes_tell_of(now.0 / 1_000_000);
         }
     }

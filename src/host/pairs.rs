@@ -24,6 +24,7 @@ use crate::connect::{PairEnd, Side};
 use crate::fabric::Provider;
 use crate::provider::port::{PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
+use crate::provider::verbs::loss_words;
 use crate::transport::LaneJoin;
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use core::net::SocketAddr;
@@ -106,9 +107,11 @@ impl Endpoint {
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
+        if endpoint.rail().device(place).is_some_and(PortRail::is_gone) {
+            return self.ports_tell();
+        }
         if endpoint.rail().is_down(place) {
-            let now = Instant(self.opened.elapsed().as_nanos() as u64);
-            return endpoint.rail_mut().pair_later(peer, place, now, false);
+            return self.pair_wait(peer, place);
         }
         let generation = endpoint.lane_view(connection, lane).map_or(0, |view| view.generation);
         let random = crate::connect::random().map_or(0, |number| number as u32);
@@ -124,12 +127,44 @@ impl Endpoint {
                     self.pair_drop(peer);
                 }
             }
-            (Err(PortPeerError::AGAIN), _) => {
-                let now = Instant(self.opened.elapsed().as_nanos() as u64);
-                rail.pair_later(peer, place, now, false);
+            (Err(PortPeerError::AGAIN), _) => self.pair_wait(peer, place),
+            (Err(PortPeerError::GONE), _) => {
+                if !rail.device(place).is_some_and(PortRail::is_gone) {
+                    self.pair_wait(peer, place);
+                }
+                self.ports_tell();
             }
             (Err(error), _) => self.pair_error(place, &error),
             (Ok(_), SetUp::Own(_)) => {}
+        }
+    }
+
+    /// Prepares it when its port is up, or has room.
+    fn pair_wait(&mut self, peer: PeerIndex, place: usize) {
+        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        if let Machine::Ports(endpoint) = &mut self.machine {
+            endpoint.rail_mut().pair_later(peer, place, now, false);
+        }
+    }
+
+    /// Tells people of ports that went out of use, or are used again.
+    #[cold]
+    pub(super) fn ports_tell(&mut self) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let rail = endpoint.rail();
+        for place in 0..rail.device_count() {
+            let Some(port) = rail.device(place) else { continue };
+            let (code, bit) = (port.loss(), 1 << place);
+            let was_lost = self.lanes_told.ports_lost & bit != 0;
+            match (was_lost, code) {
+                (false, 1..) => say_of(
+                    Level::Warning,
+                    format_args!("{port} is out of use: {}", loss_words(code)),
+                ),
+                (true, 0) => say_of(Level::Warning, format_args!("{port} is in use again")),
+                (_, _) => continue,
+            }
+            self.lanes_told.ports_lost ^= bit;
         }
     }
 

@@ -11,7 +11,7 @@ use crate::provider::verbs::gid::{Gid, GidKind, LinkLayer};
 use crate::provider::verbs::ports::{SYSFS, survey};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
 use crate::provider::verbs::settings::Settings;
-use crate::provider::verbs::{Config, PathConfig};
+use crate::provider::verbs::{Config, PathConfig, speed};
 use crate::wire::pair::{PORTS_MAX, PortHello};
 use std::format;
 use std::path::Path;
@@ -48,13 +48,14 @@ impl Port {
 /// why there is none, where there are devices or somebody asked for them.
 pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
     let level = if asked { Level::Warning } else { Level::Info };
-    let devices = match survey(Path::new(SYSFS)) {
+    let mut devices = match survey(Path::new(SYSFS)) {
         Ok(devices) => devices,
         Err(error) => {
             say(level, &format!("RDMA devices cannot be listed: {error}; hosts talk over TCP"));
             return Vec::new();
         }
     };
+    speed::correct(&mut devices, settings);
     let all = all_addresses().unwrap_or_default();
     let addresses: Vec<HostAddress> =
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
@@ -147,6 +148,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         device: &port.device,
         port: port.number,
         gid_index: port.gid_index,
+        gid_rule: settings.gid,
         path: PathConfig {
             timeout: settings.timeout,
             retries: settings.retries,
@@ -156,6 +158,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         },
         relaxed_ordering: settings.relaxed_ordering.unwrap_or(true),
         extensions: settings.ece,
+        extended_post: settings.extended_post,
         adaptive_bytes_min: settings.adaptive_from(port.layer()),
         port_grace: PORT_GRACE,
     }

@@ -17,8 +17,8 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, Head, Line, LocalSpan, Next, Op, OpId, PostError,
-    Posted, Provider, RailKey, RecvSlot, RemoteSpan,
+    Caps, CloseError, Completion, DownCause, Gather, Head, Line, LocalSpan, Next, Op, OpId,
+    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan,
 };
 use crate::memory::{Alarm, Reserve};
 use crate::wire::pair::LaneEnd;
@@ -447,6 +447,20 @@ impl<'m> Provider for WithPorts<'m> {
         match self.port_of(peer) {
             Some((rail, peer)) => rail.post_line(id, peer, target, line, now),
             None => self.mixed.post_line(id, peer, target, line, now),
+        }
+    }
+
+    fn parts_max(&self, peer: PeerIndex) -> usize {
+        match self.port_at(peer) {
+            Some((rail, number)) => rail.parts_max(number),
+            None => self.mixed.parts_max(peer),
+        }
+    }
+
+    fn post_gather(&mut self, gather: &Gather, now: Instant) -> Result<Posted, PostError> {
+        match self.port_of(gather.peer) {
+            Some((rail, peer)) => rail.post_gather(&Gather { peer, ..*gather }, now),
+            None => self.mixed.post_gather(gather, now),
         }
     }
 

@@ -8,8 +8,9 @@ use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Head, Line, LocalSpan, Op,
-    OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, Head, Line,
+    LocalSpan, Op, OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
+    RemoteSpan,
 };
 use crate::memory::Errno;
 use crate::wire::pair::LaneEnd;
@@ -121,6 +122,8 @@ impl PortPeerError {
     /// The port failed after the peer was prepared.
     pub const RAIL_LOST: PortPeerError =
         PortPeerError::Libfabric(libfabric::PeerOpenError::RailLost);
+    /// The port's GID or device has gone.
+    pub const GONE: PortPeerError = PortPeerError::Verbs(verbs::PeerOpenError::RailLost);
     /// The last peer of that number is owed a word: try again after a poll.
     pub const AGAIN: PortPeerError = PortPeerError::Libfabric(libfabric::PeerOpenError::Again);
 }
@@ -340,23 +343,44 @@ impl<'m> PortRail<'m> {
     /// Whether it is down: no peer can be joined.
     pub fn is_down(&self) -> bool {
         match self {
-            PortRail::Verbs(rail) => rail.health().port_down_since.is_some(),
+            PortRail::Verbs(rail) => {
+                let health = rail.health();
+                health.port_down_since.is_some() || health.is_lost()
+            }
             PortRail::Libfabric(rail) => rail.health().is_lost(),
             PortRail::Vendor(rail) => rail.is_lost(),
         }
     }
 
-    /// Brings up what is down, if that takes an act of ours: libfabric's endpoint is closed and
-    /// opened anew, and every peer of it ends.
+    /// Brings up what is down, if that takes an act of ours: an RDMA port whose GID has gone takes
+    /// another; libfabric's endpoint is closed and opened anew, and every peer of it ends.
     ///
     /// *Cost*: control path.
     #[cold]
     pub fn revive(&mut self) {
         match self {
-            PortRail::Verbs(_) => {}  // it sees by itself that its port is up
+            // it sees by itself that its port is up
+            PortRail::Verbs(rail) => drop(rail.revive()),
             PortRail::Vendor(_) => {} // what has broken its promises is not trusted again
             // what is refused is tried again
             PortRail::Libfabric(rail) => drop(rail.reopen()),
+        }
+    }
+
+    /// Whether it is of no use for good: nobody needs to wait for it.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.health().is_lost() && !rail.may_revive(),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => false,
+        }
+    }
+
+    /// Why the whole port is of no use, for people: a verbs rail's code, in words by
+    /// [`verbs::loss_words`]; 0: it is.
+    pub fn loss(&self) -> i32 {
+        match self {
+            PortRail::Verbs(rail) => rail.health().lost_code,
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => 0,
         }
     }
 
@@ -448,6 +472,18 @@ impl<'m> PortRail<'m> {
         now: Instant,
     ) -> Result<Posted, PostError> {
         on!(self, rail => rail.post_line(id, peer, target, line, now))
+    }
+
+    pub(super) fn parts_max(&self, peer: PeerIndex) -> usize {
+        on!(self, rail => rail.parts_max(peer))
+    }
+
+    pub(super) fn post_gather(
+        &mut self,
+        gather: &Gather,
+        now: Instant,
+    ) -> Result<Posted, PostError> {
+        on!(self, rail => rail.post_gather(gather, now))
     }
 
     #[inline]

@@ -331,7 +331,8 @@ fn endpoint() -> Section {
         let bytes = Options { device: kind, ..options }.storage_bytes();
         format!("{bytes} bytes of storage")
     };
-    let pair = 2 * limits.connection_bytes();
+    let kept = 2 * limits.kept_bytes();
+    let pair = 2 * limits.connection_bytes() - kept;
     let rings =
         crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes);
     Section {
@@ -348,7 +349,13 @@ fn endpoint() -> Section {
             line("on shm0", text(DeviceKind::SharedMemory)),
             line("on tcp0", text(DeviceKind::Tcp)),
             line("on loopback0", text(DeviceKind::Loopback)),
-            line("connection pair", format!("{pair} bytes of protocol state in both endpoints")),
+            line(
+                "connection pair",
+                format!(
+                    "{pair} bytes of protocol state in both endpoints, and {kept} of sends that \
+                     another rail may have to make again"
+                ),
+            ),
             line("rings of a pair", format!("{rings} bytes of shared memory")),
         ],
     }

@@ -12,6 +12,7 @@ use crate::provider::verbs::gid::LinkLayer;
 use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
+use crate::provider::verbs::speed;
 use std::format;
 use std::fs::File;
 use std::path::Path;
@@ -34,7 +35,10 @@ pub fn section() -> Section {
     let used = if settings.rails.verbs { USE } else { NO_USE };
     let mut lines = vec![line("use", used)];
     match survey(Path::new(SYSFS)) {
-        Ok(devices) => lines.extend(described(&devices, &settings.verbs, &addresses())),
+        Ok(mut devices) => {
+            speed::correct(&mut devices, &settings.verbs);
+            lines.extend(described(&devices, &settings.verbs, &addresses()));
+        }
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
     Section { name: "rdma", lines }

@@ -142,18 +142,24 @@ impl Limits {
     /// stripe, and, where there may be several, what of the stream is kept to be sent again.
     pub const fn lanes_bytes(&self) -> usize {
         let rails = self.rails_max as usize;
-        let kept = bytes_for::<StreamRecord>(STREAM_KEPT as usize)
-            + lines(KEPT_BYTES as usize)
-            + bytes_for::<LaneMeter>(rails);
+        let meters = if rails > 1 { bytes_for::<LaneMeter>(rails) } else { 0 };
         bytes_for::<Lane>(rails)
             + bytes_for::<u64>(self.requests_max as usize * self.carried_words())
-            + if rails > 1 { kept } else { 0 }
+            + self.kept_bytes()
+            + meters
     }
 
     /// Words for each send where there may be several lanes: which stripes each of them carried,
     /// and which have arrived.
     pub(super) const fn carried_words(&self) -> usize {
         if self.rails_max > 1 { self.rails_max as usize + 1 } else { 0 }
+    }
+
+    /// The part of it that is a queue: what of the stream is kept, until the peer has taken it in,
+    /// where another lane may have to carry it again. 0 where there is no other.
+    pub const fn kept_bytes(&self) -> usize {
+        let kept = bytes_for::<StreamRecord>(STREAM_KEPT as usize) + lines(KEPT_BYTES as usize);
+        if self.rails_max > 1 { kept } else { 0 }
     }
 
     /// Peers that the rail must have room for: one per lane.

@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, Op, OpId, OpKind,
-    PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan, Source,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LocalSpan, Op, OpId,
+    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
+    Source,
 };
 use crosstie::provider::conformance::ARENA_BYTES;
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::loopback::Loopback;
 use crosstie::provider::random::{CERTAIN, Random};
+
+/// Parts of a write at most.
+const PARTS_MAX: usize = 3;
+/// In the id of a write that is a part of another one.
+const PART: u64 = 1 << 62;
 
 /// What is broken.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -39,6 +45,7 @@ pub enum Vice {
     ServesNewest,
     LeaksSlot,
     CutsToCaps,
+    SwapsParts,
     SwallowsErrors,
     SpeaksAfterDown,
     AcceptsForTheDead,
@@ -238,6 +245,7 @@ impl Broken {
     /// What becomes of a true completion.
     fn pass(&mut self, completion: Completion, out: &mut Batch) {
         match (self.vice, completion) {
+            (_, Completion::Done { id, .. }) if id.0 & PART != 0 => {}
             (Vice::ForgetsCompletion, Completion::Done { .. }) if self.every(5) => {}
             (Vice::RepeatsCompletion, Completion::Done { .. }) if self.every(5) => {
                 self.made_up.push_back(completion);
@@ -303,6 +311,35 @@ impl Provider for Broken {
             Err(PostError::PeerDown) if self.vice == Vice::AcceptsForTheDead => Ok(Posted::Done),
             posted => posted,
         }
+    }
+
+    fn parts_max(&self, _peer: PeerIndex) -> usize {
+        PARTS_MAX
+    }
+
+    /// Parts as writes of their own, of which the last is the op. One that found no room is posted
+    /// again with all the others, which does no harm.
+    fn post_gather(&mut self, gather: &Gather, now: Instant) -> Result<Posted, PostError> {
+        let Gather { id, peer, parts, target, immediate } = *gather;
+        if parts.len() > PARTS_MAX {
+            return Err(PostError::Unsupported);
+        }
+        let (mut parts, mut at) = (parts.to_vec(), 0);
+        if self.vice == Vice::SwapsParts {
+            parts.reverse();
+        }
+        let (last, first) = parts.split_last().ok_or(PostError::Unsupported)?;
+        let write = |span: LocalSpan, at: u64, immediate| OpKind::Write {
+            source: Source::Span(span),
+            target: target.plus(at),
+            immediate,
+        };
+        for part in first {
+            let kind = write(*part, at, None);
+            self.inner.post(&Op { id: OpId(id.0 | PART), peer, kind }, now)?;
+            at += part.length().0;
+        }
+        self.inner.post(&Op { id, peer, kind: write(*last, at, immediate) }, now)
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {

@@ -3,13 +3,14 @@
    posted is done when the post returns. It says on stderr what it was asked for, one line each. */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096 };
+enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4 };
 
 struct queue {
     struct ibv_cq cq;
@@ -20,15 +21,19 @@ struct queue {
 struct receive { uint64_t id, address; };
 
 struct pair {
-    struct ibv_qp qp;
+    union { struct ibv_qp qp; struct ibv_qp_ex ex; };
     struct receive receives[QUEUE];
     unsigned first, next, other;
     int state;
+    /* what was told since wr_start */
+    struct ibv_send_wr told[QUEUE];
+    struct ibv_sge parts[QUEUE][PARTS];
+    int told_count;
 };
 
 static struct pair *pairs[PAIRS];
 static unsigned pairs_made, keys_made, gids_asked;
-static int events[2];
+static int tellers[PAIRS], opened; /* the ends that devices are told by */
 static struct ibv_device device = { .node_type = IBV_NODE_CA, .name = "fake0" };
 
 static const char *value(const char *word) {
@@ -60,9 +65,19 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited) {
     return 0;
 }
 
+/* Each event that FAKE asks for happens once. */
+static void happen(void) {
+    static int happened;
+    int event = number("event", 0);
+    for (int n = 0; event && event != happened && n < opened; n++)
+        if (write(tellers[n], &event, sizeof event) < 0) abort();
+    happened = event;
+}
+
 static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
     struct queue *queue = (struct queue *)cq;
     int count = 0;
+    happen();
     if (value("broken_queue")) return -1;
     while (count < room && queue->first != queue->next)
         out[count++] = queue->all[queue->first++ % COMPLETIONS];
@@ -84,19 +99,30 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
     return 0;
 }
 
+static uint32_t length_of(struct ibv_send_wr *wr) {
+    uint32_t length = 0;
+    for (int n = 0; n < wr->num_sge; n++) length += wr->sg_list[n].length;
+    return length;
+}
+
+static void copy_parts(uint64_t to, struct ibv_send_wr *wr) {
+    for (int n = 0; n < wr->num_sge; to += wr->sg_list[n++].length)
+        memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)wr->sg_list[n].addr,
+               wr->sg_list[n].length);
+}
+
 static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     struct pair *other = pair->other < PAIRS ? pairs[pair->other] : NULL;
-    uint32_t length = wr->num_sge ? wr->sg_list->length : 0;
-    void *from = length ? (void *)(uintptr_t)wr->sg_list->addr : NULL;
+    uint32_t length = length_of(wr);
     int is_send = wr->opcode == IBV_WR_SEND, has_word = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (pair->state == IBV_QPS_ERR) return IBV_WC_WR_FLUSH_ERR;
     if (!other) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
-    if (!is_send && length) memcpy((void *)(uintptr_t)wr->wr.rdma.remote_addr, from, length);
+    if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
     if (!is_send && !has_word) return IBV_WC_SUCCESS;
     if (other->first == other->next) return IBV_WC_RNR_RETRY_EXC_ERR;
     struct receive to = other->receives[other->first++ % QUEUE];
-    if (is_send) memcpy((void *)(uintptr_t)to.address, from, length);
+    if (is_send) copy_parts(to.address, wr);
     struct ibv_wc wc = { .wr_id = to.id, .status = IBV_WC_SUCCESS, .byte_len = length };
     wc.opcode = has_word ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
     wc.imm_data = wr->imm_data;
@@ -109,8 +135,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     (void)bad;
     for (; wr; wr = wr->next) {
         if (value("say_posts"))
-            fprintf(stderr, "post %d of %u bytes%s\n", wr->opcode,
-                    wr->num_sge ? wr->sg_list->length : 0,
+            fprintf(stderr, "post %d of %u bytes%s\n", wr->opcode, length_of(wr),
                     wr->send_flags & IBV_SEND_SIGNALED ? ", signalled" : "");
         enum ibv_wc_status status = carry(pair, wr);
         if (status != IBV_WC_SUCCESS) pair->state = IBV_QPS_ERR;
@@ -121,6 +146,100 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     }
     return 0;
 }
+
+/* ------------------------------------------------------------------ the extended interface */
+
+static void tell(struct ibv_qp_ex *qp, struct ibv_send_wr wr) {
+    struct pair *pair = (struct pair *)qp;
+    if (pair->told_count == QUEUE) abort();
+    wr.wr_id = qp->wr_id, wr.send_flags = qp->wr_flags, wr.num_sge = -1;
+    pair->told[pair->told_count++] = wr;
+}
+
+static struct ibv_send_wr to(int opcode, uint32_t key, uint64_t address) {
+    struct ibv_send_wr wr = { .opcode = opcode };
+    wr.wr.rdma.rkey = key, wr.wr.rdma.remote_addr = address;
+    return wr;
+}
+
+static void wr_read(struct ibv_qp_ex *qp, uint32_t key, uint64_t address) {
+    tell(qp, to(IBV_WR_RDMA_READ, key, address));
+}
+
+static void wr_write(struct ibv_qp_ex *qp, uint32_t key, uint64_t address) {
+    tell(qp, to(IBV_WR_RDMA_WRITE, key, address));
+}
+
+static void wr_write_imm(struct ibv_qp_ex *qp, uint32_t key, uint64_t address, __be32 word) {
+    struct ibv_send_wr wr = to(IBV_WR_RDMA_WRITE_WITH_IMM, key, address);
+    wr.imm_data = word;
+    tell(qp, wr);
+}
+
+static void wr_add(struct ibv_qp_ex *qp, uint32_t key, uint64_t address, uint64_t value) {
+    struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD };
+    wr.wr.atomic.rkey = key, wr.wr.atomic.remote_addr = address, wr.wr.atomic.compare_add = value;
+    tell(qp, wr);
+}
+
+static void wr_send(struct ibv_qp_ex *qp) { tell(qp, to(IBV_WR_SEND, 0, 0)); }
+
+static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list) {
+    struct pair *pair = (struct pair *)qp;
+    int at = pair->told_count - 1;
+    if (count > PARTS || pair->told[at].num_sge != -1) abort();
+    if (count) memcpy(pair->parts[at], list, count * sizeof *list);
+    pair->told[at].sg_list = pair->parts[at], pair->told[at].num_sge = (int)count;
+}
+
+static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t address, uint32_t length) {
+    struct ibv_sge part = { .addr = address, .length = length, .lkey = lkey };
+    wr_set_sge_list(qp, 1, &part);
+}
+
+static void wr_set_inline(struct ibv_qp_ex *qp, void *address, size_t length) {
+    if (!(qp->wr_flags & IBV_SEND_INLINE)) abort(); /* as soft-RoCE wants it */
+    wr_set_sge(qp, 0, (uintptr_t)address, (uint32_t)length);
+}
+
+static void wr_start(struct ibv_qp_ex *qp) { ((struct pair *)qp)->told_count = 0; }
+
+static int wr_complete(struct ibv_qp_ex *qp) {
+    struct pair *pair = (struct pair *)qp;
+    struct ibv_send_wr *bad;
+    int count = pair->told_count;
+    if (value("say_posts")) fprintf(stderr, "doorbell of %d told one by one\n", count);
+    for (int n = 0; n < count; n++) {
+        /* a driver that is told nothing of a request's bytes sends what was there before */
+        if (pair->told[n].num_sge == -1) abort();
+        pair->told[n].next = n + 1 < count ? &pair->told[n + 1] : NULL;
+    }
+    return count ? post_send(&pair->qp, pair->told, &bad) : 0;
+}
+
+static void wr_abort(struct ibv_qp_ex *qp) { wr_start(qp); }
+
+static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *init) {
+    struct ibv_qp *qp;
+    (void)context;
+    if (value("no_extended")) { errno = EOPNOTSUPP; return NULL; }
+    qp = ibv_create_qp(init->pd, (struct ibv_qp_init_attr *)init);
+    struct ibv_qp_ex *ex = (struct ibv_qp_ex *)qp;
+    if (!qp) return NULL;
+    fprintf(stderr, "a queue pair that is told of %#llx\n",
+            (unsigned long long)init->send_ops_flags);
+    ex->wr_rdma_read = wr_read, ex->wr_rdma_write = wr_write;
+    ex->wr_rdma_write_imm = wr_write_imm, ex->wr_atomic_fetch_add = wr_add;
+    ex->wr_send = value("extended_lacks") ? NULL : wr_send;
+    ex->wr_set_sge = wr_set_sge, ex->wr_set_sge_list = wr_set_sge_list;
+    ex->wr_set_inline_data = wr_set_inline;
+    ex->wr_start = wr_start, ex->wr_complete = wr_complete, ex->wr_abort = wr_abort;
+    return qp;
+}
+
+#ifndef OLD /* before rdma-core 24 */
+struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return (struct ibv_qp_ex *)qp; }
+#endif
 
 /* ------------------------------------------------------------------ the device */
 
@@ -134,9 +253,14 @@ struct ibv_device **ibv_get_device_list(int *count) {
 void ibv_free_device_list(struct ibv_device **list) { free(list); }
 
 struct ibv_context *ibv_open_device(struct ibv_device *which) {
-    struct ibv_context *context = calloc(1, sizeof *context);
+    struct verbs_context *whole = calloc(1, sizeof *whole);
+    struct ibv_context *context = &whole->context;
+    whole->sz = sizeof *whole, whole->create_qp_ex = create_qp_ex;
+    if (!value("plain_context")) context->abi_compat = __VERBS_ABI_IS_EXTENDED;
     if (value("closed_device")) { errno = EACCES; return NULL; }
-    if (pipe(events)) abort();
+    int events[2];
+    if (opened == PAIRS || pipe(events)) abort();
+    tellers[opened++] = events[1];
     context->device = which;
     context->async_fd = events[0];
     context->ops.poll_cq = poll_cq;
@@ -150,12 +274,16 @@ struct ibv_context *ibv_open_device(struct ibv_device *which) {
     return context;
 }
 
-int ibv_close_device(struct ibv_context *context) { free(context); return 0; }
+int ibv_close_device(struct ibv_context *context) {
+    free((char *)context - offsetof(struct verbs_context, context));
+    return 0;
+}
 
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
     int type;
     if (read(context->async_fd, &type, sizeof type) != (ssize_t)sizeof type) return -1;
     event->event_type = type;
+    event->element.port_num = 1;
     return 0;
 }
 
@@ -165,8 +293,9 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
     (void)context;
     memset(attr, 0, sizeof *attr);
     attr->max_cqe = number("cqes", 100000);
+    attr->max_sge = number("parts", PARTS);
     attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 16;
-    attr->atomic_cap = IBV_ATOMIC_HCA;
+    attr->atomic_cap = value("no_atomics") ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA;
     return 0;
 }
 
@@ -178,20 +307,44 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     attr->state = value("port_down") ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
     attr->active_mtu = IBV_MTU_4096;
     attr->max_msg_sz = 1u << 31;
+    attr->gid_tbl_len = 8;
     attr->link_layer = value("infiniband") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
     return 0;
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-    (void)context, (void)port, (void)index;
+    (void)context, (void)port;
     gids_asked++;
     memset(gid, 0, sizeof *gid);
-    if (value("no_gid")) return 0;
+    if (value("no_gid") || index != number("gid_at", index)) return 0;
     gid->raw[10] = gid->raw[11] = 0xff;
     gid->raw[12] = 10;
-    gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : 1;
+    gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : (uint8_t)number("gid_ends", 1);
     return 0;
 }
+
+#ifndef OLD /* before rdma-core 62 */
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed);
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
+    (void)context;
+    fprintf(stderr, "the speed of port %u is asked for\n", port);
+    *speed = (uint64_t)number("speed", 0);
+    return value("speed") ? 0 : EPROTONOSUPPORT;
+}
+#endif
+
+#ifndef OLD /* before rdma-core 33 */
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+                      struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
+    static const union ibv_gid none;
+    (void)flags, (void)size;
+    memset(entry, 0, sizeof *entry);
+    ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid);
+    entry->gid_index = index, entry->port_num = port;
+    entry->gid_type = value("gid_version_1") ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+    return memcmp(&entry->gid, &none, sizeof none) ? 0 : ENODATA;
+}
+#endif
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
     (void)context, (void)port, (void)index;

@@ -8,6 +8,7 @@ use crosstie::fabric::{
     Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
     RailKey, Region, RemoteSpan, Source,
 };
+use crosstie::provider::verbs::gid::GidRule;
 use crosstie::provider::verbs::pair::{PairMemory, connect, devices};
 use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs};
 use std::time::Duration;
@@ -43,22 +44,37 @@ pub fn config(device: &str) -> Config<'_> {
         device,
         port,
         gid_index,
+        gid_rule: GidRule::DEFAULT,
         path,
         relaxed_ordering: true,
         extensions: true,
+        extended_post: false,
         adaptive_bytes_min: 0,
         port_grace,
     }
 }
 
 pub fn rails(ends: &[String; 2], limits: Limits) -> [Verbs<'static>; 2] {
-    rails_adaptive(ends, limits, 0)
+    rails_as(ends, limits, |_| {})
 }
 
 /// Rails whose data and words are two requests from this length on; 0: never.
 pub fn rails_adaptive(ends: &[String; 2], limits: Limits, bytes: u64) -> [Verbs<'static>; 2] {
+    rails_as(ends, limits, |config| config.adaptive_bytes_min = bytes)
+}
+
+/// Rails of some other settings.
+pub fn rails_as(
+    ends: &[String; 2],
+    limits: Limits,
+    change: impl Fn(&mut Config),
+) -> [Verbs<'static>; 2] {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(limits)));
-    memory.open(ends.each_ref().map(|end| Config { adaptive_bytes_min: bytes, ..config(end) }))
+    memory.open(ends.each_ref().map(|end| {
+        let mut config = config(end);
+        change(&mut config);
+        config
+    }))
 }
 
 /// Gives emulated devices, which run in the kernel's threads, their turn: 64 of these are longer
@@ -86,13 +102,13 @@ pub const OTHER: PeerIndex = PeerIndex(1);
 impl World {
     /// `None`, with a line that says why, where there is no device.
     pub fn new() -> Option<World> {
-        World::adaptive(0)
+        World::of(|_| {})
     }
 
-    /// One whose data and words are two requests from this length on; 0: never.
-    pub fn adaptive(bytes: u64) -> Option<World> {
+    /// One of some other settings.
+    pub fn of(change: impl Fn(&mut Config)) -> Option<World> {
         let ends = ends()?;
-        let rails = rails_adaptive(&ends, LIMITS, bytes);
+        let rails = rails_as(&ends, LIMITS, change);
         let blocks = [(); 2].map(|()| Box::leak(Box::new(HeapBlock::new(BLOCK_BYTES))).start());
         let keys = [0, 1].map(|side| {
             let (address, length) = (blocks[side] as u64, Bytes::of(BLOCK_BYTES));

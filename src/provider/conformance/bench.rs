@@ -4,8 +4,8 @@ use super::{ARENA_BYTES, Failure, Outcome, Rig, Side, Verdict};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Bytes;
 use crate::fabric::{
-    Caps, Completion, Domain, Head, LocalSpan, MemoryKind, Op, OpError, OpId, OpKind, PostError,
-    Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
+    Caps, Completion, Domain, Gather, Head, LocalSpan, MemoryKind, Op, OpError, OpId, OpKind,
+    PostError, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
 };
 
 /// Rounds until an answer that must come counts as missing.
@@ -165,7 +165,32 @@ impl<'r, R: Rig> Bench<'r, R> {
         let id = OpId(ID_FIRST + self.op_count as u64);
         let op = Op { id, peer: self.rig.peer(side), kind };
         let now = self.rig.now();
-        let fate = match self.rig.provider(side).post(&op, now) {
+        let posted = self.rig.provider(side).post(&op, now);
+        self.posted(side, id, posted);
+        Ok(id)
+    }
+
+    /// The same of a write of several parts.
+    pub fn post_gather(
+        &mut self,
+        side: Side,
+        parts: &[LocalSpan],
+        target: RemoteSpan,
+        immediate: Option<u32>,
+    ) -> Check<OpId> {
+        if self.op_count == OPS_MAX {
+            return fail(1, "post never stops saying Again");
+        }
+        let id = OpId(ID_FIRST + self.op_count as u64);
+        let (peer, now) = (self.rig.peer(side), self.rig.now());
+        let provider = self.rig.provider(side);
+        let posted = provider.post_gather(&Gather { id, peer, parts, target, immediate }, now);
+        self.posted(side, id, posted);
+        Ok(id)
+    }
+
+    fn posted(&mut self, side: Side, id: OpId, posted: Result<Posted, PostError>) {
+        let fate = match posted {
             Ok(Posted::Pending) => Fate::Pending,
             Ok(Posted::Done) => Fate::Ended(Ok(())),
             Err(error) => Fate::Refused(error),
@@ -173,7 +198,6 @@ impl<'r, R: Rig> Bench<'r, R> {
         self.note(matches!(fate, Fate::Pending).into(), id.0);
         self.ops[self.op_count] = (side, fate);
         self.op_count += 1;
-        Ok(id)
     }
 
     /// Posts, polling as long as the answer is `Again`.

@@ -12,6 +12,7 @@ mod bench;
 mod data;
 mod ending;
 mod order;
+mod parts;
 mod posting;
 mod regions;
 
@@ -137,7 +138,7 @@ pub struct Entry<R: Rig> {
 }
 
 /// How many entries there are.
-pub const ENTRY_COUNT: usize = 30;
+pub const ENTRY_COUNT: usize = 31;
 
 /// The list.
 pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
@@ -177,5 +178,6 @@ pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
         8 posting same_calls_give_same_answers,
         9 ending close_is_busy_while_ops_are_in_flight,
         10 ending nothing_is_touched_after_the_fence,
+        5 parts parts_of_a_write_arrive_one_behind_the_other,
     ]
 }

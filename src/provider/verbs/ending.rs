@@ -60,7 +60,7 @@ impl Verbs<'_> {
             ..SendWr::NOTHING
         };
         // SAFETY: one request without memory; the library copies it. A place is kept for it.
-        let _ = unsafe { qp.send(&mut send) };
+        let _ = unsafe { qp.send(&mut send, false) };
         let (next, sg_list) = (core::ptr::null_mut(), core::ptr::null_mut());
         let wr_id = name(Kind::LastReceive);
         let mut receive = RecvWr { wr_id, next, sg_list, num_sge: 0 };
@@ -117,7 +117,7 @@ impl Verbs<'_> {
             }
             record.ended = record.ended.wrapping_add(1);
         }
-        record.posted = record.next;
+        record.chained = 0;
     }
 
     /// All ops but fences are reported: so are those now, and the end.

@@ -26,14 +26,30 @@ pub struct Health {
     pub port_downs: u32,
     /// Queue pairs that were destroyed because they did not give back in time what they had.
     pub undrained: u32,
+    /// Times that the rail went on with another GID.
+    pub revivals: u32,
     last: Instant,
     polls: u32,
 }
 
 impl Health {
-    /// Whether the rail must be opened anew.
+    /// Whether the rail is of no use: it must be revived, or opened anew.
     pub const fn is_lost(&self) -> bool {
         self.lost_code != 0
+    }
+}
+
+/// Why a rail is of no use any more, for the code of [`Health::lost_code`].
+pub const fn loss_words(code: i32) -> &'static str {
+    match code {
+        libc::ENODEV => {
+            "the device failed or was removed; endpoints that are opened later may use it"
+        }
+        libc::EADDRNOTAVAIL => {
+            "its GID has gone (did an address change?); it is used again once it has another"
+        }
+        libc::EOVERFLOW => "its completion queue overran",
+        _ => "its completion queue is broken",
     }
 }
 

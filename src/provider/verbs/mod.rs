@@ -21,6 +21,8 @@
 //!   nor takes packets. A marker at the end of each of its two queues comes back when everything
 //!   before it has: then the device touches nothing on its behalf. Where a device does not give
 //!   them back in time, the queue pair is destroyed, which ends it too.
+//! - **A GID that goes** ends every peer, and leaves the rail out of use until it is revived with
+//!   another; a device that fails, for good.
 //! - **Nothing is heard of a peer that sends nothing**: that it is gone, the side band says, or an
 //!   op that is not acknowledged ([`PathConfig`] says how long that takes).
 //!
@@ -34,6 +36,7 @@ pub mod choice;
 mod domain;
 mod ending;
 mod events;
+mod gather;
 pub mod gid;
 pub mod names;
 mod neighbour;
@@ -47,13 +50,15 @@ mod queue;
 mod rail;
 pub mod rails;
 mod report;
+mod revive;
 pub mod settings;
 mod sleep;
+pub mod speed;
 pub mod sys;
 
 pub use area::{RECEIVES, part_bytes as peer_reserve_bytes};
 pub use domain::{REGIONS_MAX, VerbsDomain, dmabuf_refusal};
-pub use events::Health;
+pub use events::{Health, loss_words};
 pub use peer::{CHAIN, SENDS};
 pub use rail::{RECORD_SIZES, Verbs, bytes};
 pub use report::{ErrorReport, GidText, status_words};
@@ -112,12 +117,17 @@ pub struct Config<'a> {
     pub port: u8,
     /// Which GID of the port.
     pub gid_index: u8,
+    /// Which others may take its place when it has gone ([`Verbs::revive`]).
+    pub gid_rule: gid::GidRule,
     /// Of every queue pair.
     pub path: PathConfig,
     /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering.
     pub relaxed_ordering: bool,
     /// Whether extensions of the device's vendor are used, where both ends have them (ECE).
     pub extensions: bool,
+    /// Whether queue pairs post by the extended interface (`ibv_wr_…`) where library and driver
+    /// have it.
+    pub extended_post: bool,
     /// From this length on, a write with a word is two: the data, whose packets may take several
     /// ways, and then the word alone. 0: never.
     pub adaptive_bytes_min: u64,
@@ -227,7 +237,7 @@ pub enum PeerOpenError {
     Index,
     /// The other end is on another kind of link.
     LinkLayer,
-    /// The device failed, or its GID has changed: the rail must be opened anew.
+    /// The device failed, or its GID has gone: the rail must be revived or opened anew.
     RailLost,
     /// The device refused, with its code.
     Refused(Step, Errno),

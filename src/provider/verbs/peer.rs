@@ -11,6 +11,8 @@ use core::mem::ManuallyDrop;
 
 /// Sends of one peer that the device may have: a power of two.
 pub const SENDS: u32 = 128;
+/// Parts of a write at most.
+pub const PARTS_MAX: usize = 4;
 /// Sends that go out with one doorbell.
 pub const CHAIN: usize = 16;
 /// Sends after which one is signalled, so that the queue never fills with what nobody hears of.
@@ -61,7 +63,8 @@ pub enum Outcome {
     Loud(Result<(), OpError>),
 }
 
-/// One place of the send queue.
+/// One place of the send queue. An op of several parts has a place for each, with the pin of its
+/// region, and is what the last of them says.
 #[derive(Copy, Clone, Debug)]
 pub struct Sent {
     pub id: OpId,
@@ -117,8 +120,9 @@ pub struct Peer {
     pub first_packet: u32,
     /// Position behind the last op that was accepted.
     pub next: u32,
-    /// All before were handed to the device.
-    pub posted: u32,
+    /// Requests that wait for the doorbell, and whether some have more parts than one.
+    pub chained: u32,
+    pub has_parts: bool,
     /// All before have ended.
     pub ended: u32,
     /// All before were reported.
@@ -167,7 +171,8 @@ impl Peer {
             gid: Gid([0; 16]),
             first_packet: 0,
             next: 0,
-            posted: 0,
+            chained: 0,
+            has_parts: false,
             ended: 0,
             reported: 0,
             quiet: 0,
@@ -195,12 +200,6 @@ impl Peer {
     #[inline]
     pub fn has_room(&self, count: usize) -> bool {
         self.next.wrapping_sub(self.reported) + count as u32 <= SENDS
-    }
-
-    /// How many wait for the doorbell.
-    #[inline]
-    pub fn chained(&self) -> usize {
-        self.next.wrapping_sub(self.posted) as usize
     }
 
     /// Whether the device has something of which we have not heard.

@@ -15,7 +15,7 @@ use crate::provider::asides::Aside;
 use crate::provider::touch;
 
 /// What a send has besides its memory.
-struct Shape {
+pub(super) struct Shape {
     opcode: i32,
     immediate: u32,
     target: RemoteSpan,
@@ -26,7 +26,7 @@ struct Shape {
 }
 
 /// Whom a send belongs to.
-struct Owner {
+pub(super) struct Owner {
     id: OpId,
     pin: u32,
     staged: u32,
@@ -42,12 +42,12 @@ impl Owner {
     }
 
     /// An op that ends with its completion.
-    const fn loud(id: OpId, pin: u32) -> Owner {
+    pub(super) const fn loud(id: OpId, pin: u32) -> Owner {
         Owner { id, pin, staged: 0, is_loud: true, is_first: false }
     }
 }
 
-const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
+pub(super) const NOTHING: Sge = Sge { addr: 0, length: 0, lkey: 0 };
 const NOWHERE: RemoteSpan = RemoteSpan { key: crate::fabric::RailKey(0), address: 0 };
 
 impl Verbs<'_> {
@@ -59,9 +59,9 @@ impl Verbs<'_> {
     ///
     /// [`Peer::follows`]: super::peer::Peer::follows
     #[inline]
-    fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
+    pub(super) fn has_room(&mut self, peer: usize, count: usize, fetches: Option<bool>) -> bool {
         let waits = self.is_software && self.peers[peer].waits_for_answer(fetches);
-        if waits || self.peers[peer].chained() + count > CHAIN {
+        if waits || self.peers[peer].chained as usize + count > CHAIN {
             self.ring(peer);
         }
         !waits && self.peers[peer].has_room(count)
@@ -124,16 +124,22 @@ impl Verbs<'_> {
         self.push(index, sge, shape, Owner::quiet(staged));
     }
 
+    #[inline]
+    fn push(&mut self, index: usize, part: Sge, shape: &Shape, owner: Owner) {
+        self.push_parts(index, &[part], shape, owner);
+    }
+
     /// Puts a send at the end of the peer's chain. There is room for it.
     #[inline]
-    fn push(&mut self, index: usize, sge: Sge, shape: &Shape, owner: Owner) {
+    pub(super) fn push_parts(&mut self, index: usize, parts: &[Sge], shape: &Shape, owner: Owner) {
         let record = &mut self.peers[index];
-        let waited = owner.is_loud.then_some(u64::from(sge.length));
+        let length: u32 = parts.iter().map(|part| part.length).sum();
+        let waited = owner.is_loud.then_some(u64::from(length));
         let mut send_flags = 0;
         if record.count(owner.staged, waited) {
             send_flags |= n::SEND_SIGNALED;
         }
-        if shape.fetches.is_none() && sge.length > 0 && sge.length <= record.inline_max {
+        if shape.fetches.is_none() && length > 0 && length <= record.inline_max {
             send_flags |= n::SEND_INLINE;
         }
         if record.follows(shape.fetches) {
@@ -141,17 +147,19 @@ impl Verbs<'_> {
         }
         let at = record.next;
         let name = Name { kind: Kind::Send, generation: record.generation, peer: index as u16, at };
-        let link = &mut self.chains[index * CHAIN + record.chained()];
+        let link = &mut self.chains[index * CHAIN + record.chained as usize];
+        record.chained += 1;
+        record.has_parts |= parts.len() > 1;
         record.next = at.wrapping_add(1);
         record.in_flight += u32::from(owner.is_loud);
-        link.sge = sge;
+        link.parts[..parts.len()].copy_from_slice(parts);
         let is_add = shape.opcode == n::WR_FETCH_ADD;
         let key = rkey(shape.target.key);
         link.wr = SendWr {
             wr_id: name.pack(),
             next: core::ptr::null_mut(),
-            sg_list: &mut link.sge,
-            num_sge: i32::from(sge.length > 0),
+            sg_list: link.parts.as_mut_ptr(),
+            num_sge: if length > 0 { parts.len() as i32 } else { 0 },
             opcode: shape.opcode,
             send_flags,
             imm_data: shape.immediate.to_be(),
@@ -212,24 +220,24 @@ impl Verbs<'_> {
             0 => (0, 0),
             _ => match self.domain.hold(span.key(), span.address(), length) {
                 Some((region, lkey)) => (region + 1, lkey),
-                None => return Ok(self.refuse(op)),
+                None => return Ok(self.refuse(op.id, op.peer)),
             },
         };
         let sge = Sge { addr: span.address(), length: length as u32, lkey };
         match splits {
             false => self.push(index, sge, shape, Owner::loud(op.id, pin)),
-            true => self.push_split(index, sge, shape, Owner::loud(op.id, pin)),
+            true => self.push_split(index, &[sge], shape, Owner::loud(op.id, pin)),
         }
         Ok(Posted::Pending)
     }
 
     /// Data and its word as two requests: packets of the first may take several ways, and the
     /// device sees to it that the second is not received before.
-    fn push_split(&mut self, index: usize, sge: Sge, shape: &Shape, owner: Owner) {
+    pub(super) fn push_split(&mut self, index: usize, parts: &[Sge], shape: &Shape, owner: Owner) {
         let word = Owner::loud(owner.id, 0);
         let data = Owner { is_loud: false, is_first: true, ..owner };
-        self.push(index, sge, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
-        self.peers[index].wait_for(sge.length.into());
+        self.push_parts(index, parts, &Shape { opcode: n::WR_WRITE, immediate: 0, ..*shape }, data);
+        self.peers[index].wait_for(parts.iter().map(|part| u64::from(part.length)).sum());
         self.push(index, NOTHING, shape, word);
     }
 
@@ -256,11 +264,11 @@ impl Verbs<'_> {
 
     /// Accepts an op that ends with `Key`, since a key of ours is none. There is room for it.
     #[cold]
-    fn refuse(&mut self, op: &Op) -> Posted {
-        let aside = Aside { peer: op.peer, id: op.id, ..Aside::default() };
+    pub(super) fn refuse(&mut self, id: OpId, peer: PeerIndex) -> Posted {
+        let aside = Aside { peer, id, ..Aside::default() };
         let entry = self.asides.acquire(aside).expect("a free entry was seen");
         self.asides.finish(entry);
-        self.peers[op.peer.as_usize()].in_flight += 1;
+        self.peers[peer.as_usize()].in_flight += 1;
         Posted::Pending
     }
 
@@ -296,7 +304,7 @@ impl Verbs<'_> {
     /// Hands a peer's chain to the device.
     pub(super) fn ring(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        let count = record.chained();
+        let count = record.chained as usize;
         if count == 0 || record.state != State::Live {
             return;
         }
@@ -306,11 +314,12 @@ impl Verbs<'_> {
             record.signalled();
         }
         let first: *mut SendWr = link(chain);
-        record.posted = record.next;
+        record.chained = 0;
+        let has_parts = core::mem::take(&mut record.has_parts);
         let qp = record.qp.as_mut().expect("a live peer has a queue pair");
         // SAFETY: the chain was just linked, out of requests whose memory lies in the peer's
         // staging, or in regions that are pinned until they have ended.
-        if let Err((_, errno)) = unsafe { qp.send(first) } {
+        if let Err(errno) = unsafe { qp.send(first, has_parts) } {
             self.end(index, DownCause::Broken(errno.0));
         }
     }
@@ -358,7 +367,7 @@ impl Verbs<'_> {
     }
 }
 
-const fn write_shape(target: RemoteSpan, immediate: Option<u32>) -> Shape {
+pub(super) const fn write_shape(target: RemoteSpan, immediate: Option<u32>) -> Shape {
     let (value, fetches) = (0, None);
     match immediate {
         Some(immediate) => Shape { opcode: n::WR_WRITE_IMM, immediate, target, value, fetches },

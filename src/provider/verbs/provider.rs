@@ -8,8 +8,8 @@ use super::{VerbsDomain, poll};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, Line, LocalSpan, Op,
-    OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
+    Caps, CloseError, Completion, DownCause, FenceKind, Gather, HEAD_BYTES, Head, Line, LocalSpan,
+    Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::touch;
@@ -100,6 +100,18 @@ impl<'m> Provider for Verbs<'m> {
     ) -> Result<Posted, PostError> {
         match self.takes_ops(peer) {
             true => self.line(peer, target, line, None),
+            false => Err(PostError::PeerDown),
+        }
+    }
+
+    fn parts_max(&self, _peer: PeerIndex) -> usize {
+        self.parts_max
+    }
+
+    #[inline]
+    fn post_gather(&mut self, gather: &Gather, _now: Instant) -> Result<Posted, PostError> {
+        match self.takes_ops(gather.peer) {
+            true => self.gather(gather),
             false => Err(PostError::PeerDown),
         }
     }

@@ -20,6 +20,8 @@ const INLINE_BYTES: u32 = 220;
 const RNR_TIMER: u8 = 1;
 /// Most routers on the way, as on the internet.
 const HOPS_MAX: u8 = 255;
+/// What is posted on every queue pair.
+const KINDS: u64 = n::QP_EX_WRITE | n::QP_EX_WRITE_IMM | n::QP_EX_SEND | n::QP_EX_READ;
 /// What peers may do through a queue pair; the registration says it again.
 const ACCESS: c_int = n::ACCESS_LOCAL_WRITE
     | n::ACCESS_REMOTE_WRITE
@@ -125,13 +127,18 @@ impl Verbs<'_> {
         Ok(())
     }
 
-    /// A queue pair, and how many bytes its posts may copy.
+    /// A queue pair, and how many bytes its posts may copy: one that posts by the extended
+    /// interface where that is wanted and the driver has it.
     fn queue_pair_create(&mut self) -> Result<(QueuePair, u32), Errno> {
-        let make = |inline: u32| {
+        let kinds = match self.has_atomics {
+            true => KINDS | n::QP_EX_FETCH_ADD,
+            false => KINDS,
+        };
+        let make = |inline: u32, extended: bool| {
             let cap = QpCap {
                 max_send_wr: SENDS + 1, // and a marker
                 max_recv_wr: RECEIVES as u32 + 1,
-                max_send_sge: 1,
+                max_send_sge: self.parts_max as u32,
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
@@ -142,11 +149,20 @@ impl Verbs<'_> {
             let mut init =
                 QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
             let shared = self.domain.shared();
-            // SAFETY: the rail's completion queue, which it drops after its queue pairs.
-            let qp = unsafe { QueuePair::create(shared.device(), shared.pd(), &mut init) }?;
-            Ok((qp, init.cap.max_inline_data))
+            let (device, pd) = (shared.device(), shared.pd());
+            let qp = match extended {
+                // SAFETY: the rail's completion queue, which it drops after its queue pairs.
+                true => unsafe { QueuePair::create_extended(device, pd, &mut init, kinds) },
+                // SAFETY: as above.
+                false => unsafe { QueuePair::create(device, pd, &mut init) },
+            };
+            Ok((qp?, init.cap.max_inline_data))
         };
-        make(INLINE_BYTES).or_else(|_: Errno| make(0))
+        let of = |extended| make(INLINE_BYTES, extended).or_else(|_: Errno| make(0, extended));
+        match self.extended_post {
+            true => of(true).or_else(|_| of(false)),
+            false => of(false),
+        }
     }
 
     fn modify(&mut self, index: usize, attr: &mut QpAttr, mask: c_int) -> Result<(), Errno> {

@@ -3,8 +3,9 @@
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
+use super::gid::GidRule;
 use super::neighbour::interface_of;
-use super::peer::{CHAIN, Down, Peer, SENDS, Sent, State};
+use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
 use super::queue::mtu_bytes;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
@@ -79,10 +80,11 @@ impl Name {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Link {
     pub wr: SendWr,
-    pub sge: Sge,
+    pub parts: [Sge; PARTS_MAX],
 }
 
-const NO_LINK: Link = Link { wr: SendWr::NOTHING, sge: Sge { addr: 0, length: 0, lkey: 0 } };
+const NO_PART: Sge = Sge { addr: 0, length: 0, lkey: 0 };
+const NO_LINK: Link = Link { wr: SendWr::NOTHING, parts: [NO_PART; PARTS_MAX] };
 
 fn asides(limits: &Limits) -> usize {
     (limits.peers_max * ASIDES) as usize
@@ -117,6 +119,7 @@ pub struct Verbs<'m> {
     pub(super) port: u8,
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
+    pub(super) gid_rule: GidRule,
     /// The interface of the GID; 0: none.
     pub(super) interface: u32,
     pub(super) lid: u16,
@@ -128,6 +131,10 @@ pub struct Verbs<'m> {
     pub(super) has_atomics: bool,
     /// Whether vendors' extensions are agreed upon.
     pub(super) extensions: bool,
+    /// Whether queue pairs post by the extended interface where the driver has it.
+    pub(super) extended_post: bool,
+    /// Most parts of a write.
+    pub(super) parts_max: usize,
     /// See [`Config::adaptive_bytes_min`]; the largest number: never.
     pub(super) adaptive_bytes_min: u64,
     /// Reads and adds in flight at most: ours to one peer, and a peer's to us.
@@ -199,6 +206,7 @@ impl<'m> Verbs<'m> {
             path: config.path,
             port: config.port,
             gid_index: config.gid_index,
+            gid_rule: config.gid_rule,
             gid,
             interface,
             lid: port.lid,
@@ -208,6 +216,8 @@ impl<'m> Verbs<'m> {
             message_bytes_max: port.max_msg_sz,
             has_atomics: what.atomic_cap != n::ATOMIC_NONE,
             extensions: config.extensions,
+            extended_post: config.extended_post,
+            parts_max: what.max_sge.clamp(1, PARTS_MAX as i32) as usize,
             adaptive_bytes_min: most_if_none(config.adaptive_bytes_min),
             reads_max: what.max_qp_init_rd_atom.clamp(0, READS_MAX) as u8,
             answers_max: what.max_qp_rd_atom.clamp(0, READS_MAX) as u8,
@@ -260,12 +270,18 @@ impl<'m> Verbs<'m> {
         self.peers.get(peer.as_usize())?.report
     }
 
+    /// Whether the queue pair of a peer posts by the extended interface.
+    pub fn is_extended(&self, peer: PeerIndex) -> bool {
+        let record = self.peers.get(peer.as_usize());
+        record.and_then(|record| record.qp.as_ref()).is_some_and(|qp| qp.is_extended())
+    }
+
     /// How device and port are.
     pub fn health(&self) -> Health {
         self.health
     }
 
-    /// The GID that it was opened on.
+    /// The GID that it stands on, or stood on.
     pub fn gid(&self) -> Gid {
         self.gid
     }

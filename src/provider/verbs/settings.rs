@@ -47,6 +47,8 @@ pub struct Settings {
     pub adaptive_routing: Option<bool>,
     /// From this length on.
     pub adaptive_bytes_min: u64,
+    /// Requests are posted by the extended interface, where library and driver have it.
+    pub extended_post: bool,
     /// Queue pairs of one connection and rail.
     pub queue_pairs: u16,
     /// Virtual functions of a card are that card.
@@ -68,6 +70,7 @@ impl Default for Settings {
             relaxed_ordering: None,
             adaptive_routing: None,
             adaptive_bytes_min: 8192,
+            extended_post: false,
             queue_pairs: 1,
             merge_vfs: true,
         }
@@ -254,6 +257,13 @@ pub const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "CROSSTIE_IB_EXTENDED_POST",
+        default: "0",
+        unit: "0 or 1",
+        effect: "post by `ibv_wr_...` where library and driver have it, not by `ibv_post_send`",
+        set: |settings, text| flag(text).map(|on| settings.extended_post = on),
+    },
+    Variable {
         name: "CROSSTIE_IB_QPS_PER_CONNECTION",
         default: "1",
         unit: "1 to 128, as far as there are rails",
@@ -411,6 +421,7 @@ mod tests {
         expect("CROSSTIE_IB_ADAPTIVE_ROUTING", "1", |s| s.adaptive_routing = Some(true));
         expect("CROSSTIE_IB_AR_THRESHOLD", "1048576", |s| s.adaptive_bytes_min = 1 << 20);
         expect("CROSSTIE_IB_QPS_PER_CONNECTION", "128", |s| s.queue_pairs = 128);
+        expect("CROSSTIE_IB_EXTENDED_POST", "1", |s| s.extended_post = true);
         expect("CROSSTIE_IB_MERGE_VFS", "0", |s| s.merge_vfs = false);
     }
 

@@ -12,6 +12,7 @@ use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
 use crosstie::provider::verbs::ports::{self, SYSFS, chip_ports};
 use crosstie::provider::verbs::settings::{Names, Settings, read};
+use crosstie::provider::verbs::speed;
 use crosstie::provider::verbs::sys::{Device as Opened, Library};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -24,13 +25,14 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         log::warn(&complaint.to_string());
     }
     let its = crosstie::host::settings::environment();
-    let found = ports::survey(Path::new(SYSFS)).unwrap_or_default();
+    let mut found = ports::survey(Path::new(SYSFS)).unwrap_or_default();
     if !its.rails.verbs || !its.rails.tcp {
         if let Some(text) = left_out(&found, &settings) {
             log::info(&text);
         }
         return Vec::new();
     }
+    speed::correct(&mut found, &settings);
     let host = Host { sysfs: Path::new(SYSFS), found: &found, addresses: &all() };
     let (devices, reasons) = host.devices(&settings, reach, opens);
     if devices.is_empty() && (its.verbs_named || !reasons.is_empty()) {

@@ -32,12 +32,14 @@ macro_rules! layout {
             $(const _: () = assert!(offset_of!($name, $field) == $at);)*
         )*
 
-        const $facts: &[Fact] = &[$(
+        pub(super) const $facts: &[Fact] = &[$(
             $(Fact { expression: concat!("sizeof(", $c, ")"), value: $size },)?
             $(Fact { expression: concat!("offsetof(", $c, ", ", $cfield, ")"), value: $at },)*
         )*];
     };
 }
+
+pub(super) use layout;
 
 /// A GID, in the order of its bytes on the wire.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -469,6 +471,19 @@ layout! { STRUCT_FACTS:
         /// Ports.
         phys_port_cnt: u8 = "phys_port_cnt" @ 227,
     }
+    /// An entry of a port's table of GIDs.
+    struct GidEntry = "struct ibv_gid_entry" [32] {
+        /// The GID.
+        gid: Gid = "gid" @ 0,
+        /// Its place.
+        gid_index: u32 = "gid_index" @ 16,
+        /// Whose.
+        port_num: u32 = "port_num" @ 20,
+        /// One of `GID_`.
+        gid_type: u32 = "gid_type" @ 24,
+        /// The number of the interface that it belongs to; 0: none.
+        ndev_ifindex: u32 = "ndev_ifindex" @ 28,
+    }
     /// What happened to a device.
     struct AsyncEvent = "struct ibv_async_event" [16] {
         /// To which part of it: a pointer, or a port's number in its low half.
@@ -494,6 +509,13 @@ impl SendWr {
         atomic_rkey: 0,
         unused: [0; 7],
     };
+
+    /// The peer's key of a write or a read.
+    #[inline]
+    pub const fn rkey(&self) -> u32 {
+        let [a, b, c, d, ..] = self.rkey_or_add.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    }
 
     /// What stands in [`SendWr::rkey_or_add`] of a write or a read.
     #[inline]
@@ -528,4 +550,10 @@ impl Wc {
 }
 
 /// Everything that a C compiler can say of the header, table by table.
-pub const FACTS: [&[Fact]; 3] = [OPS_FACTS, STRUCT_FACTS, super::numbers::FACTS];
+pub const FACTS: [&[Fact]; 5] = [
+    OPS_FACTS,
+    STRUCT_FACTS,
+    super::numbers::FACTS,
+    super::extended::FACTS[0],
+    super::extended::FACTS[1],
+];

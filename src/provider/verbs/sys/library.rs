@@ -1,9 +1,10 @@
 //! libibverbs, loaded at run time.
 
 use super::abi::{
-    AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp,
-    QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd,
+    PortAttr, Qp, QpAttr, QpInitAttr,
 };
+use super::extended::QpEx;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
@@ -76,9 +77,14 @@ macro_rules! functions {
     };
 }
 
+/// A function, of any version where none is named.
 fn find(handle: *mut c_void, name: &CStr, version: &CStr) -> Option<*mut c_void> {
-    // SAFETY: an open library, and names that end with a zero.
-    let symbol = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+    let symbol = match version.is_empty() {
+        // SAFETY: an open library, and a name that ends with a zero.
+        true => unsafe { libc::dlsym(handle, name.as_ptr()) },
+        // SAFETY: as above.
+        false => unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) },
+    };
     (!symbol.is_null()).then_some(symbol)
 }
 
@@ -178,12 +184,23 @@ functions! {
         /// Registers memory at another address, with access flags that old kernels ignore.
         reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr
             = c"ibv_reg_mr_iova2" c"IBVERBS_1.8",
+        /// The functions by which a queue pair posts; null: it has none of its own.
+        qp_to_qp_ex: unsafe extern "C" fn(*mut Qp) -> *mut QpEx
+            = c"ibv_qp_to_qp_ex" c"IBVERBS_1.6",
         /// Says which extensions of its vendor a queue pair has.
         query_ece: unsafe extern "C" fn(*mut Qp, *mut Ece) -> c_int
             = c"ibv_query_ece" c"IBVERBS_1.10",
         /// Says which of them it is to use.
         set_ece: unsafe extern "C" fn(*mut Qp, *mut Ece) -> c_int
             = c"ibv_set_ece" c"IBVERBS_1.10",
+        /// Reads an entry of a table of GIDs: port, index, room, no flags, the room's length.
+        query_gid_ex: unsafe extern "C" fn(
+            *mut Context, u32, u32, *mut GidEntry, u32, usize
+        ) -> c_int
+            = c"_ibv_query_gid_ex" c"IBVERBS_1.11",
+        /// Reads how fast a port is now, in units of 100 Mbit/s; of any version.
+        query_port_speed: unsafe extern "C" fn(*mut Context, u32, *mut u64) -> c_int
+            = c"ibv_query_port_speed" c"",
         /// Registers a part of a dma-buf: offset, length, address for peers, descriptor, access.
         reg_dmabuf_mr: unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr
             = c"ibv_reg_dmabuf_mr" c"IBVERBS_1.12",

@@ -7,10 +7,12 @@
 //!   those of libibverbs 44 on 64-bit Linux; `tests/verbs_layout.rs` has a C compiler say the same
 //!   of the installed header. They have not moved since libibverbs 1.1 (2007).
 //! - [`numbers`]: the numbers, checked likewise.
+//! - [`extended`]: the newer way to post, of queue pairs that are made for it.
 //! - [`library`]: the functions, and `objects` what they make, given back when it is dropped.
 
 pub mod abi;
 pub mod channel;
+pub mod extended;
 pub mod library;
 pub mod numbers;
 pub mod objects;

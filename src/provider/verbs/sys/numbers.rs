@@ -35,6 +35,21 @@ numbers! { FACTS:
     /// An add that answers with what was there.
     WR_FETCH_ADD: c_int = "IBV_WR_ATOMIC_FETCH_AND_ADD" 6,
 
+    /// [`super::extended::QpInitAttrEx::pd`] counts.
+    QP_INIT_PD: u32 = "IBV_QP_INIT_ATTR_PD" 1,
+    /// `send_ops_flags` counts.
+    QP_INIT_SEND_OPS: u32 = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS" 0x40,
+    /// Writes will be posted.
+    QP_EX_WRITE: u64 = "IBV_QP_EX_WITH_RDMA_WRITE" 1,
+    /// Writes with a word.
+    QP_EX_WRITE_IMM: u64 = "IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM" 2,
+    /// Sends.
+    QP_EX_SEND: u64 = "IBV_QP_EX_WITH_SEND" 4,
+    /// Reads.
+    QP_EX_READ: u64 = "IBV_QP_EX_WITH_RDMA_READ" 0x10,
+    /// Adds.
+    QP_EX_FETCH_ADD: u64 = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD" 0x40,
+
     /// Not before reads and atomics that were posted earlier have ended.
     SEND_FENCE: u32 = "IBV_SEND_FENCE" 1,
     /// Completes also when it succeeds.
@@ -135,6 +150,11 @@ numbers! { FACTS:
     MTU_256: c_int = "IBV_MTU_256" 1,
     /// 4096 bytes.
     MTU_4096: c_int = "IBV_MTU_4096" 5,
+
+    /// A GID of RoCE version 1.
+    GID_ROCE_V1: u32 = "IBV_GID_TYPE_ROCE_V1" 1,
+    /// A GID of version 2.
+    GID_ROCE_V2: u32 = "IBV_GID_TYPE_ROCE_V2" 2,
 
     /// No link.
     PORT_DOWN: c_int = "IBV_PORT_DOWN" 1,

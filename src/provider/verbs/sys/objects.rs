@@ -4,10 +4,11 @@
 //! each type, as the rail does.
 
 use super::abi::{
-    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, RecvWr, SendWr, Wc,
+    AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr, RecvWr, SendWr, Wc,
 };
 use super::channel::CompletionChannel;
+use super::extended::{self, QpEx, QpInitAttrEx};
 use super::library::Library;
 use super::numbers;
 use crate::memory::Errno;
@@ -104,12 +105,34 @@ impl Device {
         Ok(unsafe { attr.assume_init() })
     }
 
+    /// How fast a port is now, in Mbit/s. *Errors*: ENOSYS where the library is too old; what
+    /// drivers say that do not know.
+    pub fn speed_mbit_s(&self, port: u8) -> Result<u32, Errno> {
+        let query = self.library.query_port_speed.ok_or(Errno(libc::ENOSYS))?;
+        let mut speed = 0;
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { query(self.context(), port.into(), &mut speed) })?;
+        Ok(u32::try_from(speed.saturating_mul(100)).unwrap_or(u32::MAX))
+    }
+
     /// A GID of a port.
     pub fn gid(&self, port: u8, index: u8) -> Result<Gid, Errno> {
         let mut gid = Gid::default();
         // SAFETY: an open device, and room for the answer.
         done(unsafe { (self.library.query_gid)(self.context(), port, index.into(), &mut gid) })?;
         Ok(gid)
+    }
+
+    /// An entry of a port's table of GIDs. *Errors*: ENOSYS where the library is too old (rdma-core
+    /// 33 has it); ENODATA where the entry is not in use.
+    pub fn gid_entry(&self, port: u8, index: u32) -> Result<GidEntry, Errno> {
+        let query = self.library.query_gid_ex.ok_or(Errno(libc::ENOSYS))?;
+        let mut entry = MaybeUninit::<GidEntry>::zeroed();
+        let room = entry.as_mut_ptr();
+        // SAFETY: an open device, and room for the answer.
+        done(unsafe { query(self.context(), port.into(), index, room, 0, size_of::<GidEntry>()) })?;
+        // SAFETY: integers, all of them zero or written.
+        Ok(unsafe { entry.assume_init() })
     }
 
     /// Keeps [`Device::event`] from blocking.
@@ -347,6 +370,8 @@ pub struct QueuePair {
     post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
     post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
     qp: NonNull<Qp>,
+    /// The same, where it posts by functions of its own.
+    extended: Option<NonNull<QpEx>>,
 }
 
 // SAFETY: used by whoever owns it, by one thread at a time.
@@ -365,15 +390,63 @@ impl QueuePair {
         let library = device.library();
         // SAFETY: a live domain; the caller vouches for the queues.
         let qp = made(unsafe { (library.create_qp)(domain.pd.as_ptr(), init) })?;
+        Ok(QueuePair::of(device, qp, None))
+    }
+
+    /// One that posts by the extended interface, requests of the kinds that `kinds` says as
+    /// `QP_EX_`.
+    ///
+    /// *Errors*: EOPNOTSUPP where library or driver know of none; else why there is none.
+    ///
+    /// # Safety
+    /// - as [`QueuePair::create`].
+    pub unsafe fn create_extended(
+        device: &Device,
+        domain: &ProtectionDomain,
+        init: &mut QpInitAttr,
+        kinds: u64,
+    ) -> Result<QueuePair, Errno> {
+        let mut whole = QpInitAttrEx {
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            comp_mask: numbers::QP_INIT_PD | numbers::QP_INIT_SEND_OPS,
+            pd: domain.pd.as_ptr(),
+            xrcd: ptr::null_mut(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: ptr::null_mut(),
+            rx_hash_conf: [0; 3],
+            source_qpn: 0,
+            send_ops_flags: kinds,
+        };
+        // SAFETY: this function's contract.
+        let (qp, extended) = unsafe { extended::create(device, &mut whole) }?;
+        init.cap = whole.cap;
+        Ok(QueuePair::of(device, qp, Some(extended)))
+    }
+
+    fn of(device: &Device, qp: NonNull<Qp>, extended: Option<NonNull<QpEx>>) -> QueuePair {
+        let library = device.library();
         // SAFETY: an open device's table.
         let ops = unsafe { (*device.context()).ops };
-        Ok(QueuePair {
+        QueuePair {
             modify: library.modify_qp,
             destroy: library.destroy_qp,
             post_send: ops.post_send,
             post_recv: ops.post_recv,
             qp,
-        })
+            extended,
+        }
+    }
+
+    /// Whether it posts by the extended interface.
+    pub fn is_extended(&self) -> bool {
+        self.extended.is_some()
     }
 
     /// Its number on the wire.
@@ -412,18 +485,24 @@ impl QueuePair {
         done(unsafe { set(self.qp.as_ptr(), &mut ece) })
     }
 
-    /// Posts a chain of sends with one doorbell. `Err`: the first that was not taken.
+    /// Posts a chain of sends with one doorbell. `has_parts`: some have more parts than one. `Err`:
+    /// not all of them were taken.
     ///
     /// # Safety
     /// - the chain is well formed, and its parts lie in registered memory that stays until they
     ///   have completed, but for those that are inline.
     #[inline]
-    pub unsafe fn send(&mut self, first: *mut SendWr) -> Result<(), (*mut SendWr, Errno)> {
+    pub unsafe fn send(&mut self, first: *mut SendWr, has_parts: bool) -> Result<(), Errno> {
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair; the caller vouches for the chain.
-        match unsafe { (self.post_send)(self.qp.as_ptr(), first, &mut bad) } {
+        let code = match self.extended {
+            // SAFETY: a live queue pair, made so; the caller vouches for the chain.
+            Some(extended) if !has_parts => unsafe { extended::post(extended, first) },
+            // SAFETY: as above.
+            Some(_) | None => unsafe { (self.post_send)(self.qp.as_ptr(), first, &mut bad) },
+        };
+        match code {
             0 => Ok(()),
-            code => Err((bad, Errno(code.abs()))),
+            code => Err(Errno(code.abs())),
         }
     }
 
