@@ -12,6 +12,8 @@ pub struct Reserve {
 
 // SAFETY: plain memory reached through raw pointers; the type itself only calls the kernel.
 unsafe impl Send for Reserve {}
+// SAFETY: as above; `release` is one call, and what other threads have there is its caller's to know.
+unsafe impl Sync for Reserve {}
 
 impl Reserve {
     /// Reserves `length` bytes, not zero.

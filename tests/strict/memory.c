@@ -128,6 +128,17 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     return 0;
 }
 
+/* How many registrations were ever made, and how many are open. */
+PUBLIC void strict_registrations(size_t counts[2]) {
+    counts[0] = counts[1] = 0;
+    pthread_mutex_lock(&lock);
+    for (struct region *region = regions; region; region = region->next) {
+        counts[0]++;
+        counts[1] += region->is_open;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---------------------------------------------------------------- completion queues */
 
 static int close_queue(struct fid *fid) {
