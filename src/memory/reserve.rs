@@ -12,7 +12,8 @@ pub struct Reserve {
 
 // SAFETY: plain memory reached through raw pointers; the type itself only calls the kernel.
 unsafe impl Send for Reserve {}
-// SAFETY: as above; `release` is one call, and what other threads have there is its caller's to know.
+// SAFETY: as above; what other threads have in the range that `release` gives back is its caller's
+// to know.
 unsafe impl Sync for Reserve {}
 
 impl Reserve {

@@ -29,11 +29,21 @@ impl Pair {
     /// before they were opened.
     pub fn of(alone: MutexGuard<'static, ()>, mut a: Node, mut b: Node, rails: u8) -> Pair {
         let (to_b, to_a) = super::joined(&mut a, &mut b);
-        let mut pair = Pair { a, b, to_b, to_a, _alone: alone };
+        let mut pair = Pair::joined(alone, a, b, (to_b, to_a));
         pair.hello();
         assert!(pair.view(0, rails).is_none(), "more than {rails} rails");
         pair.all_up(rails);
         pair
+    }
+
+    /// Two endpoints that are connected: what each calls the connection.
+    pub fn joined(
+        alone: MutexGuard<'static, ()>,
+        a: Node,
+        b: Node,
+        (to_b, to_a): (Handle, Handle),
+    ) -> Pair {
+        Pair { a, b, to_b, to_a, _alone: alone }
     }
 
     /// Closes the connection and makes another between the same endpoints.
