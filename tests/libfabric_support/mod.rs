@@ -298,6 +298,39 @@ impl World {
         });
     }
 
+    /// Polls until what was on its way has come.
+    pub fn until_quiet(&mut self) {
+        for _ in 0..64 {
+            self.poll();
+        }
+    }
+
+    /// Whether a message of each side reaches the other; `false`: the peer ends before.
+    pub fn exchanges(&mut self, peer: PeerIndex) -> bool {
+        let of_it =
+            |it: &Completion| matches!(it, Completion::PeerDown { peer: of, .. } if *of == peer);
+        let came =
+            |it: &Completion| matches!(it, Completion::Received { peer: of, .. } if *of == peer);
+        self.seen = [Vec::new(), Vec::new()];
+        let mut sent = [false; 2];
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            for side in [0, 1] {
+                let payload = self.local(side, 0, 64);
+                let op = Op { id: OpId(1), peer, kind: OpKind::Send { head: [1; 32], payload } };
+                sent[side] = sent[side] || self.rails[side].post(&op, self.now).is_ok();
+            }
+            self.poll();
+            if self.seen.iter().all(|seen| seen.iter().any(came)) {
+                return true;
+            }
+            if self.seen.iter().all(|seen| seen.iter().any(of_it)) {
+                return false;
+            }
+        }
+        panic!("neither messages nor ends of both: {:?}", self.seen);
+    }
+
     /// Joins both rails as the same peer once more.
     pub fn join(&mut self, peer: PeerIndex, token: u32) {
         let hellos = [0, 1].map(|side| self.prepare(side, peer, token + 0x0101 * (1 + side)));
