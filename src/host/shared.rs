@@ -73,7 +73,8 @@ pub(super) enum SetUp {
     Own(Mutex<Own>),
 }
 
-/// Registration and set-up. All functions may be called from any thread and never block.
+/// Registration and set-up. All functions may be called from any thread and never block, but that
+/// memory becomes known to ports, and is forgotten, by one thread at a time.
 pub struct Shared {
     pub(super) regions: DataMrs<'static>,
     pub(super) domain: RailDomain,
