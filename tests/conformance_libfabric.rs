@@ -120,6 +120,14 @@ fn memory_bound_to_endpoints_keeps_every_promise() {
     strictly(c"strict", SKIPS);
 }
 
+/// Turns are taken at every call.
+#[test]
+fn one_thread_at_a_time_keeps_every_promise() {
+    strictly(c"strict-completion", SKIPS);
+    strictly(c"strict-one", SKIPS + UNORDERED);
+    strictly(c"strict-one-msg", SKIPS + NO_ADDS);
+}
+
 #[test]
 fn memory_of_domains_by_offset_keeps_every_promise() {
     strictly(c"strict-domain", SKIPS);

@@ -4,15 +4,23 @@
 mod libfabric_support;
 
 use crosstie::base::carve::heap::HeapBlock;
-use crosstie::base::units::Bytes;
+use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
     Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Provider, RegisterError,
 };
 use crosstie::provider::libfabric::survey::survey;
 use crosstie::provider::libfabric::sys::Code;
-use crosstie::provider::libfabric::{Config, Libfabric, OpenError, PeerOpenError, Step, bytes};
-use libfabric_support::{BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, register, strict_config};
+use crosstie::provider::libfabric::{
+    Config, Libfabric, Limits, OpenError, PeerOpenError, Step, bytes,
+};
+use libfabric_support::{
+    BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, reaches_its_own_process, register, skip,
+    strict_config,
+};
 use std::ffi::CStr;
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn config(provider: &'static CStr) -> Option<Config<'static>> {
     strict_config(Layout::One, provider)
@@ -226,4 +234,63 @@ fn survey_lists_providers_with_what_they_want() {
     let strict = &found.offers[0];
     assert!(strict.endpoint_scoped && strict.carries_words);
     assert_eq!(strict.domains, ["strict0"]);
+}
+
+/// `shm` reaches 256 endpoints: peers at more of them are refused by name, and those that it has go
+/// on. (Peers at one endpoint share its place.)
+#[test]
+fn more_endpoints_than_shm_reaches_are_refused_and_the_others_go_on() {
+    const REACHED: u32 = 256;
+    const ENDPOINTS: u32 = REACHED + 4;
+    let hub = Limits { peers_max: ENDPOINTS, regions_max: 1, payload_bytes_max: 256 };
+    let leaf = Limits { peers_max: 1, ..hub };
+    let config = Config { provider: Some(c"shm"), ..Config::DEFAULT };
+    let open = |limits| {
+        let block = Box::leak(Box::new(HeapBlock::new(bytes(&limits))));
+        Libfabric::open(&mut block.carver(), &limits, &config)
+    };
+    let mut hub = match open(hub) {
+        Ok(hub) if reaches_its_own_process(&hub) => hub,
+        Ok(_) => return println!("SKIP: shm of this version does not work within a process"),
+        Err(why) => return skip(&format!("shm: {why}")),
+    };
+    let mut leaves = Vec::new();
+    for peer in 0..ENDPOINTS {
+        let mut rail = open(leaf).unwrap_or_else(|why| panic!("endpoint {peer}: {why}"));
+        let ours = hub.peer_prepare(PeerIndex(peer), 0x100 + peer).unwrap();
+        let theirs = rail.peer_prepare(PEER, 0x10_0000 + peer).unwrap();
+        match hub.peer_connect(PeerIndex(peer), &theirs) {
+            Ok(()) => {
+                rail.peer_connect(PEER, &ours).unwrap();
+                leaves.push(rail);
+            }
+            Err(error) => {
+                assert!(matches!(error, PeerOpenError::Refused(Step::Address, _)), "{error:?}");
+                assert!(peer >= REACHED, "endpoint {peer}: {error}");
+            }
+        }
+    }
+    println!("{} endpoints are reached", leaves.len());
+    assert_eq!(leaves.len(), REACHED as usize);
+    let nothing = Completion::Immediate { peer: PEER, immediate: 0 };
+    let mut out = [nothing; 16];
+    let send = |peer| {
+        let kind = OpKind::Send { head: [1; 32], payload: LocalSpan::EMPTY };
+        Op { id: OpId(1), peer, kind }
+    };
+    let (mut came, mut heard) = (vec![0; leaves.len()], 0);
+    let mut sent = vec![[false; 2]; leaves.len()];
+    let start = std::time::Instant::now();
+    while came.iter().any(|count| *count == 0) || heard < leaves.len() {
+        for (peer, leaf) in leaves.iter_mut().enumerate() {
+            let [by_hub, by_leaf] = &mut sent[peer];
+            *by_hub = *by_hub || hub.post(&send(PeerIndex(peer as u32)), Instant(0)).is_ok();
+            *by_leaf = *by_leaf || leaf.post(&send(PEER), Instant(0)).is_ok();
+            came[peer] += leaf.poll(&mut out, Bytes::kib(64), Instant(0));
+            heard += hub.poll(&mut out, Bytes::kib(64), Instant(0));
+        }
+        let late = sent.iter().filter(|sent| **sent != [true; 2]).count();
+        assert!(start.elapsed() < PATIENCE, "{heard} have come, {late} could not be sent");
+    }
+    assert!(came.iter().all(|count| *count == 1) && heard == leaves.len());
 }

@@ -5,10 +5,9 @@
 mod libfabric_support;
 
 use crosstie::base::ids::PeerIndex;
-use crosstie::base::units::Bytes;
 use crosstie::fabric::{
-    CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, MemoryKind, Op, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, Region, RemoteSpan, Source,
+    CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, Op, OpId, OpKind,
+    PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::{Config, Limits, RECEIVES, Scope};
 use libfabric_support::{
@@ -18,6 +17,8 @@ use libfabric_support::{
 use std::ffi::CStr;
 
 const LARGE: usize = 128 * 1024;
+/// Writes that threads register beside, at least.
+const WRITES: usize = 20;
 /// Rounds that are longer than what was on its way takes.
 const QUIET: u32 = 64;
 
@@ -322,47 +323,10 @@ fn op_that_never_ends_is_answered_for_and_its_memory_stays_held() {
     assert_eq!(domain.deregister(key), Ok(()));
 }
 
-/// Registers and deregisters in threads, while this one writes and polls.
-fn register_beside_polling(world: &mut World) {
-    const THREADS: usize = 3;
-    const ROUNDS: usize = 200;
-    let domain = world.rails[0].domain();
-    std::thread::scope(|scope| {
-        let threads = [(); THREADS].map(|()| {
-            scope.spawn(|| {
-                let memory = vec![0u8; 8192];
-                let (address, length) = (memory.as_ptr() as u64, Bytes::of(memory.len()));
-                let region = Region { address, length, kind: MemoryKind::Host };
-                for _ in 0..ROUNDS {
-                    // SAFETY: memory that stays until the region is gone.
-                    let key = unsafe { domain.register(region) }.unwrap();
-                    domain.deregister(key).unwrap();
-                }
-            })
-        });
-        let mut rounds = 0;
-        // also a thread that panicked has finished
-        while !threads.iter().all(|thread| thread.is_finished()) || rounds < 20 {
-            world.seen = [Vec::new(), Vec::new()];
-            let id = world.write(0, 0, 4096);
-            assert!(world.end(0, id));
-            rounds += 1;
-        }
-    });
-}
-
 /// Registration is from any thread, beside the one that polls.
 #[test]
 fn threads_register_beside_the_polling_one() {
-    each(register_beside_polling);
-}
-
-/// `net` of 1.17 takes registrations out of its tree without a lock: "key not available", or a
-/// search without end, in one of twenty runs of the test above.
-#[test]
-fn threads_take_turns_where_the_library_has_no_lock() {
-    let Some(mut world) = strict_world(c"net") else { return };
-    register_beside_polling(&mut world);
+    each(|world| world.register_beside(WRITES, World::write_well));
 }
 
 /// More peers than receives fit into the queues of some libraries.

@@ -354,6 +354,13 @@ const MISUSES: &[Misuse] = &[
         "a context written to while its op was in flight",
     ),
     (
+        "two threads at a queue",
+        c"strict-completion",
+        at_once,
+        "two threads at one completion queue",
+    ),
+    ("two threads in a domain", c"strict-one", at_once, "two threads in one domain"),
+    (
         "registration twice closed",
         c"strict",
         |at| {
@@ -364,6 +371,24 @@ const MISUSES: &[Misuse] = &[
         "a registration closed twice",
     ),
 ];
+
+/// Binds memory to an endpoint in one thread, and polls its queue in another, without turns.
+fn at_once(at: Fixture) {
+    let (range, domain) = ((at.ends[0].memory as u64, BYTES), at.domain.as_raw());
+    let endpoint = at.raw(0) as u64;
+    std::thread::spawn(move || {
+        // SAFETY: it is never closed.
+        let domain = unsafe { Domain::from_raw(domain) };
+        loop {
+            // SAFETY: leaked memory, and an endpoint that is never closed.
+            let made = unsafe { domain.register(range, ACCESS, 0, Some(endpoint as *mut FidEp)) };
+            made.unwrap().close().unwrap();
+        }
+    });
+    loop {
+        at.poll(0);
+    }
+}
 
 /// Binds and does not enable.
 fn bind_only(registration: Registration, endpoint: *mut FidEp) {

@@ -266,6 +266,16 @@ impl<'m> CountedRanges<'m> {
         self.rewrite(Some(handle), None);
     }
 
+    /// Whoever was the last to let a withdrawn range go holds it again. Writer only.
+    ///
+    /// *Panics* when it is held, or was freed.
+    pub fn hold_again(&self, handle: Handle) {
+        assert_eq!(self.held(handle), Some(0));
+        // release: as `reserve`; nobody else changes the word of a range that nobody holds
+        let slot = &self.slots[handle.index as usize];
+        slot.word.store(word(handle.generation, 1), Ordering::Release);
+    }
+
     /// Gives the slot of a withdrawn range back, which nobody holds. Writer only.
     ///
     /// *Panics* when it is held, or was freed.

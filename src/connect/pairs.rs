@@ -16,9 +16,16 @@
 //! a newer ASK                                                   Held: is told, then gets the end
 //! ```
 //!
-//! The connector counts the generations, and each has new queue pairs. The listener connects its
-//! end before it answers, so that the connector may send as soon as it has the answer; the listener
-//! sends when it has heard the connector on the queue pair.
+//! The connector counts the generations. The listener connects its end before it answers, so that
+//! the connector may send as soon as it has the answer; the listener sends when it has heard the
+//! connector on the queue pair.
+//!
+//! Each generation has a new end of the listener's. The connector's is new when it has had an end
+//! of the listener's; one that it has asked with in vain, it asks with again. It has not connected
+//! that, so that nothing is under way from it, and nothing it takes is under way to it: the
+//! listener has sent nothing there before it heard of it. What rails of libfabric say to each other
+//! before (that an end is no more, a request for a connection) bears the listener's own token, or
+//! is answered by a failure: the next generation then has new ends of both.
 #![forbid(unsafe_code)]
 
 use super::connection::Phase;

@@ -23,6 +23,7 @@ pub(crate) mod owned;
 mod pairs;
 mod parts;
 mod ports;
+mod ports_memory;
 mod rdma;
 pub mod settings;
 pub mod shared;

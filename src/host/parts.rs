@@ -13,6 +13,7 @@ use super::news::{self, note};
 use super::options::{self, Options};
 use super::own::Own;
 use super::ports;
+use super::ports_memory::PortsMemory;
 use super::settings::Environment;
 use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
 use super::stall::Stalls;
@@ -191,7 +192,10 @@ impl Parts {
         let template = self.template(&mailboxes, key);
         let domain = match ports.is_empty() {
             true => RailDomain::Host(domain),
-            false => RailDomain::Ports(Box::new(PortsDomain { host: domain, ports })),
+            false => {
+                let ports = PortsMemory::open(ports, limits.regions_max)?;
+                RailDomain::Ports(Box::new(PortsDomain { host: domain, ports }))
+            }
         };
         let machine = machine_of(machine);
         self.open_band(network, template, Opened { machine, domain, wait, mailbox_key: key })

@@ -6,6 +6,7 @@ use super::error::{AcceptError, ConnectError, DeregisterError, ListenError, Regi
 use super::link_memory::HostMemory;
 use super::news;
 use super::own::Own;
+use super::ports_memory::PortsMemory;
 use crate::base::carve::{BLOCK_ALIGN, RawSlice};
 use crate::base::regions::RemoveError;
 use crate::base::slab::Handle;
@@ -14,11 +15,10 @@ use crate::base::units::Bytes;
 use crate::connect::{
     Band, BandEvent, CloseError, Ending, LinkParams, ListenerId, PendingId, Side,
 };
-use crate::fabric::{self, Domain, MemoryKind, RailKey, Region};
+use crate::fabric::{Domain, MemoryKind, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
-use crate::provider::port::PortDomain;
 use crate::provider::shm::ShmDomain;
 use crate::transport::DataMrs;
 use crate::wire::RAILS_MAX;
@@ -30,7 +30,6 @@ use core::ptr::NonNull;
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// An attempt to connect that is under way.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -47,8 +46,7 @@ pub(super) enum RailDomain {
 /// Registration with the rails of a host and with its ports.
 pub(super) struct PortsDomain {
     pub(super) host: ShmDomain<'static>,
-    /// By place.
-    pub(super) ports: Vec<PortDomain<'static>>,
+    pub(super) ports: PortsMemory,
 }
 
 impl RailDomain {
@@ -60,41 +58,11 @@ impl RailDomain {
         }
     }
 
-    fn ports(&self) -> &[PortDomain<'static>] {
+    fn ports(&self) -> Option<&PortsMemory> {
         match self {
-            RailDomain::Ports(domain) => &domain.ports,
-            RailDomain::Host(_) | RailDomain::Loopback(_) => &[],
+            RailDomain::Ports(domain) => Some(&domain.ports),
+            RailDomain::Host(_) | RailDomain::Loopback(_) => None,
         }
-    }
-
-    /// Makes memory known to the ports, whose keys stand behind the first; 0 where one refuses it,
-    /// which is said once: what lies there goes over another rail.
-    ///
-    /// # Safety
-    /// - as [`Domain::register`].
-    unsafe fn ports_register(&self, region: Region, keys: &mut [RailKey; RAILS_MAX]) {
-        for (port, key) in self.ports().iter().zip(&mut keys[1..]) {
-            // SAFETY: this function's contract.
-            *key = match unsafe { port.register_payload(region) } {
-                Ok(key) => key,
-                Err(error) => {
-                    news::not_registered(error);
-                    RailKey(0)
-                }
-            };
-        }
-    }
-
-    /// Forgets it. Memory that a port has forgotten already is no error, so that what was refused
-    /// can be asked again.
-    fn ports_deregister(&self, keys: &[RailKey; RAILS_MAX]) -> Result<(), DeregisterError> {
-        for (port, key) in self.ports().iter().zip(&keys[1..]) {
-            match port.deregister_soon(*key) {
-                Ok(()) | Err(fabric::DeregisterError::Stale) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -105,7 +73,8 @@ pub(super) enum SetUp {
     Own(Mutex<Own>),
 }
 
-/// Registration and set-up. All functions may be called from any thread and never block.
+/// Registration and set-up. All functions may be called from any thread and never block, but that
+/// memory becomes known to ports, and is forgotten, by one thread at a time.
 pub struct Shared {
     pub(super) regions: DataMrs<'static>,
     pub(super) domain: RailDomain,
@@ -221,15 +190,34 @@ impl Shared {
         let key = unsafe { self.domain.domain().register(region) }?;
         // all other rails of this host reach its memory through one table
         let mut keys = [key; RAILS_MAX];
-        // SAFETY: the caller's promise is that of the domains.
-        unsafe { self.domain.ports_register(region, &mut keys) };
+        let unregister = || {
+            // nobody has seen the key yet, so it cannot be busy
+            let _ = self.domain.domain().deregister(key);
+        };
+        let held = match self.domain.ports() {
+            None => None,
+            // SAFETY: the caller's promise is that of the domains.
+            Some(ports) => match unsafe { ports.acquire(region, &mut keys[1..]) } {
+                Ok(lease) => Some((ports, lease)),
+                Err(error) => {
+                    unregister();
+                    return Err(error);
+                }
+            },
+        };
         // SAFETY: the caller's promise is the table's.
-        match unsafe { self.regions.insert(region, &keys) } {
-            Some(handle) => Ok(handle),
-            None => {
-                // nobody has seen the keys yet, so they cannot be busy
-                let _ = self.domain.ports_deregister(&keys);
-                let _ = self.domain.domain().deregister(key);
+        match (unsafe { self.regions.insert(region, &keys) }, held) {
+            (Some(handle), held) => {
+                if let Some((ports, lease)) = held {
+                    ports.keep(handle, region, lease);
+                }
+                Ok(handle)
+            }
+            (None, held) => {
+                if let Some((ports, lease)) = held {
+                    ports.give_back(lease);
+                }
+                unregister();
                 Err(RegisterError::Full)
             }
         }
@@ -238,7 +226,9 @@ impl Shared {
     /// Forgets memory. `Busy` while requests that use it stand.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
         let keys = self.regions.idle_keys(region).map_err(remove_error)?;
-        self.domain.ports_deregister(&keys)?;
+        if let Some(ports) = self.domain.ports() {
+            ports.release(region)?;
+        }
         self.domain.domain().deregister(keys[0])?;
         self.regions.remove(region).map_err(remove_error)
     }

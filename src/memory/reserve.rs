@@ -12,6 +12,9 @@ pub struct Reserve {
 
 // SAFETY: plain memory reached through raw pointers; the type itself only calls the kernel.
 unsafe impl Send for Reserve {}
+// SAFETY: as above; what other threads have in the range that `release` gives back is its caller's
+// to know.
+unsafe impl Sync for Reserve {}
 
 impl Reserve {
     /// Reserves `length` bytes, not zero.

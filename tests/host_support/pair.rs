@@ -24,34 +24,64 @@ pub struct Pair {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Closes a connection from both sides.
+pub fn disconnect_both((a, to_b): (&mut Node, Handle), (b, to_a): (&mut Node, Handle)) {
+    let watch = Watch::start();
+    let mut open = [true; 2];
+    while open != [false; 2] {
+        open[0] = open[0] && a.connection_close(to_b) == Closing::Again;
+        open[1] = open[1] && b.connection_close(to_a) == Closing::Again;
+        a.progress();
+        b.progress();
+        watch.look("closing a connection");
+    }
+}
+
 impl Pair {
     /// Connects two endpoints, and waits until all of so many rails are in use. `alone`: since
     /// before they were opened.
     pub fn of(alone: MutexGuard<'static, ()>, mut a: Node, mut b: Node, rails: u8) -> Pair {
         let (to_b, to_a) = super::joined(&mut a, &mut b);
-        let mut pair = Pair { a, b, to_b, to_a, _alone: alone };
+        let mut pair = Pair::joined(alone, a, b, (to_b, to_a));
         pair.hello();
         assert!(pair.view(0, rails).is_none(), "more than {rails} rails");
         pair.all_up(rails);
         pair
     }
 
+    /// Two endpoints that are connected: what each calls the connection.
+    pub fn joined(
+        alone: MutexGuard<'static, ()>,
+        a: Node,
+        b: Node,
+        (to_b, to_a): (Handle, Handle),
+    ) -> Pair {
+        Pair { a, b, to_b, to_a, _alone: alone }
+    }
+
+    /// Its endpoints, what each calls the connection, and the turn of whoever has them.
+    pub fn into_ends(self) -> ([(Node, Handle); 2], MutexGuard<'static, ()>) {
+        ([(self.a, self.to_b), (self.b, self.to_a)], self._alone)
+    }
+
+    /// Closes the connection from both sides, and the endpoints. Dropped with messages on their
+    /// way, one side waits for the other, which nobody polls.
+    pub fn close(mut self) {
+        self.disconnect();
+        self.a.close();
+        self.b.close();
+    }
+
     /// Closes the connection and makes another between the same endpoints.
     pub fn reconnect(&mut self, rails: u8) {
-        let (to_b, to_a) = (self.to_b, self.to_a);
-        let Pair { a, b, .. } = self;
-        let watch = Watch::start();
-        let mut open = [true; 2];
-        while open != [false; 2] {
-            open[0] = open[0] && a.connection_close(to_b) == Closing::Again;
-            open[1] = open[1] && b.connection_close(to_a) == Closing::Again;
-            a.progress();
-            b.progress();
-            watch.look("closing a connection");
-        }
+        self.disconnect();
         (self.to_b, self.to_a) = super::joined(&mut self.a, &mut self.b);
         self.hello();
         self.all_up(rails);
+    }
+
+    fn disconnect(&mut self) {
+        disconnect_both((&mut self.a, self.to_b), (&mut self.b, self.to_a));
     }
 
     /// A message each way.

@@ -15,6 +15,7 @@ use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError,
 use std::ffi::{CStr, CString};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes_max: 8192 };
@@ -90,6 +91,14 @@ pub fn reaches_its_own_process(rail: &Libfabric) -> bool {
 pub fn let_library_work() {
     // SAFETY: no descriptors.
     unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+}
+
+struct Enough<'e>(&'e AtomicBool);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Two rails, joined as peer 0 of each other, with a registered block each.
@@ -243,6 +252,83 @@ impl World {
     pub fn downs(&self, side: usize) -> usize {
         let is_down = |seen: &&Completion| matches!(seen, Completion::PeerDown { .. });
         self.seen[side].iter().filter(is_down).count()
+    }
+
+    /// A write, to its end.
+    pub fn write_well(&mut self) {
+        self.seen = [Vec::new(), Vec::new()];
+        let id = self.write(0, 0, 4096);
+        assert!(self.end(0, id));
+    }
+
+    /// Memory is registered and deregistered in threads, with the rail of side 0, while this one
+    /// does something again and again, so many times at least.
+    pub fn register_beside(&mut self, times: usize, act: impl Fn(&mut World)) {
+        const THREADS: usize = 3;
+        const ROUNDS: usize = 200;
+        let domain = self.rails[0].domain();
+        let is_enough = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let threads = [(); THREADS].map(|()| {
+                scope.spawn(|| {
+                    let memory = vec![0u8; 8192];
+                    let (address, length) = (memory.as_ptr() as u64, Bytes::of(memory.len()));
+                    let region = Region { address, length, kind: MemoryKind::Host };
+                    let mut rounds = 0;
+                    // the strict fabric keeps every registration, to know it again
+                    while rounds < ROUNDS
+                        || !is_enough.load(Ordering::Relaxed) && rounds < 5 * ROUNDS
+                    {
+                        rounds += 1;
+                        // SAFETY: memory that stays until the region is gone.
+                        let key = unsafe { domain.register(region) }.unwrap();
+                        domain.deregister(key).unwrap();
+                    }
+                })
+            });
+            // also when `act` panics, or the others would never end
+            let _enough = Enough(&is_enough);
+            let mut done = 0;
+            // also a thread that panicked has finished
+            while !threads.iter().all(|thread| thread.is_finished()) || done < times {
+                act(self);
+                done += 1;
+                is_enough.store(done >= times, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Polls until what was on its way has come.
+    pub fn until_quiet(&mut self) {
+        for _ in 0..64 {
+            self.poll();
+        }
+    }
+
+    /// Whether a message of each side reaches the other; `false`: the peer ends before.
+    pub fn exchanges(&mut self, peer: PeerIndex) -> bool {
+        let of_it =
+            |it: &Completion| matches!(it, Completion::PeerDown { peer: of, .. } if *of == peer);
+        let came =
+            |it: &Completion| matches!(it, Completion::Received { peer: of, .. } if *of == peer);
+        self.seen = [Vec::new(), Vec::new()];
+        let mut sent = [false; 2];
+        let start = std::time::Instant::now();
+        while start.elapsed() < PATIENCE {
+            for side in [0, 1] {
+                let payload = self.local(side, 0, 64);
+                let op = Op { id: OpId(1), peer, kind: OpKind::Send { head: [1; 32], payload } };
+                sent[side] = sent[side] || self.rails[side].post(&op, self.now).is_ok();
+            }
+            self.poll();
+            if self.seen.iter().all(|seen| seen.iter().any(came)) {
+                return true;
+            }
+            if self.seen.iter().all(|seen| seen.iter().any(of_it)) {
+                return false;
+            }
+        }
+        panic!("neither messages nor ends of both: {:?}", self.seen);
     }
 
     /// Joins both rails as the same peer once more.

@@ -189,8 +189,8 @@ void move_on(struct endpoint *ep) {
     }
 }
 
-static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descriptor, int inject) {
-    struct endpoint *ep = (struct endpoint *)fid;
+static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void *descriptor,
+                           int inject) {
     pthread_mutex_lock(&lock);
     if (!ep->is_open)
         stop("an op posted to a closed endpoint");
@@ -238,6 +238,14 @@ static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descri
     *list = made;
     pthread_mutex_unlock(&lock);
     return 0;
+}
+
+static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descriptor, int inject) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    enter(ep->domain, ep->queue, POSTS);
+    ssize_t posted = post_inside(ep, op, to, descriptor, inject);
+    leave(ep->domain, ep->queue, POSTS);
+    return posted;
 }
 
 static ssize_t post_receive(struct fid_ep *fid, void *start, size_t length, void *descriptor,
@@ -333,6 +341,7 @@ void flush(struct endpoint *ep) {
 
 static int close_endpoint(struct fid *fid) {
     struct endpoint *ep = (struct endpoint *)fid;
+    enter(ep->domain, ep->queue, CONTROLS);
     pthread_mutex_lock(&lock);
     if (!ep->is_open)
         stop("an endpoint closed twice");
@@ -365,6 +374,7 @@ static int close_endpoint(struct fid *fid) {
         if (contexts[n].owner == ep)
             contexts[n] = contexts[--context_count];
     pthread_mutex_unlock(&lock);
+    leave(ep->domain, ep->queue, CONTROLS);
     return 0;
 }
 

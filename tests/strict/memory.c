@@ -3,24 +3,43 @@
 
 struct region *regions;
 
+/* What no two threads may be inside of at once for this; NULL: any number may. */
+static int *door(struct domain *domain, struct queue *queue, enum act act) {
+    int faults = domain->kind->faults;
+    if (faults & ONE_IN_DOMAIN)
+        return &domain->is_entered;
+    if (faults & ONE_AT_QUEUE && queue && (act == BINDS || act == POLLS || act == POSTS))
+        return &queue->is_entered;
+    if (faults & ONE_AT_A_TIME && (act == REGISTERS || act == POLLS))
+        return &domain->is_entered;
+    return NULL;
+}
+
 /* Where a provider has no lock: whoever comes while another is inside has found a misuse. */
-void enter(struct domain *domain) {
-    if (!(domain->kind->faults & ONE_AT_A_TIME))
+void enter(struct domain *domain, struct queue *queue, enum act act) {
+    int *entered = door(domain, queue, act);
+    if (!entered)
         return;
-    if (__atomic_exchange_n(&domain->is_entered, 1, __ATOMIC_SEQ_CST))
-        stop("two threads among the registrations of a provider without a lock");
+    if (__atomic_exchange_n(entered, 1, __ATOMIC_SEQ_CST))
+        stop(domain->kind->faults & ONE_IN_DOMAIN  ? "two threads in one domain"
+             : domain->kind->faults & ONE_AT_QUEUE ? "two threads at one completion queue"
+             : "two threads among the registrations of a provider without a lock");
     sched_yield();
 }
 
-void leave(struct domain *domain) {
-    __atomic_store_n(&domain->is_entered, 0, __ATOMIC_SEQ_CST);
+void leave(struct domain *domain, struct queue *queue, enum act act) {
+    int *entered = door(domain, queue, act);
+    if (entered)
+        __atomic_store_n(entered, 0, __ATOMIC_SEQ_CST);
 }
 
 /* ---------------------------------------------------------------- registrations */
 
 static int close_region(struct fid *fid) {
     struct region *region = (struct region *)fid;
-    enter(region->domain);
+    enum act act = region->bound ? BINDS : REGISTERS;
+    struct queue *queue = region->bound ? region->bound->queue : NULL;
+    enter(region->domain, queue, act);
     pthread_mutex_lock(&lock);
     if (!region->is_open)
         stop("a registration closed twice");
@@ -29,13 +48,15 @@ static int close_region(struct fid *fid) {
     if (region->bound)
         region->bound->regions--;
     pthread_mutex_unlock(&lock);
-    leave(region->domain);
+    leave(region->domain, queue, act);
     return 0;
 }
 
 static int bind_region(struct fid *fid, struct fid *other, uint64_t flags) {
     struct region *region = (struct region *)fid;
+    struct queue *queue = ((struct endpoint *)other)->queue;
     (void)flags;
+    enter(region->domain, queue, BINDS);
     pthread_mutex_lock(&lock);
     if (other->fclass != FI_CLASS_EP || !((struct endpoint *)other)->is_open)
         stop("a registration bound to what is no open endpoint");
@@ -44,6 +65,7 @@ static int bind_region(struct fid *fid, struct fid *other, uint64_t flags) {
     region->bound = (struct endpoint *)other;
     region->bound->regions++;
     pthread_mutex_unlock(&lock);
+    leave(region->domain, queue, BINDS);
     return 0;
 }
 
@@ -54,7 +76,9 @@ static int control_region(struct fid *fid, int command, void *argument) {
         return -FI_ENOSYS;
     if (!region->bound)
         stop("a registration enabled before it was bound");
+    enter(region->domain, region->bound->queue, BINDS);
     region->is_enabled = 1;
+    leave(region->domain, region->bound->queue, BINDS);
     return 0;
 }
 
@@ -70,7 +94,7 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
         stop("a registration with an offset, with flags or of nothing");
     if (domain->kind->faults & REFUSES_MEMORY)
         return -FI_ENOMEM;
-    enter(domain);
+    enter(domain, NULL, REGISTERS);
     pthread_mutex_lock(&lock);
     if (domain->kind->mr_mode & FI_MR_PROV_KEY) {
         if (key)
@@ -99,9 +123,20 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     regions = region;
     domain->objects++;
     pthread_mutex_unlock(&lock);
-    leave(domain);
+    leave(domain, NULL, REGISTERS);
     *out = &region->fid;
     return 0;
+}
+
+/* How many registrations were ever made, and how many are open. */
+PUBLIC void strict_registrations(size_t counts[2]) {
+    counts[0] = counts[1] = 0;
+    pthread_mutex_lock(&lock);
+    for (struct region *region = regions; region; region = region->next) {
+        counts[0]++;
+        counts[1] += region->is_open;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---------------------------------------------------------------- completion queues */
@@ -121,13 +156,13 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     struct queue *queue = (struct queue *)fid;
     struct fi_cq_data_entry *entries = out;
     ssize_t taken = 0;
-    enter(queue->domain);
+    enter(queue->domain, queue, POLLS);
     pthread_mutex_lock(&lock);
     if (!queue->is_open)
         stop("a completion queue read that was closed");
     if (queue->domain->kind->faults & OVERRUNS && queue->taken > 100) {
         pthread_mutex_unlock(&lock);
-        leave(queue->domain);
+        leave(queue->domain, queue, POLLS);
         return -FI_EOVERRUN;
     }
     for (struct endpoint *ep = queue->endpoints; ep; ep = ep->next)
@@ -143,22 +178,25 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     queue->taken += taken;
     int failed = !taken && queue->count;
     pthread_mutex_unlock(&lock);
-    leave(queue->domain);
+    leave(queue->domain, queue, POLLS);
     return taken ? taken : failed ? -FI_EAVAIL : -FI_EAGAIN;
 }
 
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t flags) {
     struct queue *queue = (struct queue *)fid;
     (void)flags;
+    enter(queue->domain, queue, POLLS);
     pthread_mutex_lock(&lock);
     if (!queue->count || !queue->items[queue->head].err) {
         pthread_mutex_unlock(&lock);
+        leave(queue->domain, queue, POLLS);
         return -FI_EAGAIN;
     }
     struct item item = queue->items[queue->head];
     queue->head = (queue->head + 1) % queue->capacity;
     queue->count--;
     pthread_mutex_unlock(&lock);
+    leave(queue->domain, queue, POLLS);
     out->op_context = item.entry.op_context;
     out->flags = item.entry.flags;
     out->err = item.err;
@@ -214,13 +252,16 @@ static int insert(struct fid_av *fid, const void *address, size_t count, fi_addr
     (void)flags, (void)ours;
     if (!vector->is_open || count != 1)
         stop("an address put into a closed vector, or several");
-    for (fi_addr_t n = 0; n < 256; n++)
-        if (!vector->ends[n]) {
-            memcpy(&vector->ends[n], address, sizeof(void *));
-            *out = n;
-            return 1;
-        }
-    return -FI_ENOMEM;
+    enter(vector->domain, NULL, CONTROLS);
+    fi_addr_t n = 0;
+    while (n < 256 && vector->ends[n])
+        n++;
+    if (n < 256) {
+        memcpy(&vector->ends[n], address, sizeof(void *));
+        *out = n;
+    }
+    leave(vector->domain, NULL, CONTROLS);
+    return n < 256 ? 1 : -FI_ENOMEM;
 }
 
 static int take_out(struct fid_av *fid, fi_addr_t *address, size_t count, uint64_t flags) {
@@ -228,7 +269,9 @@ static int take_out(struct fid_av *fid, fi_addr_t *address, size_t count, uint64
     (void)flags;
     if (!vector->is_open || count != 1 || *address > 255 || !vector->ends[*address])
         stop("an address taken out that is not in");
+    enter(vector->domain, NULL, CONTROLS);
     vector->ends[*address] = NULL;
+    leave(vector->domain, NULL, CONTROLS);
     return 0;
 }
 

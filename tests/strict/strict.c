@@ -9,6 +9,7 @@
  *   - a key used twice, ever;
  *   - a call on what was closed; a completion without room; a context in use twice, or written to;
  *   - hints that the library did not allocate, or fields of it that the caller must not know;
+ *   - two threads inside of what is one thread's at a time;
  *   - an op on an endpoint whose connection does not stand, a connection granted that nobody asked
  *     for or asked for twice, a request that is never answered or answered twice.
  *
@@ -48,6 +49,12 @@ static const struct kind kinds[] = {
     {"strict-msg-deaf", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},
     /* as libfabric 1.17 has it */
     {"net", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_A_TIME},
+    /* one thread at a time at a queue and its endpoints, or at all */
+    {"strict-completion", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     ONE_AT_QUEUE},
+    {"strict-completion-domain", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_QUEUE},
+    {"strict-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, ALL_ORDERS, ONE_IN_DOMAIN},
+    {"strict-one-msg", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | ONE_IN_DOMAIN},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
 };
 
@@ -155,6 +162,9 @@ struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info) 
 
 static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_info *hints) {
     enum fi_ep_type type = kind->faults & CONNECTS ? FI_EP_MSG : FI_EP_RDM;
+    enum fi_threading threading = kind->faults & ONE_IN_DOMAIN  ? FI_THREAD_DOMAIN
+                                  : kind->faults & ONE_AT_QUEUE ? FI_THREAD_COMPLETION
+                                                                : FI_THREAD_SAFE;
     uint64_t caps = FI_MSG | FI_RMA | FI_ATOMIC;
     if (kind->faults & NO_RMA)
         caps = FI_MSG;
@@ -165,6 +175,8 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     if (kind->mr_mode & ~hints->domain_attr->mr_mode || kind->mode & ~hints->mode)
         return NULL;
     if (hints->ep_attr->type != type)
+        return NULL;
+    if (hints->domain_attr->threading == FI_THREAD_SAFE && threading != FI_THREAD_SAFE)
         return NULL;
     struct offer *offer = offer_new();
     offer->info.caps = caps;
@@ -178,7 +190,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     offer->ep.max_order_raw_size = offer->ep.max_order_war_size = 1ull << 40;
     offer->ep.max_order_waw_size = 1ull << 40;
     offer->domain.attr.name = strdup("strict0");
-    offer->domain.attr.threading = FI_THREAD_SAFE;
+    offer->domain.attr.threading = threading;
     offer->domain.attr.control_progress = offer->domain.attr.data_progress = FI_PROGRESS_MANUAL;
     offer->domain.attr.mr_mode = kind->mr_mode;
     offer->domain.attr.mr_key_size = kind->key_bytes;

@@ -39,6 +39,8 @@ enum {
     ONE_AT_A_TIME = 1 << 11,   /* no two threads among its registrations */
     STAYS_AWAY = 1 << 12,      /* of its endpoints, the third and fourth cannot be opened */
     CONNECTS = 1 << 13,        /* no fault: its endpoints are connected one to one */
+    ONE_AT_QUEUE = 1 << 14,    /* nor this: FI_THREAD_COMPLETION */
+    ONE_IN_DOMAIN = 1 << 15,   /* nor this: FI_THREAD_DOMAIN */
 };
 
 /* A provider: what it wants of its user. */
@@ -90,7 +92,7 @@ struct item {
 
 struct queue {
     struct fid_cq fid;
-    int is_open, users, taken;
+    int is_open, users, taken, is_entered;
     struct domain *domain;
     size_t capacity, head, count;
     struct item *items;
@@ -170,10 +172,13 @@ struct request {
     struct request *next;
 };
 
+/* What a thread is inside for. */
+enum act { REGISTERS, BINDS, POLLS, POSTS, CONTROLS };
+
 /* Ends the program with the word for what it did wrong. */
 void stop(const char *what);
-void enter(struct domain *domain);
-void leave(struct domain *domain);
+void enter(struct domain *domain, struct queue *queue, enum act act);
+void leave(struct domain *domain, struct queue *queue, enum act act);
 extern pthread_mutex_t lock;
 extern struct region *regions;
 struct fi_info *checked(const struct fi_info *info);

@@ -91,6 +91,24 @@ pub struct Lease {
     pub keys: Keys,
 }
 
+/// What became of a registration that was let go.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LetGo {
+    /// Others hold it.
+    Held,
+    /// The rails have forgotten it.
+    Forgotten,
+}
+
+/// Why a registration could not be let go for good: it is held as before, and found no more.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum LetGoError {
+    /// The handle names none.
+    Stale,
+    /// A rail refuses to forget it.
+    Rail(DeregisterError),
+}
+
 /// What one registration has beside its range.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -225,6 +243,45 @@ impl<'m, R: Registrar> Registrations<'m, R> {
             }
         }
         Ok(())
+    }
+
+    /// [`Registrations::release`] by one who gives the memory up, and must know whether the rails
+    /// still use it: what the last holder cannot have deregistered it holds on.
+    pub fn release_wholly(&self, handle: Handle) -> Result<LetGo, LetGoError> {
+        let mut inside = self.lock();
+        match self.ranges.release(handle) {
+            Err(Stale) => return Err(LetGoError::Stale),
+            Ok(Released::Held) => return Ok(LetGo::Held),
+            Ok(Released::Last) => {}
+        }
+        if self.ranges.is_published(handle) {
+            self.ranges.withdraw(handle);
+        }
+        match inside.registrar.deregister(&self.lease(handle).keys) {
+            Ok(()) | Err(DeregisterError::Stale) => {
+                inside.descriptors.close(handle.index);
+                self.ranges.free(handle);
+                Ok(LetGo::Forgotten)
+            }
+            Err(error) => {
+                self.ranges.hold_again(handle);
+                Err(LetGoError::Rail(error))
+            }
+        }
+    }
+
+    /// Whether a registration that is held is of these pages, all of them and no more.
+    pub fn is_of(&self, handle: Handle, memory: &Memory<'_>) -> bool {
+        self.span_of(memory).is_ok_and(|span| self.ranges.span(handle) == Some(span))
+    }
+
+    /// A registration is found no more, and stays for its holders alone: some of its addresses may
+    /// be other memory's by the time that somebody looks.
+    pub fn retire(&self, handle: Handle) {
+        let _inside = self.lock();
+        if self.ranges.is_published(handle) {
+            self.ranges.withdraw(handle);
+        }
     }
 
     /// The memory there is gone, or about to be: what is registered of it is found no more, and

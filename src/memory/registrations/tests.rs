@@ -70,6 +70,42 @@ fn memory(address: u64, length: u64, identity: u64) -> Memory<'static> {
 }
 
 #[test]
+fn last_holder_who_must_know_keeps_what_a_rail_will_not_forget() {
+    let mut block = block(2);
+    let cache = cache(&mut block, 2);
+    let first = cache.acquire(&memory(PAGE, 2 * PAGE, 0)).unwrap();
+    let second = cache.acquire(&memory(PAGE, PAGE, 0)).unwrap();
+    assert!(cache.is_of(first.handle, &memory(PAGE + 5, 2 * PAGE - 5, 0)));
+    assert!(!cache.is_of(first.handle, &memory(PAGE, PAGE, 0)));
+    let key = first.keys[0].0 >> 8;
+    cache.lock().registrar.busy.push(key);
+    assert_eq!(cache.release_wholly(first.handle), Ok(LetGo::Held));
+    let busy = Err(LetGoError::Rail(DeregisterError::Busy));
+    for _ in 0..2 {
+        assert_eq!(cache.release_wholly(second.handle), busy);
+        assert_eq!(cache.keys(second.handle), Some(second.keys), "it is held on");
+        assert_eq!(cache.find(&memory(PAGE, PAGE, 0)), None, "for nobody else");
+    }
+    cache.lock().registrar.busy.clear();
+    assert_eq!(cache.release_wholly(second.handle), Ok(LetGo::Forgotten));
+    assert_eq!(cache.release_wholly(second.handle), Err(LetGoError::Stale));
+    assert_eq!(cache.count(), 0);
+}
+
+#[test]
+fn retired_registration_stays_for_its_holders_alone() {
+    let mut block = block(2);
+    let cache = cache(&mut block, 2);
+    let part = cache.acquire(&memory(PAGE, 2 * PAGE, 0)).unwrap();
+    cache.retire(part.handle);
+    cache.retire(part.handle);
+    let other = cache.acquire(&memory(PAGE, PAGE, 0)).unwrap();
+    assert_ne!(other.handle, part.handle);
+    assert_eq!(cache.release_wholly(part.handle), Ok(LetGo::Forgotten));
+    assert_eq!(cache.release_wholly(other.handle), Ok(LetGo::Forgotten));
+}
+
+#[test]
 fn ranges_of_one_page_are_registered_once_and_counted() {
     let mut block = block(4);
     let cache = cache(&mut block, 4);

@@ -9,6 +9,7 @@ use super::rail::{Cell, Libfabric, Open};
 use super::report::{ErrorReport, TEXT_BYTES};
 use super::sys::calls::FidEp;
 use super::sys::{Code, Endpoint, Event, GREETING_BYTES, Info, numbers as n};
+use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
 use crate::base::units::Span;
 use crate::fabric::DownCause;
@@ -60,7 +61,9 @@ impl Libfabric<'_> {
         let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
         let address = link.asks.then_some(name);
         let info = request.as_mut().unwrap_or(&mut self.info);
+        let turn = self.domain.turn(Act::Control);
         let opened = Endpoint::open_for(&self.library_domain, info, cq, events, address);
+        drop(turn);
         let endpoint = match (opened, request) {
             (Ok(endpoint), _) => endpoint,
             (Err(code), request) => {
@@ -77,6 +80,7 @@ impl Libfabric<'_> {
         self.cells_post(index);
         let link = &self.links[index];
         let Some(endpoint) = link.endpoint.as_ref() else { return Err(Code(libc::EIO)) };
+        let _turn = self.domain.turn(Act::Control);
         if !link.asks {
             return endpoint.accept();
         }
@@ -114,7 +118,7 @@ impl Libfabric<'_> {
     fn events_take(&mut self) {
         loop {
             let Some(Open { events: Some(events), .. }) = self.open.as_ref() else { return };
-            let turn = self.domain.turn();
+            let turn = self.domain.turn(Act::Poll);
             let event = events.read();
             drop(turn);
             match event {
@@ -183,6 +187,7 @@ impl Libfabric<'_> {
 
     fn reject(&self, request: Info) {
         if let Some(Open { listener: Some(listener), .. }) = self.open.as_ref() {
+            let _turn = self.domain.turn(Act::Control);
             listener.reject(request);
         }
     }
@@ -206,9 +211,11 @@ impl Libfabric<'_> {
         link.is_wanted = false;
         let request = link.request.take();
         if let Some(endpoint) = link.endpoint.take() {
-            endpoint.shutdown();
             link.phase = Phase::Cut;
             self.watch.cuts += 1;
+            let _turn = self.domain.turn(Act::Control);
+            endpoint.shutdown();
+            drop(endpoint);
         }
         if let Some(request) = request {
             self.reject(request);
@@ -279,7 +286,9 @@ impl Libfabric<'_> {
             let link = &mut self.links[index];
             (link.is_wanted, link.phase) = (false, Phase::Idle);
             if let Some(endpoint) = link.endpoint.take() {
+                let _turn = self.domain.turn(Act::Control);
                 endpoint.shutdown();
+                drop(endpoint);
             }
         }
         (self.watch.due, self.watch.cuts) = (0, 0);

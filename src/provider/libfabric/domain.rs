@@ -3,7 +3,7 @@
 use super::offer::Traits;
 use super::sys::calls::FidEp;
 use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
-use super::turns::{Turn, Turns};
+use super::turns::{Act, Turn, Turns};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
@@ -125,7 +125,7 @@ impl<'m> LibfabricDomain<'m> {
             endpoint: AtomicU64::new(0),
             keys_made: AtomicU32::new(1),
             wanted: AtomicU32::new(0),
-            turns: Turns::new(traits.ends_unlocked),
+            turns: Turns::new(traits.callers, traits.scope),
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
         let shared = &shared[0];
@@ -209,18 +209,17 @@ impl<'m> LibfabricDomain<'m> {
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
         };
         let domain = self.shared.domain.load(Ordering::Relaxed);
-        // SAFETY: inside the gate the domain is open. The library may be called from any thread:
-        // that was asked for.
+        // SAFETY: inside the gate the domain is open.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
-        let _turn = self.turn();
+        let _turn = self.turn(Act::Register);
         // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
         unsafe { domain.register(range, ACCESS, key, endpoint) }
     }
 
-    /// This thread's turn at what searches registrations or changes them.
+    /// This thread's turn in the library, where it wants turns.
     #[inline]
-    pub(super) fn turn(&self) -> Turn<'m> {
-        self.shared.turns.take()
+    pub(super) fn turn(&self, act: Act) -> Turn<'m> {
+        self.shared.turns.take(act)
     }
 
     /// Counts this thread in. `false`: the rail has closed for good.
@@ -423,7 +422,7 @@ impl Domain for LibfabricDomain<'_> {
             let raw = registration.swap(0, Ordering::AcqRel);
             // 0: the library refused it when the endpoint was opened again, or is not open
             if raw != 0 {
-                let _turn = self.turn();
+                let _turn = self.turn(Act::Register);
                 Registration::from_raw(raw).close().map_err(|code| {
                     registration.store(raw, Ordering::Release);
                     Refusal(match code.0 {

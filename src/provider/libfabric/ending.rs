@@ -8,6 +8,7 @@ use super::peer::{
 };
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::sys::{Code, Endpoint, numbers as n};
+use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
@@ -176,7 +177,10 @@ impl Libfabric<'_> {
             |n: &usize| self.peers[*n].address != n::ADDR_UNSPEC && self.names[*n] == *padded;
         match ((0..self.peers.len()).find(is_known), self.open.as_ref()) {
             (Some(same), _) => Ok(self.peers[same].address),
-            (None, Some(Open { vector: Some(vector), .. })) => vector.insert(name),
+            (None, Some(Open { vector: Some(vector), .. })) => {
+                let _turn = self.domain.turn(Act::Control);
+                vector.insert(name)
+            }
             (None, _) => Err(Code(libc::ENODEV)),
         }
     }
@@ -217,6 +221,7 @@ impl Libfabric<'_> {
             && !is_shared
             && let Some(Open { vector: Some(vector), .. }) = self.open.as_ref()
         {
+            let _turn = self.domain.turn(Act::Control);
             vector.remove(address);
         }
     }

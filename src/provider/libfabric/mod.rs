@@ -30,6 +30,8 @@
 //!   nothing of the peer's lands any more, and holds when its completions were taken. No word is
 //!   asked for. One side asks for the connection, and says for which peer by its number and token;
 //!   who is not expected is rejected. Until a connection stands, posts say `Again`.
+//! - **Threads take turns** where the library does not let all of them in at once ([`Callers`]),
+//!   and there alone.
 //! - **A failed NIC** is a failed endpoint: [`Libfabric::reopen`] closes registrations, endpoint,
 //!   queue and vector, in this order, which fences everything, and opens and registers all anew.
 //!   Regions keep their keys.
@@ -64,6 +66,7 @@ pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
 pub use offer::{CONNECTED, Traits};
 pub use rail::{Libfabric, RECORD_SIZES, bytes};
 pub use report::{ErrorReport, Health};
+pub use turns::Callers;
 
 /// What two rails tell each other before either sends.
 pub use crate::wire::shared_end::SharedEndHello as Hello;

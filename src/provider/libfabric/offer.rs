@@ -7,6 +7,7 @@ use super::domain::{Keys, Scope};
 use super::sys::abi::InfoRaw;
 use super::sys::library::text;
 use super::sys::{Code, Info, Library, numbers as n};
+use super::turns::Callers;
 use super::{Config, Limits, OpenError, Step};
 use core::ffi::CStr;
 
@@ -85,8 +86,8 @@ pub struct Traits {
     pub moves_alone: bool,
     /// Whether each peer has an endpoint of its own.
     pub connected: bool,
-    /// Whether the library ends a registration without the lock of those that look for one.
-    pub ends_unlocked: bool,
+    /// Which threads may call at once.
+    pub callers: Callers,
 }
 
 impl Traits {
@@ -119,8 +120,18 @@ impl Traits {
             transfer_max: (ep.max_msg_size as u64).min(TRANSFER_MAX),
             moves_alone: domain.data_progress == n::PROGRESS_AUTO,
             connected: ep.ep_type == n::EP_MSG,
-            ends_unlocked: ends_unlocked(provider_name(info), version),
+            callers: callers(domain.threading, provider_name(info), version),
         }
+    }
+}
+
+/// Which threads may call. A library that does not say lets the fewest.
+fn callers(threading: i32, provider: &CStr, version: u32) -> Callers {
+    match threading {
+        n::THREAD_SAFE if ends_unlocked(provider, version) => Callers::OneAtRegistrations,
+        n::THREAD_SAFE => Callers::All,
+        n::THREAD_FID | n::THREAD_ENDPOINT | n::THREAD_COMPLETION => Callers::OneAtQueue,
+        _ => Callers::One,
     }
 }
 
@@ -132,7 +143,7 @@ fn ends_unlocked(provider: &CStr, version: u32) -> bool {
     version < n::version(1, 19) && (name == b"net" || name == b"tcp")
 }
 
-/// Hints for what every rail needs.
+/// Hints for what every rail needs. Which threads may call is for the library to say.
 fn hints(library: &Library, caps: u64, ends: Ends) -> Result<Info, Code> {
     let mut hints = library.hints()?;
     let raw = hints.get_mut();
@@ -142,7 +153,6 @@ fn hints(library: &Library, caps: u64, ends: Ends) -> Result<Info, Code> {
     let (domain, ep, tx) = unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr) };
     ep.ep_type = if ends == Ends::Shared { n::EP_RDM } else { n::EP_MSG };
     domain.mr_mode = MR_MODE;
-    domain.threading = n::THREAD_SAFE;
     domain.resource_mgmt = n::RM_ENABLED;
     // who cannot say that bytes have arrived, can never be fenced
     tx.op_flags = match ends {
@@ -162,6 +172,21 @@ pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> R
         hints.set_domain(domain);
     }
     Ok(hints)
+}
+
+/// What is offered to whoever calls from any thread; of a provider that lets only some, what it
+/// offers those: some lock less for who does not ask for it, so that comes second.
+fn offers(library: &Library, config: &Config, caps: u64, ends: Ends) -> Result<Info, Code> {
+    let mut hints = hints_for(library, config, caps, ends)?;
+    for threading in [n::THREAD_SAFE, n::THREAD_UNSPEC] {
+        // SAFETY: the library allocates all parts of hints.
+        unsafe { (*hints.get_mut().domain_attr).threading = threading };
+        match library.offers(&hints) {
+            Err(Code(n::ENODATA)) => {}
+            found => return found,
+        }
+    }
+    Err(Code(n::ENODATA))
 }
 
 /// Chooses an offer: the first of the provider that was asked for, with endpoints that peers share
@@ -265,8 +290,7 @@ fn choose_with(
         Code(n::ENODATA) => OpenError::NoOffer,
         code => OpenError::Refused(Step::Offer, code),
     };
-    let all = hints_for(library, config, caps, ends).and_then(|hints| library.offers(&hints));
-    let all = all.map_err(at)?;
+    let all = offers(library, config, caps, ends).map_err(at)?;
     let mut next: *const InfoRaw = all.get();
     while !next.is_null() {
         // SAFETY: an offer of the list, which lives until the end of this function.

@@ -7,6 +7,7 @@ use super::rail::{BATCH, Cell, Libfabric};
 use super::report::{ErrorReport, TEXT_BYTES};
 use super::sys::abi::{CqEntry, CqErrEntry};
 use super::sys::{Code, numbers as n};
+use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, OpErrorKind, RecvSlot};
 use crate::provider::events::Events;
@@ -41,7 +42,7 @@ impl Libfabric<'_> {
                 }
                 let Some(open) = self.open.as_ref() else { return true };
                 (self.batch_at, self.batch_count) = (0, 0);
-                let turn = self.domain.turn();
+                let turn = self.domain.turn(Act::Poll);
                 let read = open.cq.read(&mut self.batch);
                 drop(turn);
                 match read {
@@ -100,7 +101,10 @@ impl Libfabric<'_> {
     fn take_error(&mut self, events: &mut Events) {
         let mut text = [0; TEXT_BYTES];
         let Some(open) = self.open.as_ref() else { return };
-        match open.cq.read_error(&mut text) {
+        let turn = self.domain.turn(Act::Poll);
+        let read = open.cq.read_error(&mut text);
+        drop(turn);
+        match read {
             Ok(entry) => self.look_at_error(&entry, text, events),
             Err(Code::AGAIN) => {}
             Err(code) => self.lose(code.0),
@@ -300,8 +304,11 @@ impl Libfabric<'_> {
         let range = (self.area.cell(cell), self.area.message_bytes_max());
         let (descriptor, context) = (self.parts[part].descriptor, self.cell_context(cell));
         self.cells[cell] = Cell::Posted;
+        let turn = self.domain.turn(Act::Post);
         // SAFETY: a cell that nobody uses, registered with its part, and its context.
-        match unsafe { port.receive(range, descriptor, context) } {
+        let posted = unsafe { port.receive(range, descriptor, context) };
+        drop(turn);
+        match posted {
             Ok(()) => true,
             // some libraries say so when their queue is full
             Err(Code::AGAIN | Code(libc::ENOMEM | libc::ENOBUFS)) => {

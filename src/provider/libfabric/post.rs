@@ -7,6 +7,7 @@ use super::peer::{Lookup, Sent, Use, key_place};
 use super::rail::Libfabric;
 use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
 use super::sys::{Code, Port, numbers as n};
+use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
     DownCause, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted, RemoteSpan,
@@ -156,14 +157,17 @@ impl Libfabric<'_> {
         // SAFETY: as above; the caller vouches for the source.
         unsafe { touch::copy(last.0, at, last.1 as u64) };
         let Some(op) = op else {
+            let _turn = self.domain.turn(Act::Post);
             // SAFETY: bytes of the buffer that were just written.
             return unsafe { port.inject(start, bytes, to) };
         };
         let context = self.op_context(index * SENDS + op);
         let descriptor = self.part_descriptor(index);
+        let turn = self.domain.turn(Act::Post);
         // SAFETY: a place in staging, registered with the peer's part, and a context, which are in
         // use from now on.
         unsafe { port.send((start, bytes), descriptor, to, context) }?;
+        drop(turn);
         self.peers[index].used |= 1 << op;
         self.sent[index * SENDS + op] = Sent { used: Use::Quiet, ..Sent::FREE };
         Ok(())
@@ -342,7 +346,9 @@ impl Libfabric<'_> {
             Some(_) | None => None,
         };
         let port = self.port(index);
+        let turn = self.domain.turn(Act::Post);
         let result = port.and_then(|port| call(port, &near, &far, verb, data, (to, context)));
+        drop(turn);
         if let Err(code) = result {
             if let Some(region) = near.pin.checked_sub(1) {
                 self.domain.release(region);

@@ -11,6 +11,7 @@ use super::sys::numbers as n;
 use super::sys::{
     Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Listener, Registration, Vector,
 };
+use super::turns::Act;
 use super::{Config, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -268,7 +269,7 @@ impl<'m> Libfabric<'m> {
     fn drain(&mut self) {
         let Some(open) = self.open.as_ref() else { return };
         for _ in 0..=self.cells.len() {
-            let _turn = self.domain.turn();
+            let _turn = self.domain.turn(Act::Poll);
             match open.cq.read(&mut self.batch) {
                 Ok(1..) => {}
                 Err(Code(n::EAVAIL)) => {

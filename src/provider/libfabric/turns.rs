@@ -1,34 +1,89 @@
-//! Taking turns at a library that lets two threads into the same table.
+//! Taking turns at a library that does not let every thread call at once.
 
+use super::domain::Scope;
 use crate::base::sync::{AtomicU32, Ordering};
 
 /// Looks before a waiting thread lets others have its processor.
 const LOOKS: u32 = 64;
 
-/// Who may be in the library: where turns are kept, one thread at a time.
+/// Which of our threads may be in the library at once: those that register memory, and the rail's,
+/// which polls and posts. The offer says it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Callers {
+    /// All (`FI_THREAD_SAFE`).
+    All,
+    /// All, says the library, but its registrations are one thread's at a time, and polls look for
+    /// them.
+    OneAtRegistrations,
+    /// One at a time of those that use what belongs to a completion queue, its endpoints among it
+    /// (`FI_THREAD_COMPLETION`, and `FI_THREAD_ENDPOINT` and `FI_THREAD_FID`, which ask for less).
+    /// All that is the rail's thread's own but for registrations that are bound to an endpoint.
+    OneAtQueue,
+    /// One (`FI_THREAD_DOMAIN`).
+    One,
+}
+
+/// What a thread is in the library for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+#[repr(u8)]
+pub(super) enum Act {
+    /// To make or end a registration, and to bind it where that is wanted.
+    Register = 1 << 0,
+    /// To take completions or events.
+    Poll = 1 << 1,
+    /// To post.
+    Post = 1 << 2,
+    /// For an address, or a connection.
+    Control = 1 << 3,
+}
+
+impl Callers {
+    /// What is done in turns.
+    const fn in_turns(self, scope: Scope) -> u8 {
+        let at_queue = Act::Poll as u8 | Act::Post as u8;
+        match (self, scope) {
+            (Callers::All, _) | (Callers::OneAtQueue, Scope::Domain) => 0,
+            (Callers::OneAtRegistrations, _) => Act::Register as u8 | Act::Poll as u8,
+            (Callers::OneAtQueue, Scope::Endpoint) => Act::Register as u8 | at_queue,
+            (Callers::One, _) => Act::Register as u8 | at_queue | Act::Control as u8,
+        }
+    }
+}
+
+/// Who may be in the library: where turns are kept, one thread at a time, in the order in which
+/// they came. So the thread that polls waits for one call of each other thread at most.
 #[derive(Debug)]
 pub(super) struct Turns {
-    are_kept: bool,
-    is_taken: AtomicU32,
+    in_turns: u8,
+    next: AtomicU32,
+    now: AtomicU32,
 }
 
 /// One thread's turn, until it is dropped.
 pub(super) struct Turn<'t>(Option<&'t AtomicU32>);
 
 impl Turns {
-    pub fn new(are_kept: bool) -> Turns {
-        Turns { are_kept, is_taken: AtomicU32::new(0) }
+    pub fn new(callers: Callers, scope: Scope) -> Turns {
+        let (next, now) = (AtomicU32::new(0), AtomicU32::new(0));
+        Turns { in_turns: callers.in_turns(scope), next, now }
     }
 
-    /// Waits until nobody has a turn. Nothing that waits for another thread is done in one.
+    /// Waits for this thread's turn, if that is needed for this. Nothing that waits for another
+    /// thread is done in one, and nobody who has one takes another.
     #[inline]
-    pub fn take(&self) -> Turn<'_> {
-        if !self.are_kept {
+    pub fn take(&self, act: Act) -> Turn<'_> {
+        if self.in_turns & act as u8 == 0 {
             return Turn(None);
         }
+        self.wait()
+    }
+
+    #[cold]
+    fn wait(&self) -> Turn<'_> {
+        let own = self.next.fetch_add(1, Ordering::Relaxed);
         let mut looks = 0;
         // acquire: pairs with the drop of the turn before
-        while self.is_taken.swap(1, Ordering::Acquire) != 0 {
+        while self.now.load(Ordering::Acquire) != own {
             looks += 1;
             if looks % LOOKS == 0 {
                 // SAFETY: takes nothing.
@@ -36,15 +91,38 @@ impl Turns {
             }
             core::hint::spin_loop();
         }
-        Turn(Some(&self.is_taken))
+        Turn(Some(&self.now))
     }
 }
 
 impl Drop for Turn<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(is_taken) = self.0 {
-            is_taken.store(0, Ordering::Release);
+        if let Some(now) = self.0 {
+            now.store(now.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACTS: [Act; 4] = [Act::Register, Act::Poll, Act::Post, Act::Control];
+
+    fn taken(callers: Callers, scope: Scope) -> [bool; 4] {
+        let turns = Turns::new(callers, scope);
+        ACTS.map(|act| turns.take(act).0.is_some())
+    }
+
+    #[test]
+    fn turns_are_taken_where_the_library_wants_them_and_nowhere_else() {
+        for scope in [Scope::Domain, Scope::Endpoint] {
+            assert_eq!(taken(Callers::All, scope), [false; 4]);
+            assert_eq!(taken(Callers::OneAtRegistrations, scope), [true, true, false, false]);
+            assert_eq!(taken(Callers::One, scope), [true; 4]);
+        }
+        assert_eq!(taken(Callers::OneAtQueue, Scope::Domain), [false; 4]);
+        assert_eq!(taken(Callers::OneAtQueue, Scope::Endpoint), [true, true, true, false]);
     }
 }

@@ -76,8 +76,18 @@ numbers! {
     CONNECTED: u32 = 2, "FI_CONNECTED";
     /// A connection has ended.
     SHUTDOWN: u32 = 3, "FI_SHUTDOWN";
+    /// Whoever offers says which threads may call.
+    THREAD_UNSPEC: i32 = 0, "FI_THREAD_UNSPEC";
     /// Any thread may call.
     THREAD_SAFE: i32 = 1, "FI_THREAD_SAFE";
+    /// One at an object at a time.
+    THREAD_FID: i32 = 2, "FI_THREAD_FID";
+    /// One at a time.
+    THREAD_DOMAIN: i32 = 3, "FI_THREAD_DOMAIN";
+    /// One at a completion queue and its endpoints at a time.
+    THREAD_COMPLETION: i32 = 4, "FI_THREAD_COMPLETION";
+    /// One at an endpoint at a time.
+    THREAD_ENDPOINT: i32 = 5, "FI_THREAD_ENDPOINT";
     /// Data moves on without us.
     PROGRESS_AUTO: i32 = 1, "FI_PROGRESS_AUTO";
     /// Data moves on when we poll.
