@@ -199,6 +199,12 @@ fn point_12_groups_fit_as_many_as_nccl_guarantees() {
     play("deep");
 }
 
+/// A sender of 65 messages that tested none of them before it had all requests stood still.
+#[test]
+fn point_12_messages_fit_as_many_as_nccl_guarantees_before_any_is_tested() {
+    play("untested");
+}
+
 #[test]
 fn point_20_peers_number_their_devices_as_they_like() {
     play("numbering");

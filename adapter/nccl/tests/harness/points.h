@@ -119,6 +119,54 @@ static void deep(void) {
     OK(net_finalize(&net));
 }
 
+/* As test programs of other plugins do: all requests of one kind, each a message, asked for again
+ * and again until there is room, and none tested before the last is had; by the sender while nobody
+ * receives, and by the receiver while nobody sends. Then more than there is room for: who is given
+ * none tests those it has. */
+static void untested(void) {
+    enum { ALL = 32 * GROUP, MORE = ALL + 100, ROOM = 20000 };
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char *memory = malloc((size_t)MORE * ROOM);
+    void *known = NULL, *requests[MORE];
+    OK(net_reg(&net, rank ? pair.send : pair.recv, memory, (size_t)MORE * ROOM, HOST_MEMORY,
+        &known));
+    for (int round = 0; round < 3; round++) {
+        int count = round == 2 ? MORE : ALL;
+        if (round < 2 && rank == round) meet(); /* late: the other has asked for all */
+        for (int at = 0, ended = 0; ended < count;) {
+            unsigned char *data = memory + (size_t)at * ROOM;
+            size_t bytes = at % 3 ? (size_t)at % 1000 : (size_t)(ROOM - at), room = ROOM;
+            int tag = 5, done = 0, size = 0;
+            if (at < count) {
+                requests[at] = STALE;
+                if (rank) fill(data, bytes, (uint64_t)(round * 1000 + at));
+                if (rank)
+                    OK(net_isend(&net, pair.send, data, bytes, tag, known, &requests[at]));
+                else
+                    OK(net_irecv(
+                        &net, pair.recv, 1, (void **)&data, &room, &tag, &known, &requests[at]));
+                if (requests[at]) {
+                    if (++at == count && round < 2 && rank != round) meet();
+                    continue;
+                }
+                if (round < 2) continue;
+            }
+            OK(net_test(&net, requests[ended], &done, &size));
+            data = memory + (size_t)ended * ROOM;
+            bytes = ended % 3 ? (size_t)ended % 1000 : (size_t)(ROOM - ended);
+            if (done && !rank) CHECK((size_t)size == bytes);
+            if (done && !rank) verify(data, bytes, (uint64_t)(round * 1000 + ended));
+            ended += done;
+        }
+    }
+    meet();
+    OK(net_dereg(&net, rank ? pair.send : pair.recv, known));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
 /* Flushes of what was received leave no request, however often; a place for it there must be. */
 static void flush(void) {
     struct net net = started();
