@@ -39,6 +39,9 @@ pub struct Request {
     id: AtomicU64,
     /// How it failed, as NCCL's number; 0: not.
     fault: AtomicI32,
+    /// Room of the receives, to be told where a message is longer; of those of a group alone that
+    /// count.
+    rooms: [AtomicU64; GROUP_MAX],
     /// What the profiler is to be told of its end; touched by the thread alone that submits and
     /// tests.
     spans: Spans,
@@ -82,6 +85,7 @@ impl Comm {
             comm: AtomicPtr::new(null_mut()),
             id: AtomicU64::new(0),
             fault: AtomicI32::new(0),
+            rooms: [const { AtomicU64::new(0) }; GROUP_MAX],
             spans: Spans::default(),
         };
         Box::new(Comm {
@@ -124,6 +128,9 @@ impl Comm {
         let mut entered = self.room.enter();
         let Some(place) = self.place() else { return Ok(None) };
         let submitted = entered.endpoint().irecv(self.connection, group);
+        for (room, receive) in self.requests[place].rooms.iter().zip(group) {
+            room.store(receive.length, ORDER);
+        }
         self.submitted(&mut entered, place, submitted)
     }
 
@@ -313,10 +320,19 @@ impl Request {
         let fault = Fault::from(error);
         match (error, lengths) {
             (RequestError::Truncated, [length]) => {
-                comm.tell(&format_args!("{error:?}: the message has {length} bytes"), fault.code());
+                let room = self.rooms[0].load(ORDER);
+                let both = format_args!(
+                    "{error:?}: the message has {length} bytes, and its receive room for {room}"
+                );
+                comm.tell(&both, fault.code());
             }
             (RequestError::Truncated, _) => {
-                let all = format_args!("{error:?}: the group's messages have {lengths:?} bytes");
+                let rooms: Vec<_> = self.rooms.iter().map(|room| room.load(ORDER)).collect();
+                let rooms = &rooms[..lengths.len()];
+                let all = format_args!(
+                    "{error:?}: the group's messages have {lengths:?} bytes, and its receives room \
+                     for {rooms:?}"
+                );
                 comm.tell(&all, fault.code());
             }
             _ => comm.tell(&error, fault.code()),

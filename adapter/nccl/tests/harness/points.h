@@ -167,6 +167,42 @@ static void untested(void) {
     OK(net_finalize(&net));
 }
 
+/* RCCL may hand the number of its channel, four bytes, where NCCL hands the place for a device's
+ * handle: nobody reads or writes it. Behind it lies a page that nobody may touch. */
+static void as_rccl(void) {
+    enum { CHANNEL = 0x1234 };
+    struct net net = started();
+    struct pair pair = {NULL, NULL};
+    unsigned char mine[HANDLE], theirs[HANDLE], memory[1000];
+    void *listener = NULL, *known = NULL;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *pages =
+        mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && !mprotect(pages + page, page, PROT_NONE));
+    uint32_t *channel = (uint32_t *)(void *)(pages + page) - 1;
+    *channel = CHANNEL;
+    OK(net_listen(&net, 0, mine, &listener));
+    tell(mine, HANDLE), hear(theirs, HANDLE);
+    while (!pair.send || !pair.recv) {
+        if (!pair.send) OK(net_connect(&net, 0, theirs, &pair.send, (void **)(void *)channel));
+        if (!pair.recv) OK(net_accept(&net, listener, &pair.recv, (void **)(void *)channel));
+    }
+    CHECK(*channel == CHANNEL);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    void *comm = rank ? pair.send : pair.recv, *request;
+    OK(net_reg(&net, comm, memory, sizeof memory, HOST_MEMORY, &known));
+    if (rank) fill(memory, sizeof memory, 9);
+    request = rank ? send_one(&net, comm, memory, sizeof memory, 1, known)
+                   : recv_one(&net, comm, memory, sizeof memory, 1, known);
+    OK(finish(&net, request, NULL));
+    verify(memory, sizeof memory, 9);
+    meet();
+    OK(net_dereg(&net, comm, known));
+    part(&net, pair);
+    CHECK(!munmap(pages, 2 * page));
+    OK(net_finalize(&net));
+}
+
 /* Flushes of what was received leave no request, however often; a place for it there must be. */
 static void flush(void) {
     struct net net = started();

@@ -209,7 +209,7 @@ static void oversize(void) {
         void *next = recv_one(&net, pair.recv, memory + 100, 100, 1, in);
         int size = 0;
         CHECK(finish(&net, small, &size) == USAGE);
-        CHECK(was_logged("Truncated: the message has 1000 bytes"));
+        CHECK(was_logged("Truncated: the message has 1000 bytes, and its receive room for 10"));
         OK(finish(&net, next, &size));
         CHECK(size == 50);
         verify(memory + 100, 50, 2);
@@ -924,6 +924,7 @@ static const struct scenario SCENARIOS[] = {
     {"descriptors_in_set_up", 1, descriptors_in_set_up}, {"locked_memory", 1, locked_memory},
     {"neighbours", 0, neighbours}, {"mixed_versions", 0, mixed_versions},
     {"asked", 1, asked}, {"deep", 1, deep}, {"untested", 1, untested},
+    {"as_rccl", 1, as_rccl},
     {"flush", 1, flush}, {"hinted", 1, hinted},
     {"same_host", 1, same_host}, {"settings_wrong", 0, settings_wrong},
     {"read_once", 0, read_once}, {"nowhere", 0, nowhere},
