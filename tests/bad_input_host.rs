@@ -347,7 +347,7 @@ fn wrong_options_name_what_is_wrong() {
     for (limits, error) in [
         (Limits { requests_max: 33, ..limits }, LimitsError::Requests),
         (Limits { requests_max: 16, ..limits }, LimitsError::Requests),
-        (Limits { requests_max: 128, ..limits }, LimitsError::Requests),
+        (Limits { requests_max: 512, ..limits }, LimitsError::Requests),
     ] {
         assert_eq!(limit(limits), Some(OpenError::Limits(error)));
     }

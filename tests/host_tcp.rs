@@ -99,6 +99,30 @@ fn different_requests_max_are_named_by_both_sides() {
     log::sink_set(None);
 }
 
+/// Who has more than 64 requests offers 64 groups at a time, as a peer with 64 expects it.
+#[test]
+fn connections_of_64_and_256_requests_carry_messages_between_them() {
+    let (mut few, mut many) = (over_tcp(2), over_tcp(2));
+    (few.limits.requests_max, many.limits.requests_max) = (64, 256);
+    for options in [[few, many], [many, few]] {
+        let (mut a, mut b, to_b, to_a) = pair(options);
+        let count = options[1].limits.requests_max;
+        let (from, into) =
+            (Memory::new(&a, Place::Private, 20_000), Memory::new(&b, Place::Private, 20_000));
+        from.fill(0, 20_000, 1);
+        let post = |_| b.irecv(to_a, &[into.incoming(0, 20_000, 5)]).unwrap();
+        let receives: Vec<_> = (0..count).map(post).collect();
+        for receive in receives {
+            let send = a.isend(to_b, from.outgoing(0, 20_000, 5)).unwrap();
+            assert_eq!(wait_both(&mut b, &mut a, receive).result, Ok(()));
+            assert_eq!(wait_both(&mut a, &mut b, send).result, Ok(()));
+        }
+        into.verify(0, 20_000, 1);
+        from.release(&a);
+        into.release(&b);
+    }
+}
+
 /// Same-host peers take shared memory by themselves where both may.
 #[test]
 fn rail_is_one_that_both_sides_have() {

@@ -23,7 +23,7 @@ fn grid() -> Vec<Options> {
     let mut all = vec![];
     for device in DEVICES {
         for connections_max in [1, 2, 3, 7, 64, 65, 100, 1000] {
-            for requests_max in [32, 64] {
+            for requests_max in [32, 64, 128, 256] {
                 for (regions_max, rails_max) in [(1, 1), (3, 2), (256, 1), (256, 4), (1000, 8)] {
                     let limits = Limits { connections_max, requests_max, regions_max, rails_max };
                     let heap_bytes = Bytes::ZERO;
@@ -180,6 +180,7 @@ fn documented() -> Vec<(String, usize)> {
     all.extend(
         [
             ("REQUESTS_MAX", limits::REQUESTS_MAX as usize),
+            ("GROUPS_OFFERED_MAX", limits::GROUPS_OFFERED_MAX as usize),
             ("REQUESTS_MIN", limits::REQUESTS_MIN as usize),
             ("CONNECTIONS_MAX", limits::CONNECTIONS_MAX as usize),
             ("REGIONS_MAX", limits::REGIONS_MAX as usize),
@@ -321,7 +322,8 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + lines(c * r * 8 * size("ReceiveRecord"))
             + lines(c * 24 * size("EarlySend"))
             + lines(c * 48 * size("HeldMessage"))
-            + c * (64 + 8 * 128 + r * 8 * 64)
+            + lines(c * r.div_ceil(64) * 8)
+            + c * (64 + 8 * 128 + r.min(64) * 8 * 64)
             + lines(c * size("Lane"))
             + 4 * lines(8 * c.div_ceil(64))
             + lines(REPORT_BYTES_MAX);

@@ -288,7 +288,7 @@ typedef enum xtie_result {
     XTIE_ERR_STORAGE_SIZE = -9,
     // connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
-    // requests_max is neither 32 nor 64.
+    // requests_max is not 32, 64, 128 or 256.
     XTIE_ERR_REQUESTS_MAX = -11,
     // regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
@@ -469,8 +469,8 @@ typedef struct xtie_endpoint_config {
     uint32_t device;
     // Most connections at a time, 1 to 65536; default 64.
     uint32_t connections_max;
-    // Most outstanding sends, and most outstanding groups of receives, of one connection: 32 or
-    // 64; default 32.
+    // Most outstanding sends, and most outstanding groups of receives, of one connection: 32, 64,
+    // 128 or 256; default 32. Peers over TCP must both have 32, or neither.
     uint32_t requests_max;
     // Most pieces of registered memory, 1 to 65534; default 256.
     uint32_t regions_max;

@@ -263,7 +263,7 @@ typedef enum xtie_core_result {
     XTIE_CORE_ERR_STORAGE_SIZE = -9,
     // connections_max is not from 1 to 65536.
     XTIE_CORE_ERR_CONNECTIONS_MAX = -10,
-    // requests_max is neither 32 nor 64.
+    // requests_max is not 32, 64, 128 or 256.
     XTIE_CORE_ERR_REQUESTS_MAX = -11,
     // regions_max is not from 1 to 65534.
     XTIE_CORE_ERR_REGIONS_MAX = -12,
@@ -606,7 +606,8 @@ typedef struct xtie_core_config {
     // Most connections at a time, 1 to 65536; default 8. Each is a peer of the provider's, with
     // the same number.
     uint32_t connections_max;
-    // Most outstanding sends, and groups of receives, of one connection: 32 or 64; default 32.
+    // Most outstanding sends, and groups of receives, of one connection: 32, 64, 128 or 256;
+    // default 32.
     uint32_t requests_max;
     // Most pieces of registered memory, 1 to 65534; default 16.
     uint32_t regions_max;

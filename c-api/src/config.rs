@@ -54,8 +54,8 @@ pub struct xtie_endpoint_config {
     pub device: u32,
     /// Most connections at a time, 1 to 65536; default 64.
     pub connections_max: u32,
-    /// Most outstanding sends, and most outstanding groups of receives, of one connection: 32 or
-    /// 64; default 32.
+    /// Most outstanding sends, and most outstanding groups of receives, of one connection: 32, 64,
+    /// 128 or 256; default 32. Peers over TCP must both have 32, or neither.
     pub requests_max: u32,
     /// Most pieces of registered memory, 1 to 65534; default 256.
     pub regions_max: u32,
@@ -150,7 +150,7 @@ fn limit_refused(limits: &Limits, error: LimitsError) -> xtie_result {
             (XTIE_ERR_CONNECTIONS_MAX, "connections_max", limits.connections_max, "from 1 to 65536")
         }
         LimitsError::Requests => {
-            (XTIE_ERR_REQUESTS_MAX, "requests_max", limits.requests_max, "32 or 64")
+            (XTIE_ERR_REQUESTS_MAX, "requests_max", limits.requests_max, "32, 64, 128 or 256")
         }
         LimitsError::Regions => {
             (XTIE_ERR_REGIONS_MAX, "regions_max", limits.regions_max, "from 1 to 65534")

@@ -33,7 +33,7 @@ pub enum xtie_result {
     XTIE_ERR_STORAGE_SIZE = -9,
     /// connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
-    /// requests_max is neither 32 nor 64.
+    /// requests_max is not 32, 64, 128 or 256.
     XTIE_ERR_REQUESTS_MAX = -11,
     /// regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
@@ -178,7 +178,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),
     (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
-    (XTIE_ERR_REQUESTS_MAX, c"requests_max must be 32 or 64"),
+    (XTIE_ERR_REQUESTS_MAX, c"requests_max must be 32, 64, 128 or 256"),
     (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
     (
         XTIE_ERR_RINGS,

@@ -62,6 +62,20 @@ fn endpoint_fits_and_little_is_wasted() {
     }
 }
 
+/// A mailbox has room for 64 groups at most, and the sum for as many as there are requests.
+#[test]
+fn endpoint_of_more_requests_fits() {
+    for (connections_max, requests_max) in [(1, 128), (1, 256), (65, 128), (1000, 256)] {
+        for rails_max in [1, 2, 8] {
+            let limits = Limits { connections_max, requests_max, regions_max: 7, rails_max };
+            let options = Options { device: DeviceKind::Host, limits, ..Options::default() };
+            let exact = exact_bytes_for_tests(&options);
+            let said = said_of(HOST, (connections_max, requests_max, 7), rails_max);
+            assert!(exact <= said, "{limits:?}: {exact} do not fit in {said}");
+        }
+    }
+}
+
 /// A pair of connections is what `doc/limits.md` says of one.
 #[test]
 fn pair_of_connections_takes_64_kib_at_most() {

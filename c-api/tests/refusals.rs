@@ -423,7 +423,7 @@ fn refused_configurations() {
             0,
             bytes,
             XTIE_ERR_REQUESTS_MAX,
-            "requests_max is 33: it must be 32 or 64",
+            "requests_max is 33: it must be 32, 64, 128 or 256",
         ),
         (
             xtie_endpoint_config { regions_max: 65535, ..good },

@@ -90,7 +90,7 @@ impl fmt::Display for OpenError {
                 f.write_str("connections_max must be from 1 to 65536")
             }
             OpenError::Limits(LimitsError::Requests) => {
-                f.write_str("requests_max must be 32 or 64")
+                f.write_str("requests_max must be 32, 64, 128 or 256")
             }
             OpenError::Limits(LimitsError::Regions) => {
                 f.write_str("regions_max must be from 1 to 65534")

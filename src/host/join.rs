@@ -49,7 +49,7 @@ fn shm_use<R: HostRail>(
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
     let pull = lanes == 1 && params.peer.features & CONNECT_PUSH == 0;
     // both sides have looked at this before they agreed on lanes over TCP, or on pushing
-    if !pull && params.peer.groups_max != endpoint.limits().requests_max {
+    if !pull && params.peer.groups_max != endpoint.limits().groups_max() {
         return Err(broken);
     }
     let span = |(start, length): (NonZeroUsize, u64)| HeapSpan {
@@ -113,7 +113,7 @@ fn tcp_use<R: HostRail>(
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
     // a rail that pushes has a slot of the peer's for each group of ours
-    let (ours, theirs) = (endpoint.limits().requests_max, params.peer.groups_max);
+    let (ours, theirs) = (endpoint.limits().groups_max(), params.peer.groups_max);
     if theirs != ours {
         say_of(
             Level::Error,
@@ -166,7 +166,7 @@ pub(super) fn loopback_use(
         return Err(SubmitError::Failed(RequestError::Protocol));
     }
     let mailboxes = endpoint.mailboxes();
-    let groups_max = endpoint.limits().requests_max;
+    let groups_max = endpoint.limits().groups_max();
     for (own, peer) in [(index, partner), (partner, index)] {
         let setup = ConnectionSetup {
             pull: true,

@@ -282,7 +282,7 @@ impl Parts {
             mailbox_key: key.0,
             mailbox_base: mailboxes.address(0),
             mailbox_stride: mailboxes.stride() as u64,
-            groups_max: self.options.limits.requests_max,
+            groups_max: self.options.limits.groups_max(),
             credits: CREDITS,
             eager_bytes_max: self.options.eager_bytes_max.0 as u32,
             data_rails: self.options.limits.rails_max,

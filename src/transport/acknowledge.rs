@@ -140,11 +140,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The mask counts from its own line's `through`, which a head may have overtaken.
     #[inline(never)]
     pub(super) fn deliveries_apply(&mut self, index: usize, through: Seq, mask: u64) {
-        let records = self.limits.requests_max;
-        let mut used = !self.connections[index].sends_free;
-        while used.trailing_zeros() < records {
-            let record = used.trailing_zeros() as u8;
-            used &= used - 1;
+        for record in self.sends_used(index) {
             let at = self.send_at(index, record);
             let send = &mut self.sends[at];
             if !matches!(send.state, SendState::Waiting | SendState::Writing) {

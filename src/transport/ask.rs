@@ -5,6 +5,7 @@ use super::endpoint::Endpoint;
 use super::matching;
 use super::records::{SendRecord, SendState};
 use super::request::{Outcome, RequestError, RequestId, RequestIdError, RequestKind};
+use super::used::record_leave;
 use crate::base::ids::ConnectionIndex;
 use crate::fabric::Provider;
 use crate::wire::GROUP_MAX;
@@ -100,7 +101,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let (generation, region) = (send.generation.wrapping_add(1), send.region);
         // where it is in quarantine, the record says so also when its user has asked
         self.sends[at] = SendRecord { generation, region, ..SendRecord::FREE };
-        self.connections[connection.as_usize()].sends_free |= 1 << record;
+        record_leave(self.sends_used_mut(connection.as_usize()), record);
         Ok(Some(outcome))
     }
 

@@ -114,7 +114,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.state == ConnectionState::Failing {
             c.state = ConnectionState::Failed;
         }
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             self.record_quarantine(index, record);
         }
         self.stats.unfenced += 1;
@@ -144,7 +144,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// The fence has come after all: what was in quarantine is given back.
     pub(super) fn quarantine_end(&mut self, index: usize) {
         self.connections[index].quarantine = false;
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             let at = self.send_at(index, record);
             self.regions.unpin(core::mem::replace(&mut self.sends[at].region, NO_REGION));
             for entry in &mut self.receives[at * GROUP_MAX..(at + 1) * GROUP_MAX] {

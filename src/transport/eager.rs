@@ -9,6 +9,7 @@ use super::push::Offer;
 use super::rail::DataRail;
 use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, SendState};
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
+use super::used::record_take;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
@@ -162,12 +163,8 @@ impl<P: Provider> Endpoint<'_, P> {
         region: u16,
         message: &Outgoing,
     ) -> Result<RequestId, SubmitError> {
-        let c = &mut self.connections[index];
-        if c.sends_free == 0 {
-            return Err(SubmitError::Again);
-        }
-        let record = c.sends_free.trailing_zeros() as u8;
-        c.sends_free &= c.sends_free - 1;
+        let records = self.limits.requests_max;
+        let record = record_take(self.sends_used_mut(index), records).ok_or(SubmitError::Again)?;
         let at = self.send_at(index, record);
         let generation = self.sends[at].generation;
         self.sends[at] = SendRecord {
@@ -192,32 +189,39 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn queue_append(&mut self, index: usize, record: u8) {
-        let tail = self.connections[index].queue.tail;
-        let c = &mut self.connections[index];
-        c.queue.tail = record;
-        if tail == NIL {
-            c.queue.head = record;
+        let queue = &mut self.connections[index].queue;
+        let tail = core::mem::replace(&mut queue.tail, record);
+        if queue.is_empty() {
+            queue.head = Some(record);
         } else {
             let at = self.send_at(index, tail);
             self.sends[at].next = record;
         }
     }
 
-    /// Takes `record`, which follows `previous`, out of the queue; returns what followed it.
-    pub(super) fn queue_remove(&mut self, index: usize, previous: u8, record: u8) -> u8 {
+    /// What follows a queued send.
+    #[inline]
+    pub(super) fn queue_after(&self, index: usize, record: u8) -> Option<u8> {
+        let last = self.connections[index].queue.tail == record;
+        (!last).then(|| self.sends[self.send_at(index, record)].next)
+    }
+
+    /// Takes `record`, which follows `previous`, out of the queue.
+    pub(super) fn queue_remove(&mut self, index: usize, previous: Option<u8>, record: u8) {
+        let next = self.queue_after(index, record);
         let at = self.send_at(index, record);
-        let next = self.sends[at].next;
         self.sends[at].next = NIL;
-        if previous == NIL {
-            self.connections[index].queue.head = next;
-        } else {
-            let before = self.send_at(index, previous);
-            self.sends[before].next = next;
+        match (previous, next) {
+            (None, next) => self.connections[index].queue.head = next,
+            (Some(previous), Some(next)) => {
+                let before = self.send_at(index, previous);
+                self.sends[before].next = next;
+            }
+            (Some(_), None) => {}
         }
-        if self.connections[index].queue.tail == record {
-            self.connections[index].queue.tail = previous;
+        if next.is_none() {
+            self.connections[index].queue.tail = previous.unwrap_or(0);
         }
-        next
     }
 
     /// Moves queued sends on; says whether some remain.
@@ -233,7 +237,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn eager_queued(
         &mut self,
         index: usize,
-        previous: u8,
+        previous: Option<u8>,
         record: u8,
         offer: Offer,
     ) -> bool {

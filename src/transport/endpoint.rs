@@ -10,6 +10,7 @@ use super::records::{
 };
 use super::request::{RequestError, RequestId, RequestKind, SubmitError};
 use super::stats::Stats;
+use super::used::{RecordsUsed, record_words};
 use crate::base::bitset::{self, BitSet};
 use crate::base::carve::{BlockTooSmall, Carver};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
@@ -98,6 +99,8 @@ pub struct Endpoint<'m, P: Provider> {
     pub(super) scratch: Scratch,
     pub(super) connections: &'m mut [Connection],
     pub(super) sends: &'m mut [SendRecord],
+    /// A bit for each of them that holds a send, in words of each connection.
+    sends_used: &'m mut [u64],
     pub(super) groups: &'m mut [GroupRecord],
     pub(super) receives: &'m mut [ReceiveRecord],
     pub(super) early: &'m mut [EarlySend],
@@ -175,6 +178,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             connections: block.filled(connections, Connection::FREE)?,
             sends: block
                 .filled(requests, SendRecord { generation: config.salt, ..SendRecord::FREE })?,
+            sends_used: block.slice(connections * record_words(limits.requests_max))?,
             groups: block
                 .filled(requests, GroupRecord { generation: config.salt, ..GroupRecord::FREE })?,
             receives: block.filled(requests * GROUP_MAX, ReceiveRecord::FREE)?,
@@ -496,6 +500,24 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             Some(c) if c.state == ConnectionState::Open => Ok(index),
             known => Err(not_open(known)),
         }
+    }
+
+    /// The numbers of the records that hold sends.
+    #[inline]
+    pub(super) fn sends_used(&self, index: usize) -> RecordsUsed {
+        let words = record_words(self.limits.requests_max);
+        RecordsUsed::of(&self.sends_used[index * words..][..words])
+    }
+
+    #[inline]
+    pub(super) fn sends_used_mut(&mut self, index: usize) -> &mut [u64] {
+        let words = record_words(self.limits.requests_max);
+        &mut self.sends_used[index * words..][..words]
+    }
+
+    /// The numbers of a connection's records.
+    pub(super) fn records(&self) -> core::ops::RangeInclusive<u8> {
+        0..=(self.limits.requests_max - 1) as u8
     }
 
     #[inline]

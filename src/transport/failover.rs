@@ -343,7 +343,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A lane is fenced on both sides, and the peer has said what came: what did not is ours to
     /// send again.
     pub(super) fn lane_reconcile(&mut self, index: usize, lane: u8) {
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             self.send_relieve(index, record, lane);
         }
         let c = &mut self.connections[index];
@@ -436,9 +436,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let send = &self.sends[self.send_at(index, record)];
             matches!(send.state, SendState::Writing | SendState::Waiting)
         };
-        c.state == ConnectionState::Open
-            && !c.pull
-            && (0..self.limits.requests_max as u8).any(under_way)
+        c.state == ConnectionState::Open && !c.pull && self.records().any(under_way)
     }
 
     /// Sends again what the peer has not taken in; says whether some is left.

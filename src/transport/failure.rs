@@ -5,9 +5,10 @@ use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_REPORT, OP_STATE, OP_STREAM
 use super::endpoint::Endpoint;
 use super::matching;
 use super::mutant::Mutant;
-use super::records::{ConnectionState, GroupRecord, NIL, Queue, SendState};
+use super::records::{ConnectionState, GroupRecord, Queue, SendState};
 use super::request::{RequestError, RequestId, RequestIdError, RequestKind};
 use super::schedule::Cut;
+use super::used::SendQueue;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::{Arrival, Seq};
 use crate::fabric::{OpError, OpErrorKind, OpId, Provider};
@@ -179,10 +180,9 @@ impl<P: Provider> Endpoint<'_, P> {
         if send.state != SendState::Queued {
             return Err(RequestIdError::Busy);
         }
-        let mut previous = NIL;
-        let mut at = self.connections[index].queue.head;
-        while at != record {
-            (previous, at) = (at, self.sends[self.send_at(index, at)].next);
+        let (mut previous, mut at) = (None, self.connections[index].queue.head);
+        while let Some(before) = at.filter(|at| *at != record) {
+            (previous, at) = (at, self.queue_after(index, before));
         }
         self.queue_remove(index, previous, record);
         self.send_end(index, record, Some(RequestError::Canceled));
@@ -253,7 +253,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Ends everything that is outstanding on a connection.
     pub(super) fn requests_end(&mut self, index: usize) {
         let error = self.connections[index].failure.0;
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             let at = self.send_at(index, record);
             if !matches!(self.sends[at].state, SendState::Free | SendState::Done) {
                 self.send_end(index, record, Some(error));
@@ -262,7 +262,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.left_keep(index);
         let c = &mut self.connections[index];
-        c.queue = Queue::EMPTY;
+        c.queue = SendQueue::EMPTY;
         c.ahead = Queue::EMPTY;
         c.pulls = Queue::EMPTY;
         c.waiting = 0;

@@ -118,7 +118,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub fn connection_open(&mut self, connection: ConnectionIndex, setup: &ConnectionSetup) {
         let index = connection.as_usize();
         assert_eq!(self.connections[index].state, ConnectionState::Free);
-        assert!(setup.pull || setup.groups_max == self.limits.requests_max);
+        assert!(setup.pull || setup.groups_max == self.limits.groups_max());
         assert!((1..=self.limits.rails_max).contains(&u32::from(setup.lanes)));
         let several = setup.lanes > 1;
         assert!(!(setup.pull && several), "who fails over, pushes");
@@ -128,7 +128,6 @@ impl<P: Provider> Endpoint<'_, P> {
             eager = eager.min(KEPT_PAYLOAD_MAX);
         }
         let sent = self.rail.send_payload_max(peer);
-        let records = self.limits.requests_max;
         self.mailboxes.clear(index);
         self.records_clear(index);
         self.pushing += usize::from(!setup.pull);
@@ -139,7 +138,6 @@ impl<P: Provider> Endpoint<'_, P> {
             peer,
             lane_count: setup.lanes,
             eager_bytes_max: eager.min(sent).0,
-            sends_free: if records == 64 { u64::MAX } else { (1 << records) - 1 },
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),
             mailbox: CtrlSpan(setup.mailbox),
@@ -167,7 +165,8 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Makes every record of a connection free; requests of its earlier use are stale from now on.
     fn records_clear(&mut self, index: usize) {
-        for record in 0..self.limits.requests_max as u8 {
+        self.sends_used_mut(index).fill(0);
+        for record in self.records() {
             let at = self.send_at(index, record);
             let generation = self.sends[at].generation.wrapping_add(1);
             self.sends[at] = SendRecord { generation, ..SendRecord::FREE };
@@ -370,7 +369,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if several {
             self.meter_mut(index, lane).load.reset();
         }
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             let at = self.send_at(index, record);
             let carried = match several {
                 true => self.carried_mut(at)[usize::from(lane)],

@@ -6,15 +6,21 @@ use super::rail::{Lane, LaneMeter};
 use super::records::{
     Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
 };
+use super::used::record_words;
 use crate::base::bitset;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::regions::RegionSlot;
 use crate::base::units::{Bytes, Span};
 use crate::wire::{GROUP_MAX, RAILS_MAX};
 
-/// Most outstanding sends, and most outstanding receives, of one connection: the free records of
-/// either are one 64-bit word.
-pub const REQUESTS_MAX: u32 = 64;
+/// Most outstanding sends, and most outstanding groups of receives, of one connection: a record's
+/// number is a byte.
+pub const REQUESTS_MAX: u32 = 256;
+
+/// Most groups whose slots the peer has at a time. Those behind them wait on this side, so that a
+/// mailbox stays small however many groups are posted, and peers with other numbers of requests
+/// agree on one window.
+pub const GROUPS_OFFERED_MAX: u32 = 64;
 
 /// Most connections of one endpoint: a request handle has 20 bits for it.
 pub const CONNECTIONS_MAX: u32 = 1 << 16;
@@ -62,7 +68,8 @@ pub const POLL_BATCH: usize = 16;
 
 const _: () = assert!(EARLY_MAX + CREDITS_FOR_STARTS <= CREDITS && CREDITS <= UNDELIVERED_MAX);
 const _: () = assert!(UNDELIVERED_MAX <= 64, "the delivery mask is one word");
-const _: () = assert!(CREDITS <= u8::MAX as u32 && REQUESTS_MAX <= 64);
+const _: () = assert!(CREDITS <= u8::MAX as u32 && REQUESTS_MAX <= 1 << 8);
+const _: () = assert!(EARLY_MAX <= REQUESTS_MIN && REQUESTS_MIN <= GROUPS_OFFERED_MAX);
 const _: () = assert!(STREAM_KEPT.is_power_of_two() && STREAM_KEPT > CREDITS);
 
 /// What an endpoint is opened for.
@@ -71,7 +78,8 @@ pub struct Limits {
     /// Connections open or being set up at a time, 1 to [`CONNECTIONS_MAX`].
     pub connections_max: u32,
     /// Outstanding sends, and outstanding (grouped) receives, of each connection: a power of two,
-    /// up to [`REQUESTS_MAX`]; at least [`EARLY_MAX`] rounded up.
+    /// up to [`REQUESTS_MAX`]; at least [`EARLY_MAX`] rounded up. On rails that push, peers must
+    /// have the same [`Limits::groups_max`].
     pub requests_max: u32,
     /// Regions registered at a time, 1 to [`REGIONS_MAX`].
     pub regions_max: u32,
@@ -84,7 +92,7 @@ pub struct Limits {
 pub enum LimitsError {
     /// `connections_max` is zero or too large.
     Connections,
-    /// `requests_max` is not a power of two from 32 to 64.
+    /// `requests_max` is not a power of two from 32 to 256.
     Requests,
     /// `regions_max` is zero or too large.
     Regions,
@@ -120,9 +128,15 @@ impl Limits {
         Ok(())
     }
 
+    /// Groups of receives that the peer can see at a time: the window that both sides number slots
+    /// by.
+    pub const fn groups_max(&self) -> u32 {
+        if self.requests_max < GROUPS_OFFERED_MAX { self.requests_max } else { GROUPS_OFFERED_MAX }
+    }
+
     /// Bytes of one connection's mailbox: state line, region cells, control slots.
     pub const fn mailbox_bytes(&self) -> usize {
-        lines(1) + CELLS * 2 * lines(1) + self.requests_max as usize * GROUP_MAX * lines(1)
+        lines(1) + CELLS * 2 * lines(1) + self.groups_max() as usize * GROUP_MAX * lines(1)
     }
 
     /// Bytes that one connection adds to the block: the published state of one side.
@@ -180,6 +194,7 @@ impl Limits {
     pub const fn machine_bytes(&self) -> usize {
         let connections = self.connections_max as usize;
         connections * self.connection_bytes()
+            + bytes_for::<u64>(connections * record_words(self.requests_max))
             + 3 * bytes_for::<u64>(bitset::words(connections))
             + bytes_for::<u64>(bitset::words(self.peers_max() as usize))
             + lines(SCRATCH_BYTES)

@@ -57,6 +57,7 @@ pub mod snapshot;
 pub mod stats;
 mod straight;
 mod stripes;
+mod used;
 
 pub use acknowledge::is_awaited;
 pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};

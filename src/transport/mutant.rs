@@ -112,7 +112,7 @@ mod proof {
         }
 
         fn requests_digest(&self, index: usize, out: &mut impl Hasher) {
-            for record in 0..self.limits.requests_max as u8 {
+            for record in self.records() {
                 let at = self.send_at(index, record);
                 let send = &self.sends[at];
                 if send.state != SendState::Free {

@@ -53,7 +53,7 @@ impl<P: Provider> Endpoint<'_, P> {
         loop {
             let c = &self.connections[index];
             let (number, first) = (c.slots_next, c.slots_at);
-            let room = number.ahead_of(c.peer_groups_through) < self.limits.requests_max as i32;
+            let room = number.ahead_of(c.peer_groups_through) < self.limits.groups_max() as i32;
             if number == c.group_post {
                 return false;
             }
@@ -276,7 +276,11 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.lines_flying != 0 && !self.caps.ordered {
             return true; // what is written anew must not land before what it replaces
         }
-        let mut number = c.group_oldest;
+        // where the slots of one that the peer has passed lay, those of a later one may lie
+        let mut number = match c.group_oldest.before(c.peer_groups_through) {
+            true => c.peer_groups_through,
+            false => c.group_oldest,
+        };
         while number != c.slots_next && number.before(c.slots_next) {
             let group = self.groups[self.group_at(index, number)];
             if group.number == number && group.cancel && !group.free && group.bound == 0 {

@@ -29,13 +29,12 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Sends what is queued, in order; says whether some remains.
     pub(super) fn descriptors_step(&mut self, index: usize) -> bool {
         loop {
-            let record = self.connections[index].queue.head;
-            if record == NIL {
+            let Some(record) = self.connections[index].queue.head else {
                 return false;
-            }
+            };
             let send = self.sends[self.send_at(index, record)];
             let left = if self.is_short(index, send.region, send.length) {
-                self.eager_queued(index, NIL, record, Offer::NotYet)
+                self.eager_queued(index, None, record, Offer::NotYet)
             } else {
                 self.descriptor_send(index, record)
             };
@@ -58,7 +57,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.stream_post(index, KIND_DESCRIPTOR, send.tag, 0, payload).is_err() {
             return false;
         }
-        self.queue_remove(index, NIL, record);
+        self.queue_remove(index, None, record);
         self.sends[at].number = number;
         self.sends[at].state = SendState::Waiting;
         self.connections[index].waiting += 1;

@@ -160,22 +160,23 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.
     pub(super) fn bind_step(&mut self, index: usize) -> bool {
-        let (mut previous, mut record) = (NIL, self.connections[index].queue.head);
-        while record != NIL {
+        let (mut previous, mut head) = (None, self.connections[index].queue.head);
+        while let Some(record) = head {
             let send = self.sends[self.send_at(index, record)];
+            let next = self.queue_after(index, record);
             let short = send.length <= self.connections[index].eager_bytes_max;
             let group = self.connections[index].group_next;
             let offer = self.offer(index, send.tag);
             let left = match offer {
                 Offer::NoMatch => {
-                    (previous, record) = (record, send.next);
+                    (previous, head) = (Some(record), next);
                     continue;
                 }
                 Offer::Receive(_) if short => self.eager_queued(index, previous, record, offer),
                 Offer::Receive(receive) => self.start_send(index, previous, record, receive),
                 Offer::NotYet => {
                     let room = u32::from(self.connections[index].early) < EARLY_MAX;
-                    let may = previous == NIL && short && room;
+                    let may = previous.is_none() && short && room;
                     may && self.eager_queued(index, previous, record, offer)
                 }
             };
@@ -183,9 +184,9 @@ impl<P: Provider> Endpoint<'_, P> {
                 break;
             }
             // a new oldest group may take what the last one did not
-            let same = self.connections[index].group_next == group && previous != NIL;
-            let head = self.connections[index].queue.head;
-            (previous, record) = if same { (previous, send.next) } else { (NIL, head) };
+            let same = self.connections[index].group_next == group && previous.is_some();
+            let first = self.connections[index].queue.head;
+            (previous, head) = if same { (previous, next) } else { (None, first) };
         }
         let queued = !self.connections[index].queue.is_empty();
         if queued {
@@ -196,7 +197,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Tells the peer which receive a message is bound to; its stripes follow.
-    fn start_send(&mut self, index: usize, previous: u8, record: u8, receive: u8) -> bool {
+    fn start_send(&mut self, index: usize, previous: Option<u8>, record: u8, receive: u8) -> bool {
         let group = self.connections[index].group_next;
         let slot = self.slot_read(index, group, receive);
         let send = self.sends[self.send_at(index, record)];

@@ -19,6 +19,7 @@ use super::limits::{CELLS, HELD_SPAN};
 use super::mr::NO_REGION;
 use super::rail::{CtrlSpan, DataSpan};
 use super::request::RequestError;
+use super::used::SendQueue;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::{Seq, SeqWindow};
 use crate::base::slab::Handle;
@@ -138,9 +139,8 @@ pub struct Connection {
 
     // as sender
     pub eager_bytes_max: u64,
-    pub sends_free: u64,
     /// Sends that are not bound, or not told to the peer, in order.
-    pub queue: Queue,
+    pub queue: SendQueue,
     /// Number of the next long message.
     pub send_number: Seq,
     /// Number of the next send of the stream.
@@ -313,8 +313,7 @@ impl Connection {
         epoch: 1,
         peer_epoch: 1,
         eager_bytes_max: 0,
-        sends_free: 0,
-        queue: Queue::EMPTY,
+        queue: SendQueue::EMPTY,
         send_number: Seq(0),
         eager_number: Seq(0),
         consumed: Seq(0),

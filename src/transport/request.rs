@@ -191,7 +191,7 @@ mod tests {
         for kind in [
             RequestKind::Complete { length: 0, generation: 0 },
             RequestKind::Complete { length: 1 << 20, generation: u32::MAX },
-            RequestKind::Send { connection, record: 63, generation: u32::MAX },
+            RequestKind::Send { connection, record: 255, generation: u32::MAX },
             RequestKind::Receive { connection, record: 0, generation: 0 },
         ] {
             assert_eq!(RequestId::pack(kind).unpack(), Some(kind));

@@ -25,7 +25,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Where a slot lies: after the state line and the cells.
     #[inline]
     pub(super) fn slot_line(&self, group: Seq, receive: u8) -> usize {
-        1 + CELLS * 2 + group.cell(self.limits.requests_max) * GROUP_MAX + usize::from(receive)
+        1 + CELLS * 2 + group.cell(self.limits.groups_max()) * GROUP_MAX + usize::from(receive)
     }
 
     /// A slot that is there.

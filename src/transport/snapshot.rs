@@ -195,7 +195,7 @@ impl<P: Provider> Endpoint<'_, P> {
     ) -> Option<RequestStatus> {
         let index = connection.as_usize();
         let old = |seen: u16| seen != 0 && seen & REPORTED == 0 && tick.ms_since(seen) >= age_ms;
-        for record in 0..self.limits.requests_max as u8 {
+        for record in self.records() {
             let at = self.send_at(index, record);
             if send_is_open(&self.sends[at]) && old(self.sends[at].seen) {
                 self.sends[at].seen |= REPORTED;
@@ -241,7 +241,10 @@ impl<P: Provider> Endpoint<'_, P> {
             let earlier = Seq(request.sequence).before(Seq(place.sequence));
             let older = request.age_ms > place.age_ms
                 || (request.age_ms == place.age_ms && earlier && request.waits().is_receive());
-            if place.waits == 0 || older || request.record == self.connections[index].queue.head {
+            if place.waits == 0
+                || older
+                || self.connections[index].queue.head == Some(request.record)
+            {
                 *place = request;
             }
         }
@@ -264,9 +267,10 @@ impl<P: Provider> Endpoint<'_, P> {
             up: c.up,
             control: c.control,
             control_blocked: c.control_blocked.into(),
-            queued: self.list_length(c.queue.head, |at| self.sends[self.send_at(index, at)].next),
-            unexpected: self
-                .list_length(c.unexpected.head, |at| self.held[self.held_at(index, at)].next),
+            queued: list_length(c.queue.head, |at| self.queue_after(index, at)),
+            unexpected: list_length(known(c.unexpected.head), |at| {
+                known(self.held[self.held_at(index, at)].next)
+            }),
             eager_number: c.eager_number.0,
             eager_expected: c.eager_expected.0,
             send_number: c.send_number.0,
@@ -315,14 +319,6 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
-    fn list_length(&self, head: u8, next: impl Fn(u8) -> u8) -> u16 {
-        let (mut at, mut length) = (head, 0);
-        while at != NIL {
-            (at, length) = (next(at), length + 1);
-        }
-        length
-    }
-
     fn send_status(&self, index: usize, record: u8, tick: Tick) -> RequestStatus {
         let at = self.send_at(index, record);
         let send = &self.sends[at];
@@ -358,10 +354,10 @@ impl<P: Provider> Endpoint<'_, P> {
     fn queued_number(&self, index: usize, record: u8, short: bool) -> Seq {
         let c = &self.connections[index];
         let (mut at, mut before) = (c.queue.head, 0);
-        while at != record && at != NIL {
-            let send = &self.sends[self.send_at(index, at)];
+        while let Some(earlier) = at.filter(|at| *at != record) {
+            let send = &self.sends[self.send_at(index, earlier)];
             before += u32::from(short || !self.is_short_send(index, send));
-            at = send.next;
+            at = self.queue_after(index, earlier);
         }
         let next = if short { c.eager_number } else { c.send_number };
         next.plus(before)
@@ -399,7 +395,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     fn queued_waits(&self, index: usize, record: u8) -> Waits {
         let (send, c) = (&self.sends[self.send_at(index, record)], &self.connections[index]);
-        let head = c.queue.head == record;
+        let head = c.queue.head == Some(record);
         let credit = c.may_consume(if c.pull { 0 } else { CREDITS_FOR_STARTS });
         if c.pull {
             return match head {
@@ -476,6 +472,14 @@ fn failure_number(error: RequestError) -> u32 {
         RequestError::Silent => 10,
         RequestError::PeerGaveUp => 11,
     }
+}
+
+fn known(record: u8) -> Option<u8> {
+    (record != NIL).then_some(record)
+}
+
+fn list_length(head: Option<u8>, next: impl Fn(u8) -> Option<u8>) -> u16 {
+    core::iter::successors(head, |at| next(*at)).count() as u16
 }
 
 #[cfg(test)]

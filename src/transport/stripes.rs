@@ -22,12 +22,8 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].waiting == 0 {
             return false;
         }
-        let records = self.limits.requests_max;
-        let mut used = !self.connections[index].sends_free;
         let mut remain = false;
-        while used.trailing_zeros() < records {
-            let record = used.trailing_zeros() as u8;
-            used &= used - 1;
+        for record in self.sends_used(index) {
             if self.sends[self.send_at(index, record)].state == SendState::Writing {
                 remain |= !self.stripes_write(index, record);
             }

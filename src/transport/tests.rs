@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod many;
 mod reports;
 
 use super::*;
@@ -53,13 +54,23 @@ impl<'m, P: Provider> Pair<'m, P> {
         pull: bool,
         wrap: impl FnOnce(Loopback<'m>) -> P,
     ) -> Pair<'m, P> {
+        Pair::open_with(block, LIMITS, Bytes::kib(8), pull, wrap)
+    }
+
+    fn open_with(
+        block: &'m mut HeapBlock,
+        limits: Limits,
+        eager_bytes_max: Bytes,
+        pull: bool,
+        wrap: impl FnOnce(Loopback<'m>) -> P,
+    ) -> Pair<'m, P> {
         let mut carver = block.carver();
-        let regions = DataMrs::carve(&mut carver, LIMITS.regions_max, 0).unwrap();
+        let regions = DataMrs::carve(&mut carver, limits.regions_max, 0).unwrap();
         let mut rail = Loopback::open(RAIL, &mut carver).unwrap();
         rail.peer_open_at(crate::base::ids::PeerIndex(0), crate::base::ids::PeerIndex(1)).unwrap();
         let config = Config { stripe_bytes_min: Bytes::kib(4), ..Config::default() };
         let mut endpoint =
-            Endpoint::open(&mut carver, LIMITS, config, regions, wrap(rail)).unwrap();
+            Endpoint::open(&mut carver, limits, config, regions, wrap(rail)).unwrap();
         let mailboxes = endpoint.mailboxes();
         let key = vouched::register(&endpoint.rail().domain(), mailboxes.region()).unwrap();
         for (own, peer) in [(A, B), (B, A)] {
@@ -67,9 +78,9 @@ impl<'m, P: Provider> Pair<'m, P> {
             let setup = ConnectionSetup {
                 pull,
                 mailbox,
-                eager_bytes_max: Bytes::kib(8),
+                eager_bytes_max,
                 credits: CREDITS,
-                groups_max: LIMITS.requests_max,
+                groups_max: limits.groups_max(),
                 lanes: 1,
                 reserve: 0,
             };
@@ -102,7 +113,11 @@ fn incoming(region: Handle, memory: &[u8], tag: i32) -> Incoming {
 }
 
 fn block() -> HeapBlock {
-    HeapBlock::new(LIMITS.machine_bytes() + LIMITS.regions_bytes() + Loopback::bytes(RAIL))
+    block_of(LIMITS)
+}
+
+fn block_of(limits: Limits) -> HeapBlock {
+    HeapBlock::new(limits.machine_bytes() + limits.regions_bytes() + Loopback::bytes(RAIL))
 }
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {

@@ -199,6 +199,31 @@ fn point_12_groups_fit_as_many_as_nccl_guarantees() {
     play("deep");
 }
 
+/// A sender of 65 messages that tested none of them before it had all requests stood still.
+#[test]
+fn point_12_messages_fit_as_many_as_nccl_guarantees_before_any_is_tested() {
+    play("untested");
+}
+
+/// RCCL looks for `librccl-net-NAME.so` where libraries lie, and for NCCL's tables in it: its first
+/// releases for those up to v8, newer ones for all.
+#[test]
+fn rccl_finds_the_plugin_by_its_name_and_its_own_argument_is_left_alone() {
+    const NAME: &str = "librccl-net-crosstie.so";
+    let link = own_file(NAME);
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(plugin(), &link).unwrap();
+    let folder = link.parent().unwrap().to_str().unwrap();
+    for (version, rails) in VERSIONS.into_iter().flat_map(|v| RAILS.map(|rails| (v, rails))) {
+        let environment = [
+            ("LD_LIBRARY_PATH", folder),
+            ("CROSSTIE_SOCKET_IFNAME", "lo"),
+            ("CROSSTIE_RAILS", rails),
+        ];
+        play_in(&environment, harness(), Path::new(NAME), "as_rccl", version);
+    }
+}
+
 #[test]
 fn point_20_peers_number_their_devices_as_they_like() {
     play("numbering");

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn xtie_core_connection_blob(
             mailbox_address: host.machine.mailboxes().address(index.0),
             eager_bytes_max: host.eager.0 as u32,
             credits: CREDITS,
-            groups_max: host.machine.limits().requests_max,
+            groups_max: host.machine.limits().groups_max(),
             flags,
             rail_bytes: host.machine.rail().blob_bytes() as u32,
             rail,
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn xtie_core_connection_open(
 /// What both ends agree on.
 fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_core_result> {
     let caps = host.machine.rail().caps();
-    let groups_max = host.machine.limits().requests_max;
+    let groups_max = host.machine.limits().groups_max();
     let pull = caps.pull && blob.flags & BLOB_PULL != 0;
     let push = caps.immediate && blob.flags & BLOB_IMMEDIATE != 0 && blob.groups_max == groups_max;
     if !pull && !push {

@@ -35,7 +35,8 @@ pub struct xtie_core_config {
     /// Most connections at a time, 1 to 65536; default 8. Each is a peer of the provider's, with
     /// the same number.
     pub connections_max: u32,
-    /// Most outstanding sends, and groups of receives, of one connection: 32 or 64; default 32.
+    /// Most outstanding sends, and groups of receives, of one connection: 32, 64, 128 or 256;
+    /// default 32.
     pub requests_max: u32,
     /// Most pieces of registered memory, 1 to 65534; default 16.
     pub regions_max: u32,

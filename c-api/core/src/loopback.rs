@@ -113,7 +113,7 @@ impl<'m> Pair<'m> {
                 mailbox: RemoteSpan { key, address: mailboxes.address(peer.0) },
                 eager_bytes_max: EAGER_BYTES,
                 credits: CREDITS,
-                groups_max: LIMITS.requests_max,
+                groups_max: LIMITS.groups_max(),
                 lanes: 1,
                 reserve: 0,
             };

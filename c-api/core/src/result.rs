@@ -35,7 +35,7 @@ pub enum xtie_core_result {
     XTIE_CORE_ERR_STORAGE_SIZE = -9,
     /// connections_max is not from 1 to 65536.
     XTIE_CORE_ERR_CONNECTIONS_MAX = -10,
-    /// requests_max is neither 32 nor 64.
+    /// requests_max is not 32, 64, 128 or 256.
     XTIE_CORE_ERR_REQUESTS_MAX = -11,
     /// regions_max is not from 1 to 65534.
     XTIE_CORE_ERR_REGIONS_MAX = -12,
@@ -149,7 +149,7 @@ pub const RESULTS: &[(xtie_core_result, &CStr)] = &[
     (XTIE_CORE_ERR_STORAGE_ALIGN, c"the storage is not aligned to 64 bytes"),
     (XTIE_CORE_ERR_STORAGE_SIZE, c"the storage is smaller than it must be"),
     (XTIE_CORE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
-    (XTIE_CORE_ERR_REQUESTS_MAX, c"requests_max must be 32 or 64"),
+    (XTIE_CORE_ERR_REQUESTS_MAX, c"requests_max must be 32, 64, 128 or 256"),
     (XTIE_CORE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
     (XTIE_CORE_ERR_RESERVED, c"a reserved field is not zero"),
     (XTIE_CORE_ERR_ENDPOINT, c"the pointer is not one that xtie_core_endpoint_open gave"),

@@ -2,8 +2,9 @@
 //!
 //! `CROSSTIE_IB_HCA` chooses as `NCCL_IB_HCA` does: names of devices by prefix, separated by commas
 //! (`mlx5`), each with a port behind a colon if one alone is meant (`mlx5_0:1`); a leading `^`
-//! leaves them out (`^mlx5_2`); a leading `=` asks for whole names (`=mlx5_1`, `^=mlx5_1`). What
-//! NCCL lets stand behind a second colon, the rail and plane of the port, chooses nothing.
+//! leaves them out (`^mlx5_2`); a leading `=` asks for whole names (`=mlx5_1`, `^=mlx5_1`). Behind
+//! the port may stand the rail and the plane that it is cabled to (`mlx5_0:1:3:0`; any may be
+//! empty, `mlx5_0::3`), which choose nothing, and are NCCL's to know.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -29,7 +30,20 @@ pub struct HcaChoice {
 struct Named {
     device: String,
     port: Option<u8>,
+    cabling: Cabling,
 }
+
+/// How a port is cabled, as its user says; `None`: nobody does.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Cabling {
+    /// Ports of one rail lead to each other by the nearest switches.
+    pub rail: Option<i16>,
+    /// The network of several that is the port's.
+    pub plane: Option<i16>,
+}
+
+/// Bit 14 is set in planes of devices that NCCL's own network makes of several.
+const PLACE_MAX: i16 = (1 << 14) - 1;
 
 /// Why a choice is none.
 #[derive(Clone, Eq, PartialEq, Debug)]
@@ -40,6 +54,8 @@ pub enum HcaError {
     Sign(String),
     /// What stands behind the colon is no port.
     Port(String),
+    /// What stands behind the port is no rail and plane.
+    Cabling(String),
 }
 
 impl fmt::Display for HcaError {
@@ -50,6 +66,9 @@ impl fmt::Display for HcaError {
                 write!(f, "in {name}, ^ or = does not stand in front of all names")
             }
             HcaError::Port(name) => write!(f, "in {name}, no port from 1 to 255 follows the colon"),
+            HcaError::Cabling(name) => {
+                write!(f, "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port")
+            }
         }
     }
 }
@@ -62,7 +81,11 @@ impl HcaChoice {
 
     /// Exactly these ports.
     pub fn these(ports: impl Iterator<Item = PortName>) -> HcaChoice {
-        let named = |it: PortName| Named { device: it.device().into(), port: Some(it.number()) };
+        let named = |it: PortName| Named {
+            device: it.device().into(),
+            port: Some(it.number()),
+            cabling: Cabling::default(),
+        };
         HcaChoice { exclude: false, exact: true, names: ports.map(named).collect() }
     }
 
@@ -83,6 +106,12 @@ impl HcaChoice {
     pub fn allows(&self, device: &str, port: u8) -> bool {
         let listed = self.names.iter().any(|named| self.is_meant(named, device, port));
         listed != self.exclude
+    }
+
+    /// What is said of the port by the first name that it has.
+    pub fn cabling(&self, device: &str, port: u8) -> Cabling {
+        let named = self.names.iter().find(|named| self.is_meant(named, device, port));
+        named.filter(|_| !self.exclude).map_or(Cabling::default(), |named| named.cabling)
     }
 
     fn is_meant(&self, named: &Named, device: &str, port: u8) -> bool {
@@ -114,22 +143,40 @@ fn named(text: &str) -> Result<Named, HcaError> {
     if text.contains(['^', '=']) {
         return Err(HcaError::Sign(text.to_string()));
     }
-    let port = match parts.next() {
+    let (port, places) = (parts.next(), [parts.next(), parts.next()]);
+    let port = match port {
         None => None,
+        Some("") if places[0].is_some() => None,
         Some(number) => match number.parse() {
             Ok(number) if number > 0 => Some(number),
             Ok(_) | Err(_) => return Err(HcaError::Port(text.to_string())),
         },
     };
-    Ok(Named { device: device.to_string(), port })
+    let place = |text: Option<&str>| match text {
+        None | Some("") => Some(None),
+        Some(number) => number.parse().ok().filter(|it| (0..=PLACE_MAX).contains(it)).map(Some),
+    };
+    match (places.map(place), parts.next()) {
+        ([Some(rail), Some(plane)], None) => {
+            Ok(Named { device: device.to_string(), port, cabling: Cabling { rail, plane } })
+        }
+        _ => Err(HcaError::Cabling(text.to_string())),
+    }
 }
 
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            Some(port) => write!(f, "{}:{port}", self.device),
-            None => f.write_str(&self.device),
+        f.write_str(&self.device)?;
+        let Cabling { rail, plane } = self.cabling;
+        let all = [self.port.map(i32::from), rail.map(i32::from), plane.map(i32::from)];
+        let said = all.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        for number in &all[..said] {
+            f.write_str(":")?;
+            if let Some(number) = number {
+                write!(f, "{number}")?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -246,6 +293,7 @@ mod tests {
         assert_eq!(allowed("^=mlx5_1"), ["mlx5_0:1", "mlx5_10:1", "irdma0:1"]);
         assert_eq!(allowed("^=mlx5_1:1"), ["mlx5_0:1", "mlx5_1:2", "mlx5_10:1", "irdma0:1"]);
         assert_eq!(allowed("=mlx5_0:1:3:1"), ["mlx5_0:1"]);
+        assert_eq!(allowed("=mlx5_1::3"), ["mlx5_1:1", "mlx5_1:2"]);
         assert!(allowed("nobodys").is_empty());
         assert!(!HcaChoice::NONE.allows("mlx5_0", 1));
     }
@@ -262,11 +310,29 @@ mod tests {
         for port in ["mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256"] {
             assert_eq!(error(port), HcaError::Port(port.into()));
         }
+        for cabling in ["mlx5_0:1:x", "mlx5_0:1:-1", "mlx5_0:1:0:16384", "mlx5_0:1:0:0:0"] {
+            assert_eq!(error(cabling), HcaError::Cabling(cabling.into()));
+        }
+    }
+
+    #[test]
+    fn rail_and_plane_are_those_of_the_first_name_that_is_meant() {
+        let choice = HcaChoice::parse("mlx5_0:1:3:1,mlx5_1:2:4,mlx5_1:::2,mlx5:1").unwrap();
+        let of = |device, port| {
+            let Cabling { rail, plane } = choice.cabling(device, port);
+            (rail, plane)
+        };
+        assert_eq!(of("mlx5_0", 1), (Some(3), Some(1)));
+        assert_eq!(of("mlx5_1", 2), (Some(4), None));
+        assert_eq!(of("mlx5_1", 1), (None, Some(2)));
+        assert_eq!((of("mlx5_7", 1), of("irdma0", 1)), ((None, None), (None, None)));
+        let left_out = HcaChoice::parse("^mlx5_0:1:3:1").unwrap();
+        assert_eq!(left_out.cabling("mlx5_0", 1), Cabling::default());
     }
 
     #[test]
     fn choices_are_shown_as_they_were_written() {
-        for text in ["mlx5", "^=mlx5_1:1,mlx5_2", "=mlx5_0"] {
+        for text in ["mlx5", "^=mlx5_1:1,mlx5_2", "=mlx5_0", "mlx5_0:1:3:1,mlx5_1::4,mlx5_2:::1"] {
             assert_eq!(HcaChoice::parse(text).unwrap().to_string(), text);
         }
     }

@@ -120,8 +120,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_IB_HCA",
         default: "every port that works",
-        unit: "prefixes with :port or without, with commas between them; ^ in front excludes, = \
-               wants the whole name",
+        unit: "prefixes with :port or without (:port:rail:plane for NCCL to know), with commas \
+               between them; ^ in front excludes, = wants the whole name",
         effect: "the ports that are used",
         set: |settings, text| {
             // what is not understood must not become all devices

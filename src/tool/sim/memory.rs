@@ -76,10 +76,21 @@ impl Memory {
         buffer.0 / PER_REGION
     }
 
+    /// How many are left.
+    pub fn left(&self) -> usize {
+        self.free.len()
+    }
+
     /// Takes a buffer at random. *Panics* when none is left.
     pub fn take(&mut self, random: &mut Random) -> Buffer {
         let at = random.below(self.free.len() as u64) as usize;
         self.free.swap_remove(at)
+    }
+
+    /// Takes the first one that is free, so that many lie in few regions. *Panics* as `take`.
+    pub fn take_first(&mut self) -> Buffer {
+        let first = (0..self.free.len()).min_by_key(|at| self.free[*at].0);
+        self.free.swap_remove(first.expect("one that is left"))
     }
 
     /// Address of a buffer.

@@ -7,7 +7,7 @@ use crate::fabric::Syscalls;
 use crate::provider::random::Random;
 use crate::provider::sim::{CERTAIN, Faults, SimConfig};
 use crate::transport::Limits;
-use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
+use crate::transport::limits::{CREDITS, RECEIVES_SPARE, REQUESTS_MAX};
 use crate::wire::report::REPORT_BYTES_MAX;
 
 /// Regions of each endpoint: more than a peer remembers, so that cells are written anew.
@@ -18,6 +18,12 @@ pub const EAGER_BYTES: Bytes = Bytes(256);
 /// The limits of endpoints whose connection has so many lanes at most.
 pub const fn limits(rails_max: u32) -> Limits {
     Limits { connections_max: 1, requests_max: 32, regions_max: REGIONS as u32, rails_max }
+}
+
+/// Those of a schedule: every eighth has more requests than its peer's mailbox has slots for.
+pub const fn limits_of(seed: u64, rails_max: u32) -> Limits {
+    let requests_max = if seed % 8 == 5 { REQUESTS_MAX } else { limits(rails_max).requests_max };
+    Limits { requests_max, ..limits(rails_max) }
 }
 
 /// A network without faults, for tests that break it by hand.

@@ -217,7 +217,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 mailbox: mailbox(index),
                 eager_bytes_max: Bytes::of(MESSAGE_BYTES),
                 credits: CREDITS,
-                groups_max: self.endpoint.limits().requests_max,
+                groups_max: self.endpoint.limits().groups_max(),
                 lanes: 1,
                 reserve: 0,
             };

@@ -6,7 +6,7 @@ extern crate std;
 use super::judge::{check_direction, ends_connection};
 use super::lanes::{self, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
-use super::network::{EAGER_BYTES, REGIONS, config, limits};
+use super::network::{EAGER_BYTES, REGIONS, config, limits_of};
 use super::oracle::{self, Pairing, Posted, Sent};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
@@ -16,7 +16,7 @@ use crate::fabric::{Provider, RemoteSpan};
 use crate::provider::random::Random;
 use crate::provider::sim::{SimConfig, SimCounts, SimFabric, SimPort};
 use crate::transport::endpoint::ConnectionCloseError;
-use crate::transport::limits::CREDITS;
+use crate::transport::limits::{CREDITS, GROUPS_OFFERED_MAX};
 use crate::transport::{
     Config, ConnectionSetup, DataMrs, Endpoint, Incoming, Limits, Outcome, Outgoing, RequestError,
     RequestId, Stats, SubmitError,
@@ -30,6 +30,8 @@ const TAGS: u64 = 3;
 const BUDGET: Bytes = Bytes::kib(256);
 /// Messages of one direction that wait for a receive.
 const UNMATCHED_MAX: usize = 12;
+/// Buffers that receives leave for sends, more than can be unmatched.
+const BUFFERS_SPARE: usize = 3 * UNMATCHED_MAX;
 /// Rounds of progress after which something that has not ended never will.
 const ROUNDS_MAX: usize = 200_000;
 
@@ -158,7 +160,7 @@ fn run_on(
     let mut fabric_block = HeapBlock::new(SimFabric::bytes(config));
     let fabric = SimFabric::open(config, &mut fabric_block.carver()).map_err(|_| "fabric block")?;
     fabric.connect_at(0, 1, PeerIndex(0)).map_err(|error| format!("connect: {error:?}"))?;
-    let limits = limits(config.peers_max);
+    let limits = limits_of(seed, config.peers_max);
     let bytes = limits.machine_bytes() + limits.regions_bytes();
     let mut blocks = [HeapBlock::new(bytes), HeapBlock::new(bytes)];
     let mut world = World::open(&fabric, &mut blocks, (config.pull, limits), lanes, seed)?;
@@ -223,7 +225,7 @@ impl<'f, 'm> World<'f, 'm> {
                 mailbox,
                 eager_bytes_max: EAGER_BYTES,
                 credits: CREDITS,
-                groups_max: limits.requests_max,
+                groups_max: limits.groups_max(),
                 lanes: lanes.count as u8,
                 // of every other schedule control leaves lane 0 as soon as another is up
                 reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
@@ -258,9 +260,27 @@ impl<'f, 'm> World<'f, 'm> {
                 let count = if self.random.below(4) == 0 { 1 + self.random.below(8) } else { 1 };
                 let tags: Vec<i32> = (0..count).map(|_| self.tag()).collect();
                 self.irecv(side, &tags)?;
+                self.many(side)?;
             }
             65..68 => self.cancel(side),
             _ => self.progress(side)?,
+        }
+        Ok(())
+    }
+
+    /// Now and then, where there is room for them, more receives than have slots at the peer.
+    fn many(&mut self, side: usize) -> Result<(), String> {
+        let limits = self.endpoints[side].limits();
+        if limits.requests_max <= GROUPS_OFFERED_MAX || self.random.below(8) != 0 {
+            return Ok(());
+        }
+        let mut posted = true;
+        for _ in 0..GROUPS_OFFERED_MAX + 20 {
+            if !posted {
+                break;
+            }
+            let tag = self.tag();
+            posted = self.irecv_of(side, &[tag], true)?;
         }
         Ok(())
     }
@@ -282,6 +302,9 @@ impl<'f, 'm> World<'f, 'm> {
 
     /// Sends from `side`. `Ok(false)`: full.
     pub(super) fn isend(&mut self, side: usize, tag: i32, length: usize) -> Result<bool, String> {
+        if self.memory[side].left() == 0 {
+            return Ok(false);
+        }
         let buffer = self.memory[side].take(&mut self.random);
         let seed = self.random.next();
         self.memory[side].fill(buffer, length, seed);
@@ -308,12 +331,21 @@ impl<'f, 'm> World<'f, 'm> {
 
     /// Posts a group at `side`, for messages of the other.
     pub(super) fn irecv(&mut self, side: usize, tags: &[i32]) -> Result<bool, String> {
+        self.irecv_of(side, tags, false)
+    }
+
+    /// The same; `near` in few regions, so that their peer can be told the keys of all.
+    fn irecv_of(&mut self, side: usize, tags: &[i32], near: bool) -> Result<bool, String> {
+        if self.memory[side].left() < tags.len() + BUFFERS_SPARE {
+            return Ok(false);
+        }
         let rooms: Vec<(Buffer, usize)> = tags
             .iter()
             .map(|_| {
                 let short = self.random.below(12) == 0;
                 let room = if short { self.length() } else { BUFFER_BYTES };
-                (self.memory[side].take(&mut self.random), room)
+                let memory = &mut self.memory[side];
+                (if near { memory.take_first() } else { memory.take(&mut self.random) }, room)
             })
             .collect();
         let buffers: Vec<Incoming> = rooms
@@ -545,6 +577,13 @@ mod tests {
         for seed in SEEDS {
             run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
+    }
+
+    /// With more groups than slots, the asking back of a group that the sender had passed was
+    /// written over the slot of a later one, which the sender then never saw.
+    #[test]
+    fn group_that_is_asked_back_spares_the_slots_of_later_ones() {
+        assert!(run(40_261).is_ok());
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl<'f, 'm> Side<'f, 'm> {
             mailbox,
             eager_bytes_max: EAGER_BYTES,
             credits: CREDITS,
-            groups_max: self.endpoint.limits().requests_max,
+            groups_max: self.endpoint.limits().groups_max(),
             lanes,
             reserve: 0,
         };

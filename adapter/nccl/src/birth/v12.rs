@@ -45,8 +45,8 @@ pub unsafe extern "C" fn get_properties(number: c_int, out: *mut PropsV12) -> Rc
             max_p2p_bytes: NET_BYTES_MAX,
             max_coll_bytes: NET_BYTES_MAX,
             max_multi_request_size: MULTI_REQUEST_MAX,
-            rail_id: UNDEFINED,
-            plane_id: UNDEFINED,
+            rail_id: device.cabling.rail.unwrap_or(UNDEFINED),
+            plane_id: device.cabling.plane.unwrap_or(UNDEFINED),
         };
         // SAFETY: NULL, or properties of NCCL's.
         unsafe { write(out, props) }

@@ -15,9 +15,12 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Requests that a connection has at a time; NCCL never has more than its steps for each rank that
-/// shares it, 8 x 8.
-pub const REQUESTS: usize = 64;
+/// Requests that a connection has at a time: NCCL's 32 for each of the ranks that may share it,
+/// also where each is a message of its own, and where all are asked for before any is tested.
+pub const REQUESTS: usize = 32 * GROUP_MAX;
+
+/// Words that say which places are free.
+const WORDS: usize = REQUESTS / u64::BITS as usize;
 
 /// Which direction a connection is used in.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -36,6 +39,9 @@ pub struct Request {
     id: AtomicU64,
     /// How it failed, as NCCL's number; 0: not.
     fault: AtomicI32,
+    /// Room of the receives, to be told where a message is longer; of those of a group alone that
+    /// count.
+    rooms: [AtomicU64; GROUP_MAX],
     /// What the profiler is to be told of its end; touched by the thread alone that submits and
     /// tests.
     spans: Spans,
@@ -51,7 +57,7 @@ pub struct Comm {
     pub device: &'static Device,
     way: Way,
     /// A bit for each place that holds no request.
-    free: AtomicU64,
+    free: [AtomicU64; WORDS],
     /// The place after the one that was taken last: a place that has failed is told so for long.
     next: AtomicU64,
     /// The failure that was logged last, as NCCL's number; 0: none.
@@ -79,6 +85,7 @@ impl Comm {
             comm: AtomicPtr::new(null_mut()),
             id: AtomicU64::new(0),
             fault: AtomicI32::new(0),
+            rooms: [const { AtomicU64::new(0) }; GROUP_MAX],
             spans: Spans::default(),
         };
         Box::new(Comm {
@@ -86,7 +93,7 @@ impl Comm {
             connection,
             device,
             way,
-            free: AtomicU64::new(u64::MAX),
+            free: [const { AtomicU64::new(u64::MAX) }; WORDS],
             next: AtomicU64::new(0),
             told: AtomicI32::new(0),
             memories: Mutex::new(Vec::new()),
@@ -121,14 +128,25 @@ impl Comm {
         let mut entered = self.room.enter();
         let Some(place) = self.place() else { return Ok(None) };
         let submitted = entered.endpoint().irecv(self.connection, group);
+        for (room, receive) in self.requests[place].rooms.iter().zip(group) {
+            room.store(receive.length, ORDER);
+        }
         self.submitted(&mut entered, place, submitted)
     }
 
     /// A free place, which stays free.
     fn place(&self) -> Option<usize> {
-        let (free, next) = (self.free.load(ORDER), self.next.load(ORDER) as u32);
-        let ahead = free.rotate_right(next).trailing_zeros();
-        (free != 0).then_some(((ahead + next) % REQUESTS as u32) as usize)
+        let next = self.next.load(ORDER) as usize;
+        let (first, bit) = (next / 64, next % 64);
+        let free = |word: usize| self.free[word % WORDS].load(ORDER);
+        let found = |word: usize, bits: u64| (word % WORDS) * 64 + bits.trailing_zeros() as usize;
+        let ahead = free(first) & u64::MAX << bit;
+        if ahead != 0 {
+            return Some(found(first, ahead));
+        }
+        // the first word again, from its beginning, is the last
+        let word = (first + 1..=first + WORDS).find(|word| free(*word) != 0)?;
+        Some(found(word, free(word)))
     }
 
     #[inline]
@@ -159,7 +177,8 @@ impl Comm {
         request.comm.store(std::ptr::from_ref(self).cast_mut(), ORDER);
         request.id.store(id, ORDER);
         request.fault.store(fault, ORDER);
-        self.free.store(self.free.load(ORDER) & !(1 << place), ORDER);
+        let free = &self.free[place / 64];
+        free.store(free.load(ORDER) & !(1 << (place % 64)), ORDER);
         self.next.store((place as u64 + 1) % REQUESTS as u64, ORDER);
         Ok(Some(NonNull::from(request)))
     }
@@ -292,7 +311,8 @@ impl Request {
     fn release(&self, comm: &Comm) {
         let first = comm.requests.as_ptr().addr();
         let place = (std::ptr::from_ref(self).addr() - first) / size_of::<Request>();
-        comm.free.store(comm.free.load(ORDER) | 1 << place, ORDER);
+        let free = &comm.free[place / 64];
+        free.store(free.load(ORDER) | 1 << (place % 64), ORDER);
     }
 
     #[cold]
@@ -300,10 +320,19 @@ impl Request {
         let fault = Fault::from(error);
         match (error, lengths) {
             (RequestError::Truncated, [length]) => {
-                comm.tell(&format_args!("{error:?}: the message has {length} bytes"), fault.code());
+                let room = self.rooms[0].load(ORDER);
+                let both = format_args!(
+                    "{error:?}: the message has {length} bytes, and its receive room for {room}"
+                );
+                comm.tell(&both, fault.code());
             }
             (RequestError::Truncated, _) => {
-                let all = format_args!("{error:?}: the group's messages have {lengths:?} bytes");
+                let rooms: Vec<_> = self.rooms.iter().map(|room| room.load(ORDER)).collect();
+                let rooms = &rooms[..lengths.len()];
+                let all = format_args!(
+                    "{error:?}: the group's messages have {lengths:?} bytes, and its receives room \
+                     for {rooms:?}"
+                );
                 comm.tell(&all, fault.code());
             }
             _ => comm.tell(&error, fault.code()),

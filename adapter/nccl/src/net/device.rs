@@ -9,6 +9,7 @@ use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
     AddressFamily, InterfaceAddress, Interfaces, local_addresses_of,
 };
+use crosstie::provider::verbs::choice::Cabling;
 use crosstie::wire::RAILS_MAX;
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,10 @@ pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
 const CHOICE: &str = "CROSSTIE_SOCKET_IFNAME";
 /// By which they choose addresses: `AF_INET` or `AF_INET6`.
 pub const NCCL_FAMILY: &str = "NCCL_SOCKET_FAMILY";
+/// Planes that a device made of several can say, with that of ports of which nothing is said.
+const PLANES_MAX: usize = 14;
+/// What is set in the plane of every such device, and in no port's.
+const PLANE_OF_SEVERAL: i16 = 1 << PLANES_MAX;
 /// Physical devices that one is made of at most, by its rails.
 pub const MEMBERS_MAX: usize = RAILS_MAX;
 
@@ -44,6 +49,18 @@ pub struct Device {
     pub port: i32,
     /// Which of the interfaces' addresses are used.
     pub family: AddressFamily,
+    /// The rail and plane that NCCL is told.
+    pub cabling: Cabling,
+}
+
+impl Device {
+    /// The rail and plane that NCCL is told, if any, behind a comma.
+    pub fn cabling_text(&self) -> String {
+        let text = |name: &str, number: Option<i16>| {
+            number.map_or(String::new(), |number| format!(", NCCL's {name} {number}"))
+        };
+        text("rail", self.cabling.rail) + &text("plane", self.cabling.plane)
+    }
 }
 
 /// By which sockets this host is reached.
@@ -107,7 +124,11 @@ impl Members {
 
 /// One device of several physical ones; `None`: they are more than a connection has rails for, or
 /// one of them leads to no other host.
-pub fn fused(members: Members, devices: &[&'static Device]) -> Option<Device> {
+pub fn fused(
+    members: Members,
+    devices: &[&'static Device],
+    physical: &[&'static Device],
+) -> Option<Device> {
     let (first, others) = devices.split_first()?;
     let kind = match others {
         [] => Some(first.kind).filter(|kind| *kind != Kind::Alone),
@@ -120,8 +141,32 @@ pub fn fused(members: Members, devices: &[&'static Device]) -> Option<Device> {
         kind,
         members,
         speed_mbps: speed,
+        cabling: cabling(devices, physical),
         ..(*first).clone()
     })
+}
+
+/// Of a device that is made of several, as NCCL's own network has it: the rail that is theirs
+/// alike, and a plane that says which planes are in it, by their places among those of all ports.
+fn cabling(devices: &[&'static Device], physical: &[&'static Device]) -> Cabling {
+    let rail = devices.first().and_then(|it| it.cabling.rail);
+    let rail = rail.filter(|rail| devices.iter().all(|it| it.cabling.rail == Some(*rail)));
+    if devices.len() < 2 || devices.iter().all(|it| it.cabling.plane.is_none()) {
+        let plane = devices.first().and_then(|it| it.cabling.plane);
+        return Cabling { rail, plane };
+    }
+    let mut places = vec![None];
+    for plane in physical.iter().map(|it| it.cabling.plane) {
+        if !places.contains(&plane) {
+            places.push(plane);
+        }
+    }
+    let place = |it: &&Device| places.iter().position(|plane| *plane == it.cabling.plane);
+    let plane = devices.iter().try_fold(PLANE_OF_SEVERAL, |all, it| {
+        let place = place(it).filter(|place| *place < PLANES_MAX)?;
+        Some(all | 1 << place)
+    });
+    Cabling { rail, plane }
 }
 
 /// The addresses that [`NCCL_FAMILY`] allows.
@@ -197,6 +242,7 @@ fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize
         speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
         port: port(pci.as_deref(), &folder),
         family,
+        cabling: Cabling::default(),
     }
 }
 
@@ -217,6 +263,7 @@ fn without_interface(family: AddressFamily) -> Device {
         speed_mbps: SPEED_MBPS_DEFAULT,
         port: 1,
         family,
+        cabling: Cabling::default(),
     }
 }
 

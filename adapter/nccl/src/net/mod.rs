@@ -154,7 +154,8 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
     // made already, by an NCCL that has loaded the plugin before
     let is_there = state.devices.get(number).is_some_and(|it| it.members == members_known);
     if !is_there {
-        let fused = device::fused(members_known, &devices).ok_or(Fault::Argument)?;
+        let fused = device::fused(members_known, &devices, &state.devices[..state.physical])
+            .ok_or(Fault::Argument)?;
         state.devices.truncate(number);
         state.devices.push(Box::leak(Box::new(fused)));
     }
@@ -166,11 +167,12 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
 fn line(number: usize, device: &Device, settings: &str) -> String {
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     format!(
-        "device {number} is {}: {} Mbit/s, PCI {}, {}; crosstie {}, {settings}",
+        "device {number} is {}: {} Mbit/s, PCI {}, {}{}; crosstie {}, {settings}",
         text(device.name),
         device.speed_mbps,
         device.pci_path.map_or("none".into(), text),
         device.kind.rails_text(),
+        device.cabling_text(),
         env!("CARGO_PKG_VERSION"),
     )
 }

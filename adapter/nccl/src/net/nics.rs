@@ -8,6 +8,7 @@ use super::log;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
 use crosstie::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crosstie::provider::libfabric::names::NicNames;
+use crosstie::provider::verbs::choice::Cabling;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +63,7 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
             speed_mbps: SPEED_MBPS_DEFAULT,
             port: 1,
             family: reach.family,
+            cabling: Cabling::default(),
         });
     }
     devices

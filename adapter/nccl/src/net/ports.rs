@@ -132,6 +132,7 @@ impl Host<'_> {
             // NCCL counts so: cards of two functions have a first port each
             port: i32::from(port.number) + *before as i32,
             family: reach.family,
+            cabling: settings.hca.cabling(&device.name, port.number),
         })
     }
 

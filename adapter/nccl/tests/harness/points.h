@@ -119,6 +119,90 @@ static void deep(void) {
     OK(net_finalize(&net));
 }
 
+/* As test programs of other plugins do: all requests of one kind, each a message, asked for again
+ * and again until there is room, and none tested before the last is had; by the sender while nobody
+ * receives, and by the receiver while nobody sends. Then more than there is room for: who is given
+ * none tests those it has. */
+static void untested(void) {
+    enum { ALL = 32 * GROUP, MORE = ALL + 100, ROOM = 20000 };
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    unsigned char *memory = malloc((size_t)MORE * ROOM);
+    void *known = NULL, *requests[MORE];
+    OK(net_reg(&net, rank ? pair.send : pair.recv, memory, (size_t)MORE * ROOM, HOST_MEMORY,
+        &known));
+    for (int round = 0; round < 3; round++) {
+        int count = round == 2 ? MORE : ALL;
+        if (round < 2 && rank == round) meet(); /* late: the other has asked for all */
+        for (int at = 0, ended = 0; ended < count;) {
+            unsigned char *data = memory + (size_t)at * ROOM;
+            size_t bytes = at % 3 ? (size_t)at % 1000 : (size_t)(ROOM - at), room = ROOM;
+            int tag = 5, done = 0, size = 0;
+            if (at < count) {
+                requests[at] = STALE;
+                if (rank) fill(data, bytes, (uint64_t)(round * 1000 + at));
+                if (rank)
+                    OK(net_isend(&net, pair.send, data, bytes, tag, known, &requests[at]));
+                else
+                    OK(net_irecv(
+                        &net, pair.recv, 1, (void **)&data, &room, &tag, &known, &requests[at]));
+                if (requests[at]) {
+                    if (++at == count && round < 2 && rank != round) meet();
+                    continue;
+                }
+                if (round < 2) continue;
+            }
+            OK(net_test(&net, requests[ended], &done, &size));
+            data = memory + (size_t)ended * ROOM;
+            bytes = ended % 3 ? (size_t)ended % 1000 : (size_t)(ROOM - ended);
+            if (done && !rank) CHECK((size_t)size == bytes);
+            if (done && !rank) verify(data, bytes, (uint64_t)(round * 1000 + ended));
+            ended += done;
+        }
+    }
+    meet();
+    OK(net_dereg(&net, rank ? pair.send : pair.recv, known));
+    part(&net, pair);
+    free(memory);
+    OK(net_finalize(&net));
+}
+
+/* RCCL may hand the number of its channel, four bytes, where NCCL hands the place for a device's
+ * handle: nobody reads or writes it. Behind it lies a page that nobody may touch. */
+static void as_rccl(void) {
+    enum { CHANNEL = 0x1234 };
+    struct net net = started();
+    struct pair pair = {NULL, NULL};
+    unsigned char mine[HANDLE], theirs[HANDLE], memory[1000];
+    void *listener = NULL, *known = NULL;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *pages =
+        mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && !mprotect(pages + page, page, PROT_NONE));
+    uint32_t *channel = (uint32_t *)(void *)(pages + page) - 1;
+    *channel = CHANNEL;
+    OK(net_listen(&net, 0, mine, &listener));
+    tell(mine, HANDLE), hear(theirs, HANDLE);
+    while (!pair.send || !pair.recv) {
+        if (!pair.send) OK(net_connect(&net, 0, theirs, &pair.send, (void **)(void *)channel));
+        if (!pair.recv) OK(net_accept(&net, listener, &pair.recv, (void **)(void *)channel));
+    }
+    CHECK(*channel == CHANNEL);
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    void *comm = rank ? pair.send : pair.recv, *request;
+    OK(net_reg(&net, comm, memory, sizeof memory, HOST_MEMORY, &known));
+    if (rank) fill(memory, sizeof memory, 9);
+    request = rank ? send_one(&net, comm, memory, sizeof memory, 1, known)
+                   : recv_one(&net, comm, memory, sizeof memory, 1, known);
+    OK(finish(&net, request, NULL));
+    verify(memory, sizeof memory, 9);
+    meet();
+    OK(net_dereg(&net, comm, known));
+    part(&net, pair);
+    CHECK(!munmap(pages, 2 * page));
+    OK(net_finalize(&net));
+}
+
 /* Flushes of what was received leave no request, however often; a place for it there must be. */
 static void flush(void) {
     struct net net = started();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Scenarios of the harness that ask the same of every kind of device.
-pub const CONTRACT: [&str; 26] = [
+pub const CONTRACT: [&str; 27] = [
     "bytes",
     "asked",
     "groups",
@@ -16,6 +16,7 @@ pub const CONTRACT: [&str; 26] = [
     "oversize",
     "full",
     "deep",
+    "untested",
     "flush",
     "hinted",
     "loopback",

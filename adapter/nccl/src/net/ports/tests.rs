@@ -120,6 +120,36 @@ fn ports_are_chosen_by_the_variables_and_said_where_they_cannot_be_used() {
 }
 
 #[test]
+fn rails_and_planes_that_the_user_names_are_told_as_nccl_tells_them() {
+    let hca = HcaChoice::parse("mlx5_0:1:3:1,mlx5_1:1:3:2,mlx4_0:1:5").unwrap();
+    let chosen = Settings { hca, ..Settings::default() };
+    let devices: Vec<&'static Device> = of(&cards(), &chosen, &ANY)
+        .0
+        .into_iter()
+        .map(|device| &*Box::leak(device.into()))
+        .collect();
+    let said = |device: &Device| (device.cabling.rail, device.cabling.plane);
+    let all: Vec<_> = devices.iter().map(|device| said(device)).collect();
+    assert_eq!(all, [(Some(3), Some(1)), (Some(3), Some(2)), (Some(5), None)]);
+    assert_eq!(devices[0].cabling_text(), ", NCCL's rail 3, NCCL's plane 1");
+    let fused = |numbers: &[i32]| {
+        let members: Vec<_> = numbers.iter().map(|at| devices[*at as usize]).collect();
+        said(&device::fused(device::Members::of(numbers).unwrap(), &members, &devices).unwrap())
+    };
+    // planes by their places: none, 1, 2
+    assert_eq!(fused(&[0, 1]), (Some(3), Some(1 << 14 | 0b110)));
+    assert_eq!(fused(&[2, 1]), (None, Some(1 << 14 | 0b101)));
+    assert_eq!(fused(&[1]), (Some(3), Some(2)));
+    let devices: Vec<&'static Device> = of(&cards(), &Settings::default(), &ANY)
+        .0
+        .into_iter()
+        .map(|device| &*Box::leak(device.into()))
+        .collect();
+    let both = device::fused(device::Members::of(&[0, 1]).unwrap(), &devices[..2], &devices);
+    assert_eq!(said(&both.unwrap()), (None, None));
+}
+
+#[test]
 fn ports_that_the_rails_leave_out_are_said() {
     let text = left_out(&cards()[..2], &Settings::default()).unwrap();
     assert!(text.starts_with("RDMA ports mlx5_0:1, mlx5_1:1 work and are not used: "), "{text}");
