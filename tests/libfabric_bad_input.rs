@@ -281,7 +281,7 @@ fn more_endpoints_than_shm_reaches_are_refused_and_the_others_go_on() {
     let (mut came, mut heard) = (vec![0; leaves.len()], 0);
     let mut sent = vec![[false; 2]; leaves.len()];
     let start = std::time::Instant::now();
-    while came.iter().any(|count| *count == 0) || heard < leaves.len() {
+    while came.contains(&0) || heard < leaves.len() {
         for (peer, leaf) in leaves.iter_mut().enumerate() {
             let [by_hub, by_leaf] = &mut sent[peer];
             *by_hub = *by_hub || hub.post(&send(PeerIndex(peer as u32)), Instant(0)).is_ok();
