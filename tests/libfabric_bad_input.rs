@@ -230,6 +230,7 @@ fn survey_lists_providers_with_what_they_want() {
     let names: Vec<&str> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
     assert!(names.contains(&"strict") && names.contains(&"strict-domain"), "{names:?}");
     assert!(!names.contains(&"strict-delivery"), "what cannot carry a rail is not offered");
+    assert!(names.contains(&"strict-one"), "also what lets one thread call at a time: {names:?}");
     assert!(names.contains(&"strict-msg@msg") && !names.contains(&"strict-msg"), "{names:?}");
     let strict = &found.offers[0];
     assert!(strict.endpoint_scoped && strict.carries_words);
@@ -281,7 +282,7 @@ fn more_endpoints_than_shm_reaches_are_refused_and_the_others_go_on() {
     let (mut came, mut heard) = (vec![0; leaves.len()], 0);
     let mut sent = vec![[false; 2]; leaves.len()];
     let start = std::time::Instant::now();
-    while came.iter().any(|count| *count == 0) || heard < leaves.len() {
+    while came.contains(&0) || heard < leaves.len() {
         for (peer, leaf) in leaves.iter_mut().enumerate() {
             let [by_hub, by_leaf] = &mut sent[peer];
             *by_hub = *by_hub || hub.post(&send(PeerIndex(peer as u32)), Instant(0)).is_ok();
