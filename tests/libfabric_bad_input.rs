@@ -230,6 +230,7 @@ fn survey_lists_providers_with_what_they_want() {
     let names: Vec<&str> = found.offers.iter().map(|offer| offer.provider.as_str()).collect();
     assert!(names.contains(&"strict") && names.contains(&"strict-domain"), "{names:?}");
     assert!(!names.contains(&"strict-delivery"), "what cannot carry a rail is not offered");
+    assert!(names.contains(&"strict-one"), "also what lets one thread call at a time: {names:?}");
     assert!(names.contains(&"strict-msg@msg") && !names.contains(&"strict-msg"), "{names:?}");
     let strict = &found.offers[0];
     assert!(strict.endpoint_scoped && strict.carries_words);
