@@ -387,7 +387,7 @@ fn lost(folder: &Path, story: &str, first: &str, then: &str) -> String {
 #[test]
 fn rail_whose_gid_changes_under_a_connection_goes_on_with_another() {
     let Some([new, old]) = libraries() else { return };
-    let gone = "Broken(99) }), because its GID has gone (did an address change?)";
+    let gone = "Broken(99) }), because its GID or LID has gone (did an address change?)";
     let story = "lose the GID";
     for (then, gid) in [
         ("gid_at=3 gid_ends=7", "10.0.0.7"), // another address

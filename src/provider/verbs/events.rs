@@ -46,7 +46,7 @@ pub const fn loss_words(code: i32) -> &'static str {
             "the device failed or was removed; endpoints that are opened later may use it"
         }
         libc::EADDRNOTAVAIL => {
-            "its GID has gone (did an address change?); it is used again once it has another"
+            "its GID or LID has gone (did an address change?); it is used again once it has another"
         }
         libc::EOVERFLOW => "its completion queue overran",
         _ => "its completion queue is broken",
