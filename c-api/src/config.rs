@@ -220,6 +220,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         interfaces: Interfaces::NONE,
         family: AddressFamily::Any,
         tcp_rails: 0,
+        tcp_call_bytes: default.tcp_call_bytes,
     };
     let limits = &options.limits;
     limits.check().map_err(|error| limit_refused(limits, error))?;

@@ -58,6 +58,8 @@ pub struct Options {
     /// TCP rails of each connection that is made here, where `CROSSTIE_TCP_RAILS` does not say it;
     /// 0: one for each common subnet.
     pub tcp_rails: u32,
+    /// Bytes that one call of a TCP rail hands over at most ([`tcp::Settings::call_bytes`]).
+    pub tcp_call_bytes: Bytes,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             ports: None,
             nics: None,
             tcp_rails: 0,
+            tcp_call_bytes: tcp::CALL_BYTES,
         }
     }
 }

@@ -262,7 +262,9 @@ impl Parts {
         let tcp = network.rails.tcp.then(|| {
             let streams = self.environment.tcp_streams;
             let (threads, thread_cpus) = network.threads;
-            (options::tcp_limits(&limits, streams), tcp::Settings { threads, thread_cpus })
+            let call_bytes = self.options.tcp_call_bytes;
+            let settings = tcp::Settings { threads, thread_cpus, call_bytes };
+            (options::tcp_limits(&limits, streams), settings)
         });
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).

@@ -39,6 +39,7 @@ pub use area::part_bytes as peer_reserve_bytes;
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
 use crate::base::carve::BlockTooSmall;
+use crate::base::units::Bytes;
 use crate::memory::CpuSet;
 
 /// Most streams of one connection.
@@ -63,6 +64,20 @@ pub struct Settings {
     pub threads: u32,
     /// CPUs of those threads; empty: they inherit the opener's.
     pub thread_cpus: CpuSet,
+    /// Bytes that one call hands over at most, and a poll at least if it has them, whatever its
+    /// budget. Where bytes go one way alone, what is more than [`CALL_BYTES`] has left the cache
+    /// before its reader gets it; where a thread sends and receives as much, more spare it turns.
+    pub call_bytes: Bytes,
+}
+
+/// What [`Settings::call_bytes`] is where nobody says otherwise.
+pub const CALL_BYTES: Bytes = Bytes::kib(256);
+
+impl Default for Settings {
+    /// No threads.
+    fn default() -> Settings {
+        Settings { threads: 0, thread_cpus: CpuSet::EMPTY, call_bytes: CALL_BYTES }
+    }
 }
 
 /// Why a rail could not be opened. Nothing is left behind.

@@ -6,7 +6,7 @@ extern crate std;
 use super::{Limits, Settings, Tcp, bytes};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::PeerIndex;
-use crate::memory::{CpuSet, Errno};
+use crate::memory::Errno;
 use crate::provider::host_domain::HostDomain;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -34,7 +34,7 @@ impl Default for PairConfig {
             regions_max: 16,
             v6: false,
             buffer_bytes: None,
-            settings: Settings { threads: 0, thread_cpus: CpuSet::EMPTY },
+            settings: Settings::default(),
         }
     }
 }

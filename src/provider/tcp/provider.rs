@@ -375,12 +375,12 @@ impl<'m> Provider for Tcp<'m> {
             self.hear(&mut events);
         }
         if !self.dirty.is_empty() {
-            self.flush_dirty(&mut budget.0.clone());
+            self.flush_dirty(&mut budget.0.max(self.call_bytes));
         }
         if !self.ops.none_done() {
             self.report_done(&mut events);
         }
-        self.receive(&mut events, &mut (budget.0 * IN_FOR_OUT).max(1));
+        self.receive(&mut events, &mut budget.0.saturating_mul(IN_FOR_OUT).max(1));
         if is_timed {
             self.end_peers(&mut events);
         }

@@ -11,8 +11,6 @@ use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 pub(super) const ROOM_FOR_ANSWERS: u32 = 1024;
 /// Payloads up to here are copied to the staged bytes: cheaper than a piece of their own.
 pub(super) const COPIED_MAX: u64 = 1024;
-/// Bytes of one gathered call. More would leave the cache before the reader gets them.
-const CALL_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of one call at least, so that a small budget does not cost a call per page.
 const CALL_BYTES_MIN: u64 = 64 << 10;
 
@@ -59,7 +57,7 @@ impl Tcp<'_> {
                     (piece.iov_len, moved)
                 }
                 // SAFETY: staged bytes, and spans whose regions are pinned until they were sent.
-                None => unsafe { send_gathered(stream, *budget) },
+                None => unsafe { send_gathered(stream, (*budget).min(self.call_bytes)) },
             };
             let sent = match moved {
                 Moved::Bytes(sent) => sent,
@@ -174,7 +172,7 @@ impl Tcp<'_> {
 #[inline(never)]
 unsafe fn send_gathered(stream: &mut Stream, budget: u64) -> (usize, Moved) {
     let mut pieces = [NO_PIECE; PIECES_MAX];
-    let most = budget.clamp(CALL_BYTES_MIN, CALL_BYTES_MAX);
+    let most = budget.max(CALL_BYTES_MIN);
     let count = stream.out.gather(&mut pieces, most);
     let wanted = pieces[..count].iter().map(|piece| piece.iov_len).sum();
     // SAFETY: staged bytes lie in the storage, and the caller vouches for the spans.

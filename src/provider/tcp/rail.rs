@@ -64,6 +64,8 @@ pub(super) struct Scratch {
 pub struct Tcp<'m> {
     pub(super) domain: HostDomain<'m>,
     pub(super) limits: Limits,
+    /// [`Settings::call_bytes`].
+    pub(super) call_bytes: u64,
     pub(super) streams: &'m mut [Stream],
     pub(super) peers: &'m mut [Peer],
     pub(super) ops: Ops<'m>,
@@ -139,6 +141,7 @@ impl<'m> Tcp<'m> {
         Ok(Tcp {
             domain,
             limits: *limits,
+            call_bytes: settings.call_bytes.0,
             streams,
             peers,
             ops,

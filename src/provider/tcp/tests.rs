@@ -183,7 +183,7 @@ fn armed_rail_wakes_for_each_of_many_peers() {
     let mut rails = blocks.each_mut().map(|block| {
         let mut carver = block.carver();
         let domain = HostDomain::carve(&mut carver, 1).unwrap();
-        let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
+        let settings = Settings::default();
         // SAFETY: no threads.
         unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap()
     });
@@ -221,7 +221,7 @@ fn threads_without_streams_of_their_own_are_refused() {
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
     let limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
-    let settings = Settings { threads: 1, thread_cpus: CpuSet::EMPTY };
+    let settings = Settings { threads: 1, ..Settings::default() };
     // SAFETY: the block outlives what is opened.
     let opened = unsafe { Tcp::open(&mut carver, &limits, domain, settings) };
     assert!(matches!(opened, Err(OpenError::Settings)));
@@ -234,7 +234,7 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
     let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
-    let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
+    let settings = Settings::default();
     // SAFETY: no threads.
     let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, settings) }.unwrap();
     let sockets = [(); 2].map(|()| connected(&PairConfig::default()));

@@ -18,7 +18,7 @@ use crate::fabric::{
     Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
     Source,
 };
-use crate::memory::{CpuSet, Errno, PinError, Reserve, WakeFd, thread_pin, threads};
+use crate::memory::{Errno, PinError, Reserve, WakeFd, thread_pin, threads};
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
 use std::thread::JoinHandle;
@@ -146,7 +146,7 @@ impl Helper {
         let fds = carver.filled(fds, -1)?;
         // SAFETY: the thread is joined in `drop`, until when this function's contract holds.
         let domain: HostDomain<'static> = unsafe { core::mem::transmute(domain.beside()) };
-        let none = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
+        let none = Settings { threads: 0, ..*settings };
         // SAFETY: no threads.
         let mut rail = unsafe { Tcp::open(&mut carver, limits, domain, none) }?;
         rail.is_bulk = true;

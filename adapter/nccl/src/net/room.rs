@@ -40,6 +40,9 @@ const CPUS_PER_THREAD: usize = 8;
 /// More copy faster than GPUs behind host memory take it.
 const SHM_THREADS: u32 = 4;
 
+/// What a call hands to TCP: NCCL's thread sends and receives as much.
+const TCP_CALL_BYTES: Bytes = Bytes::kib(1024);
+
 /// Threads that copy through shared memory, where `CROSSTIE_SHM_THREADS` does not say it: as many
 /// as the CPUs that this process may use have room for.
 pub fn shm_threads() -> u32 {
@@ -59,6 +62,7 @@ fn options(device: &Device) -> Options {
         heap_bytes: Bytes::ZERO,
         // several of NCCL's ranks share a connection, each with a tag of its own
         push: true,
+        tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: shm_threads(),
         verbs_names: Names::WithNccl,
         family: device.family,
