@@ -16,7 +16,8 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 const SIZES: RingSizes = RingSizes { send_bytes: 64 << 10, write_bytes: 64 << 10 };
 const REGIONS_MAX: u32 = 16;
-const SETTINGS: tcp::Settings = tcp::Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
+const SETTINGS: tcp::Settings =
+    tcp::Settings { threads: 0, thread_cpus: CpuSet::EMPTY, call_bytes: tcp::CALL_BYTES };
 
 fn limits() -> Limits {
     Limits {

@@ -4,7 +4,6 @@ mod common;
 
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
-use crosstie::memory::CpuSet;
 use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
 use crosstie::provider::tcp::{Limits, Settings, Tcp};
 
@@ -76,7 +75,7 @@ fn four_streams_with_tiny_buffers_keep_every_promise() {
 }
 
 fn threads(count: u32) -> PairConfig {
-    PairConfig { settings: Settings { threads: count, thread_cpus: CpuSet::EMPTY }, ..streams(4) }
+    PairConfig { settings: Settings { threads: count, ..Settings::default() }, ..streams(4) }
 }
 
 /// Gives the threads their turn also while the polling one has work.

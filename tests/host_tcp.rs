@@ -87,7 +87,7 @@ fn different_requests_max_are_named_by_both_sides() {
     more.limits.requests_max = 64;
     let (mut a, mut b, to_b, to_a) = pair([less, more]);
     for (node, connection, said) in
-        [(&mut a, to_b, "32 here, 64 at"), (&mut b, to_a, "64 here, 32 at")]
+        [(&mut a, to_b, "32 here, 64 or more at"), (&mut b, to_a, "64 or more here, 32 at")]
     {
         let memory = Memory::new(node, Place::Shared, 8);
         let refused = node.isend(connection, memory.outgoing(0, 8, 0));

@@ -25,7 +25,8 @@ pub struct Caps {
     pub copies_at_post: bool,
     /// Width of atomic adds in bytes: 8, or 0 for none.
     pub atomic_bytes: u8,
-    /// Largest copy that cannot be divided, the slack of P3.
+    /// What may be copied beyond the budget, the slack of P3: at least the largest copy that cannot
+    /// be divided.
     pub copy_granule: Bytes,
     /// What a fence takes.
     pub fence: FenceKind,

@@ -9,8 +9,8 @@
 //!   nothing.
 //! - **P2** Each accepted op yields exactly one completion, with its id, success or error: either
 //!   at once ([`Posted::Done`], success only) or later from `poll` ([`Posted::Pending`]).
-//! - **P3** `poll` is bounded by the slice and the byte budget that it is given; it never blocks
-//!   and never calls out. One indivisible copy may overrun the budget by at most
+//! - **P3** `poll` is bounded by the slice and, each way, by the byte budget that it is given; it
+//!   never blocks and never calls out. What it does not divide may overrun the budget by at most
 //!   [`Caps::copy_granule`].
 //! - **P4** No allocation, no lock shared with user threads; system calls only as
 //!   [`Caps::syscalls`] says.

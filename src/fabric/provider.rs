@@ -180,8 +180,8 @@ pub trait Provider {
         false
     }
 
-    /// Fills `out` from the front and says how many; copies about `budget` bytes at most (P3), or a
-    /// few times as many of what comes in.
+    /// Fills `out` from the front and says how many; copies about `budget` bytes each way at most
+    /// (P3).
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize;
 
     /// Hands over what was posted, and what is owed to peers, as far as that waits for the next

@@ -13,7 +13,7 @@ use crate::provider::loopback::Loopback;
 use crate::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
 use crate::provider::taken;
 use crate::provider::tcp;
-use crate::transport::limits::{CREDITS, KEPT_BYTES, RECEIVES_SPARE};
+use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
 use crate::wire::hello::CONNECT_PUSH;
 use crate::wire::report::REPORT_BYTES_MAX;
@@ -118,8 +118,10 @@ fn tcp_use<R: HostRail>(
         say_of(
             Level::Error,
             format_args!(
-                "requests_max differs: {ours} here, {theirs} at the peer; a connection over TCP \
-                 wants the same on both sides"
+                "requests_max differs: {ours}{} here, {theirs}{} at the peer; a connection over \
+                 TCP wants 32 on both sides, or on neither",
+                Limits::or_more(ours),
+                Limits::or_more(theirs),
             ),
         );
         return Err(broken);

@@ -11,6 +11,7 @@ use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
+use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
 use core::fmt::{self, Write};
@@ -191,8 +192,10 @@ fn apart(peer: &Peer, why: Apart) {
         Apart::Requests { ours, theirs } => say_of(
             Level::Warning,
             format_args!(
-                "requests_max differs: {ours} here, {theirs} at {peer}; CROSSTIE_RAILS=shm+tcp \
-                 wants the same on both sides: shm alone connects both"
+                "requests_max differs: {ours}{} here, {theirs}{} at {peer}; CROSSTIE_RAILS=shm+tcp \
+                 wants 32 on both sides, or on neither: shm alone connects both",
+                Limits::or_more(ours),
+                Limits::or_more(theirs),
             ),
         ),
         Apart::Address => say_of(

@@ -134,6 +134,12 @@ impl Limits {
         if self.requests_max < GROUPS_OFFERED_MAX { self.requests_max } else { GROUPS_OFFERED_MAX }
     }
 
+    /// What stands behind such a number where a user reads it: behind the largest one,
+    /// `requests_max` may be more.
+    pub const fn or_more(groups_max: u32) -> &'static str {
+        if groups_max == GROUPS_OFFERED_MAX { " or more" } else { "" }
+    }
+
     /// Bytes of one connection's mailbox: state line, region cells, control slots.
     pub const fn mailbox_bytes(&self) -> usize {
         lines(1) + CELLS * 2 * lines(1) + self.groups_max() as usize * GROUP_MAX * lines(1)

@@ -13,7 +13,6 @@ use crosstie::fabric::{
     Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpId, OpKind, Provider, RailKey,
     Region, RemoteSpan, Source,
 };
-use crosstie::memory::CpuSet;
 use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::tcp::{Limits, Settings, Tcp, bytes};
 use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
@@ -49,7 +48,7 @@ pub fn stream(data: &[u8]) {
     let mut block = HeapBlock::new(bytes(&LIMITS) + HostDomain::bytes(2));
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 2).expect("room");
-    let settings = Settings { threads: 0, thread_cpus: CpuSet::EMPTY };
+    let settings = Settings::default();
     // SAFETY: no threads.
     let mut own = unsafe { Tcp::open(&mut carver, &LIMITS, domain, settings) }.expect("a rail");
     own.peer_open(PEER, &[near.as_raw_fd()]).expect("a fresh peer");

@@ -24,10 +24,10 @@ use crate::wire::stream::{
 const LONG_WRITE: u64 = 64 << 10;
 /// What a post hands over when it needs room.
 const POST_BYTES: u64 = 64 << 10;
-/// How many bytes a poll takes in for each that it may hand over. With a budget for both, a side
-/// that sends and receives fills its peer's buffers and takes little out of its own: both then wait
-/// for room, and copy what no cache holds any more.
-const IN_FOR_OUT: u64 = 4;
+/// What a poll takes in at least where it has come, whatever it handed over. With one budget for
+/// both, a side that sends and receives fills its peer's buffers and takes little out of its own:
+/// both then wait for room, and copy what no cache holds any more.
+const IN_BYTES_MIN: u64 = 1 << 20;
 
 const _: () = assert!(SEND_HEAD_AT + HEAD_BYTES == HEADER_BYTES_MAX);
 
@@ -294,7 +294,7 @@ impl<'m> Provider for Tcp<'m> {
             ordered: self.limits.streams == 1,
             copies_at_post: true,
             atomic_bytes: 8,
-            copy_granule: Bytes::kib(64),
+            copy_granule: Bytes(self.call_bytes + IN_BYTES_MIN),
             fence: FenceKind::Local,
             bad_key_breaks: false,
             syscalls: Syscalls::PerBatch,
@@ -380,7 +380,7 @@ impl<'m> Provider for Tcp<'m> {
         if !self.ops.none_done() {
             self.report_done(&mut events);
         }
-        self.receive(&mut events, &mut budget.0.saturating_mul(IN_FOR_OUT).max(1));
+        self.receive(&mut events, &mut budget.0.max(IN_BYTES_MIN));
         if is_timed {
             self.end_peers(&mut events);
         }

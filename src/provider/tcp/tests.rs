@@ -9,7 +9,6 @@ use crate::fabric::{
     Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted,
     Provider, RailKey, Region, RemoteSpan, Source,
 };
-use crate::memory::CpuSet;
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 use std::io::Write;
