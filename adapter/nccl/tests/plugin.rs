@@ -345,6 +345,11 @@ fn plugin_on_one_rank_alone_is_told_by_name() {
 }
 
 #[test]
+fn listener_that_was_served_waits_anew() {
+    play("patience_anew");
+}
+
+#[test]
 fn handle_of_another_version_says_which_side_to_upgrade() {
     play_alone("versions");
 }

@@ -11,8 +11,7 @@ use crosstie::host::{AcceptError, Attempt, ConnectError};
 use crosstie::wire::handle::HANDLE_BYTES;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const _: () = assert!(HANDLE_BYTES <= HANDLE_BYTES_MAX);
@@ -33,10 +32,15 @@ struct Listener {
     device: &'static device::Device,
     room: Arc<Room>,
     id: ListenerId,
-    /// Since when NCCL waits for a peer here.
-    asked: OnceLock<Instant>,
+    waiting: Mutex<Waiting>,
+}
+
+/// NCCL's wait for the next peer of a listener.
+#[derive(Default)]
+struct Waiting {
+    since: Option<Instant>,
     /// Whether it was told that none comes.
-    told: AtomicBool,
+    told: bool,
 }
 
 impl Listener {
@@ -46,8 +50,7 @@ impl Listener {
         room: Arc<Room>,
         id: ListenerId,
     ) -> Listener {
-        let (asked, told) = (OnceLock::new(), AtomicBool::new(false));
-        Listener { context, device, room, id, asked, told }
+        Listener { context, device, room, id, waiting: Mutex::default() }
     }
 
     /// Nobody has come yet. A rank may be late for good reasons, so that is no error for as long as
@@ -58,9 +61,10 @@ impl Listener {
             log::warn(&format!("{name}: nobody will connect: {STRANGE}"));
             return Err(Fault::Usage);
         }
-        let (waited, patience) = (self.asked.get_or_init(Instant::now).elapsed(), patience());
-        // nothing is ordered by it
-        if waited > patience && !self.told.swap(true, Ordering::Relaxed) {
+        let (waiting, patience) = (&mut *locked(&self.waiting), patience());
+        let waited = waiting.since.get_or_insert_with(Instant::now).elapsed();
+        if waited > patience && !waiting.told {
+            waiting.told = true;
             log::warn(&format!(
                 "{name}: nobody has connected for {} ms to a listener that this rank waits at: the \
                  other rank has not come to it yet, or it runs another network; set the plugin on \
@@ -128,6 +132,7 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
         AcceptError::Forked => Fault::Usage,
     })?;
     let Some(connection) = accepted else { return listener.alone().map(|()| None) };
+    *locked(&listener.waiting) = Waiting::default();
     let room = Arc::clone(&listener.room);
     Ok(Some(Comm::new(room, connection, listener.device, Way::Receive)))
 }

@@ -92,6 +92,35 @@ static void one_rank_alone(void) {
     }
 }
 
+/* A rank that was served has not waited since: when it waits again, its patience begins anew. */
+static void patience_anew(void) {
+    CHECK(!setenv("CROSSTIE_CONNECT_TIMEOUT_MS", "300", 1));
+    struct net net = started();
+    unsigned char handle[HANDLE], unused[HANDLE];
+    void *listener = NULL, *clock = NULL, *comm = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    OK(net_listen(&net, 0, unused, &clock));
+    OK(net_accept(&net, listener, &comm, NULL));
+    CHECK(!comm);
+    struct pair pair = joined(&net, listener, handle);
+    forget_log();
+    while (!was_logged("nobody has connected for 300 ms")) {
+        OK(net_accept(&net, clock, &comm, NULL));
+        CHECK(!comm);
+    }
+    forget_log();
+    OK(net_accept(&net, listener, &comm, NULL));
+    CHECK(!comm && !was_logged("nobody has connected"));
+    while (!was_logged("nobody has connected for 300 ms")) {
+        OK(net_accept(&net, listener, &comm, NULL));
+        CHECK(!comm);
+    }
+    part(&net, pair);
+    OK(net_close(&net, CLOSE_LISTEN, clock));
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
 /* ---- peers that are late ---- */
 
 /* The peer's process stands still: connect and accept say "not yet" a hundred times each, which
