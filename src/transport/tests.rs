@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod cancels;
 mod many;
 mod reports;
 
