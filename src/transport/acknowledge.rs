@@ -194,23 +194,23 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The peer will not write into a group that we asked back.
     fn canceled_take(&mut self, index: usize, group: Seq) {
-        if self.connections[index].canceling != Some(group) {
+        if !self.groups[self.group_at(index, group)].is_canceled(group) {
             return;
         }
-        self.connections[index].canceling = None;
         self.group_withdraw(index, group);
         self.work.insert(index); // the next withdrawal may be asked for
     }
 
-    /// The peer has passed all groups below `base` when it sent what is in turn now: a group that
-    /// we asked back, and that nothing was bound to until now, it has given up.
+    /// The peer has passed all groups below `base` when it sent what is in turn now: those that we
+    /// asked back, and that nothing was bound to until now, it has given up.
     pub(super) fn passed_take(&mut self, index: usize, base: Seq) {
-        let Some(group) = self.connections[index].canceling else {
-            return;
-        };
-        let record = self.groups[self.group_at(index, group)];
-        if group.before(base) && record.number == group && record.bound == 0 {
-            self.canceled_take(index, group);
+        loop {
+            let oldest = self.connections[index].group_oldest;
+            let canceled = self.groups[self.group_at(index, oldest)].is_canceled(oldest);
+            if !canceled || !oldest.before(base) {
+                return;
+            }
+            self.canceled_take(index, oldest);
         }
     }
 

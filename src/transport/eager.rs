@@ -346,7 +346,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if c.taken_due() {
             self.work.insert(index);
         }
-        if self.connections[index].canceling.is_some() {
+        if self.connections[index].cancels_due {
             self.passed_take(index, message.group_base);
         }
         let oldest = self.connections[index].group_oldest;

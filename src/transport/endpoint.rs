@@ -452,6 +452,8 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             self.state_look(index);
             if self.connections[index].holds {
                 self.offers_look(index);
+            } else if self.offers_have_room(index) {
+                self.work.insert(index); // heads tell of it as well as state lines
             }
             let c = &self.connections[index];
             if !c.queue.is_empty() {

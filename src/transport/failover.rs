@@ -398,8 +398,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.state_flying = false;
         c.delivery_news = true;
         c.canceled_news |= c.canceled.is_some();
-        c.cancel_lost = c.canceling.is_some();
-        c.cancels_due = true;
+        c.canceling = None; // asked once more when all slots are written
         c.slots_next = c.peer_groups_through;
         c.slots_at = 0;
         for (at, cell) in c.cells.iter_mut().enumerate() {

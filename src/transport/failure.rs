@@ -145,9 +145,11 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Asks for a request to end early.
     ///
-    /// A receive that no message is bound to ends with [`RequestError::Canceled`], at once or,
-    /// where its slot has been offered, when the peer has given it up. A send that has not left
-    /// ends at once. Anything else says [`RequestIdError::Busy`] and ends by itself.
+    /// A receive that no message is bound to ends with [`RequestError::Canceled`]: at once, or,
+    /// where its slot has been offered, when the peer has given it up. That it does in order, when
+    /// the receives before it have their messages or are canceled, too; until then a message may
+    /// still come. A send that has not left ends at once. Anything else says
+    /// [`RequestIdError::Busy`] and ends by itself.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestIdError> {
         match request.unpack().ok_or(RequestIdError::Stale)? {
             RequestKind::Complete { generation, .. } if generation == self.config.salt => {
@@ -208,13 +210,20 @@ impl<P: Provider> Endpoint<'_, P> {
         if group.bound != 0 {
             return Err(RequestIdError::Busy);
         }
-        if self.connections[index].pull {
-            self.group_withdraw(index, number);
-        } else {
+        let c = &mut self.connections[index];
+        if !c.pull && number.before(c.offered_through) {
             group.cancel = true;
-            self.connections[index].cancels_due = true;
+            c.cancels_due = true;
             self.work.insert(index);
+            return Ok(());
         }
+        if !c.pull {
+            // its slots will say that it is taken, by a number that no send has for long
+            let nobody = c.eager_expected.plus(1 << 31);
+            let receives = &mut self.receives[at * GROUP_MAX..][..usize::from(group.count)];
+            receives.iter_mut().for_each(|receive| receive.label = nobody.0);
+        }
+        self.group_withdraw(index, number);
         Ok(())
     }
 
@@ -266,7 +275,7 @@ impl<P: Provider> Endpoint<'_, P> {
         c.ahead = Queue::EMPTY;
         c.pulls = Queue::EMPTY;
         c.waiting = 0;
-        c.canceling = None;
+        (c.canceling, c.cancels_due) = (None, false);
     }
 
     pub(super) fn group_end(&mut self, index: usize, at: usize, error: RequestError) {

@@ -53,12 +53,11 @@ impl<P: Provider> Endpoint<'_, P> {
         loop {
             let c = &self.connections[index];
             let (number, first) = (c.slots_next, c.slots_at);
-            let room = number.ahead_of(c.peer_groups_through) < self.limits.groups_max() as i32;
             if number == c.group_post {
                 return false;
             }
-            if !room {
-                self.watch.insert(index); // the peer's state line will make room
+            if !self.offers_have_room(index) {
+                self.watch.insert(index); // the peer will say when there is room
                 return false;
             }
             if !self.group_offer(index, number, first) {
@@ -71,6 +70,13 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
+    /// Whether there is a group to offer, and room for its slots at the peer.
+    pub(super) fn offers_have_room(&self, index: usize) -> bool {
+        let c = &self.connections[index];
+        let ahead = c.slots_next.ahead_of(c.peer_groups_through);
+        !c.pull && c.slots_next != c.group_post && ahead < self.limits.groups_max() as i32
+    }
+
     /// Whether the slots that are due may wait for more.
     fn offers_wait(&self, index: usize) -> bool {
         let c = &self.connections[index];
@@ -78,7 +84,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let short = c.short_run() >= SHORT_RUN;
         let idle = c.is_held_idle(self.now);
         let costs = self.caps.syscalls == Syscalls::PerBatch;
-        let whole = c.slots_at == 0 && !c.cancels_due && c.canceling.is_none();
+        let whole = c.slots_at == 0 && !c.cancels_due;
         costs && short && whole && !idle && (1..HELD_MAX).contains(&held)
     }
 
@@ -129,7 +135,11 @@ impl<P: Provider> Endpoint<'_, P> {
             if !self.slot_write(index, number, receive, group.count, 0) {
                 return false;
             }
-            self.connections[index].slots_at = receive + 1;
+            let c = &mut self.connections[index];
+            c.slots_at = receive + 1;
+            if !number.before(c.offered_through) {
+                c.offered_through = number.next();
+            }
         }
         true
     }
@@ -261,58 +271,59 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Asks for the oldest group back that the user canceled; says whether that must be retried.
+    ///
+    /// One slot at a time asks, and none newer than the oldest: the sender answers for the group
+    /// that it gave up last, so that of two given up at once it would tell one.
     fn cancel_step(&mut self, index: usize) -> bool {
-        if let Some(number) = self.connections[index].canceling {
-            let group = self.groups[self.group_at(index, number)];
-            if group.number == number && !group.free && group.bound == 0 {
-                return self.cancel_again(index, number, group.count);
-            }
-            self.connections[index].canceling = None; // a message came first
-        }
-        let c = &self.connections[index];
-        if !c.cancels_due {
+        if !self.connections[index].cancels_due {
             return false;
         }
-        if c.lines_flying != 0 && !self.caps.ordered {
-            return true; // what is written anew must not land before what it replaces
-        }
-        // where the slots of one that the peer has passed lay, those of a later one may lie
-        let mut number = match c.group_oldest.before(c.peer_groups_through) {
-            true => c.peer_groups_through,
-            false => c.group_oldest,
+        let Some(number) = self.canceled_oldest(index) else {
+            let c = &mut self.connections[index];
+            (c.canceling, c.cancels_due) = (None, false);
+            return false;
         };
-        while number != c.slots_next && number.before(c.slots_next) {
-            let group = self.groups[self.group_at(index, number)];
-            if group.number == number && group.cancel && !group.free && group.bound == 0 {
-                // the first slot speaks for the group, so that asking is one write
-                if !self.slot_write(index, number, 0, group.count, SLOT_CANCEL) {
-                    return true;
-                }
-                let c = &mut self.connections[index];
-                (c.canceling, c.cancel_lost) = (Some(number), false);
-                self.watch.insert(index);
-                return false;
-            }
-            number = number.next();
+        self.watch.insert(index);
+        let c = &self.connections[index];
+        // the verdict is on its way, or a message; where the slots of one that the peer has passed
+        // lay, those of a later one may lie
+        let decided = c.canceling == Some(number) || number.before(c.peer_groups_through);
+        if decided || !c.is_written_again() || !number.before(c.slots_next) {
+            return false;
         }
-        let c = &mut self.connections[index];
-        c.cancels_due = c.slots_next != c.group_post; // those that are not offered were not seen
+        if let Some(newer) = c.canceling.filter(|newer| number.before(*newer)) {
+            if !self.first_slot_rewrite(index, newer, 0) {
+                return true;
+            }
+            self.connections[index].canceling = None;
+        }
+        // the first slot speaks for the group, so that asking is one write
+        if !self.first_slot_rewrite(index, number, SLOT_CANCEL) {
+            return true;
+        }
+        self.connections[index].canceling = Some(number);
         false
     }
 
-    /// Asks for a group back once more, if a lane lost the asking; else the verdict is on its way.
-    /// Says whether that must be retried.
-    fn cancel_again(&mut self, index: usize, number: Seq, count: u8) -> bool {
-        let c = &mut self.connections[index];
-        // who has passed the group has decided
-        c.cancel_lost &= !number.before(c.peer_groups_through);
-        if !c.cancel_lost || !number.before(c.slots_next) {
-            return c.cancel_lost;
+    /// The oldest group that the user canceled, and of which it is open how it ends.
+    fn canceled_oldest(&self, index: usize) -> Option<Seq> {
+        let c = &self.connections[index];
+        let mut number = c.group_oldest;
+        while number.before(c.offered_through) {
+            if self.groups[self.group_at(index, number)].is_canceled(number) {
+                return Some(number);
+            }
+            number = number.next();
         }
-        self.watch.insert(index);
-        let asked = self.slot_write(index, number, 0, count, SLOT_CANCEL);
-        self.connections[index].cancel_lost = !asked;
-        !asked
+        None
+    }
+
+    /// Writes the first slot of a group that is offered anew; `false` when that must be retried.
+    fn first_slot_rewrite(&mut self, index: usize, number: Seq, flags: u16) -> bool {
+        // what is written anew must not land before what it replaces
+        let lands_last = self.connections[index].lines_flying == 0 || self.caps.ordered;
+        let count = self.groups[self.group_at(index, number)].count;
+        lands_last && self.slot_write(index, number, 0, count, flags)
     }
 
     /// The start of a message that the sender bound to one of our slots has come, in turn.
@@ -391,6 +402,13 @@ impl KnownRegion {
 }
 
 impl Connection {
+    /// Whether the first slots of all groups that the peer may have seen are written on the control
+    /// lane of now: no older asking for one of them stands.
+    fn is_written_again(&self) -> bool {
+        let next = if self.slots_at == 0 { self.slots_next } else { self.slots_next.next() };
+        !next.before(self.offered_through)
+    }
+
     /// A receive whose slot names a cell names it no more.
     pub(super) fn cell_drop(&mut self, receive: &mut ReceiveRecord) {
         self.cells[usize::from(receive.cell)].users -= 1;

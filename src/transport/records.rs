@@ -192,11 +192,11 @@ pub struct Connection {
     pub started_at: u16,
     /// The peer, as sender, has bound all groups below this.
     pub peer_groups_through: Seq,
-    /// The group whose withdrawal the peer has been asked for.
+    /// No slot of a group from here on has ever been written.
+    pub offered_through: Seq,
+    /// The group whose slot asks the peer to give it up.
     pub canceling: Option<Seq>,
-    /// The asking may have been lost with its lane.
-    pub cancel_lost: bool,
-    /// Whether a group may have been canceled that the peer was not asked for.
+    /// Whether a group that is offered may be canceled and have no verdict.
     pub cancels_due: bool,
     pub eager_expected: Seq,
     pub held_free: u8,
@@ -268,7 +268,7 @@ impl Connection {
     /// for its turn or for a receive, and no group is being withdrawn.
     #[inline]
     pub const fn has_no_detours(&self) -> bool {
-        self.unexpected.is_empty() && self.ahead.is_empty() && self.canceling.is_none()
+        self.unexpected.is_empty() && self.ahead.is_empty() && !self.cancels_due
     }
 
     /// Changes with whatever the peer does: what it sends, says, takes in or acknowledges.
@@ -283,7 +283,7 @@ impl Connection {
     pub const fn is_watching(&self) -> bool {
         self.waiting != 0
             || !self.queue.is_empty()
-            || self.canceling.is_some()
+            || self.cancels_due
             || (!self.pull && self.slots_next.0 != self.group_post.0)
     }
 
@@ -338,8 +338,8 @@ impl Connection {
         held_at: 0,
         started_at: 0,
         peer_groups_through: Seq(0),
+        offered_through: Seq(0),
         canceling: None,
-        cancel_lost: false,
         cancels_due: false,
         eager_expected: Seq(0),
         held_free: NIL,
@@ -449,6 +449,11 @@ pub struct GroupRecord {
 }
 
 impl GroupRecord {
+    /// Whether it is group `number`, the user wants it back, and nothing was bound to it.
+    pub fn is_canceled(&self, number: Seq) -> bool {
+        self.number == number && self.cancel && !self.free && self.bound == 0
+    }
+
     /// Not in use.
     pub const FREE: GroupRecord = GroupRecord {
         number: Seq(0),

@@ -238,13 +238,14 @@ impl<P: Provider> Endpoint<'_, P> {
                 false => (&mut hello.send, &mut hello.status.sends),
             };
             *count += 1;
-            let earlier = Seq(request.sequence).before(Seq(place.sequence));
-            let older = request.age_ms > place.age_ms
-                || (request.age_ms == place.age_ms && earlier && request.waits().is_receive());
-            if place.waits == 0
-                || older
-                || self.connections[index].queue.head == Some(request.record)
-            {
+            // of those that are as old a receive is known by its number, and of the sends the first
+            // in the queue is
+            let first = match request.waits().is_receive() {
+                true => Seq(request.sequence).before(Seq(place.sequence)),
+                false => self.connections[index].queue.head == Some(request.record),
+            };
+            let older = request.age_ms > place.age_ms || request.age_ms == place.age_ms && first;
+            if place.waits == 0 || older {
                 *place = request;
             }
         }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod cancels;
 mod many;
 mod reports;
 
@@ -427,6 +428,25 @@ fn snapshot_says_what_each_request_waits_for() {
         }
         assert_eq!((waits(&mut pair, A), waits(&mut pair, B)), (vec![], vec![]));
     }
+}
+
+/// The receive whose record has the number of the first queued send was given for the oldest.
+#[test]
+fn status_gives_the_oldest_receive_whatever_send_is_queued_first() {
+    let mut block = block();
+    let mut pair = Pair::open(&mut block, false);
+    let mut memory = pattern(LONG, 9);
+    let region = pair.register(&mut memory);
+    let message = outgoing(region, &memory, 7);
+    let sends = [0, 1, 2].map(|_| pair.endpoint.isend(A, message).unwrap());
+    pair.endpoint.cancel(sends[0]).unwrap();
+    for tag in 20..23 {
+        pair.endpoint.irecv(A, &[incoming(region, &memory, tag)]).unwrap();
+    }
+    waits(&mut pair, A);
+    let hello = pair.endpoint.status(A, Tick::of(100, 10));
+    assert_eq!((hello.status.sends, hello.status.receives), (2, 3));
+    assert_eq!((hello.send.record, hello.receive.tag), (1, 20));
 }
 
 #[test]

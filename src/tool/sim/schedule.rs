@@ -487,8 +487,9 @@ impl<'f, 'm> World<'f, 'm> {
                 let receive = pairing.messages[group].iter().position(Option::is_none);
                 let record = &self.directions[side].groups[kept[group]];
                 let tag = record.tags[receive.unwrap_or(0)];
-                // a group that is being withdrawn may end either way: let it
-                if !record.cancel_asked || self.random.below(8) == 0 {
+                // a group that is asked back ends by itself, unless a message has come first
+                let untouched = pairing.messages[group].iter().all(Option::is_none);
+                if !(record.cancel_asked && untouched) {
                     self.isend(side, tag, 1)?;
                 }
             } else if let Some(message) = pairing.left.first() {

@@ -112,6 +112,34 @@ fn groups_behind_the_window_follow_when_the_peer_has_bound_those_before() {
     }
 }
 
+/// Heads alone said that there was room for more slots, and nobody looked.
+#[test]
+fn groups_behind_the_window_follow_when_every_message_is_answered() {
+    const GROUPS: usize = 200;
+    for pull in [true, false] {
+        let limits = limits(REQUESTS_MAX);
+        let mut block = block_of(limits);
+        let mut pair = Pair::open_with(&mut block, limits, EAGER, pull, |rail| rail);
+        let mut source = pattern(8 * GROUPS, 5);
+        let mut target = vec![0; 8 * (GROUPS + 1)];
+        let (from, to) = (pair.register(&mut source), pair.register(&mut target));
+        let room = |at: usize| [incoming(to, &target[8 * at..][..8], 0)];
+        let message = |at: usize| outgoing(from, &source[8 * at..][..8], 0);
+        let receives: Vec<_> =
+            (0..GROUPS).map(|at| pair.endpoint.irecv(B, &room(at)).unwrap()).collect();
+        for (at, receive) in receives.into_iter().enumerate() {
+            let answer = pair.endpoint.irecv(A, &room(GROUPS)).unwrap();
+            let there = pair.endpoint.isend(A, message(at)).unwrap();
+            assert_eq!(pair.finish(receive).result, Ok(()));
+            let back = pair.endpoint.isend(B, message(at)).unwrap();
+            for request in [answer, there, back] {
+                assert_eq!(pair.finish(request).result, Ok(()));
+            }
+        }
+        assert_eq!(target[..8 * GROUPS], source[..]);
+    }
+}
+
 /// The last record has the number that once meant "no more".
 #[test]
 fn queued_sends_leave_in_any_order_and_can_be_taken_back() {
