@@ -1025,7 +1025,8 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
 // Asks for a request to end early, with XTIE_ERR_CANCELED: a receive that no message has reached,
 // or a send that has not left. It must still be tested to its end, and may end otherwise: a
 // receive that the peer knows of ends when those posted before it have ended, or have been
-// canceled, too, and until then a message may come.
+// canceled, too, and until then a message may come. The peer's program must make progress
+// meanwhile, and have posted something on its end of the connection.
 //
 // request: of isend or irecv, not yet tested to its end.
 // Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;

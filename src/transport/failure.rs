@@ -148,7 +148,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A receive that no message is bound to ends with [`RequestError::Canceled`]: at once, or,
     /// where its slot has been offered, when the peer has given it up. That it does in order, when
     /// the receives before it have their messages or are canceled, too; until then a message may
-    /// still come. A send that has not left ends at once. Anything else says
+    /// still come. (In a whole endpoint the peer's end takes part from the first request that is
+    /// posted there.) A send that has not left ends at once. Anything else says
     /// [`RequestIdError::Busy`] and ends by itself.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), RequestIdError> {
         match request.unpack().ok_or(RequestIdError::Stale)? {
