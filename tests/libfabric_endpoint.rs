@@ -281,16 +281,17 @@ fn nics_fail(provider: &'static str) {
 type End = (Node, Handle);
 
 /// Tries something over several providers at once, because each waits for seconds. Endpoints are
-/// opened one after another, since the environment says over what.
-fn at_once(wishes: &[Wish<'static>], act: fn(End, End)) {
-    let mut turn = None;
+/// opened one after another, since the environment says over what. What was said meanwhile.
+fn at_once(wishes: &[Wish<'static>], act: fn(End, End)) -> Vec<String> {
+    let mut turn = alone();
+    // under the turn, since there is one place in a process where it is kept
+    let hearing = Hearing::start();
     let mut pairs = Vec::new();
     for wish in wishes {
         if has(wish.provider) {
             println!("over {}", wish.provider);
-            let alone = turn.take().unwrap_or_else(alone);
-            let (ends, alone) = pair_of(alone, [*wish; 2]).into_ends();
-            turn = Some(alone);
+            let (ends, alone) = pair_of(turn, [*wish; 2]).into_ends();
+            turn = alone;
             pairs.push(ends);
         }
     }
@@ -299,6 +300,9 @@ fn at_once(wishes: &[Wish<'static>], act: fn(End, End)) {
             scope.spawn(move || act(a, b));
         }
     });
+    let said = hearing.end();
+    drop(turn);
+    said
 }
 
 fn wishes() -> [Wish<'static>; 4] {
@@ -333,13 +337,11 @@ fn connection_closes_although_its_peer_does_not_poll() {
 #[test]
 fn closing_waits_for_no_offer_that_its_peer_does_not_poll_for() {
     const LENGTH: usize = 300_000;
-    let said = said_while(|| {
-        at_once(&wishes(), |(mut a, to_b), _b| {
-            let into = Memory::new(&a, Place::Private, LENGTH);
-            a.irecv(to_b, &[into.incoming(0, LENGTH, 3)]).unwrap();
-            a.disconnect(to_b);
-            into.release(&a);
-        });
+    let said = at_once(&wishes(), |(mut a, to_b), _b| {
+        let into = Memory::new(&a, Place::Private, LENGTH);
+        a.irecv(to_b, &[into.incoming(0, LENGTH, 3)]).unwrap();
+        a.disconnect(to_b);
+        into.release(&a);
     });
     assert!(!said.iter().any(|text| text.contains("may be lost")), "{said:?}");
 }
@@ -445,16 +447,31 @@ fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
     assert!(said.iter().any(is_it), "{said:?}");
 }
 
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps what is said to people, for whoever is alone.
+struct Hearing;
+
+impl Hearing {
+    fn start() -> Hearing {
+        fn keep(_: usize, _: Level, text: &str) {
+            SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
+        }
+        sink_set(Some((keep, 0)));
+        Hearing
+    }
+
+    fn end(self) -> Vec<String> {
+        sink_set(None);
+        std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// What was said to people meanwhile.
 fn said_while(act: impl FnOnce()) -> Vec<String> {
-    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    fn keep(_: usize, _: Level, text: &str) {
-        SAID.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_string());
-    }
-    sink_set(Some((keep, 0)));
+    let hearing = Hearing::start();
     act();
-    sink_set(None);
-    std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
+    hearing.end()
 }
 
 /// Keys are told in two lines, which a rail with room for one at a time never takes together.

@@ -11,8 +11,8 @@ use crosstie::fabric::{
 };
 use crosstie::provider::libfabric::{Config, Limits, RECEIVES, Scope};
 use libfabric_support::{
-    BLOCK_BYTES, Layout, OTHER, PEER, World, let_library_work, reaches_its_own_process, register,
-    skip, strict_config,
+    BLOCK_BYTES, Layout, OTHER, PEER, World, counts, let_library_work, reaches_its_own_process,
+    register, skip, strict, strict_config,
 };
 use std::ffi::CStr;
 
@@ -221,6 +221,28 @@ fn region_goes_when_peers_have_given_it_back() {
         let id = world.write(0, 8192, 64);
         assert!(world.end(0, id), "another region went with it");
     });
+}
+
+/// Whoever gave a region up, and was told that it may go, may have unmapped it by now.
+#[test]
+fn region_that_was_given_up_is_not_registered_anew() {
+    for provider in [c"strict", c"strict-domain"] {
+        let Some(mut world) = strict_world(provider) else { return };
+        let library = strict(Layout::One).unwrap();
+        let before = counts(library)[1];
+        let start = world.blocks[1];
+        let key = register(&world.rails[1], start, 4096).unwrap();
+        let target = RemoteSpan { key, address: start as u64 };
+        let source = Source::Span(world.local(0, 0, 64));
+        let id = world.post(0, OpKind::Write { source, target, immediate: None });
+        assert!(world.end(0, id));
+        let domain = world.rails[1].domain();
+        assert_eq!(domain.deregister(key), Err(DeregisterError::Busy), "a peer was told of it");
+        assert_eq!(domain.deregister_soon(key), Ok(()));
+        world.rails[1].reopen().unwrap();
+        assert_eq!(counts(library)[1], before, "what was given up was registered again");
+        world.until("its place is free", |_| domain.deregister(key) == Err(DeregisterError::Stale));
+    }
 }
 
 /// More regions than a peer keeps answers about are used one after the other, and all go.

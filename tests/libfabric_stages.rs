@@ -5,9 +5,9 @@ mod host_support;
 mod libfabric_support;
 
 use crosstie::host::{DeviceKind, Options};
-use crosstie::provider::libfabric::sys::library::FILE;
+use crosstie::provider::libfabric::sys::library::{FILE, text};
 use crosstie::provider::libfabric::sys::numbers as n;
-use crosstie::provider::libfabric::sys::{Cq, Domain, Endpoint, Fabric, Library, Vector};
+use crosstie::provider::libfabric::sys::{Cq, Domain, Endpoint, Fabric, Info, Library, Vector};
 use crosstie::provider::libfabric::{Config, survey::survey};
 use host_support::pair::{Pair, alone};
 use host_support::{Node, joined, small};
@@ -18,8 +18,21 @@ use std::time::{Duration, Instant};
 
 /// Says in a child what is opened there, and how it says what that took.
 const STAGES: &str = "XTIE_LIBFABRIC_STAGES";
-/// A library is loaded once in a process: each kind has one of its own.
-const KINDS: [&str; 2] = ["bare", "endpoints"];
+/// A library is loaded once in a process: each kind has one of its own. The stages of both, one
+/// after the other.
+const KINDS: [(&str, &[&str]); 2] = [
+    ("bare", &["loading the file", "first question", "second question", "endpoint"]),
+    (
+        "endpoints",
+        &[
+            "first endpoint of the process",
+            "second endpoint",
+            "connection",
+            "a message each way",
+            "rail in use",
+        ],
+    ),
+];
 
 /// Runs in children alone: opens what libfabric has for an endpoint, by its calls alone, or two
 /// whole endpoints, and says what each stage took.
@@ -28,6 +41,7 @@ fn stages() {
     let Ok(what) = std::env::var(STAGES) else { return };
     let (kind, provider) = what.split_once(' ').unwrap();
     let provider: &'static CStr = Box::leak(CString::new(provider).unwrap().into_boxed_c_str());
+    assert!(!is_loaded(), "nobody has asked for it");
     let said = match kind {
         "bare" => bare_stages(provider),
         _ => endpoint_stages(provider),
@@ -38,11 +52,18 @@ fn stages() {
 
 type Stages = Vec<(&'static str, Duration)>;
 
+/// Whether libfabric is in this process.
+fn is_loaded() -> bool {
+    // SAFETY: loads nothing.
+    unsafe { !libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null() }
+}
+
 /// Time since the last stage.
 struct Stopwatch(Instant, Stages);
 
 impl Stopwatch {
     fn stage(&mut self, what: &'static str) {
+        assert!(is_loaded(), "{what}: the first stage of each kind loads it");
         self.1.push((what, self.0.elapsed()));
         self.0 = Instant::now();
     }
@@ -68,8 +89,11 @@ fn bare_stages(provider: &CStr) -> Stages {
     };
     let info = offers();
     watch.stage("first question");
-    drop(offers());
+    let again = offers();
     watch.stage("second question");
+    // what is asked once could be kept
+    assert_eq!(names(&again), names(&info), "asking again has another answer");
+    drop(again);
     let fabric = Fabric::open(&library, &info).unwrap();
     let domain = Domain::open(&fabric, &info).unwrap();
     let (cq, vector) = (Cq::open(&domain, 1024).unwrap(), Vector::open(&domain, 64).unwrap());
@@ -77,6 +101,19 @@ fn bare_stages(provider: &CStr) -> Stages {
     watch.stage("endpoint");
     drop((endpoint, vector, cq));
     watch.1
+}
+
+/// Which providers are offered, in which order.
+fn names(info: &Info) -> Vec<CString> {
+    let mut names = Vec::new();
+    let mut next: *const _ = info.get();
+    while !next.is_null() {
+        // SAFETY: an offer of the list, whose parts and texts the library has allocated.
+        let (name, after) = unsafe { (text((*(*next).fabric_attr).prov_name), (*next).next) };
+        names.push(name.to_owned());
+        next = after;
+    }
+    names
 }
 
 fn endpoint_stages(provider: &CStr) -> Stages {
@@ -106,7 +143,7 @@ fn endpoint_stages(provider: &CStr) -> Stages {
     watch.1
 }
 
-/// Of the time to the first message all but a few milliseconds is libfabric's own start.
+/// How long each took is for people; that they come, and in this order, is asserted.
 #[test]
 fn stages_of_the_first_connection_are_told() {
     if std::env::var_os(STAGES).is_some() {
@@ -119,7 +156,7 @@ fn stages_of_the_first_connection_are_told() {
             Ok(_) => continue, // newer versions have `net` in `tcp`
             Err(why) => return skip(&why.to_string()),
         }
-        for kind in KINDS {
+        for (kind, stages) in KINDS {
             let done = Command::new(std::env::current_exe().unwrap())
                 .args(["stages", "--exact", "--nocapture"])
                 .env(STAGES, format!("{kind} {provider}"))
@@ -129,6 +166,9 @@ fn stages_of_the_first_connection_are_told() {
             let line = said.lines().find_map(|line| line.split_once("STAGES "));
             let line = line.unwrap_or_else(|| panic!("{provider} {kind}: {said}")).1;
             println!("{provider}, {kind}: {line}");
+            assert!(done.status.success(), "{provider} {kind}: {said}");
+            let told = line.split(", ").map(|stage| stage.rsplit_once(' ').unwrap().0);
+            assert_eq!(told.collect::<Vec<_>>(), stages, "{provider} {kind}");
         }
     }
 }

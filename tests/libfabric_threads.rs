@@ -70,6 +70,12 @@ fn those_that_touch_no_endpoint_take_no_turns() {
     takes_turns(c"strict-completion-domain", Callers::OneAtQueue);
 }
 
+/// What it offers for any thread has receives of several endpoints, and is of no use.
+#[test]
+fn fewer_callers_are_asked_for_where_no_offer_to_all_of_them_fits() {
+    takes_turns(c"strict-completion-shares", Callers::OneAtQueue);
+}
+
 /// `FI_THREAD_DOMAIN`.
 #[test]
 fn all_take_turns_where_one_may_call() {

@@ -5,6 +5,9 @@
 mod host_support;
 mod vendor_support;
 
+use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
+use crosstie::fabric::{DeregisterError, MemoryKind};
 use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::vendor::{VendorRail, VendorRailError, network};
@@ -147,6 +150,76 @@ fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
         open(2, &[wire.rail("acme7", "")]).unwrap().close();
         let said = said();
         assert!(said.contains("vendor's rail acme7 is not used") && said.contains(why), "{said}");
+    }
+    drop(alone);
+}
+
+const PAGE: u64 = 4096;
+
+fn register(node: &Node, memory: &[u8]) -> Handle {
+    let (address, length) = (memory.as_ptr() as u64, Bytes::of(memory.len()));
+    // SAFETY: memory that outlives its registration.
+    unsafe { node.shared.register(address, length, MemoryKind::Host) }.unwrap()
+}
+
+/// What was refused once may be granted later, and is asked for then.
+#[test]
+fn refusal_is_no_registration_for_whoever_comes_later() {
+    let alone = alone();
+    let wire = Wire::new();
+    let node = open(2, &[wire.rail("acme0", "")]).unwrap();
+    let memory = vec![0u8; 4 * PAGE as usize];
+    let before = wire.registered();
+    let since = || wire.registered() - before;
+    wire.fail(Faults { no_memory: 2, ..Faults::default() });
+    let refused = [(); 2].map(|()| register(&node, &memory));
+    assert_eq!(since(), 2, "a refusal was handed on");
+    let good = [(); 2].map(|()| register(&node, &memory));
+    assert_eq!(since(), 3, "what is registered is registered once");
+    wire.deregistered();
+    for region in refused {
+        node.shared.deregister(region).unwrap();
+    }
+    assert_eq!(wire.deregistered(), [], "what was refused is given back to nobody");
+    for region in good {
+        node.shared.deregister(region).unwrap();
+    }
+    assert_eq!(wire.deregistered().len(), 1);
+    node.close();
+    drop(alone);
+}
+
+/// Key 0 means none: what the vendor calls so is given back to it at once, and used no more.
+#[test]
+fn vendor_that_gives_key_zero_has_registered_nothing() {
+    let alone = alone();
+    let wire = Wire::new();
+    let node = open(2, &[wire.rail("acme0", "")]).unwrap();
+    let memory = vec![0u8; 4 * PAGE as usize];
+    wire.fail(Faults { key_zero: true, ..Faults::default() });
+    let region = register(&node, &memory);
+    assert_eq!(wire.deregistered(), [0], "at once");
+    node.shared.deregister(region).unwrap();
+    assert_eq!(wire.deregistered(), [], "and no second time");
+    node.close();
+    drop(alone);
+}
+
+/// A vendor may call other memory so as soon as it has forgotten this.
+#[test]
+fn rail_that_has_forgotten_memory_is_not_asked_again_because_another_is_busy() {
+    let alone = alone();
+    for busy in 0..2 {
+        let wires = [Wire::new(), Wire::new()];
+        let node = open(4, &[wires[0].rail("acme0", "0"), wires[1].rail("acme1", "1")]).unwrap();
+        let memory = vec![0u8; 4 * PAGE as usize];
+        let region = register(&node, &memory);
+        wires[busy].fail(Faults { busy: 1, ..Faults::default() });
+        assert_eq!(node.shared.deregister(region), Err(DeregisterError::Busy));
+        assert_eq!(node.shared.deregister(region), Ok(()));
+        assert_eq!(wires[busy].deregistered().len(), 2);
+        assert_eq!(wires[1 - busy].deregistered().len(), 1);
+        node.close();
     }
     drop(alone);
 }

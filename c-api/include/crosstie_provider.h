@@ -417,7 +417,7 @@ typedef struct xtie_provider_span {
     // Length in bytes. Where it is 0, nothing else of the span counts.
     uint64_t bytes;
     // What region_register called the region that it lies in. Sends of memory that is not
-    // registered have 0: they are copied at post.
+    // registered have 0, which is no region's key: they are copied at post.
     uint64_t key;
 } xtie_provider_span;
 
@@ -499,7 +499,9 @@ typedef struct xtie_provider_ops {
     // nothing of its other end reaches this side.
     // Returns XTIE_PROVIDER_OK, _AGAIN, _BLOB or XTIE_PROVIDER_CODE - code.
     int (*peer_open)(void *provider, uint32_t peer, const void *blob);
-    // Makes memory known to the rail and its peers (P7). kind: XTIE_PROVIDER_MEMORY_.
+    // Makes memory known to the rail and its peers (P7), which may overlap other regions. kind:
+    // XTIE_PROVIDER_MEMORY_. key_out: the region's name, not 0, which stands for none: a region
+    // that is called so is deregistered at once, and not used.
     // Returns XTIE_PROVIDER_OK, _FULL, _KIND, _RANGE or XTIE_PROVIDER_CODE - code. Any thread.
     int (*region_register)(void *provider,
                            uint64_t address,

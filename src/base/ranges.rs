@@ -1,14 +1,14 @@
-//! Counted address ranges that are looked up by any address inside: the index of a registration
-//! cache. Reads take no lock; writers are one at a time.
+//! Counted address ranges that are looked up by what they are: the index of a registration cache.
+//! Reads take no lock; writers are one at a time.
 //!
 //! Two copies of a sorted index stand side by side. A writer rewrites the one that is not in use
 //! and then makes it the one in use, so that a writer which stops anywhere keeps no reader waiting.
 //! A reader looks again only where two changes overtook it. Each copy has a number, odd while it is
 //! rewritten, by which a reader knows that what it read was of one version.
 //!
-//! A range may overlap others, also be inside of one. Its *identity* is a number of the owner's
-//! that tells two uses of the same addresses apart, such as an allocation's; what is looked up must
-//! have the same.
+//! A range may overlap others, also be inside of one, and is nobody's who asks for a part of it.
+//! Its *identity* is a number of the owner's that tells two uses of the same addresses apart, such
+//! as an allocation's; what is looked up must have the same.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -24,14 +24,11 @@ pub struct Span {
     pub end: u64,
     /// Which use of these addresses.
     pub identity: u64,
+    /// What kind of memory, as the owner packs it.
+    pub kind: u64,
 }
 
 impl Span {
-    /// Whether all of `other` is inside, and of the same use.
-    pub const fn covers(&self, other: &Span) -> bool {
-        self.start <= other.start && other.end <= self.end && self.identity == other.identity
-    }
-
     /// Whether they have a byte in common.
     pub const fn overlaps(&self, other: &Span) -> bool {
         self.start < other.end && other.start < self.end
@@ -47,6 +44,7 @@ pub struct CountedSlot {
     start: AtomicU64,
     end: AtomicU64,
     identity: AtomicU64,
+    kind: AtomicU64,
 }
 
 /// One entry of one copy of the index.
@@ -56,8 +54,7 @@ pub struct IndexEntry {
     start: AtomicU64,
     end: AtomicU64,
     identity: AtomicU64,
-    /// The furthest end of this entry and those before it.
-    reach: AtomicU64,
+    kind: AtomicU64,
     handle: AtomicU64,
 }
 
@@ -115,8 +112,8 @@ impl<'m> CountedRanges<'m> {
         self.slots.len()
     }
 
-    /// The range that covers `span`, the shortest beginning nearest to it. *Cost*: a binary search,
-    /// and a step back for each range that begins before `span` and ends too early.
+    /// The range that is `span`, to the byte. *Cost*: a binary search, and a step for each range
+    /// that begins where `span` does.
     pub fn find(&self, span: &Span) -> Option<Handle> {
         loop {
             // acquire: pairs with [active]
@@ -139,18 +136,11 @@ impl<'m> CountedRanges<'m> {
     fn search(&self, copy: usize, span: &Span) -> Option<Handle> {
         let entries = self.entries[copy];
         let count = (self.head.counts[copy].load(Ordering::Relaxed) as usize).min(entries.len());
-        let entries = &entries[..count];
-        let after = entries.partition_point(|e| e.start.load(Ordering::Relaxed) <= span.start);
-        for entry in entries[..after].iter().rev() {
-            if entry.reach.load(Ordering::Relaxed) < span.end {
-                return None;
-            }
-            let same = entry.identity.load(Ordering::Relaxed) == span.identity;
-            if same && entry.end.load(Ordering::Relaxed) >= span.end {
-                return Some(Handle::unpack(entry.handle.load(Ordering::Relaxed)));
-            }
-        }
-        None
+        let first =
+            entries[..count].partition_point(|e| e.start.load(Ordering::Relaxed) < span.start);
+        let same = (first..count).map(|at| self.entry(copy, at));
+        let mut same = same.take_while(|(other, _)| other.start == span.start);
+        same.find(|(other, _)| other == span).map(|(_, handle)| handle)
     }
 
     /// [`CountedRanges::find`], and holds the range. `None` also where its last holder has just let
@@ -211,6 +201,7 @@ impl<'m> CountedRanges<'m> {
             start: slot.start.load(Ordering::Relaxed),
             end: slot.end.load(Ordering::Relaxed),
             identity: slot.identity.load(Ordering::Relaxed),
+            kind: slot.kind.load(Ordering::Relaxed),
         };
         // with [fields], what was read was of this use
         fence(Ordering::Acquire);
@@ -235,6 +226,7 @@ impl<'m> CountedRanges<'m> {
         slot.start.store(span.start, Ordering::Relaxed);
         slot.end.store(span.end, Ordering::Relaxed);
         slot.identity.store(span.identity, Ordering::Relaxed);
+        slot.kind.store(span.kind, Ordering::Relaxed);
         // release: [range], the fields above are of this use
         slot.word.store(word(generation, 1), Ordering::Release);
         Some(Handle { index, generation })
@@ -312,6 +304,7 @@ impl<'m> CountedRanges<'m> {
             start: entry.start.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
             identity: entry.identity.load(Ordering::Relaxed),
+            kind: entry.kind.load(Ordering::Relaxed),
         };
         (span, Handle::unpack(entry.handle.load(Ordering::Relaxed)))
     }
@@ -324,7 +317,7 @@ impl<'m> CountedRanges<'m> {
         self.head.versions[to].store(version.wrapping_add(1), Ordering::Relaxed);
         // [odd] whoever reads what follows sees that the version is odd, or another
         fence(Ordering::Release);
-        let mut out = Writer { entries: self.entries[to], count: 0, reach: 0 };
+        let mut out = Writer { entries: self.entries[to], count: 0 };
         for at in 0..self.head.counts[from].load(Ordering::Relaxed) as usize {
             let (span, handle) = self.entry(from, at);
             if let Some(new) = with.take_if(|(new, _)| new.start < span.start) {
@@ -349,17 +342,15 @@ impl<'m> CountedRanges<'m> {
 struct Writer<'m> {
     entries: &'m [IndexEntry],
     count: usize,
-    reach: u64,
 }
 
 impl Writer<'_> {
     fn put(&mut self, (span, handle): (Span, Handle)) {
         let entry = &self.entries[self.count];
-        self.reach = self.reach.max(span.end);
         entry.start.store(span.start, Ordering::Relaxed);
         entry.end.store(span.end, Ordering::Relaxed);
         entry.identity.store(span.identity, Ordering::Relaxed);
-        entry.reach.store(self.reach, Ordering::Relaxed);
+        entry.kind.store(span.kind, Ordering::Relaxed);
         entry.handle.store(handle.pack(), Ordering::Relaxed);
         self.count += 1;
     }
@@ -370,7 +361,7 @@ mod tests {
     use super::*;
 
     fn span(start: u64, end: u64, identity: u64) -> Span {
-        Span { start, end, identity }
+        Span { start, end, identity, kind: 0 }
     }
 
     macro_rules! table {
@@ -392,26 +383,31 @@ mod tests {
     }
 
     #[test]
-    fn interior_addresses_find_the_range_that_covers_them() {
+    fn range_is_found_by_its_very_span() {
         table!(table, 4);
         let long = insert(&table, span(100, 1000, 0));
-        let short = insert(&table, span(200, 300, 0));
-        assert_eq!(table.find(&span(250, 260, 0)), Some(short));
-        assert_eq!(table.find(&span(250, 301, 0)), Some(long), "behind a shorter one");
+        let short = insert(&table, span(100, 300, 0));
+        let mapped = Span { kind: 1, ..span(100, 300, 0) };
+        assert_eq!(table.find(&span(100, 300, 0)), Some(short));
         assert_eq!(table.find(&span(100, 1000, 0)), Some(long));
-        assert_eq!(table.find(&span(99, 101, 0)), None);
-        assert_eq!(table.find(&span(999, 1001, 0)), None);
-        assert_eq!(table.find(&span(250, 260, 7)), None, "another use of the addresses");
+        for part in [span(101, 300, 0), span(100, 299, 0), span(250, 260, 0), span(99, 300, 0)] {
+            assert_eq!(table.find(&part), None, "{part:?}");
+        }
+        assert_eq!(table.find(&span(100, 300, 7)), None, "another use of the addresses");
+        assert_eq!(table.find(&mapped), None, "another kind of memory");
+        let mapped = (insert(&table, mapped), mapped);
+        assert_eq!(table.find(&mapped.1), Some(mapped.0));
+        assert_eq!(table.find(&span(100, 300, 0)), Some(short));
     }
 
     #[test]
     fn last_holder_is_told_and_nobody_takes_it_up_again() {
         table!(table, 2);
         let handle = insert(&table, span(100, 200, 0));
-        assert_eq!(table.acquire(&span(150, 160, 0)), Some(handle));
+        assert_eq!(table.acquire(&span(100, 200, 0)), Some(handle));
         assert_eq!(table.release(handle), Ok(Released::Held));
         assert_eq!(table.release(handle), Ok(Released::Last));
-        assert_eq!(table.acquire(&span(150, 160, 0)), None);
+        assert_eq!(table.acquire(&span(100, 200, 0)), None);
         assert_eq!(table.release(handle), Err(Stale));
         table.withdraw(handle);
         table.free(handle);

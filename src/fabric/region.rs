@@ -26,7 +26,7 @@ pub struct Region {
 }
 
 /// What one rail calls a registered region, here and at its peers. Carries the generation of the
-/// registration, so that a key kept too long names nothing.
+/// registration, so that a key kept too long names nothing. 0 is no region's.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct RailKey(pub u64);

@@ -1,4 +1,5 @@
-//! Memory as the ports know it: what is registered again while it is registered is registered once.
+//! Memory as the ports know it: what is registered again, page for page, while it is registered is
+//! registered once.
 
 extern crate std;
 
@@ -15,20 +16,18 @@ use crate::provider::port::PortDomain;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// What a region of the user's holds.
+/// The registration that a region of the user's holds.
 #[derive(Copy, Clone)]
 struct Hold {
     region: Handle,
     registration: Handle,
-    /// Whether the region takes all pages of it.
-    is_whole: bool,
 }
 
-/// Registrations on all ports of a host, each as often held as there are regions in it.
+/// Registrations on all ports of a host, each as often held as there are regions of its pages.
 ///
-/// The user says of each region when its memory may go, and of no other: where the last region goes
-/// that takes all pages of a registration, the pages beside those that are left may be unmapped,
-/// and other memory be mapped there. So nobody new is given it from then on.
+/// The user says of each region when its memory may go, and of no other. Each page of a
+/// registration has memory of all its holders, so that it stays mapped as long as one is left; of a
+/// registration that took in parts of itself that would not be so.
 pub(super) struct PortsMemory {
     // dropped before its records
     cache: Registrations<'static, Ports>,
@@ -38,6 +37,9 @@ pub(super) struct PortsMemory {
     count: usize,
     _records: Reserve,
 }
+
+/// What a port that has refused has in place of a key.
+const NO_KEY: RailKey = RailKey(0);
 
 /// By place.
 struct Ports(Vec<PortDomain<'static>>);
@@ -52,19 +54,24 @@ impl Registrar for Ports {
                 Ok(key) => key,
                 Err(error) => {
                     news::not_registered(error);
-                    RailKey(0)
+                    NO_KEY
                 }
             };
         }
         Ok(keys)
     }
 
+    fn may_be_shared(&self, keys: &Keys) -> bool {
+        !keys[..self.0.len()].contains(&NO_KEY)
+    }
+
     /// Memory that a port has forgotten already is no error, so that what was refused can be asked
     /// again.
-    fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError> {
-        for (port, key) in self.0.iter().zip(keys) {
+    fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
+        for (port, key) in self.0.iter().zip(keys).filter(|(_, key)| **key != NO_KEY) {
             match port.deregister_soon(*key) {
-                Ok(()) | Err(DeregisterError::Stale) => {}
+                // a vendor may give the number to other memory from now on
+                Ok(()) | Err(DeregisterError::Stale) => *key = NO_KEY,
                 Err(error) => return Err(error),
             }
         }
@@ -119,36 +126,25 @@ impl PortsMemory {
     }
 
     /// A region of the user's holds it from now on.
-    pub fn keep(&self, handle: Handle, region: Region, registration: Handle) {
-        let is_whole = self.cache.is_of(registration, &memory_of(region));
-        let hold = Hold { region: handle, registration, is_whole };
-        self.holds()[handle.index as usize] = Some(hold);
+    pub fn keep(&self, region: Handle, registration: Handle) {
+        self.holds()[region.index as usize] = Some(Hold { region, registration });
     }
 
-    /// No region does.
+    /// No region does. What a port keeps busy is tried again whenever another registration is made
+    /// or goes.
     pub fn give_back(&self, registration: Handle) {
-        // its keys were nobody's yet, or another region holds it: so it cannot be busy
-        let _ = self.cache.release_wholly(registration);
+        // it was acquired, and is given back once
+        let _ = self.cache.release(registration);
     }
 
     /// A region is given up. One that holds nothing has done so before.
     pub fn release(&self, region: Handle) -> Result<(), DeregisterError> {
         let mut holds = self.holds();
-        let index = region.index as usize;
-        let Some(hold) = holds.get(index).copied().flatten().filter(|it| it.region == region)
-        else {
-            return Ok(());
-        };
+        let Some(place) = holds.get_mut(region.index as usize) else { return Ok(()) };
+        let Some(hold) = place.filter(|it| it.region == region) else { return Ok(()) };
         match self.cache.release_wholly(hold.registration) {
             Err(LetGoError::Rail(error)) => return Err(error),
-            Ok(LetGo::Forgotten) | Err(LetGoError::Stale) => holds[index] = None,
-            Ok(LetGo::Held) => {
-                holds[index] = None;
-                let is_left = |it: &Hold| it.registration == hold.registration && it.is_whole;
-                if hold.is_whole && !holds.iter().flatten().any(is_left) {
-                    self.cache.retire(hold.registration);
-                }
-            }
+            Ok(LetGo::Forgotten | LetGo::Held) | Err(LetGoError::Stale) => *place = None,
         }
         Ok(())
     }

@@ -209,7 +209,7 @@ impl Shared {
         match (unsafe { self.regions.insert(region, &keys) }, held) {
             (Some(handle), held) => {
                 if let Some((ports, lease)) = held {
-                    ports.keep(handle, region, lease);
+                    ports.keep(handle, lease);
                 }
                 Ok(handle)
             }

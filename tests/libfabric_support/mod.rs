@@ -12,7 +12,7 @@ use crosstie::fabric::{
 };
 use crosstie::provider::libfabric::pair::PairMemory;
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +48,20 @@ pub fn strict(layout: Layout) -> Option<&'static CStr> {
         skip(&format!("{HEADER} is not installed (package libfabric-dev)"));
     }
     file
+}
+
+/// Registrations of the strict fabric: ever made, and open.
+pub fn counts(library: &CStr) -> [usize; 2] {
+    let mut counts = [0; 2];
+    // SAFETY: the strict fabric, which an endpoint has loaded, and its function for this.
+    unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        let call: *mut c_void = libc::dlsym(library, c"strict_registrations".as_ptr());
+        assert!(!call.is_null(), "the strict fabric counts");
+        let call: extern "C" fn(*mut usize) = std::mem::transmute(call);
+        call(counts.as_mut_ptr());
+    }
+    counts
 }
 
 fn build(layout: Layout) -> Option<CString> {

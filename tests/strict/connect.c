@@ -21,20 +21,19 @@ static void fail(struct endpoint *ep, int err) {
 
 static int close_events(struct fid *fid) {
     struct events *events = (struct events *)fid;
+    enter_network(events->fabric, NULL, CONTROLS);
     if (!events->is_open)
         stop("an event queue closed twice");
     if (events->users)
         stop("an event queue closed before its endpoints");
     events->is_open = 0;
     events->fabric->others--;
+    leave_network(events->fabric, NULL, CONTROLS);
     return 0;
 }
 
-static ssize_t read_events(struct fid_eq *fid, uint32_t *what, void *out, size_t length,
-                           uint64_t flags) {
-    struct events *events = (struct events *)fid;
+static ssize_t read_inside(struct events *events, uint32_t *what, void *out, size_t length) {
     struct fi_eq_cm_entry *entry = out;
-    (void)flags;
     pthread_mutex_lock(&lock);
     if (!events->is_open)
         stop("an event queue read that was closed");
@@ -60,9 +59,17 @@ static ssize_t read_events(struct fid_eq *fid, uint32_t *what, void *out, size_t
     return read;
 }
 
-static ssize_t read_failure(struct fid_eq *fid, struct fi_eq_err_entry *out, uint64_t flags) {
+static ssize_t read_events(struct fid_eq *fid, uint32_t *what, void *out, size_t length,
+                           uint64_t flags) {
     struct events *events = (struct events *)fid;
     (void)flags;
+    enter_network(events->fabric, NULL, POLLS);
+    ssize_t read = read_inside(events, what, out, length);
+    leave_network(events->fabric, NULL, POLLS);
+    return read;
+}
+
+static ssize_t failure_inside(struct events *events, struct fi_eq_err_entry *out) {
     pthread_mutex_lock(&lock);
     struct event *event = events->first;
     if (!event || !event->err) {
@@ -78,6 +85,15 @@ static ssize_t read_failure(struct fid_eq *fid, struct fi_eq_err_entry *out, uin
     return sizeof *out;
 }
 
+static ssize_t read_failure(struct fid_eq *fid, struct fi_eq_err_entry *out, uint64_t flags) {
+    struct events *events = (struct events *)fid;
+    (void)flags;
+    enter_network(events->fabric, NULL, POLLS);
+    ssize_t read = failure_inside(events, out);
+    leave_network(events->fabric, NULL, POLLS);
+    return read;
+}
+
 int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq **out, void *ours) {
     static struct fi_ops fid_ops = {sizeof fid_ops, close_events, NULL, NULL, NULL, NULL, NULL};
     static struct fi_ops_eq ops = {.size = sizeof ops, .read = read_events,
@@ -88,7 +104,9 @@ int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq *
     events->fid.ops = &ops;
     events->is_open = 1;
     events->fabric = (struct fabric *)fid;
+    enter_network(events->fabric, NULL, CONTROLS);
     events->fabric->others++;
+    leave_network(events->fabric, NULL, CONTROLS);
     *out = &events->fid;
     return 0;
 }
@@ -118,6 +136,7 @@ void forget_events(struct endpoint *ep) {
 
 static int close_listener(struct fid *fid) {
     struct listener *listener = (struct listener *)fid;
+    enter_network(listener->fabric, NULL, CONTROLS);
     pthread_mutex_lock(&lock);
     if (!listener->is_open)
         stop("a listener closed twice");
@@ -145,6 +164,7 @@ static int close_listener(struct fid *fid) {
     listener->fabric->others--;
     pthread_mutex_unlock(&lock);
     fi_freeinfo(listener->info);
+    leave_network(listener->fabric, NULL, CONTROLS);
     return 0;
 }
 
@@ -153,8 +173,10 @@ static int bind_listener(struct fid *fid, struct fid *other, uint64_t flags) {
     (void)flags;
     if (other->fclass != FI_CLASS_EQ)
         stop("a listener joined to what is no event queue");
+    enter_network(listener->fabric, NULL, CONTROLS);
     listener->events = (struct events *)other;
     listener->events->users++;
+    leave_network(listener->fabric, NULL, CONTROLS);
     return 0;
 }
 
@@ -176,7 +198,9 @@ static int name_of_listener(fid_t fid, void *out, size_t *length) {
 
 static int reject(struct fid_pep *fid, fid_t handle, const void *data, size_t length) {
     struct request *request = (struct request *)handle;
-    (void)fid, (void)data, (void)length;
+    struct listener *listener = (struct listener *)fid;
+    (void)data, (void)length;
+    enter_network(listener->fabric, NULL, CONTROLS);
     pthread_mutex_lock(&lock);
     if (handle->fclass != FI_CLASS_CONNREQ || request->is_taken || request->is_answered)
         stop("a request for a connection answered twice");
@@ -184,6 +208,7 @@ static int reject(struct fid_pep *fid, fid_t handle, const void *data, size_t le
     if (request->from->is_open)
         fail(request->from, FI_ECONNREFUSED);
     pthread_mutex_unlock(&lock);
+    leave_network(listener->fabric, NULL, CONTROLS);
     return 0;
 }
 
@@ -207,8 +232,7 @@ int open_listener(struct fid_fabric *fid, struct fi_info *info, struct fid_pep *
 
 /* ---------------------------------------------------------------- who asks, and who grants */
 
-int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, size_t length) {
-    struct endpoint *ep = (struct endpoint *)fid;
+static void ask(struct endpoint *ep, const void *address, const void *data, size_t length) {
     struct listener *listener;
     memcpy(&listener, address, sizeof listener);
     pthread_mutex_lock(&lock);
@@ -220,7 +244,7 @@ int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, 
     if (!listener->is_open || !listener->is_listening) {
         fail(ep, FI_ECONNREFUSED);
         pthread_mutex_unlock(&lock);
-        return 0;
+        return;
     }
     struct request *request = calloc(1, sizeof *request);
     request->fid = (struct fid){FI_CLASS_CONNREQ, NULL, NULL};
@@ -237,6 +261,13 @@ int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, 
     memcpy(event.data, data, length);
     happen(listener->events, event);
     pthread_mutex_unlock(&lock);
+}
+
+int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, size_t length) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    enter(ep->domain, ep->queue, CONTROLS);
+    ask(ep, address, data, length);
+    leave(ep->domain, ep->queue, CONTROLS);
     return 0;
 }
 
@@ -251,6 +282,7 @@ void take_request(struct endpoint *ep, struct fid *handle) {
 int accept_request(struct fid_ep *fid, const void *data, size_t length) {
     struct endpoint *ep = (struct endpoint *)fid;
     (void)data, (void)length;
+    enter(ep->domain, ep->queue, CONTROLS);
     pthread_mutex_lock(&lock);
     if (!ep->is_open || !ep->is_enabled || ep->phase != NEW || !ep->request)
         stop("a connection granted that nobody asked for");
@@ -267,6 +299,7 @@ int accept_request(struct fid_ep *fid, const void *data, size_t length) {
         happen(ep->events, (struct event){.what = FI_CONNECTED, .fid = &ep->fid.fid});
     }
     pthread_mutex_unlock(&lock);
+    leave(ep->domain, ep->queue, CONTROLS);
     return 0;
 }
 
@@ -285,10 +318,12 @@ void end_connection(struct endpoint *ep) {
 int shut_down(struct fid_ep *fid, uint64_t flags) {
     struct endpoint *ep = (struct endpoint *)fid;
     (void)flags;
+    enter(ep->domain, ep->queue, CONTROLS);
     pthread_mutex_lock(&lock);
     if (!ep->is_open)
         stop("a connection ended of a closed endpoint");
     end_connection(ep);
     pthread_mutex_unlock(&lock);
+    leave(ep->domain, ep->queue, CONTROLS);
     return 0;
 }

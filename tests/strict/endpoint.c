@@ -383,6 +383,8 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
     int connects = ep->domain->kind->faults & CONNECTS;
     if (ep->is_enabled)
         stop("an endpoint joined to something after it was enabled");
+    struct queue *queue = ep->queue;
+    enter(ep->domain, queue, CONTROLS);
     pthread_mutex_lock(&lock);
     if (other->fclass == FI_CLASS_CQ && flags == (FI_SEND | FI_RECV)) {
         ep->queue = (struct queue *)other;
@@ -398,6 +400,7 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
         stop("an endpoint joined to what it has no use for");
     }
     pthread_mutex_unlock(&lock);
+    leave(ep->domain, queue, CONTROLS);
     return 0;
 }
 
@@ -408,7 +411,9 @@ static int control_endpoint(struct fid *fid, int command, void *argument) {
         return -FI_ENOSYS;
     if (!ep->queue || (!ep->vector && !ep->events))
         stop("an endpoint enabled without a queue, or without a vector or an event queue");
+    enter(ep->domain, ep->queue, CONTROLS);
     ep->is_enabled = 1;
+    leave(ep->domain, ep->queue, CONTROLS);
     return 0;
 }
 
@@ -454,6 +459,7 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     ep->domain = (struct domain *)fid;
     if (info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT)
         stop("an endpoint without receives of its own");
+    enter(ep->domain, NULL, CONTROLS);
     pthread_mutex_lock(&lock);
     ep->domain->objects++;
     if (info->handle)
@@ -461,6 +467,7 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     else if (ep->domain->kind->faults & CONNECTS && !info->dest_addr)
         stop("an endpoint that is to ask for a connection, of nobody");
     pthread_mutex_unlock(&lock);
+    leave(ep->domain, NULL, CONTROLS);
     *out = &ep->fid;
     return 0;
 }

@@ -4,33 +4,41 @@
 struct region *regions;
 
 /* What no two threads may be inside of at once for this; NULL: any number may. */
-static int *door(struct domain *domain, struct queue *queue, enum act act) {
-    int faults = domain->kind->faults;
+static int *door(struct fabric *fabric, struct queue *queue, enum act act) {
+    int faults = fabric->kind->faults;
     if (faults & ONE_IN_DOMAIN)
-        return &domain->is_entered;
-    if (faults & ONE_AT_QUEUE && queue && (act == BINDS || act == POLLS || act == POSTS))
+        return &fabric->is_entered;
+    if (faults & ONE_AT_QUEUE && queue)
         return &queue->is_entered;
     if (faults & ONE_AT_A_TIME && (act == REGISTERS || act == POLLS))
-        return &domain->is_entered;
+        return &fabric->is_entered;
     return NULL;
 }
 
 /* Where a provider has no lock: whoever comes while another is inside has found a misuse. */
-void enter(struct domain *domain, struct queue *queue, enum act act) {
-    int *entered = door(domain, queue, act);
+void enter_network(struct fabric *fabric, struct queue *queue, enum act act) {
+    int *entered = door(fabric, queue, act);
     if (!entered)
         return;
     if (__atomic_exchange_n(entered, 1, __ATOMIC_SEQ_CST))
-        stop(domain->kind->faults & ONE_IN_DOMAIN  ? "two threads in one domain"
-             : domain->kind->faults & ONE_AT_QUEUE ? "two threads at one completion queue"
+        stop(fabric->kind->faults & ONE_IN_DOMAIN  ? "two threads in one domain"
+             : fabric->kind->faults & ONE_AT_QUEUE ? "two threads at one completion queue"
              : "two threads among the registrations of a provider without a lock");
     sched_yield();
 }
 
-void leave(struct domain *domain, struct queue *queue, enum act act) {
-    int *entered = door(domain, queue, act);
+void leave_network(struct fabric *fabric, struct queue *queue, enum act act) {
+    int *entered = door(fabric, queue, act);
     if (entered)
         __atomic_store_n(entered, 0, __ATOMIC_SEQ_CST);
+}
+
+void enter(struct domain *domain, struct queue *queue, enum act act) {
+    enter_network(domain->fabric, queue, act);
+}
+
+void leave(struct domain *domain, struct queue *queue, enum act act) {
+    leave_network(domain->fabric, queue, act);
 }
 
 /* ---------------------------------------------------------------- registrations */

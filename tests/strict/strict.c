@@ -52,6 +52,8 @@ static const struct kind kinds[] = {
     /* one thread at a time at a queue and its endpoints, or at all */
     {"strict-completion", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
      ONE_AT_QUEUE},
+    {"strict-completion-shares", ENDPOINT_SCOPED, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     ONE_AT_QUEUE | SHARES_IF_SAFE},
     {"strict-completion-domain", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, ONE_AT_QUEUE},
     {"strict-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, ALL_ORDERS, ONE_IN_DOMAIN},
     {"strict-one-msg", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | ONE_IN_DOMAIN},
@@ -162,9 +164,11 @@ struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info) 
 
 static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_info *hints) {
     enum fi_ep_type type = kind->faults & CONNECTS ? FI_EP_MSG : FI_EP_RDM;
-    enum fi_threading threading = kind->faults & ONE_IN_DOMAIN  ? FI_THREAD_DOMAIN
-                                  : kind->faults & ONE_AT_QUEUE ? FI_THREAD_COMPLETION
-                                                                : FI_THREAD_SAFE;
+    int shares = kind->faults & SHARES_IF_SAFE;
+    shares = shares && hints->domain_attr->threading == FI_THREAD_SAFE;
+    enum fi_threading threading = kind->faults & ONE_IN_DOMAIN           ? FI_THREAD_DOMAIN
+                                  : kind->faults & ONE_AT_QUEUE && !shares ? FI_THREAD_COMPLETION
+                                                                         : FI_THREAD_SAFE;
     uint64_t caps = FI_MSG | FI_RMA | FI_ATOMIC;
     if (kind->faults & NO_RMA)
         caps = FI_MSG;
@@ -186,6 +190,7 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     offer->tx.inject_size = 128;
     offer->tx.size = offer->rx.size = 1024;
     offer->ep.type = type;
+    offer->ep.rx_ctx_cnt = shares ? FI_SHARED_CONTEXT : 1;
     offer->ep.max_msg_size = 1ull << 40;
     offer->ep.max_order_raw_size = offer->ep.max_order_war_size = 1ull << 40;
     offer->ep.max_order_waw_size = 1ull << 40;

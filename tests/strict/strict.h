@@ -41,6 +41,7 @@ enum {
     CONNECTS = 1 << 13,        /* no fault: its endpoints are connected one to one */
     ONE_AT_QUEUE = 1 << 14,    /* nor this: FI_THREAD_COMPLETION */
     ONE_IN_DOMAIN = 1 << 15,   /* nor this: FI_THREAD_DOMAIN */
+    SHARES_IF_SAFE = 1 << 16,  /* nor this: for all threads it has shared receives alone */
 };
 
 /* A provider: what it wants of its user. */
@@ -59,7 +60,6 @@ struct domain {
     const struct kind *kind;
     struct fabric *fabric;
     uint64_t next_key;
-    int is_entered;
     struct used_key *used;
 };
 
@@ -70,7 +70,7 @@ struct used_key {
 
 struct fabric {
     struct fid_fabric fid;
-    int is_open, domains, others, requests;
+    int is_open, domains, others, requests, is_entered;
     const struct kind *kind;
 };
 
@@ -179,6 +179,9 @@ enum act { REGISTERS, BINDS, POLLS, POSTS, CONTROLS };
 void stop(const char *what);
 void enter(struct domain *domain, struct queue *queue, enum act act);
 void leave(struct domain *domain, struct queue *queue, enum act act);
+/* Of what belongs to a network: its one thread is that of the network's domain. */
+void enter_network(struct fabric *fabric, struct queue *queue, enum act act);
+void leave_network(struct fabric *fabric, struct queue *queue, enum act act);
 extern pthread_mutex_t lock;
 extern struct region *regions;
 struct fi_info *checked(const struct fi_info *info);

@@ -41,6 +41,12 @@ pub struct Faults {
     pub no_open: i32,
     /// `send_bytes_max`, if it is not 0.
     pub send_bytes_max: u64,
+    /// So many times `region_register` refuses, for want of memory.
+    pub no_memory: u32,
+    /// `region_register` calls its regions 0, which is no key.
+    pub key_zero: bool,
+    /// So many times `region_deregister` says that ops are in flight.
+    pub busy: u32,
 }
 
 /// Both ends of a rail.
@@ -59,6 +65,9 @@ struct State {
     faults: Faults,
     /// Bytes of messages and writes that were posted.
     bytes: u64,
+    /// How often `region_register` was called, and with which keys `region_deregister`.
+    registered: usize,
+    deregistered: Vec<u64>,
 }
 
 // SAFETY: the loopback's pointers lead to memory that is never freed.
@@ -89,8 +98,19 @@ impl Wire {
         let events = [VecDeque::new(), VecDeque::new()];
         let (opened, joined) = ([None; 2 * PEERS as usize], [false; 2 * PEERS as usize]);
         let faults = Faults::default();
-        let state = State { limits, rail, events, opened, joined, ends: 0, faults, bytes: 0 };
-        Box::leak(Box::new(Wire(Mutex::new(state))))
+        let (registered, deregistered) = (0, Vec::new());
+        Box::leak(Box::new(Wire(Mutex::new(State {
+            limits,
+            rail,
+            events,
+            opened,
+            joined,
+            ends: 0,
+            faults,
+            bytes: 0,
+            registered,
+            deregistered,
+        }))))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,6 +133,16 @@ impl Wire {
     /// Bytes that were posted to it.
     pub fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    /// How often it was asked to register memory.
+    pub fn registered(&self) -> usize {
+        self.state().registered
+    }
+
+    /// With which keys it was asked to forget memory, since this was asked last.
+    pub fn deregistered(&self) -> Vec<u64> {
+        std::mem::take(&mut self.state().deregistered)
     }
 
     /// One end of it as an endpoint is given it: the first that is opened is side 0.
@@ -230,10 +260,17 @@ unsafe extern "C" fn region_register(
     kind: u32,
     out: *mut u64,
 ) -> c_int {
-    let domain = end(provider).wire.state().rail.domain();
+    let mut state = end(provider).wire.state();
+    state.registered += 1;
+    if state.faults.no_memory > 0 {
+        state.faults.no_memory -= 1;
+        return XTIE_PROVIDER_CODE - libc::ENOMEM;
+    }
+    let domain = state.rail.domain();
     // SAFETY: handed on as it came.
     match registered(unsafe { domain.register(region_of(address, bytes, kind)) }) {
         Ok(key) => {
+            let key = if state.faults.key_zero { 0 } else { key };
             // SAFETY: a place for the key.
             unsafe { out.write(key) };
             XTIE_PROVIDER_OK
@@ -243,7 +280,13 @@ unsafe extern "C" fn region_register(
 }
 
 unsafe extern "C" fn region_deregister(provider: *mut c_void, key: u64) -> c_int {
-    deregistered(end(provider).wire.state().rail.domain().deregister(RailKey(key)))
+    let mut state = end(provider).wire.state();
+    state.deregistered.push(key);
+    if state.faults.busy > 0 {
+        state.faults.busy -= 1;
+        return XTIE_PROVIDER_BUSY;
+    }
+    deregistered(state.rail.domain().deregister(RailKey(key)))
 }
 
 unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, now: u64) -> c_int {

@@ -1,9 +1,11 @@
 //! A cache of registrations: memory that is registered again and again is registered once.
 //!
-//! Memory is registered by whole pages and counted. Any range inside of what is registered, of the
-//! same allocation, is a hit, which takes no lock and makes no system call. What the last holder
-//! lets go is deregistered; where a rail says that it is busy, the registration *leaves*: nobody
-//! finds it, and it is tried again whenever something is let go or made.
+//! Memory is registered by whole pages and counted. A range of the very same pages, of the same
+//! allocation and kind, is a hit, which takes no lock and makes no system call. A part of what is
+//! registered is none: whoever holds the whole may give its other pages up while the part is held.
+//! What the last holder lets go is deregistered; where a rail says that it is busy, the
+//! registration *leaves*: nobody finds it, and it is tried again whenever something is let go or
+//! made.
 //!
 //! Addresses are used again. Who can tell two allocations apart (a GPU's buffer id) says so by
 //! [`Memory::identity`]; a registration of the same addresses with another identity is of memory
@@ -61,12 +63,20 @@ pub struct Pages<'f> {
 
 /// Who registers with the rails. Called under the cache's lock, by one thread at a time.
 pub trait Registrar {
-    /// Registers pages on every rail, or on none.
+    /// Registers pages on every rail, or on none; or on some, if it says so by
+    /// [`Registrar::may_be_shared`].
     fn register(&mut self, pages: &Pages<'_>) -> Result<Keys, RegisterError>;
 
+    /// Whether others may be given these keys. What some rail has refused is its holder's alone:
+    /// the rail may grant it to whoever asks later.
+    fn may_be_shared(&self, keys: &Keys) -> bool {
+        let _ = keys;
+        true
+    }
+
     /// Forgets them on every rail. What is forgotten on some of them when others say Busy stays
-    /// forgotten; that is the registrar's to know.
-    fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError>;
+    /// forgotten: the registrar changes its key to one that it passes over when it is asked again.
+    fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError>;
 }
 
 /// Why memory could not be registered. There is no registration then, and no descriptor.
@@ -114,8 +124,6 @@ pub enum LetGoError {
 #[repr(C)]
 struct Beside {
     keys: [AtomicU64; RAILS_MAX],
-    /// A [`MemoryKind`], packed.
-    kind: AtomicU64,
     /// Where the first page lies in the dma-buf.
     offset: AtomicU64,
 }
@@ -207,9 +215,11 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         self.leave_all(&mut inside);
         let handle = self.ranges.reserve(&span).ok_or(AcquireError::Full)?;
         match self.make(&mut inside, handle, memory, &span) {
-            Ok(()) => {
-                self.ranges.publish(handle);
-                Ok(self.lease(handle))
+            Ok(keys) => {
+                if inside.registrar.may_be_shared(&keys) {
+                    self.ranges.publish(handle);
+                }
+                Ok(Lease { handle, keys })
             }
             Err(error) => {
                 inside.descriptors.close(handle.index);
@@ -219,8 +229,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// The registration of any range inside of one, without holding it: for whoever knows that
-    /// somebody does. Any thread.
+    /// The registration of the very same pages, without holding it: for whoever knows that somebody
+    /// does. Any thread.
     pub fn find(&self, memory: &Memory<'_>) -> Option<Handle> {
         self.ranges.find(&self.span_of(memory).ok()?)
     }
@@ -257,7 +267,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         if self.ranges.is_published(handle) {
             self.ranges.withdraw(handle);
         }
-        match inside.registrar.deregister(&self.lease(handle).keys) {
+        match self.forget(&mut inside, handle) {
             Ok(()) | Err(DeregisterError::Stale) => {
                 inside.descriptors.close(handle.index);
                 self.ranges.free(handle);
@@ -270,35 +280,20 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         }
     }
 
-    /// Whether a registration that is held is of these pages, all of them and no more.
-    pub fn is_of(&self, handle: Handle, memory: &Memory<'_>) -> bool {
-        self.span_of(memory).is_ok_and(|span| self.ranges.span(handle) == Some(span))
-    }
-
-    /// A registration is found no more, and stays for its holders alone: some of its addresses may
-    /// be other memory's by the time that somebody looks.
-    pub fn retire(&self, handle: Handle) {
-        let _inside = self.lock();
-        if self.ranges.is_published(handle) {
-            self.ranges.withdraw(handle);
-        }
-    }
-
     /// The memory there is gone, or about to be: what is registered of it is found no more, and
     /// stays for its holders alone. For memory whose uses have no identities.
     pub fn invalidate(&self, region: &Region) {
         let _inside = self.lock();
         let end = region.address.saturating_add(region.length.0);
-        let span = Span { start: region.address, end, identity: 0 };
+        let span = Span { start: region.address, end, ..Span::default() };
         while let Some((handle, _)) = self.ranges.overlapping(&span, 0) {
             self.ranges.withdraw(handle);
         }
     }
 
     /// Registers everything that is held anew on one rail, which has come back: `register` gives
-    /// its new key. Left out is what was superseded or invalidated and has no dma-buf: its
-    /// addresses are other memory's. Stops at the first that is refused, and else says how many
-    /// were made.
+    /// its new key. Left out is what nobody finds and has no dma-buf: its addresses may be other
+    /// memory's. Stops at the first that is refused, and else says how many were made.
     pub fn renew(
         &self,
         rail: usize,
@@ -352,7 +347,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         if length.0 == 0 || !room {
             return Err(AcquireError::Range);
         }
-        Ok(Span { start: address & !mask, end, identity: memory.identity })
+        let (identity, kind) = (memory.identity, kind_pack(memory.region.kind));
+        Ok(Span { start: address & !mask, end, identity, kind })
     }
 
     fn lease(&self, handle: Handle) -> Lease {
@@ -368,7 +364,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         descriptors: &'f Descriptors<'_>,
     ) -> Pages<'f> {
         let beside = &self.beside[handle.index as usize];
-        let kind = kind_unpack(beside.kind.load(Ordering::Relaxed));
+        let kind = kind_unpack(span.kind);
         let region = Region { address: span.start, length: Bytes(span.end - span.start), kind };
         let offset = beside.offset.load(Ordering::Relaxed);
         Pages { region, dmabuf: descriptors.get(handle.index).map(|fd| (fd, offset)) }
@@ -381,9 +377,8 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         handle: Handle,
         memory: &Memory<'_>,
         span: &Span,
-    ) -> Result<(), AcquireError> {
+    ) -> Result<Keys, AcquireError> {
         let beside = &self.beside[handle.index as usize];
-        beside.kind.store(kind_pack(memory.region.kind), Ordering::Relaxed);
         if let Some((fd, offset)) = memory.dmabuf {
             let before = memory.region.address - span.start;
             beside.offset.store(offset - before, Ordering::Relaxed);
@@ -394,7 +389,17 @@ impl<'m, R: Registrar> Registrations<'m, R> {
         for (cell, key) in beside.keys.iter().zip(keys) {
             cell.store(key.0, Ordering::Relaxed); // `publish` hands them over
         }
-        Ok(())
+        Ok(keys)
+    }
+
+    /// Has the rails forget what nobody holds. Under the lock.
+    fn forget(&self, inside: &mut Inside<'m, R>, handle: Handle) -> Result<(), DeregisterError> {
+        let mut keys = self.lease(handle).keys;
+        let forgotten = inside.registrar.deregister(&mut keys);
+        for (cell, key) in self.beside[handle.index as usize].keys.iter().zip(keys) {
+            cell.store(key.0, Ordering::Release);
+        }
+        forgotten
     }
 
     /// Memory at these addresses is another allocation's: what is registered of the old one is
@@ -419,7 +424,7 @@ impl<'m, R: Registrar> Registrations<'m, R> {
             if self.ranges.is_published(handle) {
                 self.ranges.withdraw(handle);
             }
-            match inside.registrar.deregister(&self.lease(handle).keys) {
+            match self.forget(inside, handle) {
                 Err(DeregisterError::Busy) => busy += 1,
                 // a key that the rails do not know, or cannot forget, is no use either
                 Ok(()) | Err(DeregisterError::Stale | DeregisterError::Fabric(_)) => {

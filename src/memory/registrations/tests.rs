@@ -44,7 +44,7 @@ impl Registrar for Rails {
         Ok(core::array::from_fn(|rail| RailKey(key << 8 | rail as u64)))
     }
 
-    fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError> {
+    fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
         let key = keys[0].0 >> 8;
         if self.busy.contains(&key) {
             return Err(DeregisterError::Busy);
@@ -74,9 +74,7 @@ fn last_holder_who_must_know_keeps_what_a_rail_will_not_forget() {
     let mut block = block(2);
     let cache = cache(&mut block, 2);
     let first = cache.acquire(&memory(PAGE, 2 * PAGE, 0)).unwrap();
-    let second = cache.acquire(&memory(PAGE, PAGE, 0)).unwrap();
-    assert!(cache.is_of(first.handle, &memory(PAGE + 5, 2 * PAGE - 5, 0)));
-    assert!(!cache.is_of(first.handle, &memory(PAGE, PAGE, 0)));
+    let second = cache.acquire(&memory(PAGE + 5, 2 * PAGE - 5, 0)).unwrap();
     let key = first.keys[0].0 >> 8;
     cache.lock().registrar.busy.push(key);
     assert_eq!(cache.release_wholly(first.handle), Ok(LetGo::Held));
@@ -84,7 +82,7 @@ fn last_holder_who_must_know_keeps_what_a_rail_will_not_forget() {
     for _ in 0..2 {
         assert_eq!(cache.release_wholly(second.handle), busy);
         assert_eq!(cache.keys(second.handle), Some(second.keys), "it is held on");
-        assert_eq!(cache.find(&memory(PAGE, PAGE, 0)), None, "for nobody else");
+        assert_eq!(cache.find(&memory(PAGE, 2 * PAGE, 0)), None, "for nobody else");
     }
     cache.lock().registrar.busy.clear();
     assert_eq!(cache.release_wholly(second.handle), Ok(LetGo::Forgotten));
@@ -92,17 +90,92 @@ fn last_holder_who_must_know_keeps_what_a_rail_will_not_forget() {
     assert_eq!(cache.count(), 0);
 }
 
+/// The holder of the whole may unmap all pages but those of the part.
 #[test]
-fn retired_registration_stays_for_its_holders_alone() {
-    let mut block = block(2);
-    let cache = cache(&mut block, 2);
-    let part = cache.acquire(&memory(PAGE, 2 * PAGE, 0)).unwrap();
-    cache.retire(part.handle);
-    cache.retire(part.handle);
-    let other = cache.acquire(&memory(PAGE, PAGE, 0)).unwrap();
-    assert_ne!(other.handle, part.handle);
-    assert_eq!(cache.release_wholly(part.handle), Ok(LetGo::Forgotten));
-    assert_eq!(cache.release_wholly(other.handle), Ok(LetGo::Forgotten));
+fn part_of_a_registration_is_registered_by_itself() {
+    let mut block = block(4);
+    let cache = cache(&mut block, 4);
+    let whole = cache.acquire(&memory(PAGE, 3 * PAGE, 0)).unwrap();
+    let parts = [memory(PAGE, PAGE, 0), memory(2 * PAGE, 2 * PAGE, 0), memory(PAGE, 2 * PAGE, 0)];
+    for part in parts.map(|part| cache.acquire(&part).unwrap()) {
+        assert_ne!(part.handle, whole.handle);
+        assert_ne!(part.keys, whole.keys);
+    }
+    assert_eq!(cache.release_wholly(whole.handle), Ok(LetGo::Forgotten));
+    assert_eq!(cache.lock().registrar.live.len(), parts.len());
+}
+
+#[test]
+fn memory_of_another_kind_is_registered_by_itself() {
+    let mut block = block(4);
+    let cache = cache(&mut block, 4);
+    let of = |kind| {
+        let known = memory(PAGE, PAGE, 0);
+        cache.acquire(&Memory { region: Region { kind, ..known.region }, ..known }).unwrap().handle
+    };
+    let kinds = [MemoryKind::Host, MemoryKind::Mapped, MemoryKind::Cuda(0), MemoryKind::Cuda(1)];
+    let made = kinds.map(of);
+    assert_eq!(kinds.map(of), made, "each is found again");
+    let registered: Vec<_> = cache.lock().registrar.live.values().map(|it| it.kind).collect();
+    assert_eq!(registered, kinds);
+}
+
+/// Two rails, of which the first has calls by its key counted.
+#[test]
+fn rail_that_has_forgotten_is_asked_no_second_time_when_another_is_busy() {
+    #[derive(Default)]
+    struct Two {
+        asked: [Vec<u64>; 2],
+        busy: usize,
+        refuses: bool,
+    }
+
+    impl Registrar for Two {
+        fn register(&mut self, _: &Pages<'_>) -> Result<Keys, RegisterError> {
+            let mut keys = Keys::default();
+            keys[0] = RailKey(1);
+            keys[1] = RailKey(if self.refuses { 0 } else { 2 });
+            Ok(keys)
+        }
+
+        fn may_be_shared(&self, keys: &Keys) -> bool {
+            keys[1] != RailKey(0)
+        }
+
+        fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
+            for (rail, key) in keys.iter_mut().enumerate().filter(|(_, key)| key.0 != 0) {
+                self.asked[rail].push(key.0);
+                if rail == 1 && self.busy > 0 {
+                    self.busy -= 1;
+                    return Err(DeregisterError::Busy);
+                }
+                *key = RailKey(0);
+            }
+            Ok(())
+        }
+    }
+
+    let mut block = HeapBlock::new(Registrations::<Two>::bytes(4));
+    let cache = Registrations::carve(&mut block.carver(), 4, PAGE, Two::default()).unwrap();
+    cache.lock().registrar.busy = 1;
+    let lease = cache.acquire(&memory(PAGE, 1, 0)).unwrap();
+    let busy = Err(LetGoError::Rail(DeregisterError::Busy));
+    assert_eq!(cache.release_wholly(lease.handle), busy);
+    assert_eq!(cache.release_wholly(lease.handle), Ok(LetGo::Forgotten));
+    assert_eq!(cache.lock().registrar.asked, [[1].to_vec(), [2, 2].to_vec()]);
+    // the other way to let go
+    cache.lock().registrar.busy = 1;
+    let lease = cache.acquire(&memory(PAGE, 1, 0)).unwrap();
+    cache.release(lease.handle).unwrap();
+    assert_eq!((cache.count(), cache.sweep()), (1, 0));
+    assert_eq!(cache.lock().registrar.asked, [[1, 1].to_vec(), [2, 2, 2, 2].to_vec()]);
+    // what one of them refused is its holder's alone
+    cache.lock().registrar.refuses = true;
+    let [first, second] = [(); 2].map(|()| cache.acquire(&memory(PAGE, 1, 0)).unwrap());
+    assert_ne!(first.handle, second.handle);
+    for lease in [first, second] {
+        assert_eq!(cache.release_wholly(lease.handle), Ok(LetGo::Forgotten));
+    }
 }
 
 #[test]
@@ -254,7 +327,7 @@ fn what_is_held_is_registered_whoever_lets_go() {
             Ok([RailKey(self.next as u64); RAILS_MAX])
         }
 
-        fn deregister(&mut self, keys: &Keys) -> Result<(), DeregisterError> {
+        fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
             if keys[0].0.is_multiple_of(7) && self.next.is_multiple_of(3) {
                 return Err(DeregisterError::Busy);
             }

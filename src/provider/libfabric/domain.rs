@@ -172,13 +172,17 @@ impl<'m> LibfabricDomain<'m> {
     }
 
     /// Registers every region of the table anew, before threads are let in: one that came or went
-    /// meanwhile would be registered twice, or for nobody. How many the library refused: they have
-    /// no registration, and ops on them end with an error.
+    /// meanwhile would be registered twice, or for nobody. What is doomed is left out, since its
+    /// memory may have gone; [`LibfabricDomain::bury`] frees its place. How many the library
+    /// refused: they have no registration, and ops on them end with an error.
     pub(super) fn restore(&self) -> u32 {
         let mut refused = 0;
         for (index, registration) in self.registrations.iter().enumerate() {
             let handle = self.table.current(index as u32);
             let Some(range) = self.table.get(handle) else { continue };
+            if self.wanted[index].load(Ordering::Acquire) == DOOMED {
+                continue;
+            }
             // SAFETY: who registered it vouches for the range until it is deregistered.
             match unsafe { self.make((range.start, range.length as usize)) } {
                 Ok(made) => {

@@ -174,19 +174,35 @@ pub fn hints_for(library: &Library, config: &Config, caps: u64, ends: Ends) -> R
     Ok(hints)
 }
 
-/// What is offered to whoever calls from any thread; of a provider that lets only some, what it
-/// offers those: some lock less for who does not ask for it, so that comes second.
-fn offers(library: &Library, config: &Config, caps: u64, ends: Ends) -> Result<Info, Code> {
+/// The first offer that fits of those for whoever calls from any thread; of a provider that lets
+/// only some, of what it offers those: some lock less for who does not ask for it, so that comes
+/// second.
+fn first_fitting(
+    library: &Library,
+    config: &Config,
+    caps: u64,
+    ends: Ends,
+) -> Result<Option<Info>, Code> {
     let mut hints = hints_for(library, config, caps, ends)?;
     for threading in [n::THREAD_SAFE, n::THREAD_UNSPEC] {
         // SAFETY: the library allocates all parts of hints.
         unsafe { (*hints.get_mut().domain_attr).threading = threading };
-        match library.offers(&hints) {
-            Err(Code(n::ENODATA)) => {}
-            found => return found,
+        let all = match library.offers(&hints) {
+            Err(Code(n::ENODATA)) => continue,
+            found => found?,
+        };
+        let mut next: *const InfoRaw = all.get();
+        while !next.is_null() {
+            // SAFETY: an offer of the list, which lives until the end of this turn.
+            let raw = unsafe { &*next };
+            if fits(raw, config) {
+                // SAFETY: as above.
+                return unsafe { library.copy(raw) }.map(Some);
+            }
+            next = raw.next;
         }
     }
-    Err(Code(n::ENODATA))
+    Ok(None)
 }
 
 /// Chooses an offer: the first of the provider that was asked for, with endpoints that peers share
@@ -290,19 +306,10 @@ fn choose_with(
         Code(n::ENODATA) => OpenError::NoOffer,
         code => OpenError::Refused(Step::Offer, code),
     };
-    let all = offers(library, config, caps, ends).map_err(at)?;
-    let mut next: *const InfoRaw = all.get();
-    while !next.is_null() {
-        // SAFETY: an offer of the list, which lives until the end of this function.
-        let raw = unsafe { &*next };
-        if fits(raw, config) {
-            // SAFETY: as above.
-            let info = unsafe { library.copy(raw) }.map_err(at)?;
-            return usable(info, limits, library.version());
-        }
-        next = raw.next;
+    match first_fitting(library, config, caps, ends).map_err(at)? {
+        Some(info) => usable(info, limits, library.version()),
+        None => Err(OpenError::NoOffer),
     }
-    Err(OpenError::NoOffer)
 }
 
 /// Whether an offer is of the very provider: a library also offers what stands on top of it.

@@ -81,11 +81,11 @@ impl Turns {
     #[cold]
     fn wait(&self) -> Turn<'_> {
         let own = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut looks = 0;
+        let mut looks = 0u32;
         // acquire: pairs with the drop of the turn before
         while self.now.load(Ordering::Acquire) != own {
-            looks += 1;
-            if looks % LOOKS == 0 {
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) {
                 // SAFETY: takes nothing.
                 unsafe { libc::sched_yield() };
             }

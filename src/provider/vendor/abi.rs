@@ -173,7 +173,7 @@ pub struct xtie_provider_span {
     /// Length in bytes. Where it is 0, nothing else of the span counts.
     pub bytes: u64,
     /// What region_register called the region that it lies in. Sends of memory that is not
-    /// registered have 0: they are copied at post.
+    /// registered have 0, which is no region's key: they are copied at post.
     pub key: u64,
 }
 
@@ -273,7 +273,9 @@ pub struct xtie_provider_ops {
     pub peer_open: Option<
         unsafe extern "C" fn(provider: *mut c_void, peer: u32, blob: *const c_void) -> c_int,
     >,
-    /// Makes memory known to the rail and its peers (P7). kind: XTIE_PROVIDER_MEMORY_.
+    /// Makes memory known to the rail and its peers (P7), which may overlap other regions. kind:
+    /// XTIE_PROVIDER_MEMORY_. key_out: the region's name, not 0, which stands for none: a region
+    /// that is called so is deregistered at once, and not used.
     /// Returns XTIE_PROVIDER_OK, _FULL, _KIND, _RANGE or XTIE_PROVIDER_CODE - code. Any thread.
     pub region_register: Option<
         unsafe extern "C" fn(

@@ -232,6 +232,12 @@ impl Domain for VendorDomain {
             (self.register)(self.object, region.address, region.length.0, kind, &mut key)
         };
         match answer {
+            // 0 stands for none, in spans and wherever keys are kept
+            XTIE_PROVIDER_OK if key == 0 => {
+                // SAFETY: as above; nothing can be done about a refusal.
+                let _ = unsafe { (self.deregister)(self.object, key) };
+                Err(RegisterError::Fabric(XTIE_PROVIDER_OK))
+            }
             XTIE_PROVIDER_OK => Ok(RailKey(key)),
             XTIE_PROVIDER_FULL => Err(RegisterError::Full),
             XTIE_PROVIDER_KIND => Err(RegisterError::Kind),

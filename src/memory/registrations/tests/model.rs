@@ -26,11 +26,9 @@ struct Oracle {
 
 impl Oracle {
     fn find(&self, start: u64, end: u64, identity: u64) -> Option<usize> {
-        let covers =
-            |k: &Known| k.found && k.identity == identity && k.start <= start && end <= k.end;
-        let found = (0..self.all.len()).filter(|at| covers(&self.all[*at]));
-        // the one that begins nearest; of several the youngest
-        found.max_by_key(|at| (self.all[*at].start, self.all[*at].key))
+        self.all
+            .iter()
+            .position(|k| k.found && (k.start, k.end, k.identity) == (start, end, identity))
     }
 
     fn leave(&mut self) {
