@@ -149,6 +149,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         port: port.number,
         gid_index: port.gid_index,
         gid_rule: settings.gid,
+        subnet_bits: port.end.prefix_bits,
         path: PathConfig {
             timeout: settings.timeout,
             retries: settings.retries,
