@@ -15,76 +15,12 @@ use crosstie::provider::verbs::pair::devices;
 use crosstie::provider::verbs::ports::{Device, NodeType, Port, PortState};
 use crosstie::provider::verbs::settings::Settings;
 use crosstie::provider::verbs::speed::correct;
-use crosstie::provider::verbs::{
-    Config, GidText, Limits, Verbs, bytes, dmabuf_refusal, loss_words,
-};
+use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
 use crosstie::wire::queue_pair::QueuePairHello;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::Path;
+use verbs_support::fake::{compile, libraries, tell_in, told_in};
 use verbs_support::{LIMITS, PEER, World, config};
-
-const HEADER: &str = "/usr/include/infiniband/verbs.h";
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
-
-/// Folders with the library, and with one of before ECE and dma-bufs. `None`: the header is
-/// missing.
-fn libraries() -> Option<&'static [PathBuf; 2]> {
-    static MADE: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
-    let make = || {
-        if !Path::new(HEADER).exists() {
-            println!("SKIP: {HEADER} is not installed (package libibverbs-dev)");
-            return None;
-        }
-        Some([compile("new", "fake.map", &[]), compile("old", "old.map", &["-DOLD"])])
-    };
-    MADE.get_or_init(make).as_ref()
-}
-
-fn compile(name: &str, map: &str, flags: &[&str]) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_fake_{name}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    // made beside and moved: another run of this test may have it loaded
-    let (made, there) = (folder.join(format!("{}", std::process::id())), "libibverbs.so.1");
-    let done = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"])
-        .arg(format!("-Wl,--version-script={FOLDER}/{map}"))
-        .arg(format!("-Wl,-soname,{there}"))
-        .args(flags)
-        .arg("-o")
-        .arg(&made)
-        .arg(format!("{FOLDER}/fake.c"))
-        .output()
-        .expect("a C compiler");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    std::fs::rename(&made, folder.join(there)).unwrap();
-    folder
-}
-
-/// What a story says, told in a process that loads libibverbs from `folder`.
-fn told_in(folder: &Path, story: &str, fake: &str) -> String {
-    let done = tell_in(folder, story, fake);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&done.stdout) + &text(&done.stderr);
-    assert!(done.status.success(), "{story}, {fake}: {said}");
-    said
-}
-
-fn tell_in(folder: &Path, story: &str, fake: &str) -> Output {
-    story_in(folder, story, fake).output().expect("this program runs")
-}
-
-fn story_in(folder: &Path, story: &str, fake: &str) -> Command {
-    let program = std::env::current_exe().expect("this program has a name");
-    let mut command = Command::new(program);
-    command
-        .args(["--exact", "storyteller", "--nocapture"])
-        .env("LD_LIBRARY_PATH", folder)
-        .env("FAKE", fake)
-        .env("FAKE_STORY", story);
-    command
-}
 
 /// The story of a device that is so has this in it.
 fn tells(story: &str, fake: &str, wanted: &str) {
@@ -120,8 +56,6 @@ fn storyteller() {
         "gather one by one" => gather(true),
         "poll" => poll(),
         "ask for the speed" => ask_for_the_speed(),
-        "lose the GID" => lose(18),
-        "lose the device" => lose(8),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -188,6 +122,7 @@ fn gather(extended: bool) {
         world.local(0, (2 - n) * 8192, PARTS[n])
     });
     let target = world.remote(1, 4096);
+    println!("at most {}", world.rails[0].parts_max(PEER));
     for count in [2, 3] {
         world.fill(1, 4096, 8192, 0);
         let (id, peer, parts) = (OpId(count as u64), PEER, &parts[..count]);
@@ -259,43 +194,6 @@ fn ask_for_the_speed() {
     let hca = HcaChoice::parse("fake0:1").expect("a choice");
     correct(&mut devices, &Settings { hca, ..Settings::default() });
     println!("speeds {:?}", devices[0].ports.iter().map(|it| it.speed_mbit_s).collect::<Vec<_>>());
-}
-
-/// A standing connection sees an event; the ports then have what the variables `FAKE_FIRST` and
-/// `FAKE_THEN` say.
-fn lose(event: u32) {
-    let say = |words: &str| {
-        let words = format!("{} event={event}", std::env::var(words).unwrap_or_default());
-        // SAFETY: a process of one story; its only other thread waits for this one.
-        unsafe { std::env::set_var("FAKE", words) };
-    };
-    let mut world = World::new().expect("devices");
-    world.fill(0, 0, 4096, 1);
-    let write = world.write(0, 0, 4096);
-    assert!(world.end(0, write) && world.holds(1, 0, 4096, 1));
-    say("FAKE_FIRST");
-    world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
-    let code = world.rails[0].health().lost_code;
-    println!("{:?}, because {}", world.seen[0].last(), loss_words(code));
-    for side in 0..2 {
-        let fence = world.fence(side);
-        assert!(world.end(side, fence));
-        assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
-        println!("revived: {}", world.rails[side].revive());
-    }
-    say("FAKE_THEN");
-    for rail in &mut world.rails {
-        if !rail.health().is_lost() || rail.revive() {
-            println!("stands on {}", GidText(rail.gid()));
-            continue;
-        }
-        let refused = rail.peer_prepare(PEER, RailGeneration(2), 7).map(|_| ());
-        return println!("{}", refused.expect_err("the port has no GID"));
-    }
-    world.join(PEER, 2);
-    world.fill(0, 0, 4096, 2);
-    let write = world.write(0, 0, 4096);
-    println!("carries bytes: {}", world.end(0, write) && world.holds(1, 0, 4096, 2));
 }
 
 #[test]
@@ -371,51 +269,6 @@ fn device_that_is_removed_ends_its_peers_and_takes_no_more() {
     tells("poll", "removed", "Broken(19)");
     tells("poll", "removed", "the device or its GID has gone");
     tells("poll", "broken_queue", "lost with 5");
-}
-
-/// What a story says in which the port loses what it stands on, and has something else then.
-fn lost(folder: &Path, story: &str, first: &str, then: &str) -> String {
-    let done = story_in(folder, story, "")
-        .envs([("FAKE_FIRST", first), ("FAKE_THEN", then)])
-        .output()
-        .expect("this program runs");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
-    said
-}
-
-#[test]
-fn rail_whose_gid_changes_under_a_connection_goes_on_with_another() {
-    let Some([new, old]) = libraries() else { return };
-    let gone = "Broken(99) }), because its GID or LID has gone (did an address change?)";
-    let story = "lose the GID";
-    for (then, gid) in [
-        ("gid_at=3 gid_ends=7", "10.0.0.7"), // another address
-        ("gid_at=3", "10.0.0.1"),            // the same at another place
-        ("gid_ends=7", "10.0.0.7"),          // another at the same place
-    ] {
-        let said = lost(new, story, "no_gid", then);
-        let wanted =
-            format!("revived: false\nstands on {gid}\nstands on {gid}\ncarries bytes: true");
-        assert!(said.contains(gone) && said.contains(&wanted), "{then}: {said}");
-    }
-    let at_once = lost(new, story, "gid_at=3 gid_ends=7", "gid_at=3 gid_ends=7");
-    assert!(at_once.contains("revived: true\nrevived: true\nstands on 10.0.0.7"), "{at_once}");
-    for (folder, then) in [(new, "no_gid"), (new, "gid_ends=7 gid_version_1"), (old, "gid_ends=7")]
-    {
-        let said = lost(folder, story, "no_gid", then);
-        let refused = "the device or its GID has gone";
-        assert!(said.contains(gone) && said.contains(refused), "{then}: {said}");
-    }
-}
-
-#[test]
-fn device_that_fails_under_a_connection_ends_it_and_stays_away() {
-    let Some([new, _]) = libraries() else { return };
-    let said = lost(new, "lose the device", "", "");
-    let wanted = "Broken(19) }), because the device failed or was removed";
-    assert!(said.contains(wanted) && said.contains("revived: false"), "{said}");
-    assert!(said.contains("the device or its GID has gone"), "{said}");
 }
 
 #[test]
@@ -503,6 +356,22 @@ fn parts_of_a_write_are_one_request_in_their_order() {
         }
     }
     tells("gather", "parts=2", "2 parts lie in their order: true\n3 parts: Err(Unsupported)");
+}
+
+/// As many parts as a device says may be more than its queue pairs have room for.
+#[test]
+fn queue_pair_that_takes_no_parts_is_made_without_them() {
+    for (fake, made, offered) in [
+        ("", "of 4 parts, 220 bytes", "at most 4\n2 parts: Ok"),
+        ("send_parts=1", "of 1 parts, 220 bytes", "at most 1\n2 parts: Err(Unsupported)"),
+        ("no_inline", "of 4 parts, 0 bytes", "at most 4\n2 parts: Ok"),
+        ("no_inline send_parts=1", "of 1 parts, 0 bytes", "at most 1\n2 parts: Err(Unsupported)"),
+    ] {
+        for story in ["gather", "gather one by one"] {
+            tells(story, fake, &format!("a queue pair {made} inline"));
+            tells(story, fake, offered);
+        }
+    }
 }
 
 #[test]

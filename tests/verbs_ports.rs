@@ -3,11 +3,13 @@
 //! with what `ibv_devinfo` says.
 
 use crosstie::connect::interfaces::all_addresses;
-use crosstie::provider::verbs::choice::{Unusable, usable};
+use crosstie::provider::verbs::choice::{HcaChoice, Unusable, usable};
 use crosstie::provider::verbs::gid::{
     Family, Gid, GidChange, GidEntry, GidKind, GidRule, LinkLayer, still_there,
 };
-use crosstie::provider::verbs::ports::{Device, NodeType, PortState, SYSFS, chip_ports, survey};
+use crosstie::provider::verbs::ports::{
+    Device, NodeType, PortState, SYSFS, chip_ports, survey, survey_of,
+};
 use crosstie::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs};
 use crosstie::provider::verbs::settings::Settings;
 use std::net::{IpAddr, Ipv6Addr};
@@ -144,6 +146,26 @@ fn gids_that_no_queue_pair_can_name_are_left_out() {
     tree.port("rxe0", 1, ACTIVE, &vec![(IPV4, "RoCE v2", "eth0"); 257]);
     let gids = &tree.survey()[0].ports[0].gids;
     assert_eq!((gids.len(), gids[255].index), (256, 255));
+}
+
+/// A table of GIDs has up to 256 entries, each of them a file: those of ports that are left out by
+/// name are not opened.
+#[test]
+fn gids_of_ports_that_are_not_meant_are_not_read() {
+    let tree = Tree::new("meant");
+    tree.device("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", "1: CA");
+    tree.port("mlx5_0", 1, ACTIVE, &ROCE);
+    tree.port("mlx5_0", 2, ACTIVE, &ROCE);
+    let hca = HcaChoice::parse("=mlx5_0:2").unwrap();
+    let settings = Settings { hca, ..Settings::default() };
+    let found = survey_of(&tree.0, &|device, port| settings.means(device, port)).unwrap();
+    let count = |at: usize| found[0].ports[at].gids.len();
+    assert_eq!((count(0), count(1)), (0, 4));
+    let usable = |at: usize| usable(&found[0], &found[0].ports[at], &settings);
+    assert!(matches!(usable(0), Err(Unusable::NotChosen(_))));
+    assert!(usable(1).is_ok());
+    let none = Settings { disabled: true, ..settings };
+    assert!(!none.means("mlx5_0", 2));
 }
 
 #[test]

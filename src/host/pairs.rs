@@ -159,7 +159,7 @@ impl Endpoint {
             match (was_lost, code) {
                 (false, 1..) => say_of(
                     Level::Warning,
-                    format_args!("{port} is out of use: {}", loss_words(code)),
+                    format_args!("{port} is out of use: {}", loss_words(code, port.is_gone())),
                 ),
                 (true, 0) => say_of(Level::Warning, format_args!("{port} is in use again")),
                 (_, _) => continue,

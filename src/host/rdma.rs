@@ -8,7 +8,7 @@ use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
 use crate::provider::verbs::choice::usable;
 use crate::provider::verbs::gid::{Gid, GidKind, LinkLayer};
-use crate::provider::verbs::ports::{SYSFS, survey};
+use crate::provider::verbs::ports::{SYSFS, survey_of};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
 use crate::provider::verbs::settings::Settings;
 use crate::provider::verbs::{Config, PathConfig, speed};
@@ -48,13 +48,14 @@ impl Port {
 /// why there is none, where there are devices or somebody asked for them.
 pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
     let level = if asked { Level::Warning } else { Level::Info };
-    let mut devices = match survey(Path::new(SYSFS)) {
-        Ok(devices) => devices,
-        Err(error) => {
-            say(level, &format!("RDMA devices cannot be listed: {error}; hosts talk over TCP"));
-            return Vec::new();
-        }
-    };
+    let mut devices =
+        match survey_of(Path::new(SYSFS), &|device, port| settings.means(device, port)) {
+            Ok(devices) => devices,
+            Err(error) => {
+                say(level, &format!("RDMA devices cannot be listed: {error}; hosts talk over TCP"));
+                return Vec::new();
+            }
+        };
     speed::correct(&mut devices, settings);
     let all = all_addresses().unwrap_or_default();
     let addresses: Vec<HostAddress> =
@@ -149,6 +150,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         port: port.number,
         gid_index: port.gid_index,
         gid_rule: settings.gid,
+        subnet_bits: port.end.prefix_bits,
         path: PathConfig {
             timeout: settings.timeout,
             retries: settings.retries,

@@ -367,7 +367,7 @@ impl<'m> WithPorts<'m> {
             return 0;
         }
         if rail.is_down() && now >= *revive_at {
-            rail.revive();
+            rail.revive(now);
             *revive_at = now.after(LOOK);
         }
         let found = rail.poll(out, budget, now);

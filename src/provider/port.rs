@@ -357,10 +357,10 @@ impl<'m> PortRail<'m> {
     ///
     /// *Cost*: control path.
     #[cold]
-    pub fn revive(&mut self) {
+    pub fn revive(&mut self, now: Instant) {
         match self {
             // it sees by itself that its port is up
-            PortRail::Verbs(rail) => drop(rail.revive()),
+            PortRail::Verbs(rail) => drop(rail.revive(now)),
             PortRail::Vendor(_) => {} // what has broken its promises is not trusted again
             // what is refused is tried again
             PortRail::Libfabric(rail) => drop(rail.reopen()),

@@ -67,9 +67,9 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited) {
 
 /* Each event that FAKE asks for happens once. */
 static void happen(void) {
-    static int happened;
-    int event = number("event", 0);
-    for (int n = 0; event && event != happened && n < opened; n++)
+    static int happened = -1;
+    int event = number("event", -1);
+    for (int n = 0; event >= 0 && event != happened && n < opened; n++)
         if (write(tellers[n], &event, sizeof event) < 0) abort();
     happened = event;
 }
@@ -316,9 +316,11 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
     (void)context, (void)port;
     gids_asked++;
     memset(gid, 0, sizeof *gid);
+    if (index == number("gid6_at", -1)) { gid->raw[0] = 0xfd; gid->raw[15] = 1; return 0; }
     if (value("no_gid") || index != number("gid_at", index)) return 0;
     gid->raw[10] = gid->raw[11] = 0xff;
     gid->raw[12] = 10;
+    gid->raw[13] = (uint8_t)number("gid_net", 0);
     gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : (uint8_t)number("gid_ends", 1);
     return 0;
 }
@@ -339,6 +341,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index
     static const union ibv_gid none;
     (void)flags, (void)size;
     memset(entry, 0, sizeof *entry);
+    if (value("say_table") && index == 0) fprintf(stderr, "the table of GIDs is read\n");
     ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid);
     entry->gid_index = index, entry->port_num = port;
     entry->gid_type = value("gid_version_1") ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
@@ -419,6 +422,10 @@ int ibv_destroy_cq(struct ibv_cq *cq) { free(cq); return 0; }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     if (value("no_pairs") || pairs_made == PAIRS) { errno = ENOMEM; return NULL; }
+    if ((int)init->cap.max_send_sge > number("send_parts", PARTS)) { errno = EINVAL; return NULL; }
+    if (init->cap.max_inline_data && value("no_inline")) { errno = EINVAL; return NULL; }
+    fprintf(stderr, "a queue pair of %u parts, %u bytes inline\n", init->cap.max_send_sge,
+            init->cap.max_inline_data);
     struct pair *pair = calloc(1, sizeof *pair);
     pair->qp.context = pd->context, pair->qp.pd = pd;
     pair->qp.send_cq = init->send_cq, pair->qp.recv_cq = init->recv_cq;

@@ -1,6 +1,8 @@
 //! Two verbs rails over the devices of this host, driven by a test.
 #![allow(dead_code)]
 
+pub mod fake;
+
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
@@ -45,6 +47,7 @@ pub fn config(device: &str) -> Config<'_> {
         port,
         gid_index,
         gid_rule: GidRule::DEFAULT,
+        subnet_bits: 24,
         path,
         relaxed_ordering: true,
         extensions: true,

@@ -136,10 +136,16 @@ impl Verbs<'_> {
         }
     }
 
-    /// The device failed, or its completion queue did: every peer ends.
+    /// The device failed, its completion queue did, or its GID has gone: every peer ends. The first
+    /// cause stays, but for that a GID comes back and the others do not: they take its place.
     #[cold]
     pub(super) fn lose(&mut self, code: i32) {
-        self.health.lost_code = code;
+        if self.health.lost_code == 0 {
+            self.search.begin();
+        }
+        if matches!(self.health.lost_code, 0 | libc::EADDRNOTAVAIL) {
+            self.health.lost_code = code;
+        }
         self.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
     }
 

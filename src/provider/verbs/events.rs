@@ -39,11 +39,16 @@ impl Health {
     }
 }
 
-/// Why a rail is of no use any more, for the code of [`Health::lost_code`].
-pub const fn loss_words(code: i32) -> &'static str {
+/// Why a rail is of no use any more, for the code of [`Health::lost_code`], and whether that is for
+/// good.
+pub const fn loss_words(code: i32, is_gone: bool) -> &'static str {
     match code {
         libc::ENODEV => {
             "the device failed or was removed; endpoints that are opened later may use it"
+        }
+        libc::EADDRNOTAVAIL if is_gone => {
+            "its GID or LID has gone (did an address change?); endpoints that are opened later may \
+             use another (this one would with rdma-core 33 or later)"
         }
         libc::EADDRNOTAVAIL => {
             "its GID or LID has gone (did an address change?); it is used again once it has another"
@@ -93,10 +98,15 @@ impl Verbs<'_> {
             }
             n::EVENT_PORT_ACTIVE if is_ours => {
                 self.health.port_down_since = None;
+                self.search.begin();
                 self.check_gid();
             }
-            n::EVENT_GID_CHANGE if is_ours => self.check_gid(),
+            n::EVENT_GID_CHANGE if is_ours => {
+                self.search.hasten();
+                self.check_gid();
+            }
             n::EVENT_LID_CHANGE if is_ours && !self.is_ethernet => {
+                self.search.hasten();
                 self.lose(libc::EADDRNOTAVAIL);
             }
             n::EVENT_QP_FATAL | n::EVENT_QP_REQ_ERR | n::EVENT_QP_ACCESS_ERR => {
@@ -107,10 +117,14 @@ impl Verbs<'_> {
     }
 
     /// The rail stands on its GID: when another one has its place, packets of ours would name a
-    /// stranger.
+    /// stranger, and when it is of another version of RoCE, nobody would take them. A rail that is
+    /// lost stands on none.
     pub(super) fn check_gid(&mut self) {
+        if self.health.is_lost() {
+            return;
+        }
         let device = self.domain.shared().device();
-        if device.gid(self.port, self.gid_index) != Ok(self.gid) {
+        if device.gid_and_kind(self.port, self.gid_index) != Ok((self.gid, self.gid_kind)) {
             self.lose(libc::EADDRNOTAVAIL);
         }
     }

@@ -20,7 +20,8 @@ impl Verbs<'_> {
         let index = peer.as_usize();
         let length = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.length().0));
         let most = self.transfer_bytes_max();
-        let length = length.filter(|length| parts.len() <= self.parts_max && *length <= most);
+        let parts_max = self.peers[index].parts_max.into();
+        let length = length.filter(|length| parts.len() <= parts_max && *length <= most);
         let length = length.ok_or(PostError::Unsupported)?;
         let splits = immediate.is_some() && length >= self.adaptive_bytes_min;
         // a place for the pin of each, and one for the word

@@ -119,6 +119,8 @@ pub struct Config<'a> {
     pub gid_index: u8,
     /// Which others may take its place when it has gone ([`Verbs::revive`]).
     pub gid_rule: gid::GidRule,
+    /// How many bits of the GID's address name the subnet, by which peers are matched.
+    pub subnet_bits: u8,
     /// Of every queue pair.
     pub path: PathConfig,
     /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering.

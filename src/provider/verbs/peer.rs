@@ -112,6 +112,8 @@ pub struct Peer {
     pub lkey: u32,
     /// Bytes that a post may copy.
     pub inline_max: u32,
+    /// Most parts of a write.
+    pub parts_max: u8,
     /// Longest payload of a send to it.
     pub payload_bytes_max: u32,
     /// Its GID.
@@ -167,6 +169,7 @@ impl Peer {
             mr: ManuallyDrop::new(None),
             lkey: 0,
             inline_max: 0,
+            parts_max: 0,
             payload_bytes_max: 0,
             gid: Gid([0; 16]),
             first_packet: 0,

@@ -10,7 +10,7 @@ use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
 use core::cmp::Ordering;
 use core::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -134,6 +134,12 @@ impl fmt::Display for PortState {
 /// *Cost*: allocates; up to three files for each of the first 256 entries of each port's GID table.
 /// For open.
 pub fn survey(sysfs: &Path) -> io::Result<Vec<Device>> {
+    survey_of(sysfs, &|_, _| true)
+}
+
+/// The same, but without the GIDs of ports that are not meant, which are told by device and number:
+/// they are nearly all that it costs.
+pub fn survey_of(sysfs: &Path, is_meant: &dyn Fn(&str, u8) -> bool) -> io::Result<Vec<Device>> {
     let class = sysfs.join("class/infiniband");
     let entries = match fs::read_dir(&class) {
         Ok(entries) => entries,
@@ -144,7 +150,7 @@ pub fn survey(sysfs: &Path) -> io::Result<Vec<Device>> {
     for entry in entries {
         let name = entry?.file_name();
         if let Some(name) = name.to_str() {
-            devices.extend(device(&class.join(name), name));
+            devices.extend(device(&class.join(name), name, is_meant));
         }
     }
     files(&sysfs.join("class/infiniband_verbs"), &mut devices);
@@ -163,7 +169,7 @@ fn files(folder: &Path, devices: &mut [Device]) {
 }
 
 /// One device; `None`: it is not there any more.
-fn device(folder: &Path, name: &str) -> Option<Device> {
+fn device(folder: &Path, name: &str, is_meant: &dyn Fn(&str, u8) -> bool) -> Option<Device> {
     let pci = pci_function(&folder.join("device"));
     let numa = pci.as_ref().and_then(|pci| word(&pci.join("numa_node"))?.parse().ok());
     let physical = pci.as_ref().and_then(|pci| pci.join("physfn").canonicalize().ok());
@@ -175,7 +181,7 @@ fn device(folder: &Path, name: &str) -> Option<Device> {
         physical,
         numa,
         file: None,
-        ports: ports(&folder.join("ports")),
+        ports: ports(&folder.join("ports"), &|port| is_meant(name, port)),
     })
 }
 
@@ -193,9 +199,10 @@ fn number_before_colon(text: &str) -> u32 {
     text.split(':').next().and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-fn ports(folder: &Path) -> Vec<Port> {
+fn ports(folder: &Path, is_meant: &dyn Fn(u8) -> bool) -> Vec<Port> {
+    let numbers = numbered(folder).filter_map(|number| u8::try_from(number).ok());
     let mut found: Vec<Port> =
-        numbered(folder).filter_map(|number| port(folder, u8::try_from(number).ok()?)).collect();
+        numbers.filter_map(|number| port(folder, number, is_meant(number))).collect();
     found.sort_by_key(|port| port.number);
     found
 }
@@ -206,7 +213,7 @@ fn numbered(folder: &Path) -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn port(folder: &Path, number: u8) -> Option<Port> {
+fn port(folder: &Path, number: u8, is_meant: bool) -> Option<Port> {
     let folder = folder.join(number.to_string());
     let state = word(&folder.join("state"))?;
     let layer = link_layer(&word(&folder.join("link_layer")).unwrap_or_default());
@@ -218,7 +225,7 @@ fn port(folder: &Path, number: u8) -> Option<Port> {
         physical: physical.to_string(),
         layer,
         speed_mbit_s: word(&folder.join("rate")).and_then(|text| speed(&text)).unwrap_or(0),
-        gids: gids(&folder, layer),
+        gids: if is_meant { gids(&folder, layer) } else { Vec::new() },
         pkeys: numbered(&folder.join("pkeys")).count() as u32,
     })
 }
@@ -269,10 +276,15 @@ fn gid_kind(text: &str, layer: LinkLayer) -> GidKind {
     }
 }
 
+/// More than any line that is read here has, and the kernel gives a file at once.
+const WORD_BYTES_MAX: usize = 256;
+
 /// The first line of a file; `None`: it cannot be read, or is empty.
 fn word(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let line = text.lines().next()?.trim();
+    // two system calls fewer than `read_to_string`: hundreds of files are read for a port
+    let mut start = [0; WORD_BYTES_MAX];
+    let count = fs::File::open(path).ok()?.read(&mut start).ok()?;
+    let line = core::str::from_utf8(&start[..count]).ok()?.lines().next()?.trim();
     (!line.is_empty()).then(|| line.to_string())
 }
 

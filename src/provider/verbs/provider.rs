@@ -104,8 +104,9 @@ impl<'m> Provider for Verbs<'m> {
         }
     }
 
-    fn parts_max(&self, _peer: PeerIndex) -> usize {
-        self.parts_max
+    fn parts_max(&self, peer: PeerIndex) -> usize {
+        let open = self.peers.get(peer.as_usize()).filter(|peer| peer.state == State::Live);
+        open.map_or(self.parts_max, |peer| peer.parts_max).into()
     }
 
     #[inline]

@@ -107,10 +107,11 @@ impl Verbs<'_> {
         let mr = mr.map_err(at(Step::Buffers))?;
         self.peers[index].lkey = mr.lkey();
         self.peers[index].mr = ManuallyDrop::new(Some(mr));
-        let (qp, inline_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
+        let (qp, inline_max, parts_max) = self.queue_pair_create().map_err(at(Step::QueuePair))?;
         let record = &mut self.peers[index];
         record.qp = ManuallyDrop::new(Some(qp));
         record.inline_max = inline_max;
+        record.parts_max = parts_max;
         record.state = State::Prepared;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_INIT;
@@ -127,18 +128,20 @@ impl Verbs<'_> {
         Ok(())
     }
 
-    /// A queue pair, and how many bytes its posts may copy: one that posts by the extended
-    /// interface where that is wanted and the driver has it.
-    fn queue_pair_create(&mut self) -> Result<(QueuePair, u32), Errno> {
+    /// A queue pair, how many bytes its posts may copy, and how many parts they may have: one that
+    /// posts by the extended interface where that is wanted and the driver has it. What a device
+    /// says of parts is no promise, and of inline bytes it says nothing: what it refuses is asked
+    /// for again, first with a single part, which costs less than to copy nothing.
+    fn queue_pair_create(&mut self) -> Result<(QueuePair, u32, u8), Errno> {
         let kinds = match self.has_atomics {
             true => KINDS | n::QP_EX_FETCH_ADD,
             false => KINDS,
         };
-        let make = |inline: u32, extended: bool| {
+        let make = |inline: u32, parts: u8, extended: bool| {
             let cap = QpCap {
                 max_send_wr: SENDS + 1, // and a marker
                 max_recv_wr: RECEIVES as u32 + 1,
-                max_send_sge: self.parts_max as u32,
+                max_send_sge: parts.into(),
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
@@ -156,9 +159,13 @@ impl Verbs<'_> {
                 // SAFETY: as above.
                 false => unsafe { QueuePair::create(device, pd, &mut init) },
             };
-            Ok((qp?, init.cap.max_inline_data))
+            Ok((qp?, init.cap.max_inline_data, parts))
         };
-        let of = |extended| make(INLINE_BYTES, extended).or_else(|_: Errno| make(0, extended));
+        let with = |inline, extended| match make(inline, self.parts_max, extended) {
+            Err(_) if self.parts_max > 1 => make(inline, 1, extended),
+            made => made,
+        };
+        let of = |extended| with(INLINE_BYTES, extended).or_else(|_: Errno| with(0, extended));
         match self.extended_post {
             true => of(true).or_else(|_| of(false)),
             false => of(false),

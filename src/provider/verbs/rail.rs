@@ -3,10 +3,10 @@
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
-use super::gid::GidRule;
 use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
 use super::queue::mtu_bytes;
+use super::revive::Search;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
@@ -119,7 +119,8 @@ pub struct Verbs<'m> {
     pub(super) port: u8,
     pub(super) gid_index: u8,
     pub(super) gid: Gid,
-    pub(super) gid_rule: GidRule,
+    /// `IBV_GID_TYPE_…`; `None`: the library does not tell it.
+    pub(super) gid_kind: Option<u32>,
     /// The interface of the GID; 0: none.
     pub(super) interface: u32,
     pub(super) lid: u16,
@@ -133,8 +134,8 @@ pub struct Verbs<'m> {
     pub(super) extensions: bool,
     /// Whether queue pairs post by the extended interface where the driver has it.
     pub(super) extended_post: bool,
-    /// Most parts of a write.
-    pub(super) parts_max: usize,
+    /// Most parts of a write that are asked for.
+    pub(super) parts_max: u8,
     /// See [`Config::adaptive_bytes_min`]; the largest number: never.
     pub(super) adaptive_bytes_min: u64,
     /// Reads and adds in flight at most: ours to one peer, and a peer's to us.
@@ -159,6 +160,7 @@ pub struct Verbs<'m> {
     pub(super) now: Instant,
     pub(super) port_grace: Span,
     pub(super) health: Health,
+    pub(super) search: Search,
 }
 
 // SAFETY: its pointers lead into the reserve and the block, which one thread uses at a time.
@@ -178,11 +180,8 @@ impl<'m> Verbs<'m> {
             return Err(OpenError::Block);
         }
         let at = |step| move |errno| OpenError::Refused(step, errno);
-        let Found { device, what, port, gid, interface } = find(config)?;
-        let entries = limits.peers_max * COMPLETIONS;
-        if entries > what.max_cqe as u32 {
-            return Err(OpenError::Completions { wanted: entries, most: what.max_cqe as u32 });
-        }
+        let Found { device, what, port, gid, gid_kind, interface } = find(config)?;
+        let entries = completions(limits, &what)?;
         let area = Area::create(limits.peers_max, limits.payload_bytes_max);
         let area = area.map_err(at(Step::Buffers))?;
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
@@ -206,8 +205,8 @@ impl<'m> Verbs<'m> {
             path: config.path,
             port: config.port,
             gid_index: config.gid_index,
-            gid_rule: config.gid_rule,
             gid,
+            gid_kind,
             interface,
             lid: port.lid,
             is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
@@ -217,7 +216,7 @@ impl<'m> Verbs<'m> {
             has_atomics: what.atomic_cap != n::ATOMIC_NONE,
             extensions: config.extensions,
             extended_post: config.extended_post,
-            parts_max: what.max_sge.clamp(1, PARTS_MAX as i32) as usize,
+            parts_max: what.max_sge.clamp(1, PARTS_MAX as i32) as u8,
             adaptive_bytes_min: most_if_none(config.adaptive_bytes_min),
             reads_max: what.max_qp_init_rd_atom.clamp(0, READS_MAX) as u8,
             answers_max: what.max_qp_rd_atom.clamp(0, READS_MAX) as u8,
@@ -236,6 +235,7 @@ impl<'m> Verbs<'m> {
             now: Instant(0),
             port_grace: config.port_grace,
             health: Health::default(),
+            search: Search::new(gid, config),
         })
     }
 
@@ -298,6 +298,7 @@ struct Found {
     what: DeviceAttr,
     port: PortAttr,
     gid: Gid,
+    gid_kind: Option<u32>,
     interface: u32,
 }
 
@@ -319,7 +320,8 @@ fn find(config: &Config) -> Result<Found, OpenError> {
     if port.state != n::PORT_ACTIVE {
         return Err(OpenError::PortDown);
     }
-    let gid = device.gid(config.port, config.gid_index).map_err(at(Step::Gid))?;
+    let found = device.gid_and_kind(config.port, config.gid_index);
+    let (gid, gid_kind) = found.map_err(at(Step::Gid))?;
     if gid == Gid::default() {
         return Err(OpenError::NoGid);
     }
@@ -327,7 +329,13 @@ fn find(config: &Config) -> Result<Found, OpenError> {
         n::LINK_LAYER_ETHERNET => interface_of(config.device, config.port, config.gid_index),
         _ => 0,
     };
-    Ok(Found { device, what, port, gid, interface })
+    Ok(Found { device, what, port, gid, gid_kind, interface })
+}
+
+/// How many the queue of a rail has room for.
+fn completions(limits: &Limits, what: &DeviceAttr) -> Result<u32, OpenError> {
+    let (wanted, most) = (limits.peers_max * COMPLETIONS, what.max_cqe as u32);
+    if wanted <= most { Ok(wanted) } else { Err(OpenError::Completions { wanted, most }) }
 }
 
 fn check(limits: &Limits) -> Result<(), OpenError> {

@@ -3,63 +3,137 @@
 
 extern crate std;
 
-use super::gid::{self, GidEntry, GidKind, LinkLayer};
+use super::Config;
+use super::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
 use super::queue::mtu_bytes;
 use super::rail::Verbs;
 use super::sys::abi::Gid;
 use super::sys::numbers as n;
+use crate::base::units::{Instant, Span};
 use std::vec::Vec;
 
-/// A GID, and the number of its interface.
+/// How long, while the port is up, only a GID is taken that the peers surely reach: addresses come
+/// back one after the other, and a rail does not change from one that works to a better one.
+const GRACE: Span = Span::millis(5000);
+/// How long the table of GIDs is left alone that had none, doubled each time up to the longest: it
+/// has up to 256 entries, and reading one is a system call. The device tells of most changes.
+const PAUSE: Span = Span::millis(20);
+const PAUSE_MAX: Span = Span::millis(1000);
+
+/// The search for a GID of a rail that has lost its own.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Search {
+    /// The subnet of the GID that the rail was opened with.
+    home: Range,
+    rule: GidRule,
+    /// Since when the port is up, as far as was looked.
+    since: Option<Instant>,
+    /// When it is looked next, and how long after that again.
+    due: Instant,
+    pause: Span,
+}
+
+impl Search {
+    pub fn new(gid: Gid, config: &Config) -> Search {
+        let home = Range { ip: gid::Gid(gid.0).ip(), prefix_bits: config.subnet_bits };
+        Search { home, rule: config.gid_rule, since: None, due: Instant(0), pause: PAUSE }
+    }
+
+    /// Something has happened to the port: it is looked at at once.
+    pub fn hasten(&mut self) {
+        (self.due, self.pause) = (Instant(0), PAUSE);
+    }
+
+    /// The port has come up: its addresses come one after the other from now on.
+    pub fn begin(&mut self) {
+        self.since = None;
+        self.hasten();
+    }
+
+    /// Whether it is time to look. If so, the next time is later.
+    fn is_due(&mut self, now: Instant) -> bool {
+        if now < self.due {
+            return false;
+        }
+        self.due = now.after(self.pause);
+        self.pause = PAUSE_MAX.min(Span(2 * self.pause.0));
+        true
+    }
+}
+
+/// A GID, `IBV_GID_TYPE_…` of it, and the number of its interface.
 struct Found {
     entry: GidEntry,
+    kind: u32,
     interface: u32,
 }
 
 impl Verbs<'_> {
     /// Whether the rail is of no use now, and could be again without being opened anew.
     pub fn may_revive(&self) -> bool {
-        self.health.lost_code == libc::EADDRNOTAVAIL
+        let has_entries = self.domain.shared().device().has_gid_entries();
+        self.health.lost_code == libc::EADDRNOTAVAIL && has_entries
     }
 
     /// Goes on with a GID that the rules allow, if the port has one by now: with the old one at
-    /// another place, or the one that has most bits in common with it. `false`: it has none, is
-    /// down, or the rail does not wait for one.
+    /// another place, or that of the subnet which has most bits in common with it; after a while
+    /// with that which an endpoint would be opened with. `false`: it has none, is down, the rail
+    /// does not wait for one, or it is too early to look again.
     ///
-    /// *Cost*: control path; allocates, and a system call for each entry of the port's table.
-    pub fn revive(&mut self) -> bool {
-        if !self.may_revive() {
+    /// *Cost*: control path; where it is time to look, allocates, and a system call for each entry
+    /// of the port's table.
+    pub fn revive(&mut self, now: Instant) -> bool {
+        if !self.may_revive() || !self.search.is_due(now) {
             return false;
         }
-        let Ok(port) = self.domain.shared().device().port(self.port) else { return false };
-        if port.state != n::PORT_ACTIVE {
+        let port = self.domain.shared().device().port(self.port);
+        let Some(port) = port.ok().filter(|port| port.state == n::PORT_ACTIVE) else {
+            self.search.since = None;
             return false;
-        }
-        let Some(Found { entry, interface }) = self.gid_find(port.gid_tbl_len) else {
+        };
+        let since = *self.search.since.get_or_insert(now);
+        let is_late = now.since(since) >= GRACE;
+        let Some(Found { entry, kind, interface }) = self.gid_find(port.gid_tbl_len, is_late)
+        else {
             return false;
         };
         (self.gid, self.gid_index, self.interface) = (Gid(entry.gid.0), entry.index, interface);
+        self.gid_kind = Some(kind);
         (self.lid, self.mtu_bytes) = (port.lid, mtu_bytes(port.active_mtu));
         (self.health.lost_code, self.health.port_down_since) = (0, None);
         self.health.revivals += 1;
         true
     }
 
-    /// The GID that is nearest to the one that has gone.
-    fn gid_find(&self, length: i32) -> Option<Found> {
-        let old = gid::Gid(self.gid.0);
+    /// The GID of the subnet that is nearest to the one that has gone, or else, if it is late, the
+    /// one that the rules choose.
+    fn gid_find(&self, length: i32, is_late: bool) -> Option<Found> {
+        let (old, Search { home, rule, .. }) = (gid::Gid(self.gid.0), self.search);
         let layer = match self.is_ethernet {
             true => LinkLayer::Ethernet,
             false => LinkLayer::InfiniBand,
         };
-        let mut table = self.gid_table(length);
-        // of InfiniBand and of an index that is asked for, the rule allows one alone
-        table.retain(|it| {
-            gid::choose(core::slice::from_ref(&it.entry), layer, &self.gid_rule).is_ok()
-        });
-        let bits = |it: &Found| gid::bits_common(old.ip(), it.entry.gid.ip()).map_or(0, |b| b + 1);
+        let table = self.gid_table(length);
+        let choose =
+            |entries: &[GidEntry]| gid::choose(entries, layer, &rule).ok().map(|entry| entry.index);
+        let is_near = |it: &&Found| {
+            let gid = it.entry.gid;
+            // of InfiniBand and of an index that is asked for, the rule allows one alone
+            let is_allowed = choose(core::slice::from_ref(&it.entry)).is_some();
+            is_allowed && (gid == old || home.has(gid.ip()))
+        };
+        let bits = |it: &&Found| gid::bits_common(old.ip(), it.entry.gid.ip()).map_or(0, |b| b + 1);
         // of equals the first
-        table.into_iter().rev().max_by_key(bits)
+        let near = table.iter().rev().filter(is_near).max_by_key(bits);
+        let index = match near {
+            Some(near) => near.entry.index,
+            None if is_late => {
+                let entries: Vec<GidEntry> = table.iter().map(|it| it.entry.clone()).collect();
+                choose(&entries)?
+            }
+            None => return None,
+        };
+        table.into_iter().find(|it| it.entry.index == index)
     }
 
     fn gid_table(&self, length: i32) -> Vec<Found> {
@@ -73,10 +147,11 @@ impl Verbs<'_> {
         let entry = |index: u32| {
             let found = device.gid_entry(self.port, index).ok()?;
             let gid = gid::Gid(found.gid.0);
-            let (index, kind) = (index as u8, kind(found.gid_type));
             let is_used = found.gid != Gid::default();
+            let (index, kind) = (index as u8, kind(found.gid_type));
             let entry = GidEntry { index, gid, kind, interface: None };
-            is_used.then_some(Found { entry, interface: found.ndev_ifindex })
+            let (kind, interface) = (found.gid_type, found.ndev_ifindex);
+            is_used.then_some(Found { entry, kind, interface })
         };
         (0..most).filter_map(entry).collect()
     }

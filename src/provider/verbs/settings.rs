@@ -78,6 +78,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether a port may be used, as far as its name goes.
+    pub fn means(&self, device: &str, port: u8) -> bool {
+        !self.disabled && self.hca.allows(device, port)
+    }
+
     /// From which length on data is told of by a write of its own; 0: never.
     pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
         match self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand) {

@@ -25,7 +25,8 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         log::warn(&complaint.to_string());
     }
     let its = crosstie::host::settings::environment();
-    let mut found = ports::survey(Path::new(SYSFS)).unwrap_or_default();
+    let is_meant = |device: &str, port: u8| settings.means(device, port);
+    let mut found = ports::survey_of(Path::new(SYSFS), &is_meant).unwrap_or_default();
     if !its.rails.verbs || !its.rails.tcp {
         if let Some(text) = left_out(&found, &settings) {
             log::info(&text);

@@ -107,7 +107,8 @@ static void ports_apart(void) {
     OK(net_finalize(&net));
 }
 
-/* A device of both ports: both carry bytes. */
+/* A device of both ports: both carry bytes. How many is for the rails to find: where CPUs are few
+ * and busy, one may seem much slower than the other for a while. */
 static void ports_fused(void) {
     struct net net = started();
     int device = fuse(&net, 2, FIRST);
@@ -123,11 +124,11 @@ static void ports_fused(void) {
     exchange(&net, pair, LONGER, 3, 24);
     meet();
     for (int port = 0; port < 2; port++)
-        if (packets(port) - before[port] < 1000)
+        if (packets(port) - before[port] < 256)
             FAIL("port %d: %lu packets", port, packets(port) - before[port]);
     part(&net, pair);
     for (int rail = 1; rail <= 2; rail++)
-        if (rail_bytes_of("Verbs", rail) < 4 << 20) FAIL("rail %d: %s", rail, logged);
+        if (rail_bytes_of("Verbs", rail) < 1 << 20) FAIL("rail %d: %s", rail, logged);
     OK(net_finalize(&net));
 }
 

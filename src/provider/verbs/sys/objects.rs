@@ -123,6 +123,11 @@ impl Device {
         Ok(gid)
     }
 
+    /// Whether tables of GIDs can be read: libraries before rdma-core 33 cannot.
+    pub fn has_gid_entries(&self) -> bool {
+        self.library.query_gid_ex.is_some()
+    }
+
     /// An entry of a port's table of GIDs. *Errors*: ENOSYS where the library is too old (rdma-core
     /// 33 has it); ENODATA where the entry is not in use.
     pub fn gid_entry(&self, port: u8, index: u32) -> Result<GidEntry, Errno> {
@@ -133,6 +138,15 @@ impl Device {
         done(unsafe { query(self.context(), port.into(), index, room, 0, size_of::<GidEntry>()) })?;
         // SAFETY: integers, all of them zero or written.
         Ok(unsafe { entry.assume_init() })
+    }
+
+    /// A GID of a port, and the kind of its packets where the library tells it.
+    pub fn gid_and_kind(&self, port: u8, index: u8) -> Result<(Gid, Option<u32>), Errno> {
+        match self.gid_entry(port, index.into()) {
+            Ok(entry) => Ok((entry.gid, Some(entry.gid_type))),
+            // too old a library, or an entry that is not in use
+            Err(_) => Ok((self.gid(port, index)?, None)),
+        }
     }
 
     /// Keeps [`Device::event`] from blocking.

@@ -1,0 +1,70 @@
+//! A libibverbs of our own (`tests/verbs_fake`), which has the devices, the limits and the refusals
+//! that a host here does not have. Stories run in a process of their own, which loads it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
+
+/// Folders with the library, and with one of before ECE and dma-bufs. `None`: the header is
+/// missing.
+pub fn libraries() -> Option<&'static [PathBuf; 2]> {
+    static MADE: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
+    let make = || {
+        if !Path::new(HEADER).exists() {
+            println!("SKIP: {HEADER} is not installed (package libibverbs-dev)");
+            return None;
+        }
+        Some([compile("new", "fake.map", &[]), compile("old", "old.map", &["-DOLD"])])
+    };
+    MADE.get_or_init(make).as_ref()
+}
+
+/// Compiles the library anew, exporting what the map says.
+pub fn compile(name: &str, map: &str, flags: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_fake_{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    // made beside and moved: another run of this test may have it loaded
+    let (made, there) = (folder.join(format!("{}", std::process::id())), "libibverbs.so.1");
+    let done = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"])
+        .arg(format!("-Wl,--version-script={FOLDER}/{map}"))
+        .arg(format!("-Wl,-soname,{there}"))
+        .args(flags)
+        .arg("-o")
+        .arg(&made)
+        .arg(format!("{FOLDER}/fake.c"))
+        .output()
+        .expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&made, folder.join(there)).unwrap();
+    folder
+}
+
+/// What a story says, told in a process that loads libibverbs from `folder`.
+pub fn told_in(folder: &Path, story: &str, fake: &str) -> String {
+    let done = tell_in(folder, story, fake);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{story}, {fake}: {said}");
+    said
+}
+
+/// The same, and how it ended.
+pub fn tell_in(folder: &Path, story: &str, fake: &str) -> Output {
+    story_in(folder, story, fake).output().expect("this program runs")
+}
+
+/// The process that tells a story: the test `storyteller` of this program.
+pub fn story_in(folder: &Path, story: &str, fake: &str) -> Command {
+    let program = std::env::current_exe().expect("this program has a name");
+    let mut command = Command::new(program);
+    command
+        .args(["--exact", "storyteller", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder)
+        .env("FAKE", fake)
+        .env("FAKE_STORY", story);
+    command
+}
