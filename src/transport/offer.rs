@@ -17,12 +17,12 @@ use crate::fabric::{Provider, Syscalls};
 use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
-/// Groups that are held back at most: the peer remembers some more that it sends early.
-const HELD_MAX: i32 = 8;
+/// Receives that are held back are fewer: the peer remembers more messages that it sends early.
+const HELD_MAX: u32 = 8;
 /// Messages of the stream without a start after which the next is taken to be short as well.
 const SHORT_RUN: u16 = 8;
 
-const _: () = assert!((HELD_MAX as u32) < super::limits::EARLY_MAX / 2);
+const _: () = assert!(HELD_MAX < super::limits::EARLY_MAX / 2);
 // users of a cell are counted in 16 bits
 const _: () = assert!(super::limits::REQUESTS_MAX as usize * GROUP_MAX <= u16::MAX as usize);
 
@@ -80,12 +80,23 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether the slots that are due may wait for more.
     fn offers_wait(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        let held = c.group_post.ahead_of(c.slots_next);
+        let some = c.group_post != c.slots_next;
         let short = c.short_run() >= SHORT_RUN;
         let idle = c.is_held_idle(self.now);
         let costs = self.caps.syscalls == Syscalls::PerBatch;
         let whole = c.slots_at == 0 && !c.cancels_due;
-        costs && short && whole && !idle && (1..HELD_MAX).contains(&held)
+        costs && some && short && whole && !idle && self.receives_due(index) < HELD_MAX
+    }
+
+    /// How many receives have slots that are due, or some more than may be held back.
+    fn receives_due(&self, index: usize) -> u32 {
+        let c = &self.connections[index];
+        let (mut number, mut count) = (c.slots_next, 0);
+        while number != c.group_post && count < HELD_MAX {
+            count += u32::from(self.groups[self.group_at(index, number)].count);
+            number = number.next();
+        }
+        count
     }
 
     /// Notes whether a connection holds slots back.

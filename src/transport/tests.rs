@@ -4,6 +4,7 @@
 mod again;
 mod cancels;
 mod many;
+mod offers;
 mod reports;
 
 use super::*;
