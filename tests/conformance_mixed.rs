@@ -16,8 +16,9 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 const SIZES: RingSizes = RingSizes { send_bytes: 64 << 10, write_bytes: 64 << 10 };
 const REGIONS_MAX: u32 = 16;
+/// So little with a call that a poll cannot take all of a long write.
 const SETTINGS: tcp::Settings =
-    tcp::Settings { threads: 0, thread_cpus: CpuSet::EMPTY, call_bytes: tcp::CALL_BYTES };
+    tcp::Settings { threads: 0, thread_cpus: CpuSet::EMPTY, call_bytes: Bytes::kib(4) };
 
 fn limits() -> Limits {
     Limits {

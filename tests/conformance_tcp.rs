@@ -4,6 +4,7 @@ mod common;
 
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Bytes;
 use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
 use crosstie::provider::tcp::{Limits, Settings, Tcp};
 
@@ -13,9 +14,13 @@ fn pair(config: PairConfig) -> Pair<Tcp<'static>> {
     Pair { providers: vec![a, b], peers: [PeerIndex(0); 2] }
 }
 
+/// So little that a poll cannot take all of a long write.
+const CALL_BYTES: Bytes = Bytes::kib(8);
+
 fn streams(streams: u32) -> PairConfig {
     let config = PairConfig::default();
-    PairConfig { limits: Limits { streams, ..config.limits }, ..config }
+    let settings = Settings { call_bytes: CALL_BYTES, ..Settings::default() };
+    PairConfig { limits: Limits { streams, ..config.limits }, settings, ..config }
 }
 
 /// Several streams keep no order among each other.

@@ -90,7 +90,8 @@ pub(crate) unsafe fn open_in(
     Ok(unsafe { guard::put(storage, endpoint) })
 }
 
-/// Moves everything on that can move: requests, control messages, copies of up to about 256 KiB.
+/// Moves everything on that can move: requests, control messages, copies of up to about 256 KiB,
+/// and over TCP of a MiB of what has come.
 /// xtie_request_test does this too while its request is outstanding.
 ///
 /// endpoint: the caller's.

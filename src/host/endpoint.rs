@@ -227,7 +227,8 @@ impl Endpoint {
         each!(&mut self.machine, endpoint => endpoint.cancel(request))
     }
 
-    /// Moves everything on that can move; copies about 256 KiB at most.
+    /// Moves everything on that can move; copies about 256 KiB at most, and over TCP a MiB of what
+    /// has come.
     #[inline(never)]
     pub fn progress(&mut self) -> Progress {
         if self.events.has_some() {

@@ -348,6 +348,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         if self.connections[index].cancels_due {
             self.passed_take(index, message.group_base);
+            self.work.insert(index); // it may fill the group that asks: the next one has its turn
         }
         let oldest = self.connections[index].group_oldest;
         if message.kind == KIND_START {

@@ -143,7 +143,9 @@ impl<P: Provider> Endpoint<'_, P> {
         let group = self.groups[self.group_at(index, number)];
         debug_assert_eq!(group.number, number);
         for receive in first..group.count {
-            if !self.slot_write(index, number, receive, group.count, 0) {
+            // a slot that was written anew for a cancel may lie where this one will, and land later
+            let covered = self.connections[index].cancels_due && !self.next_lands_last(index);
+            if covered || !self.slot_write(index, number, receive, group.count, 0) {
                 return false;
             }
             let c = &mut self.connections[index];
@@ -290,9 +292,10 @@ impl<P: Provider> Endpoint<'_, P> {
             return false;
         }
         let Some(number) = self.canceled_oldest(index) else {
+            let landed = self.next_lands_last(index);
             let c = &mut self.connections[index];
-            (c.canceling, c.cancels_due) = (None, false);
-            return false;
+            (c.canceling, c.cancels_due) = (None, !landed);
+            return !landed;
         };
         self.watch.insert(index);
         let c = &self.connections[index];
@@ -331,10 +334,14 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Writes the first slot of a group that is offered anew; `false` when that must be retried.
     fn first_slot_rewrite(&mut self, index: usize, number: Seq, flags: u16) -> bool {
-        // what is written anew must not land before what it replaces
-        let lands_last = self.connections[index].lines_flying == 0 || self.caps.ordered;
         let count = self.groups[self.group_at(index, number)].count;
-        lands_last && self.slot_write(index, number, 0, count, flags)
+        self.next_lands_last(index) && self.slot_write(index, number, 0, count, flags)
+    }
+
+    /// Whether a line that is written now lands behind all that were written before: what is
+    /// written anew must not land before what it replaces.
+    fn next_lands_last(&self, index: usize) -> bool {
+        self.caps.ordered || self.connections[index].lines_flying == 0
     }
 
     /// The start of a message that the sender bound to one of our slots has come, in turn.

@@ -123,6 +123,9 @@ pub fn poll_stays_inside_its_budget<R: Rig>(rig: &mut R) -> Verdict {
     bench.fill(Side::A, 0, LARGE, 0xa5);
     let id = bench.write(Side::A, 0, LARGE)?;
     let most = BUDGET + bench.caps.copy_granule.0;
+    if most >= LARGE as u64 {
+        return skipped("one poll may copy all of it");
+    }
     let mut seen = bench.count(Side::B, 0, LARGE, 0xa5);
     for _ in 0..2 * LARGE as u64 / BUDGET + u64::from(QUIET) {
         bench.rig.advance();

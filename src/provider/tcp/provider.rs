@@ -3,6 +3,7 @@
 use super::area::SEND_BYTES_MAX;
 use super::ops::{Entry, Outcome};
 use super::peer::State;
+use super::pull::READ_BYTES_MIN;
 use super::push::{COPIED_MAX, ROOM_FOR_ANSWERS};
 use super::rail::Tcp;
 use crate::base::ids::PeerIndex;
@@ -24,10 +25,17 @@ use crate::wire::stream::{
 const LONG_WRITE: u64 = 64 << 10;
 /// What a post hands over when it needs room.
 const POST_BYTES: u64 = 64 << 10;
-/// What a poll takes in at least where it has come, whatever it handed over. With one budget for
-/// both, a side that sends and receives fills its peer's buffers and takes little out of its own:
-/// both then wait for room, and copy what no cache holds any more.
-const IN_BYTES_MIN: u64 = 1 << 20;
+/// What a poll takes in at least where it has come, whatever it handed over, in calls of the
+/// kernel, and not more than [`IN_BYTES_MAX`]. With one budget for both, a side that sends and
+/// receives fills its peer's buffers and takes little out of its own: both then wait for room, and
+/// copy what no cache holds any more.
+const IN_CALLS: u64 = 4;
+const IN_BYTES_MAX: u64 = 1 << 20;
+
+/// What a poll takes in at least, where a call of the kernel takes so much.
+fn in_bytes(call_bytes: u64) -> u64 {
+    call_bytes.saturating_mul(IN_CALLS).min(IN_BYTES_MAX)
+}
 
 const _: () = assert!(SEND_HEAD_AT + HEAD_BYTES == HEADER_BYTES_MAX);
 
@@ -294,7 +302,7 @@ impl<'m> Provider for Tcp<'m> {
             ordered: self.limits.streams == 1,
             copies_at_post: true,
             atomic_bytes: 8,
-            copy_granule: Bytes(self.call_bytes + IN_BYTES_MIN),
+            copy_granule: Bytes(self.call_bytes + in_bytes(self.call_bytes) + READ_BYTES_MIN),
             fence: FenceKind::Local,
             bad_key_breaks: false,
             syscalls: Syscalls::PerBatch,
@@ -380,7 +388,7 @@ impl<'m> Provider for Tcp<'m> {
         if !self.ops.none_done() {
             self.report_done(&mut events);
         }
-        self.receive(&mut events, &mut budget.0.max(IN_BYTES_MIN));
+        self.receive(&mut events, &mut budget.0.max(in_bytes(self.call_bytes)));
         if is_timed {
             self.end_peers(&mut events);
         }

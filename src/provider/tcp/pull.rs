@@ -17,7 +17,7 @@ use crate::wire::stream::{
 /// Bytes of one read at most, beside the scratch buffer.
 const READ_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of one read at least, so that a small budget does not cost a call per page.
-const READ_BYTES_MIN: u64 = 64 << 10;
+pub(super) const READ_BYTES_MIN: u64 = 64 << 10;
 /// Payloads from here on are likely followed by their like, so that little is read behind them:
 /// what is read into the scratch buffer is copied once more.
 const LONG_BYTES: u64 = 16 << 10;

@@ -24,6 +24,8 @@ struct Places<'m> {
     target: Vec<u8>,
     from: Handle,
     to: Handle,
+    /// Places from the first on in which something may lie.
+    used: usize,
 }
 
 impl<'m> Places<'m> {
@@ -32,7 +34,7 @@ impl<'m> Places<'m> {
         let mut source = pattern(STEP * count, 7);
         let mut target = vec![0; source.len()];
         let (from, to) = (pair.register(&mut source), pair.register(&mut target));
-        Places { pair, source, target, from, to }
+        Places { pair, source, target, from, to, used: 0 }
     }
 
     fn receive(&mut self, at: usize) -> RequestId {
@@ -89,7 +91,7 @@ impl<'m> Places<'m> {
             self.sent(send);
         }
         self.lie(first, first, count);
-        assert!(self.target[..first * STEP].iter().all(|byte| *byte == 0));
+        assert!(self.target[self.used * STEP..first * STEP].iter().all(|byte| *byte == 0));
     }
 }
 
@@ -179,8 +181,35 @@ fn newer_receive_that_is_canceled_ends_when_the_older_has_its_message() {
         places.sent(send);
         assert_eq!(places.ends(newer), Err(RequestError::Canceled), "{pull} {rounds}");
         places.lie(0, 0, 1);
-        places.target[..STEP].fill(0);
+        places.used = 1;
         places.goes_on(2, 10);
+    }
+}
+
+/// What was asked back first was filled meanwhile: who is next is asked for by nobody else.
+#[test]
+fn receives_that_are_canceled_while_a_message_comes_all_end() {
+    for (pull, rounds) in ways() {
+        let mut block = block_of(LIMITS_MANY);
+        let mut places = Places::open(&mut block, pull, 12);
+        let receives = [0, 1, 2].map(|at| places.receive(at));
+        places.progress(ROUNDS);
+        let send = places.send(0);
+        receives.iter().for_each(|receive| places.cancel(*receive));
+        places.progress(rounds);
+        let [first, second, third] = receives.map(|receive| places.ends(receive));
+        let canceled = Err(RequestError::Canceled);
+        // who pulls gives back what nothing has reached, and the message waits for a receive
+        let first_expected = if pull { canceled } else { Ok(()) };
+        assert_eq!((first, second, third), (first_expected, canceled, canceled), "{pull} {rounds}");
+        if pull {
+            let receive = places.receive(0);
+            assert_eq!(places.ends(receive), Ok(()));
+        }
+        places.sent(send);
+        places.lie(0, 0, 1);
+        places.used = 1;
+        places.goes_on(3, 9);
     }
 }
 
