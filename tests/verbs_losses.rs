@@ -4,12 +4,12 @@
 mod verbs_support;
 
 use crosstie::base::ids::RailGeneration;
-use crosstie::base::units::{Instant, Span};
+use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, Provider};
 use crosstie::provider::verbs::{GidText, loss_words};
 use std::path::Path;
 use verbs_support::fake::{libraries, story_in, tell_in};
-use verbs_support::{PEER, World};
+use verbs_support::{NOTHING, PEER, World};
 
 /// What the device of a story has from now on: what the variable of this name says.
 fn turn(variable: &str) -> bool {
@@ -17,6 +17,19 @@ fn turn(variable: &str) -> bool {
     // SAFETY: a process of one story; its only other thread waits for this one.
     unsafe { std::env::set_var("FAKE", &fake) };
     fake.contains("event=")
+}
+
+/// The same, and both rails hear of it, if the device tells.
+fn hear(world: &mut World, variable: &str) -> bool {
+    let before = world.rails.each_ref().map(|rail| rail.health().events);
+    let tells = turn(variable);
+    if tells {
+        world.until("the event", |world| {
+            let now = world.rails.each_ref().map(|rail| rail.health().events);
+            now[0] > before[0] && now[1] > before[1]
+        });
+    }
+    tells
 }
 
 /// What the others start, each in a process of its own.
@@ -30,6 +43,8 @@ fn storyteller() {
     match story.as_str() {
         "lose" => lose(),
         "look for long" => look_for_long(),
+        "go home" => go_home(),
+        "come late" => come_late(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -65,12 +80,7 @@ fn lose() {
     let lost = Instant(world.now.0);
     let looks = world.rails.each_mut().map(|rail| rail.revive(lost));
     println!("revived: {looks:?}");
-    let before = world.rails.each_ref().map(|rail| rail.health().events);
-    if turn("FAKE_THEN") {
-        world.until("the event", |world| {
-            let now = world.rails.each_ref().map(|rail| rail.health().events);
-            now[0] > before[0] && now[1] > before[1]
-        });
+    if hear(&mut world, "FAKE_THEN") {
         println!("then {}", why(&world));
     }
     for (when, after) in [("soon", 4000), ("late", 10_000)] {
@@ -106,6 +116,65 @@ fn look_for_long() {
     turn("FAKE_THEN");
     world.until("the event", |world| world.rails[0].health().events > before);
     println!("at once: {}", world.rails[0].revive(now));
+}
+
+/// Which of the rails can be revived at this time, and on which GIDs they stand then.
+fn look_at(world: &mut World, now: Instant) -> String {
+    let looks = world.rails.each_mut().map(|rail| (rail.revive(now), GidText(rail.gid())));
+    format!("{} {} on {} {}", looks[0].0, looks[1].0, looks[0].1, looks[1].1)
+}
+
+/// Ports that have taken a GID of another subnet, after a while, come to have what `FAKE_LAST`
+/// says: with peers by then if `FAKE_PEERS` says so.
+fn go_home() {
+    let mut world = lost_world();
+    hear(&mut world, "FAKE_THEN");
+    let start = Instant(world.now.0);
+    look_at(&mut world, start);
+    println!("late: {}", look_at(&mut world, start.after(Span::millis(6000))));
+    let has_peers = std::env::var_os("FAKE_PEERS").is_some();
+    if has_peers {
+        world.join(PEER, 2);
+    }
+    hear(&mut world, "FAKE_LAST");
+    if has_peers {
+        world.fill(0, 0, 4096, 2);
+        let write = world.write(0, 0, 4096);
+        println!("goes on: {}", world.end(0, write) && world.holds(1, 0, 4096, 2));
+        for side in 0..2 {
+            assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
+        }
+    }
+    for rail in &mut world.rails {
+        match rail.peer_prepare(PEER, RailGeneration(3), 7) {
+            Ok(_) => assert_eq!(rail.peer_close(PEER), Ok(())),
+            Err(error) => println!("{error}"),
+        }
+    }
+    println!("then: {}", look_at(&mut world, start.after(Span::millis(7000))));
+    world.join(PEER, 4);
+    world.fill(0, 0, 4096, 4);
+    let write = world.write(0, 0, 4096);
+    println!("carries bytes: {}", world.end(0, write) && world.holds(1, 0, 4096, 4));
+}
+
+/// A port was left alone for minutes, as one without connections is; it has come up meanwhile, and
+/// the device has told of it, behind much else.
+fn come_late() {
+    let mut world = lost_world();
+    let start = Instant(world.now.0);
+    assert!(!world.rails[0].revive(start));
+    for variable in ["FAKE_THEN", "FAKE_LAST"] {
+        turn(variable);
+        // the device tells all when one is polled
+        assert_eq!(world.rails[1].poll(&mut [NOTHING], Bytes::kib(64), start), 0);
+    }
+    let minutes = start.after(Span::millis(180_000));
+    for after in (0..=6000).step_by(20) {
+        if world.rails[0].revive(minutes.after(Span::millis(after))) {
+            return println!("{} seconds after it was looked at", after / 1000);
+        }
+    }
 }
 
 /// What a story says in which the port loses what it stands on, and has something else then; and
@@ -201,6 +270,70 @@ fn device_that_fails_under_a_connection_ends_it_and_stays_away() {
     let wanted = "Broken(19) }), because the device failed or was removed";
     assert!(said.contains(wanted) && said.contains("revived: [false, false]"), "{said}");
     assert!(said.contains(NO_MORE), "{said}");
+}
+
+const STRANGER: &str = "event=9 no_gid gid6_at=2";
+
+/// What is said of a port that has gone to an IPv6 address, and what it does then.
+fn gone_home(folder: &Path, last: &str, peers: bool) -> String {
+    let mut story = story_in(folder, "go home", "");
+    story.envs([("FAKE_FIRST", GID_GONE), ("FAKE_THEN", STRANGER), ("FAKE_LAST", last)]);
+    if peers {
+        story.env("FAKE_PEERS", "1");
+    }
+    let done = story.output().expect("this program runs");
+    let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert!(done.status.success(), "{last}: {}{}", said[0], said[1]);
+    assert!(said[0].contains("late: true true on fd00::1 fd00::1\n"), "{last}: {}", said[0]);
+    said[0].clone()
+}
+
+/// Peers that are still on the address of the subnet could not be joined from another.
+#[test]
+fn rail_on_a_gid_of_another_subnet_goes_home_when_its_own_is_back() {
+    let Some([new, _]) = libraries() else { return };
+    for (last, gid) in [
+        ("event=18 gid6_at=2 gid_at=3", "10.0.0.1"), // the device tells
+        ("gid6_at=2 gid_at=3", "10.0.0.1"),          // it does not
+        ("event=18 gid6_at=2 gid_at=3 gid_ends=7", "10.0.0.7"), // another of the subnet
+        ("event=18 gid6_at=0 gid_at=3", "10.0.0.1"), // the stranger has moved
+    ] {
+        let said = gone_home(new, last, false);
+        let then = format!("then: true true on {gid} {gid}\ncarries bytes: true");
+        assert!(said.contains(&format!("{NO_MORE}\n{NO_MORE}\n{then}")), "{last}: {said}");
+    }
+}
+
+#[test]
+fn rail_on_a_gid_of_another_subnet_stays_there_while_its_own_is_away() {
+    let Some([new, _]) = libraries() else { return };
+    for last in ["event=18 no_gid gid6_at=2", "gid6_at=2 gid_at=3 gid_net=5"] {
+        let said = gone_home(new, last, false);
+        let then = "then: false false on fd00::1 fd00::1\ncarries bytes: true";
+        assert!(said.contains(then) && !said.contains(NO_MORE), "{last}: {said}");
+    }
+}
+
+#[test]
+fn peers_that_are_reached_from_another_subnet_are_not_given_up_to_go_home() {
+    let Some([new, _]) = libraries() else { return };
+    let said = gone_home(new, "event=18 gid6_at=2 gid_at=3", true);
+    let then = "then: true true on 10.0.0.1 10.0.0.1\ncarries bytes: true";
+    assert!(said.contains(&format!("goes on: true\n{NO_MORE}\n{NO_MORE}\n{then}")), "{said}");
+}
+
+/// That it has come up is read before the time since then counts.
+#[test]
+fn port_that_nobody_polled_for_minutes_has_just_come_up() {
+    let Some([new, _]) = libraries() else { return };
+    for then in ["", "event=13 times=40 no_gid"] {
+        let done = story_in(new, "come late", "")
+            .envs([("FAKE_FIRST", GID_GONE), ("FAKE_THEN", then), ("FAKE_LAST", STRANGER)])
+            .output()
+            .expect("this program runs");
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(said.contains("5 seconds after it was looked at"), "{then}: {said}");
+    }
 }
 
 /// What is lost for good does not come back by a GID, in whichever order it was lost.

@@ -17,6 +17,7 @@ use crate::fabric::{CloseError, DownCause, Provider};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
+use crate::wire::pair::PORTS_MAX;
 use core::net::SocketAddr;
 
 /// A lane whose sockets the side band has handed over, and that is not open yet.
@@ -59,14 +60,19 @@ pub(super) struct LanesTold {
     due: Instant,
     /// That a connection has TCP alone although there are ports.
     pub(super) portless: bool,
-    /// Ports that are out of use, a bit for each.
-    pub(super) ports_lost: u8,
+    /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
+    /// says; 0: it is not.
+    pub(super) ports_lost: [i32; PORTS_MAX],
 }
 
 impl LanesTold {
     /// Nothing.
-    pub(super) const NOTHING: LanesTold =
-        LanesTold { changes: 0, due: Instant(u64::MAX), portless: false, ports_lost: 0 };
+    pub(super) const NOTHING: LanesTold = LanesTold {
+        changes: 0,
+        due: Instant(u64::MAX),
+        portless: false,
+        ports_lost: [0; PORTS_MAX],
+    };
 }
 
 impl LaneKnown {

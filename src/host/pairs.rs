@@ -32,6 +32,24 @@ use core::net::SocketAddr;
 /// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
 pub(super) type LanePorts = ([u8; PORTS_MAX], usize);
 
+/// What people have not been told of a port.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum PortNews {
+    /// It is out of use, or is so for another reason than the one they know.
+    Lost,
+    Back,
+}
+
+/// What is to be told of a port that is lost for this reason, 0: is not, to those who know `told`;
+/// they know it then.
+fn port_news(told: &mut i32, code: i32) -> Option<PortNews> {
+    match (core::mem::replace(told, code), code) {
+        (before, after) if before == after => None,
+        (_, 0) => Some(PortNews::Back),
+        (_, _) => Some(PortNews::Lost),
+    }
+}
+
 impl Endpoint {
     fn handle_at(&self, index: u32) -> Handle {
         Handle { index, generation: self.known[index as usize].generation }
@@ -154,17 +172,17 @@ impl Endpoint {
         let rail = endpoint.rail();
         for place in 0..rail.device_count() {
             let Some(port) = rail.device(place) else { continue };
-            let (code, bit) = (port.loss(), 1 << place);
-            let was_lost = self.lanes_told.ports_lost & bit != 0;
-            match (was_lost, code) {
-                (false, 1..) => say_of(
+            let code = port.loss();
+            match port_news(&mut self.lanes_told.ports_lost[place], code) {
+                Some(PortNews::Lost) => say_of(
                     Level::Warning,
                     format_args!("{port} is out of use: {}", loss_words(code, port.is_gone())),
                 ),
-                (true, 0) => say_of(Level::Warning, format_args!("{port} is in use again")),
-                (_, _) => continue,
+                Some(PortNews::Back) => {
+                    say_of(Level::Warning, format_args!("{port} is in use again"));
+                }
+                None => {}
             }
-            self.lanes_told.ports_lost ^= bit;
         }
     }
 
@@ -263,6 +281,28 @@ impl Endpoint {
         let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
         if let Some(report) = endpoint.rail().error(peer) {
             say_of(Level::Warning, format_args!("rail {lane}: {report}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that waits for another GID may be gone for good then.
+    #[test]
+    fn port_that_is_lost_for_another_reason_is_told_of_again() {
+        let mut told = 0;
+        for (code, news) in [
+            (0, None),
+            (libc::EADDRNOTAVAIL, Some(PortNews::Lost)),
+            (libc::EADDRNOTAVAIL, None),
+            (libc::ENODEV, Some(PortNews::Lost)),
+            (libc::ENODEV, None),
+            (0, Some(PortNews::Back)),
+            (0, None),
+        ] {
+            assert_eq!(port_news(&mut told, code), news, "{code}");
         }
     }
 }

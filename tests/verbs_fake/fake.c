@@ -65,12 +65,13 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited) {
     return 0;
 }
 
-/* Each event that FAKE asks for happens once. */
+/* Each event that FAKE asks for happens once, or a number of times in a row. */
 static void happen(void) {
     static int happened = -1;
     int event = number("event", -1);
     for (int n = 0; event >= 0 && event != happened && n < opened; n++)
-        if (write(tellers[n], &event, sizeof event) < 0) abort();
+        for (int times = number("times", 1); times > 0; times--)
+            if (write(tellers[n], &event, sizeof event) < 0) abort();
     happened = event;
 }
 

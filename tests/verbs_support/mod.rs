@@ -22,7 +22,7 @@ pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes
 /// How long what must come is waited for. Emulated devices work between polls.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub const BLOCK_BYTES: usize = 1 << 20;
-const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 
 /// Two devices that reach each other, or one twice. Those on two ends of a wire, as in the VM, are
 /// known by name.

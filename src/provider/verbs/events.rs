@@ -67,14 +67,18 @@ impl Verbs<'_> {
         health.polls += 1;
         if health.polls >= EVERY_POLLS || self.now.since(health.last) >= EVERY {
             (health.polls, health.last) = (0, self.now);
-            self.look_at_device();
+            let _ = self.look_at_device();
         }
     }
 
+    /// Takes the device's events; `false`: there may be more.
     #[cold]
-    pub(super) fn look_at_device(&mut self) {
-        for _ in 0..EVENTS_MAX {
-            let Some(event) = self.domain.shared().device().event() else { break };
+    pub(super) fn look_at_device(&mut self) -> bool {
+        let mut count = 0;
+        while count < EVENTS_MAX
+            && let Some(event) = self.domain.shared().device().event()
+        {
+            count += 1;
             self.health.events = self.health.events.wrapping_add(1);
             self.happened(&event);
         }
@@ -84,6 +88,7 @@ impl Verbs<'_> {
             // those that know no peer yet may wait for the port
             self.end_all(&[State::Live], DownCause::Broken(libc::ENETDOWN));
         }
+        count < EVENTS_MAX
     }
 
     fn happened(&mut self, event: &AsyncEvent) {
@@ -117,14 +122,15 @@ impl Verbs<'_> {
     }
 
     /// The rail stands on its GID: when another one has its place, packets of ours would name a
-    /// stranger, and when it is of another version of RoCE, nobody would take them. A rail that is
-    /// lost stands on none.
+    /// stranger, and when it is of another version of RoCE, nobody would take them. It is given up,
+    /// too, for one of its subnet that is back. A rail that is lost stands on none.
     pub(super) fn check_gid(&mut self) {
         if self.health.is_lost() {
             return;
         }
         let device = self.domain.shared().device();
-        if device.gid_and_kind(self.port, self.gid_index) != Ok((self.gid, self.gid_kind)) {
+        let there = device.gid_and_kind(self.port, self.gid_index);
+        if there != Ok((self.gid, self.gid_kind)) || self.may_go_home() {
             self.lose(libc::EADDRNOTAVAIL);
         }
     }

@@ -5,6 +5,7 @@ extern crate std;
 
 use super::Config;
 use super::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
+use super::peer::State;
 use super::queue::mtu_bytes;
 use super::rail::Verbs;
 use super::sys::abi::Gid;
@@ -23,7 +24,7 @@ const PAUSE_MAX: Span = Span::millis(1000);
 /// The search for a GID of a rail that has lost its own.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Search {
-    /// The subnet of the GID that the rail was opened with.
+    /// The GID that the rail was opened with, and the length of its subnet.
     home: Range,
     rule: GidRule,
     /// Since when the port is up, as far as was looked.
@@ -75,15 +76,21 @@ impl Verbs<'_> {
         self.health.lost_code == libc::EADDRNOTAVAIL && has_entries
     }
 
-    /// Goes on with a GID that the rules allow, if the port has one by now: with the old one at
-    /// another place, or that of the subnet which has most bits in common with it; after a while
-    /// with that which an endpoint would be opened with. `false`: it has none, is down, the rail
-    /// does not wait for one, or it is too early to look again.
+    /// Goes on with a GID that the rules allow, if the port has one by now: with that of the subnet
+    /// which has most bits in common with the one that the rail was opened with, or the last one at
+    /// another place; after a while with that which an endpoint would be opened with. `false`: it
+    /// has none, is down, the rail does not wait for one, or it is too early to look again.
     ///
-    /// *Cost*: control path; where it is time to look, allocates, and a system call for each entry
-    /// of the port's table.
+    /// *Cost*: control path; a system call for each event of the device; where it is time to look,
+    /// allocates, and a system call for each entry of the port's table.
     pub fn revive(&mut self, now: Instant) -> bool {
-        if !self.may_revive() || !self.search.is_due(now) {
+        if !self.may_revive() {
+            return false;
+        }
+        // a port that nobody polled has its news unread: that it has just come up, say
+        self.now = now;
+        let is_told = self.look_at_device();
+        if !is_told || !self.may_revive() || !self.search.is_due(now) {
             return false;
         }
         let port = self.domain.shared().device().port(self.port);
@@ -105,10 +112,26 @@ impl Verbs<'_> {
         true
     }
 
-    /// The GID of the subnet that is nearest to the one that has gone, or else, if it is late, the
-    /// one that the rules choose.
+    /// Whether the rail stands on a GID of another subnet, from which peers may not be reached, and
+    /// would stand on one of its own if it were revived now. It stays where peers are reached.
+    ///
+    /// *Cost*: of a rail on another subnet, as [`Verbs::revive`].
+    pub(super) fn may_go_home(&self) -> bool {
+        let home = self.search.home;
+        let has_peers = self.peers.iter().any(|peer| peer.state == State::Live);
+        if home.has(gid::Gid(self.gid.0).ip()) || has_peers {
+            return false;
+        }
+        let port = self.domain.shared().device().port(self.port);
+        let port = port.ok().filter(|port| port.state == n::PORT_ACTIVE);
+        let found = port.and_then(|port| self.gid_find(port.gid_tbl_len, false));
+        found.is_some_and(|found| home.has(found.entry.gid.ip()))
+    }
+
+    /// The GID of the subnet that is nearest to the one of opening, or else the last one, or else,
+    /// if it is late, the one that the rules choose.
     fn gid_find(&self, length: i32, is_late: bool) -> Option<Found> {
-        let (old, Search { home, rule, .. }) = (gid::Gid(self.gid.0), self.search);
+        let (last, Search { home, rule, .. }) = (gid::Gid(self.gid.0), self.search);
         let layer = match self.is_ethernet {
             true => LinkLayer::Ethernet,
             false => LinkLayer::InfiniBand,
@@ -120,9 +143,10 @@ impl Verbs<'_> {
             let gid = it.entry.gid;
             // of InfiniBand and of an index that is asked for, the rule allows one alone
             let is_allowed = choose(core::slice::from_ref(&it.entry)).is_some();
-            is_allowed && (gid == old || home.has(gid.ip()))
+            is_allowed && (gid == last || home.has(gid.ip()))
         };
-        let bits = |it: &&Found| gid::bits_common(old.ip(), it.entry.gid.ip()).map_or(0, |b| b + 1);
+        // those of the subnet have more than a last one of another, whose bits may be none
+        let bits = |it: &&Found| gid::bits_common(home.ip, it.entry.gid.ip()).map_or(0, |b| b + 1);
         // of equals the first
         let near = table.iter().rev().filter(is_near).max_by_key(bits);
         let index = match near {
