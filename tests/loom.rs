@@ -244,6 +244,39 @@ fn counted_range_in_use_stays() {
     counted_range_in_use_stays!(ranges, Pool<'_>);
 }
 
+/// What its last holder cannot end is held on by that one alone, also where another thread found it
+/// before.
+#[test]
+fn counted_range_that_is_held_again_is_its_holders_alone() {
+    use crosstie::base::ranges;
+    loom::model(|| {
+        let free = Pool::new(leak(AtomicU64::new(0)), leak([AtomicU32::new(0)]));
+        let slots = leak([ranges::CountedSlot::default()]);
+        let copies = leak([[ranges::IndexEntry::default()], [ranges::IndexEntry::default()]]);
+        let head = leak(ranges::IndexHead::default());
+        let table = ranges::CountedRanges::new(slots, [&copies[0], &copies[1]], head, free);
+        let span = ranges::Span { start: 64, end: 128, ..Default::default() };
+        // whether all that belongs to the range is there
+        let whole = leak(Cell::new(true));
+        let handle = table.reserve(&span).unwrap();
+        table.publish(handle);
+        let owner = thread::spawn(move || {
+            if table.release(handle) == Ok(ranges::Released::Last) {
+                table.withdraw(handle);
+                // SAFETY: nobody holds the range; loom checks that.
+                unsafe { whole.write(false) };
+                table.hold_again(handle);
+            }
+        });
+        if let Some(held) = table.acquire(&span) {
+            // SAFETY: the range stays while it is held; loom checks that.
+            assert!(unsafe { whole.read() });
+            table.release(held).unwrap();
+        }
+        owner.join().unwrap();
+    });
+}
+
 /// The shipped file without its fences, so that a reader may believe two versions at once.
 #[allow(dead_code, unused_imports)]
 #[path = "."]

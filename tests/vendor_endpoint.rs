@@ -12,10 +12,10 @@ use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::vendor::{VendorRail, VendorRailError, network};
 use crosstie::host::{DeviceKind, OpenError, Options};
-use crosstie::transport::RequestError;
 use crosstie::transport::rail::LaneState;
+use crosstie::transport::{Incoming, Outgoing, RequestError};
 use host_support::pair::{Pair, alone};
-use host_support::{Node, Place, Watch, small};
+use host_support::{Node, Place, Watch, small, wait_both};
 use std::sync::{Mutex, PoisonError};
 use vendor_support::{Faults, Wire};
 
@@ -222,6 +222,65 @@ fn rail_that_has_forgotten_memory_is_not_asked_again_because_another_is_busy() {
         node.close();
     }
     drop(alone);
+}
+
+/// The memory of a rail that is not asked would stay registered, although it may be busy no longer.
+#[test]
+fn rail_that_is_busy_keeps_memory_with_no_other_rail() {
+    let alone = alone();
+    for busy in 0..2 {
+        let wires = [Wire::new(), Wire::new()];
+        let node = open(4, &[wires[0].rail("acme0", "0"), wires[1].rail("acme1", "1")]).unwrap();
+        let memory = vec![0u8; 4 * PAGE as usize];
+        let region = register(&node, &memory);
+        wires[busy].fail(Faults { busy: 1, ..Faults::default() });
+        assert_eq!(node.shared.deregister(region), Err(DeregisterError::Busy));
+        assert_eq!(wires.map(|wire| wire.deregistered().len()), [1, 1]);
+        assert_eq!(node.shared.deregister(region), Ok(()));
+        assert_eq!(wires[busy].deregistered().len(), 1);
+        assert_eq!(wires[1 - busy].deregistered(), []);
+        node.close();
+    }
+    drop(alone);
+}
+
+/// The number by which a rail has known memory may be that of other memory by now.
+#[test]
+fn memory_that_a_rail_has_forgotten_goes_over_another_when_it_is_used_on() {
+    let mut wires = [Wire::new(), Wire::new()];
+    let mut pair = pair(&mut wires);
+    pair.all_up(3);
+    let length = 8 << 20;
+    let (data, mut room) = (vec![7u8; length], vec![0u8; length]);
+    let (from, to) = (register(&pair.a, &data), register(&pair.b, &room));
+    let (length, address) = (length as u64, room.as_mut_ptr() as u64);
+    let receive = Incoming { region: to, address, length, tag: 3 };
+    let send = Outgoing { region: from, address: data.as_ptr() as u64, length, tag: 3 };
+    let carry = |pair: &mut Pair| {
+        let receive = pair.b.irecv(pair.to_a, &[receive]).unwrap();
+        let send = pair.a.isend(pair.to_b, send).unwrap();
+        assert_eq!(wait_both(&mut pair.b, &mut pair.a, receive).result, Ok(()));
+        assert_eq!(wait_both(&mut pair.a, &mut pair.b, send).result, Ok(()));
+    };
+    let watch = Watch::start();
+    while pair.views(1)[0].stats.stripes == 0 {
+        carry(&mut pair);
+        watch.look("a part of a message on the first vendor's rail");
+    }
+    for (node, region) in [(&pair.a, from), (&pair.b, to)] {
+        wires[1].fail(Faults { busy: 1, ..Faults::default() });
+        assert_eq!(node.shared.deregister(region), Err(DeregisterError::Busy));
+    }
+    let before = pair.views(1);
+    (0..4).for_each(|_| carry(&mut pair));
+    for (before, after) in before.iter().zip(pair.views(1)) {
+        assert_eq!(after.stats.failures, before.stats.failures, "{after:?}");
+        assert_eq!(after.stats.stripes, before.stats.stripes, "{after:?}");
+    }
+    for (node, region) in [(&pair.a, from), (&pair.b, to)] {
+        assert_eq!(node.shared.deregister(region), Ok(()));
+    }
+    assert_eq!(data, room);
 }
 
 #[test]

@@ -39,7 +39,8 @@ impl Span {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct CountedSlot {
-    /// Generation in the upper half, odd while in use; how often it is held in the lower.
+    /// Generation in the upper half, odd while in use; how often it is held in the lower, and
+    /// [`ALONE`].
     word: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
@@ -89,6 +90,9 @@ pub struct CountedRanges<'m> {
     head: &'m IndexHead,
     free: Pool<'m>,
 }
+
+/// Set in the count of a range that nobody but its holder may hold.
+const ALONE: u32 = 1 << 31;
 
 const fn word(generation: u32, held: u32) -> u64 {
     (generation as u64) << 32 | held as u64
@@ -147,13 +151,18 @@ impl<'m> CountedRanges<'m> {
     /// it go: whoever makes ranges then makes another. Any thread.
     pub fn acquire(&self, span: &Span) -> Option<Handle> {
         let handle = self.find(span)?;
-        let slot = self.slots.get(handle.index as usize)?;
+        self.hold(handle).then_some(handle)
+    }
+
+    /// Holds a range that was found, if somebody has held it ever since.
+    fn hold(&self, handle: Handle) -> bool {
+        let Some(slot) = self.slots.get(handle.index as usize) else { return false };
         // acquire: pairs with [range], what belongs to the range was written before it was there
         let mut old = slot.word.load(Ordering::Acquire);
         loop {
             let held = old as u32;
-            if old != word(handle.generation, held) || held == 0 || held == u32::MAX {
-                return None;
+            if old != word(handle.generation, held) || held == 0 || held >= ALONE - 1 {
+                return false;
             }
             match slot.word.compare_exchange_weak(
                 old,
@@ -161,7 +170,7 @@ impl<'m> CountedRanges<'m> {
                 Ordering::Acquire,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some(handle),
+                Ok(_) => return true,
                 Err(now) => old = now,
             }
         }
@@ -172,13 +181,14 @@ impl<'m> CountedRanges<'m> {
         let slot = self.slots.get(handle.index as usize).ok_or(Stale)?;
         let mut old = slot.word.load(Ordering::Relaxed);
         loop {
-            let held = old as u32;
-            if old != word(handle.generation, held) || held == 0 || handle.generation & 1 == 0 {
+            let held = old as u32 & !ALONE;
+            let is_live = (old >> 32) as u32 == handle.generation && handle.generation & 1 == 1;
+            if !is_live || held == 0 {
                 return Err(Stale);
             }
+            let new = if held == 1 { word(handle.generation, 0) } else { old - 1 };
             // acqrel: [last] each use of the range comes before what its last holder does with it
-            match slot.word.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            match slot.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if held == 1 => return Ok(Released::Last),
                 Ok(_) => return Ok(Released::Held),
                 Err(now) => old = now,
@@ -189,8 +199,8 @@ impl<'m> CountedRanges<'m> {
     /// How often a range is held; zero between its last release and its end. `None`: it is no more.
     pub fn held(&self, handle: Handle) -> Option<u32> {
         let now = self.slots.get(handle.index as usize)?.word.load(Ordering::Acquire);
-        let held = now as u32;
-        (handle.generation & 1 == 1 && now == word(handle.generation, held)).then_some(held)
+        let is_live = (now >> 32) as u32 == handle.generation && handle.generation & 1 == 1;
+        is_live.then_some(now as u32 & !ALONE)
     }
 
     /// The range itself, as long as it is not freed.
@@ -258,14 +268,15 @@ impl<'m> CountedRanges<'m> {
         self.rewrite(Some(handle), None);
     }
 
-    /// Whoever was the last to let a withdrawn range go holds it again. Writer only.
+    /// Whoever was the last to let a withdrawn range go holds it again, alone: whoever found it
+    /// before must not hold what is half ended. Writer only.
     ///
     /// *Panics* when it is held, or was freed.
     pub fn hold_again(&self, handle: Handle) {
         assert_eq!(self.held(handle), Some(0));
         // release: as `reserve`; nobody else changes the word of a range that nobody holds
         let slot = &self.slots[handle.index as usize];
-        slot.word.store(word(handle.generation, 1), Ordering::Release);
+        slot.word.store(word(handle.generation, ALONE | 1), Ordering::Release);
     }
 
     /// Gives the slot of a withdrawn range back, which nobody holds. Writer only.
@@ -428,5 +439,25 @@ mod tests {
         table.withdraw(first);
         table.free(first);
         assert!(table.reserve(&span(40, 50, 0)).is_some());
+    }
+
+    #[test]
+    fn range_that_its_last_holder_holds_again_is_nobody_elses() {
+        table!(table, 1);
+        let handle = table.reserve(&span(64, 128, 0)).unwrap();
+        table.publish(handle);
+        let found = table.find(&span(64, 128, 0)).unwrap();
+        // meanwhile its holder gives it up, and cannot
+        assert_eq!(table.release(handle), Ok(Released::Last));
+        table.withdraw(handle);
+        table.hold_again(handle);
+        assert!(!table.hold(found), "whoever found it before has it with its holder");
+        assert_eq!((table.held(handle), table.span(handle)), (Some(1), Some(span(64, 128, 0))));
+        assert_eq!(table.release(handle), Ok(Released::Last));
+        assert_eq!((table.held(handle), table.release(handle)), (Some(0), Err(Stale)));
+        table.free(handle);
+        let other = table.reserve(&span(64, 128, 0)).unwrap();
+        table.publish(other);
+        assert_eq!(table.acquire(&span(64, 128, 0)), Some(other), "its slot is as any other");
     }
 }

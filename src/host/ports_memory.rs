@@ -66,16 +66,18 @@ impl Registrar for Ports {
     }
 
     /// Memory that a port has forgotten already is no error, so that what was refused can be asked
-    /// again.
+    /// again. All are asked, whatever one says. Busy goes before other errors: it is asked again.
     fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
+        let mut result = Ok(());
         for (port, key) in self.0.iter().zip(keys).filter(|(_, key)| **key != NO_KEY) {
             match port.deregister_soon(*key) {
                 // a vendor may give the number to other memory from now on
                 Ok(()) | Err(DeregisterError::Stale) => *key = NO_KEY,
-                Err(error) => return Err(error),
+                Err(DeregisterError::Busy) => result = Err(DeregisterError::Busy),
+                Err(error) => result = result.and(Err(error)),
             }
         }
-        Ok(())
+        result
     }
 }
 
@@ -137,16 +139,26 @@ impl PortsMemory {
         let _ = self.cache.release(registration);
     }
 
-    /// A region is given up. One that holds nothing has done so before.
-    pub fn release(&self, region: Handle) -> Result<(), DeregisterError> {
+    /// A region is given up. One that holds nothing has done so before. `told` is given the keys
+    /// that it has from now on, by place, before anybody else can give it up: where one port is
+    /// busy, others have forgotten theirs.
+    pub fn release(
+        &self,
+        region: Handle,
+        told: impl FnOnce(&[RailKey]),
+    ) -> Result<(), DeregisterError> {
         let mut holds = self.holds();
         let Some(place) = holds.get_mut(region.index as usize) else { return Ok(()) };
         let Some(hold) = place.filter(|it| it.region == region) else { return Ok(()) };
-        match self.cache.release_wholly(hold.registration) {
-            Err(LetGoError::Rail(error)) => return Err(error),
-            Ok(LetGo::Forgotten | LetGo::Held) | Err(LetGoError::Stale) => *place = None,
-        }
-        Ok(())
+        let (result, keys) = match self.cache.release_wholly(hold.registration) {
+            Err(LetGoError::Rail(error)) => (Err(error), self.cache.keys(hold.registration)),
+            Ok(LetGo::Forgotten | LetGo::Held) | Err(LetGoError::Stale) => {
+                *place = None;
+                (Ok(()), None)
+            }
+        };
+        told(&keys.unwrap_or_default()[..self.count]);
+        result
     }
 
     fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {

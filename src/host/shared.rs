@@ -223,11 +223,12 @@ impl Shared {
         }
     }
 
-    /// Forgets memory. `Busy` while requests that use it stand.
+    /// Forgets memory. `Busy` while requests that use it stand. It is usable on then, but no more
+    /// over ports that have forgotten it.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
         let keys = self.regions.idle_keys(region).map_err(remove_error)?;
         if let Some(ports) = self.domain.ports() {
-            ports.release(region)?;
+            ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
         }
         self.domain.domain().deregister(keys[0])?;
         self.regions.remove(region).map_err(remove_error)

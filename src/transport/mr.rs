@@ -79,6 +79,14 @@ impl<'m> DataMrs<'m> {
         Ok(keys.each_ref().map(|key| RailKey(key.load(Ordering::Acquire))))
     }
 
+    /// What rails from `first` on call a region from now on. Key 0: nothing of it goes over that
+    /// rail. No request uses the region, and nobody removes it meanwhile.
+    pub fn keys_set(&self, region: Handle, first: usize, keys: &[RailKey]) {
+        for (key, cell) in keys.iter().zip(&self.keys[region.index as usize][first..]) {
+            cell.store(key.0, Ordering::Release);
+        }
+    }
+
     /// Takes a region out.
     pub fn remove(&self, handle: Handle) -> Result<(), RemoveError> {
         self.table.remove(handle)

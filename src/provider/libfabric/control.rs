@@ -241,7 +241,13 @@ impl Libfabric<'_> {
     /// Asks peers for regions that were to be deregistered, one at a time of each.
     #[cold]
     pub(super) fn revoke_wanted(&mut self) {
-        let mut left = self.domain.bury();
+        let domain = self.domain;
+        domain.look_for_wanted(|| self.revoke_told());
+    }
+
+    /// Whether peers hold some that are wanted.
+    fn revoke_told(&mut self) -> bool {
+        let mut left = false;
         for index in 0..self.peers.len() {
             for place in 0..KEYS {
                 let region = self.told[index * KEYS + place];
@@ -258,9 +264,7 @@ impl Libfabric<'_> {
                 }
             }
         }
-        if !left {
-            self.domain.wants_none();
-        }
+        left
     }
 
     /// The peer fences us: nothing more is posted, and it is told when all has ended.

@@ -310,17 +310,19 @@ impl<'m> LibfabricDomain<'m> {
     /// goes when they have given it back or are gone. The memory stays registered so long, and
     /// takes a place of the table.
     pub fn deregister_soon(&self, key: RailKey) -> Result<(), DeregisterError> {
-        let result = self.deregister(key);
-        let handle = handle_of(key);
-        let Some(wanted) = self.wanted.get(handle.index as usize) else { return result };
-        if result != Err(DeregisterError::Busy) {
-            return result;
+        match self.deregister(key) {
+            Err(DeregisterError::Busy) => self.doom(handle_of(key).index),
+            result => result,
         }
-        let holders = self.holders[handle.index as usize].load(Ordering::Acquire);
-        if self.table.pins(handle.index) > holders {
-            return result; // ops of ours use it
+    }
+
+    /// [`LibfabricDomain::deregister_soon`] of a region that was busy.
+    fn doom(&self, index: u32) -> Result<(), DeregisterError> {
+        let holders = self.holders[index as usize].load(Ordering::Acquire);
+        if self.table.pins(index) > holders {
+            return Err(DeregisterError::Busy); // ops of ours use it
         }
-        wanted.store(DOOMED, Ordering::Release);
+        self.wanted[index as usize].store(DOOMED, Ordering::Release);
         self.shared.wanted.store(1, Ordering::Release);
         Ok(())
     }
@@ -357,9 +359,15 @@ impl<'m> LibfabricDomain<'m> {
         self.wanted[index as usize].load(Ordering::Acquire) != 0
     }
 
-    /// All that were wanted were asked for and have come back.
-    pub(super) fn wants_none(&self) {
-        self.shared.wanted.store(0, Ordering::Relaxed);
+    /// Looks for what is wanted back, which peers are `asked` for: whether they hold some.
+    pub(super) fn look_for_wanted(&self, asked: impl FnOnce() -> bool) {
+        // before the look, so that what another thread wants meanwhile is looked for next time.
+        // acquire: pairs with its release; the look sees all that was wanted before
+        self.shared.wanted.swap(0, Ordering::AcqRel);
+        let left = self.bury();
+        if asked() || left {
+            self.shared.wanted.store(1, Ordering::Release);
+        }
     }
 }
 
@@ -448,5 +456,54 @@ impl Domain for LibfabricDomain<'_> {
         }
         self.leave();
         result.map_err(|Refusal(error)| error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::turns::Callers;
+    use super::*;
+    use crate::base::carve::heap::HeapBlock;
+    use crate::base::units::Bytes;
+
+    const TRAITS: Traits = Traits {
+        scope: Scope::Domain,
+        keys: Keys::Library,
+        by_address: false,
+        carries_words: true,
+        words_take_receives: false,
+        messages_ordered: true,
+        ordered: true,
+        reads_ordered: true,
+        inject_max: 0,
+        transfer_max: 0,
+        moves_alone: true,
+        connected: false,
+        callers: Callers::All,
+    };
+
+    /// Its peer gives it back, and it is looked for, between two steps of the thread that dooms it.
+    #[test]
+    fn region_that_is_doomed_during_a_look_is_looked_for_again() {
+        let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
+        // no library is open, so that nothing is registered with one
+        let domain = LibfabricDomain::carve(&mut block.carver(), 1, &TRAITS).unwrap();
+        domain.admit();
+        let region = Region { address: 4096, length: Bytes(4096), kind: MemoryKind::Host };
+        // SAFETY: nothing touches it.
+        let key = unsafe { domain.register(region) }.unwrap();
+        let index = handle_of(key).index;
+        domain.table.pin(index, 1);
+        domain.count_holder(index as usize, 1);
+        assert_eq!(domain.deregister(key), Err(DeregisterError::Busy));
+        assert!(domain.wants_any() && domain.wants(index));
+        domain.release_whole(index);
+        domain.look_for_wanted(|| {
+            assert_eq!(domain.doom(index), Ok(()));
+            false
+        });
+        assert!(domain.wants_any(), "nobody asks again for what is doomed");
+        domain.look_for_wanted(|| false);
+        assert!(!domain.wants_any() && domain.table.get(handle_of(key)).is_none());
     }
 }

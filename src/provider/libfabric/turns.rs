@@ -16,8 +16,9 @@ pub enum Callers {
     /// them.
     OneAtRegistrations,
     /// One at a time of those that use what belongs to a completion queue, its endpoints among it
-    /// (`FI_THREAD_COMPLETION`, and `FI_THREAD_ENDPOINT` and `FI_THREAD_FID`, which ask for less).
-    /// All that is the rail's thread's own but for registrations that are bound to an endpoint.
+    /// (`FI_THREAD_COMPLETION`, and `FI_THREAD_ENDPOINT` and `FI_THREAD_FID`, which ask for less;
+    /// of what fi_domain(3) names for each of them nothing is a domain, nor a registration). All
+    /// that is the rail's thread's own but for registrations that are bound to an endpoint.
     OneAtQueue,
     /// One (`FI_THREAD_DOMAIN`).
     One,
