@@ -9,8 +9,9 @@ mod namespace_support;
 
 use common::{Pair, Pause};
 use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Bytes;
 use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
-use crosstie::provider::tcp::{Limits, Tcp};
+use crosstie::provider::tcp::{Limits, Settings, Tcp};
 use namespace_support::may_wire;
 use namespace_support::wire::{Quality, Wired};
 use std::net::{TcpListener, TcpStream};
@@ -28,6 +29,8 @@ const QUALITY: Quality = Quality {
 /// What one step of a rig waits for at most: 64 of them outlast two retransmissions in a row, whose
 /// timers begin at 200 ms.
 const STEP_MS: i32 = 12;
+/// So little that a poll cannot take all of a long write.
+const CALL_BYTES: Bytes = Bytes::kib(8);
 /// Smaller than a long payload by far.
 const TINY_BYTES: i32 = 8192;
 
@@ -104,7 +107,8 @@ fn suite(name: &str, config: PairConfig, skips: usize) {
 
 fn streams(streams: u32) -> PairConfig {
     let config = PairConfig::default();
-    PairConfig { limits: Limits { streams, ..config.limits }, ..config }
+    let settings = Settings { call_bytes: CALL_BYTES, ..Settings::default() };
+    PairConfig { limits: Limits { streams, ..config.limits }, settings, ..config }
 }
 
 #[test]
