@@ -231,11 +231,11 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn cell_write(&mut self, index: usize, at: usize, region: Handle) -> bool {
-        let c = &mut self.connections[index];
-        let used = c.cells[at].sequence != 0;
-        if used && c.lines_flying != 0 && !self.caps.ordered {
-            return false; // what is written anew must not land before what it replaces
+        let used = self.connections[index].cells[at].sequence != 0;
+        if used && !self.next_lands_last(index) {
+            return false;
         }
+        let c = &mut self.connections[index];
         // a number is never used for two contents, not even when the second line is never written
         let sequence = c.cells[at].sequence.wrapping_add(1);
         c.cells[at] = KnownRegion { region, sequence, ..KnownRegion::NONE };
