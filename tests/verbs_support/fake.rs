@@ -57,6 +57,18 @@ pub fn tell_in(folder: &Path, story: &str, fake: &str) -> Output {
     story_in(folder, story, fake).output().expect("this program runs")
 }
 
+/// The story that this process is to tell. `None`: none, and that one which nobody knows fails was
+/// seen.
+pub fn story_told() -> Option<String> {
+    if let Ok(story) = std::env::var("FAKE_STORY") {
+        return Some(story);
+    }
+    let [folder, _] = libraries()?;
+    let done = tell_in(folder, "of nobody", "");
+    assert!(!done.status.success(), "a story that nobody knows was told");
+    None
+}
+
 /// The process that tells a story: the test `storyteller` of this program.
 pub fn story_in(folder: &Path, story: &str, fake: &str) -> Command {
     let program = std::env::current_exe().expect("this program has a name");
