@@ -718,8 +718,8 @@ int xtie_endpoint_open(void *storage,
                        const struct xtie_endpoint_config *config,
                        struct xtie_endpoint **endpoint_out);
 
-// Moves everything on that can move: requests, control messages, copies of up to about 256 KiB, and
-// over TCP of a MiB of what has come.
+// Moves everything on that can move: requests, control messages, copies of up to about 256 KiB,
+// and over TCP of a MiB of what has come.
 // xtie_request_test does this too while its request is outstanding.
 //
 // endpoint: the caller's.
