@@ -100,6 +100,32 @@ fn an_abandoned_connect_gives_everything_back_and_is_never_accepted() {
     assert_eq!(b.band.accept(listener), Ok(None));
 }
 
+/// A copy of an attempt closed the connection under its user, or handed it out twice.
+#[test]
+fn an_attempt_is_over_once_its_caller_has_the_connection() {
+    let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let (listener, handle) = b.band.listen().unwrap();
+    let attempt = a.band.connect_begin(&handle.encode()).unwrap();
+    let here = until("connect", || a.band.connect_poll(attempt).unwrap());
+    let there = until("accept", || b.band.accept(listener).unwrap());
+    assert_eq!(a.band.connect_poll(attempt), Err(ConnectError::Stale));
+    assert_eq!(a.band.connect_abandon(attempt), Err(CloseError::Stale));
+    // nor does the other side's connection pass for an attempt
+    assert_eq!(b.band.connect_abandon(PendingId(there)), Err(CloseError::Stale));
+    a.band.connection_close(here).unwrap();
+    b.band.connection_close(there).unwrap();
+}
+
+#[test]
+fn a_listener_is_not_another_endpoint_s() {
+    let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));
+    let ((at_a, _), (at_b, _)) = (a.band.listen().unwrap(), b.band.listen().unwrap());
+    assert_ne!(at_a, at_b);
+    assert_eq!(b.band.accept(at_a), Err(AcceptError::Stale));
+    assert_eq!(b.band.listener_close(at_a), Err(CloseError::Stale));
+    a.band.listener_close(at_a).unwrap();
+}
+
 #[test]
 fn a_closed_listener_is_named_with_and_without_a_link() {
     let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));

@@ -158,10 +158,11 @@ unsafe fn connect_step(
 }
 
 /// Gives up an attempt to connect. Without this an attempt ends by itself, with XTIE_ERR_DEADLINE
-/// at the latest.
+/// at the latest, and keeps its place among the connections until xtie_endpoint_connect has said
+/// so: one that is no longer asked for is given up here.
 ///
 /// attempt: of xtie_endpoint_connect; over from now on.
-/// Results: XTIE_OK, XTIE_ERR_ATTEMPT.
+/// Results: XTIE_OK; XTIE_ERR_ATTEMPT: it was over; where it made a connection, that stays.
 /// Threads: any. Cost: control path; never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_attempt_abandon(

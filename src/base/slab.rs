@@ -30,6 +30,12 @@ impl Handle {
 pub struct Generation(u32);
 
 impl Generation {
+    /// A free slot of a table whose handles another table, with another salt, will not take for its
+    /// own.
+    pub const fn salted(salt: u32) -> Generation {
+        Generation(salt & !1)
+    }
+
     /// Whether the slot is in use.
     pub const fn is_live(self) -> bool {
         self.0 & 1 == 1
@@ -62,6 +68,15 @@ impl Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handle_of_a_table_with_another_salt_is_stale() {
+        let (mut here, mut there) = (Generation::salted(0x5a17), Generation::salted(u32::MAX));
+        assert!(!here.is_live() && !there.is_live());
+        let handle = here.acquire();
+        there.acquire();
+        assert!(here.is(handle) && !there.is(handle));
+    }
 
     #[test]
     fn handle_of_an_earlier_use_is_stale() {

@@ -72,6 +72,8 @@ pub(super) struct Connection {
     pub keyed: Option<(u128, u64)>,
     /// Nobody has accepted it yet.
     pub queued: bool,
+    /// The caller of its attempt has it: that attempt is over.
+    pub handed: bool,
     /// Our user is done with it; the handle is stale.
     pub closed_here: bool,
     /// Our user never had it.
@@ -118,6 +120,7 @@ impl Connection {
         streams_asked: false,
         keyed: None,
         queued: false,
+        handed: false,
         closed_here: false,
         abandoned: false,
         peer_closed: false,

@@ -297,7 +297,11 @@ impl<M: LinkMemory> Control<M> {
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
-            listeners: std::vec![Listener::free(); config.listeners_max as usize],
+            // an endpoint's listeners are not taken for another's
+            listeners: std::vec![
+                Listener::free(endpoint_id as u32);
+                config.listeners_max as usize
+            ],
             listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             links_free: (0..links as u32).rev().collect(),

@@ -18,9 +18,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// An entry with nobody waiting.
-    pub fn free() -> Listener {
-        Listener { generation: Generation::default(), head: NONE, tail: NONE }
+    /// An entry with nobody waiting, of a table with this salt.
+    pub fn free(salt: u32) -> Listener {
+        Listener { generation: Generation::salted(salt), head: NONE, tail: NONE }
     }
 
     /// The connection that has waited longest.
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn connections_leave_in_order_and_from_the_middle() {
         let mut connections = [Connection::FREE; 4];
-        let mut listener = Listener::free();
+        let mut listener = Listener::free(0);
         for index in 0..4 {
             listener.push(&mut connections, index);
         }

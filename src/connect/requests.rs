@@ -213,11 +213,14 @@ impl<M: LinkMemory> Control<M> {
     pub fn connect_poll(&mut self, id: PendingId) -> Result<Option<Handle>, ConnectError> {
         self.help();
         let PendingId(handle) = id;
-        let index = self.live(handle).ok_or(ConnectError::Stale)?;
-        let connection = &self.connections[index as usize];
+        let index = self.attempt(id).ok_or(ConnectError::Stale)?;
+        let connection = &mut self.connections[index as usize];
         match connection.phase {
             Phase::Open if connection.owes_established => Ok(None),
-            Phase::Open => Ok(Some(handle)),
+            Phase::Open => {
+                connection.handed = true;
+                Ok(Some(handle))
+            }
             Phase::Failed(error) => {
                 self.slot_stale(index);
                 self.slot_release(index);
@@ -235,8 +238,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// Forgets an attempt, or closes what came of it.
     pub fn connect_abandon(&mut self, id: PendingId) -> Result<(), CloseError> {
-        let PendingId(handle) = id;
-        let index = self.live(handle).ok_or(CloseError::Stale)?;
+        let index = self.attempt(id).ok_or(CloseError::Stale)?;
         match self.connections[index as usize].phase {
             Phase::Connecting => self.give_up(index),
             Phase::Failed(_) => {
@@ -326,6 +328,14 @@ impl<M: LinkMemory> Control<M> {
     pub fn peer_ending(&self, handle: Handle) -> Option<Ending> {
         let link = self.connections[self.live(handle)? as usize].link;
         self.links.get(link as usize)?.ending
+    }
+
+    /// The slot of an attempt that is not over: once its caller has the connection, only a close of
+    /// that ends it.
+    fn attempt(&self, PendingId(handle): PendingId) -> Option<u32> {
+        let index = self.live(handle)?;
+        let connection = &self.connections[index as usize];
+        (connection.side == Side::Connector && !connection.handed).then_some(index)
     }
 
     /// The slot of a handle that is not stale.

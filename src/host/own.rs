@@ -43,8 +43,8 @@ impl Own {
         generations: &'static [AtomicU32],
         events: Producer<'static, BandEvent>,
     ) -> Own {
-        let none =
-            Listener { generation: Generation::default(), waiting: [0; WAITING_MAX], count: 0 };
+        let generation = Generation::salted(endpoint_id as u32);
+        let none = Listener { generation, waiting: [0; WAITING_MAX], count: 0 };
         Own { endpoint_id, pool, generations, events, listeners: [none; LISTENERS_MAX] }
     }
 

@@ -20,7 +20,7 @@ use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
 use crate::provider::shm::ShmDomain;
-use crate::transport::DataMrs;
+use crate::transport::{DataMrs, MAPPED};
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::hello::ConnectHello;
@@ -223,9 +223,23 @@ impl Shared {
         }
     }
 
-    /// Forgets memory. `Busy` while requests that use it stand. It is usable on then, but no more
-    /// over ports that have forgotten it.
+    /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is usable
+    /// on then, but no more over ports that have forgotten it.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
+        match self.is_allocated(region) {
+            Some(false) => self.forget(region),
+            Some(true) | None => Err(DeregisterError::Stale),
+        }
+    }
+
+    /// Whether a region is one of [`Shared::allocate`], if there is such a region.
+    fn is_allocated(&self, region: Handle) -> Option<bool> {
+        let range = self.regions.range(region)?;
+        let within = |heap: &SharedHeap| heap.contains(range.start, range.length);
+        Some(range.tag == MAPPED && self.heap.as_ref().is_some_and(within))
+    }
+
+    fn forget(&self, region: Handle) -> Result<(), DeregisterError> {
         let keys = self.regions.idle_keys(region).map_err(remove_error)?;
         if let Some(ports) = self.domain.ports() {
             ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
@@ -260,11 +274,12 @@ impl Shared {
     /// Deregisters and frees memory of [`Shared::allocate`].
     pub fn free(&self, region: Handle) -> Result<(), DeregisterError> {
         let heap = self.heap.as_ref().ok_or(DeregisterError::Stale)?;
-        let range = self.regions.range(region).ok_or(DeregisterError::Stale)?;
-        if !heap.is_allocation(range.start) {
+        // the user may have registered the same pages once more, under another handle
+        if self.is_allocated(region) != Some(true) {
             return Err(DeregisterError::Stale);
         }
-        self.deregister(region)?;
+        let range = self.regions.range(region).ok_or(DeregisterError::Stale)?;
+        self.forget(region)?;
         // SAFETY: deregistered: no request and no peer can reach it; the user gives it up.
         unsafe { heap.free(range.start as usize as *mut u8) }.map_err(|_| DeregisterError::Stale)
     }

@@ -120,13 +120,6 @@ impl SharedHeap {
         Ok(())
     }
 
-    /// Whether an allocation starts at `address`.
-    pub fn is_allocation(&self, address: u64) -> bool {
-        let offset = (address as usize).wrapping_sub(self.mapping.start() as usize);
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        live.binary_search_by_key(&offset, |extent| extent.offset).is_ok()
-    }
-
     /// Whether `length` bytes at `address` lie in the heap.
     pub fn contains(&self, address: u64, length: u64) -> bool {
         let offset = address.wrapping_sub(self.start() as u64);

@@ -64,7 +64,7 @@ pub use endpoint::{ConnectionSetup, Endpoint, Incoming, Outgoing, Progress};
 pub use joining::LaneJoin;
 pub use lanes::LaneView;
 pub use limits::{Config, Limits};
-pub use mr::DataMrs;
+pub use mr::{DataMrs, MAPPED};
 pub use report_error::ReportError;
 pub use request::{Outcome, RequestError, RequestId, SubmitError};
 pub use stats::Stats;

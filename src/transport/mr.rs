@@ -16,6 +16,9 @@ use crate::wire::RAILS_MAX;
 /// A record's region number when it has none: a message of no bytes.
 pub const NO_REGION: u16 = u16::MAX;
 
+/// The tag of a region that peers read without being helped.
+pub const MAPPED: u64 = 1;
+
 /// The user's registered memory: one key per data rail for each region.
 ///
 /// Copies of the handle may be used from any thread; only pins belong to the data thread.
@@ -57,7 +60,7 @@ impl<'m> DataMrs<'m> {
     ///   then nobody else touches parts that an outstanding request was given, as the request's
     ///   direction demands.
     pub unsafe fn insert(&self, region: Region, keys: &[RailKey; RAILS_MAX]) -> Option<Handle> {
-        let tag = u64::from(region.kind == MemoryKind::Mapped);
+        let tag = if region.kind == MemoryKind::Mapped { MAPPED } else { 0 };
         let range = Range { start: region.address, length: region.length.0, tag };
         let handle = self.table.insert(range)?;
         for (key, cell) in keys.iter().zip(&self.keys[handle.index as usize]) {
@@ -137,7 +140,7 @@ impl<'m> DataMrs<'m> {
 
     /// Whether a region's peers read it without being helped.
     pub(super) fn is_mapped(&self, region: u16) -> bool {
-        region != NO_REGION && self.table.tag(u32::from(region)) != 0
+        region != NO_REGION && self.table.tag(u32::from(region)) == MAPPED
     }
 
     /// The span of a buffer that [`DataMrs::check`] let pass, on one rail.
