@@ -15,7 +15,7 @@ use crosstie::host::{DeviceKind, OpenError, Options};
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{Incoming, Outgoing, RequestError};
 use host_support::pair::{Pair, alone};
-use host_support::{Node, Place, Watch, small, wait_both};
+use host_support::{Memory, Node, Place, Watch, small, wait_both};
 use std::sync::{Mutex, PoisonError};
 use vendor_support::{Faults, Wire};
 
@@ -137,12 +137,45 @@ fn connections_are_closed_and_made_again_over_the_same_rail() {
     assert!(wire.bytes() - before > 1 << 20, "the vendor was not asked to carry it");
 }
 
+/// A message of so many bytes from one end to the other, every byte compared.
+fn message(pair: &mut Pair, bytes: usize) {
+    let Pair { a, b, to_b, to_a, .. } = pair;
+    let (out, into) =
+        (Memory::new(a, Place::Private, bytes), Memory::new(b, Place::Private, bytes));
+    out.fill(0, bytes, 7);
+    let receive = b.irecv(*to_a, &[into.incoming(0, bytes, 3)]).unwrap();
+    let send = a.isend(*to_b, out.outgoing(0, bytes, 3)).unwrap();
+    assert_eq!(wait_both(b, a, receive).result, Ok(()));
+    assert_eq!(wait_both(a, b, send).result, Ok(()));
+    into.verify(0, bytes, 7);
+    out.release(a);
+    into.release(b);
+}
+
+/// What such a rail cannot take in 64 writes went nowhere, and said so to nobody.
+#[test]
+fn message_too_long_for_a_rail_goes_over_the_others() {
+    const SHORT: u64 = 64 << 10;
+    let wire = Wire::new();
+    wire.fail(Faults { transfer_bytes_max: SHORT, ..Faults::default() });
+    let mut pair = pair(&mut [wire]);
+    let before = wire.bytes();
+    for bytes in [64 * SHORT as usize, 64 * SHORT as usize + 1, 9 << 20] {
+        message(&mut pair, bytes);
+    }
+    assert!(wire.bytes() - before >= SHORT, "the vendor was not asked to carry what it can");
+}
+
 #[test]
 fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
     let alone = alone();
     for (faults, why) in [
         (Faults { no_open: 19, ..Faults::default() }, "its open refused with code 19"),
         (Faults { send_bytes_max: 512, ..Faults::default() }, "send_bytes_max is too small"),
+        (
+            Faults { transfer_bytes_max: (64 << 10) - 1, ..Faults::default() },
+            "transfer_bytes_max is below 65536",
+        ),
     ] {
         said();
         let wire = Wire::new();
@@ -317,7 +350,7 @@ fn peer_that_closes_takes_its_connection_alone() {
         pair
     };
     b.close();
-    let memory = host_support::Memory::new(&a, Place::Private, 1 << 20);
+    let memory = Memory::new(&a, Place::Private, 1 << 20);
     let watch = Watch::start();
     loop {
         match a.isend(to_b, memory.outgoing(0, 1 << 20, 0)) {

@@ -287,7 +287,7 @@ typedef enum xtie_core_result {
     XTIE_CORE_ERR_MEMORY_BUSY = -32,
     // A group has 1 to 8 receives.
     XTIE_CORE_ERR_GROUP = -33,
-    // The message is longer than any message may be.
+    // The message is longer than any message may be, or than the connection takes.
     XTIE_CORE_ERR_TOO_LONG = -34,
     // As much memory is registered as regions_max allows.
     XTIE_CORE_ERR_REGIONS_FULL = -40,
@@ -391,7 +391,10 @@ typedef struct xtie_provider_caps {
     uint32_t flags;
     // Longest payload of one send in bytes, beside its head; at least 1. Endpoints need 512.
     uint64_t send_bytes_max;
-    // Longest write or read in one op, in bytes; at least 64.
+    // Longest write or read in one op, in bytes; at least 128. A message that endpoints push has
+    // 64 times as much at most, rounded down to a multiple of 8192; one that they pull, as much. As
+    // a rail among those of a connection it needs 65536, and leaves messages of more than 64 times
+    // as much to the others.
     uint64_t transfer_bytes_max;
     // Largest copy in bytes that cannot be divided: a poll may exceed its budget by so much.
     uint64_t copy_granule_bytes;

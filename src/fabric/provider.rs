@@ -130,6 +130,12 @@ pub trait Provider {
         self.caps().send_payload_max
     }
 
+    /// [`Caps::transfer_max`] towards a peer, which may be longer than towards all.
+    fn transfer_max(&self, peer: PeerIndex) -> Bytes {
+        let _ = peer;
+        self.caps().transfer_max
+    }
+
     /// Accepts or refuses an op (P1, P2).
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError>;
 

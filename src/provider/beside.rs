@@ -312,6 +312,14 @@ impl<'m> WithPorts<'m> {
         }
     }
 
+    /// The same of messages alone; of a port, of all.
+    pub fn is_message_undelivered(&mut self, peer: PeerIndex) -> bool {
+        match self.port_of(peer) {
+            Some((rail, number)) => rail.is_undelivered(number),
+            None => self.mixed.is_message_undelivered(peer),
+        }
+    }
+
     /// See [`PortRail::is_awaiting`].
     pub fn is_awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
         match self.port_of(peer) {
@@ -409,6 +417,13 @@ impl<'m> Provider for WithPorts<'m> {
         match self.port_at(peer) {
             Some((rail, number)) => rail.send_payload_max(number),
             None => self.mixed.send_payload_max(peer),
+        }
+    }
+
+    fn transfer_max(&self, peer: PeerIndex) -> Bytes {
+        match self.port_at(peer) {
+            Some((rail, _)) => rail.caps().transfer_max,
+            None => self.mixed.transfer_max(peer),
         }
     }
 

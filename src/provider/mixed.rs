@@ -255,6 +255,14 @@ impl<'m> Mixed<'m> {
         }
     }
 
+    /// The same of messages alone.
+    pub fn is_message_undelivered(&self, peer: PeerIndex) -> bool {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.is_message_undelivered(peer),
+            _ => false,
+        }
+    }
+
     /// A descriptor that is readable while the sockets have something, once [`Mixed::arm`] has said
     /// so; `None`: there are none.
     pub fn wait_fd(&self) -> Option<i32> {
@@ -363,6 +371,13 @@ impl<'m> Provider for Mixed<'m> {
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
             (Some(tcp), Some(&ON_TCP)) => tcp.caps().send_payload_max,
             _ => self.shm.caps().send_payload_max,
+        }
+    }
+
+    fn transfer_max(&self, peer: PeerIndex) -> Bytes {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.caps().transfer_max,
+            _ => self.shm.caps().transfer_max,
         }
     }
 

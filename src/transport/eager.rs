@@ -163,6 +163,10 @@ impl<P: Provider> Endpoint<'_, P> {
         region: u16,
         message: &Outgoing,
     ) -> Result<RequestId, SubmitError> {
+        let plain = message.length <= self.caps.transfer_max.0;
+        if !plain && message.length > self.length_max(index) {
+            return Err(SubmitError::TooLong);
+        }
         let records = self.limits.requests_max;
         let record = record_take(self.sends_used_mut(index), records).ok_or(SubmitError::Again)?;
         let at = self.send_at(index, record);

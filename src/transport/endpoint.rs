@@ -20,7 +20,8 @@ use crate::base::units::{Bytes, Instant};
 use crate::fabric::{Caps, Completion, DownCause, Next, Provider, RemoteSpan};
 use crate::wire::GROUP_MAX;
 
-/// Longest message. NCCL's steps are at most 1 GiB; 64 stripes of the largest transfer hold more.
+/// Longest message of any connection. NCCL's steps are at most 1 GiB. A rail may carry less:
+/// [`Endpoint::message_bytes_max`].
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
 
 /// A message to send.

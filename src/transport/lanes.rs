@@ -543,12 +543,16 @@ impl<P: Provider> Endpoint<'_, P> {
         if !(P::SEVERAL_LANES && c.fails_over()) {
             return Some(0);
         }
-        if c.up == 0 {
+        let up = match bytes > self.caps.transfer_max.0 {
+            true => c.up & self.lanes_carrying(index, bytes),
+            false => c.up,
+        };
+        if up == 0 {
             return None;
         }
         if self.is_mutant(Mutant::WeightsEqual) {
-            let behind = c.up >> c.turn << c.turn;
-            return Some(if behind == 0 { c.up } else { behind }.trailing_zeros() as u8);
+            let behind = up >> c.turn << c.turn;
+            return Some(if behind == 0 { up } else { behind }.trailing_zeros() as u8);
         }
         let first = index << self.lane_bits;
         let count = usize::from(c.lane_count);
@@ -556,6 +560,6 @@ impl<P: Provider> Endpoint<'_, P> {
         for (lane, load) in loads[..count].iter_mut().enumerate() {
             *load = self.meters[first + lane].load;
         }
-        super::schedule::pick(&loads[..count], c.up, bytes, c.turn, self.now)
+        super::schedule::pick(&loads[..count], up, bytes, c.turn, self.now)
     }
 }

@@ -158,8 +158,13 @@ impl<P: Provider> Endpoint<'_, P> {
         let cell = group.cell(self.limits.requests_max) as u8;
         match self.post(index, op_id(OP_READ, cell, receive), OpKind::Read { target, source }) {
             Err(PostError::Again) => return Reading::Again,
-            Err(PostError::PeerDown | PostError::Unsupported) => {
-                // `PeerDown` is on its way up and ends the request
+            Err(PostError::PeerDown) => {
+                // its completion is on its way up and ends the request
+            }
+            // longer than our end of the rail reads, while the peer's takes it
+            Err(PostError::Unsupported) => {
+                self.connection_fail(index, RequestError::Protocol);
+                return Reading::Begun;
             }
             Ok(posted) => {
                 self.receives[at].length = descriptor.length;

@@ -6,6 +6,7 @@ use super::limits::EARLY_MAX;
 use super::matching;
 use super::rail::DataSpan;
 use super::records::{NIL, SendState};
+use super::schedule::Cut;
 use super::slots::NO_CELL;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RailKey, RemoteSpan};
@@ -202,11 +203,14 @@ impl<P: Provider> Endpoint<'_, P> {
         let slot = self.slot_read(index, group, receive);
         let send = self.sends[self.send_at(index, record)];
         let fits = send.length <= slot.length;
-        let cut = self.cut(index, send.length);
-        let (Some(cut), Some(keys)) = (cut, self.cell_read(index, &slot)) else {
+        let Some(keys) = self.cell_read(index, &slot) else {
             return false;
         };
-        let stripes = if fits { cut.count as u8 } else { 1 };
+        let cut = match fits {
+            true => self.cut(index, send.length),
+            false => Cut { count: 1, stripe_bytes: send.length },
+        };
+        let stripes = cut.count as u8;
         let payload = self.scratch.fill(&send.length.to_le_bytes());
         let number = self.connections[index].send_number;
         let token = slot.token as i32;

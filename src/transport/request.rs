@@ -99,7 +99,8 @@ pub enum SubmitError {
     Range,
     /// A group has 1 to 8 receives.
     Group,
-    /// The message is longer than any message may be.
+    /// The message is longer than any message may be, or than the connection takes:
+    /// [`Endpoint::message_bytes_max`](super::Endpoint::message_bytes_max).
     TooLong,
 }
 

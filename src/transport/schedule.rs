@@ -53,23 +53,33 @@ pub struct Cut {
     pub stripe_bytes: u64,
 }
 
-/// Cuts `length` bytes into stripes of at least `stripe_min`, none longer than `transfer_max`.
-/// `None` when that takes more than [`STRIPES_MAX`].
-pub const fn cut(length: u64, stripe_min: Bytes, transfer_max: Bytes) -> Option<Cut> {
+/// Cuts `length` bytes into stripes of at least `stripe_min`: into such as every lane carries, of
+/// `every` bytes at most, or else into such as the first does. `None`: it is longer than
+/// [`length_max`] of the first.
+pub const fn cut(length: u64, stripe_min: Bytes, every: Bytes, first: Bytes) -> Option<Cut> {
     let evenly = length.div_ceil(STRIPES_MAX as u64);
     let wanted = if evenly > stripe_min.0 { evenly } else { stripe_min.0 };
-    let mut stripe_bytes = wanted.div_ceil(STRIPE_ALIGN) * STRIPE_ALIGN;
-    if stripe_bytes > transfer_max.0 {
-        stripe_bytes = transfer_max.0 / STRIPE_ALIGN * STRIPE_ALIGN;
+    let wanted = wanted.div_ceil(STRIPE_ALIGN) * STRIPE_ALIGN;
+    match cut_within(length, wanted, every) {
+        Some(cut) => Some(cut),
+        None => cut_within(length, wanted, first),
     }
-    if stripe_bytes == 0 {
+}
+
+/// Cuts `length` bytes into stripes of `wanted`, or as long as they may be.
+const fn cut_within(length: u64, wanted: u64, transfer_max: Bytes) -> Option<Cut> {
+    if length > length_max(transfer_max) {
         return None;
     }
+    let most = transfer_max.0 / STRIPE_ALIGN * STRIPE_ALIGN;
+    let stripe_bytes = if wanted < most { wanted } else { most };
     let count = if length == 0 { 1 } else { length.div_ceil(stripe_bytes) };
-    if count > STRIPES_MAX as u64 {
-        return None;
-    }
     Some(Cut { count: count as u32, stripe_bytes })
+}
+
+/// Longest message whose stripes a lane carries in one op each, of `transfer_max` at most.
+pub const fn length_max(transfer_max: Bytes) -> u64 {
+    (transfer_max.0 / STRIPE_ALIGN * STRIPE_ALIGN).saturating_mul(STRIPES_MAX as u64)
 }
 
 /// Shortest stripe of a message that `lanes` lanes may share: with several, four stripes for each,
@@ -328,7 +338,7 @@ mod tests {
         let lengths = [0, 1, 127, 128, 129, 4096, 65_537, 1 << 20, (1 << 30) + 3];
         for length in lengths {
             for min in [1, 128, 4096, 131_072] {
-                let cut = cut(length, Bytes(min), Bytes::mib(64)).unwrap();
+                let cut = cut(length, Bytes(min), Bytes::mib(64), Bytes::mib(64)).unwrap();
                 assert!(cut.count >= 1 && cut.count <= STRIPES_MAX);
                 let mut next = 0;
                 for index in 0..cut.count {
@@ -341,7 +351,21 @@ mod tests {
                 assert_eq!(next, length);
             }
         }
-        assert_eq!(cut(1 << 40, Bytes(128), Bytes::mib(1)), None);
+        assert_eq!(cut(1 << 40, Bytes(128), Bytes::mib(1), Bytes::mib(1)), None);
+    }
+
+    #[test]
+    fn long_message_is_cut_for_every_lane_while_it_can_be_and_then_for_the_first() {
+        let (every, first) = (Bytes::mib(1), Bytes(1 << 30));
+        let cut = |length| cut(length, Bytes::kib(128), every, first);
+        let bytes = |length| cut(length).map(|cut| cut.stripe_bytes);
+        assert_eq!(bytes(64 << 20), Some(1 << 20));
+        assert_eq!(bytes((64 << 20) + 1), Some((1 << 20) + STRIPE_ALIGN));
+        assert_eq!(cut(64 << 30), Some(Cut { count: 64, stripe_bytes: 1 << 30 }));
+        assert_eq!(cut((64 << 30) + 1), None);
+        assert_eq!(length_max(first), 64 << 30);
+        assert_eq!(length_max(Bytes(STRIPE_ALIGN - 1)), 0);
+        assert_eq!(length_max(Bytes(u64::MAX)), u64::MAX);
     }
 
     #[test]

@@ -2,19 +2,54 @@
 #![forbid(unsafe_code)]
 
 use super::eager::{OP_STRIPE, op_id};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::rail::{DataRail, DataSpan};
 use super::records::{NIL, SendRecord, SendState};
 use super::schedule::{self, Cut};
+use crate::base::ids::ConnectionIndex;
+use crate::base::units::Bytes;
 use crate::fabric::{Posted, Provider, RailKey, RemoteSpan};
 use crate::wire::immediate;
 
 impl<P: Provider> Endpoint<'_, P> {
-    /// The cut of a message: once, whatever becomes of the lanes.
-    pub(super) fn cut(&self, index: usize, length: u64) -> Option<Cut> {
+    /// The cut of a message that was accepted: once, whatever becomes of the lanes.
+    pub(super) fn cut(&self, index: usize, length: u64) -> Cut {
         let lanes = u32::from(self.connections[index].lane_count);
         let min = schedule::stripe_min(length, lanes, self.config.stripe_bytes_min);
-        schedule::cut(length, min, self.caps.transfer_max)
+        let every = self.caps.transfer_max;
+        let first = match length > schedule::length_max(every) {
+            true => self.rail.transfer_max(self.lane_peer_of(index, 0)),
+            false => every,
+        };
+        schedule::cut(length, min, every, first).expect("what is too long was refused")
+    }
+
+    /// Longest message that a connection takes: what its first lane carries, in stripes or, where
+    /// the peer pulls, in one op. The others may carry less in one op: what is too long for them,
+    /// they leave to those that can.
+    #[cold]
+    pub(super) fn length_max(&self, index: usize) -> u64 {
+        let first = self.rail.transfer_max(self.lane_peer_of(index, 0));
+        let most = match self.connections[index].pull {
+            true => first.0,
+            false => schedule::length_max(first),
+        };
+        most.min(MESSAGE_BYTES_MAX)
+    }
+
+    /// The same of a connection that is open; `None`: it is not.
+    pub fn message_bytes_max(&self, connection: ConnectionIndex) -> Option<Bytes> {
+        let index = connection.as_usize();
+        self.is_open(connection).then(|| Bytes(self.length_max(index)))
+    }
+
+    /// A bit for each lane of a connection that carries so many bytes in one op.
+    #[cold]
+    pub(super) fn lanes_carrying(&self, index: usize, bytes: u64) -> u8 {
+        let carries =
+            |lane: &u8| self.rail.transfer_max(self.lane_peer_of(index, *lane)).0 >= bytes;
+        let lanes = 0..self.connections[index].lane_count;
+        lanes.filter(carries).fold(0, |all, lane| all | 1 << lane)
     }
 
     /// Writes the stripes that are due; says whether some remain.

@@ -41,6 +41,8 @@ pub struct Faults {
     pub no_open: i32,
     /// `send_bytes_max`, if it is not 0.
     pub send_bytes_max: u64,
+    /// `transfer_bytes_max`, if it is not 0.
+    pub transfer_bytes_max: u64,
     /// So many times `region_register` refuses, for want of memory.
     pub no_memory: u32,
     /// `region_register` calls its regions 0, which is no key.
@@ -206,6 +208,9 @@ unsafe extern "C" fn caps(provider: *mut c_void, out: *mut xtie_provider_caps) {
     if state.faults.send_bytes_max != 0 {
         out.send_bytes_max = state.faults.send_bytes_max;
     }
+    if state.faults.transfer_bytes_max != 0 {
+        out.transfer_bytes_max = state.faults.transfer_bytes_max;
+    }
 }
 
 /// What a wire of such limits promises.
@@ -296,6 +301,10 @@ unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, no
     let mut state = end(provider).wire.state();
     if !state.joined[place as usize] {
         return XTIE_PROVIDER_AGAIN;
+    }
+    let most = state.faults.transfer_bytes_max;
+    if most != 0 && op.local.bytes > most {
+        return XTIE_PROVIDER_UNSUPPORTED;
     }
     let taken = Op { id: OpId(op.id), peer: PeerIndex(place), kind: kind_of(op) };
     let answer = posted(state.rail.post(&taken, Instant(now)));

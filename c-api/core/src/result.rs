@@ -61,7 +61,7 @@ pub enum xtie_core_result {
     XTIE_CORE_ERR_MEMORY_BUSY = -32,
     /// A group has 1 to 8 receives.
     XTIE_CORE_ERR_GROUP = -33,
-    /// The message is longer than any message may be.
+    /// The message is longer than any message may be, or than the connection takes.
     XTIE_CORE_ERR_TOO_LONG = -34,
 
     /// As much memory is registered as regions_max allows.
@@ -161,7 +161,7 @@ pub const RESULTS: &[(xtie_core_result, &CStr)] = &[
     (XTIE_CORE_ERR_REGISTER_RANGE, c"the range is empty or wraps around the address space"),
     (XTIE_CORE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
     (XTIE_CORE_ERR_GROUP, c"a group has 1 to 8 receives"),
-    (XTIE_CORE_ERR_TOO_LONG, c"the message is longer than any message may be"),
+    (XTIE_CORE_ERR_TOO_LONG, c"the message is longer than the connection takes"),
     (XTIE_CORE_ERR_REGIONS_FULL, c"as much memory is registered as regions_max allows"),
     (XTIE_CORE_ERR_TRUNCATED, c"the message was longer than the receive"),
     (XTIE_CORE_ERR_PEER_CLOSED, c"the peer closed the connection"),

@@ -131,7 +131,10 @@ pub struct xtie_provider_caps {
     pub flags: u32,
     /// Longest payload of one send in bytes, beside its head; at least 1. Endpoints need 512.
     pub send_bytes_max: u64,
-    /// Longest write or read in one op, in bytes; at least 64.
+    /// Longest write or read in one op, in bytes; at least 128. A message that endpoints push has
+    /// 64 times as much at most, rounded down to a multiple of 8192; one that they pull, as much.
+    /// As a rail among those of a connection it needs 65536, and leaves messages of more than 64
+    /// times as much to the others.
     pub transfer_bytes_max: u64,
     /// Largest copy in bytes that cannot be divided: a poll may exceed its budget by so much.
     pub copy_granule_bytes: u64,

@@ -200,6 +200,10 @@ pub struct VendorPort<'m> {
     is_lost: bool,
 }
 
+/// What one write must carry: with less, it would be a lane for few messages that are cut at all,
+/// and would have all connections of its endpoint cut theirs so short.
+const TRANSFER_BYTES_MIN: u64 = 64 << 10;
+
 /// What is too little for a lane among others.
 fn lacks(caps: &Caps, payload_bytes_min: u32) -> Option<&'static str> {
     let fences = matches!(caps.fence, FenceKind::Local | FenceKind::WriterDrained);
@@ -210,6 +214,7 @@ fn lacks(caps: &Caps, payload_bytes_min: u32) -> Option<&'static str> {
         (caps.copies_at_post, "sends that are copied at post (_COPIES_AT_POST)"),
         (caps.recv_slots >= RECV_SLOTS_MIN, "recv_slots is below 48"),
         (caps.send_payload_max.0 >= payload_bytes_min.into(), "send_bytes_max is too small"),
+        (caps.transfer_max.0 >= TRANSFER_BYTES_MIN, "transfer_bytes_max is below 65536"),
     ];
     wants.into_iter().find(|(has, _)| !has).map(|(_, what)| what)
 }

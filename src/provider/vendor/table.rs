@@ -36,6 +36,9 @@ unsafe impl Sized32 for xtie_provider_ops {
     const FIRST_BYTES: usize = OPS_BYTES_FIRST;
 }
 
+/// What one op must carry at least: stripes of long messages start on multiples of this.
+const TRANSFER_BYTES_LEAST: u64 = 128;
+
 /// What is wrong with the caps of an object.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum CapsError {
@@ -66,7 +69,7 @@ impl CapsError {
             CapsError::Size => "struct_size was changed, or reserved is not zero",
             CapsError::Flags => "a flag is unknown",
             CapsError::Nothing => {
-                "send_bytes_max or recv_slots is 0, or transfer_bytes_max is below 64"
+                "send_bytes_max or recv_slots is 0, or transfer_bytes_max is below 128"
             }
             CapsError::Way => "neither _PULL nor _IMMEDIATE: long messages have no way",
             CapsError::Atomic => "atomic_bytes is neither 0 nor 8",
@@ -162,8 +165,8 @@ impl Table {
         if caps.flags & !FLAGS != 0 {
             return Err(CapsError::Flags);
         }
-        let shortest = crate::fabric::LINE_BYTES as u64;
-        if caps.send_bytes_max == 0 || caps.recv_slots == 0 || caps.transfer_bytes_max < shortest {
+        let shortest = caps.transfer_bytes_max < TRANSFER_BYTES_LEAST;
+        if caps.send_bytes_max == 0 || caps.recv_slots == 0 || shortest {
             return Err(CapsError::Nothing);
         }
         if !has(XTIE_PROVIDER_CAP_PULL | XTIE_PROVIDER_CAP_IMMEDIATE) {

@@ -4,16 +4,19 @@
 use super::*;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, LocalSpan, Op, PostError, Posted, RecvSlot,
+    Caps, CloseError, Completion, DownCause, LocalSpan, Op, OpKind, PostError, Posted, RecvSlot,
+    Source,
 };
 
-/// A rail that refuses every second post to each peer.
-struct EverySecond<'m> {
+/// A rail that refuses every second post to each peer, if it is one of those, and longer ops than
+/// it says.
+struct Narrow<'m> {
     inner: Loopback<'m>,
-    refuses: [bool; 2],
+    refuses: Option<[bool; 2]>,
+    transfer_max: Bytes,
 }
 
-impl<'m> Provider for EverySecond<'m> {
+impl<'m> Provider for Narrow<'m> {
     type Domain = <Loopback<'m> as Provider>::Domain;
 
     fn domain(&self) -> Self::Domain {
@@ -21,13 +24,25 @@ impl<'m> Provider for EverySecond<'m> {
     }
 
     fn caps(&self) -> Caps {
-        self.inner.caps()
+        Caps { transfer_max: self.transfer_max, ..self.inner.caps() }
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
-        let refuses = &mut self.refuses[op.peer.as_usize()];
-        *refuses = !*refuses;
-        if !*refuses { Err(PostError::Again) } else { self.inner.post(op, now) }
+        if let Some(refuses) = self.refuses.as_mut().map(|all| &mut all[op.peer.as_usize()]) {
+            *refuses = !*refuses;
+            if !*refuses {
+                return Err(PostError::Again);
+            }
+        }
+        match op.kind {
+            OpKind::Write { source: Source::Span(span), .. }
+            | OpKind::Read { target: span, .. }
+                if span.length() > self.transfer_max =>
+            {
+                Err(PostError::Unsupported)
+            }
+            _ => self.inner.post(op, now),
+        }
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
@@ -68,7 +83,8 @@ fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
     let first_refused: &[bool] = if cfg!(miri) { &[false] } else { &[false, true] };
     for &refuses in first_refused {
         let mut block = block();
-        let wrap = |inner| EverySecond { inner, refuses: [refuses; 2] };
+        let wrap =
+            |inner| Narrow { inner, refuses: Some([refuses; 2]), transfer_max: Bytes::mib(1) };
         let mut pair = Pair::open_over(&mut block, false, wrap);
         let mut source = pattern(LONG, 5);
         let from = pair.register(&mut source);
@@ -85,5 +101,29 @@ fn region_cells_are_written_on_a_rail_that_refuses_every_second_post() {
                 assert!(*target == source);
             }
         }
+    }
+}
+
+/// A message that took more than 64 ops of the rail's longest was accepted, and never ended: nor
+/// did the receive, long enough or not, nor a pulled one that was longer than one op.
+#[test]
+fn message_that_the_rail_cannot_carry_is_refused_and_the_longest_that_it_can_crosses() {
+    const MOST: Bytes = Bytes(700);
+    for pull in [false, true] {
+        let mut block = block();
+        let transfer_max = if pull { Bytes::kib(10) } else { MOST };
+        let wrap = |inner| Narrow { inner, refuses: None, transfer_max };
+        let mut pair = Pair::open_with(&mut block, LIMITS, Bytes(512), pull, wrap);
+        // whole pairs of cache lines
+        let most = if pull { transfer_max.as_usize() } else { 64 * 640 };
+        let (mut source, mut target) = (pattern(most + 1, 5), vec![0u8; most + 1]);
+        let (from, to) = (pair.register(&mut source), pair.register(&mut target));
+        let longer = pair.endpoint.isend(A, outgoing(from, &source, 7));
+        assert_eq!(longer, Err(SubmitError::TooLong), "pull {pull}");
+        let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
+        let send = pair.endpoint.isend(A, outgoing(from, &source[..most], 7)).unwrap();
+        assert_eq!(pair.finish(receive).result, Ok(()));
+        assert_eq!(pair.finish(send).result, Ok(()));
+        assert!(target[..most] == source[..most]);
     }
 }
