@@ -113,7 +113,7 @@ impl<P: Provider> Endpoint<'_, P> {
         for lane in 0..self.connections[index].lane_count {
             if let Some(number) = self.lane(index, lane).flushed_due {
                 let told =
-                    self.word_send(index, lane, KIND_FLUSHED, number.into(), LocalSpan::EMPTY);
+                    self.word_send(index, lane, KIND_FLUSHED, number as i32, LocalSpan::EMPTY);
                 if told || self.lane(index, lane).state != LaneState::Up {
                     self.lane_mut(index, lane).flushed_due = None;
                 }
@@ -152,7 +152,7 @@ impl<P: Provider> Endpoint<'_, P> {
             Flush::No | Flush::Later => {
                 let number = entry.flush_number.wrapping_add(1);
                 if landed
-                    && self.word_send(index, control, KIND_FLUSH, number.into(), LocalSpan::EMPTY)
+                    && self.word_send(index, control, KIND_FLUSH, number as i32, LocalSpan::EMPTY)
                 {
                     self.connections[index].control_blocked = true;
                     self.lane_mut(index, control).flush_number = number;
@@ -216,7 +216,7 @@ impl<P: Provider> Endpoint<'_, P> {
         head: &SendHead,
     ) -> Result<(), ReportError> {
         if Seq(head.eager_number) == self.connections[index].eager_expected {
-            self.lane_mut(index, lane).flushed_due = Some(head.tag as u8);
+            self.lane_mut(index, lane).flushed_due = Some(head.tag as u32);
             self.work.insert(index);
         }
         Ok(())
@@ -230,7 +230,7 @@ impl<P: Provider> Endpoint<'_, P> {
         number: u32,
     ) -> Result<(), ReportError> {
         let entry = self.lane_mut(index, lane);
-        if entry.flush == Flush::Asked && u32::from(entry.flush_number) == number {
+        if entry.flush == Flush::Asked && entry.flush_number == number {
             entry.flush = Flush::Holds;
             self.work.insert(index);
         }

@@ -137,9 +137,9 @@ pub(super) struct Lane {
     pub key: u8,
     /// How control leaves it, and the number of the word that asks for that.
     pub flush: Flush,
-    pub flush_number: u8,
+    pub flush_number: u32,
     /// The peer's control leaves it, and is to be told so: the number that it asked with.
-    pub flushed_due: Option<u8>,
+    pub flushed_due: Option<u32>,
     /// The provider's code of its last failure.
     pub code: i32,
     pub generation: u32,

@@ -5,12 +5,17 @@ use super::super::*;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::units::{Bytes, Instant, Span};
-use crate::fabric::{LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan, Syscalls};
+use crate::fabric::{
+    Completion, DownCause, LocalSpan, Op, OpId, OpKind, Provider, RemoteSpan, Syscalls,
+};
 use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crate::transport::mr::{Kept, vouched};
-use crate::wire::head::{KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead};
+use crate::wire::head::{
+    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead,
+};
 use crate::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
+use std::vec::Vec;
 
 const CONNECTION: ConnectionIndex = ConnectionIndex(0);
 const LIMITS: Limits =
@@ -48,6 +53,12 @@ type Saying = (u8, i32, fn(&mut Report));
 /// Takes sayings in, one after the other, on the first lane; says why one was not believed, and how
 /// a receive that was outstanding has ended.
 fn said(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>) {
+    let (error, ended, _) = answered(sayings);
+    (error, ended)
+}
+
+/// As [`said`], and what the endpoint says.
+fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, Vec<(u8, i32)>) {
     let mut network_block = HeapBlock::new(SimFabric::bytes(NETWORK));
     let fabric = SimFabric::open(NETWORK, &mut network_block.carver()).unwrap();
     fabric.connect_at(0, 1, PeerIndex(0)).unwrap();
@@ -84,7 +95,15 @@ fn said(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>) {
     }
     let error = endpoint.take_report_error().map(|(_, error)| error);
     let ended = endpoint.test(receive).unwrap().map(|outcome| outcome.result);
-    (error, ended.and_then(Result::err))
+    let nothing = Completion::PeerDown { peer: PeerIndex(0), cause: DownCause::Closed };
+    let mut events = [nothing; 64];
+    let count = liar.poll(&mut events, Bytes::kib(256), Instant(now + 1000));
+    let heads = events[..count].iter().filter_map(|event| match event {
+        Completion::Received { head, .. } => Some(SendHead::from_bytes(head)),
+        _ => None,
+    });
+    let answers = heads.map(|head| (head.kind, head.tag)).collect();
+    (error, ended.and_then(Result::err), answers)
 }
 
 fn say(liar: &mut SimPort<'_, '_>, words: &mut Kept, saying: &Saying, now: Instant) {
@@ -120,6 +139,16 @@ fn honest_reports_are_believed_and_repetitions_ignored() {
     let next: Saying = (KIND_REPORT, 2, |report| report.number = 2);
     assert_eq!(said(&[HONEST, HONEST, next, HONEST]), (None, None));
     assert_eq!(said(&[(KIND_PROBE, 1, |_| {}), (KIND_REPORT_READ, 0, |_| {})]), (None, None));
+}
+
+/// Of the number one byte alone was said again: the answer to one question was that to another.
+#[test]
+fn question_whether_all_has_come_is_answered_with_the_whole_of_its_number() {
+    for number in [7, 300, i32::MIN + 1] {
+        let (error, ended, answers) = answered(&[(KIND_FLUSH, number, |_| {})]);
+        assert_eq!((error, ended), (None, None));
+        assert!(answers.contains(&(KIND_FLUSHED, number)), "{number}: {answers:?}");
+    }
 }
 
 #[test]
