@@ -7,7 +7,7 @@ use crosstie::base::slab::Handle;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{RequestId, SubmitError};
-use host_support::{Memory, Node, Place, Random, Watch, small};
+use host_support::{Memory, Node, Place, Random, Watch, joined, small};
 
 const ROUNDS: u64 = 200;
 const MESSAGES: usize = 24;
@@ -148,6 +148,49 @@ fn what_was_done_before_a_close_has_arrived() {
         b.disconnect(to_a);
     }
     assert!(unread > 0);
+}
+
+/// Short messages that were done when they were sent, behind a long one that the peer is in the
+/// middle of: a close dropped them, and said so to nobody.
+#[test]
+fn what_was_done_before_a_close_arrives_beside_a_long_send_that_is_not() {
+    // more than the kernel takes, in fewer stripes than there are credits
+    const LONG: usize = 24 << 20;
+    const SHORT: usize = 1000;
+    const COUNT: usize = 8;
+    let (mut a, mut b) = (Node::open(&options()), Node::open(&options()));
+    let (to_b, to_a) = joined(&mut a, &mut b);
+    let from = Memory::new(&a, Place::Private, LONG + COUNT * SHORT);
+    let into = Memory::new(&b, Place::Private, LONG + COUNT * SHORT);
+    let watch = Watch::start();
+    let long = b.irecv(to_a, &[into.incoming(0, LONG, 3)]).unwrap();
+    let at = |number: usize| LONG + number * SHORT;
+    let short: [RequestId; COUNT] = core::array::from_fn(|number| {
+        b.irecv(to_a, &[into.incoming(at(number), SHORT, 3)]).unwrap()
+    });
+    let open = a.isend(to_b, from.outgoing(0, LONG, 3)).unwrap();
+    while a.stats().pushed == 0 {
+        a.progress();
+        b.progress();
+        watch.look("the long message to be under way");
+    }
+    for number in 0..COUNT {
+        from.fill(at(number), SHORT, number as u64);
+        let send = a.isend(to_b, from.outgoing(at(number), SHORT, 3)).unwrap();
+        assert_eq!(a.test(send).unwrap().expect("it was copied").result, Ok(()));
+    }
+    assert!(a.test(open).unwrap().is_none(), "it is too long for the kernel to take whole");
+    while a.connection_close(to_b) == Closing::Again {
+        a.progress();
+        b.progress();
+        watch.look("closing");
+    }
+    for (number, request) in short.into_iter().enumerate() {
+        assert_eq!(b.wait(request).result, Ok(()), "message {number}");
+        into.verify(at(number), SHORT, number as u64);
+    }
+    b.wait(long);
+    b.disconnect(to_a);
 }
 
 /// One thread at a time uses it.

@@ -12,7 +12,7 @@ use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
 use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
-use super::stall::{PEER_BYTES_MAX, Stalls};
+use super::stall::Stalls;
 use super::vendor::{self, VendorRail};
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
@@ -27,7 +27,6 @@ use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
     DataMrs, Incoming, Outcome, Outgoing, Progress, RequestError, RequestId, Stats, SubmitError,
-    is_awaited,
 };
 use std::sync::Arc;
 
@@ -37,20 +36,14 @@ const POLL_BUDGET: Bytes = Bytes::kib(256);
 /// Calls of progress that closing an endpoint grants each connection to be fenced.
 const CLOSE_STEPS: usize = 10_000;
 
-/// A time that is past.
-const LINGERED: u32 = 1;
-
-/// How long closing waits for what no request waits for: most peers poll within it.
-const LINGER_BRIEF_MS: u32 = 200;
-
 /// What the side band has told of a connection. The data thread takes the connection into use when
 /// its user does, because until then the side band may close it without a word.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Known {
     pub(super) generation: u32,
     /// When closing gives up on messages that are on their way, in ms since open; 0: not closing;
-    /// [`LINGERED`]: it has.
-    linger_until_ms: u32,
+    /// [`LINGERED`](super::linger): it has.
+    pub(super) linger_until_ms: u64,
     pub(super) in_use: bool,
     pub(super) gone: Option<DownCause>,
     pub(super) params: LinkParams,
@@ -394,6 +387,18 @@ impl Endpoint {
         }
     }
 
+    /// Longest message that a connection in use takes.
+    pub fn message_bytes_max(&self, connection: Handle) -> Option<Bytes> {
+        let index = self.used(connection)?;
+        each!(&self.machine, endpoint => endpoint.message_bytes_max(index))
+    }
+
+    /// The connection that is in use at a place: whose requests those are that name it.
+    pub fn used_at(&self, index: u32) -> Option<Handle> {
+        let known = self.known.get(index as usize).filter(|known| known.in_use)?;
+        Some(Handle { index, generation: known.generation })
+    }
+
     /// Gives up a connection: its outstanding requests end with `Closed`.
     pub fn connection_close(&mut self, connection: Handle) -> Closing {
         if !is_live(self.generations, connection) {
@@ -421,78 +426,6 @@ impl Endpoint {
                 Closing::Closed
             }
         }
-    }
-
-    /// Whether messages of accepted requests are still on their way to a living peer's host: a
-    /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
-    /// too long has lost them. What no request of the peer's waits for, offers of receives that it
-    /// does not poll for, is waited for briefly, and nobody is told when that is over.
-    ///
-    /// With a long send that has not ended there is no lingering: its memory is the caller's again
-    /// when the connection is closed, and what it has half written cannot be made whole.
-    fn lingers(&mut self, index: u32) -> bool {
-        let connection = ConnectionIndex(index);
-        if each!(&self.machine, endpoint => endpoint.is_writing(connection)) {
-            return false;
-        }
-        // a rail may have died since somebody looked
-        if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
-            return false;
-        }
-        self.progress();
-        if !self.is_undelivered(index) {
-            return false;
-        }
-        let now_ms = self.opened.elapsed().as_millis() as u32;
-        let linger_ms = 1 + (self.linger.0 / 1_000_000) as u32;
-        let is_awaiting = self.is_awaiting(index);
-        let until_ms = &mut self.known[index as usize].linger_until_ms;
-        if *until_ms == 0 {
-            *until_ms = now_ms.saturating_add(linger_ms);
-        }
-        let beyond_ms = if is_awaiting { 0 } else { linger_ms.saturating_sub(LINGER_BRIEF_MS) };
-        let waits = now_ms.saturating_add(beyond_ms) < *until_ms;
-        if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED && is_awaiting {
-            let mut name = [0; PEER_BYTES_MAX];
-            news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
-        }
-        waits
-    }
-
-    /// Whether a close that says [`Closing::Again`] waits for a peer to take what has left, and not
-    /// for memory of requests to be let go.
-    pub fn is_lingering(&self, connection: Handle) -> bool {
-        let known = &self.known[connection.index as usize % self.known.len()];
-        known.generation == connection.generation && known.linger_until_ms > LINGERED
-    }
-
-    fn is_undelivered(&mut self, index: u32) -> bool {
-        let known = &self.known[index as usize];
-        hosted!(&mut self.machine, endpoint => {
-            let connection = ConnectionIndex(index);
-            let undelivered = |lane| {
-                let peer = endpoint.lane_peer(connection, lane);
-                endpoint.rail_mut().undelivered(peer)
-            };
-            known.gone.is_none()
-                && ((0..known.params.lanes.max(1) as u8).any(undelivered)
-                    || endpoint.is_resending(connection))
-        }, else false)
-    }
-
-    /// Whether requests wait for some of what is undelivered.
-    fn is_awaiting(&mut self, index: u32) -> bool {
-        let known = &self.known[index as usize];
-        let connection = ConnectionIndex(index);
-        hosted!(&mut self.machine, endpoint => {
-            let awaiting = |lane| {
-                let peer = endpoint.lane_peer(connection, lane);
-                endpoint.rail_mut().awaiting(peer, is_awaited)
-            };
-            (0..known.params.lanes.max(1) as u8).any(awaiting)
-                || endpoint.is_resending(connection)
-                || endpoint.is_owing(connection)
-        }, else false)
     }
 
     /// Arms the wait descriptor. `false`: something is there already, make progress instead.

@@ -274,7 +274,7 @@ impl Endpoint {
         }, else None)
     }
 
-    fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
+    pub(super) fn used(&self, connection: Handle) -> Option<ConnectionIndex> {
         let known = self.known.get(connection.index as usize)?;
         let used = known.in_use && known.generation == connection.generation;
         used.then_some(ConnectionIndex(connection.index))

@@ -34,6 +34,8 @@ pub(super) trait HostRail: Provider<Domain = ShmDomain<'static>> {
     fn ports_mut(&mut self) -> Option<&mut WithPorts<'static>>;
     /// See [`Mixed::is_undelivered`].
     fn undelivered(&mut self, peer: PeerIndex) -> bool;
+    /// See [`Mixed::is_message_undelivered`].
+    fn message_undelivered(&mut self, peer: PeerIndex) -> bool;
     /// See [`crate::provider::port::PortRail::is_awaiting`].
     fn awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool;
     /// See [`Mixed::arm`].
@@ -61,6 +63,10 @@ impl HostRail for Mixed<'static> {
 
     fn undelivered(&mut self, peer: PeerIndex) -> bool {
         self.is_undelivered(peer)
+    }
+
+    fn message_undelivered(&mut self, peer: PeerIndex) -> bool {
+        self.is_message_undelivered(peer)
     }
 
     fn awaiting(&mut self, peer: PeerIndex, _: fn(OpId) -> bool) -> bool {
@@ -95,6 +101,10 @@ impl HostRail for WithPorts<'static> {
 
     fn undelivered(&mut self, peer: PeerIndex) -> bool {
         self.is_undelivered(peer)
+    }
+
+    fn message_undelivered(&mut self, peer: PeerIndex) -> bool {
+        self.is_message_undelivered(peer)
     }
 
     fn awaiting(&mut self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {

@@ -11,6 +11,7 @@ pub mod error;
 mod join;
 mod lanes;
 mod libfabric;
+mod linger;
 mod link_memory;
 pub mod log;
 mod machine;

@@ -19,7 +19,7 @@ use super::rail::LaneState;
 use super::records::{ConnectionState, NEVER, NIL, SendState, StreamRecord};
 use super::report_error::ReportError;
 use super::request::RequestError;
-use crate::base::ids::ConnectionIndex;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
 use crate::wire::head::{
@@ -391,8 +391,7 @@ impl<P: Provider> Endpoint<'_, P> {
         (c.control_blocked, c.control_fenced) = (false, false);
         c.control = control;
         c.mailbox.0.key = mailbox_key;
-        c.peer =
-            crate::base::ids::PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
+        c.peer = PeerIndex((index as u32) << self.lane_bits | u32::from(c.control));
         // lines: whatever the peer may still look for
         c.lines_flying = 0;
         c.state_flying = false;
@@ -436,6 +435,11 @@ impl<P: Provider> Endpoint<'_, P> {
             matches!(send.state, SendState::Writing | SendState::Waiting)
         };
         c.state == ConnectionState::Open && !c.pull && self.records().any(under_way)
+    }
+
+    /// The end of the lane that carries control, messages among it.
+    pub fn control_peer(&self, connection: ConnectionIndex) -> PeerIndex {
+        self.connections[connection.as_usize()].peer
     }
 
     /// Sends again what the peer has not taken in; says whether some is left.

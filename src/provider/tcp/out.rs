@@ -39,6 +39,10 @@ pub struct Out {
     next: u32,
     /// Bytes of all spans.
     span_bytes: u64,
+    /// Bytes that were handed to the kernel, spans and all.
+    handed: u64,
+    /// How many that will be when the last message has been.
+    message_end: u64,
 }
 
 impl Out {
@@ -50,7 +54,20 @@ impl Out {
     pub unsafe fn new(staging: *mut u8, size: u32, spans: *mut u8) -> Out {
         let spans = spans.cast();
         let (origin, sent, filled, first, next) = (0, 0, 0, 0, 0);
-        Out { staging, spans, size, origin, sent, filled, first, next, span_bytes: 0 }
+        let (span_bytes, handed, message_end) = (0, 0, 0);
+        Out {
+            staging,
+            spans,
+            size,
+            origin,
+            sent,
+            filled,
+            first,
+            next,
+            span_bytes,
+            handed,
+            message_end,
+        }
     }
 
     /// Whether nothing waits.
@@ -69,6 +86,18 @@ impl Out {
     #[inline]
     pub fn staged(&self) -> u32 {
         self.filled.wrapping_sub(self.sent)
+    }
+
+    /// Says that what was staged last is the end of a message.
+    #[inline]
+    pub fn message_ends(&mut self) {
+        self.message_end = self.handed + self.queued();
+    }
+
+    /// Whether some of the messages waits, or is among the last bytes that the kernel was handed,
+    /// so many, which the peer's has not acknowledged.
+    pub fn is_message_left(&self, unacknowledged: u64) -> bool {
+        self.handed.saturating_sub(unacknowledged) < self.message_end
     }
 
     /// Whether so many more bytes can be staged.
@@ -205,6 +234,7 @@ impl Out {
 
     /// Counts the first `bytes` as sent, and calls `unpin` for every region that is let go.
     pub fn advance(&mut self, mut bytes: u64, mut unpin: impl FnMut(u32)) {
+        self.handed += bytes;
         while bytes > 0 || self.first != self.next {
             let until = match self.first == self.next {
                 true => self.filled,

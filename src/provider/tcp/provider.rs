@@ -81,6 +81,7 @@ impl Tcp<'_> {
         out.put(&header);
         // SAFETY: the span's maker vouches for it until the op has completed, which is now.
         unsafe { out.put_from(payload.address(), length as u32) };
+        out.message_ends();
         self.mark_dirty(index);
         Ok(())
     }

@@ -263,6 +263,14 @@ impl<'m> Tcp<'m> {
         })
     }
 
+    /// The same of messages alone, and of what stands before them on their stream.
+    pub fn is_message_undelivered(&self, peer: PeerIndex) -> bool {
+        let stream = &self.streams[self.stream_index(peer, 0)];
+        self.is_undelivered(peer)
+            && (!stream.is_open
+                || stream.out.is_message_left(socket::unacknowledged(stream.fd).into()))
+    }
+
     /// A descriptor that is readable while a poll would find something, once [`Tcp::arm`] has said
     /// so.
     pub fn wait_fd(&self) -> i32 {

@@ -1,0 +1,116 @@
+//! How long closing waits for what was accepted and is on its way.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::machine::{HostRail, Machine, each, hosted};
+use super::news;
+use super::stall::PEER_BYTES_MAX;
+use crate::base::ids::ConnectionIndex;
+use crate::base::slab::Handle;
+use crate::transport::is_awaited;
+
+/// A time that is past.
+const LINGERED: u64 = 1;
+
+/// How long closing waits for what no request waits for: most peers poll within it.
+const LINGER_BRIEF_MS: u64 = 200;
+
+impl Endpoint {
+    /// Whether messages of accepted requests are still on their way to a living peer's host: a
+    /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
+    /// too long has lost them. What no request of the peer's waits for, offers of receives that it
+    /// does not poll for, is waited for briefly, and nobody is told when that is over.
+    ///
+    /// With a long send that has not ended, messages alone are waited for: its memory is the
+    /// caller's again when the connection is closed, and what it has half written cannot be made
+    /// whole. On a port nobody tells them from its stripes, so that they are waited for briefly.
+    pub(super) fn lingers(&mut self, index: u32) -> bool {
+        // a rail may have died since somebody looked
+        if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
+            return false;
+        }
+        self.progress();
+        let connection = ConnectionIndex(index);
+        let is_writing = each!(&self.machine, endpoint => endpoint.is_writing(connection));
+        let is_left = match is_writing {
+            true => self.is_message_left(index),
+            false => self.is_undelivered(index),
+        };
+        if !is_left {
+            return false;
+        }
+        let now_ms = self.opened.elapsed().as_millis() as u64;
+        let linger_ms = 1 + self.linger.0 / 1_000_000;
+        let is_awaiting = match is_writing {
+            true => !self.is_controlled_by_port(index),
+            false => self.is_awaiting(index),
+        };
+        let until_ms = &mut self.known[index as usize].linger_until_ms;
+        if *until_ms == 0 {
+            *until_ms = now_ms + linger_ms;
+        }
+        let beyond_ms = if is_awaiting { 0 } else { linger_ms.saturating_sub(LINGER_BRIEF_MS) };
+        let waits = now_ms + beyond_ms < *until_ms;
+        if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED && is_awaiting {
+            let mut name = [0; PEER_BYTES_MAX];
+            news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
+        }
+        waits
+    }
+
+    /// Whether a close that says [`Closing::Again`] waits for a peer to take what has left, and not
+    /// for memory of requests to be let go.
+    pub fn is_lingering(&self, connection: Handle) -> bool {
+        let known = &self.known[connection.index as usize % self.known.len()];
+        known.generation == connection.generation && known.linger_until_ms > LINGERED
+    }
+
+    pub(super) fn is_undelivered(&mut self, index: u32) -> bool {
+        let known = &self.known[index as usize];
+        hosted!(&mut self.machine, endpoint => {
+            let connection = ConnectionIndex(index);
+            let undelivered = |lane| {
+                let peer = endpoint.lane_peer(connection, lane);
+                endpoint.rail_mut().undelivered(peer)
+            };
+            known.gone.is_none()
+                && ((0..known.params.lanes.max(1) as u8).any(undelivered)
+                    || endpoint.is_resending(connection))
+        }, else false)
+    }
+
+    /// Whether some of what is undelivered is messages of the stream.
+    fn is_message_left(&mut self, index: u32) -> bool {
+        let known = &self.known[index as usize];
+        hosted!(&mut self.machine, endpoint => {
+            let connection = ConnectionIndex(index);
+            let peer = endpoint.control_peer(connection);
+            known.gone.is_none()
+                && (endpoint.rail_mut().message_undelivered(peer)
+                    || endpoint.is_resending(connection))
+        }, else false)
+    }
+
+    /// Whether a port carries the stream of messages.
+    fn is_controlled_by_port(&self, index: u32) -> bool {
+        hosted!(&self.machine, endpoint => {
+            let peer = endpoint.control_peer(ConnectionIndex(index));
+            endpoint.rail().ports().is_some_and(|ports| ports.device_of(peer).is_some())
+        }, else false)
+    }
+
+    /// Whether requests wait for some of what is undelivered.
+    fn is_awaiting(&mut self, index: u32) -> bool {
+        let known = &self.known[index as usize];
+        let connection = ConnectionIndex(index);
+        hosted!(&mut self.machine, endpoint => {
+            let awaiting = |lane| {
+                let peer = endpoint.lane_peer(connection, lane);
+                endpoint.rail_mut().awaiting(peer, is_awaited)
+            };
+            (0..known.params.lanes.max(1) as u8).any(awaiting)
+                || endpoint.is_resending(connection)
+                || endpoint.is_owing(connection)
+        }, else false)
+    }
+}
