@@ -6,13 +6,16 @@ mod host_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
+use crosstie::connect::Ending;
 use crosstie::fabric::MemoryKind;
-use crosstie::host::ConnectError;
 use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{ConnectError, ListenError};
 use crosstie::transport::RequestError;
 use host_support::roles::{self, Process};
 use host_support::{Memory, Node, Place, Watch, joined, small, wait_both};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,6 +180,30 @@ fn planted() {
     }
 }
 
+/// Text that is not kept on the heap.
+struct Line {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl std::fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.length + text.len();
+        self.bytes[self.length..end].copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+/// The sentence of a failure has the system's number.
+fn says(failure: &dyn std::fmt::Display, code: i32) {
+    let (mut line, mut number) = (Line { bytes: [0; 512], length: 0 }, [0; 3]);
+    write!(line, "{failure}").unwrap();
+    write!(&mut number[..], "{code}").unwrap();
+    let number = &number[..number.iter().take_while(|byte| **byte != 0).count()];
+    assert!(line.bytes.windows(number.len()).any(|part| part == number));
+}
+
 /// Listening, connecting, refusals, registration.
 fn set_up(a: &mut Node, b: &mut Node) {
     for _ in 0..20 {
@@ -196,7 +223,14 @@ fn set_up(a: &mut Node, b: &mut Node) {
     a.shared.connect_abandon(attempt).unwrap();
     b.shared.listener_close(listener).unwrap();
     let attempt = a.shared.connect(&handle).unwrap();
-    assert!(matches!(a.connected(attempt), Err(ConnectError::NoListener(_))));
+    let Err(ConnectError::NoListener(peer)) = a.connected(attempt) else { panic!("a listener") };
+    // what the system said is told in words, which its own are not: they take the heap
+    for code in [libc::ECONNRESET, libc::EXDEV] {
+        says(&ConnectError::Unreachable(peer, code), code);
+        says(&ConnectError::System(code), code);
+        says(&ListenError::System(code), code);
+        says(&Ending::Broken(code), code);
+    }
 }
 
 /// Every size, alone, grouped, unexpected and in crowds, both ways; and the calls beside.

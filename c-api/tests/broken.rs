@@ -44,7 +44,7 @@ fn a_reset_is_named_with_the_systems_reason() {
     take_apart();
     expect(it.finish(receive, &other).0, XTIE_ERR_FABRIC);
     let said = it.error();
-    assert!(said.contains("the rail failed: ") && said.contains("os error"), "{said}");
+    assert!(said.contains("the rail failed: ") && said.contains("errno "), "{said}");
     assert!(said.contains(&std::process::id().to_string()), "{said}");
     it.close_connection(here);
     it.close();

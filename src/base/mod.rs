@@ -3,6 +3,8 @@
 
 pub mod bitset;
 pub mod carve;
+#[cfg(feature = "std")]
+pub mod errno;
 pub mod hash;
 pub mod ids;
 pub mod pool;

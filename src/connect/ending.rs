@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use crate::base::errno::Errno;
 use crate::base::units::Span;
 use core::fmt;
 
@@ -32,10 +33,7 @@ impl fmt::Display for Ending {
         match self {
             Ending::Process => f.write_str("its process has ended"),
             Ending::Closed => f.write_str("its process has ended, or closed the link"),
-            Ending::Broken(code) => {
-                let cause = std::io::Error::from_raw_os_error(*code);
-                write!(f, "the link to it broke: {cause}")
-            }
+            Ending::Broken(code) => write!(f, "the link to it broke: {}", Errno(*code)),
             Ending::Silent(silent) => {
                 let silent_ms = silent.0 / 1_000_000;
                 write!(

@@ -7,6 +7,7 @@ use super::address::is_out_of_descriptors;
 use super::interfaces::InterfaceName;
 use super::os;
 use super::peer::Peer;
+use crate::base::errno::Errno;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
 use core::fmt;
@@ -180,7 +181,7 @@ impl fmt::Display for ListenError {
                 write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
             }
             ListenError::System(code) => {
-                write!(f, "the kernel refused: {}", std::io::Error::from_raw_os_error(*code))
+                write!(f, "the kernel refused: {}", Errno(*code))
             }
             ListenError::Forked => f.write_str("the endpoint belongs to the parent process"),
         }
@@ -242,13 +243,13 @@ impl fmt::Display for ConnectError {
                 peer.tried
             ),
             ConnectError::Unreachable(peer, code) => {
-                let cause = std::io::Error::from_raw_os_error(*code);
+                let cause = Errno(*code);
                 write!(f, "{peer} cannot be reached{}: {cause}", peer.tried)
             }
             ConnectError::Stale => f.write_str("no such attempt to connect"),
             ConnectError::Forked => f.write_str("the endpoint belongs to the parent process"),
             ConnectError::System(code) => {
-                write!(f, "the kernel refused: {}", std::io::Error::from_raw_os_error(*code))
+                write!(f, "the kernel refused: {}", Errno(*code))
             }
         }
     }

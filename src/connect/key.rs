@@ -5,6 +5,7 @@
 
 extern crate std;
 
+use crate::base::errno::Errno;
 use crate::wire::hello::StreamHello;
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
@@ -48,7 +49,7 @@ impl fmt::Display for KeyError {
             ),
             KeyError::Kind => f.write_str("this is not a file"),
             KeyError::System(code) => {
-                write!(f, "the file cannot be read: {}", io::Error::from_raw_os_error(*code))
+                write!(f, "the file cannot be read: {}", Errno(*code))
             }
         }
     }

@@ -1,10 +1,6 @@
-//! The number that the system gives a failure.
+//! The number that the system gave the last failure of a thread.
 
-use core::fmt;
-
-/// A system call's error number.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Errno(pub i32);
+pub use crate::base::errno::Errno;
 
 impl Errno {
     /// Not enough memory or space.
@@ -16,58 +12,8 @@ impl Errno {
         Errno(unsafe { *libc::__errno_location() })
     }
 
-    /// The numbers that users meet, in words. Without the heap, which the system's own words take.
-    const fn words(self) -> Option<&'static str> {
-        Some(match self.0 {
-            libc::EACCES => "permission denied",
-            libc::EADDRINUSE => "the address is in use",
-            libc::EADDRNOTAVAIL => "no address of this host",
-            libc::ECONNABORTED => "connection aborted on this host",
-            libc::ECONNREFUSED => "connection refused",
-            libc::ECONNRESET => "connection reset",
-            libc::EHOSTUNREACH => "no route to the host",
-            libc::EINVAL => "invalid argument",
-            libc::EMFILE => "this process has too many files open",
-            libc::ENETUNREACH => "the network is unreachable",
-            libc::ENFILE => "this host has too many files open",
-            libc::ENOENT => "no such file",
-            libc::ENOMEM => "no memory",
-            libc::ENOSPC => "no space left",
-            libc::ENOSYS => "this kernel does not have it",
-            libc::EPERM => "not permitted",
-            libc::ETIMEDOUT => "timed out",
-            _ => return None,
-        })
-    }
-
     /// `Err` with the thread's errno when a call returned a negative number.
     pub(crate) fn check(result: i64) -> Result<u64, Errno> {
         u64::try_from(result).map_err(|_| Errno::last())
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "errno {}", self.0)?;
-        self.words().map_or(Ok(()), |words| write!(f, ", {words}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    extern crate std;
-    use std::string::ToString;
-
-    #[test]
-    fn numbers_that_users_meet_have_words() {
-        for (code, text) in [
-            (98, "errno 98, the address is in use"),
-            (111, "errno 111, connection refused"),
-            (113, "errno 113, no route to the host"),
-            (4000, "errno 4000"),
-        ] {
-            assert_eq!(Errno(code).to_string(), text);
-        }
     }
 }
