@@ -32,6 +32,7 @@ pub const XTIE_LOG_INFO: u32 = 3;
 pub type xtie_log_function =
     Option<unsafe extern "C" fn(userdata: *mut c_void, level: u32, text: *const c_char)>;
 
+#[derive(Copy, Clone)]
 struct Callback {
     function: unsafe extern "C" fn(*mut c_void, u32, *const c_char),
     userdata: *mut c_void,
@@ -93,10 +94,11 @@ pub unsafe extern "C" fn xtie_log_set(userdata: *mut c_void, function: xtie_log_
 
 fn say(_: usize, level: log::Level, text: &str) {
     let text: Text<LOG_BYTES> = Text::of(|copy| copy.write_str(text));
-    let callback = CALLBACK.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Callback { function, userdata }) = &*callback {
+    // copied: a child that is forked during the call would find the lock taken for ever
+    let callback = *CALLBACK.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(Callback { function, userdata }) = callback {
         // SAFETY: the user gave the function for calls with this userdata, from any thread
         // (`xtie_log_set`); the text ends with a zero and outlives the call.
-        unsafe { function(*userdata, level as u32, text.with_zero().as_ptr().cast()) };
+        unsafe { function(userdata, level as u32, text.with_zero().as_ptr().cast()) };
     }
 }

@@ -3,9 +3,10 @@
 extern crate std;
 
 use crate::base::hash::fnv1a;
-use std::io::{ErrorKind, IoSlice, Write};
+use crate::memory::{Errno, stderr};
+use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
 
 /// How urgent a message is.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
@@ -37,6 +38,9 @@ static SAID: Mutex<[u64; SAID_MAX]> = Mutex::new([0; SAID_MAX]);
 /// them is said each time.
 const SAID_MAX: usize = 128;
 
+/// How often [`SAID`] is tried for: another thread has it for as long as it takes to look through.
+const SAID_TRIES: u32 = 1000;
+
 /// Sets the least urgent level that goes to standard error.
 pub fn level_set(level: Level) {
     // relaxed: nothing else is told by it
@@ -55,7 +59,22 @@ pub fn sink_set(sink: Option<(Sink, usize)>) {
     if let Ok(mut place) = SINK.write() {
         *place = sink;
     }
-    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = [0; SAID_MAX];
+    if let Some(mut said) = said() {
+        *said = [0; SAID_MAX];
+    }
+}
+
+/// What was said once. `None`: another thread looks at it, or did when this process was forked off,
+/// which nobody can wait for.
+fn said() -> Option<MutexGuard<'static, [u64; SAID_MAX]>> {
+    for _ in 0..SAID_TRIES {
+        match SAID.try_lock() {
+            Ok(said) => return Some(said),
+            Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
 }
 
 /// Says what is no less true of each further endpoint of this process, and would be said again with
@@ -64,7 +83,8 @@ pub(crate) fn say_once(level: Level, text: &str) {
     if !is_heard(level) {
         return;
     }
-    let is_news = is_news(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner), text);
+    // twice rather than never
+    let is_news = said().is_none_or(|mut said| is_news(&mut *said, text));
     if is_news {
         say(level, text);
     }
@@ -90,17 +110,18 @@ pub fn say(level: Level, text: &str) {
     }
 }
 
-/// A line of standard error, whole: two processes may share it, so it is one system call.
+/// A line of standard error, whole: two processes may share it, so it is one system call. Without
+/// the lock of the standard library, which a child that was forked while another thread wrote would
+/// wait for.
 pub(crate) fn line_write(text: &str) {
     let mut parts = ["crosstie: ", text, "\n"].map(|part| IoSlice::new(part.as_bytes()));
     let mut rest = &mut parts[..];
-    let mut out = std::io::stderr().lock();
     // a pipe that is nearly full may take a part; who cannot be told is told nothing
     while !rest.is_empty() {
-        match out.write_vectored(rest) {
+        match stderr::write(rest) {
             Ok(0) => return,
             Ok(written) => IoSlice::advance_slices(&mut rest, written),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(Errno(libc::EINTR)) => {}
             Err(_) => return,
         }
     }
@@ -109,6 +130,7 @@ pub(crate) fn line_write(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::PoisonError;
 
     #[test]
     fn sentence_is_news_once_and_always_where_no_place_is_left_for_it() {
@@ -117,5 +139,34 @@ mod tests {
         assert!(!is_news(&mut said, "a") && !is_news(&mut said, "b"));
         assert!(is_news(&mut said, "c") && is_news(&mut said, "c"));
         assert!(!is_news(&mut said, "b"));
+    }
+
+    /// Another thread was writing to standard error when it was forked off, and never will again.
+    #[test]
+    fn forked_child_that_says_something_does_not_wait_for_a_thread_that_it_has_not() {
+        let (holds, held) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let writer = std::thread::spawn(move || {
+            let _lock = std::io::stderr().lock();
+            let _said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+            holds.send(()).unwrap();
+            let _ = released.recv();
+        });
+        held.recv().unwrap();
+        // SAFETY: the child says a line and is gone.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child if it waits for ever.
+            unsafe { libc::alarm(20) };
+            say_once(Level::Error, "of a forked child, for a test");
+            // SAFETY: without the parent's destructors.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        release.send(()).unwrap();
+        writer.join().unwrap();
+        assert_eq!(status, 0, "the child waited");
     }
 }

@@ -9,6 +9,7 @@
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
+//! - [`stderr`]: its lines without a lock
 //! - [`threads`]: threads that work for a rail
 //! - [`wake`]: eventfd, timerfd, and the process-wide barrier that makes a doorbell cheap
 //!
@@ -25,6 +26,7 @@ pub mod probe;
 pub mod registrations;
 pub mod reserve;
 pub mod shared;
+pub mod stderr;
 pub mod threads;
 pub mod wake;
 
