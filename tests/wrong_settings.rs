@@ -5,9 +5,11 @@
 mod host_support;
 
 use crosstie::base::carve::heap::HeapBlock;
+use crosstie::base::units::Bytes;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use host_support::small;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static SAID: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
@@ -32,12 +34,22 @@ fn opened_told(
     value: &str,
     at: Level,
 ) -> (Result<(), OpenError>, Vec<String>) {
+    opened_with(options, name, value.as_bytes(), at)
+}
+
+/// The same with what may be no text.
+fn opened_with(
+    options: &Options,
+    name: &str,
+    value: &[u8],
+    at: Level,
+) -> (Result<(), OpenError>, Vec<String>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     said().clear();
     sink_set(Some((keep, 0)));
     // SAFETY: one test at a time comes here, and nothing else reads the environment.
-    unsafe { std::env::set_var(name, value) };
+    unsafe { std::env::set_var(name, std::ffi::OsStr::from_bytes(value)) };
     let mut block = HeapBlock::new(options.bytes());
     // SAFETY: the block outlives the endpoint, and nobody else uses it.
     let endpoint = unsafe { Endpoint::open(block.start(), block.length(), options) };
@@ -127,4 +139,34 @@ fn names_of_interfaces_that_mix_signs_are_an_error_with_whatever_rails() {
         assert_eq!(result, Err(OpenError::InterfaceChoice), "{wrong}");
         assert!(said.len() == 1 && said[0].contains("CROSSTIE_SOCKET_IFNAME"), "{said:?}");
     }
+}
+
+/// It was ignored without a word.
+#[test]
+fn variable_that_is_no_text_is_ignored_by_name() {
+    for name in [
+        "CROSSTIE_HEAP_BYTES",
+        "CROSSTIE_SOCKET_IFNAME",
+        "CROSSTIE_IB_HCA",
+        "CROSSTIE_OFI_PROVIDER",
+    ] {
+        let (result, said) = opened_with(&small(1), name, b"1\xff", Level::Warning);
+        assert_eq!(result, Ok(()), "{name}");
+        let line = said.iter().find(|line| line.starts_with(&format!("{name}=1")));
+        assert!(line.is_some_and(|line| line.contains("it is not UTF-8")), "{name}: {said:?}");
+    }
+}
+
+/// Every endpoint of who set that variable alone was refused, for the default of another.
+#[test]
+fn short_send_ring_is_enough_to_say() {
+    for ring in ["4096", "8192", "16384", "32768", "131072"] {
+        let (result, said) = opened(&small(1), "CROSSTIE_SEND_RING_BYTES", ring);
+        assert_eq!((result, said), (Ok(()), vec![]), "{ring}");
+    }
+    let long = Options { eager_bytes_max: Bytes::kib(15), ..small(1) };
+    let (result, said) = opened(&long, "CROSSTIE_EAGER_BYTES", "17000");
+    assert!(matches!(result, Err(OpenError::Rings(_))), "{said:?}");
+    let (result, said) = opened(&small(1), "CROSSTIE_SEND_RING_BYTES", "100");
+    assert!(matches!(result, Err(OpenError::Rings(_))), "{said:?}");
 }

@@ -48,7 +48,8 @@ impl fmt::Display for RingsError {
             RingsError::Eager { bytes, most, ring } => write!(
                 f,
                 "eager_bytes_max (CROSSTIE_EAGER_BYTES) is {bytes}: with a send ring of {ring} \
-                 bytes it may be {most} at most, a quarter less 64 and never over 16384"
+                 bytes (CROSSTIE_SEND_RING_BYTES) it may be {most} at most, a quarter less 64 and \
+                 never over 16384"
             ),
         }
     }

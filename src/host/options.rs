@@ -228,6 +228,14 @@ impl Options {
         Ok(())
     }
 
+    /// Shortens what is copied through the send ring to what this takes, if it is a ring at all.
+    pub(super) fn eager_bytes_fit(&mut self) {
+        if self.send_ring_bytes >= RING_BYTES_MIN {
+            let most = eager_bytes_max(self.send_ring_bytes);
+            self.eager_bytes_max = self.eager_bytes_max.min(most);
+        }
+    }
+
     /// Bytes of storage that a program gives: the sum that stands as a macro in the C header. It
     /// has some room to spare, so that a later library of the same ABI still fits into a program's
     /// arrays.

@@ -14,6 +14,7 @@ use crate::provider::shm;
 use crate::provider::verbs::settings as verbs;
 use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
+use std::env::VarError;
 use std::format;
 use std::path::PathBuf;
 use std::string::{String, ToString};
@@ -267,11 +268,13 @@ const TCP_THREADS_MAX: u64 = STREAMS_MAX as u64 - 1;
 pub fn apply(options: &mut Options) -> Environment {
     log::level_set(understood("CROSSTIE_LOG", log_level).unwrap_or(Level::Warning));
     unknown_report();
-    if let Some(bytes) = number("CROSSTIE_EAGER_BYTES") {
-        options.eager_bytes_max = Bytes(bytes);
-    }
     if let Some(bytes) = number("CROSSTIE_SEND_RING_BYTES") {
         options.send_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        // who wants a short ring need not know what else follows from it
+        options.eager_bytes_fit();
+    }
+    if let Some(bytes) = number("CROSSTIE_EAGER_BYTES") {
+        options.eager_bytes_max = Bytes(bytes);
     }
     if let Some(bytes) = number("CROSSTIE_WRITE_RING_BYTES") {
         options.write_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -327,7 +330,7 @@ fn environment_of(names: verbs::Names) -> Environment {
         node_id: understood("CROSSTIE_NODE_ID", node_id),
         verbs: of_verbs(names),
         verbs_named: is_named("verbs"),
-        libfabric: libfabric::read(|name| std::env::var(name).ok()),
+        libfabric: libfabric::read(value_of),
         libfabric_named: is_named("libfabric"),
     }
 }
@@ -339,7 +342,7 @@ fn is_named(rail: &str) -> bool {
 
 /// What the variables of RDMA devices say; what is not understood is reported.
 fn of_verbs(names: verbs::Names) -> verbs::Settings {
-    let (settings, complaints) = verbs::read(|name| std::env::var(name).ok(), names);
+    let (settings, complaints) = verbs::read(value_of, names);
     // who lets NCCL's count complains of them once, not with each endpoint
     for complaint in complaints.iter().filter(|it| it.name.starts_with("CROSSTIE_")) {
         say_once(Level::Warning, &format!("{complaint}"));
@@ -369,7 +372,7 @@ fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
 
 /// A variable's value, if it is set and `read` understands it.
 fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
-    let text = std::env::var(name).ok()?;
+    let text = value_of(name)?;
     let text = text.trim();
     if text.is_empty() {
         return None;
@@ -445,8 +448,21 @@ fn log_level(text: &str) -> Result<Level, String> {
     }
 }
 
+/// A variable's value, if it is set; one that is no text is reported.
+fn value_of(name: &str) -> Option<String> {
+    match std::env::var(name) {
+        Ok(text) => Some(text),
+        Err(VarError::NotPresent) => None,
+        Err(VarError::NotUnicode(bytes)) => {
+            let text = bytes.to_string_lossy();
+            say_once(Level::Warning, &format!("{name}={text} is ignored: it is not UTF-8"));
+            None
+        }
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
+    let text = value_of(name)?;
     match text.trim().parse() {
         Ok(value) => Some(value),
         Err(_) => {
