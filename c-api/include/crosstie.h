@@ -332,7 +332,7 @@ typedef enum xtie_result {
     XTIE_ERR_MEMORY_BUSY = -32,
     // A group has 1 to XTIE_GROUP_MAX receives.
     XTIE_ERR_GROUP = -33,
-    // The message is longer than any message may be.
+    // The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
     // The request is under way already and will end by itself.
     XTIE_ERR_UNDER_WAY = -35,
@@ -785,7 +785,9 @@ int xtie_endpoint_report(struct xtie_endpoint *endpoint,
 //     by XTIE_ERR_CLOSED.
 // Results: XTIE_OK. XTIE_ERR_POISONED: nothing was done, the storage must stay.
 // Threads: the endpoint's, with no other thread in a call. Cost: control path; may wait for the
-//     thread and for a copy of a peer's that is under way.
+//     thread and for a copy of a peer's that is under way, and as xtie_connection_close does for
+//     messages that have not reached their peers: CROSSTIE_PEER_TIMEOUT_MS at most, for all
+//     connections at once.
 int xtie_endpoint_close(struct xtie_endpoint *endpoint);
 
 // ---- Listener and connection -------------------------------------------------------------------
@@ -848,10 +850,11 @@ int xtie_endpoint_connect(struct xtie_endpoint *endpoint,
                           struct xtie_connection **connection_out);
 
 // Gives up an attempt to connect. Without this an attempt ends by itself, with XTIE_ERR_DEADLINE
-// at the latest.
+// at the latest, and keeps its place among the connections until xtie_endpoint_connect has said
+// so: one that is no longer asked for is given up here.
 //
 // attempt: of xtie_endpoint_connect; over from now on.
-// Results: XTIE_OK, XTIE_ERR_ATTEMPT.
+// Results: XTIE_OK; XTIE_ERR_ATTEMPT: it was over; where it made a connection, that stays.
 // Threads: any. Cost: control path; never blocks.
 int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *attempt);
 
@@ -866,14 +869,16 @@ int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *at
 //
 // connection: where to.
 // data: first byte of the message; the library's to read until the request has ended.
-// bytes: its length, from 0 to 2^40.
+// bytes: its length, from 0 to 2^40, and where rail 0 of the connection is TCP to 2^36: a message
+//     has 64 parts, and one of TCP's is 2^30 bytes long at most. Other rails may carry less in one
+//     part (ports of RDMA, rails of vendors): messages too long for them leave them out.
 // tag: any number; the receiver's buffer has the same.
 // memory: registered memory that the message lies in; not looked at when bytes is zero.
 // request_out: to be tested to its end; NULL: there is no room now (requests_max sends are
 //     outstanding, or as many as the peer takes), nothing was sent: make progress, call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
-//     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
-//     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
+//     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); and when the connection has
+//     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
 // Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
 int xtie_connection_isend(struct xtie_endpoint *endpoint,
                           struct xtie_connection *connection,
@@ -910,8 +915,8 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
 //     then call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
-//     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
-//     its cause.
+//     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
+//     than 2^40 bytes; and when the connection has failed its cause.
 // Threads: the endpoint's. Cost: data path.
 int xtie_connection_irecv(struct xtie_endpoint *endpoint,
                           struct xtie_connection *connection,
@@ -945,17 +950,20 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 // writes the buffers of its requests any more. Those that were outstanding have ended with
 // XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
 // end with XTIE_ERR_PEER_CLOSED. Messages whose requests have ended still reach the host of a
-// living peer, others are lost. What a dead rail has lost of them goes over another first, for
+// living peer, others are lost; where a long send is outstanding beside them, over RDMA,
+// libfabric and rails of vendors as far as that takes 200 ms. What a dead rail has lost of them goes over another first, for
 // which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for that, and says in
 // a warning that it has given up. That the peer's program has a message is known by a message of
 // its own alone.
 //
 // connection: not to be used after XTIE_OK.
 // Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages
-//     are on their way, make progress first;
-//     XTIE_ERR_CONNECTION.
+//     are on their way, make progress first; XTIE_ERR_CONNECTION. A rail that nothing can stop any
+//     more (its requests have ended with XTIE_ERR_UNFENCED) has XTIE_AGAIN without end: leave the
+//     connection to xtie_endpoint_close then.
 // Threads: the endpoint's. Cost: control path; never blocks.
-int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection *connection);
+int xtie_connection_close(struct xtie_endpoint *endpoint,
+                          struct xtie_connection *connection);
 
 // ---- Memory ------------------------------------------------------------------------------------
 //
@@ -981,14 +989,14 @@ int xtie_memory_register(struct xtie_endpoint *endpoint,
 // memory: of xtie_memory_register; not to be used after XTIE_OK.
 // Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
 //     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
-//     come.
+//     come; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
 // Threads: any. Cost: control path.
 int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 
 // Allocates registered memory that peers on this host read without a system call: the fastest
 // place for messages.
 //
-// bytes: its length, not zero; rounded up to whole pages.
+// bytes: its length, not zero. Whole pages are taken for it, but messages lie in these bytes alone.
 // data_out: first byte, page-aligned; the memory is zero.
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
@@ -1003,7 +1011,7 @@ int xtie_memory_alloc(struct xtie_endpoint *endpoint,
 //
 // memory: not to be used after XTIE_OK.
 // Results: XTIE_OK; XTIE_ERR_MEMORY: it is not from xtie_memory_alloc, or gone;
-//     XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding.
+//     XTIE_ERR_MEMORY_BUSY, XTIE_ERR_FABRIC: as of xtie_memory_deregister.
 // Threads: any. Cost: control path.
 int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory);
 

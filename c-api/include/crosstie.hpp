@@ -7,6 +7,7 @@
 #include "crosstie.h"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -209,7 +210,9 @@ private:
     bool allocated_ = false;
 };
 
-// A connection. Destroying it closes it, and waits until its memory is left alone.
+// A connection. Destroying it closes it, and waits until its memory is left alone; not for longer
+// than close_wait, after which the endpoint's end closes it: a rail that nothing can stop has no
+// end.
 class connection : public detail::owned<xtie_connection> {
 public:
     using owned::owned;
@@ -223,6 +226,9 @@ public:
         return *this;
     }
     ~connection() { reset(); }
+
+    // How long destroying it waits at most: more than CROSSTIE_PEER_TIMEOUT_MS by default.
+    static constexpr std::chrono::seconds close_wait{30};
 
     // Starts to send; an empty request when there is no room now.
     request isend(const memory &from, std::size_t offset, std::size_t bytes, std::int32_t tag = 0)
@@ -283,7 +289,11 @@ public:
 private:
     void reset() noexcept
     {
-        while (object_ != nullptr && xtie_connection_close(endpoint_, object_) == XTIE_AGAIN)
+        if (object_ == nullptr)
+            return;
+        const auto until = std::chrono::steady_clock::now() + close_wait;
+        while (xtie_connection_close(endpoint_, object_) == XTIE_AGAIN &&
+               std::chrono::steady_clock::now() < until)
             xtie_endpoint_progress(endpoint_, nullptr);
         object_ = nullptr;
     }

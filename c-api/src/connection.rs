@@ -1,7 +1,7 @@
 //! Connections: messages in and out, the peer's name, the end.
 
 use crate::errors::Ended;
-use crate::guard;
+use crate::guard::{self, Entered};
 use crate::handle::{tag, untag, xtie_connection, xtie_endpoint, xtie_memory, xtie_request};
 use crate::result::xtie_result::*;
 use crate::structs::give_text;
@@ -41,14 +41,16 @@ pub struct xtie_buffer {
 ///
 /// connection: where to.
 /// data: first byte of the message; the library's to read until the request has ended.
-/// bytes: its length, from 0 to 2^40.
+/// bytes: its length, from 0 to 2^40, and where rail 0 of the connection is TCP to 2^36: a message
+///     has 64 parts, and one of TCP's is 2^30 bytes long at most. Other rails may carry less in one
+///     part (ports of RDMA, rails of vendors): messages too long for them leave them out.
 /// tag: any number; the receiver's buffer has the same.
 /// memory: registered memory that the message lies in; not looked at when bytes is zero.
 /// request_out: to be tested to its end; NULL: there is no room now (requests_max sends are
 ///     outstanding, or as many as the peer takes), nothing was sent: make progress, call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
-///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG; and when the connection has failed its cause, such as
-///     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
+///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); and when the connection has
+///     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
 /// Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // a structure would be filled and read again for each message
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn xtie_connection_isend(
     request_out: *mut *mut xtie_request,
 ) -> c_int {
     if request_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::data(endpoint, |mut entered| {
         let connection: Handle = untag(connection);
@@ -71,12 +73,19 @@ pub unsafe extern "C" fn xtie_connection_isend(
         let request = match entered.host.isend(connection, message) {
             Ok(request) => self::tag(request),
             Err(SubmitError::Again) => null_mut(),
+            Err(SubmitError::TooLong) => return too_long(&mut entered, connection),
             Err(error) => return entered.fail(&Ended::submit(error, connection)),
         };
         // SAFETY: not null, and the caller's to be written.
         unsafe { request_out.write(request) };
         XTIE_OK as c_int
     })
+}
+
+#[cold]
+fn too_long(entered: &mut Entered<'_>, connection: Handle) -> c_int {
+    let bytes_max = entered.host.message_bytes_max(connection);
+    entered.fail(&Ended { bytes_max, ..Ended::submit(SubmitError::TooLong, connection) })
 }
 
 /// Offers a group of buffers for 1 to XTIE_GROUP_MAX messages, one each; its request ends when all
@@ -106,8 +115,8 @@ pub unsafe extern "C" fn xtie_connection_isend(
 /// request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
 ///     then call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
-///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; and when the connection has failed
-///     its cause.
+///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
+///     than 2^40 bytes; and when the connection has failed its cause.
 /// Threads: the endpoint's. Cost: data path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_connection_irecv(
@@ -118,7 +127,7 @@ pub unsafe extern "C" fn xtie_connection_irecv(
     request_out: *mut *mut xtie_request,
 ) -> c_int {
     if buffers.is_null() || request_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::data(endpoint, |mut entered| {
         if count == 0 || count as usize > GROUP_MAX {
@@ -206,7 +215,7 @@ pub unsafe extern "C" fn xtie_connection_rail(
     rail_out: *mut u32,
 ) -> c_int {
     if rail_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::data(endpoint, |mut entered| {
         let rail = match entered.host.connection_rail(untag(connection)) {
@@ -229,15 +238,17 @@ pub unsafe extern "C" fn xtie_connection_rail(
 /// writes the buffers of its requests any more. Those that were outstanding have ended with
 /// XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
 /// end with XTIE_ERR_PEER_CLOSED. Messages whose requests have ended still reach the host of a
-/// living peer, others are lost. What a dead rail has lost of them goes over another first, for
-/// which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for that, and says in
-/// a warning that it has given up. That the peer's program has a message is known by a message of
-/// its own alone.
+/// living peer, others are lost; beside a long send that has not ended, over RDMA, libfabric and
+/// rails of vendors as far as 200 ms are enough. What a dead rail has lost of them goes over
+/// another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
+/// that, and says in a warning that it has given up. That the peer's program has a message is known
+/// by a message of its own alone.
 ///
 /// connection: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages
-///     are on their way, make progress first;
-///     XTIE_ERR_CONNECTION.
+///     are on their way, make progress first; XTIE_ERR_CONNECTION. A rail that nothing can stop any
+///     more (its requests have ended with XTIE_ERR_UNFENCED) has XTIE_AGAIN without end: leave the
+///     connection to xtie_endpoint_close then.
 /// Threads: the endpoint's. Cost: control path; never blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_connection_close(

@@ -198,7 +198,7 @@ pub unsafe extern "C" fn xtie_endpoint_report(
     requests_out: *mut u32,
 ) -> c_int {
     if text_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::data(endpoint, |mut entered| {
         if text_bytes == 0 {
@@ -222,7 +222,9 @@ pub unsafe extern "C" fn xtie_endpoint_report(
 ///     by XTIE_ERR_CLOSED.
 /// Results: XTIE_OK. XTIE_ERR_POISONED: nothing was done, the storage must stay.
 /// Threads: the endpoint's, with no other thread in a call. Cost: control path; may wait for the
-///     thread and for a copy of a peer's that is under way.
+///     thread and for a copy of a peer's that is under way, and as xtie_connection_close does for
+///     messages that have not reached their peers: CROSSTIE_PEER_TIMEOUT_MS at most, for all
+///     connections at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_endpoint_close(endpoint: *mut xtie_endpoint) -> c_int {
     guard::take(endpoint)

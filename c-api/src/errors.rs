@@ -6,6 +6,7 @@ use crate::result::xtie_result::*;
 use crate::text::Text;
 use core::fmt::{self, Write};
 use crosstie::base::slab::Handle;
+use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
 use crosstie::host::{
     AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, Shared,
@@ -155,6 +156,8 @@ pub(crate) struct Ended {
     pub result: xtie_result,
     /// The provider's code, where there is one.
     pub code: i32,
+    /// Of a message that was too long: what the connection takes, where that is known.
+    pub bytes_max: Option<Bytes>,
     pub connection: Option<Handle>,
 }
 
@@ -179,7 +182,7 @@ impl Ended {
             RequestError::Unfenced => XTIE_ERR_UNFENCED,
             RequestError::Silent => XTIE_ERR_SILENT,
         };
-        Ended { result, code, connection }
+        Ended { result, code, bytes_max: None, connection }
     }
 
     /// The error that a request was refused with. No room is no error of the callers'.
@@ -194,7 +197,7 @@ impl Ended {
             SubmitError::Group => XTIE_ERR_GROUP,
             SubmitError::TooLong => XTIE_ERR_TOO_LONG,
         };
-        Ended { result, code: 0, connection: Some(connection) }
+        Ended { result, code: 0, bytes_max: None, connection: Some(connection) }
     }
 }
 
@@ -210,9 +213,12 @@ impl Explain for Ended {
             Some(ending) => write!(text, "the peer is gone: {ending}")?,
             None => text.write_str(self.result.sentence().to_str().unwrap_or(""))?,
         }
+        if let Some(Bytes(most)) = self.bytes_max {
+            write!(text, ": {most} bytes at most over its rail 0")?;
+        }
         if self.code != 0 {
             // what host rails say is an errno
-            write!(text, ": {}", std::io::Error::from_raw_os_error(self.code))?;
+            write!(text, ": {}", Errno(self.code))?;
         }
         let mut peer = [0u8; 128];
         let length = self.connection.map_or(0, |handle| shared.peer_text(handle, &mut peer));

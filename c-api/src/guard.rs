@@ -167,6 +167,17 @@ fn shared_half(room: &Room) -> &Shared {
     unsafe { room.shared.as_ref() }
 }
 
+/// Keeps the sentence for a pointer that is NULL and must not be, where there is an endpoint to
+/// keep it, and gives its code.
+#[cold]
+#[inline(never)]
+pub(crate) fn null(endpoint: *const xtie_endpoint) -> c_int {
+    match room(endpoint) {
+        Ok(room) => failed(room, &XTIE_ERR_NULL),
+        Err(_) => XTIE_ERR_NULL as c_int,
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn failed(room: &Room, error: &dyn Explain) -> c_int {

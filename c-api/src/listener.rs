@@ -27,7 +27,7 @@ pub unsafe extern "C" fn xtie_endpoint_listen(
     listener_out: *mut *mut xtie_listener,
 ) -> c_int {
     if handle_out.is_null() || listener_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::shared(endpoint, |shared| -> Result<xtie_result, ListenError> {
         let (listener, bytes) = shared.listen()?;
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn xtie_listener_accept(
     connection_out: *mut *mut xtie_connection,
 ) -> c_int {
     if connection_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::shared(endpoint, |shared| -> Result<xtie_result, AcceptError> {
         let accepted = shared.accept(untag(listener))?;
@@ -109,12 +109,12 @@ pub unsafe extern "C" fn xtie_endpoint_connect(
     connection_out: *mut *mut xtie_connection,
 ) -> c_int {
     if attempt_inout.is_null() || connection_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     // SAFETY: not null, and the caller's to be read.
     let attempt = unsafe { attempt_inout.read() };
     if attempt.is_null() && handle.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::shared(endpoint, |shared| -> Result<xtie_result, ConnectError> {
         // SAFETY: `handle` is not null where no attempt is under way, and the caller's to be read.

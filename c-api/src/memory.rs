@@ -33,7 +33,7 @@ pub unsafe extern "C" fn xtie_memory_register(
     memory_out: *mut *mut xtie_memory,
 ) -> c_int {
     if data.is_null() || memory_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
         let kind = match kind {
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn xtie_memory_register(
 /// memory: of xtie_memory_register; not to be used after XTIE_OK.
 /// Results: XTIE_OK, XTIE_ERR_MEMORY; XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding,
 ///     test them to their end first; or have ended with XTIE_ERR_UNFENCED, and the fence has not
-///     come.
+///     come; XTIE_ERR_FABRIC: a port's library refused to forget it, call again.
 /// Threads: any. Cost: control path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_deregister(
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn xtie_memory_deregister(
 /// Allocates registered memory that peers on this host read without a system call: the fastest
 /// place for messages.
 ///
-/// bytes: its length, not zero; rounded up to whole pages.
+/// bytes: its length, not zero. Whole pages are taken for it; messages lie in these bytes alone.
 /// data_out: first byte, page-aligned; the memory is zero.
 /// memory_out: to be given with each message that lies in it.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn xtie_memory_alloc(
     memory_out: *mut *mut xtie_memory,
 ) -> c_int {
     if data_out.is_null() || memory_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
         let (data, memory) = shared.allocate(Bytes::of(bytes))?;
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn xtie_memory_alloc(
 ///
 /// memory: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_ERR_MEMORY: it is not from xtie_memory_alloc, or gone;
-///     XTIE_ERR_MEMORY_BUSY: requests that use it are outstanding.
+///     XTIE_ERR_MEMORY_BUSY, XTIE_ERR_FABRIC: as of xtie_memory_deregister.
 /// Threads: any. Cost: control path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_free(

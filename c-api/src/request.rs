@@ -34,7 +34,7 @@ pub unsafe extern "C" fn xtie_request_test(
     sizes_out: *mut usize,
 ) -> c_int {
     if done_out.is_null() {
-        return XTIE_ERR_NULL as c_int;
+        return guard::null(endpoint);
     }
     guard::data(endpoint, |mut entered| {
         let request: RequestId = untag(request);
@@ -68,7 +68,8 @@ pub unsafe extern "C" fn xtie_request_test(
 fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> c_int {
     let connection = match request.unpack() {
         Some(RequestKind::Send { connection, .. } | RequestKind::Receive { connection, .. }) => {
-            entered.host.shared.connection_at(connection.0)
+            // not whichever has its place by now
+            entered.host.used_at(connection.0)
         }
         Some(RequestKind::Complete { .. }) | None => None,
     };

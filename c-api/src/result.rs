@@ -72,7 +72,7 @@ pub enum xtie_result {
     XTIE_ERR_MEMORY_BUSY = -32,
     /// A group has 1 to XTIE_GROUP_MAX receives.
     XTIE_ERR_GROUP = -33,
-    /// The message is longer than any message may be.
+    /// The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
     /// The request is under way already and will end by itself.
     XTIE_ERR_UNDER_WAY = -35,
@@ -199,7 +199,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_REGISTER_RANGE, c"the range is empty or wraps around the address space"),
     (XTIE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
-    (XTIE_ERR_TOO_LONG, c"the message is longer than any message may be"),
+    (XTIE_ERR_TOO_LONG, c"the message is longer than the connection takes"),
     (XTIE_ERR_UNDER_WAY, c"the request is under way and will end by itself"),
     (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered: deregister one first"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),

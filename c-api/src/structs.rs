@@ -100,7 +100,11 @@ pub(crate) unsafe fn give_text(
     if room == 0 {
         return Err(XTIE_ERR_TEXT);
     }
-    let length = text.len().min(room - 1);
+    let mut length = text.len().min(room - 1);
+    // not inside of a character, whose later bytes begin with the bits 10
+    while length < text.len() && text[length] & 0xc0 == 0x80 && length > 0 {
+        length -= 1;
+    }
     // SAFETY: at most `room - 1` bytes, which the caller has room for.
     unsafe { place.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length) };
     // SAFETY: the last of them at most.
@@ -142,5 +146,22 @@ impl core::fmt::Write for Out {
         // SAFETY: the last byte at most.
         unsafe { self.place.add(self.length).write(0) };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let text = "a\u{e9}\u{1f980}".as_bytes();
+        for (room, whole) in [(1, 0), (2, 1), (3, 1), (4, 3), (5, 3), (7, 3), (8, 7), (9, 7)] {
+            let mut place = [-1; 9];
+            // SAFETY: as much room as is said.
+            assert_eq!(unsafe { give_text(place.as_mut_ptr(), room, text) }, Ok(XTIE_OK));
+            let given = place.map(|byte| byte as u8);
+            assert_eq!((&given[..whole], given[whole]), (&text[..whole], 0), "room {room}");
+        }
     }
 }

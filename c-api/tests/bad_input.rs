@@ -378,3 +378,60 @@ fn full_tables_are_told_by_kind() {
     it.listen();
     it.close();
 }
+
+/// It left the sentence of an older failure standing, which was then told as its own.
+#[test]
+fn missing_pointer_has_a_sentence_of_its_own() {
+    let it = Opened::new(&config(LOOPBACK));
+    let null = |result: c_int| {
+        expect(result, XTIE_ERR_NULL);
+        assert_eq!(it.error(), "a pointer that must be given is NULL");
+        // SAFETY: no such request.
+        expect(unsafe { xtie_request_cancel(it.endpoint, stranger()) }, XTIE_ERR_STALE);
+    };
+    let (endpoint, handle) = (it.endpoint, xtie_handle { bytes: [0; 128] });
+    // SAFETY: an endpoint of ours in all of them; what is missing is not touched.
+    unsafe {
+        null(xtie_endpoint_listen(endpoint, null_mut(), null_mut()));
+        null(xtie_listener_accept(endpoint, stranger(), null_mut()));
+        null(xtie_endpoint_connect(endpoint, &handle, null_mut(), null_mut()));
+        let (mut attempt, mut connection) = (null_mut(), null_mut());
+        null(xtie_endpoint_connect(endpoint, null_mut(), &mut attempt, &mut connection));
+        null(xtie_connection_isend(endpoint, stranger(), null_mut(), 0, 0, null_mut(), null_mut()));
+        null(xtie_connection_irecv(endpoint, stranger(), null_mut(), 1, null_mut()));
+        null(xtie_connection_rail(endpoint, stranger(), null_mut()));
+        null(xtie_endpoint_report(endpoint, null_mut(), 9, null_mut()));
+        null(xtie_memory_register(endpoint, null_mut(), 1, XTIE_MEMORY_HOST, null_mut()));
+        null(xtie_memory_alloc(endpoint, 1, null_mut(), null_mut()));
+        null(xtie_request_test(endpoint, stranger(), null_mut(), null_mut()));
+    }
+    it.close();
+}
+
+/// Over TCP a message of more than 64 times 2^30 bytes was accepted, and never ended.
+#[test]
+fn message_longer_than_tcp_carries_is_refused_with_the_limit() {
+    const MOST: usize = 64 << 30;
+    // SAFETY: a new mapping of no memory, which nothing touches.
+    let start = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(null_mut(), MOST + 4096, libc::PROT_NONE, flags, -1, 0)
+    };
+    assert_ne!(start, libc::MAP_FAILED);
+    let (a, b) = (Opened::new(&config(TCP)), Opened::new(&config(TCP)));
+    let (to_b, to_a) = a.join(&b);
+    let (mut memory, mut request) = (null_mut(), null_mut());
+    // SAFETY: mapped for as long as the process lives, and never read: it is refused.
+    unsafe {
+        let kind = XTIE_MEMORY_HOST;
+        expect(xtie_memory_register(a.endpoint, start, MOST + 4096, kind, &mut memory), XTIE_OK);
+        let result =
+            xtie_connection_isend(a.endpoint, to_b, start, MOST + 1, 0, memory, &mut request);
+        expect(result, XTIE_ERR_TOO_LONG);
+    }
+    assert!(a.error().contains("68719476736 bytes at most"), "{}", a.error());
+    a.close_connection(to_b);
+    b.close_connection(to_a);
+    a.close();
+    b.close();
+}

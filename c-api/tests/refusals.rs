@@ -180,6 +180,37 @@ fn full_peer_is_named_and_takes_a_connection_once_it_has_room() {
     full.close();
 }
 
+/// The request of a connection whose place another has by now told of that one's peer.
+#[test]
+fn request_of_a_closed_connection_does_not_name_the_peer_of_the_next() {
+    let mut small = config(HOST);
+    small.connections_max = 1;
+    let it = Opened::new(&small);
+    let [first, second] = [(); 2].map(|()| Peer::start("listen"));
+    let (result, connection) = connect(&it, &first.1);
+    expect(result, XTIE_OK);
+    let mut bytes = [0u8; 8];
+    let memory = it.register(&mut bytes);
+    let (result, request) = it.receive(connection, &[room(&mut bytes, memory)]);
+    expect(result, XTIE_OK);
+    it.close_connection(connection);
+    let start = Instant::now();
+    let (mut result, mut connection) = connect(&it, &second.1);
+    while result == XTIE_ERR_CONNECTIONS_FULL as c_int {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        (result, connection) = connect(&it, &second.1);
+    }
+    expect(result, XTIE_OK);
+    let mut done = 0;
+    // SAFETY: an output of ours.
+    let result = unsafe { xtie_request_test(it.endpoint, request, &mut done, null_mut()) };
+    expect(result, XTIE_ERR_CONNECTION_CLOSED);
+    let other = second.0.0.id().to_string();
+    assert!(!it.error().contains(&other), "{} names {other}", it.error());
+    it.close_connection(connection);
+    it.close();
+}
+
 #[test]
 fn peer_without_descriptors_is_named() {
     refused_by("listen_without_descriptors", XTIE_ERR_PEER_DESCRIPTORS);
