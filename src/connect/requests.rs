@@ -150,7 +150,7 @@ impl<M: LinkMemory> Control<M> {
         }
         self.help();
         let listener = &mut self.listeners[index as usize];
-        let Some(first) = listener.first() else { return Ok(None) };
+        let Some(first) = listener.first_taken(&self.connections) else { return Ok(None) };
         if self.connections[first as usize].owes_established {
             // the data thread must hear of it before its user can
             return Ok(None);
@@ -214,11 +214,13 @@ impl<M: LinkMemory> Control<M> {
         self.help();
         let PendingId(handle) = id;
         let index = self.attempt(id).ok_or(ConnectError::Stale)?;
+        let now = self.now();
         let connection = &mut self.connections[index as usize];
         match connection.phase {
             Phase::Open if connection.owes_established => Ok(None),
             Phase::Open => {
                 connection.handed = true;
+                self.take(index);
                 Ok(Some(handle))
             }
             Phase::Failed(error) => {
@@ -226,7 +228,7 @@ impl<M: LinkMemory> Control<M> {
                 self.slot_release(index);
                 Err(error)
             }
-            Phase::Connecting if self.now() >= connection.deadline => {
+            Phase::Connecting if now >= connection.deadline => {
                 let peer = self.links[connection.link as usize].named();
                 self.give_up(index);
                 Err(ConnectError::Deadline(peer))
