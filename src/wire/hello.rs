@@ -34,8 +34,8 @@ pub const CONNECT_PUSH: u64 = 0x1;
 /// `ConnectHello::features`.
 pub const CONNECT_PAIRS: u64 = 0x2;
 
-/// The writer of `Connect` says `Taken` once its user has the connection, and the reader's user does
-/// not get it before (W8.2): a bit of `ConnectHello::features`.
+/// The writer of `Connect` says `Taken` once its user has the connection, and the reader's user
+/// does not get it before (W8.2): a bit of `ConnectHello::features`.
 pub const CONNECT_TAKEN: u64 = 0x4;
 
 /// The rail that two endpoints of one host share: shared memory.
