@@ -116,6 +116,54 @@ fn an_attempt_is_over_once_its_caller_has_the_connection() {
     b.band.connection_close(there).unwrap();
 }
 
+/// NCCL 2.13 to 2.26 asks for several connections, keeps the first that is made and asks for no
+/// other; its peer accepts at as many listeners, and keeps the first likewise. Each kept another.
+#[test]
+fn accept_gives_what_the_asker_has_taken_and_nothing_else() {
+    for streams in [0, 1, 2] {
+        let asks = Limits { accept_taken: true, ..Limits::of(streams) };
+        let (a, b) = (Node::new(&asks), Node::new(&Limits::of(streams)));
+        let handles: Vec<_> = (0..3).map(|_| b.band.listen().unwrap()).collect();
+        let of = |at: usize| a.band.connect_begin(&handles[at].1.encode()).unwrap();
+        let attempts = [of(0), of(1), of(2)];
+        // the last one alone is asked for until it is made
+        let here = until("connect", || a.band.connect_poll(attempts[2]).unwrap());
+        let there = until("accept", || {
+            let accepted = handles.iter().map(|(listener, _)| b.band.accept(*listener).unwrap());
+            accepted.enumerate().find_map(|(at, made)| made.map(|made| (at, made)))
+        });
+        assert_eq!(there.0, 2, "{streams} streams");
+        // a listener closes with what nobody took, and one is given up by its asker
+        b.band.listener_close(handles[0].0).unwrap();
+        a.band.connect_abandon(attempts[1]).unwrap();
+        // made and closed, or refused
+        let ended = until("end", || {
+            a.band.connect_poll(attempts[0]).map_or(Some(None), |ended| ended.map(Some))
+        });
+        ended.into_iter().for_each(|lost| a.band.connection_close(lost).unwrap());
+        a.band.connection_close(here).unwrap();
+        b.band.connection_close(there.1).unwrap();
+        until("a free", || a.all_free());
+        until("b free", || b.all_free());
+        assert_eq!(b.band.accept(handles[1].0), Ok(None));
+    }
+}
+
+/// A connection that nobody has on either side keeps no place when its asker dies.
+#[test]
+fn what_nobody_took_goes_with_its_asker() {
+    for streams in [0, 1] {
+        let asks = Limits { accept_taken: true, ..Limits::of(streams) };
+        let (a, b) = (Node::new(&asks), Node::new(&Limits::of(streams)));
+        let (listener, handle) = b.band.listen().unwrap();
+        a.band.connect_begin(&handle.encode()).unwrap();
+        until("made", || b.all_free().is_none().then_some(()));
+        drop(a);
+        until("b free", || b.all_free());
+        assert_eq!(b.band.accept(listener), Ok(None));
+    }
+}
+
 #[test]
 fn a_listener_is_not_another_endpoint_s() {
     let (a, b) = (Node::new(&Limits::default()), Node::new(&Limits::default()));

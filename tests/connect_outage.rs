@@ -394,6 +394,32 @@ fn what_is_closed_during_an_outage_is_said_afterwards() {
 }
 
 #[test]
+fn what_is_taken_during_an_outage_is_accepted_afterwards() {
+    let _alone = alone();
+    let limits = Limits { accept_taken: true, ..at(13, 2) };
+    let mut both = Pair::new(&limits, &limits);
+    both.joined(1, 1);
+    let made = |node: &mut Node| {
+        node.drain();
+        let made = |event: &&BandEvent| matches!(event, BandEvent::Established { .. });
+        (node.seen.iter().filter(made).count() == 2).then_some(())
+    };
+    let attempt = both.a.band.connect_begin(&both.handle.encode()).unwrap();
+    until("made here", || made(&mut both.a));
+    until("made there", || made(&mut both.b));
+    cut(ip(13, 1));
+    // on the old socket, where nobody hears it
+    let here = until("connect", || both.a.band.connect_poll(attempt).unwrap());
+    both.lost(1);
+    assert_eq!(both.b.band.accept(both.listener), Ok(None));
+    both.back(1);
+    let there = until("accept", || both.b.band.accept(both.listener).unwrap());
+    both.a.band.connection_close(here).unwrap();
+    both.b.band.connection_close(there).unwrap();
+    both.close();
+}
+
+#[test]
 fn one_side_may_notice_nothing() {
     let _alone = alone();
     let long = Limits { peer_deadline: Span::millis(20_000), ..at(10, 2) };

@@ -99,6 +99,7 @@ fn name_of_kind(frame: &Frame) -> &'static str {
         Frame::Status(_) => "status",
         Frame::Ports(_) => "ports",
         Frame::Pair(..) => "pair",
+        Frame::Taken(_) => "taken",
     }
 }
 

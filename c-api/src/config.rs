@@ -215,6 +215,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         send_ring_bytes: or(config.send_ring_bytes, default.send_ring_bytes),
         write_ring_bytes: or(config.write_ring_bytes, default.write_ring_bytes),
         push: config.flags & XTIE_ENDPOINT_PUSH != 0,
+        accept_taken: default.accept_taken,
         shm_threads: default.shm_threads,
         verbs_names: default.verbs_names,
         ports: default.ports,

@@ -333,6 +333,34 @@ fn memory_in_use_stays_and_canceled_receives_say_so() {
     it.close();
 }
 
+/// What was allocated leaked when it was deregistered, and was freed under its user by a handle
+/// that had registered it once more.
+#[test]
+fn memory_goes_the_way_it_came() {
+    let it = Opened::new(&config(HOST));
+    let (mut start, mut allocated, mut again) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: outputs of ours.
+    let result = unsafe { xtie_memory_alloc(it.endpoint, 4096, &mut start, &mut allocated) };
+    expect(result, XTIE_OK);
+    // SAFETY: one thread.
+    expect(unsafe { xtie_memory_deregister(it.endpoint, allocated) }, XTIE_ERR_MEMORY);
+    // SAFETY: allocated above, and freed below.
+    let result =
+        unsafe { xtie_memory_register(it.endpoint, start, 4096, XTIE_MEMORY_HOST, &mut again) };
+    expect(result, XTIE_OK);
+    // SAFETY: one thread.
+    expect(unsafe { xtie_memory_free(it.endpoint, again) }, XTIE_ERR_MEMORY);
+    // SAFETY: still the allocation's.
+    unsafe { start.cast::<u8>().write(1) };
+    // SAFETY: as above.
+    expect(unsafe { xtie_memory_deregister(it.endpoint, again) }, XTIE_OK);
+    // SAFETY: as above.
+    expect(unsafe { xtie_memory_free(it.endpoint, allocated) }, XTIE_OK);
+    // SAFETY: as above.
+    expect(unsafe { xtie_memory_free(it.endpoint, allocated) }, XTIE_ERR_MEMORY);
+    it.close();
+}
+
 #[test]
 fn full_tables_are_told_by_kind() {
     let it = Opened::new(&config(LOOPBACK));

@@ -77,6 +77,9 @@ pub struct BandConfig {
     /// its host has acknowledged nothing for so long, on the link, and then on any lane. 10 s is
     /// usual; [`Span`]`(0)`: nobody is asked.
     pub peer_deadline: Span,
+    /// Whether the connections that we ask for may be accepted only once our own user has them:
+    /// of several, the peer's user takes none that ours has stopped asking for.
+    pub accept_taken: bool,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
     /// How the data thread is woken after an event.

@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pub streams_asked: bool,
     /// The endpoint and listener that its caller goes on asking for by handle.
     pub keyed: Option<(u128, u64)>,
+    /// The peer's user does not have it yet, and it is not for ours before.
+    pub untaken: bool,
     /// Nobody has accepted it yet.
     pub queued: bool,
     /// The caller of its attempt has it: that attempt is over.
@@ -84,6 +86,8 @@ pub(super) struct Connection {
     pub owes_hello: bool,
     /// `Connect` was sent.
     pub asked: bool,
+    /// `Taken` is still to be sent.
+    pub owes_taken: bool,
     /// `Closed` is still to be sent.
     pub owes_closed: bool,
     /// The data thread has not been told that it stands.
@@ -119,6 +123,7 @@ impl Connection {
         stalled: false,
         streams_asked: false,
         keyed: None,
+        untaken: false,
         queued: false,
         handed: false,
         closed_here: false,
@@ -126,6 +131,7 @@ impl Connection {
         peer_closed: false,
         owes_hello: false,
         asked: false,
+        owes_taken: false,
         owes_closed: false,
         owes_established: false,
         owes_gone: None,

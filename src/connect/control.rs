@@ -14,7 +14,7 @@ use super::greeting::Greetings;
 use super::idle::Dismissed;
 use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
-use super::listener::Listener;
+use super::listener::{self, Listener};
 use super::listening::{DOORS, Door, Listening};
 use super::memory::LinkMemory;
 use super::os::{self, Poller, Ready};
@@ -297,11 +297,7 @@ impl<M: LinkMemory> Control<M> {
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,
             listening: None,
-            // an endpoint's listeners are not taken for another's
-            listeners: std::vec![
-                Listener::free(endpoint_id as u32);
-                config.listeners_max as usize
-            ],
+            listeners: listener::table(endpoint_id, config.listeners_max),
             listeners_live: 0,
             links: core::iter::repeat_with(Link::free).take(links).collect(),
             links_free: (0..links as u32).rev().collect(),

@@ -16,7 +16,8 @@ use crate::base::slab::Handle;
 use crate::fabric::completion::DownCause;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{
-    CONNECT_PAIRS, ConnectHello, FRAME_BYTES_WRITTEN, Frame, RefuseReason, RefusedHello,
+    CONNECT_PAIRS, CONNECT_TAKEN, ConnectHello, FRAME_BYTES_WRITTEN, Frame, RefuseReason,
+    RefusedHello,
 };
 use std::io;
 
@@ -28,6 +29,7 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Connect(hello), Side::Listener) => self.asked(link, hello),
             (Frame::Accepted(hello), Side::Connector) => self.accepted(link, hello),
             (Frame::Refused(refused), Side::Connector) => self.refused(link, refused),
+            (Frame::Taken(taken), Side::Listener) => self.taken(link, taken),
             (Frame::Closed(closed), _) => self.peer_closed(link, closed),
             (Frame::Addresses(list), _) => self.addresses(link, list),
             (Frame::Ping(ping), _) => self.pinged(link, ping),
@@ -37,7 +39,10 @@ impl<M: LinkMemory> Control<M> {
             (Frame::Ports(list), _) => self.ports(link, list),
             (Frame::Pair(pair, end), _) => self.paired(link, pair, end),
             (Frame::Connect(_) | Frame::Accepted(_) | Frame::Refused(_), _)
-            | (Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_), _)
+            | (
+                Frame::Taken(_) | Frame::LinkHello(_) | Frame::LinkReply(_) | Frame::LinkReady(_),
+                _,
+            )
             | (Frame::StreamHello(..), _) => self.nonsense(link),
         }
     }
@@ -106,6 +111,7 @@ impl<M: LinkMemory> Control<M> {
         self.connection_phase(index, Phase::Open);
         let connection = &mut self.connections[index as usize];
         connection.owes_hello = true;
+        connection.untaken = connection.peer.features & CONNECT_TAKEN != 0;
         let listener = Handle::unpack(connection.listener).index as usize;
         self.listeners[listener].push(&mut self.connections, index);
         self.note_connected(index);
@@ -193,6 +199,31 @@ impl<M: LinkMemory> Control<M> {
         self.fail(index, error);
     }
 
+    /// Our user has a connection that it asked for: the peer's may accept it.
+    pub fn take(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        let asked = connection.peer.features & CONNECT_TAKEN != 0;
+        connection.owes_taken = asked && !connection.peer_closed;
+        if connection.owes_taken {
+            self.flush(index);
+        }
+    }
+
+    /// The peer's user has a connection that it asked for.
+    fn taken(&mut self, link: u32, taken: &RefusedHello) {
+        match self.find(link, taken.target, Phase::Open) {
+            Some(index) => self.connections[index as usize].untaken = false,
+            None => self.stale_or_nonsense(link, taken.target),
+        }
+    }
+
+    /// Something came for a connection that is not there, or is none.
+    fn stale_or_nonsense(&mut self, link: u32, target: u64) {
+        if !self.is_former(link, target) && !self.is_parted(link, target) {
+            self.nonsense(link);
+        }
+    }
+
     /// The peer will not touch the connection's rings again.
     fn peer_closed(&mut self, link: u32, closed: &RefusedHello) {
         if closed.target == NO_CONNECTION {
@@ -200,15 +231,13 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let Some(index) = self.find(link, closed.target, Phase::Open) else {
-            if !self.is_former(link, closed.target) && !self.is_parted(link, closed.target) {
-                self.nonsense(link);
-            }
+            self.stale_or_nonsense(link, closed.target);
             return;
         };
         let connection = &mut self.connections[index as usize];
         connection.peer_closed = true;
         let abandoned = RefuseReason::from_wire(closed.reason) == RefuseReason::Abandoned;
-        if connection.queued && abandoned {
+        if connection.queued && (abandoned || connection.untaken) {
             // nobody had it on either side: accept need not hand it out
             self.close(index);
             return;
@@ -281,10 +310,15 @@ impl<M: LinkMemory> Control<M> {
             Phase::Gathering => self.gathering_end(index),
             Phase::Open => {
                 connection.owes_hello = false;
+                connection.owes_taken = false;
                 connection.owes_closed = false;
                 connection.owes_pairs = 0;
                 let known = connection.peer_closed || connection.stalled;
                 connection.peer_closed = true;
+                if connection.queued && connection.untaken {
+                    // nobody had it on either side
+                    return self.close(index);
+                }
                 if !connection.closed_here && !known {
                     self.owe(index, false, Some(cause));
                 }
@@ -351,12 +385,11 @@ impl<M: LinkMemory> Control<M> {
             match self.send(link, &frame) {
                 Sent::Whole => {
                     let connection = &mut self.connections[index as usize];
-                    if let Frame::Pair(pair, _) = &frame {
-                        connection.owes_pairs &= !(1 << pair.lane);
-                    } else if connection.owes_hello {
-                        connection.owes_hello = false;
-                    } else {
-                        connection.owes_closed = false;
+                    match &frame {
+                        Frame::Pair(pair, _) => connection.owes_pairs &= !(1 << pair.lane),
+                        Frame::Taken(_) => connection.owes_taken = false,
+                        Frame::Closed(_) => connection.owes_closed = false,
+                        _ => connection.owes_hello = false,
                     }
                 }
                 Sent::Blocked => return,
@@ -381,11 +414,12 @@ impl<M: LinkMemory> Control<M> {
         }
         let reason =
             if connection.abandoned { RefuseReason::Abandoned } else { RefuseReason::Closed };
-        connection.owes_closed.then_some(Frame::Closed(RefusedHello {
-            target: connection.peer.connection,
-            reason: reason as u32,
-            major: WIRE_MAJOR,
-        }))
+        let target = connection.peer.connection;
+        let body = RefusedHello { target, reason: reason as u32, major: WIRE_MAJOR };
+        if connection.owes_taken {
+            return Some(Frame::Taken(RefusedHello { reason: 0, ..body }));
+        }
+        connection.owes_closed.then_some(Frame::Closed(body))
     }
 
     /// What we say of a connection, when we ask for it or answer.
@@ -398,6 +432,12 @@ impl<M: LinkMemory> Control<M> {
         let handle = connection.handle(index).pack();
         let template = &self.config.template;
         let hello = template.hello(index, handle, target, connection.rings_offset);
+        let taken = match connection.side {
+            Side::Connector => self.config.accept_taken,
+            Side::Listener => connection.peer.features & CONNECT_TAKEN != 0,
+        };
+        let features = hello.features | if taken { CONNECT_TAKEN } else { 0 };
+        let hello = ConnectHello { features, ..hello };
         match connection.stream_count {
             0 => hello,
             streams => {
@@ -419,7 +459,8 @@ impl<M: LinkMemory> Control<M> {
         while at != NONE && !self.links[link as usize].blocked {
             let entry = &self.connections[at as usize];
             let next = entry.link_next;
-            if entry.owes_hello || entry.owes_closed || entry.owes_pairs != 0 {
+            let words = entry.owes_hello || entry.owes_taken || entry.owes_closed;
+            if words || entry.owes_pairs != 0 {
                 self.flush(at);
             }
             at = next;

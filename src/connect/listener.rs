@@ -1,8 +1,11 @@
 //! One listener: a queue of connections that wait for `accept`, linked through their own slots.
 #![forbid(unsafe_code)]
 
+extern crate std;
+
 use super::connection::{Connection, NONE};
 use crate::base::slab::{Generation, Handle};
+use std::vec::Vec;
 
 /// Names a listener of an endpoint.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -17,10 +20,24 @@ pub(super) struct Listener {
     tail: u32,
 }
 
+/// The listeners of an endpoint, which are not taken for another's.
+pub(super) fn table(endpoint_id: u128, listeners_max: u32) -> Vec<Listener> {
+    std::vec![Listener::free(endpoint_id as u32); listeners_max as usize]
+}
+
 impl Listener {
     /// An entry with nobody waiting, of a table with this salt.
     pub fn free(salt: u32) -> Listener {
         Listener { generation: Generation::salted(salt), head: NONE, tail: NONE }
+    }
+
+    /// The connection that has waited longest of those that may be accepted.
+    pub fn first_taken(&self, connections: &[Connection]) -> Option<u32> {
+        let mut at = self.head;
+        while at != NONE && connections[at as usize].untaken {
+            at = connections[at as usize].next;
+        }
+        (at != NONE).then_some(at)
     }
 
     /// The connection that has waited longest.

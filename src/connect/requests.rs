@@ -150,7 +150,7 @@ impl<M: LinkMemory> Control<M> {
         }
         self.help();
         let listener = &mut self.listeners[index as usize];
-        let Some(first) = listener.first() else { return Ok(None) };
+        let Some(first) = listener.first_taken(&self.connections) else { return Ok(None) };
         if self.connections[first as usize].owes_established {
             // the data thread must hear of it before its user can
             return Ok(None);
@@ -220,6 +220,7 @@ impl<M: LinkMemory> Control<M> {
             Phase::Open if connection.owes_established => Ok(None),
             Phase::Open => {
                 connection.handed = true;
+                self.take(index);
                 Ok(Some(handle))
             }
             Phase::Failed(error) => {

@@ -20,7 +20,7 @@ use super::route::{ROUTE_MAX, Route, is_way};
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 
-use crate::wire::hello::{ADDRESSES_MAX, FrameKind, LinkHello, RefuseReason};
+use crate::wire::hello::{ADDRESSES_MAX, CONNECT_TAKEN, FrameKind, LinkHello, RefuseReason};
 use core::net::SocketAddr;
 
 /// How long after a round through all addresses the next one begins; doubled each time.
@@ -295,6 +295,9 @@ impl<M: LinkMemory> Control<M> {
                 connection.peer_closed |= closed;
                 connection.owes_hello =
                     connection.side == Side::Listener && !connection.peer_closed;
+                connection.owes_taken = connection.handed
+                    && !connection.peer_closed
+                    && connection.peer.features & CONNECT_TAKEN != 0;
                 if !connection.peer_closed {
                     self.pairs_say_again(at);
                 }

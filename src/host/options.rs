@@ -45,6 +45,10 @@ pub struct Options {
     /// that nobody receives yet then never stand before others, whatever their tags. Peers' memory
     /// is not read in place.
     pub push: bool,
+    /// Whether a peer's `accept` gives connections that are asked for here only once they have been
+    /// given to who asked: who asks for several and stops asking when one is made, as NCCL before
+    /// 2.27 does, then shares that one with its peer.
+    pub accept_taken: bool,
     /// Threads that copy what is long to and from peers of this host, where messages go through
     /// rings ([`Options::push`]), at most [`shm::THREADS_MAX`]; `CROSSTIE_SHM_THREADS` counts
     /// instead.
@@ -75,6 +79,7 @@ impl Default for Options {
             interfaces: Interfaces::NONE,
             family: AddressFamily::Any,
             push: false,
+            accept_taken: false,
             shm_threads: 0,
             verbs_names: Names::Own,
             ports: None,

@@ -382,6 +382,7 @@ fn band_config(
         membarrier: wake::barrier_register(),
         key: network.key,
         peer_deadline: environment.peer_timeout,
+        accept_taken: options.accept_taken,
         template,
         wake: Wake { call: |fd| wake::ring(fd as i32), context: wake.fd().as_raw_fd() as usize },
         note,

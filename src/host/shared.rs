@@ -223,8 +223,8 @@ impl Shared {
         }
     }
 
-    /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is usable
-    /// on then, but no more over ports that have forgotten it.
+    /// Forgets memory of [`Shared::register`]. `Busy` while requests that use it stand. It is
+    /// usable on then, but no more over ports that have forgotten it.
     pub fn deregister(&self, region: Handle) -> Result<(), DeregisterError> {
         match self.is_allocated(region) {
             Some(false) => self.forget(region),

@@ -34,6 +34,10 @@ pub const CONNECT_PUSH: u64 = 0x1;
 /// `ConnectHello::features`.
 pub const CONNECT_PAIRS: u64 = 0x2;
 
+/// The writer of `Connect` says `Taken` once its user has the connection, and the reader's user
+/// does not get it before (W8.2): a bit of `ConnectHello::features`.
+pub const CONNECT_TAKEN: u64 = 0x4;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.
@@ -87,6 +91,8 @@ pub enum FrameKind {
     Ports = 14,
     /// Either way: one end of a lane between ports (since minor 1).
     Pair = 15,
+    /// Connector to listener: its user has the connection (since minor 1).
+    Taken = 16,
 }
 
 wire_struct! {
@@ -132,6 +138,7 @@ impl FrameHeader {
             13 => FrameKind::Status,
             14 => FrameKind::Ports,
             15 => FrameKind::Pair,
+            16 => FrameKind::Taken,
             _ => return Err(DecodeError::Field),
         };
         let body = &frame[FrameHeader::SIZE..];
@@ -318,7 +325,7 @@ wire_struct! {
         data_rails: u32 = 60,
         /// The same number.
         control_rails: u32 = 64,
-        /// [`CONNECT_PUSH`], and bits that are reserved; both use what both say.
+        /// `CONNECT_` bits; both use what both say. The rest is reserved.
         features: u64 = 72,
         /// Data streams of the connection over TCP; 0: it runs over shared memory (since minor 1).
         streams: u32 = 80,
@@ -326,11 +333,11 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// W8.3. Body of `Refused` and `Closed`.
+    /// W8.3. Body of `Refused`, `Closed` and `Taken`.
     RefusedHello [32] {
         /// The reader's connection.
         target: u64 = 0,
-        /// A `RefuseReason`.
+        /// A `RefuseReason`; 0 in `Taken`.
         reason: u32 = 8,
         /// Wire major version that the writer speaks.
         major: u16 = 12,
@@ -415,6 +422,8 @@ pub enum Frame {
     Ports(PortList),
     /// How far the writer is with a lane between ports, and its end.
     Pair(PairHello, LaneEnd),
+    /// Whoever asked for the connection has it.
+    Taken(RefusedHello),
 }
 
 impl Frame {
@@ -448,6 +457,7 @@ impl Frame {
                 Frame::Pair(pair, LaneEnd::from_bytes(pair.kind, rest)?)
             }
             FrameKind::Status => Frame::Status(StatusHello::decode(body)?),
+            FrameKind::Taken => Frame::Taken(RefusedHello::from_bytes(prefix(body)?)),
         })
     }
 
@@ -461,6 +471,7 @@ impl Frame {
             Frame::Accepted(body) => record(FrameKind::Accepted, &body.encode(), out),
             Frame::Refused(body) => record(FrameKind::Refused, &body.encode(), out),
             Frame::Closed(body) => record(FrameKind::Closed, &body.encode(), out),
+            Frame::Taken(body) => record(FrameKind::Taken, &body.encode(), out),
             Frame::StreamHello(stream, connect) => {
                 let mut body = [0; StreamHello::SIZE + ConnectHello::SIZE];
                 body[..StreamHello::SIZE].copy_from_slice(&stream.encode());
@@ -555,7 +566,7 @@ mod tests {
         resume: 17,
     };
 
-    fn frames() -> [Frame; 16] {
+    fn frames() -> [Frame; 17] {
         let connect = ConnectHello { connection: 11, target: 12, ..Default::default() };
         let refused = RefusedHello { target: 13, reason: 2, major: 1 };
         [
@@ -566,6 +577,7 @@ mod tests {
             Frame::Accepted(connect),
             Frame::Refused(refused),
             Frame::Closed(refused),
+            Frame::Taken(RefusedHello { reason: 0, ..refused }),
             Frame::StreamHello(
                 StreamHello {
                     streams: 2,

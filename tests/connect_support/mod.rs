@@ -149,6 +149,8 @@ pub struct Limits {
     pub lanes_wish: u32,
     /// Addresses to answer at, with prefix lengths.
     pub addresses: Vec<(std::net::IpAddr, u8)>,
+    /// The peer accepts only what our user has.
+    pub accept_taken: bool,
     /// RDMA ports, of which the first makes a lane with the peer's first, and so on.
     pub ports: usize,
 }
@@ -173,6 +175,7 @@ impl Default for Limits {
             events: 64,
             deadline: Span::millis(10_000),
             populate_bytes: u64::MAX,
+            accept_taken: false,
             key: None,
             peer_deadline: Span::millis(10_000),
             note,
@@ -275,6 +278,7 @@ impl Node {
             membarrier: true,
             key: limits.key.clone(),
             peer_deadline: limits.peer_deadline,
+            accept_taken: limits.accept_taken,
             template,
             wake: Wake { call: wake, context: 0 },
             note: limits.note,

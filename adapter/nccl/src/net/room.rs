@@ -62,6 +62,7 @@ fn options(device: &Device) -> Options {
         heap_bytes: Bytes::ZERO,
         // several of NCCL's ranks share a connection, each with a tag of its own
         push: true,
+        accept_taken: true,
         tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: shm_threads(),
         verbs_names: Names::WithNccl,
