@@ -23,7 +23,7 @@ package_of() {
         pkg-config) echo pkg-config ;;
         ip | tc) echo iproute2 ;;
         mpirun) echo openmpi-bin ;;
-        nm | ld | readelf | size) echo binutils ;;
+        nm | ld | readelf | size | objcopy | ar) echo binutils ;;
         *) echo "$1" ;;
     esac
 }
@@ -126,6 +126,21 @@ want_tool() {
     env -u RUSTFLAGS CARGO_TARGET_DIR="$target/tools-build" \
         cargo install --quiet --locked --root "$tools" "$2" --version "$3" &&
         rm -rf "$target/tools-build"
+}
+
+# seal ARCHIVE INTO PATTERN: one object of all of an archive, of whose symbols those that match alone
+# are seen by what it is linked with. Every Rust library brings the language's own beside (such as
+# rust_eh_personality), and two that show them cannot be parts of one program.
+seal() {
+    local object=$target/sealed.o
+    # Groups end here: what keeps one of several copies goes by names that nobody sees any more.
+    ld -r --whole-archive --force-group-allocation -o "$object" "$1"
+    # Bitcode of the compiler's own library, which tools take for the whole when it is joined.
+    objcopy --remove-section=.llvmbc --remove-section=.llvmcmd \
+        --wildcard --keep-global-symbol="$3" "$object"
+    rm -f "$2"
+    ar rcs "$2" "$object"
+    rm -f "$object"
 }
 
 version() {

@@ -950,11 +950,11 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 // writes the buffers of its requests any more. Those that were outstanding have ended with
 // XTIE_ERR_CONNECTION_CLOSED, which can be tested until another connection is made; the peer's
 // end with XTIE_ERR_PEER_CLOSED. Messages whose requests have ended still reach the host of a
-// living peer, others are lost; where a long send is outstanding beside them, over RDMA,
-// libfabric and rails of vendors as far as that takes 200 ms. What a dead rail has lost of them goes over another first, for
-// which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for that, and says in
-// a warning that it has given up. That the peer's program has a message is known by a message of
-// its own alone.
+// living peer, others are lost; beside a long send that has not ended, over RDMA, libfabric and
+// rails of vendors as far as 200 ms are enough. What a dead rail has lost of them goes over
+// another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
+// that, and says in a warning that it has given up. That the peer's program has a message is known
+// by a message of its own alone.
 //
 // connection: not to be used after XTIE_OK.
 // Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages
@@ -962,8 +962,7 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 //     more (its requests have ended with XTIE_ERR_UNFENCED) has XTIE_AGAIN without end: leave the
 //     connection to xtie_endpoint_close then.
 // Threads: the endpoint's. Cost: control path; never blocks.
-int xtie_connection_close(struct xtie_endpoint *endpoint,
-                          struct xtie_connection *connection);
+int xtie_connection_close(struct xtie_endpoint *endpoint, struct xtie_connection *connection);
 
 // ---- Memory ------------------------------------------------------------------------------------
 //
@@ -996,7 +995,7 @@ int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *m
 // Allocates registered memory that peers on this host read without a system call: the fastest
 // place for messages.
 //
-// bytes: its length, not zero. Whole pages are taken for it, but messages lie in these bytes alone.
+// bytes: its length, not zero. Whole pages are taken for it; messages lie in these bytes alone.
 // data_out: first byte, page-aligned; the memory is zero.
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when

@@ -392,9 +392,9 @@ typedef struct xtie_provider_caps {
     // Longest payload of one send in bytes, beside its head; at least 1. Endpoints need 512.
     uint64_t send_bytes_max;
     // Longest write or read in one op, in bytes; at least 128. A message that endpoints push has
-    // 64 times as much at most, rounded down to a multiple of 8192; one that they pull, as much. As
-    // a rail among those of a connection it needs 65536, and leaves messages of more than 64 times
-    // as much to the others.
+    // 64 times as much at most, rounded down to a multiple of 8192; one that they pull, as much.
+    // As a rail among those of a connection it needs 65536, and leaves messages of more than 64
+    // times as much to the others.
     uint64_t transfer_bytes_max;
     // Largest copy in bytes that cannot be divided: a poll may exceed its budget by so much.
     uint64_t copy_granule_bytes;
