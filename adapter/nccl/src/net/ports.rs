@@ -51,7 +51,7 @@ fn all() -> Vec<InterfaceAddress> {
 /// The ports that work and that the rails leave out, in a sentence; `None`: there are none.
 fn left_out(found: &[ports::Device], settings: &Settings) -> Option<String> {
     let each = found.iter().flat_map(|it| it.ports.iter().map(move |port| (it, port)));
-    let working = each.filter(|(device, port)| usable(device, port, settings).is_ok());
+    let working = each.filter(|(device, port)| usable(device, port, settings, &[]).is_ok());
     let names: Vec<String> =
         working.map(|(device, port)| format!("{}:{}", device.name, port.number)).collect();
     let what = "work and are not used: CROSSTIE_RAILS leaves out verbs";
