@@ -252,6 +252,17 @@ fn messages_go_on_over_tcp_when_the_device_is_gone_and_memory_is_given_back() {
     assert!(said.contains(wanted), "{said}");
 }
 
+/// As in a container that shares a device with others.
+#[test]
+fn gid_that_is_no_address_of_this_namespace_is_said_once() {
+    let Some(said) = told("Ethernet", "connect", "") else { return };
+    let words = "RDMA port fake0:1 is used by GID 0 10.0.0.1 (RoCE v2), which is no address of \
+                 this network namespace";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    let said = told("InfiniBand", "connect", "infiniband").expect("as before");
+    assert!(!said.contains("namespace"), "{said}");
+}
+
 #[test]
 fn library_that_cannot_have_children_is_said_once() {
     let Some(said) = told("Ethernet", "connect", "no_children") else { return };

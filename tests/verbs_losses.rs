@@ -242,6 +242,25 @@ fn gid_of_another_subnet_is_taken_only_after_a_while_and_as_an_endpoint_would() 
     }
 }
 
+/// Queue pairs name their peers by LIDs, and are found by them.
+#[test]
+fn port_that_comes_up_with_another_lid_gets_new_queue_pairs() {
+    let Some([new, _]) = libraries() else { return };
+    let done = story_in(new, "lose", "infiniband lid=2")
+        .envs([("FAKE_FIRST", "event=9 infiniband lid=3"), ("FAKE_THEN", "infiniband lid=3")])
+        .output()
+        .expect("this program runs");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let wanted = "because its GID or LID has gone (did an address change?); it is used again once \
+                  it has another\nrevived: [true, true]\ncarries bytes: true";
+    assert!(said.contains(wanted), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    let asked = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        asked.contains("to LID 2, global 0") && asked.contains("to LID 3, global 0"),
+        "{asked}"
+    );
+}
+
 #[test]
 fn gid_of_another_version_of_roce_is_another_gid() {
     let Some([new, _]) = libraries() else { return };
