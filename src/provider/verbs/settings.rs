@@ -30,6 +30,8 @@ pub struct Settings {
     pub timeout: u8,
     /// How often it is sent again.
     pub retries: u8,
+    /// How often a message that finds no receive posted is sent again; 7: for ever.
+    pub receiver_retries: u8,
     /// Place of the partition key in the port's table.
     pub pkey_index: u16,
     /// Service level; `None`: the device's own choice, 0.
@@ -42,8 +44,8 @@ pub struct Settings {
     /// Whether devices may write data out of order; `None`: where they can. Memory that a peer's
     /// words are polled in is never registered so.
     pub relaxed_ordering: Option<bool>,
-    /// Whether packets of a message may take several ways, so that it is told of by a write of its
-    /// own; `None`: on InfiniBand, and not on Ethernet.
+    /// Whether packets of a queue pair may take several ways, so that writes land in any order, and
+    /// a message is told of by a write of its own; `None`: on InfiniBand, and not on Ethernet.
     pub adaptive_routing: Option<bool>,
     /// From this length on.
     pub adaptive_bytes_min: u64,
@@ -63,6 +65,7 @@ impl Default for Settings {
             gid: GidRule::DEFAULT,
             timeout: 20,
             retries: 7,
+            receiver_retries: 0,
             pkey_index: 0,
             service_level: None,
             traffic_class: None,
@@ -83,7 +86,8 @@ impl Settings {
         !self.disabled && self.hca.allows(device, port)
     }
 
-    /// From which length on data is told of by a write of its own; 0: never.
+    /// From which length on data is told of by a write of its own; 0: never, since packets take one
+    /// way.
     pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
         match self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand) {
             true => self.adaptive_bytes_min.max(1),
@@ -137,7 +141,8 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_GID_INDEX",
-        default: "-1: the first that the three below allow",
+        default: "-1: of those that the three below allow, the first that is an address of this \
+                  network namespace",
         unit: "-1 to 255",
         effect: "on RoCE, the place of the GID that is used",
         set: |settings, text| {
@@ -193,6 +198,13 @@ pub const VARIABLES: &[Variable] = &[
         set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
     },
     Variable {
+        name: "CROSSTIE_IB_RNR_RETRY",
+        default: "0",
+        unit: "0 to 7: for ever",
+        effect: "how often a message is sent again that finds no receive, which never happens",
+        set: |settings, text| number(text, RETRIES).map(|n| settings.receiver_retries = n as u8),
+    },
+    Variable {
         name: "CROSSTIE_IB_PKEY",
         default: "0",
         unit: "index",
@@ -241,7 +253,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "CROSSTIE_IB_ADAPTIVE_ROUTING",
         default: "-2: on InfiniBand, and not on RoCE",
         unit: "-2, 0 or 1",
-        effect: "send data so that its packets may take several ways, and then the word of it",
+        effect: "packets may take several ways: send data so, and then the word of it, and wait \
+                 for the end of each control word before the next",
         set: |settings, text| {
             settings.adaptive_routing = match number(text, -2..=1)? {
                 -2 => None,
@@ -418,6 +431,7 @@ mod tests {
         expect("CROSSTIE_IB_ROCE_VERSION_NUM", "1", |s| s.gid.kind = GidKind::RoceV1);
         expect("CROSSTIE_IB_TIMEOUT", "0x12", |s| s.timeout = 18);
         expect("CROSSTIE_IB_RETRY_CNT", "0", |s| s.retries = 0);
+        expect("CROSSTIE_IB_RNR_RETRY", "7", |s| s.receiver_retries = 7);
         expect("CROSSTIE_IB_PKEY", "5", |s| s.pkey_index = 5);
         expect("CROSSTIE_IB_SL", "4", |s| s.service_level = Some(4));
         expect("CROSSTIE_IB_TC", " 106 ", |s| s.traffic_class = Some(106));
@@ -450,6 +464,7 @@ mod tests {
             ("CROSSTIE_IB_TIMEOUT", "0", "from 1 to 31"),
             ("CROSSTIE_IB_TIMEOUT", "soon", "not a number"),
             ("CROSSTIE_IB_RETRY_CNT", "8", "from 0 to 7"),
+            ("CROSSTIE_IB_RNR_RETRY", "8", "from 0 to 7"),
             ("CROSSTIE_IB_GID_INDEX", "-2", "from -1"),
             ("CROSSTIE_IB_GID_INDEX", "256", "to 255"),
             ("CROSSTIE_IB_ADDR_FAMILY", "ipv4", "AF_INET or AF_INET6"),
