@@ -214,6 +214,7 @@ impl<M: LinkMemory> Control<M> {
         self.help();
         let PendingId(handle) = id;
         let index = self.attempt(id).ok_or(ConnectError::Stale)?;
+        let now = self.now();
         let connection = &mut self.connections[index as usize];
         match connection.phase {
             Phase::Open if connection.owes_established => Ok(None),
@@ -226,7 +227,7 @@ impl<M: LinkMemory> Control<M> {
                 self.slot_release(index);
                 Err(error)
             }
-            Phase::Connecting if self.now() >= connection.deadline => {
+            Phase::Connecting if now >= connection.deadline => {
                 let peer = self.links[connection.link as usize].named();
                 self.give_up(index);
                 Err(ConnectError::Deadline(peer))

@@ -235,7 +235,7 @@ impl Shared {
     /// Whether a region is one of [`Shared::allocate`], if there is such a region.
     fn is_allocated(&self, region: Handle) -> Option<bool> {
         let range = self.regions.range(region)?;
-        let within = |heap: &SharedHeap| heap.contains(range.start, range.length);
+        let within = |heap: &Arc<SharedHeap>| heap.contains(range.start, range.length);
         Some(range.tag == MAPPED && self.heap.as_ref().is_some_and(within))
     }
 
