@@ -291,6 +291,12 @@ fn devices_that_cannot_be_made_are_refused() {
     FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
 }
 
+/// Each communicator of NCCL 2.28.3 had devices of its own, made of the same.
+#[test]
+fn device_that_was_made_keeps_its_number() {
+    FUSING.into_iter().for_each(|version| play_one("fused_again", version, "tcp"));
+}
+
 #[test]
 fn point_18_hints_are_taken() {
     [11, 12].into_iter().for_each(|version| play_one("hints", version, "shm"));
@@ -300,6 +306,16 @@ fn point_18_hints_are_taken() {
 fn profiler_is_told_of_each_message_that_has_a_parent() {
     for rails in RAILS {
         [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));
+    }
+}
+
+/// Its end was told all the same, with NULL for the event.
+#[test]
+fn profiler_that_wants_no_event_is_told_of_no_end() {
+    for rails in RAILS {
+        [10, 11, 12]
+            .into_iter()
+            .for_each(|version| play_one("profiled_without_events", version, rails));
     }
 }
 

@@ -23,6 +23,8 @@ pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
 const CHOICE: &str = "CROSSTIE_SOCKET_IFNAME";
 /// By which they choose addresses: `AF_INET` or `AF_INET6`.
 pub const NCCL_FAMILY: &str = "NCCL_SOCKET_FAMILY";
+/// Functions of a PCI device (PCI Local Bus Specification 3.0, 3.2.2.3.4).
+const FUNCTIONS_MAX: i32 = 8;
 /// Planes that a device made of several can say, with that of ports of which nothing is said.
 const PLANES_MAX: usize = 14;
 /// What is set in the plane of every such device, and in no port's.
@@ -294,14 +296,16 @@ pub fn guid(pci: Option<&str>, name: &str) -> u64 {
     fnv1a_more(fnv1a(&host), chip.as_bytes())
 }
 
-/// The function's number, or what the driver says, from 1.
+/// From 1, another for each interface of a chip: the function's number, and behind those of all
+/// functions what the driver calls the function's further ports.
 fn port(pci: Option<&Path>, folder: &Path) -> i32 {
     let function = pci
         .and_then(Path::to_str)
         .and_then(|path| path.rsplit_once('.'))
         .and_then(|(_, function)| i32::from_str_radix(function, 16).ok());
-    let driver = || std::fs::read_to_string(folder.join("dev_port")).ok()?.trim().parse().ok();
-    function.or_else(driver).unwrap_or(0) + 1
+    let text = std::fs::read_to_string(folder.join("dev_port")).unwrap_or_default();
+    let within: u8 = text.trim().parse().unwrap_or(0);
+    1 + function.unwrap_or(0) + FUNCTIONS_MAX * i32::from(within)
 }
 
 /// Text that is never freed.
@@ -331,5 +335,24 @@ mod tests {
         assert_ne!(guid(None, "eth0"), guid(None, "eth1"));
         let port = |path| port(Some(Path::new(path)), Path::new("/nowhere"));
         assert_eq!((port(a), port(b)), (1, 2));
+    }
+
+    /// Several interfaces of one function were one port to NCCL.
+    #[test]
+    fn ports_of_one_function_differ() {
+        let folder = std::env::temp_dir().join(format!("xtie-plugin-port-{}", std::process::id()));
+        let port = |function: &str, text: &str| {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("dev_port"), text).unwrap();
+            port(Some(Path::new(&format!("/sys/0000:3b:00.{function}"))), &folder)
+        };
+        let ports: Vec<i32> = [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1"), ("7", "3")]
+            .map(|(function, text)| port(function, &format!("{text}\n")))
+            .into();
+        std::fs::remove_dir_all(&folder).unwrap();
+        for (at, number) in ports.iter().enumerate() {
+            assert!(*number > 0 && *number < 65536 && !ports[..at].contains(number), "{ports:?}");
+        }
+        assert_eq!((ports[0], ports[2]), (1, 2), "the first is numbered as where there is one");
     }
 }

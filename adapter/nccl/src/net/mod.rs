@@ -72,7 +72,8 @@ struct State {
     devices: Vec<&'static Device>,
     /// How many of them are physical, and how many NCCL has been told of since it loaded the
     /// plugin. It may unload and load it without a new process, and then makes its devices again;
-    /// until then their numbers stay good.
+    /// until then their numbers stay good. Some make them again with each communicator, and take
+    /// what they are told of in the meantime for physical.
     physical: usize,
     shown: usize,
     /// How long a connect may take.
@@ -111,10 +112,7 @@ fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Opens the plugin for a table that knows no communicators: NCCL does so when it loads it.
 pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
-    let mut state = state();
-    opened(&mut state, logger)?;
-    state.shown = state.physical;
-    Ok(())
+    opened(&mut state(), logger)
 }
 
 /// Opens the plugin once more. The first looks for devices, and says one line for each.
@@ -141,7 +139,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Makes one device of several physical ones; its number.
+/// Makes one device of several physical ones; its number, the same for who makes it again.
 pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
     let members_known = device::Members::of(members).ok_or(Fault::Argument)?;
     let mut state = state();
@@ -150,6 +148,10 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
         place.map(|place| state.devices[place]).ok_or(Fault::Argument)
     };
     let devices: Vec<&'static Device> = members.iter().map(physical).collect::<Result<_, _>>()?;
+    let made = &state.devices[state.physical..state.shown];
+    if let Some(place) = made.iter().position(|it| it.members == members_known) {
+        return Ok((state.physical + place) as i32);
+    }
     let number = state.shown;
     // made already, by an NCCL that has loaded the plugin before
     let is_there = state.devices.get(number).is_some_and(|it| it.members == members_known);

@@ -134,6 +134,8 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        #[cfg(test)]
+        tests::told_of_the_end();
         let endpoint = self.endpoint.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(endpoint) = endpoint.take() {
             endpoint.close();
@@ -196,8 +198,20 @@ fn thread_number() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// What a test does whenever the last hold on a room goes on its thread.
+        pub(in crate::net) static AT_THE_END: Cell<Option<fn()>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn told_of_the_end() {
+        if let Some(act) = AT_THE_END.get() {
+            act();
+        }
+    }
 
     #[test]
     fn room_takes_what_the_decision_says() {
