@@ -101,7 +101,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_SOCKET_IFNAME",
-        default: "every interface but loopback and docker",
+        default: "every one with a carrier but loopback, docker and virbr",
         unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
         effect: "the interfaces between this host and others, both ways",
     },

@@ -303,6 +303,13 @@ fn point_18_hints_are_taken() {
 }
 
 #[test]
+/// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
+/// process reads its variables once.
+#[test]
+fn point_23_empty_names_are_passed_over_as_nccl_does() {
+    [11, 12].into_iter().for_each(|version| play_one("empty_names", version, "shm,tcp"));
+}
+
 fn profiler_is_told_of_each_message_that_has_a_parent() {
     for rails in RAILS {
         [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));

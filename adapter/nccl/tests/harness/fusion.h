@@ -141,6 +141,21 @@ static void fused_again(void) {
     OK(net_finalize(&first));
 }
 
+/* The devices are the interfaces of HARNESS_WIRES ("eth0 eth1 "), in this order. */
+static void wires_shown(void) {
+    struct net net = started();
+    unsigned char raw[192];
+    char names[200] = "";
+    int count = 0;
+    OK(net_devices(&net, &count));
+    for (int device = 0; device < count; device++) {
+        OK(net_properties(&net, device, raw));
+        strcat(strcat(names, seen_of(version, raw).name), " ");
+    }
+    if (strcmp(names, getenv("HARNESS_WIRES"))) FAIL("devices are %s", names);
+    OK(net_finalize(&net));
+}
+
 /* Hosts without a common subnet, and without a way: both are told so, by the peer's address. */
 static void no_subnet(void) {
     struct net net = started();

@@ -933,6 +933,7 @@ static const struct scenario SCENARIOS[] = {
     {"family", 0, family}, {"counters", 1, counters},
     {"affinity_and_fork", 0, affinity_and_fork},
     {"ports_shown", 0, ports_shown}, {"ports_chosen", 0, ports_chosen},
+    {"empty_names", 0, empty_names}, {"wires_shown", 1, wires_shown},
     {"ports_apart", 1, ports_apart}, {"ports_fused", 1, ports_fused},
     {"ports_uneven", 1, ports_uneven}, {"ports_and_interfaces", 1, ports_and_interfaces},
     {"ports_link_pulled", 1, ports_link_pulled},
