@@ -279,7 +279,10 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    let environment = environment_of(options.verbs_names);
+    let mut environment = environment_of(options.verbs_names);
+    if let Some(class) = options.verbs_traffic_class {
+        environment.verbs.traffic_class_default(class);
+    }
     if let Some(timeout) = environment.connect_timeout {
         options.handshake_deadline = timeout;
     }

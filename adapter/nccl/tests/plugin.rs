@@ -66,6 +66,22 @@ fn point_7_listener_serves_several_and_has_a_successor() {
     play("listener_reuse");
 }
 
+/// The 65th was refused, as if its peer had failed.
+#[test]
+fn point_7_listener_serves_as_many_as_doc_nccl_says() {
+    for (version, rails) in [(6, "shm"), (12, "shm"), (12, "tcp")] {
+        play_one("listener_of_many", version, rails);
+    }
+}
+
+/// It was put where closed connections had taken all places, and its peer was refused.
+#[test]
+fn point_7_listener_is_where_a_connection_is_left() {
+    for (version, rails) in [(6, "shm"), (12, "tcp")] {
+        play_one("listener_beside_closed", version, rails);
+    }
+}
+
 #[test]
 fn point_8_full_is_null_and_success() {
     play("full");
@@ -281,6 +297,13 @@ fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
     play_alone("nowhere");
 }
 
+/// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
+/// process reads its variables once.
+#[test]
+fn point_23_empty_names_are_passed_over_as_nccl_does() {
+    [11, 12].into_iter().for_each(|version| play_one("empty_names", version, "shm,tcp"));
+}
+
 #[test]
 fn point_23_environment_of_later_changes_nothing() {
     play_alone("read_once");
@@ -302,14 +325,13 @@ fn point_18_hints_are_taken() {
     [11, 12].into_iter().for_each(|version| play_one("hints", version, "shm"));
 }
 
+/// It was passed over without a word.
 #[test]
-/// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
-/// process reads its variables once.
-#[test]
-fn point_23_empty_names_are_passed_over_as_nccl_does() {
-    [11, 12].into_iter().for_each(|version| play_one("empty_names", version, "shm,tcp"));
+fn traffic_class_is_taken_or_said_to_be_ignored() {
+    [10, 11, 12].into_iter().for_each(|version| play_one("classes", version, "tcp"));
 }
 
+#[test]
 fn profiler_is_told_of_each_message_that_has_a_parent() {
     for rails in RAILS {
         [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));

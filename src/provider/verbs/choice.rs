@@ -102,8 +102,8 @@ impl HcaChoice {
         Ok(HcaChoice { exclude, exact, names: names? })
     }
 
-    /// The same choice where NCCL's users wrote it: NCCL passes over names that are empty, and takes
-    /// a choice without names for none (`parseStringList` in its `misc/utils.cc`).
+    /// The same choice where NCCL's users wrote it: NCCL passes over names that are empty, and
+    /// takes a choice without names for none (`parseStringList` in its `misc/utils.cc`).
     pub fn as_nccl_reads(text: &str) -> String {
         let names = text.trim_start_matches('^').trim_start_matches('=');
         let signs = &text[..text.len() - names.len()];

@@ -83,8 +83,8 @@ impl Settings {
         !self.disabled && self.hca.allows(device, port)
     }
 
-    /// What holds where the variables say nothing: a number as NCCL's communicators have it, which is
-    /// the service level, too, where it can be one.
+    /// What holds where the variables say nothing: a number as NCCL's communicators have it, which
+    /// is the service level, too, where it can be one.
     pub fn traffic_class_default(&mut self, class: u8) {
         self.traffic_class.get_or_insert(class);
         if class <= SERVICE_LEVEL_MAX {

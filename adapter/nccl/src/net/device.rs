@@ -200,7 +200,7 @@ fn as_nccl_reads(text: &str) -> String {
     let names = text.strip_prefix('^').unwrap_or(text);
     let names = names.strip_prefix('=').unwrap_or(names);
     let signs = &text[..text.len() - names.len()];
-    let before_colon = |name: &'_ str| name.split(':').next().unwrap_or("").trim().to_string();
+    let before_colon = |name: &str| name.split(':').next().unwrap_or("").trim().to_string();
     let names: Vec<String> =
         names.split(',').map(before_colon).filter(|name| !name.is_empty()).collect();
     match names.is_empty() || text.len() == 1 {

@@ -42,14 +42,17 @@ pub struct Context {
     pub attempts: Mutex<Vec<setup::Pending>>,
     /// Whether it is of one communicator.
     own: bool,
+    /// The traffic class that its user wants.
+    traffic_class: Option<i32>,
     /// Whether a rank of its communicator runs another network.
     strange: AtomicBool,
 }
 
 impl Context {
-    fn new(own: bool) -> Arc<Context> {
+    fn new(own: bool, traffic_class: Option<i32>) -> Arc<Context> {
         let (rooms, attempts) = (Rooms::default(), Mutex::new(Vec::new()));
-        Arc::new(Context { rooms, attempts, own, strange: AtomicBool::new(false) })
+        let strange = AtomicBool::new(false);
+        Arc::new(Context { rooms, attempts, own, traffic_class, strange })
     }
 
     /// A rank has given a handle of another network. What all communicators share cannot tell whose
@@ -207,12 +210,12 @@ fn told(its: &Environment) -> String {
 }
 
 /// Opens the plugin once more, for a communicator; its number.
-pub fn context_open(logger: Option<Logger>) -> Result<u64, Fault> {
+pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Result<u64, Fault> {
     let mut state = state();
     opened(&mut state, logger)?;
     let number = state.next;
     state.next += 1;
-    state.contexts.insert(number, Context::new(true));
+    state.contexts.insert(number, Context::new(true, traffic_class));
     Ok(number)
 }
 
@@ -242,7 +245,7 @@ pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
     if let Some(context) = state.contexts.get(&number) {
         return Ok(Arc::clone(context));
     }
-    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false))))
+    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false, None))))
 }
 
 /// How long a connect may take; who waits longer for one is told why that may be.

@@ -114,7 +114,8 @@ pub struct Pending {
 /// Opens a listener; its number and its handle.
 pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> {
     let (place, device) = device(number)?;
-    let room = context(of)?.rooms.place(place, device)?;
+    let context = context(of)?;
+    let room = context.rooms.place(place, device, context.traffic_class)?;
     let (id, handle) = room.shared().listen().map_err(|error| {
         log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
@@ -170,10 +171,11 @@ fn listeners_of(context: u64) -> Vec<Arc<Listener>> {
 }
 
 /// Connects to the listener of a handle, which lies at `address`; `None`: not yet, ask again with
-/// the same.
+/// the same. `traffic_class`: where this connection has one of its own.
 pub fn connect(
     of: u64,
     number: i32,
+    traffic_class: Option<i32>,
     address: usize,
     handle: &[u8; HANDLE_BYTES],
 ) -> Result<Option<Box<Comm>>, Fault> {
@@ -184,7 +186,8 @@ pub fn connect(
         Some(pending) => pending,
         None => {
             forget(&context, address);
-            let (room, attempt) = begin(&context, place, device, handle)?;
+            let traffic_class = traffic_class.or(context.traffic_class);
+            let (room, attempt) = begin(&context, (place, device), traffic_class, handle)?;
             let pending = Pending { by, room: Arc::clone(&room), attempt, at: Instant::now() };
             locked(&context.attempts).push(pending);
             (room, attempt)
@@ -213,12 +216,12 @@ fn under_way(context: &Context, by: &Asked) -> Option<(Arc<Room>, Attempt)> {
 /// Starts an attempt in a room that has a connection left.
 fn begin(
     context: &Context,
-    place: usize,
-    device: &device::Device,
+    (place, device): (usize, &device::Device),
+    traffic_class: Option<i32>,
     handle: &[u8; HANDLE_BYTES],
 ) -> Result<(Arc<Room>, Attempt), Fault> {
     loop {
-        let room = context.rooms.place(place, device)?;
+        let room = context.rooms.place(place, device, traffic_class)?;
         match room.shared().connect(handle) {
             Ok(attempt) => return Ok((room, attempt)),
             // the next is a fresh one, in which nothing is full
@@ -312,11 +315,12 @@ mod tests {
     fn rooms_end_while_no_lock_is_held() {
         AT_THE_END.set(Some(look));
         let handle = |of| listen(of, 0).unwrap();
-        let elsewhere = context_open(None).unwrap();
+        let elsewhere = context_open(None, None).unwrap();
         let (_, there) = handle(elsewhere);
         let ended = |act: &dyn Fn(u64)| {
-            let of = context_open(None).unwrap();
-            (OF.set(of), ENDED.set(0));
+            let of = context_open(None, None).unwrap();
+            OF.set(of);
+            ENDED.set(0);
             act(of);
             assert!(ENDED.get() > 0);
             context_close(of).unwrap();
@@ -328,7 +332,7 @@ mod tests {
         });
         let attempt = |of, at| {
             // one that is under way yet: this thread alone lets the other side go on
-            while connect(of, 0, at, &there).unwrap().is_some() {}
+            while connect(of, 0, None, at, &there).unwrap().is_some() {}
         };
         ended(&|of| {
             attempt(of, 1);
@@ -337,7 +341,7 @@ mod tests {
         ended(&|of| {
             // another handle lies there
             attempt(of, 1);
-            assert!(connect(of, 0, 1, &[0; HANDLE_BYTES]).is_err());
+            assert!(connect(of, 0, None, 1, &[0; HANDLE_BYTES]).is_err());
         });
         AT_THE_END.set(None);
         context_close(elsewhere).unwrap();

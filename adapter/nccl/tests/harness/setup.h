@@ -215,6 +215,79 @@ static void listener_reuse(void) {
     OK(net_finalize(&net));
 }
 
+/* One listener serves as many connections as doc/nccl.md says, which all stand at once and carry
+ * bytes, beside as many others as its endpoint takes: these are served, too. */
+static void listener_of_many(void) {
+    enum { MANY = 65, OTHERS = 31 };
+    struct net net = started();
+    unsigned char handle[HANDLE], copies[MANY][HANDLE], got[MANY], sent[MANY];
+    unsigned char handles[OTHERS][HANDLE];
+    void *listener = NULL, *comms[MANY] = {NULL}, *known[MANY], *requests[MANY], *others[OTHERS];
+    enum slot end = rank ? CLOSE_RECV : CLOSE_SEND;
+    if (rank) {
+        OK(net_listen(&net, 0, handle, &listener));
+        for (int i = 0; i < OTHERS; i++) OK(net_listen(&net, 0, handles[i], &others[i]));
+        tell(handle, HANDLE), tell(handles, sizeof handles);
+    } else {
+        hear(handle, HANDLE), hear(handles, sizeof handles);
+    }
+    for (int i = 0; i < MANY; i++) memcpy(copies[i], handle, HANDLE);
+    for (int i = 0; i < MANY; i++) {
+        while (!comms[i] && !rank) OK(net_connect(&net, 0, copies[i], &comms[i], NULL));
+        while (!comms[i] && rank) OK(net_accept(&net, listener, &comms[i], NULL));
+    }
+    for (int i = 0; i < MANY; i++) {
+        unsigned char *byte = rank ? &got[i] : &sent[i];
+        *byte = (unsigned char)i;
+        OK(net_reg(&net, comms[i], byte, 1, HOST_MEMORY, &known[i]));
+        requests[i] = rank ? recv_one(&net, comms[i], byte, 1, 1, known[i])
+                           : send_one(&net, comms[i], byte, 1, 1, known[i]);
+    }
+    int seen[MANY] = {0};
+    for (int i = 0; i < MANY; i++) {
+        OK(finish(&net, requests[i], NULL));
+        if (rank) CHECK(got[i] < MANY && !seen[got[i]]++);
+        OK(net_dereg(&net, comms[i], known[i]));
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        void *comm = NULL;
+        while (!comm && !rank) OK(net_connect(&net, 0, handles[i], &comm, NULL));
+        while (!comm && rank) OK(net_accept(&net, others[i], &comm, NULL));
+        if (rank) OK(net_close(&net, CLOSE_LISTEN, others[i]));
+        others[i] = comm;
+    }
+    meet();
+    for (int i = 0; i < MANY; i++) OK(net_close(&net, end, comms[i]));
+    for (int i = 0; i < OTHERS; i++) OK(net_close(&net, end, others[i]));
+    if (rank) OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
+/* Connections that one side has closed, and the other has not, have places still, and no listener
+ * is where they have taken all: who comes to it is served. */
+static void listener_beside_closed(void) {
+    enum { ROUNDS = 24, EACH = 14 };
+    struct net net = started();
+    struct pair pairs[ROUNDS * EACH], last;
+    unsigned char unused[HANDLE];
+    void *stays = NULL;
+    /* as long as it stands, so does its endpoint */
+    OK(net_listen(&net, 0, unused, &stays));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct pair *its = pairs + round * EACH;
+        for (int i = 0; i < EACH; i++) its[i] = cross(&net, 0);
+        for (int i = 0; rank == 0 && i < EACH; i++) part(&net, its[i]);
+        meet();
+        last = cross(&net, 0);
+        exchange(&net, last, SHORT, 3, 3);
+        meet();
+        part(&net, last);
+    }
+    for (int i = 0; rank == 1 && i < ROUNDS * EACH; i++) part(&net, pairs[i]);
+    OK(net_close(&net, CLOSE_LISTEN, stays));
+    OK(net_finalize(&net));
+}
+
 /* GPUs of one process: a service thread each opens the plugin, connects and closes, a progress
  * thread each moves bytes, all at once. */
 struct gpu {

@@ -11,6 +11,25 @@ static void hints(void) {
     OK(net_finalize(&net));
 }
 
+/* A communicator's traffic class is told of with what becomes of it, and nothing without one. */
+static void classes(void) {
+    static const int asked[] = {-1, 106, 300};
+    static const char *const said[] = {NULL,
+        "3 NET/crosstie : lo: traffic class 106 is ignored: it is of RDMA ports alone",
+        "3 NET/crosstie : lo: traffic class 300 is ignored: it may be up to 255"};
+    for (int i = 0; i < 3; i++) {
+        net_class = asked[i];
+        struct net net = started();
+        struct pair pair = cross(&net, 0);
+        exchange(&net, pair, SHORT, 3, 30);
+        CHECK(said[i] ? was_logged(said[i]) : !was_logged("traffic class"));
+        meet();
+        part(&net, pair);
+        OK(net_finalize(&net));
+        forget_log();
+    }
+}
+
 /* ---- the profiler ---- */
 
 static int begun, ended, parents[2], operations[2];
