@@ -82,6 +82,12 @@ fn point_7_listener_is_where_a_connection_is_left() {
     }
 }
 
+/// The peer was given one that nobody at the other end would ever take.
+#[test]
+fn point_7_connection_taken_alone_is_the_peers_too() {
+    play("taken_alone");
+}
+
 #[test]
 fn point_8_full_is_null_and_success() {
     play("full");

@@ -926,6 +926,7 @@ static const struct scenario SCENARIOS[] = {
     {"listener_reuse", 1, listener_reuse}, {"gpus", 1, gpus}, {"traffic", 1, traffic},
     {"listener_of_many", 1, listener_of_many},
     {"listener_beside_closed", 1, listener_beside_closed},
+    {"taken_alone", 1, taken_alone},
     {"descriptors_in_set_up", 1, descriptors_in_set_up}, {"locked_memory", 1, locked_memory},
     {"neighbours", 0, neighbours}, {"mixed_versions", 0, mixed_versions},
     {"asked", 1, asked}, {"deep", 1, deep}, {"untested", 1, untested},

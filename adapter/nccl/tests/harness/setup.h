@@ -288,6 +288,49 @@ static void listener_beside_closed(void) {
     OK(net_finalize(&net));
 }
 
+/* Ranks of one host that send through one of them share its connection (NCCL 2.13 to 2.26, PXN): it
+ * asks for several, into one place, and takes the first that it is given; the others it never asks
+ * for again. The peer likewise takes the first that it is given by any of its listeners, and closes
+ * all of these. Which is first, both must see alike. */
+static void taken_alone(void) {
+    enum { SHARERS = 2, ROUNDS = 20 };
+    struct net net = started();
+    unsigned char handles[SHARERS][HANDLE], data[100];
+    for (int round = 0; round < ROUNDS; round++) {
+        void *listeners[SHARERS], *comm = NULL, *known = NULL;
+        int mine = 0, theirs = 0;
+        for (int i = 0; rank == 1 && i < SHARERS; i++)
+            OK(net_listen(&net, 0, handles[i], &listeners[i]));
+        if (rank == 1) tell(handles, sizeof handles);
+        else hear(handles, sizeof handles);
+        /* in every other round the peer looks when all are made that are wanted, and where what is
+         * not taken comes first */
+        if (rank == 1 && round % 2) meet();
+        for (int turn = 0; !comm; turn++) {
+            mine = rank == 1 && round % 2 ? SHARERS - 1 - turn % SHARERS : turn % SHARERS;
+            if (rank == 0) OK(net_connect(&net, 0, handles[mine], &comm, NULL));
+            else OK(net_accept(&net, listeners[mine], &comm, NULL));
+        }
+        if (rank == 0 && round % 2) meet();
+        tell(&mine, sizeof mine), hear(&theirs, sizeof theirs);
+        if (mine != theirs) FAIL("round %d: %d is kept here, and %d there", round, mine, theirs);
+        for (int i = 0; rank == 1 && i < SHARERS; i++)
+            OK(net_close(&net, CLOSE_LISTEN, listeners[i]));
+        OK(net_reg(&net, comm, data, sizeof data, HOST_MEMORY, &known));
+        if (rank == 0) {
+            fill(data, sizeof data, (uint64_t)round);
+            OK(finish(&net, send_one(&net, comm, data, sizeof data, 1, known), NULL));
+        } else {
+            OK(finish(&net, recv_one(&net, comm, data, sizeof data, 1, known), NULL));
+            verify(data, sizeof data, (uint64_t)round);
+        }
+        OK(net_dereg(&net, comm, known));
+        meet();
+        OK(net_close(&net, rank ? CLOSE_RECV : CLOSE_SEND, comm));
+    }
+    OK(net_finalize(&net));
+}
+
 /* GPUs of one process: a service thread each opens the plugin, connects and closes, a progress
  * thread each moves bytes, all at once. */
 struct gpu {
