@@ -103,6 +103,19 @@ impl HcaChoice {
         Ok(HcaChoice { exclude, exact, names: names? })
     }
 
+    /// The same choice where NCCL's users wrote it: NCCL passes over names that are empty, and
+    /// takes a choice without names for none (`parseStringList` in its `misc/utils.cc`).
+    pub fn as_nccl_reads(text: &str) -> String {
+        let names = text.trim_start_matches('^').trim_start_matches('=');
+        let signs = &text[..text.len() - names.len()];
+        let is_named = |name: &&str| !name.trim().is_empty() && !name.trim().starts_with(':');
+        let names: Vec<&str> = names.split(',').filter(is_named).collect();
+        match signs {
+            "=" if names.is_empty() => String::new(),
+            _ => std::format!("{signs}{}", names.join(",")),
+        }
+    }
+
     /// Whether the port may be used.
     pub fn allows(&self, device: &str, port: u8) -> bool {
         let listed = self.names.iter().any(|named| self.is_meant(named, device, port));

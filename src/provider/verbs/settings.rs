@@ -86,6 +86,15 @@ impl Settings {
         !self.disabled && self.hca.allows(device, port)
     }
 
+    /// What holds where the variables say nothing: a number as NCCL's communicators have it, which
+    /// is the service level, too, where it can be one.
+    pub fn traffic_class_default(&mut self, class: u8) {
+        self.traffic_class.get_or_insert(class);
+        if class <= SERVICE_LEVEL_MAX {
+            self.service_level.get_or_insert(class);
+        }
+    }
+
     /// From which length on data is told of by a write of its own; 0: never, since packets take one
     /// way.
     pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
@@ -114,6 +123,7 @@ pub struct Variable {
 /// Most queue pairs of one connection and rail (NCCL's limit).
 pub const QUEUE_PAIRS_MAX: u16 = 128;
 /// What the field of a queue pair can say (ibv_modify_qp(3)); 0 would wait for ever.
+const SERVICE_LEVEL_MAX: u8 = 15;
 const TIMEOUT: RangeInclusive<i64> = 1..=31;
 const RETRIES: RangeInclusive<i64> = 0..=7;
 
@@ -217,7 +227,8 @@ pub const VARIABLES: &[Variable] = &[
         unit: "-1 to 15",
         effect: "service level",
         set: |settings, text| {
-            settings.service_level = u8::try_from(number(text, -1..=15)?).ok();
+            settings.service_level =
+                u8::try_from(number(text, -1..=i64::from(SERVICE_LEVEL_MAX))?).ok();
             Ok(())
         },
     },
@@ -369,12 +380,19 @@ pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Setting
             Names::WithNccl => ours.or_else(|| set(nccl_name(variable))),
         };
         let Some((name, value)) = found else { continue };
-        if let Err(why) = (variable.set)(&mut settings, &value) {
+        let meant = match name.as_str() {
+            NCCL_HCA => HcaChoice::as_nccl_reads(&value),
+            _ => value.clone(),
+        };
+        if let Err(why) = (variable.set)(&mut settings, &meant) {
             complaints.push(Complaint { name, value, why });
         }
     }
     (settings, complaints)
 }
+
+/// The one that NCCL is lenient about.
+const NCCL_HCA: &str = "NCCL_IB_HCA";
 
 /// What NCCL calls a variable.
 pub fn nccl_name(variable: &Variable) -> String {
@@ -408,6 +426,19 @@ mod tests {
         assert!(it.ece && it.merge_vfs && !it.disabled);
         assert_eq!(it.gid, GidRule::DEFAULT);
         assert_eq!((it.relaxed_ordering, it.adaptive_routing), (None, None));
+    }
+
+    #[test]
+    fn traffic_class_of_a_communicator_holds_where_the_variables_say_nothing() {
+        let asked = |pairs: &[(&str, &str)], class| {
+            let mut settings = read_of(pairs, Names::WithNccl).0;
+            settings.traffic_class_default(class);
+            (settings.traffic_class, settings.service_level)
+        };
+        assert_eq!(asked(&[], 106), (Some(106), None), "no service level");
+        assert_eq!(asked(&[], 3), (Some(3), Some(3)));
+        assert_eq!(asked(&[("NCCL_IB_TC", "8")], 3), (Some(8), Some(3)));
+        assert_eq!(asked(&[("CROSSTIE_IB_SL", "0")], 3), (Some(3), Some(0)));
     }
 
     #[test]
@@ -502,6 +533,21 @@ mod tests {
         assert_eq!(read_of(&both[..1], Names::Own).0.timeout, 20);
         let empty = [("NCCL_IB_TIMEOUT", "22"), ("CROSSTIE_IB_TIMEOUT", "")];
         assert_eq!(read_of(&empty, Names::WithNccl).0.timeout, 22);
+        // what NCCL passes over is passed over where it is NCCL's
+        let hca = |name: &str, text: &str| read_of(&[(name, text)], Names::WithNccl).0.hca;
+        for (text, meant) in [
+            ("mlx5_0,mlx5_1,", "mlx5_0,mlx5_1"),
+            (",mlx5_0", "mlx5_0"),
+            ("^,mlx5_0:1,,", "^mlx5_0:1"),
+            ("=mlx5_0,:1", "=mlx5_0"),
+            ("=", ""),
+            (",", ""),
+        ] {
+            assert_eq!(hca("NCCL_IB_HCA", text), HcaChoice::parse(meant).unwrap(), "{text}");
+            assert_eq!(hca("CROSSTIE_IB_HCA", text), HcaChoice::NONE, "{text}");
+        }
+        // which leaves out all of them with NCCL, too
+        assert_eq!(hca("NCCL_IB_HCA", "^"), HcaChoice::NONE);
         let (_, complaints) = read_of(&[("NCCL_IB_HCA", "^")], Names::WithNccl);
         assert_eq!(complaints[0].name, "NCCL_IB_HCA");
     }
