@@ -204,8 +204,8 @@ fn region_that_is_used_again_while_it_is_given_back_is_held() {
 /// Writes again and again while the region is wanted back; whether it came back. A write to what
 /// the owner has forgotten ends the program.
 fn writes_while_wanted(world: &mut World, key: RailKey, write: OpKind, round: u64) -> bool {
-    for n in 0..60 {
-        if n % (1 + round % 7) == 0 {
+    for n in 0..60u64 {
+        if n.is_multiple_of(1 + round % 7) {
             match world.rails[1].domain().deregister(key) {
                 Err(DeregisterError::Busy) => {}
                 Ok(()) => return true,
@@ -214,7 +214,7 @@ fn writes_while_wanted(world: &mut World, key: RailKey, write: OpKind, round: u6
         }
         let op = Op { id: OpId(n), peer: PEER, kind: write };
         let _ = world.rails[0].post(&op, world.now);
-        if round % 3 > 0 {
+        if !round.is_multiple_of(3) {
             world.poll_side((round % 3) as usize - 1);
         }
         world.poll();

@@ -59,7 +59,7 @@ impl Fixture {
         let ends = [(); 2].map(|()| {
             let cq = Cq::open(&domain, 4).unwrap();
             let vector = Vector::open(&domain, 4).unwrap();
-            let endpoint = Endpoint::open(&domain, &info, &cq, &vector, &mut None, false).unwrap();
+            let endpoint = Endpoint::open(&domain, &info, &cq, &vector).unwrap();
             End {
                 cq: ManuallyDrop::new(cq),
                 vector: ManuallyDrop::new(vector),

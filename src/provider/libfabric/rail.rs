@@ -250,7 +250,7 @@ impl<'m> Libfabric<'m> {
         let mut events = EventQueue::open(&self.library, &self.fabric, EVENTS_BESIDE).ok();
         let is_efa = self.provider_name() == c"efa";
         let (domain, info) = (&self.library_domain, &self.info);
-        let endpoint = Endpoint::open(domain, info, &cq, &vector, &mut events, is_efa);
+        let endpoint = Endpoint::open_watched(domain, info, (&cq, &vector), &mut events, is_efa);
         let endpoint = endpoint.map_err(at(Step::Endpoint))?;
         self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
         self.has_atomics = endpoint.has_atomics();

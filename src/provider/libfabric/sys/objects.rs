@@ -321,14 +321,17 @@ impl Vector {
 }
 
 impl Endpoint {
-    /// Opens the endpoint of an offer, joined to a queue and a vector, and enables it. It is joined
-    /// to `events`, too, if it can be; if not, they are closed. `is_direct`: it goes by its NIC
-    /// within a host, too, where that can be said.
-    pub fn open(
+    /// Opens the endpoint of an offer, joined to a queue and a vector, and enables it.
+    pub fn open(domain: &Domain, info: &Info, cq: &Cq, vector: &Vector) -> Result<Endpoint, Code> {
+        Endpoint::open_watched(domain, info, (cq, vector), &mut None, false)
+    }
+
+    /// The same, joined to `events`, too, if it can be; if not, they are closed. `is_direct`: it
+    /// goes by its NIC within a host, too, where that can be said.
+    pub fn open_watched(
         domain: &Domain,
         info: &Info,
-        cq: &Cq,
-        vector: &Vector,
+        (cq, vector): (&Cq, &Vector),
         events: &mut Option<EventQueue>,
         is_direct: bool,
     ) -> Result<Endpoint, Code> {
