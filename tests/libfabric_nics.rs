@@ -319,3 +319,22 @@ fn survey_tells_how_fast_a_device_is() {
         assert_eq!(offer.speeds_mbps, [speed], "{provider}");
     }
 }
+
+/// A word that found no room kept its write's place in the table of ops for ever.
+#[test]
+fn words_that_find_no_room_at_first_take_no_place_for_good() {
+    const WRITES: u32 = 300;
+    for provider in [c"strict-msg-short", c"strict-again-wordless"] {
+        let Some(mut world) = strict_world(provider) else { return };
+        for word in 0..WRITES {
+            let kind = write_with_word(&world, 0, word);
+            let id = world.post(0, kind);
+            assert!(world.end(0, id), "{provider:?}");
+        }
+        let is_word = |seen: &&Completion| matches!(seen, Completion::Immediate { .. });
+        world.until("every word comes", |world| {
+            world.seen[1].iter().filter(is_word).count() == WRITES as usize
+        });
+        world.until("nothing is under way", |world| !world.rails[0].is_undelivered(PEER));
+    }
+}

@@ -67,6 +67,8 @@ static const struct kind kinds[] = {
     {"cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED, 0, 4, 8, FI_ORDER_SAS, REFUSES_WORDS},
     {"strict-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_WORDS},
     {"strict-beside", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS_BESIDE},
+    {"strict-again-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     SAYS_AGAIN | REFUSES_WORDS},
     {"strict-eventless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_EVENTS},
     {"strict-shuffled", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, 0, SHUFFLES},
     {"strict-queue", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, SHORT_QUEUES},

@@ -2,7 +2,7 @@
 
 use super::area::SENDS;
 use super::message::{KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
-use super::peer::{Answer, AnswerState, KEYS, State, Told, Use, wants};
+use super::peer::{Answer, AnswerState, KEYS, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
 use super::sys::numbers as n;
@@ -90,8 +90,10 @@ impl Libfabric<'_> {
                 Err(Code::AGAIN) => return false,
                 Err(code) => self.end(index, DownCause::Broken(code.0)),
             }
-            self.peers[index].words_due &= !(1 << op);
-            self.sent[index * SENDS + op].word = None;
+            let record = &mut self.peers[index];
+            record.words_due &= !(1 << op);
+            record.used &= !(1 << op);
+            self.sent[index * SENDS + op] = Sent::FREE;
         }
         while self.peers[index].wants != 0 {
             let what = 1 << self.peers[index].wants.trailing_zeros();
@@ -150,6 +152,9 @@ impl Libfabric<'_> {
             self.health.strange += 1;
             return;
         }
+        if is_end && !self.traits.messages_ordered {
+            self.peers[index].awaited_count = Some(prefix.number);
+        }
         let count = prefix.word;
         match prefix.kind {
             Kind::Ask => self.asked(index, place, RailKey(words.key), count),
@@ -157,7 +162,7 @@ impl Libfabric<'_> {
             Kind::Revoke => self.revoked(index, place, words, count),
             Kind::GivenBack => self.given_back(index, place, count),
             Kind::Drain => self.drain_asked(index),
-            Kind::Drained => self.drained(index, prefix.number),
+            Kind::Drained => self.drained(index),
             Kind::Send | Kind::Word => {}
         }
     }
@@ -308,11 +313,9 @@ impl Libfabric<'_> {
 
     /// The peer has said that nothing of its is under way. Unasked it says so because its endpoint
     /// was closed, maybe to be opened anew: that this is the end of more than a lane, only the side
-    /// band says. `count`: how many sends and words it has posted in all.
-    fn drained(&mut self, index: usize, count: u32) {
-        let record = &mut self.peers[index];
-        record.is_attested = true;
-        record.awaited_count = (!self.traits.messages_ordered).then_some(count);
+    /// band says.
+    fn drained(&mut self, index: usize) {
+        self.peers[index].is_attested = true;
         self.end(index, DownCause::Broken(0));
         self.told_release_all(index);
     }

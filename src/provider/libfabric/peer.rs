@@ -226,8 +226,7 @@ pub struct Peer {
     /// Sends and words: posted, and received.
     pub sent_count: u32,
     pub seen_count: u32,
-    /// How many the peer had posted when it said that nothing is under way, where they may come
-    /// behind that word.
+    /// How many the peer had posted when it spoke of the end, where they may come behind that word.
     pub awaited_count: Option<u32>,
     /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
     pub used: u64,
