@@ -10,6 +10,8 @@ use crosstie::fabric::{
     Completion, DeregisterError, Domain, DownCause, Op, OpId, OpKind, Provider, RailKey,
     RemoteSpan, Source,
 };
+use crosstie::provider::libfabric::choice::choose;
+use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::{Survey, survey};
 use crosstie::provider::libfabric::{Config, Libfabric, Limits, bytes};
 use crosstie::provider::port::PortOpenError;
@@ -337,4 +339,21 @@ fn words_that_find_no_room_at_first_take_no_place_for_good() {
         });
         world.until("nothing is under way", |world| !world.rails[0].is_undelivered(PEER));
     }
+}
+
+/// What the provider does not say, the kernel may.
+#[test]
+fn speed_of_a_port_is_the_providers_or_the_kernels() {
+    let Some(library) = strict(Layout::One) else { return };
+    let sysfs = std::env::temp_dir().join(format!("crosstie-speed-{}", std::process::id()));
+    let port = sysfs.join("class/infiniband/strict0/ports/1");
+    std::fs::create_dir_all(&port).unwrap();
+    std::fs::write(port.join("rate"), "100 Gb/sec (4X EDR)\n").unwrap();
+    for (provider, speed) in [(c"strict", 200_000), (c"strict-unknown", 100_000)] {
+        let (library, provider) = (Some(library.to_owned()), Some(provider.to_owned()));
+        let settings = Settings { library, provider, domains: Vec::new() };
+        let nics = choose(&settings, &sysfs, true).unwrap();
+        assert_eq!(nics[0].speed_mbps, speed, "{settings:?}");
+    }
+    std::fs::remove_dir_all(&sysfs).unwrap();
 }

@@ -37,15 +37,8 @@ impl Libfabric<'_> {
         if self.open.is_none() || self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
-        if self.peers[index].wants & wants::DRAINED != 0 || self.peers[index].owes_word {
-            // the other end's fence waits for it; but its address may be one that answers no more
-            let is_early = self.now.since(self.peers[index].ends_since) < DEATH;
-            if is_early
-                && self.peers[index].gone.is_none()
-                && (self.peers[index].owes_word || !self.chores_of(index))
-            {
-                return Err(PeerOpenError::Again);
-            }
+        if self.owes_last_word(index) {
+            return Err(PeerOpenError::Again);
         }
         self.part_open(index)?;
         self.told_release_all(index);
@@ -96,6 +89,18 @@ impl Libfabric<'_> {
         let hello = self.peer_prepare(peer, token)?;
         let told = self.tell(peer.as_usize(), key_place(key), key, 0);
         Ok(Hello { told, ..hello })
+    }
+
+    /// Whether the last peer of a number is owed the word that its fence waits for. Its address may
+    /// be one that answers no more, and what is under way to it may never end: the number does not
+    /// wait for ever.
+    fn owes_last_word(&mut self, index: usize) -> bool {
+        let &Peer { wants: owed, owes_word, gone, ends_since, .. } = &self.peers[index];
+        let waited = self.now.since(ends_since);
+        if gone.is_some() || waited >= PATIENCE {
+            return false;
+        }
+        owes_word || owed & wants::DRAINED != 0 && waited < DEATH && !self.chores_of(index)
     }
 
     /// Registers a peer's part of the area and posts its cells, at its first use.
