@@ -79,13 +79,13 @@ fn connect_names_the_lack_of_memory() {
 
 fn allocate_without_memory() {
     let node = Node::open(&small(2));
-    let (_, kept) = node.shared.allocate(Bytes(4096)).unwrap();
+    let kept = Memory::new(&node, Place::Private, 4096);
     assert!(deny(libc::SYS_fallocate, libc::ENOSPC));
     for _ in 0..200 {
         let error = node.shared.allocate(Bytes(1 << 20)).unwrap_err();
         assert_eq!(error, RegisterError::Fabric(libc::ENOSPC));
     }
-    assert!(node.shared.deregister(kept).is_ok());
+    kept.release(&node);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::device::DeviceKind;
 use super::error::OpenError;
 use super::join;
 use super::lanes::{Fresh, LaneKnown, LanesTold, RailView};
+use super::linger::Patience;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news;
 use super::options::Options;
@@ -399,14 +400,25 @@ impl Endpoint {
         Some(Handle { index, generation: known.generation })
     }
 
-    /// Gives up a connection: its outstanding requests end with `Closed`.
+    /// Gives up a connection: its outstanding requests end with `Closed`. Their memory is the
+    /// caller's again when it says [`Closing::Closed`].
     pub fn connection_close(&mut self, connection: Handle) -> Closing {
+        self.close_with(connection, Patience::Messages)
+    }
+
+    /// The same for who wants the memory back as soon as nothing uses it: beside a long send that
+    /// has not ended, messages that are on their way are not waited for.
+    pub fn connection_stop(&mut self, connection: Handle) -> Closing {
+        self.close_with(connection, Patience::Sends)
+    }
+
+    fn close_with(&mut self, connection: Handle, patience: Patience) -> Closing {
         if !is_live(self.generations, connection) {
             return Closing::Stale;
         }
         let known = &self.known[connection.index as usize];
         if known.in_use && known.generation == connection.generation {
-            if self.lingers(connection.index) {
+            if self.lingers(connection.index, patience) {
                 return Closing::Again;
             }
             let index = ConnectionIndex(connection.index);
@@ -466,7 +478,7 @@ impl Endpoint {
         // what waits for room waits on all connections at once
         for index in 0..self.known.len() as u32 {
             if self.known[index as usize].in_use {
-                self.lingers(index);
+                self.lingers(index, Patience::Messages);
             }
         }
         for index in 0..self.known.len() as u32 {

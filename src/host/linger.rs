@@ -15,6 +15,15 @@ const LINGERED: u64 = 1;
 /// How long closing waits for what no request waits for: most peers poll within it.
 const LINGER_BRIEF_MS: u64 = 200;
 
+/// What closing waits for.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Patience {
+    /// Messages that have left, whatever else the connection carries.
+    Messages,
+    /// The same, but nothing while a long send has not ended, whose memory is wanted back.
+    Sends,
+}
+
 impl Endpoint {
     /// Whether messages of accepted requests are still on their way to a living peer's host: a
     /// closed socket may drop them, and a rail that died may have. A peer that takes nothing for
@@ -24,14 +33,16 @@ impl Endpoint {
     /// With a long send that has not ended, messages alone are waited for: its memory is the
     /// caller's again when the connection is closed, and what it has half written cannot be made
     /// whole. On a port nobody tells them from its stripes, so that they are waited for briefly.
-    pub(super) fn lingers(&mut self, index: u32) -> bool {
+    pub(super) fn lingers(&mut self, index: u32, patience: Patience) -> bool {
+        if patience == Patience::Sends && self.is_writing(index) {
+            return false;
+        }
         // a rail may have died since somebody looked
         if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
             return false;
         }
         self.progress();
-        let connection = ConnectionIndex(index);
-        let is_writing = each!(&self.machine, endpoint => endpoint.is_writing(connection));
+        let is_writing = self.is_writing(index);
         let is_left = match is_writing {
             true => self.is_message_left(index),
             false => self.is_undelivered(index),
@@ -59,10 +70,17 @@ impl Endpoint {
     }
 
     /// Whether a close that says [`Closing::Again`] waits for a peer to take what has left, and not
-    /// for memory of requests to be let go.
+    /// for memory of requests to be let go, or read.
     pub fn is_lingering(&self, connection: Handle) -> bool {
-        let known = &self.known[connection.index as usize % self.known.len()];
-        known.generation == connection.generation && known.linger_until_ms > LINGERED
+        let index = connection.index as usize % self.known.len();
+        let known = &self.known[index];
+        known.generation == connection.generation
+            && known.linger_until_ms > LINGERED
+            && !self.is_writing(index as u32)
+    }
+
+    fn is_writing(&self, index: u32) -> bool {
+        each!(&self.machine, endpoint => endpoint.is_writing(ConnectionIndex(index)))
     }
 
     pub(super) fn is_undelivered(&mut self, index: u32) -> bool {
