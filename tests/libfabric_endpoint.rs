@@ -150,7 +150,9 @@ fn two_rails_break(wish: Wish) {
 
 /// The strict fabric as an endpoint is told of it, a rail for each of the domains.
 fn strict_wish(provider: &'static str, rails: usize) -> Option<Wish<'static>> {
-    let library = strict(Layout::One)?.to_str().unwrap();
+    // an older `efa` reaches its own host another way
+    let layout = if provider == "efa" { Layout::Two } else { Layout::One };
+    let library = strict(layout)?.to_str().unwrap();
     let domains = [
         "strict0",
         "strict0,strict0",
@@ -184,10 +186,12 @@ fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
             pair.settle(&mut flows);
             let before: Vec<_> = (1..=rails as u8).map(|lane| pair.bytes(lane)).collect();
             pair.flow(&mut flows, 48);
-            for (lane, before) in (1..).zip(before) {
-                let now = pair.bytes(lane);
-                assert!(now[0] > before[0] && now[1] > before[1], "rail {lane}: {now:?}");
-            }
+            // how messages fall to rails is a matter of time
+            pair.flow_until(&mut flows, "bytes on every rail", |pair, _| {
+                (1..).zip(&before).all(|(lane, before)| {
+                    pair.bytes(lane).iter().zip(before).all(|(now, before)| now > before)
+                })
+            });
             for lane in 1..=rails as u8 {
                 let (to_b, before) = (pair.to_b, pair.views(lane)[0].generation);
                 pair.a.lane_break(to_b, lane);

@@ -68,6 +68,7 @@ mod tests {
             domains: vec!["eth0".into(), "lo".into()],
             networks: vec!["10.0.0.0/24".into(), "127.0.0.0/8".into()],
             speeds_mbps: vec![200_000, 0],
+            reaches_own: true,
             endpoint_scoped: false,
             carries_words: true,
         };

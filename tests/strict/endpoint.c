@@ -468,7 +468,7 @@ static int name_of(fid_t fid, void *out, size_t *length) {
     return 0;
 }
 
-/* The option of API 1.19 and later, which 1.17's headers do not name. */
+/* The option of 1.21 and later, which 1.17's headers do not name. */
 enum { SHARED_MEMORY_PERMITTED = FI_OPT_XPU_TRIGGER + 2 };
 
 static int set_option(struct fid *fid, int level, int name, const void *value, size_t length) {

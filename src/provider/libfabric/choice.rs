@@ -103,8 +103,7 @@ fn nic_of(offer: &Offered, at: usize) -> Option<Nic> {
         provider: CString::new(offer.provider.as_str()).ok()?,
         domain: CString::new(domain).ok()?,
         network: fnv1a_128([offer.provider.as_bytes(), &[0], network.as_bytes()]),
-        // Slingshot does not loop back between processes of a host everywhere, and says nothing
-        reaches_own: !offer.provider.starts_with("cxi"),
+        reaches_own: offer.reaches_own,
         reaches_others: !own_host_alone,
         speed_mbps,
     })
@@ -200,6 +199,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::offer::reaches_own;
+    use super::super::sys::numbers::version;
     use super::*;
     use std::borrow::ToOwned;
     use std::string::ToString;
@@ -211,6 +212,7 @@ mod tests {
             domains: domains.iter().map(|(domain, _)| domain.to_string()).collect(),
             networks: domains.iter().map(|(_, network)| network.to_string()).collect(),
             speeds_mbps: vec![0; domains.len()],
+            reaches_own: true,
             endpoint_scoped: false,
             carries_words: true,
         }
@@ -252,7 +254,9 @@ mod tests {
         assert_eq!(tcp[0].network, of("tcp;ofi_rxm")[0].network);
         assert_ne!(tcp[0].network, tcp[1].network);
         assert_ne!(tcp[0].network, net[0].network);
-        assert!(!of("cxi")[0].reaches_own && of("efa")[0].reaches_own);
+        let reaches = |provider, minor| reaches_own(provider, version(1, minor));
+        assert!(!reaches(c"cxi", 22) && !reaches(c"efa", 20) && reaches(c"efa", 21));
+        assert!(reaches(c"tcp", 17) && tcp[0].reaches_own);
     }
 
     #[cfg(not(miri))]

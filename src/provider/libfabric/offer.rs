@@ -436,6 +436,13 @@ pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// Whether a provider's endpoints reach those of their own host as they reach others. Slingshot
+/// does not loop back between processes of a host everywhere, and says nothing; before 1.21 `efa`
+/// goes by shared memory of its own there, and cannot be told not to.
+pub fn reaches_own(provider: &CStr, version: u32) -> bool {
+    provider != c"cxi" && (provider != c"efa" || version >= n::version(1, 21))
+}
+
 /// How fast the device of an offer is, in Mbit/s; 0: nobody says.
 pub fn speed_mbps(raw: &InfoRaw, version: u32) -> u32 {
     if version < NIC_SINCE {

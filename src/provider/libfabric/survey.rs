@@ -3,7 +3,8 @@
 extern crate std;
 
 use super::offer::{
-    CONNECTED, Ends, acknowledged, carries_words, check, hints_for, is_other_network, speed_mbps,
+    CONNECTED, Ends, acknowledged, carries_words, check, hints_for, is_other_network, reaches_own,
+    speed_mbps,
 };
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
@@ -24,6 +25,8 @@ pub struct Offered {
     pub networks: Vec<String>,
     /// How fast the NIC of each is, in Mbit/s; 0: the provider does not say.
     pub speeds_mbps: Vec<u32>,
+    /// Whether its endpoints reach those of their own host as they reach others.
+    pub reaches_own: bool,
     /// Whether its registrations belong to endpoints.
     pub endpoint_scoped: bool,
     /// Whether it carries a word of 64 bits with a write.
@@ -76,6 +79,7 @@ fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends, version: u32) {
     // SAFETY: and their texts, which live as long.
     let [provider, name, network] =
         [fabric.prov_name, domain.name, fabric.name].map(|part| unsafe { text(part) });
+    let reaches_own = reaches_own(provider, version);
     let words = |part: &CStr| String::from_utf8_lossy(part.to_bytes()).into_owned();
     let (mut provider, name, network) = (words(provider), words(name), words(network));
     if ends != Ends::Shared {
@@ -97,6 +101,7 @@ fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends, version: u32) {
                 domains,
                 networks,
                 speeds_mbps: std::vec![speed],
+                reaches_own,
                 endpoint_scoped,
                 carries_words,
             });

@@ -135,7 +135,7 @@ numbers! {
     EBADFLAGS: i32 = 260, "FI_EBADFLAGS";
     /// Options of an endpoint.
     OPT_ENDPOINT: i32 = 0, "FI_OPT_ENDPOINT";
-    /// Whether it may go by memory that a host's processes share. Named so since 1.19; older
+    /// Whether it may go by memory that a host's processes share. Named so since 1.21; older
     /// libraries have no option of that number.
     OPT_SHARED_MEMORY_PERMITTED: i32 = 11, "FI_OPT_XPU_TRIGGER + 2";
     /// No such offer.
