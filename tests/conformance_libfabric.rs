@@ -139,6 +139,26 @@ fn short_keys_and_words_keep_every_promise() {
     strictly(c"strict-short", SKIPS + UNORDERED);
 }
 
+/// What those of NICs do: words as messages, keys of 4 bytes, order on request.
+#[test]
+fn providers_of_nics_keep_every_promise() {
+    strictly(c"efa", SKIPS + UNORDERED);
+    strictly(c"cxi", SKIPS + UNORDERED);
+}
+
+/// It says that words go with writes, and refuses them. The order that it keeps is kept all the
+/// same.
+#[test]
+fn library_that_refuses_words_keeps_every_promise() {
+    strictly(c"strict-wordless", SKIPS);
+}
+
+/// What was sent last comes first.
+#[test]
+fn library_without_any_order_keeps_every_promise() {
+    strictly(c"strict-shuffled", SKIPS + UNORDERED);
+}
+
 /// No word goes with a write, and nothing is ordered but messages.
 #[test]
 fn library_without_words_keeps_every_promise() {

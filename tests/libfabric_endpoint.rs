@@ -150,7 +150,9 @@ fn two_rails_break(wish: Wish) {
 
 /// The strict fabric as an endpoint is told of it, a rail for each of the domains.
 fn strict_wish(provider: &'static str, rails: usize) -> Option<Wish<'static>> {
-    let library = strict(Layout::One)?.to_str().unwrap();
+    // an older `efa` reaches its own host another way
+    let layout = if provider == "efa" { Layout::Two } else { Layout::One };
+    let library = strict(layout)?.to_str().unwrap();
     let domains = [
         "strict0",
         "strict0,strict0",
@@ -164,7 +166,18 @@ fn strict_wish(provider: &'static str, rails: usize) -> Option<Wish<'static>> {
 fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
     // bound to endpoints, with words, with short words, without words; bound to domains; of
     // endpoints that are connected one to one
-    for provider in ["strict", "strict-short", "strict-silent", "strict-domain", "strict-msg"] {
+    for provider in [
+        "strict",
+        "strict-short",
+        "strict-silent",
+        "strict-domain",
+        "strict-msg",
+        // as that of a NIC (`cxi` reaches no port of its own host); words that are refused with
+        // their writes; no order at all
+        "efa",
+        "strict-wordless",
+        "strict-shuffled",
+    ] {
         for rails in 1..=4 {
             let Some(wish) = strict_wish(provider, rails) else { return };
             println!("{rails} rails over {provider}");
@@ -173,10 +186,12 @@ fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
             pair.settle(&mut flows);
             let before: Vec<_> = (1..=rails as u8).map(|lane| pair.bytes(lane)).collect();
             pair.flow(&mut flows, 48);
-            for (lane, before) in (1..).zip(before) {
-                let now = pair.bytes(lane);
-                assert!(now[0] > before[0] && now[1] > before[1], "rail {lane}: {now:?}");
-            }
+            // how messages fall to rails is a matter of time
+            pair.flow_until(&mut flows, "bytes on every rail", |pair, _| {
+                (1..).zip(&before).all(|(lane, before)| {
+                    pair.bytes(lane).iter().zip(before).all(|(now, before)| now > before)
+                })
+            });
             for lane in 1..=rails as u8 {
                 let (to_b, before) = (pair.to_b, pair.views(lane)[0].generation);
                 pair.a.lane_break(to_b, lane);
@@ -254,12 +269,18 @@ fn nics_that_fail_again_and_again_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-overrun");
 }
 
+/// Their failure belongs to no op.
+#[test]
+fn nics_that_fail_beside_the_completion_queue_are_opened_anew_and_cost_no_message() {
+    nics_fail("strict-beside");
+}
+
 #[test]
 fn nics_of_connected_endpoints_that_fail_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-msg-overrun");
 }
 
-/// The completion queue of the provider fails after each hundred completions.
+/// The provider fails after each hundred completions.
 fn nics_fail(provider: &'static str) {
     let Some(wish) = strict_wish(provider, 2) else { return };
     let mut pair = pair([wish; 2]);

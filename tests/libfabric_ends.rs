@@ -8,6 +8,7 @@ use crosstie::fabric::{Completion, DownCause, OpKind, Provider};
 use crosstie::provider::libfabric::PeerOpenError;
 use libfabric_support::{Layout, OTHER, PEER, World, strict_config};
 use std::ffi::CStr;
+use std::time::Duration;
 
 fn strict_world(provider: &'static CStr) -> Option<World> {
     Some(World::open(&strict_config(Layout::One, provider)?).unwrap())
@@ -148,6 +149,32 @@ fn last_word_to_a_peer_is_not_lost_with_its_number() {
         for side in [0, 1] {
             world.rails[side].peer_detach(OTHER).unwrap();
         }
+    }
+}
+
+/// What is under way to a peer that was given up ends late: its number is not given to the next
+/// before it was told so, or its fence would wait until its endpoint is opened anew.
+#[test]
+fn last_word_to_a_peer_behind_what_ends_late_is_not_lost_with_its_number() {
+    for provider in [c"strict", c"efa"] {
+        let Some(mut world) = strict_world(provider) else { return };
+        world.write_well();
+        let late = world.write(0, 0, 4096);
+        world.rails[0].peer_fail(PEER, DownCause::Silent);
+        world.poll_side(0);
+        world.pass(Duration::from_secs(3));
+        while world.result(0, late).is_none() {
+            world.poll_side(0);
+        }
+        world.rails[0].peer_detach(PEER).unwrap();
+        world.pass(Duration::from_secs(1));
+        world.poll_side(0);
+        world.prepare(0, PEER, 0x99);
+        let fence = world.fence(1);
+        world.until("it holds or is given up", |world| {
+            world.result(1, fence).is_some() || world.rails[1].health().is_lost()
+        });
+        assert_eq!(world.rails[1].health().lost_code, 0, "it did not wait in vain");
     }
 }
 

@@ -25,11 +25,15 @@ const QUIET: u32 = 64;
 /// Those with connected endpoints come last.
 const PROVIDERS: [&CStr; 8] =
     [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"shm", c"udp;ofi_rxd", c"tcp@msg", c"net@msg"];
-const STRICT: [&CStr; 6] = [
+const STRICT: [&CStr; 9] = [
     c"strict",
     c"strict-domain",
     c"strict-short",
     c"strict-silent",
+    // as providers of NICs do it, and one without any order
+    c"efa",
+    c"cxi",
+    c"strict-shuffled",
     c"strict-msg",
     c"strict-msg-short",
 ];

@@ -7,20 +7,23 @@ mod verbs_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
-use crosstie::base::units::Bytes;
-use crosstie::fabric::{Completion, Domain, Gather, MemoryKind, OpId, Provider, Region};
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::{
+    Completion, Domain, Gather, LINE_BYTES, MemoryKind, Op, OpId, OpKind, Posted, Provider, Region,
+    Source,
+};
 use crosstie::provider::verbs::choice::HcaChoice;
 use crosstie::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer};
 use crosstie::provider::verbs::pair::devices;
 use crosstie::provider::verbs::ports::{Device, NodeType, Port, PortState};
 use crosstie::provider::verbs::settings::Settings;
 use crosstie::provider::verbs::speed::correct;
-use crosstie::provider::verbs::{Config, Limits, Verbs, bytes, dmabuf_refusal};
+use crosstie::provider::verbs::{Config, Limits, PathConfig, Verbs, bytes, dmabuf_refusal};
 use crosstie::wire::queue_pair::QueuePairHello;
 use std::net::IpAddr;
 use std::path::Path;
-use verbs_support::fake::{compile, libraries, story_told, told_in};
-use verbs_support::{LIMITS, PEER, World, config};
+use verbs_support::fake::{compile, libraries, story_told, tell_in, told_in};
+use verbs_support::{LIMITS, NOTHING, PEER, World, config};
 
 /// The story of a device that is so has this in it.
 fn tells(story: &str, fake: &str, wanted: &str) {
@@ -39,11 +42,17 @@ fn storyteller() {
         "list" => println!("{:?}", devices()),
         "prepare" => prepare(),
         "join" => join(&|_| {}),
+        "join patiently" => join_as(&patient(), &|_| {}),
         "join a smaller one" => join(&|hello| hello.mtu_bytes = 1024),
         "join another kind" => join(&|hello| hello.link_layer = 1),
         "join other extensions" => join(&|hello| hello.ece_vendor = 7),
         "join fewer extensions" => join(&|hello| hello.ece_options &= 0x30),
+        "join after a change" => join_after_a_change(),
+        "come up changed" => come_up_changed(),
         "register" => register(),
+        "line" => line(0),
+        "line by several ways" => line(8192),
+        "write short" => write_short(),
         "write" => write(0, false),
         "write two" => write(4096, false),
         "write all two" => write(1, false),
@@ -80,9 +89,20 @@ fn prepare() {
     });
 }
 
+/// One that waits for receives.
+fn patient() -> Config<'static> {
+    let config = config("fake0");
+    let path = PathConfig { receiver_retries: 3, ..config.path };
+    Config { path, ..config }
+}
+
 /// Joins a queue pair to itself, as if its hello had said something else.
 fn join(change: &dyn Fn(&mut QueuePairHello)) {
-    with_rail(&config("fake0"), |rail| {
+    join_as(&config("fake0"), change);
+}
+
+fn join_as(config: &Config, change: &dyn Fn(&mut QueuePairHello)) {
+    with_rail(config, |rail| {
         let mut hello = rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7).expect("prepared");
         change(&mut hello);
         match rail.peer_connect(PeerIndex(0), &hello) {
@@ -90,6 +110,61 @@ fn join(change: &dyn Fn(&mut QueuePairHello)) {
             Err(error) => println!("{error}"),
         }
     });
+}
+
+/// What the device of a story has from now on.
+fn turn(fake: &str) {
+    // SAFETY: a process of one story; its only other thread waits for this one.
+    unsafe { std::env::set_var("FAKE", fake) };
+}
+
+/// Joins a queue pair to itself, whose port changes before it is made, and after.
+fn join_after_a_change() {
+    with_rail(&config("fake0"), |rail| {
+        turn("infiniband mtu_code=4 lid=9");
+        let hello = rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7).expect("prepared");
+        println!("told {} and LID {}", hello.mtu_bytes, hello.lid);
+        turn("infiniband mtu_code=3 lid=9");
+        rail.peer_connect(PeerIndex(0), &hello).expect("joined");
+    });
+}
+
+fn come_up_changed() {
+    with_rail(&config("fake0"), |rail| {
+        turn("event=9 mtu_code=3");
+        for millis in [0, 100, 200] {
+            let now = Instant(millis * 1_000_000);
+            assert_eq!(rail.poll(&mut [NOTHING], Bytes::kib(64), now), 0);
+        }
+        println!("packets of {} bytes", rail.mtu_bytes());
+    });
+}
+
+/// A line, of a rail with this threshold for data that takes several ways.
+fn line(adaptive: u64) {
+    let mut world = World::of(|config| config.adaptive_bytes_min = adaptive).expect("devices");
+    let (source, target) = (Source::Line([7; LINE_BYTES]), world.remote(1, 64));
+    let kind = OpKind::Write { source, target, immediate: None };
+    let posted = world.rails[0].post(&Op { id: OpId(5), peer: PEER, kind }, world.now);
+    println!("ordered {}, {posted:?}", world.rails[0].caps().ordered);
+    world.until("a line lands", |world| world.holds(1, 64, LINE_BYTES, 7));
+    if posted == Ok(Posted::Pending) {
+        println!("it ends well: {}", world.end(0, OpId(5)));
+    }
+}
+
+/// Short writes out of memory of the host's, and out of a dma-buf.
+fn write_short() {
+    let mut world = World::new().expect("devices");
+    eprintln!("of the host");
+    let write = world.write(0, 0, 64);
+    assert!(world.end(0, write));
+    let (address, length) = (world.blocks[0] as u64, Bytes(4096));
+    let region = Region { address, length, kind: MemoryKind::Host };
+    world.keys[0] = world.rails[0].domain().register_dmabuf(region, 0, 0).expect("a dma-buf");
+    eprintln!("of a dma-buf");
+    let write = world.write(0, 0, 64);
+    assert!(world.end(0, write));
 }
 
 fn register() {
@@ -234,7 +309,12 @@ fn gid_that_has_become_another_node_s_is_seen_before_a_queue_pair_is_made() {
 fn packets_are_as_long_as_the_smaller_end_takes() {
     tells("join", "", "ready to receive, mtu code 5");
     tells("join a smaller one", "", "ready to receive, mtu code 3");
-    tells("join", "", "rnr_retry 0");
+}
+
+#[test]
+fn receive_that_is_missing_is_waited_for_only_by_who_asks_for_it() {
+    tells("join", "", "timer 1\nrnr_retry 0");
+    tells("join patiently", "", "timer 12\nrnr_retry 3");
 }
 
 #[test]
@@ -280,6 +360,76 @@ fn speed_of_a_port_is_that_which_the_library_says() {
     assert!(said.contains("speeds [400000, 400000]"), "{said}");
 }
 
+/// Children of a process that has queue pairs must not get pages of its registrations copied.
+#[test]
+fn library_is_told_of_children_before_a_device_is_opened() {
+    tells("open", "", "children are thought of\nthe device is opened\n");
+    tells("open", "no_children", "opened");
+    let Some([_, old]) = libraries() else { return };
+    assert!(told_in(old, "open", "").contains("opened"));
+}
+
+#[test]
+fn port_that_wants_global_routes_gets_them() {
+    tells("join", "infiniband lid=7", "to LID 7, global 0");
+    tells("join", "infiniband lid=7 wants_grh", "to LID 7, global 1");
+    tells("join", "lid=7", "to LID 7, global 1");
+}
+
+/// A peer is told what the port has when its queue pair is made, and both ends use that.
+#[test]
+fn port_is_read_again_for_each_queue_pair_and_when_it_comes_up() {
+    let wanted = "told 2048 and LID 9\n";
+    tells("join after a change", "infiniband lid=7", wanted);
+    tells("join after a change", "infiniband lid=7", "ready to receive, mtu code 4\nto LID 9,");
+    tells("come up changed", "", "packets of 1024 bytes");
+}
+
+#[test]
+fn adds_are_asked_for_only_where_the_device_has_them() {
+    tells("register", "", "control\nregister, access 0xf\npayload");
+    tells("register", "no_atomics", "control\nregister, access 0x7\npayload");
+    tells("join", "", "queue pair, access 0xf\n");
+    tells("join", "no_atomics", "queue pair, access 0x7\n");
+}
+
+#[test]
+fn device_that_refuses_adds_is_asked_once_more_without() {
+    for errno in [22, 95] {
+        let fake = format!("refuses_adds={errno}");
+        let wanted = "control\nregister, access 0xf\nregister, access 0x7\npayload\n";
+        tells("register", &fake, wanted);
+        let wanted = "queue pair, access 0xf\nqueue pair, access 0x7\nready to receive";
+        tells("join", &fake, wanted);
+    }
+    let Some([new, _]) = libraries() else { return };
+    let done = tell_in(new, "register", "refuses_adds=12");
+    assert!(!done.status.success(), "no memory is no refusal of adds");
+}
+
+/// Of two lines for one place the older would hide the newer for ever, if it landed last.
+#[test]
+fn line_ends_with_its_completion_where_packets_take_several_ways() {
+    tells("line", "say_posts", "ordered true, Ok(Done)\n");
+    tells("line by several ways", "", "ordered false, Ok(Pending)\nit ends well: true");
+    let Some([new, _]) = libraries() else { return };
+    let said = told_in(new, "line", "say_posts");
+    assert!(said.contains("post 0 of 64 bytes\n"), "a line costs no completion: {said}");
+}
+
+/// The processor may not read a dma-buf, and of several parts some drivers copy the first alone.
+#[test]
+fn only_one_part_of_host_memory_goes_inside_of_a_request() {
+    let short = "post 0 of 64 bytes, signalled";
+    let wanted = format!("of the host\n{short}, inline\n");
+    tells("write short", "say_posts say_inline dmabufs", &wanted);
+    let wanted = format!("of a dma-buf\n{short}\n");
+    tells("write short", "say_posts say_inline dmabufs", &wanted);
+    for story in ["gather", "gather one by one"] {
+        tells(story, "say_posts say_inline", "post 1 of 33 bytes, signalled\n");
+    }
+}
+
 #[test]
 fn dma_buf_is_refused_with_a_sentence() {
     tells("register", "", "the RDMA device or its driver cannot register dma-bufs");
@@ -301,6 +451,11 @@ fn extensions_that_both_ends_have_are_set_before_the_pair_receives() {
     tells("join fewer extensions", "ece=0x35", "extensions 0x30 of 0x2c9\nready to receive");
     let wanted = "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0): errno 22";
     tells("join", "ece=0x35 ece_refused", wanted);
+    // nor does it say beforehand which of them a queue pair can use
+    let without = "extensions 0x35 of 0x2c9\nready to receive, mtu code 5\n\
+                   to LID 0, global 1, timer 1\nextensions 0 of 0x2c9\nready to receive";
+    tells("join", "ece=0x35 ece_useless", without);
+    tells("join", "ece=0x35 ece_useless", "joined");
     let Some([new, old]) = libraries() else { return };
     for (folder, story, fake) in
         [(new, "join", ""), (new, "join other extensions", "ece=1"), (old, "join", "ece=1")]
@@ -360,8 +515,10 @@ fn queue_pair_that_takes_no_parts_is_made_without_them() {
     for (fake, made, offered) in [
         ("", "of 4 parts, 220 bytes", "at most 4\n2 parts: Ok"),
         ("send_parts=1", "of 1 parts, 220 bytes", "at most 1\n2 parts: Err(Unsupported)"),
-        ("no_inline", "of 4 parts, 0 bytes", "at most 4\n2 parts: Ok"),
-        ("no_inline send_parts=1", "of 1 parts, 0 bytes", "at most 1\n2 parts: Err(Unsupported)"),
+        ("inline_max=100", "of 4 parts, 96 bytes", "at most 4\n2 parts: Ok"),
+        ("inline_max=64 send_parts=1", "of 1 parts, 64 bytes", "at most 1\n2 parts: Err"),
+        ("inline_max=0", "of 4 parts, 0 bytes", "at most 4\n2 parts: Ok"),
+        ("inline_max=0 send_parts=1", "of 1 parts, 0 bytes", "at most 1\n2 parts: Err"),
     ] {
         for story in ["gather", "gather one by one"] {
             tells(story, fake, &format!("a queue pair {made} inline"));

@@ -5,7 +5,7 @@ mod verbs_support;
 
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
-use crosstie::fabric::{Completion, Provider};
+use crosstie::fabric::{Completion, Domain, Provider};
 use crosstie::provider::verbs::{GidText, loss_words};
 use std::path::Path;
 use verbs_support::fake::{libraries, story_in, story_told};
@@ -41,6 +41,7 @@ fn storyteller() {
         "look for long" => look_for_long(),
         "go home" => go_home(),
         "come late" => come_late(),
+        "give back" => give_back(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -173,6 +174,16 @@ fn come_late() {
     }
 }
 
+/// What was registered with a device that is gone is given back, and the rail, too.
+fn give_back() {
+    let world = lost_world();
+    for side in 0..2 {
+        println!("{:?}", world.rails[side].domain().deregister(world.keys[side]));
+    }
+    drop(world);
+    println!("closed");
+}
+
 /// What a story says in which the port loses what it stands on, and has something else then; and
 /// what its library was asked for.
 fn told(folder: &Path, story: &str, first: &str, then: &str) -> [String; 2] {
@@ -231,6 +242,25 @@ fn gid_of_another_subnet_is_taken_only_after_a_while_and_as_an_endpoint_would() 
     }
 }
 
+/// Queue pairs name their peers by LIDs, and are found by them.
+#[test]
+fn port_that_comes_up_with_another_lid_gets_new_queue_pairs() {
+    let Some([new, _]) = libraries() else { return };
+    let done = story_in(new, "lose", "infiniband lid=2")
+        .envs([("FAKE_FIRST", "event=9 infiniband lid=3"), ("FAKE_THEN", "infiniband lid=3")])
+        .output()
+        .expect("this program runs");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let wanted = "because its GID or LID has gone (did an address change?); it is used again once \
+                  it has another\nrevived: [true, true]\ncarries bytes: true";
+    assert!(said.contains(wanted), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    let asked = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        asked.contains("to LID 2, global 0") && asked.contains("to LID 3, global 0"),
+        "{asked}"
+    );
+}
+
 #[test]
 fn gid_of_another_version_of_roce_is_another_gid() {
     let Some([new, _]) = libraries() else { return };
@@ -266,6 +296,16 @@ fn device_that_fails_under_a_connection_ends_it_and_stays_away() {
     let wanted = "Broken(19) }), because the device failed or was removed";
     assert!(said.contains(wanted) && said.contains("revived: [false, false]"), "{said}");
     assert!(said.contains(NO_MORE), "{said}");
+}
+
+/// The kernel has taken all of it away by then, and every call says so.
+#[test]
+fn memory_is_given_back_by_a_device_that_is_gone() {
+    let Some([new, _]) = libraries() else { return };
+    for gone in ["event=8 dead", "event=8 dead=19"] {
+        let [said, _] = told(new, "give back", gone, "");
+        assert!(said.contains("Ok(())\nOk(())\nclosed"), "{gone}: {said}");
+    }
 }
 
 const STRANGER: &str = "event=9 no_gid gid6_at=2";

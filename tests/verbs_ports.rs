@@ -135,7 +135,7 @@ fn everything_of_a_roce_port_is_read() {
     let (v1, v2) = (GidKind::RoceV1, GidKind::RoceV2);
     assert_eq!(kinds, [(0, v1), (1, v2), (2, v1), (3, v2)]);
     assert_eq!(port.gids[3].interface.as_deref(), Some("eth0"));
-    let gid = usable(device, port, &Settings::default()).unwrap();
+    let gid = usable(device, port, &Settings::default(), &[]).unwrap();
     assert_eq!((gid.index, gid.gid.ip()), (3, IpAddr::from([10, 0, 0, 1])));
 }
 
@@ -161,7 +161,7 @@ fn gids_of_ports_that_are_not_meant_are_not_read() {
     let found = survey_of(&tree.0, &|device, port| settings.means(device, port)).unwrap();
     let count = |at: usize| found[0].ports[at].gids.len();
     assert_eq!((count(0), count(1)), (0, 4));
-    let usable = |at: usize| usable(&found[0], &found[0].ports[at], &settings);
+    let usable = |at: usize| usable(&found[0], &found[0].ports[at], &settings, &[]);
     assert!(matches!(usable(0), Err(Unusable::NotChosen(_))));
     assert!(usable(1).is_ok());
     let none = Settings { disabled: true, ..settings };
@@ -233,7 +233,7 @@ fn device_of_several_ports_and_what_is_wrong_with_each_port_is_read() {
     assert_eq!(mlx4.numa, None, "-1 is no node");
     let settings = Settings::default();
     let why = |device: &Device, at: usize| {
-        usable(device, &device.ports[at], &settings).map(|gid| gid.index)
+        usable(device, &device.ports[at], &settings, &[]).map(|gid| gid.index)
     };
     let numbers: Vec<u8> = mlx4.ports.iter().map(|port| port.number).collect();
     assert_eq!(numbers, [1, 2, 3, 10]);
@@ -352,7 +352,7 @@ fn what_is_read_is_what_ibv_devinfo_says() {
 fn gid_of(name: &str, gid: GidRule) -> Result<GidEntry, Unusable> {
     let device = device(name);
     let settings = Settings { gid, ..Settings::default() };
-    usable(&device, &device.ports[0], &settings).cloned()
+    usable(&device, &device.ports[0], &settings, &[]).cloned()
 }
 
 #[test]

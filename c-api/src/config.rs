@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use core::fmt::{Arguments, Write};
 use crosstie::base::units::{Bytes, Span};
 use crosstie::connect::interfaces::{AddressFamily, Interfaces};
-use crosstie::host::device::DEVICES;
+use crosstie::host::device::{DEVICES, DeviceKind};
 use crosstie::host::options::StorageTerms;
 use crosstie::host::{Options, log};
 use crosstie::transport::Limits;
@@ -169,6 +169,17 @@ fn limit_refused(limits: &Limits, error: LimitsError) -> xtie_result {
     refused(result, format_args!("xtie_endpoint_config: {name} is {value}: it must be {wanted}"))
 }
 
+/// The kind of a device's number.
+fn device(device: u32) -> Result<DeviceKind, xtie_result> {
+    kind_or_error(device).map_err(|result| {
+        let last = DEVICES.len() - 1;
+        refused(
+            result,
+            format_args!("xtie_endpoint_config: device is {device}: there are 0 to {last}"),
+        )
+    })
+}
+
 /// The options for a configuration of the caller's.
 ///
 /// # Safety
@@ -194,13 +205,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
     }
     let default = Options::default();
     let options = Options {
-        device: kind_or_error(config.device).map_err(|result| {
-            let (device, last) = (config.device, DEVICES.len() - 1);
-            refused(
-                result,
-                format_args!("xtie_endpoint_config: device is {device}: there are 0 to {last}"),
-            )
-        })?,
+        device: device(config.device)?,
         limits: Limits {
             connections_max: or(config.connections_max, default.limits.connections_max),
             requests_max: or(config.requests_max, default.limits.requests_max),
@@ -218,6 +223,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         accept_taken: default.accept_taken,
         shm_threads: default.shm_threads,
         verbs_names: default.verbs_names,
+        verbs_traffic_class: default.verbs_traffic_class,
         ports: default.ports,
         nics: default.nics,
         heap_bytes: match config.flags & XTIE_ENDPOINT_NO_HEAP {

@@ -138,6 +138,13 @@ impl<M: LinkMemory> Control<M> {
         Some(index)
     }
 
+    /// Slots that nobody has: those of closed connections are taken until their peers have closed.
+    pub fn slots_free(&mut self) -> u32 {
+        self.help();
+        let is_free = |it: &&Connection| it.phase == Phase::Free;
+        self.connections.iter().filter(is_free).count() as u32
+    }
+
     /// Changes how far a connection is.
     pub fn connection_phase(&mut self, index: u32, phase: Phase) {
         self.connections[index as usize].phase = phase;

@@ -275,6 +275,13 @@ impl<M: LinkMemory> Band<M> {
             .unwrap_or(AddressList::EMPTY)
     }
 
+    /// Connections that may be made yet: closed ones count until their peers have closed, too.
+    ///
+    /// *Cost*: as [`Band::connect_poll`], and a look at each connection.
+    pub fn connections_left(&self) -> u32 {
+        self.with(0, |control| Ok(control.slots_free())).unwrap_or(0)
+    }
+
     /// Our host's number.
     pub fn node_id(&self) -> u64 {
         self.with(0, |control| Ok(control.node_id)).unwrap_or(0)

@@ -17,6 +17,8 @@ pub struct Interface {
     pub name: InterfaceName,
     /// Whether it is switched on.
     pub up: bool,
+    /// Whether its driver has what it needs to carry packets, as a cable.
+    pub running: bool,
 }
 
 /// All interfaces and all their addresses, in the kernel's order.
@@ -60,9 +62,9 @@ fn add(entry: &libc::ifaddrs, found: &mut Survey) {
     // SAFETY: every entry has a terminated name.
     let name = InterfaceName::new(unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes());
     let set = |flag: i32| entry.ifa_flags & flag as u32 != 0;
-    let up = set(libc::IFF_UP);
+    let (up, running) = (set(libc::IFF_UP), set(libc::IFF_RUNNING));
     if !found.all.iter().any(|known| known.name == name) {
-        found.all.push(Interface { name, up });
+        found.all.push(Interface { name, up, running });
     }
     // SAFETY: null, or an address of the family that it names (getifaddrs(3)).
     let Some(ip) = (unsafe { address(entry.ifa_addr) }) else { return };
@@ -82,6 +84,7 @@ fn add(entry: &libc::ifaddrs, found: &mut Survey) {
         ip,
         prefix_bits: prefix_bits as u8,
         up,
+        running,
         loopback: set(libc::IFF_LOOPBACK),
         link_local,
         speed_mbit_s: 0,

@@ -2,8 +2,9 @@
 //!
 //! `CROSSTIE_SOCKET_IFNAME` chooses as NCCL's users know it: names by prefix, separated by commas
 //! (`eth,ens`); a leading `^` leaves them out (`^docker,lo`); a leading `=` asks for whole names
-//! (`=eth0`, `^=eth0`). Without a choice it is every interface that is up but `lo` and `docker*`,
-//! and `lo` when nothing else is there.
+//! (`=eth0`, `^=eth0`). Without a choice it is every interface but `lo`, `docker*` and `virbr*`,
+//! `lo` when nothing else is there, and `virbr*` when not even that is. One that is switched on and
+//! has no carrier is used where it is named.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -20,7 +21,9 @@ use std::vec::Vec;
 /// Longest name of an interface in bytes, with the terminating zero (`IFNAMSIZ`, netdevice(7)).
 const NAME_BYTES_MAX: usize = 16;
 /// What holds without a choice.
-const CHOICE_DEFAULT: &str = "^docker,lo";
+const CHOICE_DEFAULT: &str = "^docker,lo,virbr";
+/// What then is used in the end: a bridge to virtual machines of this host, and mostly to no other.
+const CHOICE_LAST: &str = "virbr";
 
 /// The name of an interface.
 #[derive(Copy, Clone, Eq, PartialEq)]
@@ -124,6 +127,8 @@ pub struct InterfaceAddress {
     pub prefix_bits: u8,
     /// Whether the interface is switched on.
     pub up: bool,
+    /// Whether its driver has what it needs to carry packets, as a cable.
+    pub running: bool,
     /// Whether it reaches this host alone.
     pub loopback: bool,
     /// Whether the address is good on one link only.
@@ -283,11 +288,11 @@ impl<'c> Choice<'c> {
             .any(|name| if self.exact { interface == name } else { interface.starts_with(name) })
     }
 
-    /// Whether the interface may be used. One that reaches this host alone is used when it is
-    /// asked for; a choice that only leaves others out does not ask for it.
+    /// Whether the interface may be used. One that reaches this host alone, or has no carrier, is
+    /// used when it is asked for; a choice that only leaves others out does not ask for it.
     fn allows(&self, address: &InterfaceAddress) -> bool {
         let listed = self.lists(address.name.as_str());
-        if self.exclude { !listed && !address.loopback } else { listed }
+        if self.exclude { !listed && !address.loopback && address.running } else { listed }
     }
 }
 
@@ -309,6 +314,10 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
         let own = usable().filter(|address| address.loopback && (unchosen || !listed(address)));
         chosen = own.collect();
     }
+    if chosen.is_empty() && unchosen {
+        let last = |it: &InterfaceAddress| it.running && it.name.as_str().starts_with(CHOICE_LAST);
+        chosen = usable().filter(last).collect();
+    }
     if chosen.is_empty() {
         let there = there(&found.all);
         return Err(match parsed.exclude {
@@ -325,7 +334,11 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
 /// The interfaces in words.
 fn there(all: &[Interface]) -> String {
     let word = |interface: &Interface| {
-        let down = if interface.up { "" } else { " (down)" };
+        let down = match (interface.up, interface.running) {
+            (false, _) => " (down)",
+            (true, false) => " (no carrier)",
+            (true, true) => "",
+        };
         std::format!("{}{down}", interface.name.as_str())
     };
     let words: Vec<String> = all.iter().map(word).collect();

@@ -67,7 +67,7 @@ fn missing_say(settings: &Settings, nics: &[Nic]) {
 /// What a peer is told of a port.
 pub(super) fn hello_of(nic: &Nic) -> PortHello {
     let prefix_bits = super::ports::reach_bits(nic.reaches_own, nic.reaches_others);
-    PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: 0 }
+    PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: nic.speed_mbps }
 }
 
 /// What a port is opened with.

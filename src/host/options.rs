@@ -55,6 +55,9 @@ pub struct Options {
     pub shm_threads: u32,
     /// Whose variables count for RDMA ports.
     pub verbs_names: Names,
+    /// The traffic class of RDMA ports, and where it can be one the service level, where the
+    /// variables say nothing; `None`: 0.
+    pub verbs_traffic_class: Option<u8>,
     /// The RDMA ports that connections may use; `None`: those that the variables choose.
     pub ports: Option<PortNames>,
     /// The domains of libfabric likewise.
@@ -82,6 +85,7 @@ impl Default for Options {
             accept_taken: false,
             shm_threads: 0,
             verbs_names: Names::Own,
+            verbs_traffic_class: None,
             ports: None,
             nics: None,
             tcp_rails: 0,

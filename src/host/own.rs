@@ -98,6 +98,11 @@ impl Own {
         Ok(Joined { connecting, listening })
     }
 
+    pub(super) fn connections_left(&self) -> u32 {
+        let is_free = |it: &&AtomicU32| it.load(Ordering::Acquire) & 1 == 0;
+        self.generations.iter().filter(is_free).count() as u32
+    }
+
     pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
         let listener = self.listener(id.0).ok_or(AcceptError::Stale)?;
         if listener.count == 0 {

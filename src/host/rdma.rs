@@ -3,16 +3,18 @@
 
 extern crate std;
 
-use super::log::{Level, say};
+use super::log::{Level, say, say_once};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
 use crate::provider::verbs::choice::usable;
-use crate::provider::verbs::gid::{Gid, GidKind, LinkLayer};
+use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
 use crate::provider::verbs::settings::Settings;
+use crate::provider::verbs::sys::{self, Library};
 use crate::provider::verbs::{Config, PathConfig, speed};
 use crate::wire::pair::{PORTS_MAX, PortHello};
+use core::net::IpAddr;
 use std::format;
 use std::path::Path;
 use std::string::String;
@@ -56,20 +58,29 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
                 return Vec::new();
             }
         };
+    if !devices.is_empty() {
+        guard_from_forks();
+    }
     speed::correct(&mut devices, settings);
     let all = all_addresses().unwrap_or_default();
     let addresses: Vec<HostAddress> =
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
+    let here: Vec<IpAddr> = all.iter().map(|it| it.ip).collect();
     let (mut ports, mut reasons) = (Vec::new(), Vec::new());
     for device in &devices {
         for port in &device.ports {
-            match usable(device, port, settings) {
-                Ok(gid) => ports.push(Port {
-                    device: device.name.clone(),
-                    number: port.number,
-                    gid_index: gid.index,
-                    end: RailEnd::new(port, gid, &addresses),
-                }),
+            match usable(device, port, settings, &here) {
+                Ok(gid) => {
+                    if is_elsewhere(gid, port.layer, &here) {
+                        elsewhere(&device.name, port.number, gid);
+                    }
+                    ports.push(Port {
+                        device: device.name.clone(),
+                        number: port.number,
+                        gid_index: gid.index,
+                        end: RailEnd::new(port, gid, &addresses),
+                    });
+                }
                 Err(why) => reasons.push(format!("{}:{}: {why}", device.name, port.number)),
             }
         }
@@ -79,6 +90,28 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
         say(level, &format!("no RDMA port can be used, hosts talk over TCP ({why})"));
     }
     with_queue_pairs(ports, settings.queue_pairs)
+}
+
+/// Says that a port is used by an address that is none of ours.
+fn elsewhere(device: &str, number: u8, gid: &GidEntry) {
+    let text = format!(
+        "RDMA port {device}:{number} is used by {gid}, which is no address of this network \
+         namespace: who shares the device with other namespaces may have to choose another \
+         (CROSSTIE_IB_ADDR_RANGE)"
+    );
+    say_once(Level::Warning, &text);
+}
+
+/// Before a device is opened: where there are none, nobody is told.
+fn guard_from_forks() {
+    let guarded = Library::load().map(|library| sys::guard_from_forks(&library));
+    if let Ok(Err(error)) = guarded {
+        let text = format!(
+            "libibverbs cannot guard registered memory from forks ({error}): on kernels before \
+             5.12 a child may get pages that devices use"
+        );
+        say_once(Level::Warning, &text);
+    }
 }
 
 /// Each port as often as a connection is to have queue pairs on it, as far as there are lanes: each
@@ -154,6 +187,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         path: PathConfig {
             timeout: settings.timeout,
             retries: settings.retries,
+            receiver_retries: settings.receiver_retries,
             pkey_index: settings.pkey_index,
             service_level: settings.service_level.unwrap_or(0),
             traffic_class: settings.traffic_class.unwrap_or(0),
@@ -169,7 +203,6 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::IpAddr;
 
     fn port(ip: &str, bits: u8) -> PortHello {
         let gid = Gid::from(ip.parse::<IpAddr>().unwrap());

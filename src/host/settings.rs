@@ -102,7 +102,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_SOCKET_IFNAME",
-        default: "every interface but loopback and docker",
+        default: "every one with a carrier but loopback, docker and virbr",
         unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
         effect: "the interfaces between this host and others, both ways",
     },
@@ -282,7 +282,10 @@ pub fn apply(options: &mut Options) -> Environment {
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
         options.heap_bytes = Bytes(bytes);
     }
-    let environment = environment_of(options.verbs_names);
+    let mut environment = environment_of(options.verbs_names);
+    if let Some(class) = options.verbs_traffic_class {
+        environment.verbs.traffic_class_default(class);
+    }
     if let Some(timeout) = environment.connect_timeout {
         options.handshake_deadline = timeout;
     }

@@ -346,6 +346,16 @@ impl Shared {
         }
     }
 
+    /// Connections that may be made yet: closed ones count until their peers have closed, too.
+    ///
+    /// *Cost*: a look at each connection; for set-up.
+    pub fn connections_left(&self) -> u32 {
+        match &self.set_up {
+            SetUp::Band(band) => band.connections_left(),
+            SetUp::Own(own) => locked(own).connections_left(),
+        }
+    }
+
     /// Takes a connection that a peer has made to a listener.
     pub fn accept(&self, listener: ListenerId) -> Result<Option<Handle>, AcceptError> {
         match &self.set_up {

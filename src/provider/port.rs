@@ -81,7 +81,8 @@ impl PortOpenError {
     /// For how many peers it could be opened, if it refused so many for want of completions.
     pub fn peers_most(&self, refused: u32) -> Option<u32> {
         match *self {
-            PortOpenError::Verbs(verbs::OpenError::Completions { wanted, most }) => {
+            PortOpenError::Verbs(verbs::OpenError::Completions { wanted, most })
+            | PortOpenError::Libfabric(libfabric::OpenError::Completions { wanted, most }) => {
                 Some((u64::from(refused) * u64::from(most) / u64::from(wanted)) as u32)
             }
             PortOpenError::Records(_)

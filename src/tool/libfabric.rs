@@ -44,7 +44,17 @@ fn offer_text(offer: &Offered) -> String {
     let memory =
         if offer.endpoint_scoped { "memory bound to endpoints" } else { "memory of domains" };
     let words = if offer.carries_words { "words with writes" } else { "words behind writes" };
-    format!("{memory}, {words}; over {}", offer.domains.join(", "))
+    let domains = offer.domains.iter().zip(&offer.speeds_mbps);
+    let domains: Vec<_> = domains.map(|(domain, speed)| domain_text(domain, *speed)).collect();
+    format!("{memory}, {words}; over {}", domains.join(", "))
+}
+
+fn domain_text(domain: &str, speed_mbps: u32) -> String {
+    match speed_mbps {
+        0 => domain.into(),
+        1..1000 => format!("{domain} ({speed_mbps} Mbit/s)"),
+        1000.. => format!("{domain} ({} Gbit/s)", speed_mbps / 1000),
+    }
 }
 
 #[cfg(test)]
@@ -57,6 +67,8 @@ mod tests {
             provider: "tcp;ofi_rxm".into(),
             domains: vec!["eth0".into(), "lo".into()],
             networks: vec!["10.0.0.0/24".into(), "127.0.0.0/8".into()],
+            speeds_mbps: vec![200_000, 0],
+            reaches_own: true,
             endpoint_scoped: false,
             carries_words: true,
         };
@@ -66,7 +78,7 @@ mod tests {
         };
         let last = texts(&survey).pop().unwrap();
         assert_eq!(last.0, "tcp;ofi_rxm");
-        assert_eq!(last.1, "memory of domains, words with writes; over eth0, lo");
+        assert_eq!(last.1, "memory of domains, words with writes; over eth0 (200 Gbit/s), lo");
         survey.offers.clear();
         assert_eq!(texts(&survey).pop().unwrap().1, "none that has what a rail needs");
     }

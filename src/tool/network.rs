@@ -63,6 +63,9 @@ fn why_not(address: &InterfaceAddress, choice: &str) -> String {
     if address.link_local && address.ip.is_ipv6() {
         return "good on one link only".into();
     }
+    if !address.running && (choice.trim().is_empty() || choice.trim().starts_with('^')) {
+        return "no carrier, unless CROSSTIE_SOCKET_IFNAME names it".into();
+    }
     match choice.trim() {
         "" if address.loopback => "reaches this host alone, and there are others".into(),
         "" => "left out unless CROSSTIE_SOCKET_IFNAME names it".into(),
@@ -148,6 +151,7 @@ fn hello(ip: IpAddr) -> AddressHello {
         ip,
         prefix_bits: 0,
         up: true,
+        running: true,
         loopback: ip.is_loopback(),
         link_local: false,
         speed_mbit_s: 0,
@@ -399,6 +403,7 @@ mod tests {
             ip: Ipv4Addr::from(ip).into(),
             prefix_bits,
             up: true,
+            running: true,
             loopback: ip[0] == 127,
             link_local: false,
             speed_mbit_s: 0,

@@ -8,11 +8,12 @@ use super::info::{Line, Section, line};
 use crate::connect::interfaces::all_addresses;
 use crate::host::settings::environment;
 use crate::provider::verbs::choice::usable;
-use crate::provider::verbs::gid::LinkLayer;
+use crate::provider::verbs::gid::{LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
 use crate::provider::verbs::speed;
+use core::net::IpAddr;
 use std::format;
 use std::fs::File;
 use std::path::Path;
@@ -109,10 +110,15 @@ fn port_text(
     settings: &Settings,
     addresses: &[HostAddress],
 ) -> String {
-    let verdict = match usable(device, port, settings) {
+    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+    let verdict = match usable(device, port, settings, &here) {
         Ok(gid) => {
             let bits = RailEnd::new(port, gid, addresses).prefix_bits;
-            format!("usable by {gid}, subnet of {bits} bits")
+            let elsewhere = match is_elsewhere(gid, port.layer, &here) {
+                true => ", which is no address of this network namespace",
+                false => "",
+            };
+            format!("usable by {gid}, subnet of {bits} bits{elsewhere}")
         }
         Err(why) => format!("unusable: {why}"),
     };
@@ -134,7 +140,6 @@ mod tests {
     use crate::provider::verbs::choice::HcaChoice;
     use crate::provider::verbs::gid::{Gid, GidEntry, GidKind};
     use crate::provider::verbs::ports::{NodeType, PortState};
-    use core::net::IpAddr;
 
     fn port(number: u8, state: PortState) -> Port {
         let entry = |index, ip: &str| GidEntry {
@@ -184,6 +189,10 @@ mod tests {
         let used = said(&lines, "mlx5_0:1");
         assert!(used.contains("usable by GID 3 10.0.0.1 (RoCE v2, eth0), subnet of 22"), "{used}");
         assert!(used.contains("active, Ethernet, 100000 Mbit/s"), "{used}");
+        assert!(!used.contains("namespace"), "{used}");
+        let others = [HostAddress { ip: IpAddr::from([10, 0, 0, 2]), prefix_bits: 22 }];
+        let elsewhere = said(&described(&[device()], &Settings::default(), &others), "mlx5_0:1");
+        assert!(elsewhere.contains("no address of this network namespace; active"), "{elsewhere}");
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
         assert!(said(&lines, "mlx5_0:2 GIDs").contains("GID 0 fe80::1 (RoCE v2, eth0), GID 3"));

@@ -84,6 +84,16 @@ fn ip(namespace: Option<&str>, lines: &str) {
     assert!(output.status.success(), "ip: {lines}\n{said}");
 }
 
+/// Waits until the kernel has seen that an interface which is up has a carrier: before, it is none
+/// that is used.
+fn carrier_wait(namespace: &str, interface: &str) {
+    let words = ["-n", namespace, "-o", "link", "show", "dev", interface];
+    let shown = || Command::new("ip").args(words).output().expect("ip").stdout;
+    while String::from_utf8_lossy(&shown()).contains("NO-CARRIER") {
+        std::thread::yield_now();
+    }
+}
+
 /// Hosts that see each other and nobody else.
 pub struct Hosts {
     names: Vec<String>,
@@ -143,6 +153,7 @@ impl Hosts {
             let lines =
                 format!("addr add 10.78.0.{}/24 dev {SECOND}\nlink set {SECOND} up\n", at + 1);
             ip(Some(name), &lines);
+            carrier_wait(name, SECOND);
         }
         hosts
     }
@@ -162,6 +173,7 @@ impl Hosts {
              link set {INTERFACE} up\n"
         );
         ip(Some(&self.names[at]), &lines);
+        carrier_wait(&self.names[at], INTERFACE);
     }
 
     pub fn ipv4(&self, at: usize) -> String {

@@ -17,6 +17,16 @@ static void fail(struct endpoint *ep, int err) {
         happen(ep->events, (struct event){.what = FI_SHUTDOWN, .fid = &ep->fid.fid, .err = err});
 }
 
+/* A failure that no op is the cause of: where nobody hears of it, the process ends, as efa's. */
+void fail_beside(struct endpoint *ep) {
+    if (ep->has_failed)
+        return;
+    ep->has_failed = 1;
+    if (!ep->events)
+        stop("a failure of no op, which nobody can be told of");
+    happen(ep->events, (struct event){.what = FI_NOTIFY, .fid = NULL, .err = FI_EIO});
+}
+
 /* ---------------------------------------------------------------- event queues */
 
 static int close_events(struct fid *fid) {

@@ -125,6 +125,36 @@ static void received(struct endpoint *ep, struct op *receive, uint64_t flags, si
     free(receive);
 }
 
+/* Whoever is taken out of a vector: what was posted to it is given back by nobody. */
+void forget_ops(struct vector *vector, struct endpoint *peer) {
+    for (struct op **list = &peer->inbound; *list;) {
+        struct op *op = *list;
+        if (op->from->vector != vector) {
+            list = &op->next;
+            continue;
+        }
+        *list = op->next;
+        if (!op->copy)
+            context_give(op->from->domain->kind, op->context);
+        free(op->copy);
+        free(op);
+    }
+}
+
+/* The message that was sent last is carried out first. */
+static void shuffle(struct endpoint *ep) {
+    struct op **last = NULL;
+    for (struct op **list = &ep->inbound; *list; list = &(*list)->next)
+        if ((*list)->verb == SEND)
+            last = list;
+    if (!last)
+        return;
+    struct op *op = *last;
+    *last = op->next;
+    op->next = ep->inbound;
+    ep->inbound = op;
+}
+
 /* Carries one op out. 0: it must wait for a receive. */
 static int carry_out(struct endpoint *ep, struct op *op) {
     const struct kind *kind = ep->domain->kind;
@@ -173,7 +203,12 @@ static int carry_out(struct endpoint *ep, struct op *op) {
 }
 
 void move_on(struct endpoint *ep) {
-    for (int n = 0; n < 64 && ep->inbound; n++) {
+    int shuffles = ep->domain->kind->faults & SHUFFLES;
+    if (shuffles && ep->queue->reads++ % 2)
+        return;
+    for (int n = 0; n < (shuffles ? 1 : 64) && ep->inbound; n++) {
+        if (shuffles)
+            shuffle(ep);
         struct op *op = ep->inbound;
         if (ep->domain->kind->faults & DEAF && op->verb != SEND) {
             ep->inbound = op->next; /* nobody ever hears of it */
@@ -293,6 +328,8 @@ static ssize_t post_write(struct fid_ep *fid, const struct fi_msg_rma *msg, uint
         stop("a write whose end says nothing of its bytes");
     if (flags & FI_REMOTE_CQ_DATA && ep->domain->kind->data_bytes < 8)
         stop("a word longer than the provider carries");
+    if (flags & FI_REMOTE_CQ_DATA && ep->domain->kind->faults & REFUSES_WORDS)
+        return -FI_EBADFLAGS;
     if (ep->domain->kind->faults & LIES_ABOUT_LENGTH && msg->msg_iov->iov_len > 32768)
         return -FI_EMSGSIZE;
     return post(fid, op_of(WRITE, msg, flags), msg->addr, *msg->desc, 0);
@@ -391,7 +428,11 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
         ep->next = ep->queue->endpoints;
         ep->queue->endpoints = ep;
         ep->queue->users++;
-    } else if (connects && other->fclass == FI_CLASS_EQ) {
+    } else if (other->fclass == FI_CLASS_EQ && ep->domain->kind->faults & REFUSES_EVENTS) {
+        pthread_mutex_unlock(&lock);
+        leave(ep->domain, queue, CONTROLS);
+        return -FI_EINVAL;
+    } else if (other->fclass == FI_CLASS_EQ) {
         bind_events(ep, (struct events *)other);
     } else if (!connects && other->fclass == FI_CLASS_AV) {
         ep->vector = (struct vector *)other;
@@ -411,6 +452,8 @@ static int control_endpoint(struct fid *fid, int command, void *argument) {
         return -FI_ENOSYS;
     if (!ep->queue || (!ep->vector && !ep->events))
         stop("an endpoint enabled without a queue, or without a vector or an event queue");
+    if (ep->has_shortcut)
+        stop("an endpoint that goes another way within its host");
     enter(ep->domain, ep->queue, CONTROLS);
     ep->is_enabled = 1;
     leave(ep->domain, ep->queue, CONTROLS);
@@ -422,6 +465,21 @@ static int name_of(fid_t fid, void *out, size_t *length) {
         return -FI_ETOOSMALL;
     memcpy(out, &fid, sizeof fid);
     *length = sizeof fid;
+    return 0;
+}
+
+/* The option of 1.21 and later, which 1.17's headers do not name. */
+enum { SHARED_MEMORY_PERMITTED = FI_OPT_XPU_TRIGGER + 2 };
+
+static int set_option(struct fid *fid, int level, int name, const void *value, size_t length) {
+    struct endpoint *ep = (struct endpoint *)fid;
+    if (level != FI_OPT_ENDPOINT || !(ep->domain->kind->faults & OWN_SHORTCUT))
+        return -FI_ENOPROTOOPT;
+    if (name != SHARED_MEMORY_PERMITTED)
+        return -FI_ENOPROTOOPT;
+    if (length != sizeof(_Bool) || ep->is_enabled)
+        stop("an option of another length, or after the endpoint was enabled");
+    ep->has_shortcut = *(const _Bool *)value;
     return 0;
 }
 
@@ -443,6 +501,7 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     static struct fi_ops_atomic atomic = {.size = sizeof atomic,
                                           .writemsg = post_add,
                                           .writevalid = adds_alone};
+    static struct fi_ops_ep options = {.size = sizeof options, .setopt = set_option};
     checked(info);
     if (info->tx_attr->op_flags & FI_DELIVERY_COMPLETE)
         stop("an endpoint whose sends wait for delivery");
@@ -455,8 +514,10 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     ep->fid.msg = &msg;
     ep->fid.rma = &rma;
     ep->fid.atomic = &atomic;
+    ep->fid.ops = &options;
     ep->is_open = 1;
     ep->domain = (struct domain *)fid;
+    ep->has_shortcut = ep->domain->kind->faults & OWN_SHORTCUT;
     if (info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT)
         stop("an endpoint without receives of its own");
     enter(ep->domain, NULL, CONTROLS);

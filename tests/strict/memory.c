@@ -173,8 +173,11 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
         leave(queue->domain, queue, POLLS);
         return -FI_EOVERRUN;
     }
-    for (struct endpoint *ep = queue->endpoints; ep; ep = ep->next)
+    for (struct endpoint *ep = queue->endpoints; ep; ep = ep->next) {
         move_on(ep);
+        if (queue->domain->kind->faults & FAILS_BESIDE && queue->taken > 100)
+            fail_beside(ep);
+    }
     while ((size_t)taken < count && queue->count) {
         struct item *item = &queue->items[queue->head];
         if (item->err)
@@ -184,7 +187,7 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
         queue->count--;
     }
     queue->taken += taken;
-    int failed = !taken && queue->count;
+    int failed = !taken && (queue->count || queue->domain->kind->faults & CRIES_WOLF);
     pthread_mutex_unlock(&lock);
     leave(queue->domain, queue, POLLS);
     return taken ? taken : failed ? -FI_EAVAIL : -FI_EAGAIN;
@@ -229,6 +232,8 @@ int open_queue(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **
     struct domain *domain = (struct domain *)fid;
     if (attr->format != FI_CQ_FORMAT_DATA)
         stop("a completion queue of a format that nobody reads here");
+    if (domain->kind->faults & SHORT_QUEUES && attr->size > SHORT_QUEUE)
+        return -FI_EINVAL;
     struct queue *queue = calloc(1, sizeof *queue);
     queue->fid.fid = (struct fid){FI_CLASS_CQ, ours, &fid_ops};
     queue->fid.ops = &ops;
@@ -278,7 +283,11 @@ static int take_out(struct fid_av *fid, fi_addr_t *address, size_t count, uint64
     if (!vector->is_open || count != 1 || *address > 255 || !vector->ends[*address])
         stop("an address taken out that is not in");
     enter(vector->domain, NULL, CONTROLS);
+    pthread_mutex_lock(&lock);
+    if (vector->domain->kind->faults & FORGETS_OPS)
+        forget_ops(vector, vector->ends[*address]);
     vector->ends[*address] = NULL;
+    pthread_mutex_unlock(&lock);
     leave(vector->domain, NULL, CONTROLS);
     return 0;
 }

@@ -58,6 +58,24 @@ static const struct kind kinds[] = {
     {"strict-one", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, ALL_ORDERS, ONE_IN_DOMAIN},
     {"strict-one-msg", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | ONE_IN_DOMAIN},
     {"strict-hmem", ENDPOINT_SCOPED | FI_MR_HMEM, FI_CONTEXT2, 8, 8, ALL_ORDERS, 0},
+    /* what those of NICs do, and none of software */
+    {"efa", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, 0, 4, 4, FI_ORDER_SAS,
+     FORGETS_OPS | ORDERS_IF_ASKED | OWN_SHORTCUT},
+    {"strict-forgets", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FORGETS_OPS},
+    {"strict-asked", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 4, FI_ORDER_SAS, ORDERS_IF_ASKED},
+    {"strict-direct", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DIRECT_FIRST},
+    {"cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED, 0, 4, 8, FI_ORDER_SAS, REFUSES_WORDS},
+    {"strict-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_WORDS},
+    {"strict-beside", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS_BESIDE},
+    {"strict-again-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     SAYS_AGAIN | REFUSES_WORDS},
+    {"strict-eventless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_EVENTS},
+    {"strict-shuffled", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, 0, SHUFFLES},
+    {"strict-queue", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, SHORT_QUEUES},
+    {"strict-wolf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CRIES_WOLF},
+    {"strict-tiny", FI_MR_LOCAL, FI_CONTEXT, 2, 8, ALL_ORDERS, 0},
+    {"strict-unknown", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, NICS_UNKNOWN},
+    {"strict-linkless", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, NICS_WITHOUT_LINK},
 };
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -135,6 +153,7 @@ PUBLIC struct fi_info *fi_dupinfo(const struct fi_info *info) {
     offer->ep = from->ep;
     offer->domain = from->domain;
     offer->fabric = from->fabric;
+    offer->info.nic = info->nic;
     offer->domain.attr.name = text_copy(from->domain.attr.name);
     offer->fabric.prov_name = text_copy(from->fabric.prov_name);
     offer->fabric.name = text_copy(from->fabric.name);
@@ -162,6 +181,14 @@ struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info) 
     return copy;
 }
 
+/* A device of 200 Gbit/s, as far as the provider knows it. */
+static struct fid_nic *nic_of_kind(const struct kind *kind) {
+    static struct fi_link_attr link = {.speed = 200000000000ull};
+    static struct fid_nic known = {.link_attr = &link}, linkless;
+    return kind->faults & NICS_UNKNOWN ? NULL
+           : kind->faults & NICS_WITHOUT_LINK ? &linkless : &known;
+}
+
 static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_info *hints) {
     enum fi_ep_type type = kind->faults & CONNECTS ? FI_EP_MSG : FI_EP_RDM;
     int shares = kind->faults & SHARES_IF_SAFE;
@@ -187,6 +214,13 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     offer->info.mode = kind->mode | (kind->faults & PREFIXES ? FI_MSG_PREFIX : 0);
     offer->tx.op_flags = hints->tx_attr->op_flags;
     offer->tx.msg_order = offer->rx.msg_order = kind->order;
+    if (kind->faults & ORDERS_IF_ASKED) {
+        offer->tx.msg_order &= hints->tx_attr->msg_order;
+        offer->rx.msg_order &= hints->rx_attr->msg_order;
+    } else if ((hints->tx_attr->msg_order | hints->rx_attr->msg_order) & ~kind->order) {
+        fi_freeinfo(&offer->info);
+        return NULL;
+    }
     offer->tx.inject_size = 128;
     offer->tx.size = offer->rx.size = 1024;
     offer->ep.type = type;
@@ -202,14 +236,24 @@ static struct fi_info *offer_of_kind(const struct kind *kind, const struct fi_in
     offer->domain.attr.cq_data_size = kind->data_bytes;
     offer->fabric.prov_name = strdup(kind->name);
     offer->fabric.name = strdup("strict");
+    offer->info.nic = nic_of_kind(kind);
     return &offer->info;
+}
+
+PUBLIC uint32_t fi_version(void) {
+#ifdef LAYOUT_2
+    return FI_VERSION(2, 6);
+#else
+    return FI_VERSION(1, 17);
+#endif
 }
 
 PUBLIC int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
                       const struct fi_info *hints, struct fi_info **out) {
     (void)node, (void)service, (void)flags;
-    if (FI_MAJOR(version) != 1 || FI_MINOR(version) > 20)
-        stop("an API version beyond what the caller knows");
+    uint32_t own = fi_version(), known = FI_VERSION(1, 18);
+    if (version != (own < known ? own : known))
+        stop("another API version than the newest that both sides know");
     checked(hints);
     struct fi_info **last = out;
     *out = NULL;
@@ -223,19 +267,16 @@ PUBLIC int fi_getinfo(uint32_t version, const char *node, const char *service, u
                 (*last)->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
                 last = &(*last)->next;
                 *last = offer_of_kind(&kinds[n], hints);
+            } else if (kinds[n].faults & DIRECT_FIRST) {
+                free((*last)->fabric_attr->name);
+                (*last)->fabric_attr->name = strdup(OTHER_NETWORK);
+                last = &(*last)->next;
+                *last = offer_of_kind(&kinds[n], hints);
             }
             last = &(*last)->next;
         }
     }
     return *out ? 0 : -FI_ENODATA;
-}
-
-PUBLIC uint32_t fi_version(void) {
-#ifdef LAYOUT_2
-    return FI_VERSION(2, 6);
-#else
-    return FI_VERSION(1, 17);
-#endif
 }
 
 PUBLIC const char *fi_strerror(int code) { return strerror(code); }
@@ -316,6 +357,8 @@ PUBLIC int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **out, void 
             fabric->kind = &kinds[n];
     if (!fabric->kind)
         stop("a network of no provider");
+    if (attr->name && !strcmp(attr->name, OTHER_NETWORK))
+        stop("a network whose endpoints are no good here");
     fabric->fid.fid = (struct fid){FI_CLASS_FABRIC, ours, &fid_ops};
     fabric->fid.ops = &ops;
     fabric->is_open = 1;

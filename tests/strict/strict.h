@@ -42,7 +42,24 @@ enum {
     ONE_AT_QUEUE = 1 << 14,    /* nor this: FI_THREAD_COMPLETION */
     ONE_IN_DOMAIN = 1 << 15,   /* nor this: FI_THREAD_DOMAIN */
     SHARES_IF_SAFE = 1 << 16,  /* nor this: for all threads it has shared receives alone */
+    REFUSES_WORDS = 1 << 17,   /* says that words go with writes, and refuses them, as cxi does */
+    FORGETS_OPS = 1 << 18,     /* whose address is taken out, nothing to it ever ends, as of efa */
+    FAILS_BESIDE = 1 << 19,    /* its failure belongs to no op, and is told to an event queue */
+    REFUSES_EVENTS = 1 << 20,  /* joins no shared endpoint to an event queue */
+    ORDERS_IF_ASKED = 1 << 21, /* no fault: it keeps the orders that it is asked for */
+    SHUFFLES = 1 << 22,        /* nor this: what was sent last comes first, one with two looks */
+    DIRECT_FIRST = 1 << 23,    /* nor this: another network of its comes first, that of efa */
+    SHORT_QUEUES = 1 << 24,    /* no completion queue is as long as is wanted */
+    CRIES_WOLF = 1 << 25,      /* says that a failure waits, and has none */
+    OWN_SHORTCUT = 1 << 26,    /* no fault: within a host it goes another way, if it may */
+    NICS_UNKNOWN = 1 << 27,    /* says nothing of its device */
+    NICS_WITHOUT_LINK = 1 << 28, /* says of its device not how fast it is */
 };
+
+/* The network of efa's other endpoints, which are no good here. */
+#define OTHER_NETWORK "efa-direct"
+/* The longest completion queue of a provider with SHORT_QUEUES. */
+#define SHORT_QUEUE 1200
 
 /* A provider: what it wants of its user. */
 struct kind {
@@ -92,7 +109,7 @@ struct item {
 
 struct queue {
     struct fid_cq fid;
-    int is_open, users, taken, is_entered;
+    int is_open, users, taken, is_entered, reads;
     struct domain *domain;
     size_t capacity, head, count;
     struct item *items;
@@ -124,7 +141,7 @@ enum phase { NEW, ASKED, GRANTED, CONNECTED, ENDED };
 
 struct endpoint {
     struct fid_ep fid;
-    int is_open, is_enabled, regions, posts;
+    int is_open, is_enabled, regions, posts, has_shortcut, has_failed;
     struct domain *domain;
     struct queue *queue;
     struct vector *vector;
@@ -192,6 +209,8 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
                     uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
                     void *ours);
 void move_on(struct endpoint *ep);
+void forget_ops(struct vector *vector, struct endpoint *peer);
+void fail_beside(struct endpoint *ep);
 void flush(struct endpoint *ep);
 struct fi_info *request_info(struct fabric *fabric, const struct fi_info *info);
 int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq **out, void *ours);

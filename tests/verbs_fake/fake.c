@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4 };
+enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4, STRAYS = 32 };
 
 struct queue {
     struct ibv_cq cq;
@@ -20,11 +20,16 @@ struct queue {
 
 struct receive { uint64_t id, address; };
 
+/* A write on its way by a path of its own; its bytes lie here. */
+struct strayed { struct ibv_send_wr wr; struct ibv_sge part; int polls; };
+
 struct pair {
     union { struct ibv_qp qp; struct ibv_qp_ex ex; };
     struct receive receives[QUEUE];
     unsigned first, next, other;
     int state;
+    struct strayed *strayed;
+    uint32_t extensions;
     /* what was told since wr_start */
     struct ibv_send_wr told[QUEUE];
     struct ibv_sge parts[QUEUE][PARTS];
@@ -75,10 +80,17 @@ static void happen(void) {
     happened = event;
 }
 
+static void arrive(struct pair *pair);
+
 static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
     struct queue *queue = (struct queue *)cq;
     int count = 0;
     happen();
+    for (unsigned n = 0; n < pairs_made; n++) {
+        struct pair *pair = pairs[n];
+        int strays = pair && pair->strayed && pair->qp.send_cq == cq;
+        if (strays && ++pair->strayed->polls >= STRAYS) arrive(pair);
+    }
     if (value("broken_queue")) return -1;
     while (count < room && queue->first != queue->next)
         out[count++] = queue->all[queue->first++ % COMPLETIONS];
@@ -88,6 +100,7 @@ static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
     struct pair *pair = (struct pair *)qp;
     (void)bad;
+    if (value("dead")) return 0; /* nobody reads it any more */
     for (; wr; wr = wr->next) {
         if (pair->state == IBV_QPS_ERR) {
             struct ibv_wc wc = { .wr_id = wr->wr_id, .status = IBV_WC_WR_FLUSH_ERR };
@@ -112,6 +125,12 @@ static void copy_parts(uint64_t to, struct ibv_send_wr *wr) {
                wr->sg_list[n].length);
 }
 
+static void fetch_parts(uint64_t from, struct ibv_send_wr *wr) {
+    for (int n = 0; n < wr->num_sge; from += wr->sg_list[n++].length)
+        memcpy((void *)(uintptr_t)wr->sg_list[n].addr, (void *)(uintptr_t)from,
+               wr->sg_list[n].length);
+}
+
 static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     struct pair *other = pair->other < PAIRS ? pairs[pair->other] : NULL;
     uint32_t length = length_of(wr);
@@ -119,7 +138,8 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     if (pair->state == IBV_QPS_ERR) return IBV_WC_WR_FLUSH_ERR;
     if (!other) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
-    if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
+    if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.remote_addr, wr);
+    else if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
     if (!is_send && !has_word) return IBV_WC_SUCCESS;
     if (other->first == other->next) return IBV_WC_RNR_RETRY_EXC_ERR;
     struct receive to = other->receives[other->first++ % QUEUE];
@@ -131,19 +151,52 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     return IBV_WC_SUCCESS;
 }
 
+static void end_send(struct pair *pair, struct ibv_send_wr *wr, enum ibv_wc_status status) {
+    if (status != IBV_WC_SUCCESS) pair->state = IBV_QPS_ERR;
+    if (status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED) {
+        struct ibv_wc wc = { .wr_id = wr->wr_id, .status = status, .vendor_err = 0x81 };
+        complete(pair->qp.send_cq, wc);
+    }
+}
+
+/* What has strayed lands now. */
+static void arrive(struct pair *pair) {
+    struct strayed *strayed = pair->strayed;
+    if (!strayed) return;
+    pair->strayed = NULL;
+    end_send(pair, &strayed->wr, carry(pair, &strayed->wr));
+    free((void *)(uintptr_t)strayed->part.addr), free(strayed);
+}
+
+/* A write takes another path than the next: it lands behind that, or when nothing follows soon. */
+static void stray(struct pair *pair, struct ibv_send_wr *wr) {
+    struct strayed *strayed = pair->strayed = calloc(1, sizeof *strayed);
+    uint32_t length = length_of(wr);
+    strayed->part.addr = (uintptr_t)malloc(length), strayed->part.length = length;
+    copy_parts(strayed->part.addr, wr);
+    strayed->wr = *wr, strayed->wr.sg_list = &strayed->part, strayed->wr.num_sge = length > 0;
+}
+
+/* Only packets of writes without a word are placed as they come, whatever came before. */
+static void go(struct pair *pair, struct ibv_send_wr *wr) {
+    int is_plain = wr->opcode == IBV_WR_RDMA_WRITE && pair->state != IBV_QPS_ERR;
+    int strays = is_plain && value("infiniband") && value("swaps");
+    if (strays && !pair->strayed) return stray(pair, wr);
+    if (!strays) arrive(pair);
+    enum ibv_wc_status status = carry(pair, wr);
+    arrive(pair);
+    end_send(pair, wr, status);
+}
+
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
-    struct pair *pair = (struct pair *)qp;
     (void)bad;
+    if (value("dead")) return 0;
     for (; wr; wr = wr->next) {
         if (value("say_posts"))
-            fprintf(stderr, "post %d of %u bytes%s\n", wr->opcode, length_of(wr),
-                    wr->send_flags & IBV_SEND_SIGNALED ? ", signalled" : "");
-        enum ibv_wc_status status = carry(pair, wr);
-        if (status != IBV_WC_SUCCESS) pair->state = IBV_QPS_ERR;
-        if (status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED) {
-            struct ibv_wc wc = { .wr_id = wr->wr_id, .status = status, .vendor_err = 0x81 };
-            complete(qp->send_cq, wc);
-        }
+            fprintf(stderr, "post %d of %u bytes%s%s\n", wr->opcode, length_of(wr),
+                    wr->send_flags & IBV_SEND_SIGNALED ? ", signalled" : "",
+                    wr->send_flags & IBV_SEND_INLINE && value("say_inline") ? ", inline" : "");
+        go((struct pair *)qp, wr);
     }
     return 0;
 }
@@ -253,7 +306,13 @@ struct ibv_device **ibv_get_device_list(int *count) {
 
 void ibv_free_device_list(struct ibv_device **list) { free(list); }
 
+int ibv_fork_init(void) {
+    fprintf(stderr, "children are thought of\n");
+    return value("no_children") ? ENOSYS : 0;
+}
+
 struct ibv_context *ibv_open_device(struct ibv_device *which) {
+    fprintf(stderr, "the device is opened\n");
     struct verbs_context *whole = calloc(1, sizeof *whole);
     struct ibv_context *context = &whole->context;
     whole->sz = sizeof *whole, whole->create_qp_ex = create_qp_ex;
@@ -305,8 +364,11 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     struct ibv_port_attr *attr = (struct ibv_port_attr *)out;
     (void)context;
     if (port != 1) return EINVAL;
+    if (value("dead")) return EIO;
     attr->state = value("port_down") ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
-    attr->active_mtu = IBV_MTU_4096;
+    attr->active_mtu = number("mtu_code", IBV_MTU_4096);
+    attr->lid = (uint16_t)number("lid", 0);
+    attr->flags = value("wants_grh") ? IBV_QPF_GRH_REQUIRED : 0;
     attr->max_msg_sz = 1u << 31;
     attr->gid_tbl_len = 8;
     attr->link_layer = value("infiniband") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
@@ -364,12 +426,29 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
     return pd;
 }
 
-int ibv_dealloc_pd(struct ibv_pd *pd) { free(pd); return 0; }
+static int give_back(void *it);
+
+int ibv_dealloc_pd(struct ibv_pd *pd) { return give_back(pd); }
+
+/* What is made of a device that is gone cannot be given back: the kernel has done so. */
+static int give_back(void *it) {
+    int code = number("dead", 0);
+    if (value("dead")) return code ? code : EIO;
+    free(it);
+    return 0;
+}
+
+static int refuses_adds(void) {
+    errno = number("refuses_adds", 0);
+    return errno != 0;
+}
 
 #undef ibv_reg_mr
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access) {
     if (value("locked_memory")) { errno = ENOMEM; return NULL; }
+    if (value("dead")) { errno = EIO; return NULL; }
     fprintf(stderr, "register, access %#x\n", access);
+    if (access & IBV_ACCESS_REMOTE_ATOMIC && refuses_adds()) return NULL;
     struct ibv_mr *mr = calloc(1, sizeof *mr);
     mr->pd = pd, mr->addr = address, mr->length = length;
     mr->lkey = mr->rkey = ++keys_made;
@@ -385,12 +464,12 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length,
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
                                  int fd, int access) {
-    (void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;
+    (void)offset, (void)fd;
     errno = number("dmabuf_errno", EOPNOTSUPP);
-    return NULL;
+    return value("dmabufs") ? ibv_reg_mr(pd, (void *)(uintptr_t)iova, length, access) : NULL;
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr) { free(mr); return 0; }
+int ibv_dereg_mr(struct ibv_mr *mr) { return give_back(mr); }
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
     struct ibv_comp_channel *channel = calloc(1, sizeof *channel);
@@ -419,12 +498,16 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *use
     return &queue->cq;
 }
 
-int ibv_destroy_cq(struct ibv_cq *cq) { free(cq); return 0; }
+int ibv_destroy_cq(struct ibv_cq *cq) { return give_back(cq); }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     if (value("no_pairs") || pairs_made == PAIRS) { errno = ENOMEM; return NULL; }
     if ((int)init->cap.max_send_sge > number("send_parts", PARTS)) { errno = EINVAL; return NULL; }
-    if (init->cap.max_inline_data && value("no_inline")) { errno = EINVAL; return NULL; }
+    if (init->cap.max_inline_data > (uint32_t)number("inline_max", 1024)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    if (value("dead")) { errno = EIO; return NULL; }
     fprintf(stderr, "a queue pair of %u parts, %u bytes inline\n", init->cap.max_send_sge,
             init->cap.max_inline_data);
     struct pair *pair = calloc(1, sizeof *pair);
@@ -438,20 +521,29 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
     struct pair *pair = (struct pair *)qp;
+    if (value("dead")) return EIO;
+    if (mask & IBV_QP_ACCESS_FLAGS) {
+        fprintf(stderr, "queue pair, access %#x\n", attr->qp_access_flags);
+        if (attr->qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC && refuses_adds()) return errno;
+    }
     if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RTR) {
         fprintf(stderr, "ready to receive, mtu code %d\n", attr->path_mtu);
+        fprintf(stderr, "to LID %d, global %d, timer %d\n", attr->ah_attr.dlid,
+                attr->ah_attr.is_global, attr->min_rnr_timer);
         if (value("no_neighbour")) return ETIMEDOUT;
+        if (pair->extensions && value("ece_useless")) return EINVAL;
     }
     if (mask & IBV_QP_RNR_RETRY) fprintf(stderr, "rnr_retry %d\n", attr->rnr_retry);
+    if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR) arrive(pair);
     if (mask & IBV_QP_STATE) pair->state = attr->qp_state;
     if (mask & IBV_QP_DEST_QPN) pair->other = attr->dest_qp_num;
     return 0;
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp) {
+    arrive(pairs[qp->qp_num]);
     pairs[qp->qp_num] = NULL;
-    free(qp);
-    return 0;
+    return give_back(qp);
 }
 
 #ifndef OLD /* before rdma-core 28 */
@@ -463,7 +555,7 @@ int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
 }
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
-    (void)qp;
+    ((struct pair *)qp)->extensions = ece->options;
     fprintf(stderr, "extensions %#x of %#x\n", ece->options, ece->vendor_id);
     return value("ece_refused") ? EINVAL : 0;
 }

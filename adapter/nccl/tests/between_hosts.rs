@@ -85,6 +85,27 @@ fn point_2_properties_of_many_devices_differ_in_name() {
     VERSIONS.into_iter().for_each(|version| play_between(&hosts, "lines", version));
 }
 
+/// One without a cable was a device as any, and the first of all where it was said to be fast.
+#[test]
+fn interface_without_a_carrier_is_a_device_when_it_is_named() {
+    let test = "interface_without_a_carrier_is_a_device_when_it_is_named";
+    let Some(hosts) = Hosts::wired(test, 3) else { return };
+    hosts.unplug(1);
+    let both = hosts.one();
+    let shown = |choice: &str, wires: &str| {
+        let more = [
+            ("HARNESS_HOSTS", both.as_str()),
+            ("CROSSTIE_SOCKET_IFNAME", choice),
+            ("HARNESS_WIRES", wires),
+        ];
+        play_between_with(&hosts, "wires_shown", 12, &more);
+    };
+    shown("", "eth0 eth2 ");
+    shown("^docker", "eth0 eth2 ");
+    shown("eth", "eth0 eth1 eth2 ");
+    shown("=eth1", "eth1 ");
+}
+
 #[test]
 fn point_19_many_devices_have_one_order_in_every_process() {
     let test = "point_19_many_devices_have_one_order_in_every_process";

@@ -66,6 +66,28 @@ fn point_7_listener_serves_several_and_has_a_successor() {
     play("listener_reuse");
 }
 
+/// The 65th was refused, as if its peer had failed.
+#[test]
+fn point_7_listener_serves_as_many_as_doc_nccl_says() {
+    for (version, rails) in [(6, "shm"), (12, "shm"), (12, "tcp")] {
+        play_one("listener_of_many", version, rails);
+    }
+}
+
+/// It was put where closed connections had taken all places, and its peer was refused.
+#[test]
+fn point_7_listener_is_where_a_connection_is_left() {
+    for (version, rails) in [(6, "shm"), (12, "tcp")] {
+        play_one("listener_beside_closed", version, rails);
+    }
+}
+
+/// The peer was given one that nobody at the other end would ever take.
+#[test]
+fn point_7_connection_taken_alone_is_the_peers_too() {
+    play("taken_alone");
+}
+
 #[test]
 fn point_8_full_is_null_and_success() {
     play("full");
@@ -281,6 +303,13 @@ fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
     play_alone("nowhere");
 }
 
+/// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
+/// process reads its variables once.
+#[test]
+fn point_23_empty_names_are_passed_over_as_nccl_does() {
+    [11, 12].into_iter().for_each(|version| play_one("empty_names", version, "shm,tcp"));
+}
+
 #[test]
 fn point_23_environment_of_later_changes_nothing() {
     play_alone("read_once");
@@ -291,15 +320,37 @@ fn devices_that_cannot_be_made_are_refused() {
     FUSING.into_iter().for_each(|version| play_one("unfit", version, "tcp"));
 }
 
+/// Each communicator of NCCL 2.28.3 had devices of its own, made of the same.
+#[test]
+fn device_that_was_made_keeps_its_number() {
+    FUSING.into_iter().for_each(|version| play_one("fused_again", version, "tcp"));
+}
+
 #[test]
 fn point_18_hints_are_taken() {
     [11, 12].into_iter().for_each(|version| play_one("hints", version, "shm"));
+}
+
+/// It was passed over without a word.
+#[test]
+fn traffic_class_is_taken_or_said_to_be_ignored() {
+    [10, 11, 12].into_iter().for_each(|version| play_one("classes", version, "tcp"));
 }
 
 #[test]
 fn profiler_is_told_of_each_message_that_has_a_parent() {
     for rails in RAILS {
         [10, 11, 12].into_iter().for_each(|version| play_one("profiled", version, rails));
+    }
+}
+
+/// Its end was told all the same, with NULL for the event.
+#[test]
+fn profiler_that_wants_no_event_is_told_of_no_end() {
+    for rails in RAILS {
+        [10, 11, 12]
+            .into_iter()
+            .for_each(|version| play_one("profiled_without_events", version, rails));
     }
 }
 

@@ -3,12 +3,23 @@
 use super::*;
 use std::string::ToString;
 
+/// How an interface stands.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Link {
+    Running,
+    /// Switched on, and no cable.
+    Bare,
+    Down,
+}
+use Link::{Bare, Down, Running};
+
 #[allow(clippy::type_complexity)] // a table
-fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Survey {
+fn host(interfaces: &[(&str, Link, u32, &[(&str, u8)])]) -> Survey {
     let mut found = Survey::default();
-    for (name, up, speed_mbit_s, addresses) in interfaces {
+    for (name, link, speed_mbit_s, addresses) in interfaces {
         let name = InterfaceName::new(name.as_bytes());
-        found.all.push(Interface { name, up: *up });
+        let (up, running) = (*link != Down, *link == Running);
+        found.all.push(Interface { name, up, running });
         for (ip, prefix_bits) in *addresses {
             let ip: IpAddr = ip.parse().unwrap();
             let link_local = match ip {
@@ -19,7 +30,8 @@ fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Survey {
                 name,
                 ip,
                 prefix_bits: *prefix_bits,
-                up: *up,
+                up,
+                running,
                 loopback: ip.is_loopback(),
                 link_local,
                 speed_mbit_s: *speed_mbit_s,
@@ -31,12 +43,12 @@ fn host(interfaces: &[(&str, bool, u32, &[(&str, u8)])]) -> Survey {
 
 fn usual() -> Survey {
     host(&[
-        ("lo", true, 0, &[("127.0.0.1", 8), ("::1", 128)]),
-        ("eth0", true, 10_000, &[("fd00::5", 64), ("10.1.0.5", 16), ("fe80::5", 64)]),
-        ("eth01", true, 0, &[("10.3.0.5", 16)]),
-        ("ens5", true, 100_000, &[("192.168.7.5", 24)]),
-        ("docker0", true, 0, &[("172.17.0.1", 16)]),
-        ("eth2", false, 0, &[("10.2.0.5", 16)]),
+        ("lo", Running, 0, &[("127.0.0.1", 8), ("::1", 128)]),
+        ("eth0", Running, 10_000, &[("fd00::5", 64), ("10.1.0.5", 16), ("fe80::5", 64)]),
+        ("eth01", Running, 0, &[("10.3.0.5", 16)]),
+        ("ens5", Running, 100_000, &[("192.168.7.5", 24)]),
+        ("docker0", Running, 0, &[("172.17.0.1", 16)]),
+        ("eth2", Down, 0, &[("10.2.0.5", 16)]),
     ])
 }
 
@@ -75,9 +87,40 @@ fn a_choice_means_what_users_of_nccl_expect() {
 
 #[test]
 fn without_another_interface_the_loopback_serves() {
-    let bare =
-        host(&[("lo", true, 0, &[("127.0.0.1", 8)]), ("docker0", true, 0, &[("172.17.0.1", 16)])]);
+    let bare = host(&[
+        ("lo", Running, 0, &[("127.0.0.1", 8)]),
+        ("docker0", Running, 0, &[("172.17.0.1", 16)]),
+    ]);
     assert_eq!(chosen("", &bare).unwrap(), ["127.0.0.1"]);
+}
+
+/// It was told to peers, and was a device of the plugin, first of all where its speed was unknown.
+#[test]
+fn an_interface_without_a_carrier_is_used_when_it_is_named() {
+    let found = host(&[
+        ("lo", Running, 0, &[("127.0.0.1", 8)]),
+        ("eth0", Running, 1000, &[("10.1.0.5", 16)]),
+        ("eth1", Bare, 10_000, &[("10.2.0.5", 16)]),
+    ]);
+    assert_eq!(chosen("", &found).unwrap(), ["10.1.0.5"]);
+    assert_eq!(chosen("^docker", &found).unwrap(), ["10.1.0.5"]);
+    assert_eq!(chosen("eth", &found).unwrap(), ["10.2.0.5", "10.1.0.5"]);
+    assert_eq!(chosen("=eth1", &found).unwrap(), ["10.2.0.5"]);
+    let text = chosen("ib", &found).unwrap_err().to_string();
+    assert!(text.ends_with("there are lo, eth0, eth1 (no carrier)"), "{text}");
+}
+
+/// A bridge to virtual machines leads to these alone.
+#[test]
+fn bridges_of_virtual_machines_are_the_last_resort() {
+    let lo: (&str, _, _, &[_]) = ("lo", Running, 0, &[("127.0.0.1", 8)]);
+    let eth: (&str, _, _, &[_]) = ("eth0", Running, 0, &[("10.1.0.5", 16)]);
+    let bridge: (&str, _, _, &[_]) = ("virbr0", Running, 10_000, &[("192.168.122.1", 24)]);
+    assert_eq!(chosen("", &host(&[lo, bridge, eth])).unwrap(), ["10.1.0.5"]);
+    assert_eq!(chosen("", &host(&[lo, bridge])).unwrap(), ["127.0.0.1"]);
+    assert_eq!(chosen("", &host(&[bridge])).unwrap(), ["192.168.122.1"]);
+    assert_eq!(chosen("virbr", &host(&[lo, bridge])).unwrap(), ["192.168.122.1"]);
+    assert_eq!(chosen("^docker", &host(&[lo, bridge, eth])).unwrap()[0], "192.168.122.1");
 }
 
 #[test]
@@ -111,8 +154,17 @@ fn this_host_has_a_loopback_with_its_real_prefix() {
 fn theirs(ip: &str, prefix_bits: u8, speed_mbit_s: u32) -> AddressHello {
     let ip = ip.parse().unwrap();
     let name = InterfaceName::new(b"x");
-    let (up, loopback, link_local) = (true, false, false);
-    InterfaceAddress { name, ip, prefix_bits, up, loopback, link_local, speed_mbit_s }.hello(7)
+    InterfaceAddress {
+        name,
+        ip,
+        prefix_bits,
+        up: true,
+        running: true,
+        loopback: false,
+        link_local: false,
+        speed_mbit_s,
+    }
+    .hello(7)
 }
 
 #[test]

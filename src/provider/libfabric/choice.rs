@@ -7,7 +7,7 @@ extern crate std;
 use super::offer::CONNECTED;
 use super::settings::Settings;
 use super::survey::{Offered, survey};
-use super::{Config, OpenError};
+use super::{Config, OpenError, fork};
 use crate::base::hash::fnv1a_128;
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -18,9 +18,12 @@ use std::vec::Vec;
 /// Where the kernel shows devices.
 pub const SYSFS: &str = "/sys";
 
-/// Providers of NICs, each with the driver of its device as the kernel calls it.
-const NICS: [(&CStr, &str); 4] =
-    [(c"efa", "efa"), (c"cxi", "cxi_core"), (c"psm3", "hfi1"), (c"opx", "hfi1")];
+/// Providers of NICs, each with the drivers of its devices as the kernel calls them: that of a PCI
+/// function and that of the class behind it. `opx` is none of them: it reads what a call was given
+/// after the call (`FI_ASYNC_IOV`).
+const NICS: [(&CStr, &[&str]); 3] =
+    [(EFA, &["efa"]), (c"cxi", &["cxi_ss1", "cxi_core"]), (c"psm3", &["hfi1"])];
+const EFA: &CStr = c"efa";
 
 /// A domain that can be a port.
 #[derive(Clone, Eq, PartialEq, Debug)]
@@ -35,6 +38,8 @@ pub struct Nic {
     pub reaches_own: bool,
     /// Whether it reaches ports of other hosts.
     pub reaches_others: bool,
+    /// How fast it is, in Mbit/s; 0: nobody says.
+    pub speed_mbps: u32,
 }
 
 /// The drivers of this host's NICs, without asking libfabric: loading all of its providers takes
@@ -57,8 +62,32 @@ fn drivers(sysfs: &Path) -> Vec<String> {
 /// The providers that this host's NICs are for, the best first.
 pub fn nic_providers(sysfs: &Path) -> Vec<&'static CStr> {
     let drivers = drivers(sysfs);
-    let is_here = |driver: &str| drivers.iter().any(|name| name == driver);
-    NICS.iter().filter(|(_, driver)| is_here(driver)).map(|(provider, _)| *provider).collect()
+    let is_here = |its: &[&str]| drivers.iter().any(|name| its.contains(&name.as_str()));
+    NICS.iter().filter(|(_, its)| is_here(its)).map(|(provider, _)| *provider).collect()
+}
+
+/// How fast the device is that a domain is called after, as the kernel has it: `rdmap0s6-rdm` is
+/// `rdmap0s6`.
+fn kernel_speed_mbps(sysfs: &Path, domain: &str) -> u32 {
+    let device = domain.split(['-', ';']).next().unwrap_or(domain);
+    let files = [
+        sysfs.join("class/infiniband").join(device).join("ports/1/rate"),
+        sysfs.join("class/cxi").join(device).join("device/port/speed"),
+    ];
+    let mut texts = files.iter().filter_map(|file| fs::read_to_string(file).ok());
+    texts.find_map(|text| speed_mbps(&text)).unwrap_or(0)
+}
+
+/// `100 Gb/sec (4X EDR)`, `BS_200G`: in Gbit/s, and a bare number so large that it is none of them
+/// in Mbit/s.
+fn speed_mbps(text: &str) -> Option<u32> {
+    let digits = text.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    match digits[..end].parse().ok()? {
+        0 => None,
+        number @ 1..5000 => Some(number * 1000),
+        number => Some(number),
+    }
 }
 
 /// What is left out if it is not named: what every host has, and calls the same.
@@ -66,29 +95,29 @@ fn is_of_the_host(domain: &str) -> bool {
     domain == "lo" || domain.starts_with("docker")
 }
 
-fn nic_of(offer: &Offered, domain: &str, network: &str) -> Option<Nic> {
+fn nic_of(offer: &Offered, at: usize) -> Option<Nic> {
+    let (domain, network) = (offer.domains[at].as_str(), offer.networks[at].as_str());
+    let speed_mbps = offer.speeds_mbps[at];
     let own_host_alone = domain == "lo" || offer.provider.starts_with("shm");
     Some(Nic {
         provider: CString::new(offer.provider.as_str()).ok()?,
         domain: CString::new(domain).ok()?,
         network: fnv1a_128([offer.provider.as_bytes(), &[0], network.as_bytes()]),
-        // Slingshot does not loop back between processes of a host everywhere, and says nothing
-        reaches_own: !offer.provider.starts_with("cxi"),
+        reaches_own: offer.reaches_own,
         reaches_others: !own_host_alone,
+        speed_mbps,
     })
 }
 
 /// The domains of an offer that the user wants.
 fn nics_of(offer: &Offered, settings: &Settings) -> Vec<Nic> {
-    let all = offer.domains.iter().zip(&offer.networks);
+    let all = &offer.domains;
     if settings.domains.is_empty() {
-        let kept = all.filter(|(domain, _)| !is_of_the_host(domain));
-        return kept.filter_map(|(domain, network)| nic_of(offer, domain, network)).collect();
+        let kept = (0..all.len()).filter(|at| !is_of_the_host(&all[*at]));
+        return kept.filter_map(|at| nic_of(offer, at)).collect();
     }
     let named = settings.domains.iter().filter_map(|name| {
-        let (domain, network) =
-            all.clone().find(|(domain, _)| domain.as_bytes() == name.to_bytes())?;
-        nic_of(offer, domain, network)
+        nic_of(offer, all.iter().position(|domain| domain.as_bytes() == name.to_bytes())?)
     });
     named.collect()
 }
@@ -117,6 +146,9 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
     if wanted.is_empty() {
         return Err(NoNic::NotWanted);
     }
+    if nic_providers(sysfs).contains(&EFA) {
+        fork::permit();
+    }
     let mut others = Vec::new();
     // connected endpoints come last, after all that peers share
     for (provider, connected) in
@@ -126,8 +158,11 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         let found = survey(&config).map_err(NoNic::Error)?;
         for offer in &found.offers {
             if is_of(offer, provider, connected) {
-                let nics = nics_of(offer, settings);
+                let mut nics = nics_of(offer, settings);
                 if !nics.is_empty() {
+                    for nic in nics.iter_mut().filter(|nic| nic.speed_mbps == 0) {
+                        nic.speed_mbps = kernel_speed_mbps(sysfs, &nic.domain.to_string_lossy());
+                    }
                     return Ok(nics);
                 }
                 let text = std::format!("{} over {}", offer.provider, offer.domains.join(", "));
@@ -164,6 +199,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::offer::reaches_own;
+    use super::super::sys::numbers::version;
     use super::*;
     use std::borrow::ToOwned;
     use std::string::ToString;
@@ -174,6 +211,8 @@ mod tests {
             provider: provider.into(),
             domains: domains.iter().map(|(domain, _)| domain.to_string()).collect(),
             networks: domains.iter().map(|(_, network)| network.to_string()).collect(),
+            speeds_mbps: vec![0; domains.len()],
+            reaches_own: true,
             endpoint_scoped: false,
             carries_words: true,
         }
@@ -215,7 +254,9 @@ mod tests {
         assert_eq!(tcp[0].network, of("tcp;ofi_rxm")[0].network);
         assert_ne!(tcp[0].network, tcp[1].network);
         assert_ne!(tcp[0].network, net[0].network);
-        assert!(!of("cxi")[0].reaches_own && of("efa")[0].reaches_own);
+        let reaches = |provider, minor| reaches_own(provider, version(1, minor));
+        assert!(!reaches(c"cxi", 22) && !reaches(c"efa", 20) && reaches(c"efa", 21));
+        assert!(reaches(c"tcp", 17) && tcp[0].reaches_own);
     }
 
     #[cfg(not(miri))]
@@ -231,6 +272,35 @@ mod tests {
         assert_eq!(nic_providers(&root), [c"efa"]);
         let refused = choose(&missing, &root, false);
         assert!(matches!(refused, Err(NoNic::Error(OpenError::Library(_)))), "{refused:?}");
+        // or else it would end the process at its next fork
+        assert_eq!(std::env::var(fork::SAFE).as_deref(), Ok("1"));
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// A Slingshot NIC is a device of its class, whose driver is that of its PCI function.
+    #[cfg(not(miri))]
+    #[test]
+    fn slingshot_is_known_by_either_driver() {
+        let root = std::env::temp_dir().join(std::format!("crosstie-cxi-{}", std::process::id()));
+        for driver in ["cxi_ss1", "cxi_core"] {
+            let device = root.join("class/cxi/cxi0/device");
+            fs::create_dir_all(device.join("port")).unwrap();
+            let link = std::format!("../../../bus/pci/drivers/{driver}");
+            std::os::unix::fs::symlink(link, device.join("driver")).unwrap();
+            fs::write(device.join("port/speed"), "BS_200G\n").unwrap();
+            assert_eq!(nic_providers(&root), [c"cxi"], "{driver}");
+            assert_eq!(kernel_speed_mbps(&root, "cxi0"), 200_000);
+            fs::remove_dir_all(&root).unwrap();
+        }
+        assert_eq!(kernel_speed_mbps(&root, "cxi0"), 0);
+    }
+
+    #[test]
+    fn speed_is_read_as_the_kernel_writes_it() {
+        assert_eq!(speed_mbps("100 Gb/sec (4X EDR)\n"), Some(100_000));
+        assert_eq!(speed_mbps("BS_400G"), Some(400_000));
+        assert_eq!(speed_mbps("25000\n"), Some(25_000));
+        assert_eq!(speed_mbps("0"), None);
+        assert_eq!(speed_mbps("unknown"), None);
     }
 }

@@ -91,6 +91,7 @@ impl Libfabric<'_> {
     }
 
     /// Looks for events where some are expected, and now and then, and goes on with what waits.
+    /// Those of an endpoint that peers share are never expected.
     #[inline]
     pub(super) fn connections_on(&mut self) {
         if self.watch.due > 0 || self.now.since(self.watch.looked_at) >= LOOK {
@@ -144,14 +145,28 @@ impl Libfabric<'_> {
                 }
             }
             Event::Failed(endpoint, code, provider_code) => {
+                let report = ErrorReport { code: code.0, provider_code, text: [0; TEXT_BYTES] };
                 if let Some(index) = self.link_of(endpoint) {
-                    let report = ErrorReport { code: code.0, provider_code, text: [0; TEXT_BYTES] };
                     self.peers[index].report.get_or_insert(report);
                     self.end(index, DownCause::Broken(code.0));
+                } else if !self.traits.connected {
+                    self.failed_beside(report);
                 }
             }
             Event::Other => {}
         }
+    }
+
+    /// An endpoint that peers share has failed, by no op of ours: some providers tell of that here
+    /// alone (`efa`, which ends the process where nobody can be told).
+    #[cold]
+    fn failed_beside(&mut self, report: ErrorReport) {
+        let code = if report.code == 0 { libc::EIO } else { report.code };
+        let report = ErrorReport { code, ..report };
+        for peer in self.peers.iter_mut().filter(|peer| peer.takes_ops()) {
+            peer.report.get_or_insert(report);
+        }
+        self.lose(code);
     }
 
     /// Whose endpoint it is; `None`: that of one that was closed.

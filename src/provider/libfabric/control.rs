@@ -2,7 +2,7 @@
 
 use super::area::SENDS;
 use super::message::{KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
-use super::peer::{Answer, AnswerState, KEYS, State, Use, wants};
+use super::peer::{Answer, AnswerState, KEYS, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
 use super::sys::numbers as n;
@@ -25,8 +25,9 @@ impl Libfabric<'_> {
             return;
         }
         let words = KeyWords { key: key.0, ..KeyWords::default() };
-        *answer = Answer { words, state: AnswerState::Asked, ..Answer::default() };
-        (record.asked, record.ask_place) = (words, place);
+        let count = record.ask_count.wrapping_add(1);
+        *answer = Answer { words, state: AnswerState::Asked, count, ..Answer::default() };
+        (record.asked, record.ask_place, record.ask_count) = (words, place, count);
         self.asks += 1;
         self.asked_at = self.now;
         self.want(index, wants::ASK);
@@ -89,8 +90,10 @@ impl Libfabric<'_> {
                 Err(Code::AGAIN) => return false,
                 Err(code) => self.end(index, DownCause::Broken(code.0)),
             }
-            self.peers[index].words_due &= !(1 << op);
-            self.sent[index * SENDS + op].word = None;
+            let record = &mut self.peers[index];
+            record.words_due &= !(1 << op);
+            record.used &= !(1 << op);
+            self.sent[index * SENDS + op] = Sent::FREE;
         }
         while self.peers[index].wants != 0 {
             let what = 1 << self.peers[index].wants.trailing_zeros();
@@ -107,15 +110,21 @@ impl Libfabric<'_> {
     fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
         let record = &self.peers[index];
         let writer = KeyWords { key: record.token.into(), ..KeyWords::default() };
-        let (kind, place, words) = match what {
-            wants::ASK => (Kind::Ask, record.ask_place, record.asked),
-            wants::TELL => (Kind::Tell, record.tell_place, record.told),
-            wants::REVOKE => (Kind::Revoke, record.revoking.wrapping_sub(1), record.revoked),
-            wants::GIVEN_BACK => (Kind::GivenBack, record.giving.unwrap_or(0), record.given),
-            wants::DRAIN => (Kind::Drain, 0, writer),
-            _ => (Kind::Drained, 0, writer),
+        let (kind, place, words, count) = match what {
+            wants::ASK => (Kind::Ask, record.ask_place, record.asked, record.ask_count),
+            wants::TELL => (Kind::Tell, record.tell_place, record.told, record.tell_count),
+            wants::REVOKE => {
+                let place = record.revoking.wrapping_sub(1);
+                (Kind::Revoke, place, record.revoked, record.revoke_count)
+            }
+            wants::GIVEN_BACK => {
+                let place = record.giving.unwrap_or(0);
+                (Kind::GivenBack, place, record.given, record.give_count)
+            }
+            wants::DRAIN => (Kind::Drain, 0, writer, 0),
+            _ => (Kind::Drained, 0, writer, 0),
         };
-        let prefix = self.prefix(index, kind, place, 0).encode();
+        let prefix = self.prefix(index, kind, place, count).encode();
         let words = words.encode();
         // SAFETY: bytes on the stack.
         unsafe { self.message(index, &[&prefix, &words], (words.as_ptr() as u64, 0)) }?;
@@ -143,11 +152,15 @@ impl Libfabric<'_> {
             self.health.strange += 1;
             return;
         }
+        if is_end && !self.traits.messages_ordered {
+            self.peers[index].awaited_count = Some(prefix.number);
+        }
+        let count = prefix.word;
         match prefix.kind {
-            Kind::Ask => self.asked(index, place, RailKey(words.key)),
-            Kind::Tell => self.told(index, place, words),
-            Kind::Revoke => self.revoked(index, place, words),
-            Kind::GivenBack => self.given_back(index, place, words),
+            Kind::Ask => self.asked(index, place, RailKey(words.key), count),
+            Kind::Tell => self.told(index, place, words, count),
+            Kind::Revoke => self.revoked(index, place, words, count),
+            Kind::GivenBack => self.given_back(index, place, count),
             Kind::Drain => self.drain_asked(index),
             Kind::Drained => self.drained(index),
             Kind::Send | Kind::Word => {}
@@ -155,46 +168,60 @@ impl Libfabric<'_> {
     }
 
     /// The peer wants to use a region: it is told, and holds it from now on.
-    fn asked(&mut self, index: usize, place: u8, key: RailKey) {
+    fn asked(&mut self, index: usize, place: u8, key: RailKey, count: u32) {
         if self.peers[index].is_fenced || self.peers[index].state != State::Live {
             return; // it will not write here any more
         }
-        let words = self.tell(index, place, key);
+        let last = self.told[index * KEYS + usize::from(place)].count;
+        if (count.wrapping_sub(last) as i32) < 0 {
+            return; // asked once more, and overtaken by the next question or by what ended this one
+        }
+        let words = self.tell(index, place, key, count);
         let record = &mut self.peers[index];
-        (record.told, record.tell_place) = (words, place);
+        (record.told, record.tell_place, record.tell_count) = (words, place, count);
         self.want(index, wants::TELL);
     }
 
     /// What is said of a region to a peer, which holds it from now on.
-    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey) -> KeyWords {
+    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey, count: u32) -> KeyWords {
         self.told_release(index, usize::from(place));
         let mut words = KeyWords { key: key.0, ..KeyWords::default() };
+        self.told[index * KEYS + usize::from(place)].count = count;
         if let Some((region, library_key, range)) = self.domain.hold_whole(key) {
-            self.told[index * KEYS + usize::from(place)] = region + 1;
+            self.told[index * KEYS + usize::from(place)].region = region + 1;
             (words.library_key, words.start, words.length) =
                 (library_key, range.start, range.length);
         }
         words
     }
 
-    fn told(&mut self, index: usize, place: u8, words: KeyWords) {
+    fn told(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
         let record = &mut self.peers[index];
-        if record.asked.key != words.key || record.ask_place != place {
+        let is_asked = record.asked.key == words.key && record.ask_place == place;
+        if !is_asked || record.ask_count != count {
             return;
         }
         self.ask_end(index);
         let state = if words.length == 0 { AnswerState::Gone } else { AnswerState::Good };
         self.answers[index * KEYS + usize::from(place)] =
-            Answer { words, state, ..Answer::default() };
+            Answer { words, state, count, ..Answer::default() };
     }
 
-    /// The peer wants a region back.
-    fn revoked(&mut self, index: usize, place: u8, words: KeyWords) {
+    /// The peer wants a region back, of which it has told in answer to a question.
+    fn revoked(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
         let record = &mut self.peers[index];
-        (record.giving, record.given) = (Some(place), words);
+        (record.giving, record.given, record.give_count) = (Some(place), words, count);
         let answer = &mut self.answers[index * KEYS + usize::from(place)];
-        if answer.state == AnswerState::Good && answer.words.key == words.key {
-            answer.is_revoked = true;
+        let is_its = answer.words.key == words.key && answer.count == count;
+        match answer.state {
+            AnswerState::Good if is_its => answer.is_revoked = true,
+            // it has overtaken the answer, which is no good any more when it comes
+            AnswerState::Asked if is_its => {
+                *answer = Answer::default();
+                self.peers[index].wants &= !wants::ASK;
+                self.ask_end(index);
+            }
+            AnswerState::Good | AnswerState::Asked | AnswerState::Empty | AnswerState::Gone => {}
         }
         self.give_back(index, usize::from(place));
     }
@@ -211,20 +238,21 @@ impl Libfabric<'_> {
         self.want(index, wants::GIVEN_BACK);
     }
 
-    fn given_back(&mut self, index: usize, place: u8, words: KeyWords) {
+    fn given_back(&mut self, index: usize, place: u8, count: u32) {
         let record = &mut self.peers[index];
-        if record.revoking == place + 1 {
+        if record.revoking == place + 1 && record.revoke_count == count {
             record.revoking = 0;
         }
-        let region = self.told[index * KEYS + usize::from(place)];
-        // a place that was told of something else since keeps that
-        if region != 0 && self.domain.key_at(region - 1).0 == words.key {
+        let told = &mut self.told[index * KEYS + usize::from(place)];
+        // a place that was told of something since keeps that
+        if told.count == count {
+            told.count = count.wrapping_add(1);
             self.told_release(index, usize::from(place));
         }
     }
 
     fn told_release(&mut self, index: usize, place: usize) {
-        let region = core::mem::take(&mut self.told[index * KEYS + place]);
+        let region = core::mem::take(&mut self.told[index * KEYS + place].region);
         if region != 0 {
             self.domain.release_whole(region - 1);
         }
@@ -250,7 +278,7 @@ impl Libfabric<'_> {
         let mut left = false;
         for index in 0..self.peers.len() {
             for place in 0..KEYS {
-                let region = self.told[index * KEYS + place];
+                let Told { region, count } = self.told[index * KEYS + place];
                 if region == 0 || !self.domain.wants(region - 1) {
                     continue;
                 }
@@ -258,7 +286,7 @@ impl Libfabric<'_> {
                 if self.peers[index].revoking == 0 {
                     let key = self.domain.key_at(region - 1).0;
                     let record = &mut self.peers[index];
-                    record.revoking = place as u8 + 1;
+                    (record.revoking, record.revoke_count) = (place as u8 + 1, count);
                     record.revoked = KeyWords { key, ..KeyWords::default() };
                     self.want(index, wants::REVOKE);
                 }

@@ -35,8 +35,8 @@ pub enum Scope {
 pub enum Keys {
     /// The library.
     Library,
-    /// We do, of so many bytes.
-    Ours(usize),
+    /// We do, of 4 bytes.
+    Ours,
 }
 
 /// What rail and registering threads share.
@@ -205,8 +205,7 @@ impl<'m> LibfabricDomain<'m> {
         let number = u64::from(self.shared.keys_made.fetch_add(1, Ordering::Relaxed));
         let key = match self.shared.keys {
             Keys::Library => 0,
-            Keys::Ours(bytes) if bytes >= 4 => number,
-            Keys::Ours(bytes) => number & ((1 << (8 * bytes)) - 1),
+            Keys::Ours => number,
         };
         let endpoint = match self.shared.scope {
             Scope::Domain => None,

@@ -4,7 +4,7 @@ use super::area::{CELLS, SENDS};
 use super::control::AGAIN;
 use super::message::KeyWords;
 use super::peer::{
-    Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Use, key_place, wants,
+    Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
 };
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::sys::{Code, Endpoint, numbers as n};
@@ -18,7 +18,7 @@ use crate::provider::events::Events;
 
 /// How long a peer's ops may take to end by themselves after its end, before they are answered for.
 const PATIENCE: Span = Span::millis(2000);
-/// How long what a dead process has sent may be under way.
+/// How long what a process has sent that is dead, or has ended its connection, may be under way.
 const DEATH: Span = Span::millis(200);
 /// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
 const STUCK: Span = Span::millis(3000);
@@ -37,23 +37,32 @@ impl Libfabric<'_> {
         if self.open.is_none() || self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
-        if self.peers[index].wants & wants::DRAINED != 0 {
-            // the other end's fence waits for it; but its address may be one that answers no more
-            let is_early = self.now.since(self.peers[index].ends_since) < DEATH;
-            if is_early && self.peers[index].gone.is_none() && !self.chores_of(index) {
-                return Err(PeerOpenError::Again);
-            }
+        if self.owes_last_word(index) {
+            return Err(PeerOpenError::Again);
         }
         self.part_open(index)?;
-        self.address_forget(index);
+        self.told_release_all(index);
+        let (left, left_ops) = self.address_leave(index);
         let before = &self.peers[index];
         // what the library still has of an earlier use keeps its places
         let (used, touching, reads) = (before.used, before.touching, before.reads);
-        self.peers[index] =
-            Peer { state: State::Prepared, token, used, touching, reads, ..Peer::CLOSED };
+        self.peers[index] = Peer {
+            state: State::Prepared,
+            token,
+            used,
+            touching,
+            reads,
+            left,
+            left_ops,
+            ..Peer::CLOSED
+        };
+        for sent in &mut self.sent[index * SENDS..(index + 1) * SENDS] {
+            sent.word = None; // it was for the peer before
+        }
         for place in 0..KEYS {
             let users = self.answers[index * KEYS + place].users;
             self.answers[index * KEYS + place] = Answer { users, ..Answer::default() };
+            self.told[index * KEYS + place] = Told::default();
         }
         self.peers_open += 1;
         let mut name = [0; super::rail::NAME_BYTES_MAX];
@@ -78,8 +87,20 @@ impl Libfabric<'_> {
         key: RailKey,
     ) -> Result<Hello, PeerOpenError> {
         let hello = self.peer_prepare(peer, token)?;
-        let told = self.tell(peer.as_usize(), key_place(key), key);
+        let told = self.tell(peer.as_usize(), key_place(key), key, 0);
         Ok(Hello { told, ..hello })
+    }
+
+    /// Whether the last peer of a number is owed the word that its fence waits for. Its address may
+    /// be one that answers no more, and what is under way to it may never end: the number does not
+    /// wait for ever.
+    fn owes_last_word(&mut self, index: usize) -> bool {
+        let &Peer { wants: owed, owes_word, gone, ends_since, .. } = &self.peers[index];
+        let waited = self.now.since(ends_since);
+        if gone.is_some() || waited >= PATIENCE {
+            return false;
+        }
+        owes_word || owed & wants::DRAINED != 0 && waited < DEATH && !self.chores_of(index)
     }
 
     /// Registers a peer's part of the area and posts its cells, at its first use.
@@ -173,10 +194,13 @@ impl Libfabric<'_> {
     /// What the library calls an endpoint. Peers at one share its place in the vector, which is
     /// short in some libraries.
     fn address_of(&self, padded: &Name, name: &[u8]) -> Result<u64, Code> {
-        let is_known =
-            |n: &usize| self.peers[*n].address != n::ADDR_UNSPEC && self.names[*n] == *padded;
-        match ((0..self.peers.len()).find(is_known), self.open.as_ref()) {
-            (Some(same), _) => Ok(self.peers[same].address),
+        let known = |(peer, name): (&Peer, &Name)| {
+            // of one that is prepared anew it is the last peer's name still
+            let address = if peer.state == State::Prepared { peer.left } else { peer.address };
+            (address != n::ADDR_UNSPEC && name == padded).then_some(address)
+        };
+        match (self.peers.iter().zip(self.names.iter()).find_map(known), self.open.as_ref()) {
+            (Some(address), _) => Ok(address),
             (None, Some(Open { vector: Some(vector), .. })) => {
                 let _turn = self.domain.turn(Act::Control);
                 vector.insert(name)
@@ -213,10 +237,35 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Takes a peer's address out of the vector, unless another peer is at the same.
-    fn address_forget(&mut self, index: usize) {
-        let address = core::mem::replace(&mut self.peers[index].address, n::ADDR_UNSPEC);
-        let is_shared = self.peers.iter().any(|peer| peer.address == address);
+    /// A peer's number is given anew: the address of its last peer, and the ops that are under way
+    /// to it. Where nothing is, it is taken out of the vector. It is not before: `efa` ends no op
+    /// whose address was taken out.
+    fn address_leave(&mut self, index: usize) -> (u64, u64) {
+        let record = &mut self.peers[index];
+        let address = core::mem::replace(&mut record.address, n::ADDR_UNSPEC);
+        let left = core::mem::replace(&mut record.left, n::ADDR_UNSPEC);
+        if record.used == 0 {
+            self.address_remove(address);
+            return (n::ADDR_UNSPEC, 0);
+        }
+        // of two addresses to which something is under way the older one stays, which takes memory
+        (if address == n::ADDR_UNSPEC { left } else { address }, record.used)
+    }
+
+    /// Something of a number's last peer is not under way any more.
+    #[cold]
+    pub(super) fn left_retired(&mut self, index: usize, bit: u64) {
+        let record = &mut self.peers[index];
+        record.left_ops &= !bit;
+        if record.left_ops == 0 {
+            let left = core::mem::replace(&mut record.left, n::ADDR_UNSPEC);
+            self.address_remove(left);
+        }
+    }
+
+    /// Takes an address out of the vector, unless a peer is at it.
+    fn address_remove(&mut self, address: u64) {
+        let is_shared = self.peers.iter().any(|peer| [peer.address, peer.left].contains(&address));
         if address != n::ADDR_UNSPEC
             && !is_shared
             && let Some(Open { vector: Some(vector), .. }) = self.open.as_ref()
@@ -305,8 +354,12 @@ impl Libfabric<'_> {
         if !record.is_timed {
             (record.is_timed, record.ends_since) = (true, now);
         }
+        let is_all_here = record.is_fenced
+            || record.awaited_count.is_none_or(|count| count == record.seen_count)
+            || now.since(record.ends_since) >= DEATH;
         if let Down::Due(cause) = record.down
             && is_empty
+            && is_all_here
             && events.has_room()
         {
             record.down = Down::Told;
@@ -464,7 +517,8 @@ impl Libfabric<'_> {
         for index in 0..self.peers.len() {
             self.end(index, cause);
             self.peers[index].is_attested = true;
-            self.peers[index].address = n::ADDR_UNSPEC;
+            (self.peers[index].address, self.peers[index].left) = (n::ADDR_UNSPEC, n::ADDR_UNSPEC);
+            self.peers[index].left_ops = 0;
             self.told_release_all(index);
             self.cut_off(index);
         }

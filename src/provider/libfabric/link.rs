@@ -52,6 +52,8 @@ impl Link {
 /// What the connections of a rail wait for.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Watch {
+    /// Whether there is a queue of events.
+    pub is_on: bool,
     /// Connections that do not stand yet, as was seen last.
     pub due: u32,
     /// Connections that were closed, and whose completions may still come.

@@ -62,7 +62,8 @@ pub struct Prefix {
     pub token: u32,
     /// How many sends and words came before it.
     pub number: u32,
-    /// A word.
+    /// A word. Of messages about keys: how many questions the asker had asked with the one that
+    /// it is about, so that none is taken for a later one's.
     pub word: u32,
 }
 

@@ -45,6 +45,7 @@ mod connect;
 mod control;
 mod domain;
 mod ending;
+mod fork;
 mod link;
 pub mod message;
 pub mod names;
@@ -177,6 +178,13 @@ pub enum OpenError {
     Wants(&'static str, u64),
     /// There is no room for the buffers.
     Buffers(Errno),
+    /// The provider gives no completion queue as long as the peers want it, but one of so many.
+    Completions {
+        /// What is wanted.
+        wanted: u32,
+        /// What there is.
+        most: u32,
+    },
     /// The library refused, with its code.
     Refused(Step, Code),
 }
@@ -196,6 +204,11 @@ impl fmt::Display for OpenError {
                 write!(f, "the libfabric provider wants {what} that is not known here: {bits:#x}")
             }
             OpenError::Buffers(errno) => write!(f, "no room for the rail's buffers: {errno}"),
+            OpenError::Completions { wanted, most } => write!(
+                f,
+                "the libfabric provider has no queue for {wanted} completions, as so many peers \
+                 want it: it has one for {most}"
+            ),
             OpenError::Refused(step, code) => refused(f, *step, *code),
         }
     }

@@ -26,6 +26,11 @@ const TRANSFER_MAX: u64 = 1 << 30;
 /// Most bytes that a call may copy: they are put together on the stack.
 pub const INJECT_MAX: usize = 256;
 
+/// Shortest keys of ours, where we choose them.
+const KEY_BYTES_MIN: usize = 4;
+/// Since this version an offer says of which device it is.
+const NIC_SINCE: u32 = n::version(1, 7);
+
 /// All but write after read and send after read: for those we wait.
 const ORDERS: u64 = n::ORDER_RAR
     | n::ORDER_RAW
@@ -98,17 +103,17 @@ impl Traits {
             unsafe { (&*raw.domain_attr, &*raw.ep_attr, &*raw.tx_attr, &*raw.rx_attr) };
         let has = |bit: i32| domain.mr_mode & bit != 0;
         let order = tx.msg_order & rx.msg_order;
-        let carries_words = domain.cq_data_size >= 8;
+        let carries_words = carries_words(raw);
         Traits {
             scope: if has(n::MR_ENDPOINT) { Scope::Endpoint } else { Scope::Domain },
             keys: match has(n::MR_PROV_KEY) {
                 true => Keys::Library,
-                false => Keys::Ours(domain.mr_key_size),
+                false => Keys::Ours,
             },
             by_address: has(n::MR_VIRT_ADDR),
             carries_words,
             words_take_receives: (raw.mode | rx.mode) & n::RX_CQ_DATA != 0,
-            messages_ordered: order & n::ORDER_SAS != 0,
+            messages_ordered: orders_messages(raw),
             // a word that goes behind its write as a message comes later than what it belongs to
             ordered: carries_words
                 && order & ORDERS == ORDERS
@@ -123,6 +128,20 @@ impl Traits {
             callers: callers(domain.threading, provider_name(info), version),
         }
     }
+}
+
+/// Whether a write is said to carry a word of 64 bits. `cxi` says so of messages, and refuses such
+/// writes by the call that has our flags; others that refuse are found out (`post`).
+pub fn carries_words(raw: &InfoRaw) -> bool {
+    // SAFETY: the library allocates the parts, and their texts.
+    let (domain, provider) = unsafe { (&*raw.domain_attr, text((*raw.fabric_attr).prov_name)) };
+    domain.cq_data_size >= 8 && provider != c"cxi"
+}
+
+/// Whether messages keep their order, as both ends of it are said to do.
+fn orders_messages(raw: &InfoRaw) -> bool {
+    // SAFETY: the library allocates the parts.
+    unsafe { (*raw.tx_attr).msg_order & (*raw.rx_attr).msg_order & n::ORDER_SAS != 0 }
 }
 
 /// Which threads may call. A library that does not say lets the fewest.
@@ -187,20 +206,40 @@ fn first_fitting(
     for threading in [n::THREAD_SAFE, n::THREAD_UNSPEC] {
         // SAFETY: the library allocates all parts of hints.
         unsafe { (*hints.get_mut().domain_attr).threading = threading };
-        let all = match library.offers(&hints) {
-            Err(Code(n::ENODATA)) => continue,
-            found => found?,
-        };
-        let mut next: *const InfoRaw = all.get();
-        while !next.is_null() {
-            // SAFETY: an offer of the list, which lives until the end of this turn.
-            let raw = unsafe { &*next };
-            if fits(raw, config) {
-                // SAFETY: as above.
-                return unsafe { library.copy(raw) }.map(Some);
-            }
-            next = raw.next;
+        let Some(found) = fitting(library, &hints, config)? else { continue };
+        if orders_messages(found.get()) {
+            return Ok(Some(found));
         }
+        order_ask(&mut hints, n::ORDER_SAS);
+        return Ok(fitting(library, &hints, config)?.or(Some(found)));
+    }
+    Ok(None)
+}
+
+/// Asks for orders. At first none is asked for: most libraries then say all that they keep, and
+/// some say of those that they are asked for that they keep no more. But some keep none unasked
+/// (`efa` since 1.22).
+fn order_ask(hints: &mut Info, order: u64) {
+    let raw = hints.get_mut();
+    // SAFETY: the library allocates all parts of hints.
+    unsafe { ((*raw.tx_attr).msg_order, (*raw.rx_attr).msg_order) = (order, order) };
+}
+
+/// The first offer for these hints that fits.
+fn fitting(library: &Library, hints: &Info, config: &Config) -> Result<Option<Info>, Code> {
+    let all = match library.offers(hints) {
+        Err(Code(n::ENODATA)) => return Ok(None),
+        found => found?,
+    };
+    let mut next: *const InfoRaw = all.get();
+    while !next.is_null() {
+        // SAFETY: an offer of the list, which lives until this returns.
+        let raw = unsafe { &*next };
+        if fits(raw, config) {
+            // SAFETY: as above.
+            return unsafe { library.copy(raw) }.map(Some);
+        }
+        next = raw.next;
     }
     Ok(None)
 }
@@ -318,6 +357,9 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     if unsafe { (*raw.ep_attr).rx_ctx_cnt } == n::SHARED_CONTEXT {
         return false; // each endpoint has its own receives here
     }
+    if is_other_network(raw) {
+        return false;
+    }
     let Some(wanted) = config.provider else { return true };
     // SAFETY: the library allocates the part, and its text.
     let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
@@ -325,18 +367,36 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     name == wanted || (name.starts_with(wanted) && name.get(wanted.len()) == Some(&b';'))
 }
 
+/// Whether an offer is of a network that `efa` has beside its own since 2.1, and names first: its
+/// endpoints do not reach the others, and do less.
+pub fn is_other_network(raw: &InfoRaw) -> bool {
+    // SAFETY: the library allocates the part, and its text.
+    unsafe { text((*raw.fabric_attr).name) == c"efa-direct" }
+}
+
 /// `sockets` has a connected endpoint's descriptor closed by the caller and by a thread of its own:
 /// the second takes one that somebody else has opened since.
-pub fn closes_twice(provider: &CStr) -> bool {
+fn closes_twice(provider: &CStr) -> bool {
     provider == c"sockets"
 }
 
-/// Refuses what cannot carry a rail, and asks for queues as long as they must be.
+/// Refuses what cannot carry a rail, and says what the rest means for us.
 fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits), OpenError> {
-    let raw = info.get_mut();
+    check(info.get(), limits.payload_bytes_max)?;
+    // chosen op by op: a send need not be waited for as long as a write.
+    // SAFETY: the library allocates all parts of an offer.
+    unsafe {
+        (*info.get_mut().tx_attr).op_flags &= !(n::DELIVERY_COMPLETE | n::TRANSMIT_COMPLETE);
+    }
+    let traits = Traits::of(&info, version);
+    Ok((info, traits))
+}
+
+/// Refuses an offer that cannot carry a rail.
+pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     // SAFETY: the library allocates all parts of an offer.
     let (domain, ep, tx, rx) =
-        unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr, &mut *raw.rx_attr) };
+        unsafe { (&*raw.domain_attr, &*raw.ep_attr, &*raw.tx_attr, &*raw.rx_attr) };
     let lacks = |what| Err(OpenError::Lacks(what));
     // SAFETY: and their texts.
     let provider = unsafe { text((*raw.fabric_attr).prov_name) };
@@ -366,17 +426,31 @@ fn usable(mut info: Info, limits: &Limits, version: u32) -> Result<(Info, Traits
     if ep.msg_prefix_size != 0 {
         return lacks("messages without room before them (FI_MSG_PREFIX)");
     }
-    let message = super::area::AHEAD + limits.payload_bytes_max as usize;
+    let message = super::area::AHEAD + payload_bytes_max as usize;
     if ep.max_msg_size < message {
         return lacks("messages as long as a payload with its head");
     }
-    if domain.mr_mode & n::MR_PROV_KEY == 0 && domain.mr_key_size < 2 {
-        return lacks("keys long enough to tell regions apart");
+    if domain.mr_mode & n::MR_PROV_KEY == 0 && domain.mr_key_size < KEY_BYTES_MIN {
+        return lacks("keys of 4 bytes: none is used twice, and shorter ones would run out");
     }
-    // chosen op by op: a send need not be waited for as long as a write
-    tx.op_flags &= !(n::DELIVERY_COMPLETE | n::TRANSMIT_COMPLETE);
-    let traits = Traits::of(&info, version);
-    Ok((info, traits))
+    Ok(())
+}
+
+/// Whether a provider's endpoints reach those of their own host as they reach others. Slingshot
+/// does not loop back between processes of a host everywhere, and says nothing; before 1.21 `efa`
+/// goes by shared memory of its own there, and cannot be told not to.
+pub fn reaches_own(provider: &CStr, version: u32) -> bool {
+    provider != c"cxi" && (provider != c"efa" || version >= n::version(1, 21))
+}
+
+/// How fast the device of an offer is, in Mbit/s; 0: nobody says.
+pub fn speed_mbps(raw: &InfoRaw, version: u32) -> u32 {
+    if version < NIC_SINCE {
+        return 0; // what is read below is not there
+    }
+    // SAFETY: null, or a device of the offer's; its link likewise.
+    let link = unsafe { raw.nic.as_ref().and_then(|nic| nic.link_attr.as_ref()) };
+    link.map_or(0, |link| u32::try_from(link.speed / 1_000_000).unwrap_or(0))
 }
 
 /// What kind of addresses an offer has: libfabric's number, and whether endpoints are connected,

@@ -87,6 +87,18 @@ pub struct Answer {
     pub users: u16,
     /// Whether the peer wants it forgotten.
     pub is_revoked: bool,
+    /// Which question it answers.
+    pub count: u32,
+}
+
+/// What a peer was told of at one of its places for answers.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct Told {
+    /// The region of ours that it holds, plus one; 0: none.
+    pub region: u32,
+    /// Which question of its that answered, or the next one, if it has given that back: what is
+    /// said of earlier ones counts no more.
+    pub count: u32,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -147,12 +159,13 @@ impl Answer {
     }
 }
 
-/// Messages about keys and fences that a peer is owed: a bit each.
+/// Messages about keys and fences that a peer is owed: a bit each. They leave in this order, what
+/// ends a hold before what asks for the next one.
 pub mod wants {
-    pub const ASK: u8 = 1 << 0;
-    pub const TELL: u8 = 1 << 1;
-    pub const REVOKE: u8 = 1 << 2;
-    pub const GIVEN_BACK: u8 = 1 << 3;
+    pub const GIVEN_BACK: u8 = 1 << 0;
+    pub const ASK: u8 = 1 << 1;
+    pub const TELL: u8 = 1 << 2;
+    pub const REVOKE: u8 = 1 << 3;
     pub const DRAIN: u8 = 1 << 4;
     pub const DRAINED: u8 = 1 << 5;
 }
@@ -203,6 +216,9 @@ pub struct Peer {
     pub their_number: u16,
     /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
     pub address: u64,
+    /// The same of the number's last peer, while some of its ops, by their bits, are under way.
+    pub left: u64,
+    pub left_ops: u64,
     /// Bytes of its address as its library gives it.
     pub name_bytes: u8,
     /// Longest payload of a send to it.
@@ -210,6 +226,8 @@ pub struct Peer {
     /// Sends and words: posted, and received.
     pub sent_count: u32,
     pub seen_count: u32,
+    /// How many the peer had posted when it spoke of the end, where they may come behind that word.
+    pub awaited_count: Option<u32>,
     /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
     pub used: u64,
     /// Bit `i`: the word of op `i` could not leave yet.
@@ -221,18 +239,22 @@ pub struct Peer {
     pub in_flight: u32,
     /// Of [`wants`].
     pub wants: u8,
-    /// The region that is asked about, and at which place.
+    /// The region that is asked about, at which place, and how many questions there were with it.
     pub asked: KeyWords,
     pub ask_place: u8,
-    /// The answer that is owed.
+    pub ask_count: u32,
+    /// The answer that is owed, and to which question.
     pub told: KeyWords,
     pub tell_place: u8,
-    /// What is wanted back from the peer, plus one; 0: nothing.
+    pub tell_count: u32,
+    /// What is wanted back from the peer, plus one; 0: nothing. And which question told it of that.
     pub revoking: u8,
     pub revoked: KeyWords,
-    /// What the peer wants back.
+    pub revoke_count: u32,
+    /// What the peer wants back, likewise.
     pub giving: Option<u8>,
     pub given: KeyWords,
+    pub give_count: u32,
     /// Fences that wait for the end.
     pub fences: List,
     /// What broke it.
@@ -257,10 +279,13 @@ impl Peer {
         their_token: 0,
         their_number: 0,
         address: n::ADDR_UNSPEC,
+        left: n::ADDR_UNSPEC,
+        left_ops: 0,
         name_bytes: 0,
         payload_bytes_max: 0,
         sent_count: 0,
         seen_count: 0,
+        awaited_count: None,
         used: 0,
         words_due: 0,
         touching: 0,
@@ -269,12 +294,16 @@ impl Peer {
         wants: 0,
         asked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
         ask_place: 0,
+        ask_count: 0,
         told: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
         tell_place: 0,
+        tell_count: 0,
         revoking: 0,
         revoked: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        revoke_count: 0,
         giving: None,
         given: KeyWords { key: 0, library_key: 0, start: 0, length: 0 },
+        give_count: 0,
         fences: List::EMPTY,
         report: None,
     };

@@ -48,7 +48,11 @@ impl Libfabric<'_> {
                 match read {
                     Ok(0) | Err(Code::AGAIN) => return true,
                     Ok(count) => (self.batch_count, is_short) = (count, count < BATCH),
-                    Err(Code(n::EAVAIL)) => self.take_error(events),
+                    Err(Code(n::EAVAIL)) => {
+                        if !self.take_error(events) {
+                            return true;
+                        }
+                    }
                     Err(code) => {
                         self.lose(code.0);
                         return true;
@@ -97,18 +101,25 @@ impl Libfabric<'_> {
         }
     }
 
+    /// `false`: there is none, whatever was said, or none can be had. Asked again at once, a
+    /// library may say for ever that one waits.
     #[cold]
-    fn take_error(&mut self, events: &mut Events) {
+    fn take_error(&mut self, events: &mut Events) -> bool {
         let mut text = [0; TEXT_BYTES];
-        let Some(open) = self.open.as_ref() else { return };
+        let Some(open) = self.open.as_ref() else { return false };
         let turn = self.domain.turn(Act::Poll);
         let read = open.cq.read_error(&mut text);
         drop(turn);
         match read {
             Ok(entry) => self.look_at_error(&entry, text, events),
-            Err(Code::AGAIN) => {}
-            Err(code) => self.lose(code.0),
+            Err(code) => {
+                if code != Code::AGAIN {
+                    self.lose(code.0);
+                }
+                return false;
+            }
         }
+        true
     }
 
     fn look_at_error(&mut self, entry: &CqErrEntry, text: [u8; TEXT_BYTES], events: &mut Events) {
@@ -166,6 +177,9 @@ impl Libfabric<'_> {
             events.push(Completion::Done { peer: PeerIndex(index as u32), id, result });
         }
         record.used &= !bit;
+        if record.left_ops != 0 {
+            self.left_retired(index, bit);
+        }
         self.sent[op] = Sent::FREE;
         if let (Some(word), Ok(())) = (word, result) {
             self.word_follows(index, word);
@@ -214,9 +228,9 @@ impl Libfabric<'_> {
             return self.strange(cell);
         }
         if record.state == State::Prepared {
-            self.cells[cell] = Cell::Early;
-            // the length goes where the word of the prefix was: nobody needs that of a send
-            return self.keep_early(cell, bytes);
+            // it came before its peer was joined, and is taken when that is
+            self.cells[cell] = Cell::Early(bytes as u32);
+            return self.early.push(cell as u32);
         }
         let is_due = prefix.number == record.seen_count || !self.traits.messages_ordered;
         if !is_due && record.hears() {
@@ -259,15 +273,6 @@ impl Libfabric<'_> {
         self.receive_again(cell);
     }
 
-    /// A message came before its peer was joined: it is taken when that is.
-    #[cold]
-    fn keep_early(&mut self, cell: usize, bytes: usize) {
-        let place = self.area.cell(cell) + 12;
-        // SAFETY: the last four bytes of the prefix in a cell that is ours now.
-        unsafe { touch::copy_out(&(bytes as u32).to_le_bytes(), place) };
-        self.early.push(cell as u32);
-    }
-
     /// Takes what came before its peer was joined.
     #[cold]
     pub(super) fn take_early(&mut self, events: &mut Events) {
@@ -276,10 +281,9 @@ impl Libfabric<'_> {
                 return;
             }
             let Some(cell) = self.early.pop() else { break };
-            let mut bytes = [0; 4];
-            // SAFETY: where `keep_early` wrote it.
-            unsafe { touch::copy_in(self.area.cell(cell as usize) + 12, &mut bytes) };
-            self.received(cell as usize, u32::from_le_bytes(bytes) as usize, events);
+            if let Cell::Early(bytes) = self.cells[cell as usize] {
+                self.received(cell as usize, bytes as usize, events);
+            }
         }
         self.early_due = false;
     }

@@ -2,7 +2,7 @@
 
 use super::area::{AHEAD, SENDS};
 use super::message::{Kind, PREFIX_BYTES, Prefix, word_data};
-use super::offer::INJECT_MAX;
+use super::offer::{INJECT_MAX, Traits};
 use super::peer::{Lookup, Sent, Use, key_place};
 use super::rail::Libfabric;
 use super::sys::calls::{Ioc, MsgAtomic, MsgRma, RmaIoc, RmaIov};
@@ -69,10 +69,20 @@ impl Libfabric<'_> {
         (bit < SENDS).then_some(bit)
     }
 
-    /// Whether an op that changes something must wait for reads before it.
+    /// Whether an op that changes something must wait for what is before it: for reads, or, where
+    /// the library was found to refuse words with writes, for words that go behind theirs.
     #[inline]
-    fn waits_for_reads(&self, index: usize) -> bool {
-        self.traits.ordered && !self.traits.reads_ordered && self.peers[index].reads > 0
+    fn must_wait(&self, index: usize) -> bool {
+        let Traits { ordered, reads_ordered, carries_words, .. } = self.traits;
+        ordered
+            && (!reads_ordered && self.peers[index].reads > 0
+                || !carries_words && self.has_words(index))
+    }
+
+    /// Whether a word waits for its write, or has not left since.
+    #[cold]
+    fn has_words(&self, index: usize) -> bool {
+        self.sent[index * SENDS..(index + 1) * SENDS].iter().any(|sent| sent.word.is_some())
     }
 
     /// Where a peer's ops go. [`Code::AGAIN`]: it is not connected yet.
@@ -111,7 +121,7 @@ impl Libfabric<'_> {
         if length > self.peers[index].payload_bytes_max.into() {
             return Err(PostError::Unsupported);
         }
-        if self.waits_for_reads(index) {
+        if self.must_wait(index) {
             return Err(PostError::Again);
         }
         let prefix = self.prefix(index, Kind::Send, 0, 0).encode();
@@ -211,7 +221,7 @@ impl Libfabric<'_> {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         let index = peer.as_usize();
-        if self.waits_for_reads(index) || self.asides.is_full() {
+        if self.must_wait(index) || self.asides.is_full() {
             return Err(PostError::Again);
         }
         let op = self.free_op(index).ok_or(PostError::Again)?;
@@ -253,7 +263,7 @@ impl Libfabric<'_> {
         immediate: Option<u32>,
     ) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
-        if self.waits_for_reads(index) {
+        if self.must_wait(index) {
             return Err(PostError::Again);
         }
         match (span.length().0, immediate) {
@@ -303,7 +313,7 @@ impl Libfabric<'_> {
         if !self.has_atomics || !target.address.is_multiple_of(8) {
             return Err(PostError::Unsupported);
         }
-        if self.waits_for_reads(index) || self.asides.is_full() {
+        if self.must_wait(index) || self.asides.is_full() {
             return Err(PostError::Again);
         }
         let free = self.free_op(index).ok_or(PostError::Again)?;
@@ -337,17 +347,25 @@ impl Libfabric<'_> {
             Verb::Write(word) => word,
             Verb::Read | Verb::Add => None,
         };
-        let rides = word.is_some() && self.traits.carries_words;
         let data = match word {
-            Some(word) if rides => {
+            Some(word) if self.traits.carries_words => {
                 let record = &self.peers[index];
                 Some(word_data(record.their_number, record.their_token, word))
             }
             Some(_) | None => None,
         };
+        let post = |data, port| call(port, &near, &far, verb, data, (to, context));
         let port = self.port(index);
         let turn = self.domain.turn(Act::Post);
-        let result = port.and_then(|port| call(port, &near, &far, verb, data, (to, context)));
+        let mut result = port.and_then(|port| post(data, port));
+        if let Err(code) = result
+            && data.is_some()
+            && refuses_words(code)
+        {
+            result = port.and_then(|port| post(None, port));
+            // what it takes without the word, it has refused for the word
+            self.traits.carries_words &= result.is_err();
+        }
         drop(turn);
         if let Err(code) = result {
             if let Some(region) = near.pin.checked_sub(1) {
@@ -355,6 +373,7 @@ impl Libfabric<'_> {
             }
             return Err(self.call_refused(index, code));
         }
+        let rides = data.is_some() && self.traits.carries_words;
         let (id, is_loud) = owner;
         let is_read = matches!(verb, Verb::Read);
         let record = &mut self.peers[index];
@@ -384,6 +403,12 @@ impl Libfabric<'_> {
         self.peers[peer.as_usize()].in_flight += 1;
         Posted::Pending
     }
+}
+
+/// Whether a write may be refused so for the word that goes with it.
+#[cold]
+fn refuses_words(code: Code) -> bool {
+    matches!(code, Code(n::EBADFLAGS | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL))
 }
 
 /// The library's call for a verb.

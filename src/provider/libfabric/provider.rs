@@ -113,7 +113,7 @@ impl<'m> Provider for Libfabric<'m> {
     fn poll(&mut self, out: &mut [Completion], _budget: Bytes, now: Instant) -> usize {
         self.now = now;
         let mut events = Events { slots: out, used: 0 };
-        if self.traits.connected {
+        if self.watch.is_on {
             self.connections_on();
         }
         if self.has_chores {

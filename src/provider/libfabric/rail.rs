@@ -4,7 +4,7 @@ use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
 use super::link::{Link, Watch};
 use super::offer::{self, Traits};
-use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Use};
+use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told, Use};
 use super::report::Health;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
@@ -25,11 +25,15 @@ use core::mem::ManuallyDrop;
 
 /// Completions that are taken at a time.
 pub(super) const BATCH: usize = 16;
+/// Completions that one peer may have in the queue.
+pub(super) const COMPLETIONS_PER_PEER: usize = SENDS + CELLS;
 /// Fences, and ops that were refused for a key, per peer.
 const ASIDES: u32 = 8;
 /// Addresses that are announced to the library at most: a hint, which shm of 2.6 refuses beyond 256
 /// although many peers may have one address.
 const ADDRESSES_HINT: usize = 64;
+/// Failures of the whole endpoint.
+const EVENTS_BESIDE: usize = 16;
 /// Asked, connected, ended.
 const EVENTS_PER_PEER: usize = 3;
 /// An address, with zeroes behind it.
@@ -44,10 +48,15 @@ pub(super) enum Cell {
     Posted,
     /// It must be posted.
     Due,
-    /// A message of this peer, which does not take it yet.
-    Early,
+    /// A message of so many bytes, whose peer does not take it yet.
+    Early(u32),
     /// A message that this peer has not released.
     Held(u32),
+}
+
+/// How many completions may be in the queue at a time.
+fn completions(limits: &Limits) -> usize {
+    limits.peers_max as usize * COMPLETIONS_PER_PEER + 1
 }
 
 fn asides(limits: &Limits) -> usize {
@@ -65,7 +74,7 @@ pub fn bytes(limits: &Limits) -> usize {
         + bytes_for::<Name>(peers)
         + bytes_for::<Sent>(peers * SENDS)
         + bytes_for::<Answer>(peers * KEYS)
-        + bytes_for::<u32>(peers * KEYS)
+        + bytes_for::<Told>(peers * KEYS)
         + bytes_for::<Cell>(cells)
         + bytes_for::<Context>(peers * SENDS + cells)
         + bytes_for::<Aside>(asides(limits))
@@ -84,7 +93,8 @@ pub const RECORD_SIZES: [(&str, usize); 7] = [
 ];
 
 /// What is closed and opened again when a NIC fails. Fields are dropped in this order. Peers share
-/// an endpoint and a vector, or have endpoints of their own ([`Link`]), with a listener and events.
+/// an endpoint and a vector, mostly with events of failures, or have endpoints of their own
+/// ([`Link`]), with a listener and events.
 #[derive(Debug)]
 pub(super) struct Open {
     pub endpoint: Option<Endpoint>,
@@ -116,8 +126,8 @@ pub struct Libfabric<'m> {
     pub(super) names: &'m mut [Name],
     pub(super) sent: &'m mut [Sent],
     pub(super) answers: &'m mut [Answer],
-    /// Of each peer and place: the region of ours that it was told of, plus one.
-    pub(super) told: &'m mut [u32],
+    /// Of each peer and place: the region of ours that it was told of.
+    pub(super) told: &'m mut [Told],
     pub(super) cells: &'m mut [Cell],
     /// The library's: ops first, cells behind them.
     contexts: *mut Context,
@@ -174,7 +184,7 @@ impl<'m> Libfabric<'m> {
         let names = block.filled(count, [0; NAME_BYTES_MAX]).expect(ROOM);
         let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
         let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
-        let told = block.slice::<u32>(count * KEYS).expect(ROOM);
+        let told = block.filled(count * KEYS, Told::default()).expect(ROOM);
         let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
         let contexts = block.filled(count * SENDS + cell_count, Context::default()).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
@@ -220,7 +230,7 @@ impl<'m> Libfabric<'m> {
             health: Health::default(),
         };
         // what was opened so far goes with the rail
-        rail.endpoint_open().map_err(|(step, code)| OpenError::Refused(step, code))?;
+        rail.endpoint_open().map_err(|(step, code)| rail.why_not(step, code))?;
         rail.domain.admit();
         Ok(rail)
     }
@@ -229,23 +239,44 @@ impl<'m> Libfabric<'m> {
     pub(super) fn endpoint_open(&mut self) -> Result<(), (Step, Code)> {
         let at = |step| move |code| (step, code);
         let peers = self.limits.peers_max as usize;
-        let completions = peers * (SENDS + CELLS) + 1;
-        let cq = Cq::open(&self.library_domain, completions).map_err(at(Step::CompletionQueue))?;
+        let cq = Cq::open(&self.library_domain, completions(&self.limits));
+        let cq = cq.map_err(at(Step::CompletionQueue))?;
         if self.traits.connected {
             return self.listener_open(cq);
         }
         let vector = Vector::open(&self.library_domain, peers.min(ADDRESSES_HINT));
         let vector = vector.map_err(at(Step::AddressVector))?;
-        let endpoint = Endpoint::open(&self.library_domain, &self.info, &cq, &vector);
+        // where there is none, failures of the whole endpoint are the completion queue's to say
+        let mut events = EventQueue::open(&self.library, &self.fabric, EVENTS_BESIDE).ok();
+        let is_efa = self.provider_name() == c"efa";
+        let (domain, info) = (&self.library_domain, &self.info);
+        let endpoint = Endpoint::open_watched(domain, info, (&cq, &vector), &mut events, is_efa);
         let endpoint = endpoint.map_err(at(Step::Endpoint))?;
         self.name_bytes = endpoint.name(&mut self.name).map_err(at(Step::Name))?;
         self.has_atomics = endpoint.has_atomics();
         let raw = endpoint.as_ptr();
         let (endpoint, vector) = (Some(endpoint), Some(vector));
-        *self.open = Some(Open { endpoint, listener: None, cq, vector, events: None });
+        self.watch.is_on = events.is_some();
+        *self.open = Some(Open { endpoint, listener: None, cq, vector, events });
         // SAFETY: both are closed after `shut`: see `endpoint_close` and `drop`.
         unsafe { self.domain.open(self.library_domain.as_raw(), raw) };
         Ok(())
+    }
+
+    /// Why it could not be opened. A completion queue that is too long is refused without a word of
+    /// how long it may be.
+    #[cold]
+    fn why_not(&self, step: Step, code: Code) -> OpenError {
+        let one = completions(&Limits { peers_max: 1, ..self.limits });
+        let wanted = completions(&self.limits);
+        let mut most = wanted / 2;
+        while step == Step::CompletionQueue && most >= one {
+            if Cq::open(&self.library_domain, most).is_ok() {
+                return OpenError::Completions { wanted: wanted as u32, most: most as u32 };
+            }
+            most /= 2;
+        }
+        OpenError::Refused(step, code)
     }
 
     /// The same of what peers are connected to one by one.
@@ -258,6 +289,7 @@ impl<'m> Libfabric<'m> {
         let listener = listener.map_err(at(Step::Listener))?;
         self.name_bytes = listener.name(&mut self.name).map_err(at(Step::Name))?;
         let (listener, events) = (Some(listener), Some(events));
+        self.watch.is_on = true;
         *self.open = Some(Open { endpoint: None, listener, cq, vector: None, events });
         // SAFETY: the domain is closed after `shut`; no registration is bound to an endpoint here.
         unsafe { self.domain.open(self.library_domain.as_raw(), core::ptr::null_mut()) };

@@ -49,7 +49,7 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_OFI_PROVIDER",
-        default: "that of the NIC (efa, cxi, psm3, opx), if there is one and no RDMA port",
+        default: "that of the NIC (efa, cxi, psm3), if there is one and no RDMA port",
         unit: "name, as `crosstie info` and `fi_info -l` have it",
         effect: "the libfabric provider whose domains are rails beside tcp; also one of no NIC, \
                  such as tcp;ofi_rxm, for trials; tcp@msg: its connected endpoints, although \

@@ -2,7 +2,10 @@
 
 extern crate std;
 
-use super::offer::{CONNECTED, Ends, acknowledged, closes_twice, hints_for};
+use super::offer::{
+    CONNECTED, Ends, acknowledged, carries_words, check, hints_for, is_other_network, reaches_own,
+    speed_mbps,
+};
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
 use super::sys::{Library, numbers as n};
@@ -20,6 +23,10 @@ pub struct Offered {
     pub domains: Vec<String>,
     /// The network of each: domains of a provider and one network reach each other.
     pub networks: Vec<String>,
+    /// How fast the NIC of each is, in Mbit/s; 0: the provider does not say.
+    pub speeds_mbps: Vec<u32>,
+    /// Whether its endpoints reach those of their own host as they reach others.
+    pub reaches_own: bool,
     /// Whether its registrations belong to endpoints.
     pub endpoint_scoped: bool,
     /// Whether it carries a word of 64 bits with a write.
@@ -55,39 +62,49 @@ pub fn survey(config: &Config) -> Result<Survey, OpenError> {
         while !next.is_null() {
             // SAFETY: an offer of the list, which lives until the end of this turn.
             let raw = unsafe { &*next };
-            take(&mut offers, raw, ends);
+            take(&mut offers, raw, ends, library.version());
             next = raw.next;
         }
     }
     Ok(Survey { version, offers })
 }
 
-/// Adds one offer.
-fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends) {
+/// Adds one offer, unless it could carry no rail.
+fn take(offers: &mut Vec<Offered>, raw: &InfoRaw, ends: Ends, version: u32) {
+    if check(raw, 0).is_err() || is_other_network(raw) {
+        return;
+    }
     // SAFETY: the library allocates all parts of an offer.
     let (domain, fabric) = unsafe { (&*raw.domain_attr, &*raw.fabric_attr) };
     // SAFETY: and their texts, which live as long.
     let [provider, name, network] =
         [fabric.prov_name, domain.name, fabric.name].map(|part| unsafe { text(part) });
-    if ends != Ends::Shared && closes_twice(provider) {
-        return;
-    }
+    let reaches_own = reaches_own(provider, version);
     let words = |part: &CStr| String::from_utf8_lossy(part.to_bytes()).into_owned();
     let (mut provider, name, network) = (words(provider), words(name), words(network));
     if ends != Ends::Shared {
         provider.push_str(CONNECTED);
     }
     let endpoint_scoped = domain.mr_mode & n::MR_ENDPOINT != 0;
-    let carries_words = domain.cq_data_size >= 8;
+    let (carries_words, speed) = (carries_words(raw), speed_mbps(raw, version));
     match offers.iter_mut().find(|offer| offer.provider == provider) {
         Some(offer) if offer.domains.contains(&name) => {}
         Some(offer) => {
             offer.domains.push(name);
             offer.networks.push(network);
+            offer.speeds_mbps.push(speed);
         }
         None => {
             let (domains, networks) = (std::vec![name], std::vec![network]);
-            offers.push(Offered { provider, domains, networks, endpoint_scoped, carries_words });
+            offers.push(Offered {
+                provider,
+                domains,
+                networks,
+                speeds_mbps: std::vec![speed],
+                reaches_own,
+                endpoint_scoped,
+                carries_words,
+            });
         }
     }
 }

@@ -14,6 +14,7 @@ use super::names::PortName;
 use super::ports::{Device, NodeType, Port, PortState};
 use super::settings::Settings;
 use core::fmt;
+use core::net::IpAddr;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -100,6 +101,19 @@ impl HcaChoice {
         let names: Result<Vec<Named>, HcaError> =
             names.split(',').map(|name| named(name.trim())).collect();
         Ok(HcaChoice { exclude, exact, names: names? })
+    }
+
+    /// The same choice where NCCL's users wrote it: NCCL passes over names that are empty, and
+    /// takes a choice without names for none (`parseStringList` in its `misc/utils.cc`).
+    pub fn as_nccl_reads(text: &str) -> String {
+        let names = text.trim_start_matches('^').trim_start_matches('=');
+        let signs = &text[..text.len() - names.len()];
+        let is_named = |name: &&str| !name.trim().is_empty() && !name.trim().starts_with(':');
+        let names: Vec<&str> = names.split(',').filter(is_named).collect();
+        match signs {
+            "=" if names.is_empty() => String::new(),
+            _ => std::format!("{signs}{}", names.join(",")),
+        }
     }
 
     /// Whether the port may be used.
@@ -237,13 +251,15 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// The GID by which a port is used.
+/// The GID by which a port is used: of those that may be, one of the addresses `here` if there is
+/// such a one.
 ///
 /// *Errors*: why it is not; the first of several reasons.
 pub fn usable<'p>(
     device: &Device,
     port: &'p Port,
     settings: &Settings,
+    here: &[IpAddr],
 ) -> Result<&'p GidEntry, Unusable> {
     if settings.disabled {
         return Err(Unusable::Disabled);
@@ -263,7 +279,7 @@ pub fn usable<'p>(
     if u32::from(settings.pkey_index) >= port.pkeys {
         return Err(Unusable::Pkey(settings.pkey_index, port.pkeys));
     }
-    gid::choose(&port.gids, port.layer, &settings.gid).map_err(Unusable::Gid)
+    gid::choose(&port.gids, port.layer, &settings.gid, here).map_err(Unusable::Gid)
 }
 
 #[cfg(test)]
@@ -364,13 +380,13 @@ mod tests {
     fn why(change: fn(&mut Device, &mut Settings)) -> String {
         let (mut device, mut settings) = (device(), Settings::default());
         change(&mut device, &mut settings);
-        usable(&device, &device.ports[0], &settings).unwrap_err().to_string()
+        usable(&device, &device.ports[0], &settings, &[]).unwrap_err().to_string()
     }
 
     #[test]
     fn working_port_is_used_by_its_gid() {
         let device = device();
-        let gid = usable(&device, &device.ports[0], &Settings::default());
+        let gid = usable(&device, &device.ports[0], &Settings::default(), &[]);
         assert_eq!(gid.unwrap().index, 3);
     }
 

@@ -14,11 +14,14 @@ use core::mem::ManuallyDrop;
 
 /// Most regions: a key has 16 bits for which.
 pub const REGIONS_MAX: u32 = 0xffff;
-/// What peers, and the device for us, may do in a region.
-const ACCESS: c_int = numbers::ACCESS_LOCAL_WRITE
-    | numbers::ACCESS_REMOTE_WRITE
-    | numbers::ACCESS_REMOTE_READ
-    | numbers::ACCESS_REMOTE_ATOMIC;
+/// What peers, and the device for us, may do in a region or through a queue pair.
+const ACCESS: c_int =
+    numbers::ACCESS_LOCAL_WRITE | numbers::ACCESS_REMOTE_WRITE | numbers::ACCESS_REMOTE_READ;
+/// The same with adds, which nothing but rails that are used by themselves needs.
+const ACCESS_ADDING: c_int = ACCESS | numbers::ACCESS_REMOTE_ATOMIC;
+/// Set in the number of a registration that is one of a dma-buf: the library's are addresses, whose
+/// lowest bit is 0.
+const IS_DMABUF: u64 = 1;
 /// Set in [`Shared::gate`] when the rail has closed.
 const CLOSED: u32 = 1 << 31;
 
@@ -29,6 +32,8 @@ pub(super) struct Shared {
     gate: AtomicU32,
     /// Whether payload regions may be registered with relaxed ordering.
     relaxed: bool,
+    /// Whether the device has adds.
+    has_adds: bool,
     pd: ManuallyDrop<ProtectionDomain>,
     device: ManuallyDrop<Device>,
 }
@@ -41,6 +46,23 @@ impl Shared {
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
+
+    /// Asks the device for something that peers have access to, and once more without adds where it
+    /// says that it has them and refuses: not every memory can be added to.
+    pub fn with_access<T>(
+        &self,
+        mut ask: impl FnMut(c_int) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match ask(if self.has_adds { ACCESS_ADDING } else { ACCESS }) {
+            Err(error) if self.has_adds && is_refusal(error) => ask(ACCESS),
+            asked => asked,
+        }
+    }
+}
+
+/// Whether a device, or its driver, cannot do what it was asked for; rather than cannot now.
+pub(super) fn is_refusal(error: Errno) -> bool {
+    matches!(error.0, libc::EINVAL | libc::EOPNOTSUPP)
 }
 
 /// The registrations of one rail, shared by copy with every thread that registers.
@@ -88,7 +110,7 @@ impl<'m> VerbsDomain<'m> {
         regions_max: u32,
         device: Device,
         pd: ProtectionDomain,
-        relaxed: bool,
+        (relaxed, has_adds): (bool, bool),
     ) -> Result<VerbsDomain<'m>, BlockTooSmall> {
         let count = regions_max as usize;
         let slots = carver.slice::<RegionSlot>(count)?;
@@ -99,7 +121,7 @@ impl<'m> VerbsDomain<'m> {
         let shared = carver.filled_with(1, || {
             let (pd, device) = parts.take().expect("one value is made");
             let (pd, device) = (ManuallyDrop::new(pd), ManuallyDrop::new(device));
-            Shared { gate: AtomicU32::new(0), relaxed, pd, device }
+            Shared { gate: AtomicU32::new(0), relaxed, has_adds, pd, device }
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
         Ok(VerbsDomain { shared: &shared[0], table, registrations })
@@ -141,9 +163,9 @@ impl<'m> VerbsDomain<'m> {
             MemoryKind::Host | MemoryKind::Mapped => {}
             MemoryKind::Cuda(_) => return Err(RegisterError::Kind),
         }
-        self.insert(region, |pd| {
+        self.insert(region, 0, |pd, access| {
             // SAFETY: the caller vouches for the range.
-            unsafe { pd.register(region.address, region.length.as_usize(), ACCESS, relaxed) }
+            unsafe { pd.register(region.address, region.length.as_usize(), access, relaxed) }
         })
     }
 
@@ -158,16 +180,17 @@ impl<'m> VerbsDomain<'m> {
         fd: c_int,
         offset: u64,
     ) -> Result<RailKey, RegisterError> {
-        self.insert(region, |pd| {
+        self.insert(region, IS_DMABUF, |pd, access| {
             let length = region.length.as_usize();
-            pd.register_dmabuf(fd, offset, length, region.address, ACCESS)
+            pd.register_dmabuf(fd, offset, length, region.address, access)
         })
     }
 
     fn insert(
         &self,
         region: Region,
-        make: impl FnOnce(&ProtectionDomain) -> Result<MemoryRegion, Errno>,
+        kind: u64,
+        make: impl Fn(&ProtectionDomain, c_int) -> Result<MemoryRegion, Errno>,
     ) -> Result<RailKey, RegisterError> {
         let end = region.address.checked_add(region.length.0);
         if region.length.0 == 0 || end.is_none() {
@@ -176,19 +199,25 @@ impl<'m> VerbsDomain<'m> {
         if !self.enter() {
             return Err(RegisterError::Fabric(libc::ENODEV));
         }
-        let result =
-            make(self.shared.pd()).map_err(system).and_then(|made| self.file(region, made));
+        let made = self.shared.with_access(|access| make(self.shared.pd(), access));
+        let result = made.map_err(system).and_then(|made| self.file(region, kind, made));
         self.leave();
         result
     }
 
-    fn file(&self, region: Region, made: MemoryRegion) -> Result<RailKey, RegisterError> {
+    fn file(
+        &self,
+        region: Region,
+        kind: u64,
+        made: MemoryRegion,
+    ) -> Result<RailKey, RegisterError> {
         let (lkey, rkey) = (u64::from(made.lkey()), u64::from(made.rkey()));
         let (start, length) = (region.address, region.length.0);
         let range = Range { start, length, tag: lkey << 32 | rkey };
         let handle = self.table.insert(range).ok_or(RegisterError::Full)?;
         // whoever deregisters it has the key from us
-        self.registrations[handle.index as usize].store(made.into_raw(), Ordering::Release);
+        let raw = made.into_raw() | kind;
+        self.registrations[handle.index as usize].store(raw, Ordering::Release);
         Ok(RailKey(rkey << 32 | u64::from(handle.generation & 0xffff) << 16 | handle.index as u64))
     }
 
@@ -210,6 +239,13 @@ impl<'m> VerbsDomain<'m> {
         let handle = self.handle(key)?;
         self.table.hold(handle, address, length)?;
         Some((handle.index, (self.table.tag(handle.index) >> 32) as u32))
+    }
+
+    /// Whether a region that is pinned is one of a dma-buf, which the processor may not read.
+    #[inline]
+    pub(super) fn is_dmabuf(&self, index: u32) -> bool {
+        // relaxed: whoever posts has the key from whoever registered
+        self.registrations[index as usize].load(Ordering::Relaxed) & IS_DMABUF != 0
     }
 
     /// Lets go of a region.
@@ -234,7 +270,7 @@ impl<'m> VerbsDomain<'m> {
             let raw = registration.swap(0, Ordering::AcqRel);
             if raw != 0 {
                 // SAFETY: stored by `file`, and taken out by whoever gives it back.
-                let _ = unsafe { deregister_raw(shared.device.library(), raw) };
+                let _ = unsafe { deregister_raw(shared.device.library(), raw & !IS_DMABUF) };
             }
         }
         // SAFETY: taken once, as the caller vouches; whoever enters from now on is turned away.
@@ -258,8 +294,9 @@ impl Domain for VerbsDomain<'_> {
         let registration = &self.registrations[handle.index as usize];
         let result = self.table.remove_with(handle, || {
             let raw = registration.swap(0, Ordering::AcqRel);
+            let library = self.shared.device.library();
             // SAFETY: stored by `file`; the table lets one thread come here.
-            let done = unsafe { deregister_raw(self.shared.device.library(), raw) };
+            let done = unsafe { deregister_raw(library, raw & !IS_DMABUF) };
             done.map_err(|errno| {
                 registration.store(raw, Ordering::Release);
                 DeregisterError::Fabric(errno.0)

@@ -1,8 +1,9 @@
 //! What happens to the device and its port.
 
 use super::peer::State;
-use super::rail::Verbs;
-use super::sys::abi::AsyncEvent;
+use super::queue::mtu_bytes;
+use super::rail::{Verbs, wants_global};
+use super::sys::abi::{AsyncEvent, PortAttr};
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
 use crate::fabric::DownCause;
@@ -104,6 +105,7 @@ impl Verbs<'_> {
             n::EVENT_PORT_ACTIVE if is_ours => {
                 self.health.port_down_since = None;
                 self.search.begin();
+                self.check_port();
                 self.check_gid();
             }
             n::EVENT_GID_CHANGE if is_ours => {
@@ -119,6 +121,24 @@ impl Verbs<'_> {
             }
             _ => {}
         }
+    }
+
+    /// A port that comes up may have another LID and take other packets than before, and so may one
+    /// whose link is managed anew, of which not every device tells. Queue pairs stand on the LID.
+    pub(super) fn check_port(&mut self) {
+        let port = self.domain.shared().device().port(self.port);
+        let Some(port) = port.ok().filter(|port| port.state == n::PORT_ACTIVE) else { return };
+        let is_used = self.peers.iter().any(|peer| peer.state == State::Live);
+        if !self.is_ethernet && port.lid != self.lid && is_used {
+            return self.lose(libc::EADDRNOTAVAIL);
+        }
+        self.port_take(&port);
+    }
+
+    /// What queue pairs that are made from now on are told of the port.
+    pub(super) fn port_take(&mut self, port: &PortAttr) {
+        (self.lid, self.mtu_bytes) = (port.lid, mtu_bytes(port.active_mtu));
+        self.wants_global = wants_global(port);
     }
 
     /// The rail stands on its GID: when another one has its place, packets of ours would name a

@@ -1,9 +1,10 @@
 //! GIDs: the addresses of a port, and which of them is used.
 //!
 //! The rules are NCCL's (`NCCL_IB_GID_INDEX`, `_ADDR_FAMILY`, `_ADDR_RANGE`, `_ROCE_VERSION_NUM`),
-//! but for two points. Where nobody asks for a family it is IPv4 if there is such a GID, and else
-//! IPv6; and a port without a GID that the rules allow is refused by name, where NCCL takes the
-//! first, which no router knows.
+//! but for three points. Of those that they allow, addresses of this network namespace come first:
+//! a container may see its neighbors', too. Where nobody asks for a family it is IPv4 if there is
+//! such a GID, and else IPv6; and a port without a GID that the rules allow is refused by name,
+//! where NCCL takes the first, which no router knows.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -254,13 +255,15 @@ impl fmt::Display for NoGid {
     }
 }
 
-/// The GID of a port that is used. On InfiniBand it is always the first, as with NCCL.
+/// The GID of a port that is used. On InfiniBand it is always the first, as with NCCL. Tables show
+/// those of all network namespaces: of equals the one is taken that is among the addresses `here`.
 ///
 /// *Cost*: the table's length; allocates for an error.
 pub fn choose<'t>(
     table: &'t [GidEntry],
     layer: LinkLayer,
     rule: &GidRule,
+    here: &[IpAddr],
 ) -> Result<&'t GidEntry, NoGid> {
     let at = |index: u8| table.iter().find(|entry| entry.index == index);
     if table.is_empty() {
@@ -270,12 +273,22 @@ pub fn choose<'t>(
     if let Some(index) = index {
         return at(index).ok_or(NoGid::Index(index, table.len()));
     }
-    let of = |family: Family| table.iter().find(|entry| rule.allows(entry, family));
-    let found = match rule.family {
-        Some(family) => of(family),
-        None => of(Family::V4).or_else(|| of(Family::V6)),
+    let of = |family: Family, is_meant: &dyn Fn(&GidEntry) -> bool| {
+        table.iter().find(|entry| rule.allows(entry, family) && is_meant(entry))
     };
+    let first = |is_meant: &dyn Fn(&GidEntry) -> bool| match rule.family {
+        Some(family) => of(family, is_meant),
+        None => of(Family::V4, is_meant).or_else(|| of(Family::V6, is_meant)),
+    };
+    let found = first(&|entry| here.contains(&entry.gid.ip())).or_else(|| first(&|_| true));
     found.ok_or_else(|| NoGid::Rule(std::format!("{rule}"), listed(table)))
+}
+
+/// Whether packets from this GID of a port would leave by another network namespace than that of
+/// the addresses `here`, as far as can be told.
+pub fn is_elsewhere(entry: &GidEntry, layer: LinkLayer, here: &[IpAddr]) -> bool {
+    let is_address = layer == LinkLayer::Ethernet && !entry.gid.is_link_local();
+    is_address && !here.is_empty() && !here.contains(&entry.gid.ip())
 }
 
 fn listed(table: &[GidEntry]) -> String {

@@ -10,10 +10,14 @@
 //!   completion stands for all before it on its queue pair.
 //! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
 //!   queue pair can receive, and each is posted again when its message is released, or its word
-//!   reported. A queue pair never retries where the peer has no receive (`rnr_retry` is 0): that
-//!   would hide a broken credit, so it breaks the connection.
+//!   reported. A queue pair does not retry where the peer has no receive (`rnr_retry` is 0, unless
+//!   [`PathConfig::receiver_retries`] is more): that would hide a broken credit, so it breaks the
+//!   connection.
 //! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit
-//!   of the request), which the queue pair alone would not do.
+//!   of the request), which the queue pair alone would not do. Where the network sends its packets
+//!   by several ways, writes are placed as they come, and only sends and words keep their turn: no
+//!   order is promised there, and a line ends with its completion, before which the transport
+//!   writes nothing in its place ([`Config::adaptive_bytes_min`]).
 //! - **A bad key** of the peer's ends its op with `Key`, and the queue pair with it: that is what
 //!   the devices do, and [`crate::fabric::Caps::bad_key_breaks`] says so. A key of our own is
 //!   checked here, and harms nothing.
@@ -92,6 +96,9 @@ pub struct PathConfig {
     pub timeout: u8,
     /// How often it is sent again, 7 at most.
     pub retries: u8,
+    /// How often a message that finds no receive is sent again; 7: for ever. Credits see to it that
+    /// there is one, and 0 that it is noticed where they do not.
+    pub receiver_retries: u8,
     /// Partition, by index into the port's table.
     pub pkey_index: u16,
     /// Service level.
@@ -101,10 +108,12 @@ pub struct PathConfig {
 }
 
 impl Default for PathConfig {
-    /// NCCL's values.
+    /// NCCL's values, but for a receive that is missing, which NCCL waits for.
     fn default() -> PathConfig {
-        let (pkey_index, service_level, traffic_class) = (0, 0, 0);
-        PathConfig { timeout: 20, retries: 7, pkey_index, service_level, traffic_class }
+        let (receiver_retries, pkey_index) = (0, 0);
+        let (service_level, traffic_class) = (0, 0);
+        let (timeout, retries) = (20, 7);
+        PathConfig { timeout, retries, receiver_retries, pkey_index, service_level, traffic_class }
     }
 }
 
@@ -130,8 +139,9 @@ pub struct Config<'a> {
     /// Whether queue pairs post by the extended interface (`ibv_wr_…`) where library and driver
     /// have it.
     pub extended_post: bool,
-    /// From this length on, a write with a word is two: the data, whose packets may take several
-    /// ways, and then the word alone. 0: never.
+    /// 0: packets of a queue pair take one way. Else they may take several, so that writes without
+    /// a word land in any order, and the end of a line is told; and from this length on, a write
+    /// with a word is two: the data, and then the word alone.
     pub adaptive_bytes_min: u64,
     /// How long the port may be down before its connections are given up. A queue pair whose
     /// patience is longer survives an outage that is shorter.

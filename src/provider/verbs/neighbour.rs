@@ -9,7 +9,9 @@
 extern crate std;
 
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use core::ptr;
 use core::time::Duration;
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::net::UdpSocket;
@@ -32,14 +34,65 @@ const VALID: u16 = libc::NUD_REACHABLE
 const HEADER_BYTES: usize = 16;
 const STATE_AT: usize = HEADER_BYTES + 8;
 
-/// The number of the interface that a port's GID belongs to; 0: not known.
-pub(super) fn interface_of(device: &str, port: u8, gid_index: u8) -> u32 {
+/// An address of this network namespace, and the number of the interface that has it.
+type Own = (u32, IpAddr);
+
+/// The number of the interface that a port's GID belongs to; 0: not known, or it is one of another
+/// network namespace, where one of ours may have the same name.
+pub(super) fn interface_of(device: &str, port: u8, gid_index: u8, ip: IpAddr) -> u32 {
     let ports = std::format!("/sys/class/infiniband/{device}/ports/{port}");
     let name = fs::read_to_string(std::format!("{ports}/gid_attrs/ndevs/{gid_index}"));
-    let index = name.and_then(|name| {
-        fs::read_to_string(std::format!("/sys/class/net/{}/ifindex", name.trim()))
-    });
-    index.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    let name = name.ok().and_then(|name| CString::new(name.trim()).ok());
+    // SAFETY: a name that ends with a zero.
+    let index = name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) });
+    if_it_has(index, ip, &addresses())
+}
+
+/// The number of an interface if it has the address, else 0.
+pub(super) fn if_it_has(interface: u32, ip: IpAddr, addresses: &[Own]) -> u32 {
+    if addresses.contains(&(interface, ip)) { interface } else { 0 }
+}
+
+/// All addresses of this network namespace. None where the system does not say.
+pub(super) fn addresses() -> Vec<Own> {
+    let mut first = ptr::null_mut();
+    // SAFETY: a place for the answer.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Vec::new();
+    }
+    let (mut all, mut at): (Vec<Own>, *const libc::ifaddrs) = (Vec::new(), first);
+    // SAFETY: null, or an entry of the list, which stands until it is given back.
+    while let Some(entry) = unsafe { at.as_ref() } {
+        // SAFETY: null, or an address that is as long as its family says.
+        if let Some(ip) = unsafe { ip_at(entry.ifa_addr) } {
+            // SAFETY: a name that ends with a zero.
+            all.push((unsafe { libc::if_nametoindex(entry.ifa_name) }, ip));
+        }
+        at = entry.ifa_next;
+    }
+    // SAFETY: the list that was got; nothing of it is used any more.
+    unsafe { libc::freeifaddrs(first) };
+    all
+}
+
+/// # Safety
+/// - null, or an address that is as long as its family says.
+unsafe fn ip_at(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller vouches for it.
+    let family = i32::from(unsafe { address.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: of this family, as the caller vouches.
+            let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family, as the caller vouches.
+            let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(address.sin6_addr.s6_addr))
+        }
+        _ => None,
+    }
 }
 
 /// Whether giving a queue pair this peer will not wait for the kernel, as far as can be told.
@@ -156,6 +209,16 @@ mod tests {
         assert_eq!(answer(&bytes), None);
         assert_eq!(answer(&bytes[..20]), None);
         assert!(!is_valid(Some(libc::NUD_INCOMPLETE)) && !is_valid(Some(libc::NUD_FAILED)));
+    }
+
+    /// The name of another namespace's interface may be that of one of ours.
+    #[test]
+    fn interface_without_the_address_is_none() {
+        let (ours, theirs) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let all = addresses();
+        assert_eq!(if_it_has(1, ours, &all), 1, "{all:?}");
+        assert_eq!(if_it_has(1, theirs, &all), 0);
+        assert_eq!(if_it_has(7, ours, &[]), 0, "nothing is known");
     }
 
     #[test]

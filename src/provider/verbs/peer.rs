@@ -114,6 +114,8 @@ pub struct Peer {
     pub inline_max: u32,
     /// Most parts of a write.
     pub parts_max: u8,
+    /// `IBV_MTU_…` that it was told of our port.
+    pub mtu_code: u8,
     /// Longest payload of a send to it.
     pub payload_bytes_max: u32,
     /// Its GID.
@@ -170,6 +172,7 @@ impl Peer {
             lkey: 0,
             inline_max: 0,
             parts_max: 0,
+            mtu_code: 0,
             payload_bytes_max: 0,
             gid: Gid([0; 16]),
             first_packet: 0,

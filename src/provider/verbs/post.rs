@@ -41,6 +41,11 @@ impl Owner {
         Owner { id: OpId(0), pin: 0, staged, is_loud: false, is_first: false }
     }
 
+    /// A line: staged, and where lines may overtake each other its end is told.
+    const fn line(id: OpId, staged: u32, is_loud: bool) -> Owner {
+        Owner { id, pin: 0, staged, is_loud, is_first: false }
+    }
+
     /// An op that ends with its completion.
     pub(super) const fn loud(id: OpId, pin: u32) -> Owner {
         Owner { id, pin, staged: 0, is_loud: true, is_first: false }
@@ -86,12 +91,15 @@ impl Verbs<'_> {
         unsafe { touch::copy(payload.address(), at + HEAD_BYTES as u64, length) };
         let (opcode, target, value, fetches) = (n::WR_SEND, NOWHERE, 0, None);
         let shape = Shape { opcode, immediate: 0, target, value, fetches };
-        self.push_staged(index, at, bytes, staged, &shape);
+        self.push_staged(index, at, bytes, &shape, Owner::quiet(staged));
         Ok(Posted::Done)
     }
 
+    /// Writes a line. On a rail whose packets take several ways the next one may land before it,
+    /// even if it is for the same place: there it ends with its completion.
     pub(super) fn line(
         &mut self,
+        id: OpId,
         peer: PeerIndex,
         target: RemoteSpan,
         line: &Line,
@@ -102,8 +110,10 @@ impl Verbs<'_> {
         // SAFETY: a place of a line in the peer's staging, which nobody else uses now.
         unsafe { touch::copy_out(line, at) };
         let shape = write_shape(target, immediate);
-        self.push_staged(index, at, LINE_BYTES as u32, staged, &shape);
-        Ok(Posted::Done)
+        let is_loud = !self.is_ordered();
+        let owner = Owner::line(id, staged, is_loud);
+        self.push_staged(index, at, LINE_BYTES as u32, &shape, owner);
+        Ok(if is_loud { Posted::Pending } else { Posted::Done })
     }
 
     /// A place in staging: its address, and what it takes of it. There is room for the send, too.
@@ -117,11 +127,11 @@ impl Verbs<'_> {
     }
 
     #[inline]
-    fn push_staged(&mut self, index: usize, addr: u64, length: u32, staged: u32, shape: &Shape) {
+    fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, owner: Owner) {
         let record = &mut self.peers[index];
-        record.staged = record.staged.wrapping_add(staged);
+        record.staged = record.staged.wrapping_add(owner.staged);
         let sge = Sge { addr, length, lkey: record.lkey };
-        self.push(index, sge, shape, Owner::quiet(staged));
+        self.push(index, sge, shape, owner);
     }
 
     #[inline]
@@ -139,9 +149,11 @@ impl Verbs<'_> {
         if record.count(owner.staged, waited) {
             send_flags |= n::SEND_SIGNALED;
         }
-        if shape.fetches.is_none() && length > 0 && length <= record.inline_max {
+        let is_short = length > 0 && length <= record.inline_max;
+        if is_short && shape.fetches.is_none() && self.may_copy(parts, &owner) {
             send_flags |= n::SEND_INLINE;
         }
+        let record = &mut self.peers[index];
         if record.follows(shape.fetches) {
             send_flags |= n::SEND_FENCE;
         }
@@ -172,6 +184,14 @@ impl Verbs<'_> {
         self.sent[index * SENDS as usize + (at % SENDS) as usize] =
             Sent { id, pin, staged, is_loud, is_first, outcome: Outcome::Open };
         self.mark_dirty(index);
+    }
+
+    /// Whether a post may copy the bytes: some drivers take the first part for all of them, and a
+    /// dma-buf is not the processor's to read.
+    #[inline]
+    fn may_copy(&self, parts: &[Sge], owner: &Owner) -> bool {
+        let is_dmabuf = owner.pin.checked_sub(1).is_some_and(|pin| self.domain.is_dmabuf(pin));
+        parts.len() == 1 && !is_dmabuf
     }
 
     #[inline]
@@ -391,7 +411,7 @@ impl Verbs<'_> {
         match &op.kind {
             OpKind::Send { head, payload } => self.send(op.peer, head, *payload),
             OpKind::Write { source: Source::Line(line), target, immediate } => {
-                self.line(op.peer, *target, line, *immediate)
+                self.line(op.id, op.peer, *target, line, *immediate)
             }
             OpKind::Write { source: Source::Span(span), target, immediate } => {
                 self.write_span(op, *span, *target, *immediate)

@@ -47,7 +47,7 @@ impl<'m> Provider for Verbs<'m> {
             transfer_max: Bytes(self.transfer_bytes_max()),
             pull: true,
             immediate: true,
-            ordered: true,
+            ordered: self.is_ordered(),
             copies_at_post: true,
             atomic_bytes: if self.has_atomics { 8 } else { 0 },
             copy_granule: Bytes::ZERO,
@@ -92,14 +92,14 @@ impl<'m> Provider for Verbs<'m> {
     #[inline]
     fn post_line(
         &mut self,
-        _id: OpId,
+        id: OpId,
         peer: PeerIndex,
         target: RemoteSpan,
         line: &Line,
         _now: Instant,
     ) -> Result<Posted, PostError> {
         match self.takes_ops(peer) {
-            true => self.line(peer, target, line, None),
+            true => self.line(id, peer, target, line, None),
             false => Err(PostError::PeerDown),
         }
     }

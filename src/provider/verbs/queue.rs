@@ -1,6 +1,7 @@
 //! Opening a peer: its queue pair, from nothing to sending.
 
 use super::area::RECEIVES;
+use super::domain::is_refusal;
 use super::neighbour::is_known;
 use super::peer::{Down, Peer, SENDS, State};
 use super::rail::{Name, Verbs};
@@ -13,20 +14,17 @@ use crate::wire::queue_pair::QueuePairHello;
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, zeroed};
 
-/// Bytes that are asked for inline: a head and a payload of a few words, or a line. Devices give
-/// more, or refuse: then what they give without asking is taken.
-const INLINE_BYTES: u32 = 220;
+/// Bytes that are asked for inline: a head and a payload of some words, or of a few; a line.
+/// Devices give more, or refuse: then fewer are asked for, and last what they give unasked.
+const INLINE_BYTES: [u32; 4] = [220, 96, 64, 0];
 /// How long a peer would wait that found no receive: the shortest there is, since it never does.
 const RNR_TIMER: u8 = 1;
+/// The same where it does: 0.64 ms (InfiniBand specification 1, table 45).
+const RNR_PAUSE: u8 = 12;
 /// Most routers on the way, as on the internet.
 const HOPS_MAX: u8 = 255;
 /// What is posted on every queue pair.
 const KINDS: u64 = n::QP_EX_WRITE | n::QP_EX_WRITE_IMM | n::QP_EX_SEND | n::QP_EX_READ;
-/// What peers may do through a queue pair; the registration says it again.
-const ACCESS: c_int = n::ACCESS_LOCAL_WRITE
-    | n::ACCESS_REMOTE_WRITE
-    | n::ACCESS_REMOTE_READ
-    | n::ACCESS_REMOTE_ATOMIC;
 
 fn at(step: Step) -> impl Fn(Errno) -> PeerOpenError {
     move |errno| PeerOpenError::Refused(step, errno)
@@ -64,6 +62,7 @@ impl Verbs<'_> {
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         // an address may have moved on without a word, and its place gone to another
+        self.check_port();
         self.check_gid();
         if self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
@@ -77,6 +76,7 @@ impl Verbs<'_> {
         }
         let first_packet = first_packet & 0xff_ffff;
         self.peers[index].first_packet = first_packet;
+        self.peers[index].mtu_code = mtu_code(self.mtu_bytes) as u8;
         self.peers_open += 1;
         let qp = self.peers[index].qp.as_ref().expect("just made");
         let number = qp.number();
@@ -117,9 +117,12 @@ impl Verbs<'_> {
         attr.qp_state = n::QPS_INIT;
         attr.pkey_index = self.path.pkey_index;
         attr.port_num = self.port;
-        attr.qp_access_flags = ACCESS as u32;
         let mask = n::QP_STATE | n::QP_PKEY_INDEX | n::QP_PORT | n::QP_ACCESS_FLAGS;
-        self.modify(index, &mut attr, mask).map_err(at(Step::Init))?;
+        let initialised = shared.with_access(|access| {
+            attr.qp_access_flags = access as u32;
+            self.modify(index, &mut attr, mask)
+        });
+        initialised.map_err(at(Step::Init))?;
         for cell in 0..RECEIVES {
             if self.peers[index].held & 1 << cell == 0 {
                 self.receive_post(index, cell).map_err(at(Step::Receives))?;
@@ -165,7 +168,11 @@ impl Verbs<'_> {
             Err(_) if self.parts_max > 1 => make(inline, 1, extended),
             made => made,
         };
-        let of = |extended| with(INLINE_BYTES, extended).or_else(|_: Errno| with(0, extended));
+        let of = |extended| {
+            let [first, fewer @ ..] = INLINE_BYTES;
+            let asked = with(first, extended);
+            fewer.into_iter().fold(asked, |asked, inline| asked.or_else(|_| with(inline, extended)))
+        };
         match self.extended_post {
             true => of(true).or_else(|_| of(false)),
             false => of(false),
@@ -208,14 +215,15 @@ impl Verbs<'_> {
         if !is_known(self.interface, ip(self.gid), ip(gid)) {
             return Err(PeerOpenError::Refused(Step::ReadyToReceive, Errno(libc::EHOSTUNREACH)));
         }
-        self.agree(index, other).map_err(at(Step::Extensions))?;
+        let ece = self.agree(index, other).map_err(at(Step::Extensions))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTR;
-        attr.path_mtu = mtu_code(self.mtu_bytes.min(other.mtu_bytes));
+        let told = c_int::from(self.peers[index].mtu_code);
+        attr.path_mtu = told.min(mtu_code(other.mtu_bytes));
         attr.dest_qp_num = other.number;
         attr.rq_psn = other.first_packet;
         attr.max_dest_rd_atomic = self.answers_max;
-        attr.min_rnr_timer = RNR_TIMER;
+        attr.min_rnr_timer = if self.path.receiver_retries == 0 { RNR_TIMER } else { RNR_PAUSE };
         attr.ah_attr = self.way_to(gid, other.lid);
         let mask = n::QP_STATE
             | n::QP_AV
@@ -224,12 +232,20 @@ impl Verbs<'_> {
             | n::QP_RQ_PSN
             | n::QP_MAX_DEST_RD_ATOMIC
             | n::QP_MIN_RNR_TIMER;
-        self.modify(index, &mut attr, mask).map_err(at(Step::ReadyToReceive))?;
+        let joined = match self.modify(index, &mut attr, mask) {
+            Err(error) if ece.options != 0 && is_refusal(error) => {
+                // bits that both have may make no sense together: the other end finds so, too
+                let none = self.extensions_set(index, &Ece { options: 0, ..ece });
+                none.and_then(|()| self.modify(index, &mut attr, mask))
+            }
+            joined => joined,
+        };
+        joined.map_err(at(Step::ReadyToReceive))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTS;
         attr.timeout = self.path.timeout;
         attr.retry_cnt = self.path.retries.min(self.retries_max());
-        attr.rnr_retry = 0; // credits see to it that there is a receive
+        attr.rnr_retry = self.path.receiver_retries;
         attr.sq_psn = self.peers[index].first_packet;
         attr.max_rd_atomic = self.reads_max.min(other.reads_max as u8);
         let mask = n::QP_STATE
@@ -249,14 +265,20 @@ impl Verbs<'_> {
 
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
-    fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<(), Errno> {
+    fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
         let qp = self.peers[index].qp.as_mut().expect("a queue pair");
         let library = self.domain.shared().device().library();
         let ours = if self.extensions { qp.extensions(library) } else { Ece::NONE };
-        match common(&ours, other) {
-            Ece { vendor_id: 0, .. } => Ok(()),
-            ece => qp.extensions_set(library, &ece),
+        let ece = common(&ours, other);
+        match ece.vendor_id {
+            0 => Ok(Ece::NONE),
+            _ => self.extensions_set(index, &ece).map(|()| ece),
         }
+    }
+
+    fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
+        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        qp.extensions_set(self.domain.shared().device().library(), ece)
     }
 
     /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,
@@ -270,13 +292,14 @@ impl Verbs<'_> {
         let (flow_label, hop_limit) = (0, HOPS_MAX);
         let (sgid_index, traffic_class) = (self.gid_index, self.path.traffic_class);
         let same_subnet = dgid.0[..8] == self.gid.0[..8];
+        let is_global = self.is_ethernet || self.wants_global || lid == 0 || !same_subnet;
         AhAttr {
             grh: GlobalRoute { dgid, flow_label, sgid_index, hop_limit, traffic_class },
             dlid: lid,
             sl: self.path.service_level,
             src_path_bits: 0,
             static_rate: 0,
-            is_global: u8::from(self.is_ethernet || lid == 0 || !same_subnet),
+            is_global: u8::from(is_global),
             port_num: self.port,
         }
     }

@@ -124,6 +124,8 @@ pub struct Verbs<'m> {
     /// The interface of the GID; 0: none.
     pub(super) interface: u32,
     pub(super) lid: u16,
+    /// Whether its packets have a global route header even inside of their subnet.
+    pub(super) wants_global: bool,
     pub(super) is_ethernet: bool,
     /// Whether its doorbell is a system call.
     pub(super) is_software: bool,
@@ -196,8 +198,9 @@ impl<'m> Verbs<'m> {
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
         let dirty = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
         let owing = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
-        let relaxed = config.relaxed_ordering;
-        let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, relaxed);
+        let has_atomics = what.atomic_cap != n::ATOMIC_NONE;
+        let access = (config.relaxed_ordering, has_atomics);
+        let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, access);
         Ok(Verbs {
             domain: domain.expect(ROOM),
             cq: core::mem::ManuallyDrop::new(cq),
@@ -209,11 +212,12 @@ impl<'m> Verbs<'m> {
             gid_kind,
             interface,
             lid: port.lid,
+            wants_global: wants_global(&port),
             is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
             is_software: !has_hardware(config.device),
             mtu_bytes: mtu_bytes(port.active_mtu),
             message_bytes_max: port.max_msg_sz,
-            has_atomics: what.atomic_cap != n::ATOMIC_NONE,
+            has_atomics,
             extensions: config.extensions,
             extended_post: config.extended_post,
             parts_max: what.max_sge.clamp(1, PARTS_MAX as i32) as u8,
@@ -237,6 +241,12 @@ impl<'m> Verbs<'m> {
             health: Health::default(),
             search: Search::new(gid, config),
         })
+    }
+
+    /// Whether packets of a queue pair take one way, so that writes land in the order of posts.
+    #[inline]
+    pub(super) fn is_ordered(&self) -> bool {
+        self.adaptive_bytes_min == u64::MAX
     }
 
     /// Whether no peer is open, so that polling is of no use.
@@ -302,6 +312,10 @@ struct Found {
     interface: u32,
 }
 
+pub(super) fn wants_global(port: &PortAttr) -> bool {
+    port.flags & n::PORT_GRH_REQUIRED != 0
+}
+
 /// A threshold that nothing reaches, in place of none.
 fn most_if_none(bytes: u64) -> u64 {
     if bytes == 0 { u64::MAX } else { bytes }
@@ -326,7 +340,10 @@ fn find(config: &Config) -> Result<Found, OpenError> {
         return Err(OpenError::NoGid);
     }
     let interface = match port.link_layer {
-        n::LINK_LAYER_ETHERNET => interface_of(config.device, config.port, config.gid_index),
+        n::LINK_LAYER_ETHERNET => {
+            let ip = super::gid::Gid(gid.0).ip();
+            interface_of(config.device, config.port, config.gid_index, ip)
+        }
         _ => 0,
     };
     Ok(Found { device, what, port, gid, gid_kind, interface })

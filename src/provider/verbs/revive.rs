@@ -5,12 +5,13 @@ extern crate std;
 
 use super::Config;
 use super::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
+use super::neighbour::{addresses, if_it_has};
 use super::peer::State;
-use super::queue::mtu_bytes;
 use super::rail::Verbs;
 use super::sys::abi::Gid;
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
+use core::net::IpAddr;
 use std::vec::Vec;
 
 /// How long, while the port is up, only a GID is taken that the peers surely reach: addresses come
@@ -106,7 +107,7 @@ impl Verbs<'_> {
         };
         (self.gid, self.gid_index, self.interface) = (Gid(entry.gid.0), entry.index, interface);
         self.gid_kind = Some(kind);
-        (self.lid, self.mtu_bytes) = (port.lid, mtu_bytes(port.active_mtu));
+        self.port_take(&port);
         (self.health.lost_code, self.health.port_down_since) = (0, None);
         self.health.revivals += 1;
         true
@@ -136,9 +137,12 @@ impl Verbs<'_> {
             true => LinkLayer::Ethernet,
             false => LinkLayer::InfiniBand,
         };
-        let table = self.gid_table(length);
-        let choose =
-            |entries: &[GidEntry]| gid::choose(entries, layer, &rule).ok().map(|entry| entry.index);
+        let own = addresses();
+        let here: Vec<IpAddr> = own.iter().map(|(_, ip)| *ip).collect();
+        let table = self.gid_table(length, &own);
+        let choose = |entries: &[GidEntry]| {
+            gid::choose(entries, layer, &rule, &here).ok().map(|entry| entry.index)
+        };
         let is_near = |it: &&Found| {
             let gid = it.entry.gid;
             // of InfiniBand and of an index that is asked for, the rule allows one alone
@@ -146,7 +150,10 @@ impl Verbs<'_> {
             is_allowed && (gid == last || home.has(gid.ip()))
         };
         // those of the subnet have more than a last one of another, whose bits may be none
-        let bits = |it: &&Found| gid::bits_common(home.ip, it.entry.gid.ip()).map_or(0, |b| b + 1);
+        let bits = |it: &&Found| {
+            let ip = it.entry.gid.ip();
+            (here.contains(&ip), gid::bits_common(home.ip, ip).map_or(0, |bits| bits + 1))
+        };
         // of equals the first
         let near = table.iter().rev().filter(is_near).max_by_key(bits);
         let index = match near {
@@ -160,7 +167,7 @@ impl Verbs<'_> {
         table.into_iter().find(|it| it.entry.index == index)
     }
 
-    fn gid_table(&self, length: i32) -> Vec<Found> {
+    fn gid_table(&self, length: i32, own: &[(u32, IpAddr)]) -> Vec<Found> {
         let device = self.domain.shared().device();
         let most = length.clamp(0, 1 << u8::BITS) as u32;
         let kind = |number| match number {
@@ -174,7 +181,8 @@ impl Verbs<'_> {
             let is_used = found.gid != Gid::default();
             let (index, kind) = (index as u8, kind(found.gid_type));
             let entry = GidEntry { index, gid, kind, interface: None };
-            let (kind, interface) = (found.gid_type, found.ndev_ifindex);
+            let kind = found.gid_type;
+            let interface = if_it_has(found.ndev_ifindex, gid.ip(), own);
             is_used.then_some(Found { entry, kind, interface })
         };
         (0..most).filter_map(entry).collect()

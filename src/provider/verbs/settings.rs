@@ -30,6 +30,8 @@ pub struct Settings {
     pub timeout: u8,
     /// How often it is sent again.
     pub retries: u8,
+    /// How often a message that finds no receive posted is sent again; 7: for ever.
+    pub receiver_retries: u8,
     /// Place of the partition key in the port's table.
     pub pkey_index: u16,
     /// Service level; `None`: the device's own choice, 0.
@@ -42,8 +44,8 @@ pub struct Settings {
     /// Whether devices may write data out of order; `None`: where they can. Memory that a peer's
     /// words are polled in is never registered so.
     pub relaxed_ordering: Option<bool>,
-    /// Whether packets of a message may take several ways, so that it is told of by a write of its
-    /// own; `None`: on InfiniBand, and not on Ethernet.
+    /// Whether packets of a queue pair may take several ways, so that writes land in any order, and
+    /// a message is told of by a write of its own; `None`: on InfiniBand, and not on Ethernet.
     pub adaptive_routing: Option<bool>,
     /// From this length on.
     pub adaptive_bytes_min: u64,
@@ -63,6 +65,7 @@ impl Default for Settings {
             gid: GidRule::DEFAULT,
             timeout: 20,
             retries: 7,
+            receiver_retries: 0,
             pkey_index: 0,
             service_level: None,
             traffic_class: None,
@@ -83,7 +86,17 @@ impl Settings {
         !self.disabled && self.hca.allows(device, port)
     }
 
-    /// From which length on data is told of by a write of its own; 0: never.
+    /// What holds where the variables say nothing: a number as NCCL's communicators have it, which
+    /// is the service level, too, where it can be one.
+    pub fn traffic_class_default(&mut self, class: u8) {
+        self.traffic_class.get_or_insert(class);
+        if class <= SERVICE_LEVEL_MAX {
+            self.service_level.get_or_insert(class);
+        }
+    }
+
+    /// From which length on data is told of by a write of its own; 0: never, since packets take one
+    /// way.
     pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
         match self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand) {
             true => self.adaptive_bytes_min.max(1),
@@ -110,6 +123,7 @@ pub struct Variable {
 /// Most queue pairs of one connection and rail (NCCL's limit).
 pub const QUEUE_PAIRS_MAX: u16 = 128;
 /// What the field of a queue pair can say (ibv_modify_qp(3)); 0 would wait for ever.
+const SERVICE_LEVEL_MAX: u8 = 15;
 const TIMEOUT: RangeInclusive<i64> = 1..=31;
 const RETRIES: RangeInclusive<i64> = 0..=7;
 
@@ -137,7 +151,8 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "CROSSTIE_IB_GID_INDEX",
-        default: "-1: the first that the three below allow",
+        default: "-1: of those that the three below allow, the first that is an address of this \
+                  network namespace",
         unit: "-1 to 255",
         effect: "on RoCE, the place of the GID that is used",
         set: |settings, text| {
@@ -193,6 +208,13 @@ pub const VARIABLES: &[Variable] = &[
         set: |settings, text| number(text, RETRIES).map(|n| settings.retries = n as u8),
     },
     Variable {
+        name: "CROSSTIE_IB_RNR_RETRY",
+        default: "0",
+        unit: "0 to 7: for ever",
+        effect: "how often a message is sent again that finds no receive, which never happens",
+        set: |settings, text| number(text, RETRIES).map(|n| settings.receiver_retries = n as u8),
+    },
+    Variable {
         name: "CROSSTIE_IB_PKEY",
         default: "0",
         unit: "index",
@@ -205,7 +227,8 @@ pub const VARIABLES: &[Variable] = &[
         unit: "-1 to 15",
         effect: "service level",
         set: |settings, text| {
-            settings.service_level = u8::try_from(number(text, -1..=15)?).ok();
+            settings.service_level =
+                u8::try_from(number(text, -1..=i64::from(SERVICE_LEVEL_MAX))?).ok();
             Ok(())
         },
     },
@@ -241,7 +264,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "CROSSTIE_IB_ADAPTIVE_ROUTING",
         default: "-2: on InfiniBand, and not on RoCE",
         unit: "-2, 0 or 1",
-        effect: "send data so that its packets may take several ways, and then the word of it",
+        effect: "packets may take several ways: send data so, and then the word of it, and wait \
+                 for the end of each control word before the next",
         set: |settings, text| {
             settings.adaptive_routing = match number(text, -2..=1)? {
                 -2 => None,
@@ -356,12 +380,19 @@ pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Setting
             Names::WithNccl => ours.or_else(|| set(nccl_name(variable))),
         };
         let Some((name, value)) = found else { continue };
-        if let Err(why) = (variable.set)(&mut settings, &value) {
+        let meant = match name.as_str() {
+            NCCL_HCA => HcaChoice::as_nccl_reads(&value),
+            _ => value.clone(),
+        };
+        if let Err(why) = (variable.set)(&mut settings, &meant) {
             complaints.push(Complaint { name, value, why });
         }
     }
     (settings, complaints)
 }
+
+/// The one that NCCL is lenient about.
+const NCCL_HCA: &str = "NCCL_IB_HCA";
 
 /// What NCCL calls a variable.
 pub fn nccl_name(variable: &Variable) -> String {
@@ -398,6 +429,19 @@ mod tests {
     }
 
     #[test]
+    fn traffic_class_of_a_communicator_holds_where_the_variables_say_nothing() {
+        let asked = |pairs: &[(&str, &str)], class| {
+            let mut settings = read_of(pairs, Names::WithNccl).0;
+            settings.traffic_class_default(class);
+            (settings.traffic_class, settings.service_level)
+        };
+        assert_eq!(asked(&[], 106), (Some(106), None), "no service level");
+        assert_eq!(asked(&[], 3), (Some(3), Some(3)));
+        assert_eq!(asked(&[("NCCL_IB_TC", "8")], 3), (Some(8), Some(3)));
+        assert_eq!(asked(&[("CROSSTIE_IB_SL", "0")], 3), (Some(3), Some(0)));
+    }
+
+    #[test]
     fn every_variable_changes_its_own_setting_and_no_other() {
         let base = Settings::default();
         let expect = |name, value, change: fn(&mut Settings)| {
@@ -418,6 +462,7 @@ mod tests {
         expect("CROSSTIE_IB_ROCE_VERSION_NUM", "1", |s| s.gid.kind = GidKind::RoceV1);
         expect("CROSSTIE_IB_TIMEOUT", "0x12", |s| s.timeout = 18);
         expect("CROSSTIE_IB_RETRY_CNT", "0", |s| s.retries = 0);
+        expect("CROSSTIE_IB_RNR_RETRY", "7", |s| s.receiver_retries = 7);
         expect("CROSSTIE_IB_PKEY", "5", |s| s.pkey_index = 5);
         expect("CROSSTIE_IB_SL", "4", |s| s.service_level = Some(4));
         expect("CROSSTIE_IB_TC", " 106 ", |s| s.traffic_class = Some(106));
@@ -450,6 +495,7 @@ mod tests {
             ("CROSSTIE_IB_TIMEOUT", "0", "from 1 to 31"),
             ("CROSSTIE_IB_TIMEOUT", "soon", "not a number"),
             ("CROSSTIE_IB_RETRY_CNT", "8", "from 0 to 7"),
+            ("CROSSTIE_IB_RNR_RETRY", "8", "from 0 to 7"),
             ("CROSSTIE_IB_GID_INDEX", "-2", "from -1"),
             ("CROSSTIE_IB_GID_INDEX", "256", "to 255"),
             ("CROSSTIE_IB_ADDR_FAMILY", "ipv4", "AF_INET or AF_INET6"),
@@ -487,6 +533,21 @@ mod tests {
         assert_eq!(read_of(&both[..1], Names::Own).0.timeout, 20);
         let empty = [("NCCL_IB_TIMEOUT", "22"), ("CROSSTIE_IB_TIMEOUT", "")];
         assert_eq!(read_of(&empty, Names::WithNccl).0.timeout, 22);
+        // what NCCL passes over is passed over where it is NCCL's
+        let hca = |name: &str, text: &str| read_of(&[(name, text)], Names::WithNccl).0.hca;
+        for (text, meant) in [
+            ("mlx5_0,mlx5_1,", "mlx5_0,mlx5_1"),
+            (",mlx5_0", "mlx5_0"),
+            ("^,mlx5_0:1,,", "^mlx5_0:1"),
+            ("=mlx5_0,:1", "=mlx5_0"),
+            ("=", ""),
+            (",", ""),
+        ] {
+            assert_eq!(hca("NCCL_IB_HCA", text), HcaChoice::parse(meant).unwrap(), "{text}");
+            assert_eq!(hca("CROSSTIE_IB_HCA", text), HcaChoice::NONE, "{text}");
+        }
+        // which leaves out all of them with NCCL, too
+        assert_eq!(hca("NCCL_IB_HCA", "^"), HcaChoice::NONE);
         let (_, complaints) = read_of(&[("NCCL_IB_HCA", "^")], Names::WithNccl);
         assert_eq!(complaints[0].name, "NCCL_IB_HCA");
     }

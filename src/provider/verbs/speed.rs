@@ -18,7 +18,7 @@ pub fn correct(devices: &mut [Found], settings: &Settings) {
         return;
     }
     for device in devices {
-        let is_used = |n: usize| usable(device, &device.ports[n], settings).is_ok();
+        let is_used = |n: usize| usable(device, &device.ports[n], settings, &[]).is_ok();
         let used = (0..device.ports.len()).map(is_used).collect::<std::vec::Vec<_>>();
         if !used.contains(&true) {
             continue;

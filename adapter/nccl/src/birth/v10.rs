@@ -1,6 +1,6 @@
 //! Born in v10: profilers, and a configuration of each connection.
 
-use super::{v6, v9};
+use super::{call, v6, v9};
 use crate::abi::table::Pointer;
 use crate::abi::{CommConfig, DeviceHandle, Logger, ProfilerCallback, Rc, result};
 use crate::net::comm::Request;
@@ -17,13 +17,23 @@ pub unsafe extern "C" fn init(logger: Option<Logger>, profiler: Option<ProfilerC
 /// Connects to a listener.
 pub unsafe extern "C" fn connect(
     device: c_int,
-    _config: *const CommConfig,
+    config: *const CommConfig,
     handle: Pointer,
     out: *mut Pointer,
     _unpacks: *mut *mut DeviceHandle,
 ) -> Rc {
-    // SAFETY: the same contract.
-    unsafe { v6::connect(device, handle, out) }
+    // SAFETY: this function's contract is that of the calls.
+    call(|| unsafe { v6::connect_of(0, device, traffic_class(config), handle, out) })
+}
+
+/// The traffic class that a communicator's user wants, if any.
+///
+/// # Safety
+/// - `config` is NULL or valid for reads.
+pub(super) unsafe fn traffic_class(config: *const CommConfig) -> Option<c_int> {
+    // SAFETY: by this function's contract.
+    let config = unsafe { config.as_ref() }?;
+    (config.traffic_class >= 0).then_some(config.traffic_class)
 }
 
 /// Sends a message.

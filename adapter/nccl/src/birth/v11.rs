@@ -4,6 +4,7 @@ use super::v6::{self, COMMS_MAX, LATENCY_US, RECVS_MAX};
 use super::v7::{DEVICE_TYPE_HOST, DEVICE_VERSION_NONE};
 use super::v8::REG_IS_GLOBAL;
 use super::v9::FORCE_FLUSH;
+use super::v10::traffic_class;
 use super::{call, named, number, write};
 use crate::abi::props::PropsV11;
 use crate::abi::table::Pointer;
@@ -22,7 +23,7 @@ pub const MULTI_REQUEST_MAX: c_int = 1;
 pub unsafe extern "C" fn init(
     out: *mut Pointer,
     _communicator: u64,
-    _config: *const CommConfig,
+    config: *const CommConfig,
     logger: Option<Logger>,
     profiler: Option<ProfilerCallback>,
 ) -> Rc {
@@ -31,7 +32,9 @@ pub unsafe extern "C" fn init(
         if out.is_null() {
             return Err(Fault::Argument);
         }
-        let context = net::context_open(logger)?;
+        // SAFETY: NULL, or NCCL's.
+        let traffic_class = unsafe { traffic_class(config) };
+        let context = net::context_open(logger, traffic_class)?;
         // SAFETY: not NULL, so NCCL's place for it.
         unsafe { write(out, named(context)) }
     })
@@ -86,7 +89,7 @@ pub unsafe extern "C" fn connect(
     _unpacks: *mut *mut DeviceHandle,
 ) -> Rc {
     // SAFETY: this function's contract is that of the call.
-    call(|| unsafe { v6::connect_of(number(context), device, handle, out) })
+    call(|| unsafe { v6::connect_of(number(context), device, None, handle, out) })
 }
 
 /// Takes hints, which are for networks that are shared out: those of a socket are not.

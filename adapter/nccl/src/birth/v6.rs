@@ -83,16 +83,17 @@ pub(super) unsafe fn listen_of(
 /// Connects to a listener.
 pub unsafe extern "C" fn connect(device: c_int, handle: Pointer, out: *mut Pointer) -> Rc {
     // SAFETY: this function's contract is that of the call.
-    call(|| unsafe { connect_of(0, device, handle, out) })
+    call(|| unsafe { connect_of(0, device, None, handle, out) })
 }
 
-/// Connects in a context.
+/// Connects in a context, with a traffic class where the connection has one of its own.
 ///
 /// # Safety
 /// - `handle` is NULL or points to a handle, `out` is NULL or valid for a write.
 pub(super) unsafe fn connect_of(
     context: u64,
     device: c_int,
+    traffic_class: Option<i32>,
     handle: Pointer,
     out: *mut Pointer,
 ) -> Result<(), Fault> {
@@ -104,7 +105,7 @@ pub(super) unsafe fn connect_of(
     }
     // SAFETY: not NULL; NCCL has 128 bytes there, of any alignment.
     let bytes = unsafe { handle.cast::<[u8; HANDLE_BYTES]>().read_unaligned() };
-    let connection = setup::connect(context, device, handle.addr(), &bytes)?;
+    let connection = setup::connect(context, device, traffic_class, handle.addr(), &bytes)?;
     // SAFETY: by this function's contract.
     unsafe { write(out, kept(connection)) }
 }

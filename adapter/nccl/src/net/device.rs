@@ -7,7 +7,7 @@ use super::kind::{Kind, joined};
 use super::{Fault, log, nics, ports};
 use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
-    AddressFamily, InterfaceAddress, Interfaces, local_addresses_of,
+    AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of,
 };
 use crosstie::provider::verbs::choice::Cabling;
 use crosstie::wire::RAILS_MAX;
@@ -23,6 +23,8 @@ pub const NCCL_CHOICE: &str = "NCCL_SOCKET_IFNAME";
 const CHOICE: &str = "CROSSTIE_SOCKET_IFNAME";
 /// By which they choose addresses: `AF_INET` or `AF_INET6`.
 pub const NCCL_FAMILY: &str = "NCCL_SOCKET_FAMILY";
+/// Functions of a PCI device (PCI Local Bus Specification 3.0, 3.2.2.3.4).
+const FUNCTIONS_MAX: i32 = 8;
 /// Planes that a device made of several can say, with that of ports of which nothing is said.
 const PLANES_MAX: usize = 14;
 /// What is set in the plane of every such device, and in no port's.
@@ -178,11 +180,56 @@ fn family() -> AddressFamily {
     }
 }
 
+/// Which interfaces somebody wants, and by which variable that was said.
+fn choice() -> (&'static str, String) {
+    let said = |name| std::env::var(name).ok().filter(|text: &String| !text.trim().is_empty());
+    if let Some(ours) = said(CHOICE) {
+        return (CHOICE, ours);
+    }
+    let theirs = said(NCCL_CHOICE).map(|text| as_nccl_reads(&text));
+    match theirs.filter(|text| !text.is_empty()) {
+        Some(theirs) => (NCCL_CHOICE, theirs),
+        None => (CHOICE, String::new()),
+    }
+}
+
+/// A choice as NCCL reads it (its `misc/socket.cc` and `parseStringList`): a single character is
+/// none, names that are empty are passed over, and so is what stands behind a colon.
+fn as_nccl_reads(text: &str) -> String {
+    let text = text.trim();
+    let names = text.strip_prefix('^').unwrap_or(text);
+    let names = names.strip_prefix('=').unwrap_or(names);
+    let signs = &text[..text.len() - names.len()];
+    let before_colon = |name: &str| name.split(':').next().unwrap_or("").trim().to_string();
+    let names: Vec<String> =
+        names.split(',').map(before_colon).filter(|name| !name.is_empty()).collect();
+    match names.is_empty() || text.len() == 1 {
+        true => String::new(),
+        false => format!("{signs}{}", names.join(",")),
+    }
+}
+
+/// The choice that holds, and its addresses. One that NCCL's users cannot have meant is not obeyed,
+/// as they would lose all other hosts for a slip.
+fn addresses(
+    family: AddressFamily,
+    variable: &str,
+    choice: String,
+) -> (String, Result<Vec<InterfaceAddress>, InterfaceError>) {
+    let found = local_addresses_of(family, &choice);
+    match &found {
+        Err(error @ InterfaceError::Choice(_)) if variable == NCCL_CHOICE => {
+            let (said, text) = (std::env::var(variable).unwrap_or(choice), error.to_string());
+            let why = text.split_once(": ").map_or("", |(_, why)| why);
+            log::warn(&format!("{variable}={said} is ignored: {why}"));
+            (String::new(), local_addresses_of(family, ""))
+        }
+        Ok(_) | Err(_) => (choice, found),
+    }
+}
+
 /// The devices of this host, in an order that is the same in all of its processes.
 pub fn survey() -> Result<Vec<Device>, Fault> {
-    let said = |name| std::env::var(name).ok().filter(|text: &String| !text.trim().is_empty());
-    let choice = [CHOICE, NCCL_CHOICE].into_iter().find_map(|name| Some((name, said(name)?)));
-    let (variable, choice) = choice.unwrap_or((CHOICE, String::new()));
     let family = family();
     if let Ok(text) = std::env::var(NCCL_FAMILY)
         && family == AddressFamily::Any
@@ -190,7 +237,9 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
     {
         log::warn(&format!("{NCCL_FAMILY}={text} is ignored: it may be AF_INET or AF_INET6"));
     }
-    match local_addresses_of(family, &choice) {
+    let (variable, choice) = choice();
+    let (choice, found) = addresses(family, variable, choice);
+    match found {
         Ok(addresses) => {
             let chosen = (!choice.is_empty()).then(|| interfaces_of(&addresses));
             let named = !choice.trim().starts_with('^');
@@ -294,14 +343,16 @@ pub fn guid(pci: Option<&str>, name: &str) -> u64 {
     fnv1a_more(fnv1a(&host), chip.as_bytes())
 }
 
-/// The function's number, or what the driver says, from 1.
+/// From 1, another for each interface of a chip: the function's number, and behind those of all
+/// functions what the driver calls the function's further ports.
 fn port(pci: Option<&Path>, folder: &Path) -> i32 {
     let function = pci
         .and_then(Path::to_str)
         .and_then(|path| path.rsplit_once('.'))
         .and_then(|(_, function)| i32::from_str_radix(function, 16).ok());
-    let driver = || std::fs::read_to_string(folder.join("dev_port")).ok()?.trim().parse().ok();
-    function.or_else(driver).unwrap_or(0) + 1
+    let text = std::fs::read_to_string(folder.join("dev_port")).unwrap_or_default();
+    let within: u8 = text.trim().parse().unwrap_or(0);
+    1 + function.unwrap_or(0) + FUNCTIONS_MAX * i32::from(within)
 }
 
 /// Text that is never freed.
@@ -313,6 +364,23 @@ pub fn kept(text: &str) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn choices_are_read_as_nccl_reads_them() {
+        for (text, meant) in [
+            ("eth0,", "eth0"),
+            ("^docker,,lo", "^docker,lo"),
+            ("^=eth0:1, ib0", "^=eth0,ib0"),
+            ("=eth0", "=eth0"),
+            ("eth0,^lo", "eth0,^lo"),
+            ("=^eth0", "=^eth0"),
+        ] {
+            assert_eq!(as_nccl_reads(text), meant, "{text}");
+        }
+        for none in ["", "^", "=", ",", "^=", "^,", "x", ":1"] {
+            assert_eq!(as_nccl_reads(none), "", "{none}");
+        }
+    }
 
     #[test]
     fn pci_addresses_are_told_from_other_names() {
@@ -331,5 +399,24 @@ mod tests {
         assert_ne!(guid(None, "eth0"), guid(None, "eth1"));
         let port = |path| port(Some(Path::new(path)), Path::new("/nowhere"));
         assert_eq!((port(a), port(b)), (1, 2));
+    }
+
+    /// Several interfaces of one function were one port to NCCL.
+    #[test]
+    fn ports_of_one_function_differ() {
+        let folder = std::env::temp_dir().join(format!("xtie-plugin-port-{}", std::process::id()));
+        let port = |function: &str, text: &str| {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("dev_port"), text).unwrap();
+            port(Some(Path::new(&format!("/sys/0000:3b:00.{function}"))), &folder)
+        };
+        let ports: Vec<i32> = [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1"), ("7", "3")]
+            .map(|(function, text)| port(function, &format!("{text}\n")))
+            .into();
+        std::fs::remove_dir_all(&folder).unwrap();
+        for (at, number) in ports.iter().enumerate() {
+            assert!(*number > 0 && *number < 65536 && !ports[..at].contains(number), "{ports:?}");
+        }
+        assert_eq!((ports[0], ports[2]), (1, 2), "the first is numbered as where there is one");
     }
 }

@@ -42,14 +42,17 @@ pub struct Context {
     pub attempts: Mutex<Vec<setup::Pending>>,
     /// Whether it is of one communicator.
     own: bool,
+    /// The traffic class that its user wants.
+    traffic_class: Option<i32>,
     /// Whether a rank of its communicator runs another network.
     strange: AtomicBool,
 }
 
 impl Context {
-    fn new(own: bool) -> Arc<Context> {
+    fn new(own: bool, traffic_class: Option<i32>) -> Arc<Context> {
         let (rooms, attempts) = (Rooms::default(), Mutex::new(Vec::new()));
-        Arc::new(Context { rooms, attempts, own, strange: AtomicBool::new(false) })
+        let strange = AtomicBool::new(false);
+        Arc::new(Context { rooms, attempts, own, traffic_class, strange })
     }
 
     /// A rank has given a handle of another network. What all communicators share cannot tell whose
@@ -72,7 +75,8 @@ struct State {
     devices: Vec<&'static Device>,
     /// How many of them are physical, and how many NCCL has been told of since it loaded the
     /// plugin. It may unload and load it without a new process, and then makes its devices again;
-    /// until then their numbers stay good.
+    /// until then their numbers stay good. Some make them again with each communicator, and take
+    /// what they are told of in the meantime for physical.
     physical: usize,
     shown: usize,
     /// How long a connect may take.
@@ -111,10 +115,7 @@ fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Opens the plugin for a table that knows no communicators: NCCL does so when it loads it.
 pub fn init(logger: Option<Logger>) -> Result<(), Fault> {
-    let mut state = state();
-    opened(&mut state, logger)?;
-    state.shown = state.physical;
-    Ok(())
+    opened(&mut state(), logger)
 }
 
 /// Opens the plugin once more. The first looks for devices, and says one line for each.
@@ -141,7 +142,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Makes one device of several physical ones; its number.
+/// Makes one device of several physical ones; its number, the same for who makes it again.
 pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
     let members_known = device::Members::of(members).ok_or(Fault::Argument)?;
     let mut state = state();
@@ -150,6 +151,10 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
         place.map(|place| state.devices[place]).ok_or(Fault::Argument)
     };
     let devices: Vec<&'static Device> = members.iter().map(physical).collect::<Result<_, _>>()?;
+    let made = &state.devices[state.physical..state.shown];
+    if let Some(place) = made.iter().position(|it| it.members == members_known) {
+        return Ok((state.physical + place) as i32);
+    }
     let number = state.shown;
     // made already, by an NCCL that has loaded the plugin before
     let is_there = state.devices.get(number).is_some_and(|it| it.members == members_known);
@@ -205,12 +210,12 @@ fn told(its: &Environment) -> String {
 }
 
 /// Opens the plugin once more, for a communicator; its number.
-pub fn context_open(logger: Option<Logger>) -> Result<u64, Fault> {
+pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Result<u64, Fault> {
     let mut state = state();
     opened(&mut state, logger)?;
     let number = state.next;
     state.next += 1;
-    state.contexts.insert(number, Context::new(true));
+    state.contexts.insert(number, Context::new(true, traffic_class));
     Ok(number)
 }
 
@@ -240,7 +245,7 @@ pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
     if let Some(context) = state.contexts.get(&number) {
         return Ok(Arc::clone(context));
     }
-    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false))))
+    Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false, None))))
 }
 
 /// How long a connect may take; who waits longer for one is told why that may be.

@@ -60,13 +60,21 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
             members: device::own(devices.len()),
             pci_path: pci.map(device::kept),
             guid: device::guid(pci, &name),
-            speed_mbps: SPEED_MBPS_DEFAULT,
+            speed_mbps: speed_of(nic),
             port: 1,
             family: reach.family,
             cabling: Cabling::default(),
         });
     }
     devices
+}
+
+/// NCCL plans by it. Those who do not know it say ten Gbit/s, as of an Ethernet that does not.
+fn speed_of(nic: &Nic) -> i32 {
+    match i32::try_from(nic.speed_mbps) {
+        Ok(speed) if speed > 0 => speed,
+        Ok(_) | Err(_) => SPEED_MBPS_DEFAULT,
+    }
 }
 
 /// The PCI function of the device that a domain is called after: `rdmap0s6-rdm` is `rdmap0s6`.
@@ -84,15 +92,19 @@ mod tests {
 
     #[test]
     fn each_domain_is_a_device_with_a_name_of_its_own() {
-        let nic = |domain: &std::ffi::CStr| Nic {
+        let nic = |domain: &std::ffi::CStr, speed_mbps| Nic {
             provider: c"tcp;ofi_rxm".into(),
             domain: domain.into(),
             network: 7,
             reaches_own: true,
             reaches_others: true,
+            speed_mbps,
         };
         let reach = Reach { family: AddressFamily::Any, chosen: None, named: false };
-        let found = devices(&[nic(c"none0"), nic(c"none1"), nic(c"none0")], &reach, &[]);
+        let nics = [nic(c"none0", 0), nic(c"none1", 400_000), nic(c"none0", 0)];
+        let found = devices(&nics, &reach, &[]);
+        assert_eq!(found[0].speed_mbps, SPEED_MBPS_DEFAULT);
+        assert_eq!(found[1].speed_mbps, 400_000, "as libfabric or the kernel says it");
         let names: Vec<_> = found.iter().map(|it| it.name.to_str().unwrap()).collect();
         assert_eq!(names, ["none0", "none1", "none0#2"]);
         assert_eq!(

@@ -51,7 +51,7 @@ fn all() -> Vec<InterfaceAddress> {
 /// The ports that work and that the rails leave out, in a sentence; `None`: there are none.
 fn left_out(found: &[ports::Device], settings: &Settings) -> Option<String> {
     let each = found.iter().flat_map(|it| it.ports.iter().map(move |port| (it, port)));
-    let working = each.filter(|(device, port)| usable(device, port, settings).is_ok());
+    let working = each.filter(|(device, port)| usable(device, port, settings, &[]).is_ok());
     let names: Vec<String> =
         working.map(|(device, port)| format!("{}:{}", device.name, port.number)).collect();
     let what = "work and are not used: CROSSTIE_RAILS leaves out verbs";
@@ -82,9 +82,11 @@ impl Host<'_> {
     ) -> (Vec<Device>, Vec<String>) {
         let (mut devices, mut reasons) = (Vec::new(), Vec::new());
         let before = chip_ports(self.found, settings.merge_vfs);
+        let here: Vec<_> = self.addresses.iter().map(|it| it.ip).collect();
         for (device, before) in self.found.iter().zip(before) {
             let chosen = |it: &Result<_, Unusable>| !matches!(it, Err(Unusable::NotChosen(_)));
-            let verdicts = device.ports.iter().map(|port| (port, usable(device, port, settings)));
+            let verdict = |port| (port, usable(device, port, settings, &here));
+            let verdicts = device.ports.iter().map(verdict);
             let verdicts: Vec<_> = verdicts.filter(|(_, verdict)| chosen(verdict)).collect();
             let works = |(_, verdict): &(_, Result<_, _>)| verdict.is_ok();
             if verdicts.iter().any(works)

@@ -75,7 +75,8 @@ impl Spans {
         let rc = unsafe {
             profiler(from_mut(&mut event), START, parent, PLUGIN, from_mut(&mut told).cast())
         };
-        if rc == crate::abi::result::SUCCESS {
+        // NULL: the profiler's user wants none of these, and there is nothing to end
+        if rc == crate::abi::result::SUCCESS && !event.is_null() {
             place.store(event, ORDER);
             self.count.store(count + 1, ORDER);
         }

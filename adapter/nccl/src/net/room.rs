@@ -7,6 +7,7 @@
 //! wants it, and closed with its last.
 
 use super::device::Device;
+use super::kind::Kind;
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
@@ -19,10 +20,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Connections of one endpoint. A slot is free again only when both ends have closed, so there are
-/// more than [`PLACES`].
-const CONNECTIONS_MAX: u32 = 64;
+/// more than [`PLACES`]: who gets one of these finds as many slots free.
+const CONNECTIONS_MAX: u32 = LISTENER_CONNECTIONS + PLACES as u32 - 1;
 /// Listeners, attempts and connections after which another room is opened.
 const PLACES: usize = 32;
+/// Connections that one listener serves at a time in a room whose slots are free at first, whatever
+/// else has a place there. A listener cannot move to another room: its handle names this one. NCCL
+/// makes one connection by each, other users of its networks many.
+const LISTENER_CONNECTIONS: u32 = 65;
 /// Pieces of memory registered with one room: NCCL registers up to three buffers for each
 /// connection, and the user's.
 pub const REGIONS_MAX: u32 = 4096;
@@ -50,7 +55,7 @@ pub fn shm_threads() -> u32 {
     SHM_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
 }
 
-fn options(device: &Device) -> Options {
+fn options(device: &Device, traffic_class: Option<i32>) -> Options {
     let mut options = Options {
         limits: Limits {
             connections_max: CONNECTIONS_MAX,
@@ -66,11 +71,26 @@ fn options(device: &Device) -> Options {
         tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: shm_threads(),
         verbs_names: Names::WithNccl,
+        verbs_traffic_class: traffic_class.and_then(|class| u8::try_from(class).ok()),
         family: device.family,
         ..Options::default()
     };
     device.kind.choose(&mut options);
     options
+}
+
+/// What becomes of a traffic class that a communicator's user wants.
+fn traffic_class_text(device: &Device, class: i32) -> String {
+    let name = device.name.to_string_lossy();
+    match (device.kind, u8::try_from(class)) {
+        (_, Err(_)) => format!("{name}: traffic class {class} is ignored: it may be up to 255"),
+        (Kind::Ports { .. }, Ok(_)) => {
+            format!("{name}: traffic class {class}, where no variable says another")
+        }
+        (Kind::Alone | Kind::Interfaces(_) | Kind::Nics { .. }, Ok(_)) => {
+            format!("{name}: traffic class {class} is ignored: it is of RDMA ports alone")
+        }
+    }
 }
 
 /// An open endpoint.
@@ -92,8 +112,8 @@ unsafe impl Send for Room {}
 unsafe impl Sync for Room {}
 
 impl Room {
-    fn open(device: &Device) -> Result<Room, Fault> {
-        let options = options(device);
+    fn open(device: &Device, traffic_class: Option<i32>) -> Result<Room, Fault> {
+        let options = options(device, traffic_class);
         let Some(mut block) = HeapBlock::try_new(options.bytes()) else {
             let (name, bytes) = (device.name, options.bytes());
             log::warn(&format!("device {name:?} cannot be opened: no memory for {bytes} bytes"));
@@ -107,6 +127,9 @@ impl Room {
             log::warn(&format!("device {:?} cannot be opened: {error}", device.name));
             Fault::from(&error)
         })?;
+        if let Some(class) = traffic_class {
+            log::info(&traffic_class_text(device, class));
+        }
         let shared = endpoint.shared.place();
         let (endpoint, forks) = (Mutex::new(Some(endpoint)), forks());
         Ok(Room { shared, endpoint, forks, _block: Mutex::new(block) })
@@ -116,6 +139,13 @@ impl Room {
     pub fn shared(&self) -> &Shared {
         // SAFETY: it stands in the block until the endpoint is closed, which `drop` alone does.
         unsafe { self.shared.as_ref() }
+    }
+
+    /// Whether another listener or connection may have a place in it, and be sure of a connection.
+    /// All that have one may be listeners, and then wait for a peer each.
+    fn has_place(room: &Arc<Room>) -> bool {
+        // the caller holds it, too
+        Arc::strong_count(room) <= PLACES && room.shared().connections_left() >= PLACES as u32
     }
 
     /// Whether this process is a fork of the one whose room it is: nothing of it may be used here,
@@ -135,6 +165,8 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        #[cfg(test)]
+        tests::told_of_the_end();
         let endpoint = self.endpoint.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(endpoint) = endpoint.take() {
             endpoint.close();
@@ -153,10 +185,17 @@ impl Entered<'_> {
     }
 }
 
-/// A room that stands, and for whom.
-struct Standing {
+/// Whose connections are in one room.
+#[derive(Copy, Clone, Eq, PartialEq)]
+struct Whose {
     device: usize,
     thread: usize,
+    traffic_class: Option<i32>,
+}
+
+/// A room that stands, and for whom.
+struct Standing {
+    whose: Whose,
     room: Weak<Room>,
 }
 
@@ -166,20 +205,28 @@ pub struct Rooms(Mutex<Vec<Standing>>);
 
 impl Rooms {
     /// The calling thread's room of a device with a place in it; opened if there is none.
-    pub fn place(&self, number: usize, device: &Device) -> Result<Arc<Room>, Fault> {
-        let thread = thread_number();
-        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rooms.retain(|standing| standing.room.strong_count() > 0);
-        let fits = |standing: &&Standing| {
-            (standing.device, standing.thread) == (number, thread)
-                && standing.room.strong_count() < PLACES
-        };
-        if let Some(room) = rooms.iter().filter(fits).find_map(|it| it.room.upgrade()) {
+    pub fn place(
+        &self,
+        number: usize,
+        device: &Device,
+        traffic_class: Option<i32>,
+    ) -> Result<Arc<Room>, Fault> {
+        let whose = Whose { device: number, thread: thread_number(), traffic_class };
+        // none ends, or is asked or opened, under the lock; other threads open none of this one's
+        if let Some(room) = self.all_of(&whose).into_iter().find(Room::has_place) {
             return Ok(room);
         }
-        let room = Arc::new(Room::open(device)?);
-        rooms.push(Standing { device: number, thread, room: Arc::downgrade(&room) });
+        let room = Arc::new(Room::open(device, traffic_class)?);
+        let standing = Standing { whose, room: Arc::downgrade(&room) };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(standing);
         Ok(room)
+    }
+
+    fn all_of(&self, whose: &Whose) -> Vec<Arc<Room>> {
+        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.retain(|standing| standing.room.strong_count() > 0);
+        let its = rooms.iter().filter(|standing| standing.whose == *whose);
+        its.filter_map(|standing| standing.room.upgrade()).collect()
     }
 
     /// From now on nobody finds this room: its connections are all in use.
@@ -197,14 +244,35 @@ fn thread_number() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// What a test does whenever the last hold on a room goes on its thread.
+        pub(in crate::net) static AT_THE_END: Cell<Option<fn()>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn told_of_the_end() {
+        if let Some(act) = AT_THE_END.get() {
+            act();
+        }
+    }
+
+    #[test]
+    fn traffic_class_of_a_communicator_is_that_of_its_rooms_ports() {
+        let device = crate::net::device::survey().unwrap().remove(0);
+        let asked = |class| options(&device, class).verbs_traffic_class;
+        assert_eq!([asked(None), asked(Some(106)), asked(Some(256))], [None, Some(106), None]);
+        let text = traffic_class_text(&device, 256);
+        assert!(text.ends_with("traffic class 256 is ignored: it may be up to 255"), "{text}");
+    }
 
     #[test]
     fn room_takes_what_the_decision_says() {
         for device in crate::net::device::survey().unwrap() {
-            let bytes = options(&device).bytes();
-            assert!((11_000_000..12_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
+            let bytes = options(&device, None).bytes();
+            assert!((16_500_000..17_500_000).contains(&bytes), "doc/decisions/0010: {bytes}");
         }
     }
 }

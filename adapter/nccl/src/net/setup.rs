@@ -94,21 +94,28 @@ fn listeners() -> MutexGuard<'static, Listeners> {
     locked(LISTENERS.get())
 }
 
-/// An attempt to connect, known by where its handle lies and what the handle is: NCCL asks again
-/// with both.
-pub struct Pending {
+/// What an attempt to connect is known by: where its handle lies and what the handle is, since NCCL
+/// asks again with both, and the device.
+#[derive(Copy, Clone, Eq, PartialEq)]
+struct Asked {
     address: usize,
     handle: [u8; HANDLE_BYTES],
     device: usize,
+}
+
+/// An attempt to connect.
+pub struct Pending {
+    by: Asked,
     room: Arc<Room>,
     attempt: Attempt,
-    asked: Instant,
+    at: Instant,
 }
 
 /// Opens a listener; its number and its handle.
 pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> {
     let (place, device) = device(number)?;
-    let room = context(of)?.rooms.place(place, device)?;
+    let context = context(of)?;
+    let room = context.rooms.place(place, device, context.traffic_class)?;
     let (id, handle) = room.shared().listen().map_err(|error| {
         log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
@@ -149,60 +156,72 @@ pub fn listener_close(listener: u64) {
 
 /// Closes what a context has left open.
 pub fn listeners_close(of: u64) {
-    let all = &mut listeners().all;
-    let left: Vec<u64> = all.iter().filter(|(_, it)| it.context == of).map(|it| *it.0).collect();
-    for name in left {
-        if let Some(listener) = all.remove(&name) {
-            let _ = listener.room.shared().listener_close(listener.id);
-        }
+    // the end of a room takes a while, and nobody waits for it
+    for listener in listeners_of(of) {
+        let _ = listener.room.shared().listener_close(listener.id);
     }
 }
 
+/// Takes the listeners of a context out of the table.
+fn listeners_of(context: u64) -> Vec<Arc<Listener>> {
+    let all = &mut listeners().all;
+    let its = all.iter().filter(|(_, it)| it.context == context);
+    let names: Vec<u64> = its.map(|(name, _)| *name).collect();
+    names.into_iter().filter_map(|name| all.remove(&name)).collect()
+}
+
 /// Connects to the listener of a handle, which lies at `address`; `None`: not yet, ask again with
-/// the same.
+/// the same. `traffic_class`: where this connection has one of its own.
 pub fn connect(
     of: u64,
     number: i32,
+    traffic_class: Option<i32>,
     address: usize,
     handle: &[u8; HANDLE_BYTES],
 ) -> Result<Option<Box<Comm>>, Fault> {
     let (place, device) = device(number)?;
     let context = context(of)?;
-    let mut attempts = locked(&context.attempts);
-    let is_it = |it: &Pending| it.address == address && it.device == place && it.handle == *handle;
-    let at = match attempts.iter().position(is_it) {
-        Some(at) => at,
+    let by = Asked { address, handle: *handle, device: place };
+    let (room, attempt) = match under_way(&context, &by) {
+        Some(pending) => pending,
         None => {
-            forget(&mut attempts, address);
-            let (room, attempt) = begin(&context, place, device, handle)?;
-            let (handle, asked) = (*handle, Instant::now());
-            attempts.push(Pending { address, handle, device: place, room, attempt, asked });
-            attempts.len() - 1
+            forget(&context, address);
+            let traffic_class = traffic_class.or(context.traffic_class);
+            let (room, attempt) = begin(&context, (place, device), traffic_class, handle)?;
+            let pending = Pending { by, room: Arc::clone(&room), attempt, at: Instant::now() };
+            locked(&context.attempts).push(pending);
+            (room, attempt)
         }
     };
-    attempts[at].asked = Instant::now();
-    match attempts[at].room.shared().connect_poll(attempts[at].attempt) {
-        Ok(None) => Ok(None),
-        Ok(Some(connection)) => {
-            let room = attempts.swap_remove(at).room;
-            Ok(Some(Comm::new(room, connection, device, Way::Send)))
-        }
-        Err(error) => {
-            attempts.swap_remove(at);
-            Err(refused(&context, device, handle, &error))
-        }
+    let polled = room.shared().connect_poll(attempt);
+    if let Ok(None) = polled {
+        return Ok(None);
     }
+    // `room` holds it, so that none ends under the lock
+    locked(&context.attempts).retain(|it| it.by != by);
+    match polled {
+        Ok(connection) => Ok(connection.map(|it| Comm::new(room, it, device, Way::Send))),
+        Err(error) => Err(refused(&context, device, handle, &error)),
+    }
+}
+
+/// The attempt that NCCL asks for again.
+fn under_way(context: &Context, by: &Asked) -> Option<(Arc<Room>, Attempt)> {
+    let mut attempts = locked(&context.attempts);
+    let pending = attempts.iter_mut().find(|it| it.by == *by)?;
+    pending.at = Instant::now();
+    Some((Arc::clone(&pending.room), pending.attempt))
 }
 
 /// Starts an attempt in a room that has a connection left.
 fn begin(
     context: &Context,
-    place: usize,
-    device: &device::Device,
+    (place, device): (usize, &device::Device),
+    traffic_class: Option<i32>,
     handle: &[u8; HANDLE_BYTES],
 ) -> Result<(Arc<Room>, Attempt), Fault> {
     loop {
-        let room = context.rooms.place(place, device)?;
+        let room = context.rooms.place(place, device, traffic_class)?;
         match room.shared().connect(handle) {
             Ok(attempt) => return Ok((room, attempt)),
             // the next is a fresh one, in which nothing is full
@@ -247,19 +266,84 @@ fn socket_address(handle: &[u8; HANDLE_BYTES]) -> Option<SocketAddr> {
 
 /// Gives up attempts that NCCL has dropped: another handle lies where theirs lay, or nobody has
 /// asked for a long time.
-fn forget(attempts: &mut Vec<Pending>, address: usize) {
-    attempts.retain(|it| {
-        let stays = it.address != address && it.asked.elapsed() < ABANDONED;
-        if !stays {
-            let _ = it.room.shared().connect_abandon(it.attempt);
-        }
-        stays
-    });
+fn forget(context: &Context, address: usize) {
+    let is_dropped = |it: &mut Pending| it.by.address == address || it.at.elapsed() >= ABANDONED;
+    let dropped = locked(&context.attempts).extract_if(.., is_dropped).collect();
+    give_up(dropped);
 }
 
 /// Gives up all attempts of a context.
 pub fn abandon(context: &Context) {
-    for it in locked(&context.attempts).drain(..) {
+    let all = std::mem::take(&mut *locked(&context.attempts));
+    give_up(all);
+}
+
+/// Of attempts that are in no list any more: with the last its room ends, for which nobody waits.
+fn give_up(attempts: Vec<Pending>) {
+    for it in attempts {
         let _ = it.room.shared().connect_abandon(it.attempt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::room::tests::AT_THE_END;
+    use super::super::{context_close, context_open};
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::TryLockError;
+
+    thread_local! {
+        static OF: Cell<u64> = const { Cell::new(0) };
+        static ENDED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    fn is_free<T>(place: &Mutex<T>) -> bool {
+        !matches!(place.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// No other test sets connections up, so it would be this thread that holds a lock.
+    fn look() {
+        ENDED.set(ENDED.get() + 1);
+        assert!(is_free(LISTENERS.get()), "the listeners wait for the end of a room");
+        let context = context(OF.get()).unwrap();
+        assert!(is_free(&context.attempts), "the attempts wait for the end of a room");
+    }
+
+    /// An endpoint's end takes a while, and all communicators waited for it.
+    #[test]
+    fn rooms_end_while_no_lock_is_held() {
+        AT_THE_END.set(Some(look));
+        let handle = |of| listen(of, 0).unwrap();
+        let elsewhere = context_open(None, None).unwrap();
+        let (_, there) = handle(elsewhere);
+        let ended = |act: &dyn Fn(u64)| {
+            let of = context_open(None, None).unwrap();
+            OF.set(of);
+            ENDED.set(0);
+            act(of);
+            assert!(ENDED.get() > 0);
+            context_close(of).unwrap();
+        };
+        ended(&|of| listener_close(handle(of).0));
+        ended(&|of| {
+            handle(of);
+            listeners_close(of);
+        });
+        let attempt = |of, at| {
+            // one that is under way yet: this thread alone lets the other side go on
+            while connect(of, 0, None, at, &there).unwrap().is_some() {}
+        };
+        ended(&|of| {
+            attempt(of, 1);
+            abandon(&context(of).unwrap());
+        });
+        ended(&|of| {
+            // another handle lies there
+            attempt(of, 1);
+            assert!(connect(of, 0, None, 1, &[0; HANDLE_BYTES]).is_err());
+        });
+        AT_THE_END.set(None);
+        context_close(elsewhere).unwrap();
     }
 }

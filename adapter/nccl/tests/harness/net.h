@@ -40,6 +40,9 @@ struct net {
 /* What is given to init, isend and irecv where a table takes it. */
 static void *net_profiler, *net_parent;
 
+/* The traffic class of communicators and, in v10, of connections; -1: none. */
+static int net_class = -1;
+
 static inline struct net net_load(const char *library, int version) {
     /* as NCCL_NET_PLUGIN=STATIC_PLUGIN: the tables are looked up in the program */
     const char *path = *library ? library : NULL;
@@ -53,7 +56,7 @@ static inline struct net net_load(const char *library, int version) {
 }
 
 static inline int net_init(struct net *net, logger log) {
-    int config = -1;
+    int config = net_class;
     if (net->version < 10) return CALL(net, INIT, (logger))(log);
     if (net->version == 10) return CALL(net, INIT, (logger, void *))(log, net_profiler);
     return CALL(net, INIT, (void **, uint64_t, void *, logger, void *))(
@@ -80,7 +83,7 @@ static inline int net_listen(struct net *net, int device, void *handle, void **c
 /* `unpacks`: what NCCL passes for device offload; versions 2.20 to 2.23 also pass NULL. */
 static inline int net_connect(
     struct net *net, int device, void *handle, void **comm, void **unpacks) {
-    int config = -1;
+    int config = net_class;
     switch (net->version) {
     case 6: return CALL(net, CONNECT, (int, void *, void **))(device, handle, comm);
     case 7: case 8: case 9:

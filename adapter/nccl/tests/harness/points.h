@@ -326,6 +326,50 @@ static void nowhere(void) {
     OK(net_finalize(&net));
 }
 
+/* What NCCL passes over in its variable is passed over; what it cannot mean is a warning, and the
+ * default holds. In ours both are refused. */
+static void empty_names(void) {
+    static const struct {
+        const char *said;
+        int named, warned;
+    } cases[] = {
+        {"lo,", 1, 0}, {",lo", 1, 0}, {"=lo,,nowhere,", 1, 0}, {"lo:1", 1, 0},
+        {"^", 0, 0}, {"=", 0, 0}, {",", 0, 0}, {"x", 0, 0}, {"^,", 0, 0},
+        {"lo,^nowhere", 0, 1}, {"=^lo", 0, 1},
+    };
+    struct net net = {0};
+    unsigned char raw[192];
+    int count = 0;
+    char first[64], warning[100];
+    CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !unsetenv("NCCL_SOCKET_IFNAME"));
+    net = started();
+    OK(net_properties(&net, 0, raw));
+    snprintf(first, sizeof first, "%s", seen_of(version, raw).name);
+    OK(net_finalize(&net));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forget_log();
+        CHECK(!setenv("NCCL_SOCKET_IFNAME", cases[i].said, 1));
+        net = started();
+        OK(net_devices(&net, &count));
+        OK(net_properties(&net, 0, raw));
+        const char *name = seen_of(version, raw).name;
+        if (strcmp(name, cases[i].named ? "lo" : first) || (cases[i].named && count != 1))
+            FAIL("%s: %d devices, the first is %s", cases[i].said, count, name);
+        snprintf(warning, sizeof warning, "2 NET/crosstie : NCCL_SOCKET_IFNAME=%s is ignored: ",
+            cases[i].said);
+        if (was_logged(warning) != cases[i].warned) FAIL("%s: %s", cases[i].said, logged);
+        CHECK(cases[i].warned || !was_logged("2 NET/crosstie"));
+        OK(net_finalize(&net));
+    }
+    forget_log();
+    CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "lo,", 1));
+    net = started();
+    OK(net_properties(&net, 0, raw));
+    CHECK(!strcmp(seen_of(version, raw).name, "shm"));
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=lo,: a name of an interface is "));
+    OK(net_finalize(&net));
+}
+
 /* NCCL's variables are read by init, and not again: what the program does to its environment later
  * changes nothing. */
 static void read_once(void) {

@@ -215,6 +215,122 @@ static void listener_reuse(void) {
     OK(net_finalize(&net));
 }
 
+/* One listener serves as many connections as doc/nccl.md says, which all stand at once and carry
+ * bytes, beside as many others as its endpoint takes: these are served, too. */
+static void listener_of_many(void) {
+    enum { MANY = 65, OTHERS = 31 };
+    struct net net = started();
+    unsigned char handle[HANDLE], copies[MANY][HANDLE], got[MANY], sent[MANY];
+    unsigned char handles[OTHERS][HANDLE];
+    void *listener = NULL, *comms[MANY] = {NULL}, *known[MANY], *requests[MANY], *others[OTHERS];
+    enum slot end = rank ? CLOSE_RECV : CLOSE_SEND;
+    if (rank) {
+        OK(net_listen(&net, 0, handle, &listener));
+        for (int i = 0; i < OTHERS; i++) OK(net_listen(&net, 0, handles[i], &others[i]));
+        tell(handle, HANDLE), tell(handles, sizeof handles);
+    } else {
+        hear(handle, HANDLE), hear(handles, sizeof handles);
+    }
+    for (int i = 0; i < MANY; i++) memcpy(copies[i], handle, HANDLE);
+    for (int i = 0; i < MANY; i++) {
+        while (!comms[i] && !rank) OK(net_connect(&net, 0, copies[i], &comms[i], NULL));
+        while (!comms[i] && rank) OK(net_accept(&net, listener, &comms[i], NULL));
+    }
+    for (int i = 0; i < MANY; i++) {
+        unsigned char *byte = rank ? &got[i] : &sent[i];
+        *byte = (unsigned char)i;
+        OK(net_reg(&net, comms[i], byte, 1, HOST_MEMORY, &known[i]));
+        requests[i] = rank ? recv_one(&net, comms[i], byte, 1, 1, known[i])
+                           : send_one(&net, comms[i], byte, 1, 1, known[i]);
+    }
+    int seen[MANY] = {0};
+    for (int i = 0; i < MANY; i++) {
+        OK(finish(&net, requests[i], NULL));
+        if (rank) CHECK(got[i] < MANY && !seen[got[i]]++);
+        OK(net_dereg(&net, comms[i], known[i]));
+    }
+    for (int i = 0; i < OTHERS; i++) {
+        void *comm = NULL;
+        while (!comm && !rank) OK(net_connect(&net, 0, handles[i], &comm, NULL));
+        while (!comm && rank) OK(net_accept(&net, others[i], &comm, NULL));
+        if (rank) OK(net_close(&net, CLOSE_LISTEN, others[i]));
+        others[i] = comm;
+    }
+    meet();
+    for (int i = 0; i < MANY; i++) OK(net_close(&net, end, comms[i]));
+    for (int i = 0; i < OTHERS; i++) OK(net_close(&net, end, others[i]));
+    if (rank) OK(net_close(&net, CLOSE_LISTEN, listener));
+    OK(net_finalize(&net));
+}
+
+/* Connections that one side has closed, and the other has not, have places still, and no listener
+ * is where they have taken all: who comes to it is served. */
+static void listener_beside_closed(void) {
+    enum { ROUNDS = 24, EACH = 14 };
+    struct net net = started();
+    struct pair pairs[ROUNDS * EACH], last;
+    unsigned char unused[HANDLE];
+    void *stays = NULL;
+    /* as long as it stands, so does its endpoint */
+    OK(net_listen(&net, 0, unused, &stays));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct pair *its = pairs + round * EACH;
+        for (int i = 0; i < EACH; i++) its[i] = cross(&net, 0);
+        for (int i = 0; rank == 0 && i < EACH; i++) part(&net, its[i]);
+        meet();
+        last = cross(&net, 0);
+        exchange(&net, last, SHORT, 3, 3);
+        meet();
+        part(&net, last);
+    }
+    for (int i = 0; rank == 1 && i < ROUNDS * EACH; i++) part(&net, pairs[i]);
+    OK(net_close(&net, CLOSE_LISTEN, stays));
+    OK(net_finalize(&net));
+}
+
+/* Ranks of one host that send through one of them share its connection (NCCL 2.13 to 2.26, PXN): it
+ * asks for several, into one place, and takes the first that it is given; the others it never asks
+ * for again. The peer likewise takes the first that it is given by any of its listeners, and closes
+ * all of these. Which is first, both must see alike. */
+static void taken_alone(void) {
+    enum { SHARERS = 2, ROUNDS = 20 };
+    struct net net = started();
+    unsigned char handles[SHARERS][HANDLE], data[100];
+    for (int round = 0; round < ROUNDS; round++) {
+        void *listeners[SHARERS], *comm = NULL, *known = NULL;
+        int mine = 0, theirs = 0;
+        for (int i = 0; rank == 1 && i < SHARERS; i++)
+            OK(net_listen(&net, 0, handles[i], &listeners[i]));
+        if (rank == 1) tell(handles, sizeof handles);
+        else hear(handles, sizeof handles);
+        /* in every other round the peer looks when all are made that are wanted, and where what is
+         * not taken comes first */
+        if (rank == 1 && round % 2) meet();
+        for (int turn = 0; !comm; turn++) {
+            mine = rank == 1 && round % 2 ? SHARERS - 1 - turn % SHARERS : turn % SHARERS;
+            if (rank == 0) OK(net_connect(&net, 0, handles[mine], &comm, NULL));
+            else OK(net_accept(&net, listeners[mine], &comm, NULL));
+        }
+        if (rank == 0 && round % 2) meet();
+        tell(&mine, sizeof mine), hear(&theirs, sizeof theirs);
+        if (mine != theirs) FAIL("round %d: %d is kept here, and %d there", round, mine, theirs);
+        for (int i = 0; rank == 1 && i < SHARERS; i++)
+            OK(net_close(&net, CLOSE_LISTEN, listeners[i]));
+        OK(net_reg(&net, comm, data, sizeof data, HOST_MEMORY, &known));
+        if (rank == 0) {
+            fill(data, sizeof data, (uint64_t)round);
+            OK(finish(&net, send_one(&net, comm, data, sizeof data, 1, known), NULL));
+        } else {
+            OK(finish(&net, recv_one(&net, comm, data, sizeof data, 1, known), NULL));
+            verify(data, sizeof data, (uint64_t)round);
+        }
+        OK(net_dereg(&net, comm, known));
+        meet();
+        OK(net_close(&net, rank ? CLOSE_RECV : CLOSE_SEND, comm));
+    }
+    OK(net_finalize(&net));
+}
+
 /* GPUs of one process: a service thread each opens the plugin, connects and closes, a progress
  * thread each moves bytes, all at once. */
 struct gpu {

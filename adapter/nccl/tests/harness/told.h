@@ -11,6 +11,25 @@ static void hints(void) {
     OK(net_finalize(&net));
 }
 
+/* A communicator's traffic class is told of with what becomes of it, and nothing without one. */
+static void classes(void) {
+    static const int asked[] = {-1, 106, 300};
+    static const char *const said[] = {NULL,
+        "3 NET/crosstie : lo: traffic class 106 is ignored: it is of RDMA ports alone",
+        "3 NET/crosstie : lo: traffic class 300 is ignored: it may be up to 255"};
+    for (int i = 0; i < 3; i++) {
+        net_class = asked[i];
+        struct net net = started();
+        struct pair pair = cross(&net, 0);
+        exchange(&net, pair, SHORT, 3, 30);
+        CHECK(said[i] ? was_logged(said[i]) : !was_logged("traffic class"));
+        meet();
+        part(&net, pair);
+        OK(net_finalize(&net));
+        forget_log();
+    }
+}
+
 /* ---- the profiler ---- */
 
 static int begun, ended, parents[2], operations[2];
@@ -34,6 +53,26 @@ static int profiler(void **event, int kind, void *parent, int64_t plugin, void *
     CHECK(++*(int *)*event == 1);
     ended++;
     return 0;
+}
+
+/* NCCL's own leaves the event as it is where its user wants none, and says success. */
+static int profiler_of_nothing(void **event, int kind, void *parent, int64_t plugin, void *data) {
+    if (kind != 0) FAIL("the end of an event that there is not");
+    CHECK(plugin == (2 << 16 | 1) && event && data && parent == (void *)parents);
+    begun++;
+    return 0;
+}
+
+/* NCCL gives every request a parent; where the profiler made no event of it, none is ended. */
+static void profiled_without_events(void) {
+    net_profiler = (void *)profiler_of_nothing, net_parent = parents;
+    struct net net = started();
+    struct pair pair = cross(&net, 0);
+    exchange(&net, pair, SHORT, 3, 30);
+    CHECK(begun == 60);
+    meet();
+    part(&net, pair);
+    OK(net_finalize(&net));
 }
 
 /* Each request with a parent begins an event for each of its messages, and ends it; one without

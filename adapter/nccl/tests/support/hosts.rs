@@ -70,6 +70,17 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// Takes a wire's end on the second host out of use: the first's has no carrier.
+    pub fn unplug(&self, at: usize) {
+        ip(Some(&self.names[1]), &format!("link set eth{at} down\n"));
+        // the kernel tells the other end in its own time
+        let words = format!("-n {} -o link show dev eth{at}", self.names[0]);
+        let shown = || Command::new("ip").args(words.split(' ')).output().expect("ip").stdout;
+        while !String::from_utf8_lossy(&shown()).contains("NO-CARRIER") {
+            std::thread::yield_now();
+        }
+    }
+
     /// With as many wires, whose numbers run the other way round on the second.
     pub fn crossed(test: &str, wires: usize) -> Option<Hosts> {
         let hosts = may(test).then(Hosts::bare)?;

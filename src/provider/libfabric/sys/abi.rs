@@ -65,8 +65,34 @@ layout! { STRUCT_FACTS:
         domain_attr: *mut DomainAttr = "domain_attr",
         /// Which provider and network.
         fabric_attr: *mut FabricAttr = "fabric_attr",
-        /// What device, where that is known.
-        nic: *mut c_void = "nic",
+        /// What device, where that is known. Since 1.6.
+        nic: *const FidNic = "nic",
+    }
+    /// A device.
+    struct FidNic = "fid_nic" [1] {
+        /// As every object.
+        fid: Fid = "fid",
+        /// What it is called.
+        device_attr: *const c_void = "device_attr",
+        /// Where it is plugged in.
+        bus_attr: *const c_void = "bus_attr",
+        /// Its link, where that is known.
+        link_attr: *const LinkAttr = "link_attr",
+        /// More of the provider's.
+        prov_attr: *const c_void = "prov_attr",
+    }
+    /// The link of a device.
+    struct LinkAttr = "fi_link_attr" [1] {
+        /// Its address.
+        address: *const c_char = "address",
+        /// Longest packet.
+        mtu: usize = "mtu",
+        /// In bit/s; 0: not known.
+        speed: usize = "speed",
+        /// Whether it is up.
+        state: c_int = "state",
+        /// Of what kind it is.
+        network_type: *const c_char = "network_type",
     }
     /// What sends are like.
     struct TxAttr = "fi_tx_attr" {

@@ -10,7 +10,7 @@ layout! { CALL_FACTS:
         /// As every object.
         fid: Fid = "fid",
         /// Its options.
-        ops: *const c_void = "ops",
+        ops: *const EpOps = "ops",
         /// Its addresses.
         cm: *const CmOps = "cm",
         /// Its messages.
@@ -21,6 +21,19 @@ layout! { CALL_FACTS:
         tagged: *const c_void = "tagged",
         /// Its atomics.
         atomic: *const AtomicOps = "atomic",
+    }
+    /// Functions of options.
+    struct EpOps = "fi_ops_ep" {
+        /// Of this table.
+        size: usize = "size",
+        /// Calls an op off.
+        cancel: Unused = "cancel",
+        /// Says what an option is.
+        getopt: Unused = "getopt",
+        /// Sets one: level, name, value and its length.
+        setopt: Option<unsafe extern "C" fn(
+            *mut Fid, c_int, c_int, *const c_void, usize
+        ) -> c_int> = "setopt",
     }
     /// Functions of addresses and connections.
     struct CmOps = "fi_ops_cm" {

@@ -122,7 +122,7 @@ impl EventQueue {
         }
     }
 
-    fn as_fid(&self) -> *mut Fid {
+    pub(super) fn as_fid(&self) -> *mut Fid {
         self.raw.cast()
     }
 }

@@ -18,8 +18,9 @@ pub const fn version(major: u32, minor: u32) -> u32 {
 }
 
 numbers! {
-    /// What these bindings were written for.
-    API: u32 = version(1, 17), "FI_VERSION(1, 17)";
+    /// What is asked for of a library that knows it. Between 1.17 and this nothing of ours grew; of
+    /// less `efa` takes its own way without the device's reads and writes.
+    API: u32 = version(1, 18), "FI_VERSION(1, 18)";
     /// Messages.
     MSG: u64 = 1 << 1, "FI_MSG";
     /// Writes and reads.
@@ -130,6 +131,13 @@ numbers! {
     EAGAIN: i32 = libc::EAGAIN, "FI_EAGAIN";
     /// A failure waits.
     EAVAIL: i32 = 259, "FI_EAVAIL";
+    /// Flags of a call are not for this provider.
+    EBADFLAGS: i32 = 260, "FI_EBADFLAGS";
+    /// Options of an endpoint.
+    OPT_ENDPOINT: i32 = 0, "FI_OPT_ENDPOINT";
+    /// Whether it may go by memory that a host's processes share. Named so since 1.21; older
+    /// libraries have no option of that number.
+    OPT_SHARED_MEMORY_PERMITTED: i32 = 11, "FI_OPT_XPU_TRIGGER + 2";
     /// No such offer.
     ENODATA: i32 = libc::ENODATA, "FI_ENODATA";
     /// It was called off.

@@ -4,7 +4,8 @@
 use super::abi::{
     AvAttr, CqAttr, CqEntry, CqErrEntry, CqErrRoom, Fid, FidAv, FidCq, FidDomain, FidFabric, FidMr,
 };
-use super::calls::{AtomicOps, FidEp, MsgAtomic, MsgRma};
+use super::calls::{AtomicOps, EpOps, FidEp, MsgAtomic, MsgRma};
+use super::connected::EventQueue;
 use super::library::{Info, Library};
 use super::numbers as n;
 use core::ffi::{c_int, c_void};
@@ -322,18 +323,45 @@ impl Vector {
 impl Endpoint {
     /// Opens the endpoint of an offer, joined to a queue and a vector, and enables it.
     pub fn open(domain: &Domain, info: &Info, cq: &Cq, vector: &Vector) -> Result<Endpoint, Code> {
-        let mut endpoint = Endpoint::open_joined(domain, info, cq, vector.raw.cast())?;
+        Endpoint::open_watched(domain, info, (cq, vector), &mut None, false)
+    }
+
+    /// The same, joined to `events`, too, if it can be; if not, they are closed. `is_direct`: it
+    /// goes by its NIC within a host, too, where that can be said.
+    pub fn open_watched(
+        domain: &Domain,
+        info: &Info,
+        (cq, vector): (&Cq, &Vector),
+        events: &mut Option<EventQueue>,
+        is_direct: bool,
+    ) -> Result<Endpoint, Code> {
+        let mut endpoint = Endpoint::made(domain, info)?;
+        if let Some(queue) = events
+            && endpoint.bind(queue.as_fid(), 0).is_err()
+        {
+            *events = None;
+        }
+        if is_direct {
+            endpoint.shared_memory_forbid();
+        }
+        endpoint.join(cq, vector.raw.cast())?;
         endpoint.has_atomics = endpoint.adds();
         Ok(endpoint)
     }
 
-    /// The same, with something else than a vector beside the queue.
+    /// Opens one, joined to a queue and something else than a vector beside it, and enables it.
     pub(super) fn open_joined(
         domain: &Domain,
         info: &Info,
         cq: &Cq,
         beside: *mut Fid,
     ) -> Result<Endpoint, Code> {
+        let endpoint = Endpoint::made(domain, info)?;
+        endpoint.join(cq, beside)?;
+        Ok(endpoint)
+    }
+
+    fn made(domain: &Domain, info: &Info) -> Result<Endpoint, Code> {
         let mut raw = null_mut();
         // SAFETY: an open domain and an offer of its library.
         let code = unsafe {
@@ -341,15 +369,32 @@ impl Endpoint {
             open(domain.raw, info.as_ptr(), &mut raw, null_mut())
         };
         Code::check(code)?;
-        let endpoint = Endpoint { raw, has_atomics: false };
-        endpoint.bind(cq.raw.cast(), n::SEND | n::RECV)?;
-        endpoint.bind(beside, 0)?;
-        let fid: *mut Fid = raw.cast();
+        Ok(Endpoint { raw, has_atomics: false })
+    }
+
+    fn join(&self, cq: &Cq, beside: *mut Fid) -> Result<(), Code> {
+        self.bind(cq.raw.cast(), n::SEND | n::RECV)?;
+        self.bind(beside, 0)?;
+        let fid: *mut Fid = self.raw.cast();
         // SAFETY: an open endpoint has a table.
         let control = unsafe { (*(*fid).ops).control }.ok_or(Code(libc::ENOSYS))?;
         // SAFETY: open, and joined to what it needs.
-        Code::check(unsafe { control(fid, n::ENABLE, null_mut()) })?;
-        Ok(endpoint)
+        Code::check(unsafe { control(fid, n::ENABLE, null_mut()) })
+    }
+
+    /// Keeps it from going by memory that processes of a host share. Libraries that do not know the
+    /// option have no such way, or leave none.
+    fn shared_memory_forbid(&self) {
+        // SAFETY: an open endpoint; null where it has no options.
+        let Some(ops) = (unsafe { (*self.raw).ops.as_ref() }) else { return };
+        if ops.size < size_of::<EpOps>() {
+            return;
+        }
+        let Some(setopt) = ops.setopt else { return };
+        let (permitted, name) = (false, n::OPT_SHARED_MEMORY_PERMITTED);
+        let (value, length) = ((&raw const permitted).cast(), size_of::<bool>());
+        // SAFETY: a byte that is read during the call.
+        let _ = unsafe { setopt(self.raw.cast(), n::OPT_ENDPOINT, name, value, length) };
     }
 
     fn bind(&self, other: *mut Fid, flags: u64) -> Result<(), Code> {

@@ -18,7 +18,38 @@ fn table() -> Vec<GidEntry> {
 }
 
 fn chosen(rule: GidRule) -> Result<u8, NoGid> {
-    choose(&table(), LinkLayer::Ethernet, &rule).map(|entry| entry.index)
+    chosen_at(rule, &[])
+}
+
+/// The same where these are the host's addresses.
+fn chosen_at(rule: GidRule, here: &[&str]) -> Result<u8, NoGid> {
+    let here: Vec<IpAddr> = here.iter().map(|ip| ip.parse().unwrap()).collect();
+    choose(&table(), LinkLayer::Ethernet, &rule, &here).map(|entry| entry.index)
+}
+
+/// Tables show the GIDs of all namespaces.
+#[test]
+fn address_of_this_namespace_comes_before_others_that_are_allowed() {
+    assert_eq!(chosen_at(GidRule::DEFAULT, &["172.16.0.5"]), Ok(7));
+    assert_eq!(chosen_at(GidRule::DEFAULT, &["fd00:1::5"]), Ok(5), "IPv6 that is ours");
+    assert_eq!(chosen_at(GidRule::DEFAULT, &["fd00:1::5", "10.1.0.5"]), Ok(3));
+    assert_eq!(chosen_at(GidRule::DEFAULT, &["192.168.0.1"]), Ok(3), "as if nothing were known");
+    let v4 = GidRule { family: Some(Family::V4), ..GidRule::DEFAULT };
+    assert_eq!(chosen_at(v4, &["fd00:1::5"]), Ok(3), "what is asked for counts");
+    let first = GidRule { index: Some(0), ..GidRule::DEFAULT };
+    assert_eq!(chosen_at(first, &["172.16.0.5"]), Ok(0));
+}
+
+#[test]
+fn gid_of_another_namespace_is_told_from_ours() {
+    let table = table();
+    let elsewhere = |at: usize, layer, here: &[IpAddr]| is_elsewhere(&table[at], layer, here);
+    let ours = [IpAddr::from([10, 1, 0, 5])];
+    assert!(!elsewhere(3, LinkLayer::Ethernet, &ours));
+    assert!(elsewhere(7, LinkLayer::Ethernet, &ours));
+    assert!(!elsewhere(7, LinkLayer::Ethernet, &[]), "nothing is known");
+    assert!(!elsewhere(0, LinkLayer::Ethernet, &ours), "one link's alone");
+    assert!(!elsewhere(7, LinkLayer::InfiniBand, &ours), "no address");
 }
 
 #[test]
@@ -71,7 +102,7 @@ fn ipv6_is_taken_where_there_is_no_ipv4_and_nobody_asks_for_it() {
         entry(1, "2001:db8::1", GidKind::RoceV1),
         entry(2, "2001:db8::1", GidKind::RoceV2),
     ];
-    let ask = |rule| choose(&table, LinkLayer::Ethernet, &rule).map(|entry| entry.index);
+    let ask = |rule| choose(&table, LinkLayer::Ethernet, &rule, &[]).map(|entry| entry.index);
     assert_eq!(ask(GidRule::DEFAULT), Ok(2));
     assert!(ask(GidRule { family: Some(Family::V4), ..GidRule::DEFAULT }).is_err());
 }
@@ -79,11 +110,11 @@ fn ipv6_is_taken_where_there_is_no_ipv4_and_nobody_asks_for_it() {
 #[test]
 fn link_local_gids_are_no_choice_unless_by_index() {
     let table = vec![entry(0, LINK_LOCAL, GidKind::RoceV2)];
-    let ask = |rule: GidRule| choose(&table, LinkLayer::Ethernet, &rule).cloned();
+    let ask = |rule: GidRule| choose(&table, LinkLayer::Ethernet, &rule, &[]).cloned();
     let why = ask(GidRule::DEFAULT).unwrap_err().to_string();
     assert!(why.contains("good beyond one link") && why.contains(LINK_LOCAL), "{why}");
     assert!(ask(GidRule { index: Some(0), ..GidRule::DEFAULT }).is_ok());
-    let none = choose(&[], LinkLayer::Ethernet, &GidRule::DEFAULT).unwrap_err();
+    let none = choose(&[], LinkLayer::Ethernet, &GidRule::DEFAULT, &[]).unwrap_err();
     assert_eq!(none, NoGid::Empty);
 }
 
@@ -91,7 +122,7 @@ fn link_local_gids_are_no_choice_unless_by_index() {
 fn infiniband_has_its_first_gid_whatever_is_asked_for_roce() {
     let table = vec![entry(0, "fe80::1", GidKind::InfiniBand)];
     let rule = GidRule { index: Some(3), ..GidRule::DEFAULT };
-    assert_eq!(choose(&table, LinkLayer::InfiniBand, &rule).unwrap().index, 0);
+    assert_eq!(choose(&table, LinkLayer::InfiniBand, &rule, &[]).unwrap().index, 0);
 }
 
 #[test]

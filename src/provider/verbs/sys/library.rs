@@ -181,6 +181,10 @@ functions! {
             = c"ibv_destroy_qp" c"IBVERBS_1.1",
     }
     optional {
+        /// Has children of a fork get no copies of registered pages, which only kernels before 5.12
+        /// need; before anything is registered. Further calls do nothing.
+        fork_init: unsafe extern "C" fn() -> c_int
+            = c"ibv_fork_init" c"IBVERBS_1.1",
         /// Registers memory at another address, with access flags that old kernels ignore.
         reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr
             = c"ibv_reg_mr_iova2" c"IBVERBS_1.8",

@@ -19,4 +19,6 @@ pub mod objects;
 
 pub use channel::CompletionChannel;
 pub use library::{Library, LoadError};
-pub use objects::{CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
+pub use objects::{
+    CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks,
+};

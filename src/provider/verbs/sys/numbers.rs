@@ -50,6 +50,9 @@ numbers! { FACTS:
     /// Adds.
     QP_EX_FETCH_ADD: u64 = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD" 0x40,
 
+    /// Every packet of the port has a global route header (`ibv_port_attr.flags`).
+    PORT_GRH_REQUIRED: u8 = "IBV_QPF_GRH_REQUIRED" 1,
+
     /// Not before reads and atomics that were posted earlier have ended.
     SEND_FENCE: u32 = "IBV_SEND_FENCE" 1,
     /// Completes also when it succeeds.

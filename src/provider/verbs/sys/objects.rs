@@ -29,6 +29,18 @@ fn done(result: c_int) -> Result<(), Errno> {
     }
 }
 
+/// Sees to it that children of a fork get no copies of registered pages, and this process none in
+/// place of those that the device knows. As often as one likes; before anything is registered.
+///
+/// *Errors*: why not: another library of the process may have registered memory before.
+pub fn guard_from_forks(library: &Library) -> Result<(), Errno> {
+    match library.fork_init {
+        // SAFETY: no arguments; it may be called at any time, and looks itself whether it is late.
+        Some(fork_init) => done(unsafe { fork_init() }),
+        None => Ok(()),
+    }
+}
+
 /// An open device.
 #[derive(Debug)]
 pub struct Device {
@@ -44,6 +56,8 @@ unsafe impl Sync for Device {}
 impl Device {
     /// Opens the device of that name. *Errors*: ENODEV when there is none.
     pub fn open(library: Library, name: &str) -> Result<Device, Errno> {
+        // what is refused was said by whoever asked first
+        let _ = guard_from_forks(&library);
         let mut context = None;
         Device::each(library, |entry, found| {
             if found == name && context.is_none() {
@@ -296,13 +310,18 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// Gives back a registration that [`MemoryRegion::into_raw`] made a number of.
+/// Gives back a registration that [`MemoryRegion::into_raw`] made a number of. Where the device is
+/// gone the kernel has done so, and says of every call that there is no device (Linux's
+/// `ib_uverbs_write`: EIO once it is disassociated): that is as good.
 ///
 /// # Safety
 /// - the number names a registration, which nobody else gives back.
 pub unsafe fn deregister_raw(library: &Library, raw: u64) -> Result<(), Errno> {
     // SAFETY: the caller vouches for it.
-    done(unsafe { (library.dereg_mr)(raw as *mut Mr) })
+    match done(unsafe { (library.dereg_mr)(raw as *mut Mr) }) {
+        Err(Errno(libc::EIO | libc::ENODEV)) => Ok(()),
+        done => done,
+    }
 }
 
 /// A completion queue. Dropped after its queue pairs, before its device.

@@ -43,6 +43,7 @@ fn address(name: &str, ip: [u8; 4]) -> InterfaceAddress {
         ip: ip.into(),
         prefix_bits: 24,
         up: true,
+        running: true,
         loopback: false,
         link_local: false,
         speed_mbit_s: 0,

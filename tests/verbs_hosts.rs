@@ -1,0 +1,298 @@
+//! Whole endpoints over ports of a false libibverbs (`tests/verbs_fake`), which does what devices
+//! do that a host here does not have. Each story runs in a process of its own, before whose eyes
+//! stands a sysfs with that device.
+#![allow(dead_code)] // of the shared parts
+
+mod host_support;
+mod verbs_support;
+
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::RequestId;
+use crosstie::transport::rail::LaneState;
+use host_support::pair::{Pair, alone};
+use host_support::{Memory, Node, Place, Watch, small};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use verbs_support::fake::{libraries, story_in, story_told};
+
+/// What the others start, each in a process of its own.
+#[test]
+fn storyteller() {
+    let Some(story) = story_told() else { return };
+    match story.as_str() {
+        "stream" => stream(),
+        "exchange" => exchange(),
+        "come and go" => come_and_go(),
+        "lose the device" => lose_the_device(),
+        "connect" => pair().close(),
+        _ => panic!("no story is called {story}"),
+    }
+}
+
+// What a story stands on.
+
+const GID: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
+
+/// A folder that looks like `/sys/class`, with the device on a link of this kind.
+fn class(layer: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = folder.join(format!("class-{layer}-{}", std::process::id()));
+    let device = folder.join("infiniband/fake0");
+    for (name, text) in [
+        ("node_type", "1: CA"),
+        ("node_guid", "0c42:a103:0064:2b1c"),
+        ("device/vendor", "0x0"), // it stands on a bus
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+        ("ports/1/link_layer", layer),
+        ("ports/1/pkeys/0", "0xffff"),
+        ("ports/1/gids/0", GID),
+        ("ports/1/gid_attrs/types/0", if layer == "Ethernet" { "RoCE v2" } else { "IB/RoCE v1" }),
+    ] {
+        let path = device.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).unwrap();
+        std::fs::write(path, format!("{text}\n")).unwrap();
+    }
+    folder
+}
+
+/// How a command gets mounts of its own here; `None`, with a line that says so: it does not.
+fn mounts() -> Option<&'static [&'static str]> {
+    let ways: [&[&str]; 2] = [&["-m"], &["-Urm"]];
+    let works = |way: &&&[&str]| {
+        let mount = ["sh", "-c", "mount -t tmpfs none /sys/class"];
+        let done = Command::new("unshare").args(**way).args(mount).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    let way = ways.iter().find(works).copied();
+    if way.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "no mounts of our own");
+        println!("SKIP: no mounts of our own (unshare -m)");
+    }
+    way
+}
+
+/// What a story says of endpoints whose port is of this kind of link; `None`: none can be told.
+fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
+    let [new, _] = libraries()?;
+    let way = mounts()?;
+    let class = class(layer);
+    let teller = story_in(new, story, fake);
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /sys/class && cp -r \"$1\"/. /sys/class && shift && \
+                  exec \"$@\"";
+    command.args(way).args(["sh", "-c", script, "sh"]).arg(&class);
+    command.arg(teller.get_program()).args(teller.get_args());
+    command.envs(teller.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let done = command.output().expect("unshare runs");
+    let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    let _ = std::fs::remove_dir_all(&class);
+    assert!(done.status.success(), "{story}, {fake}: {}{}", said[0], said[1]);
+    Some(said.concat())
+}
+
+/// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.
+fn pair() -> Pair {
+    let alone = alone();
+    for (name, value) in
+        [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
+    {
+        // SAFETY: a process of one story; whoever reads the environment does it through the same
+        // lock of the standard library, but for the false device, in this thread.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let options = Options { device: DeviceKind::Host, ..small(2) };
+    let (a, b) = (Node::open(&options), Node::open(&options));
+    let mut pair = Pair::of(alone, a, b, 2);
+    assert_eq!(pair.a.connection_rail(pair.to_b), Some(ConnectionRail::Verbs));
+    pair
+}
+
+// Order.
+
+/// Messages that stand one way.
+struct Stream {
+    out: Memory,
+    into: Vec<Memory>,
+    length: usize,
+    sends: [Option<RequestId>; DEPTH],
+    receives: [Option<RequestId>; DEPTH],
+    sent: u64,
+    posted: u64,
+    received: u64,
+}
+
+/// Messages of a stream at a time.
+const DEPTH: usize = 8;
+
+impl Stream {
+    fn new(pair: &Pair, length: usize) -> Stream {
+        let into = (0..DEPTH).map(|_| Memory::new(&pair.b, Place::Private, length)).collect();
+        let out = Memory::new(&pair.a, Place::Private, length);
+        let (sends, receives) = ([None; DEPTH], [None; DEPTH]);
+        Stream { out, into, length, sends, receives, sent: 0, posted: 0, received: 0 }
+    }
+
+    /// Posts what can be posted of so many, and tests what is due.
+    fn step(&mut self, pair: &mut Pair, messages: u64) {
+        let Pair { a, b, to_b, to_a, .. } = pair;
+        let at = self.posted as usize % DEPTH;
+        if self.receives[at].is_none() && self.posted < messages {
+            let room = self.into[at].incoming(0, self.length, 1);
+            self.receives[at] = b.irecv(*to_a, &[room]).ok();
+            self.posted += u64::from(self.receives[at].is_some());
+        }
+        let at = self.sent as usize % DEPTH;
+        if self.sends[at].is_none() && self.sent < messages {
+            self.sends[at] = a.isend(*to_b, self.out.outgoing(0, self.length, 1)).ok();
+            self.sent += u64::from(self.sends[at].is_some());
+        }
+        for send in &mut self.sends {
+            if let Some(outcome) = send.and_then(|id| a.test(id).expect("a send")) {
+                assert_eq!(outcome.result, Ok(()));
+                *send = None;
+            }
+        }
+        let at = self.received as usize % DEPTH;
+        if let Some(id) = self.receives[at]
+            && let Some(outcome) = b.test(id).expect("a receive")
+        {
+            assert_eq!(outcome.result, Ok(()));
+            (self.receives[at], self.received) = (None, self.received + 1);
+        }
+    }
+
+    /// Sends so many more, and waits until all of them have ended on both sides.
+    fn burst(&mut self, pair: &mut Pair, more: u64) {
+        let messages = self.posted + more;
+        let watch = Watch::start();
+        while self.received < messages || self.sends.iter().any(Option::is_some) {
+            self.step(pair, messages);
+            pair.progress();
+            watch.look(&format!("{} messages of {} bytes", self.received, self.length));
+        }
+    }
+
+    fn release(self, pair: &Pair) {
+        self.out.release(&pair.a);
+        for memory in self.into {
+            memory.release(&pair.b);
+        }
+    }
+}
+
+/// Messages one way, so that nothing but lines goes the other: what the sender may do stands there.
+/// It waits for the end of each burst, after which nothing is told anew that was overlooked.
+fn stream() {
+    const BURSTS: u64 = 4000;
+    let mut pair = pair();
+    for length in [8, 64, 4096, 100_000] {
+        let mut stream = Stream::new(&pair, length);
+        for burst in 1..=BURSTS {
+            stream.burst(&mut pair, 1 + burst % (2 * DEPTH as u64));
+        }
+        println!("{BURSTS} bursts of {length} bytes");
+    }
+    assert!(pair.views(1).iter().all(|view| view.control), "control is on the port");
+}
+
+/// Messages of all lengths both ways, every byte compared.
+fn exchange() {
+    let mut pair = pair();
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.flow(&mut flows, 512);
+    assert!(pair.views(1).iter().all(|view| view.state == LaneState::Up));
+    println!("all came");
+}
+
+/// The same while the rail goes and comes back, and control with it.
+fn come_and_go() {
+    const ROUNDS: usize = 4;
+    let mut pair = pair();
+    let mut stream = Stream::new(&pair, 4096);
+    let is_up = |pair: &Pair| pair.views(1).iter().all(|view| view.state == LaneState::Up);
+    for round in 0..ROUNDS {
+        stream.burst(&mut pair, 100);
+        for (fake, is_there) in
+            [("event=18 no_gid infiniband swaps", false), ("event=9 infiniband swaps", true)]
+        {
+            // SAFETY: as in `pair`.
+            unsafe { std::env::set_var("FAKE", fake) };
+            let watch = Watch::start();
+            while is_up(&pair) != is_there {
+                stream.burst(&mut pair, 1 + round as u64);
+                watch.look("the rail to go, or to come back");
+            }
+        }
+    }
+    println!("all came");
+}
+
+/// What was there first of control lines is not written over by what is older: InfiniBand's
+/// switches may send packets of a queue pair by several ways.
+#[test]
+fn lines_that_overtake_each_other_hide_no_news() {
+    let Some(said) = told("InfiniBand", "stream", "infiniband swaps") else { return };
+    assert!(said.contains("bursts of 100000 bytes"), "{said}");
+    for story in ["exchange", "come and go"] {
+        let said = told("InfiniBand", story, "infiniband swaps").expect("as before");
+        assert!(said.contains("all came"), "{said}");
+    }
+}
+
+// Devices that go, and libraries that lack something.
+
+/// The port's device is gone in the midst of messages, which go on over TCP; all memory can be
+/// given back.
+fn lose_the_device() {
+    let mut pair = pair();
+    let mut stream = Stream::new(&pair, 100_000);
+    let idle = Memory::new(&pair.a, Place::Private, 1 << 20);
+    stream.burst(&mut pair, 64);
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", "event=8 dead") };
+    stream.burst(&mut pair, 640);
+    let watch = Watch::start();
+    while pair.views(1).iter().any(|view| view.state == LaneState::Up) {
+        pair.progress();
+        watch.look("the rail's end");
+    }
+    stream.burst(&mut pair, 64);
+    println!("messages went on");
+    // what is registered from now on is known to TCP alone
+    Memory::new(&pair.a, Place::Private, 100_000).release(&pair.a);
+    idle.release(&pair.a);
+    stream.release(&pair);
+    println!("all memory is given back");
+    pair.close();
+    println!("closed");
+}
+
+#[test]
+fn messages_go_on_over_tcp_when_the_device_is_gone_and_memory_is_given_back() {
+    let Some(said) = told("Ethernet", "lose the device", "") else { return };
+    let wanted = "messages went on\nall memory is given back\nclosed";
+    assert!(said.contains(wanted), "{said}");
+}
+
+/// As in a container that shares a device with others.
+#[test]
+fn gid_that_is_no_address_of_this_namespace_is_said_once() {
+    let Some(said) = told("Ethernet", "connect", "") else { return };
+    let words = "RDMA port fake0:1 is used by GID 0 10.0.0.1 (RoCE v2), which is no address of \
+                 this network namespace";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    let said = told("InfiniBand", "connect", "infiniband").expect("as before");
+    assert!(!said.contains("namespace"), "{said}");
+}
+
+#[test]
+fn library_that_cannot_have_children_is_said_once() {
+    let Some(said) = told("Ethernet", "connect", "no_children") else { return };
+    assert!(said.matches("children").count() > 1, "{said}");
+    let words = "libibverbs cannot guard registered memory from forks (errno 38, ";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+}
