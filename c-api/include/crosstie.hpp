@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -212,7 +213,7 @@ private:
 
 // A connection. Destroying it closes it, and waits until its memory is left alone; not for longer
 // than close_wait, after which the endpoint's end closes it: a rail that nothing can stop has no
-// end.
+// end. Memory that its requests were given must then outlive the endpoint.
 class connection : public detail::owned<xtie_connection> {
 public:
     using owned::owned;
@@ -227,8 +228,15 @@ public:
     }
     ~connection() { reset(); }
 
-    // How long destroying it waits at most: more than CROSSTIE_PEER_TIMEOUT_MS by default.
-    static constexpr std::chrono::seconds close_wait{30};
+    // How long destroying it waits at most: longer than a peer may be silent
+    // (CROSSTIE_PEER_TIMEOUT_MS), and 30 seconds at least.
+    static std::chrono::milliseconds close_wait() noexcept
+    {
+        const char *said = std::getenv("CROSSTIE_PEER_TIMEOUT_MS");
+        const unsigned long silence_ms = said == nullptr ? 0 : std::strtoul(said, nullptr, 10);
+        const unsigned long day_ms = 86400000; // the longest that may be said
+        return std::chrono::milliseconds(20000 + std::min(std::max(silence_ms, 10000ul), day_ms));
+    }
 
     // Starts to send; an empty request when there is no room now.
     request isend(const memory &from, std::size_t offset, std::size_t bytes, std::int32_t tag = 0)
@@ -291,7 +299,7 @@ private:
     {
         if (object_ == nullptr)
             return;
-        const auto until = std::chrono::steady_clock::now() + close_wait;
+        const auto until = std::chrono::steady_clock::now() + close_wait();
         while (xtie_connection_close(endpoint_, object_) == XTIE_AGAIN &&
                std::chrono::steady_clock::now() < until)
             xtie_endpoint_progress(endpoint_, nullptr);

@@ -211,10 +211,13 @@ impl<M: LinkMemory> Control<M> {
 
     /// The peer's user has a connection that it asked for.
     fn taken(&mut self, link: u32, taken: &RefusedHello) {
-        match self.find(link, taken.target, Phase::Open) {
-            Some(index) => self.connections[index as usize].untaken = false,
-            None => self.stale_or_nonsense(link, taken.target),
-        }
+        let Some(index) = self.find(link, taken.target, Phase::Open) else {
+            self.stale_or_nonsense(link, taken.target);
+            return;
+        };
+        self.connections[index as usize].untaken = false;
+        // whoever sleeps may accept it
+        (self.config.wake.call)(self.config.wake.context);
     }
 
     /// Something came for a connection that is not there, or is none.
@@ -315,10 +318,12 @@ impl<M: LinkMemory> Control<M> {
                 connection.owes_pairs = 0;
                 let known = connection.peer_closed || connection.stalled;
                 connection.peer_closed = true;
-                if connection.queued && connection.untaken {
+                if connection.queued && connection.untaken && cause == DownCause::Closed {
                     // nobody had it on either side
                     return self.close(index);
                 }
+                // somebody may have had it there: who accepts it learns how it ended
+                connection.untaken = false;
                 if !connection.closed_here && !known {
                     self.owe(index, false, Some(cause));
                 }

@@ -310,6 +310,12 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
     let usable = || found.addresses.iter().filter(|address| is_usable(address)).copied();
     let mut chosen: Vec<_> = usable().filter(|address| parsed.allows(address)).collect();
     if chosen.is_empty() && parsed.exclude {
+        // a link may be down for this moment alone, and the choice is made once
+        let dark =
+            |it: &InterfaceAddress| parsed.allows(&InterfaceAddress { running: true, ..*it });
+        chosen = usable().filter(dark).collect();
+    }
+    if chosen.is_empty() && parsed.exclude {
         let listed = |address: &InterfaceAddress| parsed.lists(address.name.as_str());
         let own = usable().filter(|address| address.loopback && (unchosen || !listed(address)));
         chosen = own.collect();

@@ -291,13 +291,13 @@ impl<M: LinkMemory> Control<M> {
             let connection = &mut self.connections[at as usize];
             if connection.phase == Phase::Open {
                 let closed = connection.closed_here;
+                connection.owes_taken = connection.handed
+                    && !connection.peer_closed
+                    && connection.peer.features & CONNECT_TAKEN != 0;
                 connection.owes_closed = closed;
                 connection.peer_closed |= closed;
                 connection.owes_hello =
                     connection.side == Side::Listener && !connection.peer_closed;
-                connection.owes_taken = connection.handed
-                    && !connection.peer_closed
-                    && connection.peer.features & CONNECT_TAKEN != 0;
                 if !connection.peer_closed {
                     self.pairs_say_again(at);
                 }

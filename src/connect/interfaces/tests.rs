@@ -110,6 +110,19 @@ fn an_interface_without_a_carrier_is_used_when_it_is_named() {
     assert!(text.ends_with("there are lo, eth0, eth1 (no carrier)"), "{text}");
 }
 
+/// A cable that was out for a moment when the choice was made left a host its loopback alone.
+#[test]
+fn an_interface_without_a_carrier_is_better_than_none() {
+    let found = host(&[
+        ("lo", Running, 0, &[("127.0.0.1", 8)]),
+        ("docker0", Bare, 0, &[("172.17.0.1", 16)]),
+        ("eth0", Bare, 1000, &[("10.1.0.5", 16)]),
+    ]);
+    assert_eq!(chosen("", &found).unwrap(), ["10.1.0.5"]);
+    assert_eq!(chosen("^eth", &found).unwrap(), ["172.17.0.1"]);
+    assert_eq!(chosen("^eth,docker", &found).unwrap(), ["127.0.0.1"]);
+}
+
 /// A bridge to virtual machines leads to these alone.
 #[test]
 fn bridges_of_virtual_machines_are_the_last_resort() {

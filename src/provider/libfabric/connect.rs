@@ -125,6 +125,8 @@ impl Libfabric<'_> {
             match event {
                 Ok(None) => return,
                 Ok(Some(event)) => self.event_came(event),
+                // a queue that none of its connections needs, and that cannot be read, is none
+                Err(_) if !self.traits.connected => return self.watch.is_on = false,
                 Err(code) => return self.lose(code.0),
             }
         }

@@ -176,6 +176,13 @@ impl Libfabric<'_> {
         if (count.wrapping_sub(last) as i32) < 0 {
             return; // asked once more, and overtaken by the next question or by what ended this one
         }
+        let record = &self.peers[index];
+        let said = (record.tell_place, record.tell_count, record.told.key);
+        if said == (place, count, key.0) && self.told[index * KEYS + usize::from(place)].region != 0
+        {
+            // the same question once more: what it got is what the peer holds
+            return self.want(index, wants::TELL);
+        }
         let words = self.tell(index, place, key, count);
         let record = &mut self.peers[index];
         (record.told, record.tell_place, record.tell_count) = (words, place, count);

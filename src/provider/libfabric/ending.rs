@@ -57,11 +57,11 @@ impl Libfabric<'_> {
             ..Peer::CLOSED
         };
         for sent in &mut self.sent[index * SENDS..(index + 1) * SENDS] {
-            sent.word = None; // it was for the peer before
+            // both were for the peer before: it gave the answers, and this one's are others
+            (sent.word, sent.key_place) = (None, 0);
         }
         for place in 0..KEYS {
-            let users = self.answers[index * KEYS + place].users;
-            self.answers[index * KEYS + place] = Answer { users, ..Answer::default() };
+            self.answers[index * KEYS + place] = Answer::default();
             self.told[index * KEYS + place] = Told::default();
         }
         self.peers_open += 1;

@@ -1,6 +1,6 @@
 //! What happens to the device and its port.
 
-use super::peer::State;
+use super::peer::{Peer, State};
 use super::queue::mtu_bytes;
 use super::rail::{Verbs, wants_global};
 use super::sys::abi::{AsyncEvent, PortAttr};
@@ -128,7 +128,9 @@ impl Verbs<'_> {
     pub(super) fn check_port(&mut self) {
         let port = self.domain.shared().device().port(self.port);
         let Some(port) = port.ok().filter(|port| port.state == n::PORT_ACTIVE) else { return };
-        let is_used = self.peers.iter().any(|peer| peer.state == State::Live);
+        // those that are prepared have said the LID to their peers
+        let stands = |peer: &Peer| matches!(peer.state, State::Prepared | State::Live);
+        let is_used = self.peers.iter().any(stands);
         if !self.is_ethernet && port.lid != self.lid && is_used {
             return self.lose(libc::EADDRNOTAVAIL);
         }

@@ -149,10 +149,14 @@ impl Verbs<'_> {
             let is_allowed = choose(core::slice::from_ref(&it.entry)).is_some();
             is_allowed && (gid == last || home.has(gid.ip()))
         };
-        // those of the subnet have more than a last one of another, whose bits may be none
+        // those of the subnet come before a last one of another, whatever this namespace has
         let bits = |it: &&Found| {
             let ip = it.entry.gid.ip();
-            (here.contains(&ip), gid::bits_common(home.ip, ip).map_or(0, |bits| bits + 1))
+            (
+                home.has(ip),
+                here.contains(&ip),
+                gid::bits_common(home.ip, ip).map_or(0, |bits| bits + 1),
+            )
         };
         // of equals the first
         let near = table.iter().rev().filter(is_near).max_by_key(bits);
