@@ -1,4 +1,4 @@
-//! What happens to a port while connections stand on it. `CROSSTIE_RDMA_LINK` names the network
+//! What happens to a port while connections stand on it. `XTIE_RDMA_LINK` names the network
 //! interface under the first device, which is taken down and up again; nobody else may be using it.
 
 mod verbs_support;
@@ -8,9 +8,9 @@ use std::process::Command;
 use verbs_support::{PEER, World};
 
 fn link() -> Option<String> {
-    let link = std::env::var("CROSSTIE_RDMA_LINK").ok();
+    let link = std::env::var("XTIE_RDMA_LINK").ok();
     if link.is_none() {
-        println!("SKIP: CROSSTIE_RDMA_LINK names no interface that may be taken down");
+        println!("SKIP: XTIE_RDMA_LINK names no interface that may be taken down");
     }
     link
 }
