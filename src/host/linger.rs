@@ -69,8 +69,8 @@ impl Endpoint {
         waits
     }
 
-    /// Whether a close that says [`Closing::Again`] waits for a peer to take what has left, and not
-    /// for memory of requests to be let go, or read.
+    /// Whether a close that says [`Closing::Again`](super::endpoint::Closing::Again) waits
+    /// for a peer to take what has left, and not for memory of requests to be let go, or read.
     pub fn is_lingering(&self, connection: Handle) -> bool {
         let index = connection.index as usize % self.known.len();
         let known = &self.known[index];
