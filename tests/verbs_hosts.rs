@@ -15,6 +15,7 @@ use host_support::{Memory, Node, Place, Watch, small};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use verbs_support::fake::{libraries, story_in, story_told};
+use verbs_support::old_kernel;
 
 /// What the others start, each in a process of its own.
 #[test]
@@ -26,6 +27,10 @@ fn storyteller() {
         "come and go" => come_and_go(),
         "lose the device" => lose_the_device(),
         "connect" => pair().close(),
+        "connect on an old kernel" => {
+            old_kernel();
+            pair().close();
+        }
         _ => panic!("no story is called {story}"),
     }
 }
@@ -291,7 +296,7 @@ fn gid_that_is_no_address_of_this_namespace_is_said_once() {
 
 #[test]
 fn library_that_cannot_have_children_is_said_once() {
-    let Some(said) = told("Ethernet", "connect", "no_children") else { return };
+    let Some(said) = told("Ethernet", "connect on an old kernel", "no_children") else { return };
     assert!(said.matches("children").count() > 1, "{said}");
     let words = "libibverbs cannot guard registered memory from forks (errno 38, ";
     assert_eq!(said.matches(words).count(), 1, "{said}");

@@ -36,9 +36,25 @@ fn done(result: c_int) -> Result<(), Errno> {
 pub fn guard_from_forks(library: &Library) -> Result<(), Errno> {
     match library.fork_init {
         // SAFETY: no arguments; it may be called at any time, and looks itself whether it is late.
-        Some(fork_init) => done(unsafe { fork_init() }),
-        None => Ok(()),
+        Some(fork_init) if !is_copied_on_fork() => done(unsafe { fork_init() }),
+        Some(_) | None => Ok(()),
     }
+}
+
+/// Whether the kernel gives children of a fork copies of pages that devices use, as Linux does
+/// since 5.12. The library may not know, and takes such pages from children, whatever else is in
+/// them.
+fn is_copied_on_fork() -> bool {
+    let mut name = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: a structure of ours, for which zero is a value.
+    let release = unsafe {
+        libc::uname(name.as_mut_ptr());
+        name.assume_init().release.map(|byte| byte as u8)
+    };
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0, |number: u32, digit| number * 10 + u32::from(digit - b'0'))
+    });
+    (numbers.next(), numbers.next()) >= (Some(5), Some(12))
 }
 
 /// An open device.
