@@ -9,6 +9,8 @@ tools=$target/tools
 export PATH="$PATH:$tools/bin:$HOME/.cargo/bin"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 nightly=${NIGHTLY:-nightly}
+# Another version lays the header out differently.
+cbindgen_version=0.29.0
 
 note() { printf '%s\n' "$*" >&2; }
 die() { note "error: $*"; exit 1; }

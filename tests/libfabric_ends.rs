@@ -159,14 +159,7 @@ fn last_word_to_a_peer_behind_what_ends_late_is_not_lost_with_its_number() {
     for provider in [c"strict", c"efa"] {
         let Some(mut world) = strict_world(provider) else { return };
         world.write_well();
-        let late = world.write(0, 0, 4096);
-        world.rails[0].peer_fail(PEER, DownCause::Silent);
-        world.poll_side(0);
-        world.pass(Duration::from_secs(3));
-        while world.result(0, late).is_none() {
-            world.poll_side(0);
-        }
-        world.rails[0].peer_detach(PEER).unwrap();
+        world.give_up_while_writing();
         world.pass(Duration::from_secs(1));
         world.poll_side(0);
         world.prepare(0, PEER, 0x99);

@@ -7,8 +7,7 @@ mod libfabric_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::fabric::{
-    Completion, DeregisterError, Domain, DownCause, Op, OpId, OpKind, Provider, RailKey,
-    RemoteSpan, Source,
+    Completion, DeregisterError, Domain, Op, OpId, OpKind, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::choice::choose;
 use crosstie::provider::libfabric::settings::Settings;
@@ -84,14 +83,7 @@ fn order_of_messages_is_asked_for_where_it_is_not_given_unasked() {
 fn address_stays_as_long_as_an_op_to_it_is_under_way() {
     let Some(mut world) = strict_world(c"strict-forgets") else { return };
     world.write_well();
-    let late = world.write(0, 0, 4096);
-    world.rails[0].peer_fail(PEER, DownCause::Silent);
-    world.poll_side(0);
-    world.pass(Duration::from_secs(3));
-    while world.result(0, late).is_none() {
-        world.poll_side(0);
-    }
-    world.rails[0].peer_detach(PEER).unwrap();
+    world.give_up_while_writing();
     world.rails[1].peer_detach(PEER).unwrap();
     world.pass(Duration::from_secs(3));
     world.poll_side(0);

@@ -7,7 +7,7 @@ use super::stalls::Stall;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
 use crate::fabric::completion::DownCause;
-use crate::wire::hello::ConnectHello;
+use crate::wire::hello::{CONNECT_TAKEN, ConnectHello};
 
 /// No link, no arena slot, no next connection.
 pub(super) const NONE: u32 = u32::MAX;
@@ -137,6 +137,16 @@ impl Connection {
         owes_gone: None,
         owes_lanes: 0,
     };
+
+    /// Whether both sides said that it is for the listener's user once the connector's has it.
+    pub fn is_told_of_taking(&self) -> bool {
+        self.peer.features & CONNECT_TAKEN != 0
+    }
+
+    /// Whether the peer is to hear, or to hear again, that our user has it.
+    pub fn is_taking_due(&self) -> bool {
+        self.handed && !self.peer_closed && self.is_told_of_taking()
+    }
 
     /// Its handle, given its slot.
     pub fn handle(&self, index: u32) -> Handle {

@@ -111,7 +111,7 @@ impl<M: LinkMemory> Control<M> {
         self.connection_phase(index, Phase::Open);
         let connection = &mut self.connections[index as usize];
         connection.owes_hello = true;
-        connection.untaken = connection.peer.features & CONNECT_TAKEN != 0;
+        connection.untaken = connection.is_told_of_taking();
         let listener = Handle::unpack(connection.listener).index as usize;
         self.listeners[listener].push(&mut self.connections, index);
         self.note_connected(index);
@@ -202,8 +202,8 @@ impl<M: LinkMemory> Control<M> {
     /// Our user has a connection that it asked for: the peer's may accept it.
     pub fn take(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
-        let asked = connection.peer.features & CONNECT_TAKEN != 0;
-        connection.owes_taken = asked && !connection.peer_closed;
+        connection.handed = true;
+        connection.owes_taken = connection.is_taking_due();
         if connection.owes_taken {
             self.flush(index);
         }
@@ -439,7 +439,7 @@ impl<M: LinkMemory> Control<M> {
         let hello = template.hello(index, handle, target, connection.rings_offset);
         let taken = match connection.side {
             Side::Connector => self.config.accept_taken,
-            Side::Listener => connection.peer.features & CONNECT_TAKEN != 0,
+            Side::Listener => connection.is_told_of_taking(),
         };
         let features = hello.features | if taken { CONNECT_TAKEN } else { 0 };
         let hello = ConnectHello { features, ..hello };

@@ -219,7 +219,6 @@ impl<M: LinkMemory> Control<M> {
         match connection.phase {
             Phase::Open if connection.owes_established => Ok(None),
             Phase::Open => {
-                connection.handed = true;
                 self.take(index);
                 Ok(Some(handle))
             }

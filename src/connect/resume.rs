@@ -20,7 +20,7 @@ use super::route::{ROUTE_MAX, Route, is_way};
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 
-use crate::wire::hello::{ADDRESSES_MAX, CONNECT_TAKEN, FrameKind, LinkHello, RefuseReason};
+use crate::wire::hello::{ADDRESSES_MAX, FrameKind, LinkHello, RefuseReason};
 use core::net::SocketAddr;
 
 /// How long after a round through all addresses the next one begins; doubled each time.
@@ -291,9 +291,7 @@ impl<M: LinkMemory> Control<M> {
             let connection = &mut self.connections[at as usize];
             if connection.phase == Phase::Open {
                 let closed = connection.closed_here;
-                connection.owes_taken = connection.handed
-                    && !connection.peer_closed
-                    && connection.peer.features & CONNECT_TAKEN != 0;
+                connection.owes_taken = connection.is_taking_due();
                 connection.owes_closed = closed;
                 connection.peer_closed |= closed;
                 connection.owes_hello =

@@ -7,8 +7,8 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Completion, Domain, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted, Provider,
-    RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted,
+    Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::pair::PairMemory;
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
@@ -315,6 +315,19 @@ impl World {
                 is_enough.store(done >= times, Ordering::Relaxed);
             }
         });
+    }
+
+    /// The first side gives its peer up while a write to it is under way, answers for the write,
+    /// and lets go of the peer.
+    pub fn give_up_while_writing(&mut self) {
+        let late = self.write(0, 0, 4096);
+        self.rails[0].peer_fail(PEER, DownCause::Silent);
+        self.poll_side(0);
+        self.pass(Duration::from_secs(3));
+        while self.result(0, late).is_none() {
+            self.poll_side(0);
+        }
+        self.rails[0].peer_detach(PEER).unwrap();
     }
 
     /// Polls until what was on its way has come.
