@@ -246,6 +246,59 @@ fn address_that_changes_under_load_costs_no_message_and_the_rail_comes_back_by_a
     pair.flow(&mut flows, 16);
 }
 
+/// A wire of its own, between the devices `gone0` and `gone1`: 10.79.0.1 and 10.79.0.2.
+fn spare_wire() {
+    for words in [
+        "link add spare0 mtu 9000 type veth peer name spare1 mtu 9000",
+        "addr add 10.79.0.1/24 dev spare0",
+        "addr add 10.79.0.2/24 dev spare1",
+        "link set spare0 up",
+        "link set spare1 up",
+        "route add 10.79.0.2 dev spare0 src 10.79.0.1 table 110",
+        "route add 10.79.0.1 dev spare1 src 10.79.0.2 table 111",
+        "rule add pref 10 iif lo from 10.79.0.1 to 10.79.0.2 lookup 110",
+        "rule add pref 10 iif lo from 10.79.0.2 to 10.79.0.1 lookup 111",
+    ] {
+        run("ip", words);
+    }
+    for end in 0..2 {
+        run("rdma", &format!("link add gone{end} type rxe netdev spare{end}"));
+    }
+}
+
+/// The kernel takes the port at once, and keeps what is left of the device for those who have it
+/// open: it is gone when the last has closed it.
+#[test]
+fn device_that_is_removed_under_load_costs_no_message_and_is_let_go_at_the_end() {
+    let Some(ends) = ends(1) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    spare_wire();
+    let alone = alone();
+    let [a, b] = [0, 1].map(|end| open(4, &format!("{},gone{end}", ends[end]), 1));
+    let mut pair = Pair::of(alone, a, b, 3);
+    let (gone, other) = (1, 2); // by their names
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = pair.views(gone).map(|view| view.stats.failures);
+    let mut remove = Command::new("ip").args(["link", "del", "spare0"]).spawn().expect("ip");
+    pair.flow_until(&mut flows, "the removed device to be given up", |pair, _| {
+        pair.views(gone).iter().all(|view| view.state != LaneState::Up)
+    });
+    pair.flow(&mut flows, 48);
+    for (view, before) in pair.views(gone).iter().zip(before) {
+        assert!(view.state != LaneState::Up && view.stats.failures > before, "{view:?}");
+    }
+    assert!(pair.is_up(other) && pair.views(other).iter().all(|view| view.stats.failures == 0));
+    println!("codes {:?}", pair.views(gone).map(|view| view.code));
+    assert!(remove.try_wait().expect("its state").is_none(), "nobody had the device open");
+    pair.close();
+    assert!(remove.wait().expect("its end").success());
+    let left = devices().expect("the other devices");
+    assert!(!left.iter().any(|name| name.starts_with("gone")), "{left:?}");
+}
+
 #[test]
 fn packets_that_are_lost_cost_no_message() {
     let Some(ends) = ends(2) else { return };
