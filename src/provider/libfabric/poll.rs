@@ -332,7 +332,7 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Posts what the library would not take before.
+    /// Posts what was put off, or the library would not take before.
     #[cold]
     pub(super) fn receives_due(&mut self) {
         for _ in 0..self.due.len() {

@@ -1,7 +1,7 @@
 //! [`Provider`] on top of the shared endpoint.
 
 use super::LibfabricDomain;
-use super::area::{AHEAD, RECEIVES};
+use super::area::{AHEAD, LAZY, RECEIVES};
 use super::peer::State;
 use super::poll::slot_parts;
 use super::rail::{Cell, Libfabric};
@@ -122,13 +122,13 @@ impl<'m> Provider for Libfabric<'m> {
         if self.asks > 0 {
             self.ask_again();
         }
-        if !self.due.is_empty() {
-            self.receives_due();
-        }
         if self.early_due {
             self.take_early(&mut events);
         }
         let is_empty = self.take(&mut events);
+        if !self.due.is_empty() && (events.used == 0 || self.due.len() > LAZY) {
+            self.receives_due();
+        }
         if self.watch.cuts > 0 && is_empty {
             self.cuts_over();
         }
@@ -162,7 +162,15 @@ impl<'m> Provider for Libfabric<'m> {
         let is_held = self.cells.get(cell) == Some(&Cell::Held(peer.0));
         assert!(is_held, "a receive slot that is held");
         // at once: the credit for it may leave on another rail, and must not be there first
-        self.receive_again(cell);
+        if self.traits.connected {
+            return self.receive_again(cell);
+        }
+        // a few of many wait for a poll that finds nothing, while nobody waits for an answer
+        self.cells[cell] = Cell::Due;
+        self.due.push(cell as u32);
+        if self.due.len() > LAZY {
+            self.receives_due();
+        }
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {

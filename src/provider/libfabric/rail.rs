@@ -132,7 +132,7 @@ pub struct Libfabric<'m> {
     /// The library's: ops first, cells behind them.
     contexts: *mut Context,
     pub(super) asides: Ops<'m, Aside>,
-    /// Cells that the library did not take back.
+    /// Cells that the library did not take back, or will be handed later.
     pub(super) due: Fifo<'m, u32>,
     /// Cells whose messages came before their peer was joined.
     pub(super) early: Fifo<'m, u32>,
