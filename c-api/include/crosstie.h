@@ -1018,6 +1018,9 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 // between calls: who waits keeps calling this, or xtie_endpoint_progress. The end is told once;
 // the request is gone then, and its buffers and memory are the caller's again. (A short send that
 // was complete when it was accepted has nothing to forget: asked again it says the same again.)
+// The end of a send says nothing of the peer: what a full socket did not take, or was on a rail
+// that dies, moves with the sender's next calls. So who has nothing to wait for, but a peer that
+// waits for what was sent, calls xtie_endpoint_progress now and then, or closes the connection.
 //
 // The one function whose error may be the request's own: when *done_out was set to 1, the result
 // is how the request ended, else why the call failed. Set the variable to 0 before.

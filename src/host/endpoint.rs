@@ -229,7 +229,12 @@ impl Endpoint {
             self.events_take();
         }
         match &mut self.machine {
-            Machine::Host(_) | Machine::Ports(_) => self.progress_with_peers(),
+            Machine::Host(_) | Machine::Ports(_) => {
+                if self.stalls.watch.is_due() {
+                    self.stalls_look();
+                }
+                self.progress_with_peers()
+            }
             Machine::Loopback(endpoint) => {
                 let progress = endpoint.progress(Instant(0), POLL_BUDGET);
                 if self.stalls.polled() {
@@ -240,11 +245,19 @@ impl Endpoint {
         }
     }
 
+    /// [`Endpoint::progress`] in place of a user who makes none. Peers are told of that all the
+    /// same, when they ask why nothing comes.
+    pub fn tend(&mut self) {
+        if self.events.has_some() {
+            self.events_take();
+        }
+        if !matches!(self.machine, Machine::Loopback(_)) {
+            self.progress_with_peers();
+        }
+    }
+
     #[inline(always)]
     fn progress_with_peers(&mut self) -> Progress {
-        if self.stalls.watch.is_due() {
-            self.stalls_look();
-        }
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
         let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
         if self.lanes_fresh != 0 {

@@ -30,6 +30,15 @@ fn peers_of_one_host_take_shared_memory_under_a_fused_device_too() {
     }
 }
 
+/// What no socket took when its send was done waited for the next call of who had sent it.
+#[test]
+fn what_is_done_arrives_though_its_sender_calls_no_more() {
+    let test = "what_is_done_arrives_though_its_sender_calls_no_more";
+    let Some(hosts) = Hosts::wired(test, 1) else { return };
+    hosts.scanty(16384);
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "asleep", version));
+}
+
 /// Whose members, and which of them meet; of the first host, then of the second.
 fn uneven(hosts: &Hosts, scenario: &str, version: u32, members: &str, common: &str) {
     let more = [("HARNESS_MEMBERS", members), ("HARNESS_COMMON", common)];

@@ -19,6 +19,7 @@ mod process;
 pub mod profile;
 pub mod room;
 pub mod setup;
+mod tender;
 
 pub use fault::Fault;
 
@@ -232,6 +233,7 @@ pub fn context_close(number: u64) -> Result<(), Fault> {
     setup::listeners_close(number);
     drop(context);
     close::finish();
+    tender::finish();
     if last {
         log::set(None);
     }

@@ -8,6 +8,7 @@
 
 use super::device::Device;
 use super::kind::Kind;
+use super::tender::{Seat, Seated};
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
@@ -97,8 +98,7 @@ fn traffic_class_text(device: &Device, class: i32) -> String {
 pub struct Room {
     /// Beside the endpoint in its block; used without the lock.
     shared: NonNull<Shared>,
-    /// `None` only while it is being dropped.
-    endpoint: Mutex<Option<Endpoint>>,
+    seat: Arc<Seat>,
     /// Forks of the process that has opened it.
     forks: u32,
     // freed after the endpoint: `drop` closes it first
@@ -131,8 +131,8 @@ impl Room {
             log::info(&traffic_class_text(device, class));
         }
         let shared = endpoint.shared.place();
-        let (endpoint, forks) = (Mutex::new(Some(endpoint)), forks());
-        Ok(Room { shared, endpoint, forks, _block: Mutex::new(block) })
+        let (seat, forks) = (Seat::with(endpoint), forks());
+        Ok(Room { shared, seat, forks, _block: Mutex::new(block) })
     }
 
     /// What any thread may use at any time.
@@ -158,8 +158,7 @@ impl Room {
     /// The endpoint, for one thread at a time.
     #[inline]
     pub fn enter(&self) -> Entered<'_> {
-        // a panic inside was reported when it happened; what it left is asked all the same
-        Entered(self.endpoint.lock().unwrap_or_else(PoisonError::into_inner))
+        Entered(self.seat.enter())
     }
 }
 
@@ -167,21 +166,20 @@ impl Drop for Room {
     fn drop(&mut self) {
         #[cfg(test)]
         tests::told_of_the_end();
-        let endpoint = self.endpoint.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(endpoint) = endpoint.take() {
+        if let Some(endpoint) = self.seat.vacate() {
             endpoint.close();
         }
     }
 }
 
 /// The endpoint of a room, held.
-pub struct Entered<'r>(MutexGuard<'r, Option<Endpoint>>);
+pub struct Entered<'r>(MutexGuard<'r, Seated>);
 
 impl Entered<'_> {
     /// It.
     #[inline]
     pub fn endpoint(&mut self) -> &mut Endpoint {
-        self.0.as_mut().expect("open until the room is dropped")
+        self.0.endpoint.as_mut().expect("open until the room is dropped")
     }
 }
 

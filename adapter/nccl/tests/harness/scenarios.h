@@ -904,7 +904,7 @@ static const struct scenario SCENARIOS[] = {
     {"groups", 1, groups}, {"full", 1, full}, {"oversize", 1, oversize}, {"nulls", 0, nulls},
     {"loopback", 0, loopback}, {"abort_busy", 1, abort_busy},
     {"tag_ahead", 1, tag_ahead}, {"half_written", 1, half_written}, {"peer_dies", 2, peer_dies},
-    {"done_and_gone", 2, done_and_gone},
+    {"done_and_gone", 2, done_and_gone}, {"asleep", 1, asleep},
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},

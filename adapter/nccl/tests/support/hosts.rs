@@ -70,6 +70,17 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// Sockets of both hosts hold so many bytes, and no more.
+    pub fn scanty(&self, bytes: usize) {
+        for name in &self.names {
+            let lines = ["tcp_wmem", "tcp_rmem"]
+                .map(|file| format!("echo 4096 {bytes} {bytes} >/proc/sys/net/ipv4/{file}"));
+            let mut set = Command::new("ip");
+            set.args(["netns", "exec", name, "sh", "-c", &lines.join(" && ")]);
+            assert!(set.status().is_ok_and(|status| status.success()), "settings of {name}");
+        }
+    }
+
     /// Takes a wire's end on the second host out of use: the first's has no carrier.
     pub fn unplug(&self, at: usize) {
         ip(Some(&self.names[1]), &format!("link set eth{at} down\n"));

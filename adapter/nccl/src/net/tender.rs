@@ -1,0 +1,154 @@
+//! What no call of NCCL's moves on.
+//!
+//! NCCL's threads sleep once all of their requests have ended, and a short send has ended when it
+//! was copied. What no socket took then, what was on a rail that dies now, and what a library moves
+//! only while it is asked, would wait for NCCL's next collective, and the peer with it. So one
+//! thread of the process makes progress in rooms that nobody has entered for a moment.
+#![forbid(unsafe_code)]
+
+use super::process::OfProcess;
+use super::{locked, log};
+use crosstie::host::Endpoint;
+use crosstie::memory::threads;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long nobody is in a room until it is tended: longer than any loop of NCCL's is away.
+const NAP_MIN: Duration = Duration::from_millis(8);
+/// Between two looks where nobody has come since the last.
+const NAP_MAX: Duration = Duration::from_millis(128);
+
+/// The endpoint of a room, for one thread at a time.
+#[derive(Default)]
+pub struct Seat(Mutex<Seated>);
+
+/// What the lock of a room is for.
+#[derive(Default)]
+pub struct Seated {
+    /// `None` before it is opened, and after it is closed.
+    pub endpoint: Option<Endpoint>,
+    /// Calls that had it.
+    entries: u64,
+    /// How many those were when it was looked at last.
+    looked: u64,
+}
+
+impl Seat {
+    /// A seat with an endpoint, which is tended until [`Seat::vacate`].
+    pub fn with(endpoint: Endpoint) -> Arc<Seat> {
+        let (entries, looked) = (0, 0);
+        let seated = Seated { endpoint: Some(endpoint), entries, looked };
+        let seat = Arc::new(Seat(Mutex::new(seated)));
+        TENDER.get().begin(&seat);
+        seat
+    }
+
+    /// For a call.
+    #[inline]
+    pub fn enter(&self) -> MutexGuard<'_, Seated> {
+        // a panic inside was reported when it happened; what it left is asked all the same
+        let mut seated = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seated.entries = seated.entries.wrapping_add(1);
+        seated
+    }
+
+    /// Takes the endpoint out, which nobody tends from now on.
+    pub fn vacate(self: &Arc<Seat>) -> Option<Endpoint> {
+        let endpoint = locked(&self.0).endpoint.take();
+        TENDER.get().end(self);
+        endpoint
+    }
+
+    /// Makes progress, if nobody was here since the last look; whether somebody was.
+    fn tend(&self) -> bool {
+        let mut seated = match self.0.try_lock() {
+            Ok(seated) => seated,
+            Err(TryLockError::Poisoned(seated)) => seated.into_inner(),
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        let was_entered = seated.entries != seated.looked;
+        seated.looked = seated.entries;
+        if !was_entered && let Some(endpoint) = seated.endpoint.as_mut() {
+            endpoint.tend();
+        }
+        was_entered
+    }
+}
+
+/// The seats of a process, and the thread that tends them: there is one while there are seats.
+#[derive(Default)]
+struct Tender {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    seats: Vec<Arc<Seat>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+static TENDER: OfProcess<Tender> = OfProcess::new(
+    Tender {
+        state: Mutex::new(State { seats: Vec::new(), thread: None }),
+        changed: Condvar::new(),
+    },
+    Tender::default,
+);
+
+impl Tender {
+    fn begin(&'static self, seat: &Arc<Seat>) {
+        let mut state = locked(&self.state);
+        state.seats.push(Arc::clone(seat));
+        if state.thread.is_some() {
+            return;
+        }
+        match threads::start("crosstie-tender", || self.work()) {
+            Ok(thread) => state.thread = Some(thread),
+            Err(error) => log::warn(&format!(
+                "cannot start a thread ({error}): where sockets are full, what was sent may wait \
+                 for the next call"
+            )),
+        }
+    }
+
+    fn end(&self, seat: &Arc<Seat>) {
+        let mut state = locked(&self.state);
+        state.seats.retain(|other| !Arc::ptr_eq(other, seat));
+        if state.seats.is_empty() {
+            self.changed.notify_all();
+        }
+    }
+
+    fn work(&self) {
+        let (mut nap, mut seats) = (NAP_MIN, Vec::new());
+        let mut state = locked(&self.state);
+        while !state.seats.is_empty() {
+            seats.extend(state.seats.iter().cloned());
+            drop(state);
+            // each has its look, whatever the others say
+            let in_use = seats.drain(..).filter(|seat| seat.tend()).count();
+            nap = if in_use > 0 { NAP_MIN } else { NAP_MAX.min(2 * nap) };
+            state = locked(&self.state);
+            if !state.seats.is_empty() {
+                let waited = self.changed.wait_timeout(state, nap);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        // who comes next starts another; tables up to v10 have no finalize to join this one
+        state.thread = None;
+    }
+}
+
+/// Waits for the thread, if nothing is left to tend: NCCL may unload the plugin afterwards.
+pub fn finish() {
+    let thread = {
+        let mut state = locked(&TENDER.get().state);
+        if state.seats.is_empty() { state.thread.take() } else { None }
+    };
+    if let Some(thread) = thread {
+        // a panic there was reported when it happened
+        let _ = thread.join();
+    }
+}
