@@ -8,12 +8,14 @@ mod raw;
 
 use connect_support::*;
 use crosstie::base::slab::Handle;
+use crosstie::base::units::Span;
 use crosstie::connect::*;
 use crosstie::fabric::completion::DownCause;
 use crosstie::wire::hello::*;
 use crosstie::wire::pair::{LaneEnd, PAIR_ANSWER, PAIR_ASK, PAIR_GONE, PairHello, PortList};
 use crosstie::wire::queue_pair::QueuePairHello;
 use raw::{RawTcp, hello_to};
+use std::sync::Mutex;
 
 const RAILS: u32 = RAIL_TCP | RAIL_VERBS;
 
@@ -153,6 +155,34 @@ fn ends_meet_whoever_is_first_and_again_after_either_lets_go() {
     both.near.band.pair_offer(both.out, 1, &end(13)).unwrap();
     both.join(1, 13, 23, second);
     assert_eq!(given(&mut both.near, both.out, 2).len(), 1, "the other lane was left alone");
+}
+
+/// Lanes for which an end was waited for in vain, by the nodes of one test.
+static AWAITED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+fn awaited(note: Note) {
+    if let Note::PairAwaited(_, lane, _) = note {
+        AWAITED.lock().unwrap().push(lane);
+    }
+}
+
+/// Neither side knew what the other, whose port refused, was telling people.
+#[test]
+fn end_that_does_not_come_is_said_by_who_waits_for_it() {
+    let limits = Limits { note: awaited, deadline: Span::millis(1000), ..limits(4, 2) };
+    let mut both = both(&limits, &limits);
+    let count = |lane| AWAITED.lock().unwrap().iter().filter(|it| **it == lane).count();
+    both.near.band.pair_offer(both.out, 1, &end(11)).unwrap();
+    both.far.band.pair_offer(both.into, 2, &end(22)).unwrap();
+    for lane in [1, 2] {
+        until("the wait to be said", || (count(lane) == 1).then_some(()));
+    }
+    // they are waited for all the same
+    both.far.band.pair_offer(both.into, 1, &end(21)).unwrap();
+    both.near.band.pair_offer(both.out, 2, &end(12)).unwrap();
+    both.join(1, 11, 21, 0);
+    both.join(2, 12, 22, 0);
+    assert_eq!([1, 2].map(count), [1, 1]);
 }
 
 #[test]

@@ -103,6 +103,30 @@ fn vendor_that_says_not_yet_is_asked_again() {
     pair.carries(&mut flows, "the vendor's rail");
 }
 
+/// One refusal ended the rail for the life of the connection. It is told of once, and its end too.
+#[test]
+fn vendor_that_refuses_an_end_is_asked_again() {
+    let wire = Wire::new();
+    wire.fail(Faults { no_blob: 4, ..Faults::default() });
+    let mut pair = pair(&mut [wire]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    refused_and_granted(&said(), "refused the peer with code 12");
+    let before = pair.views(1);
+    wire.fail(Faults { no_blob: 3, ..Faults::default() });
+    wire.cut();
+    pair.flow_until_back(&mut flows, 1, before[0].generation);
+    refused_and_granted(&said(), "refused the peer with code 12");
+    pair.flow(&mut flows, 64);
+}
+
+/// Each of two endpoints, or one of them, has said so, and then that it is over.
+fn refused_and_granted(said: &str, why: &str) {
+    let refused = said.matches("vendor's rail acme0 gives no end of a rail").count();
+    let granted = said.matches("vendor's rail acme0 gives ends of rails again").count();
+    assert!((1..=2).contains(&refused) && refused == granted && said.contains(why), "{said}");
+}
+
 /// What is no answer takes that rail out of use, and no other.
 #[test]
 fn vendor_that_breaks_its_promises_loses_its_rail_alone() {

@@ -14,7 +14,8 @@ use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Watch, small};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use verbs_support::fake::{libraries, story_in, story_told};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use verbs_support::fake::{compile, libraries, story_in, story_told};
 use verbs_support::old_kernel;
 
 /// What the others start, each in a process of its own.
@@ -26,6 +27,8 @@ fn storyteller() {
         "exchange" => exchange(),
         "come and go" => come_and_go(),
         "lose the device" => lose_the_device(),
+        "be refused" => be_refused(),
+        "open" => open(8).close(),
         "connect" => pair().close(),
         "connect on an old kernel" => {
             old_kernel();
@@ -39,26 +42,31 @@ fn storyteller() {
 
 const GID: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
 
-/// A folder that looks like `/sys/class`, with the device on a link of this kind.
-fn class(layer: &str) -> PathBuf {
+/// A folder that looks like `/sys/class`, with so many devices on links of this kind.
+fn class(layer: &str, cards: usize) -> PathBuf {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let folder = folder.join(format!("class-{layer}-{}", std::process::id()));
-    let device = folder.join("infiniband/fake0");
-    for (name, text) in [
-        ("node_type", "1: CA"),
-        ("node_guid", "0c42:a103:0064:2b1c"),
-        ("device/vendor", "0x0"), // it stands on a bus
-        ("ports/1/state", "4: ACTIVE"),
-        ("ports/1/phys_state", "5: LinkUp"),
-        ("ports/1/rate", "100 Gb/sec (4X EDR)"),
-        ("ports/1/link_layer", layer),
-        ("ports/1/pkeys/0", "0xffff"),
-        ("ports/1/gids/0", GID),
-        ("ports/1/gid_attrs/types/0", if layer == "Ethernet" { "RoCE v2" } else { "IB/RoCE v1" }),
-    ] {
-        let path = device.join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).unwrap();
-        std::fs::write(path, format!("{text}\n")).unwrap();
+    let folder = folder.join(format!("class-{}-{made}", std::process::id()));
+    for card in 0..cards {
+        let device = folder.join(format!("infiniband/fake{card}"));
+        let kind = if layer == "Ethernet" { "RoCE v2" } else { "IB/RoCE v1" };
+        for (name, text) in [
+            ("node_type", "1: CA"),
+            ("node_guid", "0c42:a103:0064:2b1c"),
+            ("device/vendor", "0x0"), // it stands on a bus
+            ("ports/1/state", "4: ACTIVE"),
+            ("ports/1/phys_state", "5: LinkUp"),
+            ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+            ("ports/1/link_layer", layer),
+            ("ports/1/pkeys/0", "0xffff"),
+            ("ports/1/gids/0", GID),
+            ("ports/1/gid_attrs/types/0", kind),
+        ] {
+            let path = device.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        }
     }
     folder
 }
@@ -79,28 +87,38 @@ fn mounts() -> Option<&'static [&'static str]> {
     way
 }
 
-/// What a story says of endpoints whose port is of this kind of link; `None`: none can be told.
-fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
-    let [new, _] = libraries()?;
-    let way = mounts()?;
-    let class = class(layer);
-    let teller = story_in(new, story, fake);
+/// What a command says before whose eyes those devices stand; `None`: it cannot be.
+fn said_before(class: &Path, teller: &Command) -> Option<String> {
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs none /sys/class && cp -r \"$1\"/. /sys/class && shift && \
                   exec \"$@\"";
-    command.args(way).args(["sh", "-c", script, "sh"]).arg(&class);
+    command.args(mounts()?).args(["sh", "-c", script, "sh"]).arg(class);
     command.arg(teller.get_program()).args(teller.get_args());
     command.envs(teller.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let done = command.output().expect("unshare runs");
     let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
-    let _ = std::fs::remove_dir_all(&class);
-    assert!(done.status.success(), "{story}, {fake}: {}{}", said[0], said[1]);
+    let _ = std::fs::remove_dir_all(class);
+    assert!(done.status.success(), "{teller:?}: {}{}", said[0], said[1]);
     Some(said.concat())
 }
 
-/// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.
-fn pair() -> Pair {
-    let alone = alone();
+/// What a story says of endpoints whose port is of this kind of link; `None`: none can be told.
+fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
+    let [new, _] = libraries()?;
+    said_before(&class(layer, 1), &story_in(new, story, fake))
+}
+
+/// What `crosstie info` says of RDMA, of so many devices, with the library of that folder.
+fn info(folder: &Path, cards: usize) -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.arg("info").env("LD_LIBRARY_PATH", folder).env("FAKE", "cards=8");
+    let said = said_before(&class("Ethernet", cards), &command)?;
+    let (_, section) = said.split_once("\nrdma\n").expect("a section");
+    Some(section.split("\nlibfabric").next().expect("a section").into())
+}
+
+/// An endpoint of this process.
+fn open(rails_max: u32) -> Node {
     for (name, value) in
         [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
     {
@@ -108,8 +126,15 @@ fn pair() -> Pair {
         // lock of the standard library, but for the false device, in this thread.
         unsafe { std::env::set_var(name, value) };
     }
-    let options = Options { device: DeviceKind::Host, ..small(2) };
-    let (a, b) = (Node::open(&options), Node::open(&options));
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    Node::open(&options)
+}
+
+/// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.
+fn pair() -> Pair {
+    let alone = alone();
+    let (a, b) = (open(2), open(2));
     let mut pair = Pair::of(alone, a, b, 2);
     assert_eq!(pair.a.connection_rail(pair.to_b), Some(ConnectionRail::Verbs));
     pair
@@ -281,6 +306,90 @@ fn messages_go_on_over_tcp_when_the_device_is_gone_and_memory_is_given_back() {
     let Some(said) = told("Ethernet", "lose the device", "") else { return };
     let wanted = "messages went on\nall memory is given back\nclosed";
     assert!(said.contains(wanted), "{said}");
+}
+
+/// For a while the device gives no end: the limit of locked memory is reached.
+fn be_refused() {
+    let mut pair = pair();
+    let mut stream = Stream::new(&pair, 4096);
+    for (fake, is_there) in [("locked_memory", false), ("", true)] {
+        // SAFETY: as in `pair`.
+        unsafe { std::env::set_var("FAKE", fake) };
+        if !is_there {
+            let to_b = pair.to_b;
+            pair.a.lane_break(to_b, 1);
+        }
+        let watch = Watch::start();
+        while pair.views(1).iter().all(|view| view.state == LaneState::Up) != is_there {
+            stream.burst(&mut pair, 1);
+            watch.look("the rail to go, or to come back");
+        }
+        stream.burst(&mut pair, 5000);
+    }
+    println!("all came");
+}
+
+/// One refusal ended the rail for the life of the connection.
+#[test]
+fn device_that_refuses_an_end_is_asked_again_and_that_is_said_once() {
+    let Some(said) = told("Ethernet", "be refused", "") else { return };
+    let refused = "RDMA port 10.0.0.1 gives no end of a rail (buffers cannot be registered: errno \
+                   12";
+    let counts = [refused, "RDMA port 10.0.0.1 gives ends of rails again"]
+        .map(|words| said.matches(words).count());
+    assert!((1..=2).contains(&counts[0]) && counts[0] == counts[1], "{counts:?}: {said}");
+    assert!(said.contains("and it is tried again") && said.contains("all came"), "{said}");
+}
+
+// Which ports are used, and what is said of the others.
+
+/// The eighth was left out without a word.
+#[test]
+fn ports_for_which_there_is_no_lane_are_named() {
+    let Some([new, _]) = libraries() else { return };
+    let story = story_in(new, "open", "cards=9");
+    let Some(said) = said_before(&class("Ethernet", 9), &story) else { return };
+    let words = "an endpoint uses 7 ports at most, and leaves out RDMA port fake7:1, RDMA port \
+                 fake8:1 (";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    let mut one = story_in(new, "open", "cards=9");
+    one.env("CROSSTIE_IB_HCA", "^fake0,fake1").env("CROSSTIE_IB_QPS_PER_CONNECTION", "2");
+    let said = said_before(&class("Ethernet", 9), &one).expect("as before");
+    assert!(!said.contains("leaves out"), "seven are left: {said}");
+}
+
+/// What became of the misspelled one was for the reader to find out.
+#[test]
+fn names_of_ports_that_are_not_there_are_said_when_an_endpoint_opens() {
+    let Some([new, _]) = libraries() else { return };
+    let mut story = story_in(new, "open", "");
+    story.env("CROSSTIE_IB_HCA", "=fake0,rxe0,fake0:2");
+    let Some(said) = said_before(&class("Ethernet", 1), &story) else { return };
+    let words = "no RDMA port is called rxe0, fake0:2 (CROSSTIE_IB_HCA";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+}
+
+/// They were called usable, whatever the library said.
+#[test]
+fn info_calls_no_port_usable_that_an_endpoint_cannot_use() {
+    let Some([new, _]) = libraries() else { return };
+    let Some(said) = info(new, 9) else { return };
+    let line = |name: &str| {
+        let of_it = |line: &&str| line.trim_start().starts_with(&format!("{name} "));
+        said.lines().find(of_it).unwrap_or_else(|| panic!("no {name}: {said}"))
+    };
+    assert!(line("library").contains("verbs_fake_new/libibverbs.so.1 (rdma-core 62 or newer)"));
+    for card in 0..7 {
+        let port = format!("fake{card}:1");
+        assert!(line(&port).contains(" usable by GID 0 10.0.0.1"), "{said}");
+    }
+    assert!(line("fake7:1").contains("unusable: an endpoint uses seven ports"), "{said}");
+    assert!(line("fake8:1").contains("unusable: device file: none: the kernel"), "{said}");
+    let strange = compile("strange", "fake.map", &["-Dibv_open_device=ibv_open_nothing"]);
+    let said = info(&strange, 1).expect("as before");
+    let why = "libibverbs.so.1 is too old, it has no ibv_open_device";
+    assert_eq!(said.matches(why).count(), 1, "{said}");
+    assert!(said.contains(" unusable: libibverbs cannot be used "), "{said}");
 }
 
 /// As in a container that shares a device with others.

@@ -105,6 +105,8 @@ pub enum Note {
         /// The kernel's code.
         code: i32,
     },
+    /// Who has told no end of a lane between ports for so long, and is waited for. Once per outage.
+    PairAwaited(Peer, u8, Span),
     /// Packets of one lane of a connection vanish on the way, although its peer answers otherwise:
     /// the lane is given up, and dialled again.
     LaneStalled {

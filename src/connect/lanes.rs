@@ -300,15 +300,19 @@ impl<M: LinkMemory> Control<M> {
         let mut from = 0;
         while let Some(place) = self.lanes_due.next_from(from) {
             from = place + 1;
+            let (index, lane) = (place / self.config.lanes_max, place % self.config.lanes_max);
+            let is_pair = self.is_pair(index, lane);
             let entry = &mut self.lanes[place as usize];
             let (at, state) = (entry.at, entry.state);
             if now < at {
                 self.look_by(at);
                 continue;
             }
-            let (index, lane) = (place / self.config.lanes_max, place % self.config.lanes_max);
             match state {
                 LaneState::Waiting => self.lane_dial(index, lane),
+                LaneState::Dialing | LaneState::Wanted if is_pair => {
+                    self.pair_awaited(index, lane);
+                }
                 LaneState::Dialing => self.lane_missed(index, lane, libc::ETIMEDOUT),
                 // the rest of a generation has not come
                 LaneState::Absent | LaneState::Held | LaneState::Wanted => {

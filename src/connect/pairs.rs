@@ -29,7 +29,7 @@
 #![forbid(unsafe_code)]
 
 use super::connection::Phase;
-use super::control::Control;
+use super::control::{Control, Note};
 use super::error::CloseError;
 use super::event::{BandEvent, Rail, Side};
 use super::lanes::LaneState;
@@ -217,6 +217,7 @@ impl<M: LinkMemory> Control<M> {
                 if before != 0 && self.pair(index, lane).asked == 0 {
                     self.pair_say(index, lane, PAIR_GONE, before);
                 }
+                self.pair_await(index, lane);
                 self.pair_hand_over(index, lane);
             }
             Side::Connector => {
@@ -248,8 +249,26 @@ impl<M: LinkMemory> Control<M> {
         entry.state = LaneState::Dialing;
         entry.generation += 1;
         let generation = entry.generation;
-        self.lane_due(index, lane, None);
+        self.pair_await(index, lane);
         self.pair_say(index, lane, PAIR_ASK, generation);
+    }
+
+    /// The peer's end may take so long to come before somebody is told.
+    fn pair_await(&mut self, index: u32, lane: u32) {
+        let at = self.deadline();
+        self.lane(index, lane).at = at;
+        self.lane_due(index, lane, Some(at));
+    }
+
+    /// It has not come, and is waited for all the same.
+    pub fn pair_awaited(&mut self, index: u32, lane: u32) {
+        self.lane_due(index, lane, None);
+        let noted = core::mem::replace(&mut self.lane(index, lane).noted, true);
+        let link = &self.links[self.connections[index as usize].link as usize];
+        if !noted {
+            let (peer, silent) = (link.peer, self.config.handshake_deadline);
+            (self.config.note)(Note::PairAwaited(peer, lane as u8, silent));
+        }
     }
 
     fn pair_say(&mut self, index: u32, lane: u32, word: u8, generation: u32) {

@@ -14,6 +14,7 @@ use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, Provider};
+use crate::provider::port::PortPeerError;
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
@@ -63,6 +64,8 @@ pub(super) struct LanesTold {
     /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
     /// says; 0: it is not.
     pub(super) ports_lost: [i32; PORTS_MAX],
+    /// Why each port refuses ends of lanes, or did when it was asked last.
+    pub(super) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
 }
 
 impl LanesTold {
@@ -72,6 +75,7 @@ impl LanesTold {
         due: Instant(u64::MAX),
         portless: false,
         ports_lost: [0; PORTS_MAX],
+        ports_refusing: [None; PORTS_MAX],
     };
 }
 

@@ -7,7 +7,7 @@ use super::log::{Level, say};
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
-use crate::wire::pair::{PORTS_MAX, PortHello};
+use crate::wire::pair::PortHello;
 use std::ffi::CString;
 use std::format;
 use std::path::Path;
@@ -27,9 +27,8 @@ pub(super) fn name_of(nic: &Nic) -> String {
 pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
     let found = choose_nics(settings, Path::new(SYSFS), asked);
     let why = match found {
-        Ok(mut nics) => {
+        Ok(nics) => {
             missing_say(settings, &nics);
-            nics.truncate(PORTS_MAX);
             return nics;
         }
         Err(NoNic::NotWanted) => return Vec::new(),

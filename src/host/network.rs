@@ -18,7 +18,6 @@ use crate::wire::hello::{
     ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR,
     RAIL_VERBS,
 };
-use crate::wire::pair::PORTS_MAX;
 use std::format;
 use std::vec::Vec;
 
@@ -125,7 +124,6 @@ impl Network {
                 let nics = libfabric::choose(&environment.libfabric, environment.libfabric_named);
                 self.ports.extend(nics.into_iter().map(Port::Libfabric));
             }
-            self.ports.truncate(PORTS_MAX);
         }
         self.rails_of_ports();
     }

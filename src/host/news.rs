@@ -70,6 +70,7 @@ pub(super) fn note(note: Note) {
                 Errno(code)
             ),
         ),
+        Note::PairAwaited(peer, lane, silent) => pair_awaited(&peer, lane, silent),
         // the data thread tells of it when it has let go of that rail, with what is left
         Note::LaneStalled { .. } => {}
         Note::LinkLost { peer } => say_of(
@@ -93,6 +94,17 @@ pub(super) fn note(note: Note) {
         ),
         Note::Connected { .. } | Note::Closed(_) => tell(note),
     }
+}
+
+fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
+    say_of(
+        Level::Info,
+        format_args!(
+            "rail {lane} to {peer} has no second end yet: for {} ms the peer has told none; its \
+             port is down or refuses, which its log says, or its program does not call the library",
+            silent.0 / 1_000_000
+        ),
+    );
 }
 
 /// A rail of a connection in words.
@@ -244,6 +256,7 @@ fn tell(note: Note) {
         | Note::Resumed { .. }
         | Note::Stalled { .. }
         | Note::LaneMissed { .. }
+        | Note::PairAwaited(..)
         | Note::LaneStalled { .. }
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }

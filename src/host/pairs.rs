@@ -40,6 +40,16 @@ enum PortNews {
     Back,
 }
 
+/// What is to be told of a port that refuses ends for this reason, or gives them again, to those
+/// who know `told`; they know it then.
+fn refusal_news(told: &mut Option<PortPeerError>, now: Option<PortPeerError>) -> Option<PortNews> {
+    match (core::mem::replace(told, now), now) {
+        (before, after) if before == after => None,
+        (_, None) => Some(PortNews::Back),
+        (_, Some(_)) => Some(PortNews::Lost),
+    }
+}
+
 /// What is to be told of a port that is lost for this reason, 0: is not, to those who know `told`;
 /// they know it then.
 fn port_news(told: &mut i32, code: i32) -> Option<PortNews> {
@@ -139,10 +149,14 @@ impl Endpoint {
         match (prepared, &self.shared.set_up) {
             (Ok(end), SetUp::Band(band)) => {
                 let end = PairEnd { end, mailbox_key };
+                let is_refusing = rail.is_refusing(place);
                 let connection = self.handle_at(index);
                 if band.pair_offer(connection, lane.into(), &end).is_err() {
                     // the side band has closed the connection: nobody will ask for it
                     self.pair_drop(peer);
+                }
+                if !is_refusing {
+                    self.refusal_tell(place, None);
                 }
             }
             (Err(PortPeerError::AGAIN), _) => self.pair_wait(peer, place),
@@ -152,7 +166,14 @@ impl Endpoint {
                 }
                 self.ports_tell();
             }
-            (Err(error), _) => self.pair_error(place, &error),
+            // what it lacks, memory or queue pairs, may be there later
+            (Err(error), _) => {
+                let now = Instant(self.opened.elapsed().as_nanos() as u64);
+                match rail.pair_refused(peer, place, now) {
+                    true => self.refusal_tell(place, Some(error)),
+                    false => self.pair_error(place, &error),
+                }
+            }
             (Ok(_), SetUp::Own(_)) => {}
         }
     }
@@ -189,6 +210,28 @@ impl Endpoint {
     fn pair_drop(&mut self, peer: PeerIndex) {
         if let Machine::Ports(endpoint) = &mut self.machine {
             let _ = endpoint.rail_mut().peer_detach(peer);
+        }
+    }
+
+    /// Tells people of a port that refuses ends, or gives them again: not at every try.
+    #[cold]
+    fn refusal_tell(&mut self, place: usize, why: Option<PortPeerError>) {
+        let Some(told) = self.lanes_told.ports_refusing.get_mut(place) else { return };
+        let news = refusal_news(told, why);
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let Some(port) = endpoint.rail().device(place) else { return };
+        match (news, why) {
+            (Some(PortNews::Lost), Some(why)) => say_of(
+                Level::Warning,
+                format_args!(
+                    "{port} gives no end of a rail ({why}); TCP is used instead, and it is tried \
+                     again"
+                ),
+            ),
+            (Some(PortNews::Back), _) => {
+                say_of(Level::Warning, format_args!("{port} gives ends of rails again"));
+            }
+            (Some(PortNews::Lost), None) | (None, _) => {}
         }
     }
 
@@ -288,6 +331,25 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It is asked again for as long as the connection stands.
+    #[test]
+    fn port_that_refuses_is_told_of_once_for_each_reason() {
+        use crate::provider::vendor::PeerError;
+        use crate::provider::vendor::port::PortPeerError as Why;
+        let mut told = None;
+        let code = |code| Some(PortPeerError::Vendor(Why::Peer(PeerError::Refused(code))));
+        for (why, news) in [
+            (None, None),
+            (code(libc::ENOMEM), Some(PortNews::Lost)),
+            (code(libc::ENOMEM), None),
+            (code(libc::EIO), Some(PortNews::Lost)),
+            (None, Some(PortNews::Back)),
+            (None, None),
+        ] {
+            assert_eq!(refusal_news(&mut told, why), news, "{why:?}");
+        }
+    }
 
     /// One that waits for another GID may be gone for good then.
     #[test]

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say};
+use super::log::{Level, say, say_once};
 use super::machine::HostRail;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
@@ -150,7 +150,20 @@ fn left_out(port: &Port, why: &dyn core::fmt::Display) {
     say(Level::Warning, &format!("{name} is not used: {why}; TCP is used instead"));
 }
 
-/// Opens the ports beside the other rails; those that cannot be opened are taken out of the list.
+/// Says which ports are left out because those that are used are as many as there may be.
+fn too_many_say(names: &[String]) {
+    if !names.is_empty() {
+        let text = format!(
+            "an endpoint uses {PORTS_MAX} ports at most, and leaves out {} (CROSSTIE_IB_HCA, \
+             CROSSTIE_OFI_DOMAINS choose)",
+            names.join(", ")
+        );
+        say_once(Level::Warning, &text);
+    }
+}
+
+/// Opens the ports beside the other rails; those that cannot be opened are taken out of the list,
+/// and those for which there is no lane.
 pub(super) fn open(
     mixed: Mixed<'static>,
     ports: &mut Vec<Port>,
@@ -159,7 +172,16 @@ pub(super) fn open(
 ) -> WithPorts<'static> {
     let lane_bits = limits.rails_max.trailing_zeros();
     let mut rail = WithPorts::new(mixed, limits.peers_max(), lane_bits);
+    let (mut opened, mut too_many) = (Vec::new(), Vec::new());
     ports.retain(|port| {
+        let name = port.name();
+        if rail.device_count() == PORTS_MAX {
+            // its second queue pairs are another matter
+            if !opened.contains(&name) && !too_many.contains(&name) {
+                too_many.push(name);
+            }
+            return false;
+        }
         let config = port.config(environment);
         // the mailboxes are a region, too
         // SAFETY: domains are used by the endpoint's other half alone, which nobody uses when this
@@ -168,11 +190,11 @@ pub(super) fn open(
             Ok(connections) => {
                 if connections < limits.connections_max {
                     let text = format!(
-                        "{} has completions for {connections} connections; others take TCP",
-                        port.name()
+                        "{name} has completions for {connections} connections; others take TCP"
                     );
                     say(Level::Warning, &text);
                 }
+                opened.push(name);
                 true
             }
             Err(error) => {
@@ -181,6 +203,7 @@ pub(super) fn open(
             }
         }
     });
+    too_many_say(&too_many);
     rail
 }
 

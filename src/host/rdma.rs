@@ -6,7 +6,7 @@ extern crate std;
 use super::log::{Level, say, say_once};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
-use crate::provider::verbs::choice::usable;
+use crate::provider::verbs::choice::{Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
@@ -46,8 +46,8 @@ impl Port {
     }
 }
 
-/// The ports that can be used, at most so many as a connection has lanes beside the first; says
-/// why there is none, where there are devices or somebody asked for them.
+/// The ports that can be used; says why there is none, where there are devices or somebody asked
+/// for them, and which names are of none.
 pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
     let level = if asked { Level::Warning } else { Level::Info };
     let mut devices =
@@ -66,6 +66,9 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
     let addresses: Vec<HostAddress> =
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
     let here: Vec<IpAddr> = all.iter().map(|it| it.ip).collect();
+    if !settings.disabled {
+        missing_say(&settings.hca.unmatched(&devices));
+    }
     let (mut ports, mut reasons) = (Vec::new(), Vec::new());
     for device in &devices {
         for port in &device.ports {
@@ -81,15 +84,33 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
                         end: RailEnd::new(port, gid, &addresses),
                     });
                 }
-                Err(why) => reasons.push(format!("{}:{}: {why}", device.name, port.number)),
+                Err(why) => {
+                    let is_meant = !matches!(why, Unusable::NotChosen(_));
+                    reasons.push((is_meant, format!("{}:{}: {why}", device.name, port.number)));
+                }
             }
         }
     }
     if ports.is_empty() && (asked || !devices.is_empty()) {
+        let reasons: Vec<String> = reasons.into_iter().map(|(_, why)| why).collect();
         let why = if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") };
         say(level, &format!("no RDMA port can be used, hosts talk over TCP ({why})"));
+    } else {
+        // this endpoint does not look again what has become of them
+        for (_, why) in reasons.iter().filter(|(is_meant, _)| *is_meant) {
+            say(Level::Info, &format!("this endpoint does not use RDMA port {why}"));
+        }
     }
     with_queue_pairs(ports, settings.queue_pairs)
+}
+
+/// Says which names that were asked for are those of no port.
+fn missing_say(names: &[String]) {
+    if !names.is_empty() {
+        let names = names.join(", ");
+        let text = format!("no RDMA port is called {names} (CROSSTIE_IB_HCA asks for it)");
+        say_once(Level::Warning, &text);
+    }
 }
 
 /// Says that a port is used by an address that is none of ours.
@@ -122,7 +143,6 @@ fn with_queue_pairs(mut ports: Vec<Port>, count: u16) -> Vec<Port> {
     for n in once..wanted {
         ports.push(ports[n - once].clone());
     }
-    ports.truncate(PORTS_MAX);
     ports
 }
 

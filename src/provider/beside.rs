@@ -27,8 +27,9 @@ use std::vec::Vec;
 
 /// How long a port that is down is left alone.
 const LOOK: Span = Span::millis(20);
-/// How long after a queue pair could not be joined the next is prepared, doubled each time up to
-/// the longest: the kernel may look for the peer's address for a second, and the caller with it.
+/// How long after a queue pair could not be had or joined the next is prepared, doubled each time
+/// up to the longest: the kernel may look for the peer's address for a second, and the caller with
+/// it.
 const PAUSE: Span = Span::millis(100);
 const PAUSE_DOUBLED_MAX: u8 = 7;
 /// How long a sleeper looks for nothing, doubled with each sleep that nothing has ended.
@@ -42,8 +43,10 @@ const NEVER: Instant = Instant(u64::MAX);
 struct Seat {
     /// Which of its lanes is on this port.
     lane: u8,
-    /// Times in a row that its queue pair could not be joined.
+    /// Times in a row that its queue pair could not be prepared or joined.
     misses: u8,
+    /// Whether the port refused to prepare the last one.
+    is_refused: bool,
     /// When its next queue pair is to be prepared.
     due: Instant,
 }
@@ -55,6 +58,8 @@ struct Device<'m> {
     seats: Vec<Seat>,
     /// How many of them have something due.
     waiting: u32,
+    /// How many of them the port refused a queue pair.
+    refused: u32,
     /// What it calls our mailboxes.
     mailbox_key: RailKey,
     /// When it is to be brought up again that is down.
@@ -132,12 +137,13 @@ impl<'m> WithPorts<'m> {
         let (before, caps) = (self.caps, rail.caps());
         let bad_key_breaks = before.bad_key_breaks || caps.bad_key_breaks;
         self.caps = Caps { bad_key_breaks, ..both(before, caps) };
-        let seat = Seat { lane: 0, misses: 0, due: NEVER };
+        let seat = Seat { lane: 0, misses: 0, is_refused: false, due: NEVER };
         let seats = std::vec![seat; limits.peers_max as usize];
         self.devices.push(Device {
             rail,
             seats,
             waiting: 0,
+            refused: 0,
             mailbox_key: RailKey(0),
             revive_at: Instant(0),
         });
@@ -213,9 +219,26 @@ impl<'m> WithPorts<'m> {
         let seat = device.seats.get_mut(number.as_usize()).ok_or(PortPeerError::Index)?;
         let mailbox_key = device.mailbox_key;
         let hello = device.rail.peer_prepare(number, generation, random, mailbox_key)?;
+        device.refused -= u32::from(core::mem::take(&mut seat.is_refused));
         seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
         self.on[peer.as_usize()] = place as u8 + 1;
         Ok(hello)
+    }
+
+    /// Whether a port has refused a queue pair to a peer that waits for one.
+    pub fn is_refusing(&self, place: usize) -> bool {
+        self.devices.get(place).is_some_and(|device| device.refused != 0)
+    }
+
+    /// The port has refused to prepare a peer's queue pair: it is asked again later. `false`: it
+    /// has no place for that peer, and is not.
+    pub fn pair_refused(&mut self, peer: PeerIndex, place: usize, now: Instant) -> bool {
+        let number = self.number(peer);
+        let Some(device) = self.devices.get_mut(place) else { return false };
+        let Some(seat) = device.seats.get_mut(number.as_usize()) else { return false };
+        device.refused += u32::from(!core::mem::replace(&mut seat.is_refused, true));
+        self.pair_later(peer, place, now, true);
+        true
     }
 
     /// Whether a port is down: a queue pair cannot be joined then.
@@ -223,8 +246,8 @@ impl<'m> WithPorts<'m> {
         self.devices.get(place).is_some_and(|device| device.rail.is_down())
     }
 
-    /// The queue pair of a peer is to be prepared later: its port is down, or it could not be
-    /// joined (`missed`).
+    /// The queue pair of a peer is to be prepared later: its port is down, or it could not be had
+    /// or joined (`missed`).
     pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, missed: bool) {
         let number = self.number(peer);
         let Some(device) = self.devices.get_mut(place) else { return };
@@ -268,6 +291,7 @@ impl<'m> WithPorts<'m> {
         let device = &mut self.devices[place];
         let seat = &mut device.seats[number.as_usize()];
         device.waiting -= u32::from(seat.due != NEVER);
+        device.refused -= u32::from(core::mem::take(&mut seat.is_refused));
         (seat.due, seat.misses) = (NEVER, 0);
     }
 

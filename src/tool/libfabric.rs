@@ -8,6 +8,7 @@ use super::info::{Line, Section, line};
 use crate::host::settings::environment;
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
+use crate::wire::pair::PORTS_MAX;
 use std::format;
 use std::string::{String, ToString};
 use std::vec;
@@ -46,7 +47,11 @@ fn offer_text(offer: &Offered) -> String {
     let words = if offer.carries_words { "words with writes" } else { "words behind writes" };
     let domains = offer.domains.iter().zip(&offer.speeds_mbps);
     let domains: Vec<_> = domains.map(|(domain, speed)| domain_text(domain, *speed)).collect();
-    format!("{memory}, {words}; over {}", domains.join(", "))
+    let left_out = match domains.len() > PORTS_MAX {
+        true => format!("; an endpoint uses {PORTS_MAX} at most (CROSSTIE_OFI_DOMAINS chooses)"),
+        false => String::new(),
+    };
+    format!("{memory}, {words}; over {}{left_out}", domains.join(", "))
 }
 
 fn domain_text(domain: &str, speed_mbps: u32) -> String {
@@ -79,6 +84,12 @@ mod tests {
         let last = texts(&survey).pop().unwrap();
         assert_eq!(last.0, "tcp;ofi_rxm");
         assert_eq!(last.1, "memory of domains, words with writes; over eth0 (200 Gbit/s), lo");
+        let many: Vec<String> = (0..=PORTS_MAX).map(|n| format!("eth{n}")).collect();
+        (survey.offers[0].domains, survey.offers[0].speeds_mbps) = (many, vec![0; PORTS_MAX + 1]);
+        let last = texts(&survey).pop().unwrap();
+        assert!(
+            last.1.ends_with("eth7; an endpoint uses 7 at most (CROSSTIE_OFI_DOMAINS chooses)")
+        );
         survey.offers.clear();
         assert_eq!(texts(&survey).pop().unwrap().1, "none that has what a rail needs");
     }

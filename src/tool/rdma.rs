@@ -7,12 +7,14 @@ extern crate std;
 use super::info::{Line, Section, line};
 use crate::connect::interfaces::all_addresses;
 use crate::host::settings::environment;
-use crate::provider::verbs::choice::usable;
-use crate::provider::verbs::gid::{LinkLayer, is_elsewhere};
+use crate::provider::verbs::choice::{Unusable, usable};
+use crate::provider::verbs::gid::{GidEntry, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
 use crate::provider::verbs::speed;
+use crate::provider::verbs::sys::{Device as Opened, Library, LoadError};
+use crate::wire::pair::PORTS_MAX;
 use core::net::IpAddr;
 use std::format;
 use std::fs::File;
@@ -27,6 +29,11 @@ const USE: &str = "hosts with usable ports in a common subnet are reached by the
 /// The same where a setting leaves them out.
 const NO_USE: &str = "none: CROSSTIE_RAILS leaves out verbs; below is what would be used";
 
+/// Why a port that works is left out.
+const TOO_MANY: &str = "an endpoint uses seven ports, and those before are so many \
+                        (CROSSTIE_IB_HCA chooses)";
+const _: () = assert!(PORTS_MAX == 7);
+
 /// Where the files are by which programs use devices.
 const FILES: &str = "/dev/infiniband";
 
@@ -34,11 +41,13 @@ const FILES: &str = "/dev/infiniband";
 pub fn section() -> Section {
     let settings = environment();
     let used = if settings.rails.verbs { USE } else { NO_USE };
-    let mut lines = vec![line("use", used)];
+    let library = Library::load();
+    let mut lines = vec![line("use", used), line("library", library_text(&library))];
     match survey(Path::new(SYSFS)) {
         Ok(mut devices) => {
             speed::correct(&mut devices, &settings.verbs);
-            lines.extend(described(&devices, &settings.verbs, &addresses()));
+            let barrier = |device: &Device| barrier(&library, device);
+            lines.extend(described(&devices, &settings.verbs, &addresses(), &barrier));
         }
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
@@ -50,21 +59,60 @@ fn addresses() -> Vec<HostAddress> {
     all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect()
 }
 
-fn described(devices: &[Device], settings: &Settings, addresses: &[HostAddress]) -> Vec<Line> {
+/// `/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0 (rdma-core 34 to 61)`.
+fn library_text(library: &Result<Library, LoadError>) -> String {
+    match library {
+        Ok(library) => match library.file() {
+            Some(file) => format!("{} ({})", file.display(), library.age()),
+            None => format!("libibverbs.so.1 ({})", library.age()),
+        },
+        Err(error) => error.to_string(),
+    }
+}
+
+/// What keeps this program from a device, tried.
+fn barrier(library: &Result<Library, LoadError>, device: &Device) -> Option<String> {
+    let library = match library {
+        Ok(library) => *library,
+        Err(_) => return Some("libibverbs cannot be used (`library` says why)".into()),
+    };
+    let error = Opened::open(library, &device.name).err()?;
+    Some(match file_text(device) {
+        Ok(_) => format!("libibverbs does not open it: {error}"),
+        Err(why) => format!("device file: {why}"),
+    })
+}
+
+/// `barrier` says what keeps this program from a device.
+fn described(
+    devices: &[Device],
+    settings: &Settings,
+    addresses: &[HostAddress],
+    barrier: &dyn Fn(&Device) -> Option<String>,
+) -> Vec<Line> {
     if devices.is_empty() {
         let text = "none (/sys/class/infiniband shows none: is there one, and its driver loaded?)";
         return vec![line("devices", text)];
     }
     let mut lines = Vec::new();
     let places = chip_ports(devices, settings.merge_vfs);
+    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+    let mut used = 0;
     for (device, place) in devices.iter().zip(places) {
         lines.push(line(&device.name, device_text(device, place)));
-        lines.push(line(&format!("{} file", device.name), file_text(device)));
-        for port in &device.ports {
+        let file = file_text(device).unwrap_or_else(|why| why);
+        lines.push(line(&format!("{} file", device.name), file));
+        let verdicts = device.ports.iter().map(|port| usable(device, port, settings, &here));
+        let verdicts: Vec<_> = verdicts.collect();
+        let is_tried = verdicts.iter().any(Result::is_ok);
+        let barrier = if is_tried { barrier(device) } else { None };
+        for (port, verdict) in device.ports.iter().zip(verdicts) {
             let name = format!("{}:{}", device.name, port.number);
             let gids: Vec<String> = port.gids.iter().map(ToString::to_string).collect();
             let gids = if gids.is_empty() { "none".into() } else { gids.join(", ") };
-            lines.push(line(&name, port_text(device, port, settings, addresses)));
+            used += usize::from(verdict.is_ok() && barrier.is_none());
+            let barrier = barrier.as_deref().or((used > PORTS_MAX).then_some(TOO_MANY));
+            lines.push(line(&name, port_text(port, verdict, barrier, addresses, &here)));
             lines.push(line(&format!("{name} GIDs"), gids));
         }
     }
@@ -93,32 +141,37 @@ fn device_text(device: &Device, place: u32) -> String {
 }
 
 /// Whether this user may use the device, tried.
-fn file_text(device: &Device) -> String {
+fn file_text(device: &Device) -> Result<String, String> {
     let Some(file) = &device.file else {
-        return "none: the kernel lets no program use it (is ib_uverbs loaded?)".into();
+        return Err("none: the kernel lets no program use it (is ib_uverbs loaded?)".into());
     };
     let path = Path::new(FILES).join(file);
     match File::options().read(true).write(true).open(&path) {
-        Ok(_) => format!("{} opens", path.display()),
-        Err(error) => format!("{} does not open: {error}", path.display()),
+        Ok(_) => Ok(format!("{} opens", path.display())),
+        Err(error) => Err(format!("{} does not open: {error}", path.display())),
     }
 }
 
+/// `barrier`: what keeps it from use although it works.
 fn port_text(
-    device: &Device,
     port: &Port,
-    settings: &Settings,
+    usable: Result<&GidEntry, Unusable>,
+    barrier: Option<&str>,
     addresses: &[HostAddress],
+    here: &[IpAddr],
 ) -> String {
-    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
-    let verdict = match usable(device, port, settings, &here) {
+    let verdict = match usable {
         Ok(gid) => {
             let bits = RailEnd::new(port, gid, addresses).prefix_bits;
-            let elsewhere = match is_elsewhere(gid, port.layer, &here) {
+            let elsewhere = match is_elsewhere(gid, port.layer, here) {
                 true => ", which is no address of this network namespace",
                 false => "",
             };
-            format!("usable by {gid}, subnet of {bits} bits{elsewhere}")
+            let by = format!("by {gid}, subnet of {bits} bits{elsewhere}");
+            match barrier {
+                None => format!("usable {by}"),
+                Some(barrier) => format!("unusable: {barrier}; it would be used {by}"),
+            }
         }
         Err(why) => format!("unusable: {why}"),
     };
@@ -172,6 +225,15 @@ mod tests {
         }
     }
 
+    /// As if every device opened.
+    fn described_open(
+        devices: &[Device],
+        settings: &Settings,
+        addresses: &[HostAddress],
+    ) -> Vec<Line> {
+        described(devices, settings, addresses, &|_| None)
+    }
+
     /// What is said under a name.
     fn said(lines: &[Line], name: &str) -> String {
         lines.iter().find(|line| line.name == name).expect(name).text.clone()
@@ -180,7 +242,7 @@ mod tests {
     #[test]
     fn ports_are_said_with_their_gid_or_why_they_are_not_usable() {
         let addresses = [HostAddress { ip: IpAddr::from([10, 0, 0, 1]), prefix_bits: 22 }];
-        let lines = described(&[device()], &Settings::default(), &addresses);
+        let lines = described_open(&[device()], &Settings::default(), &addresses);
         let of_device = said(&lines, "mlx5_0");
         for part in ["PCI /sys/devices/pci0000:3a/0000:3b:00.0", "NUMA node 1", "0c42:a103"] {
             assert!(of_device.contains(part), "{of_device}");
@@ -191,7 +253,8 @@ mod tests {
         assert!(used.contains("active, Ethernet, 100000 Mbit/s"), "{used}");
         assert!(!used.contains("namespace"), "{used}");
         let others = [HostAddress { ip: IpAddr::from([10, 0, 0, 2]), prefix_bits: 22 }];
-        let elsewhere = said(&described(&[device()], &Settings::default(), &others), "mlx5_0:1");
+        let elsewhere =
+            said(&described_open(&[device()], &Settings::default(), &others), "mlx5_0:1");
         assert!(elsewhere.contains("no address of this network namespace; active"), "{elsewhere}");
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
@@ -201,17 +264,46 @@ mod tests {
     #[test]
     fn file_that_does_not_open_is_said_with_the_reason() {
         let device = Device { file: Some("nobodys".into()), ..device() };
-        let text = said(&described(&[device], &Settings::default(), &[]), "mlx5_0 file");
+        let text = said(&described_open(&[device], &Settings::default(), &[]), "mlx5_0 file");
         assert!(text.starts_with("/dev/infiniband/nobodys does not open: "), "{text}");
+    }
+
+    #[test]
+    fn port_of_a_device_that_does_not_open_is_not_usable() {
+        let lines =
+            described(&[device()], &Settings::default(), &[], &|_| Some("no library".into()));
+        let text = said(&lines, "mlx5_0:1");
+        let wanted = "unusable: no library; it would be used by GID 3 10.0.0.1";
+        assert!(text.starts_with(wanted), "{text}");
+        let down = said(&lines, "mlx5_0:2");
+        assert!(down.starts_with("unusable: the port is down"), "{down}");
+    }
+
+    /// One that cannot be opened takes nobody's place.
+    #[test]
+    fn ports_beyond_those_that_an_endpoint_uses_are_said_to_be_left_out() {
+        let cards: Vec<Device> =
+            (0..9).map(|n| Device { name: format!("mlx5_{n}"), ..device() }).collect();
+        let barrier = |it: &Device| (it.name == "mlx5_2").then(|| "it is broken".into());
+        let lines = described(&cards, &Settings::default(), &[], &barrier);
+        for n in 0..9 {
+            let text = said(&lines, &format!("mlx5_{n}:1"));
+            let wanted = match n {
+                2 => "unusable: it is broken; ",
+                8 => "unusable: an endpoint uses seven ports, and those before are so many ",
+                _ => "usable by GID 3 ",
+            };
+            assert!(text.starts_with(wanted), "mlx5_{n}: {text}");
+        }
     }
 
     #[test]
     fn nothing_is_said_as_such_and_a_name_that_matches_nothing_too() {
         let hca = HcaChoice::parse("mlx5_7").unwrap();
         let settings = Settings { hca, ..Settings::default() };
-        let lines = described(&[device()], &settings, &[]);
+        let lines = described_open(&[device()], &settings, &[]);
         assert!(said(&lines, "not there").starts_with("mlx5_7"));
         assert!(said(&lines, "mlx5_0:1").contains("not among CROSSTIE_IB_HCA=mlx5_7"));
-        assert!(said(&described(&[], &settings, &[]), "devices").starts_with("none"));
+        assert!(said(&described_open(&[], &settings, &[]), "devices").starts_with("none"));
     }
 }

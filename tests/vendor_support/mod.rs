@@ -35,6 +35,8 @@ const LIMITS: Limits = Limits {
 pub struct Faults {
     /// So many times `peer_open` says "not yet".
     pub not_yet: u32,
+    /// So many times `peer_blob` refuses, for want of memory.
+    pub no_blob: u32,
     /// The next poll that has room tells of what is no event.
     pub strange_event: bool,
     /// `open` refuses with this code, if it is not 0.
@@ -229,6 +231,12 @@ pub fn promise(limits: &Limits, out: &mut xtie_provider_caps) {
 }
 
 unsafe extern "C" fn peer_blob(provider: *mut c_void, peer: u32, out: *mut c_void) -> c_int {
+    let mut state = end(provider).wire.state();
+    if state.faults.no_blob > 0 {
+        state.faults.no_blob -= 1;
+        return XTIE_PROVIDER_CODE - libc::ENOMEM;
+    }
+    drop(state);
     // SAFETY: room for a blob.
     unsafe { out.cast::<u32>().write_unaligned(end(provider).place(peer)) };
     XTIE_PROVIDER_OK

@@ -1,6 +1,7 @@
-/* A libibverbs that is not one: one device whose ports, answers and refusals are as the variable
-   FAKE says, words with spaces between them. Queue pairs of the process reach each other; what is
-   posted is done when the post returns. It says on stderr what it was asked for, one line each. */
+/* A libibverbs that is not one: a device, or several alike, whose number, ports, answers and
+   refusals are as the variable FAKE says, words with spaces between them. Queue pairs of the
+   process reach each other; what is posted is done when the post returns. It says on stderr what it
+   was asked for, one line each. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stddef.h>
@@ -10,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4, STRAYS = 32 };
+enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4, STRAYS = 32, CARDS = 16 };
 
 struct queue {
     struct ibv_cq cq;
@@ -39,7 +40,7 @@ struct pair {
 static struct pair *pairs[PAIRS];
 static unsigned pairs_made, keys_made, gids_asked;
 static int tellers[PAIRS], opened; /* the ends that devices are told by */
-static struct ibv_device device = { .node_type = IBV_NODE_CA, .name = "fake0" };
+static struct ibv_device devices[CARDS];
 
 static const char *value(const char *word) {
     const char *at = getenv("FAKE");
@@ -298,9 +299,14 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return (struct ibv_qp_ex 
 /* ------------------------------------------------------------------ the device */
 
 struct ibv_device **ibv_get_device_list(int *count) {
-    struct ibv_device **list = calloc(2, sizeof *list);
-    *count = value("no_device") ? 0 : 1;
-    if (*count) list[0] = &device;
+    struct ibv_device **list = calloc(CARDS + 1, sizeof *list);
+    *count = value("no_device") ? 0 : number("cards", 1);
+    if (*count > CARDS) abort();
+    for (int n = 0; n < *count; n++) {
+        devices[n].node_type = IBV_NODE_CA;
+        snprintf(devices[n].name, sizeof devices[n].name, "fake%d", n);
+        list[n] = &devices[n];
+    }
     return list;
 }
 

@@ -33,6 +33,11 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         }
         return Vec::new();
     }
+    let missing = settings.hca.unmatched(&found);
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        log::info(&format!("no RDMA port is called {names} (NCCL_IB_HCA, CROSSTIE_IB_HCA)"));
+    }
     speed::correct(&mut found, &settings);
     let host = Host { sysfs: Path::new(SYSFS), found: &found, addresses: &all() };
     let (devices, reasons) = host.devices(&settings, reach, opens);

@@ -1,5 +1,7 @@
 //! libibverbs, loaded at run time.
 
+extern crate std;
+
 use super::abi::{
     AsyncEvent, CompChannel, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd,
     PortAttr, Qp, QpAttr, QpInitAttr,
@@ -8,6 +10,9 @@ use super::extended::QpEx;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// The file, by the name that has stood since 2007.
 const FILE: &CStr = c"libibverbs.so.1";
@@ -31,6 +36,33 @@ impl fmt::Display for LoadError {
             LoadError::Old(name) => {
                 write!(f, "no RDMA: libibverbs.so.1 is too old, it has no {name}")
             }
+        }
+    }
+}
+
+impl Library {
+    /// The file that it was loaded from, links followed: its name ends with rdma-core's version.
+    pub fn file(&self) -> Option<PathBuf> {
+        // SAFETY: pointers and numbers, for which zero is a value.
+        let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
+        let function = self.open_device as *const c_void;
+        // SAFETY: an address of the library's, and room for what is known of it.
+        if unsafe { libc::dladdr(function, &raw mut found) } == 0 || found.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: the name of a library that is never unloaded, which ends with a zero.
+        let name = unsafe { CStr::from_ptr(found.dli_fname) };
+        PathBuf::from(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+    }
+
+    /// The newest rdma-core of which it has a function that we know.
+    pub fn age(&self) -> &'static str {
+        match self {
+            Library { query_port_speed: Some(_), .. } => "rdma-core 62 or newer",
+            Library { reg_dmabuf_mr: Some(_), .. } => "rdma-core 34 to 61",
+            Library { query_gid_ex: Some(_), .. } => "rdma-core 33",
+            Library { query_ece: Some(_), .. } => "rdma-core 28 to 32",
+            Library { .. } => "older than rdma-core 28",
         }
     }
 }
@@ -213,8 +245,6 @@ functions! {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use super::*;
     use std::string::ToString;
 
