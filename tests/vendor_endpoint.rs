@@ -206,6 +206,8 @@ fn refusal_is_no_registration_for_whoever_comes_later() {
     let since = || wire.registered() - before;
     wire.fail(Faults { no_memory: 2, ..Faults::default() });
     let refused = [(); 2].map(|()| register(&node, &memory));
+    let named = "vendor's rail acme0 does not register memory";
+    assert!(said().contains(named), "it said: {}", said());
     assert_eq!(since(), 2, "a refusal was handed on");
     let good = [(); 2].map(|()| register(&node, &memory));
     assert_eq!(since(), 3, "what is registered is registered once");

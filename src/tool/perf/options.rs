@@ -14,6 +14,7 @@ use crate::tool::text::sizes_parse;
 use crate::tool::{Failure, cpus};
 use crate::wire::RAILS_MAX;
 use std::format;
+use std::path::Path;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
@@ -238,7 +239,19 @@ impl Options {
             rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
         };
         options.check()?;
+        options.svg_check()?;
         Ok(options)
+    }
+
+    /// Whether the plot's folder is there, asked before anything is measured.
+    fn svg_check(&self) -> Result<(), Failure> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        match Path::new(file).parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+                Err(format!("option --svg: {file}: there is no folder {}", folder.display()))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), Failure> {
