@@ -718,7 +718,8 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 // endpoint_out: the endpoint, which is the storage's address.
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
 //     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
-//     elsewhere in the storage is not looked for); XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+//     elsewhere in the storage is not looked for); XTIE_ERR_DEVICE_UNAVAILABLE,
+//     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
 //     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
@@ -1007,9 +1008,10 @@ int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *m
 // data_out: first byte, page-aligned; the memory is zero.
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
-//     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the kernel
-//     refuses, or /proc/meminfo (MemAvailable and SwapFree) or the memory limit of a cgroup around
-//     the process leaves less than that; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+//     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
+//     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
+//     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
+//     endpoint has no heap.
 // Threads: any. Cost: control path; the pages are really allocated.
 int xtie_memory_alloc(struct xtie_endpoint *endpoint,
                       size_t bytes,
@@ -1053,17 +1055,18 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
 // shared memory alone carries the connection the peer is told at once where a long message lies
 // (one of more than eager_bytes_max, in memory of xtie_memory_alloc of more than 1024 bytes), and
 // reads it when a receive takes it: such a send is under way as soon as it is made, and its memory
-// in use until it is received or the connection closed. A request that is canceled must still be tested to its end, and may end otherwise: a
-// receive that the peer knows of ends when those posted before it have ended, or have been
-// canceled, too, and until then a message may come. The peer's program must make progress
-// meanwhile, and have posted something on its end of the connection.
+// in use until it is received or the connection closed.
+//
+// A request that is canceled must still be tested to its end, and may end otherwise: a receive
+// that the peer knows of ends when those posted before it have ended, or have been canceled, too,
+// and until then a message may come. The peer's program must make progress meanwhile, and have
+// posted something on its end of the connection.
 //
 // request: of isend or irecv, not yet tested to its end.
 // Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
 //     XTIE_ERR_STALE. A send that is complete already is under way in this sense.
 // Threads: the endpoint's. Cost: data path.
-int xtie_request_cancel(struct xtie_endpoint *endpoint,
-                        struct xtie_request *request);
+int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *request);
 
 // ---- Statistics --------------------------------------------------------------------------------
 //

@@ -76,9 +76,10 @@ pub unsafe extern "C" fn xtie_memory_deregister(
 /// data_out: first byte, page-aligned; the memory is zero.
 /// memory_out: to be given with each message that lies in it.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
-///     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the kernel
-///     refuses, or /proc/meminfo (MemAvailable and SwapFree) or the memory limit of a cgroup around
-///     the process leaves less than that; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+///     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
+///     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
+///     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
+///     endpoint has no heap.
 /// Threads: any. Cost: control path; the pages are really allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_alloc(

@@ -82,10 +82,12 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
 /// shared memory alone carries the connection the peer is told at once where a long message lies
 /// (one of more than eager_bytes_max, in memory of xtie_memory_alloc of more than 1024 bytes), and
 /// reads it when a receive takes it: such a send is under way as soon as it is made, and its memory
-/// in use until it is received or the connection closed. A request that is canceled must still be tested to its end, and may end otherwise: a
-/// receive that the peer knows of ends when those posted before it have ended, or have been
-/// canceled, too, and until then a message may come. The peer's program must make progress
-/// meanwhile, and have posted something on its end of the connection.
+/// in use until it is received or the connection closed.
+///
+/// A request that is canceled must still be tested to its end, and may end otherwise: a receive
+/// that the peer knows of ends when those posted before it have ended, or have been canceled, too,
+/// and until then a message may come. The peer's program must make progress meanwhile, and have
+/// posted something on its end of the connection.
 ///
 /// request: of isend or irecv, not yet tested to its end.
 /// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
