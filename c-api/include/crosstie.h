@@ -580,7 +580,8 @@ typedef struct xtie_rail_stats {
     uint32_t generation;
     // The system's code (errno) of its last failure, kept when it is up again; 0: it has not
     // failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
-    // gave it up first.
+    // gave it up first. Of a vendor's rail its provider's code; 0 also where that gave none, or
+    // the peer gave the rail up first.
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
