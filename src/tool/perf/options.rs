@@ -88,7 +88,11 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             value: "N",
             help: "ranks that are started here when no launcher does (default 2)",
         },
-        Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
+        Flag {
+            name: "--seconds",
+            value: "S",
+            help: "time for each line of the result (default 0.4)",
+        },
         Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
             name: "--verify",
