@@ -114,7 +114,8 @@ static int vendor_region_register(void *self, uint64_t address, uint64_t bytes, 
                                   uint64_t *key_out)
 {
     end *e = self;
-    if (kind != XTIE_PROVIDER_MEMORY_HOST)
+    // MAPPED is memory of xtie_memory_alloc: pages of the process, too
+    if (kind != XTIE_PROVIDER_MEMORY_HOST && kind != XTIE_PROVIDER_MEMORY_MAPPED)
         return XTIE_PROVIDER_KIND;
     if (bytes == 0 || address + bytes < address)
         return XTIE_PROVIDER_RANGE;

@@ -64,7 +64,8 @@ public:
     int region_register(std::uint64_t address, std::uint64_t bytes, std::uint32_t kind,
                         std::uint64_t &key)
     {
-        if (kind != XTIE_PROVIDER_MEMORY_HOST)
+        // MAPPED is memory of xtie_memory_alloc: pages of the process, too
+        if (kind != XTIE_PROVIDER_MEMORY_HOST && kind != XTIE_PROVIDER_MEMORY_MAPPED)
             return XTIE_PROVIDER_KIND;
         if (bytes == 0 || address + bytes < address)
             return XTIE_PROVIDER_RANGE;

@@ -7,7 +7,7 @@ use crosstie::base::units::Bytes;
 use crosstie::fabric::MemoryKind;
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{
-    AcceptError, ConnectError, DeregisterError, OpenError, Options, RegisterError,
+    AcceptError, AllocateError, ConnectError, DeregisterError, OpenError, Options, RegisterError,
 };
 use crosstie::transport::limits::LimitsError;
 use crosstie::transport::request::RequestIdError;
@@ -232,11 +232,11 @@ fn impossible_memory_is_refused_by_name() {
     };
     assert_eq!(register(4096, 0, MemoryKind::Host), Err(RegisterError::Range));
     assert_eq!(register(u64::MAX - 4, 8, MemoryKind::Host), Err(RegisterError::Range));
-    assert_eq!(two.a.shared.allocate(Bytes(0)).unwrap_err(), RegisterError::Range);
-    assert_eq!(two.a.shared.allocate(Bytes(u64::MAX)).unwrap_err(), RegisterError::Range);
-    assert_eq!(two.a.shared.allocate(Bytes(1 << 50)).unwrap_err(), RegisterError::Full);
+    assert_eq!(two.a.shared.allocate(Bytes(0)).unwrap_err(), RegisterError::Range.into());
+    assert_eq!(two.a.shared.allocate(Bytes(u64::MAX)).unwrap_err(), RegisterError::Range.into());
+    assert_eq!(two.a.shared.allocate(Bytes(1 << 50)).unwrap_err(), AllocateError::HeapFull);
     let bare = Node::open(&Options { heap_bytes: Bytes::ZERO, ..small(1) });
-    assert_eq!(bare.shared.allocate(Bytes(64)).unwrap_err(), RegisterError::Kind);
+    assert_eq!(bare.shared.allocate(Bytes(64)).unwrap_err(), RegisterError::Kind.into());
 }
 
 #[test]
@@ -249,11 +249,11 @@ fn full_table_of_regions_is_an_answer_and_a_free_place_is_used() {
             Err(error) => break error,
         }
     };
-    assert_eq!((held.len(), error), (64, RegisterError::Full));
+    assert_eq!((held.len(), error), (64, RegisterError::Full.into()));
     for _ in 0..100 {
         node.shared.free(held.pop().unwrap()).unwrap();
         held.push(node.shared.allocate(Bytes(4096)).unwrap().1);
-        assert_eq!(node.shared.allocate(Bytes(4096)).unwrap_err(), RegisterError::Full);
+        assert_eq!(node.shared.allocate(Bytes(4096)).unwrap_err(), RegisterError::Full.into());
     }
 }
 

@@ -10,6 +10,8 @@ use host_support::{Memory, Node, Place, joined, small, wait_both};
 /// Goes in the stream, and does not.
 const LENGTHS: [usize; 2] = [64, 40_000];
 const TAG: i32 = 5;
+/// One that goes in no stream, from whatever memory.
+const LONG: usize = 40_000;
 
 /// A rail: what opens it, and whether it pushes through shared memory.
 const RAILS: [(&str, DeviceKind, bool); 3] = [
@@ -99,5 +101,33 @@ fn receives_canceled_newest_first_end_once_and_the_connection_goes_on() {
                 seed += 1;
             }
         }
+    }
+}
+
+/// Where the receiver pulls, the message is announced at once, and may be read from then on: what
+/// crosstie.h says of xtie_request_cancel.
+#[test]
+fn long_send_without_a_receive_is_taken_back_where_receives_are_offered() {
+    for rail in &RAILS {
+        let mut ends = Ends::over(rail);
+        let from = Memory::new(&ends.a, Place::Private, LONG);
+        let into = Memory::new(&ends.b, Place::Private, 100 * LONG);
+        let pulls = rail.0 == "shm that pulls";
+        ends.goes_on(&from, &into, 1);
+        let send = ends.a.isend(ends.to_b, from.outgoing(0, LONG, TAG)).unwrap();
+        ends.progress(100);
+        let canceled = ends.a.cancel(send);
+        assert_eq!(canceled.is_err(), pulls, "{}: {canceled:?}", ends.rail);
+        if !pulls {
+            let Ends { a, b, .. } = &mut ends;
+            assert_eq!(wait_both(a, b, send).result, Err(RequestError::Canceled));
+            ends.goes_on(&from, &into, 2);
+            continue;
+        }
+        // its receive, or the end of the connection, ends it
+        let to = ends.b.irecv(ends.to_a, &[into.incoming(0, LONG, TAG)]).unwrap();
+        let Ends { a, b, .. } = &mut ends;
+        assert_eq!(wait_both(b, a, to).result, Ok(()));
+        assert_eq!(wait_both(a, b, send).result, Ok(()));
     }
 }

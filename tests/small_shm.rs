@@ -3,7 +3,7 @@
 mod host_support;
 
 use crosstie::base::units::Bytes;
-use crosstie::host::{ConnectError, ListenError, OpenError, Options, RegisterError};
+use crosstie::host::{AllocateError, ConnectError, ListenError, OpenError, Options, RegisterError};
 use host_support::deny::deny;
 use host_support::roles;
 use host_support::{Memory, Node, Place, joined, small, wait_both};
@@ -83,7 +83,7 @@ fn allocate_without_memory() {
     assert!(deny(libc::SYS_fallocate, libc::ENOSPC));
     for _ in 0..200 {
         let error = node.shared.allocate(Bytes(1 << 20)).unwrap_err();
-        assert_eq!(error, RegisterError::Fabric(libc::ENOSPC));
+        assert_eq!(error, RegisterError::Fabric(libc::ENOSPC).into());
     }
     kept.release(&node);
 }
@@ -107,7 +107,7 @@ fn little_address_space() {
     let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
     let mut a = Node::open(&options);
     a.shared.allocate(Bytes(4096)).unwrap();
-    assert_eq!(a.shared.allocate(Bytes(32 << 30)).unwrap_err(), RegisterError::Full);
+    assert_eq!(a.shared.allocate(Bytes(32 << 30)).unwrap_err(), AllocateError::HeapFull);
     // what is left does for one without a heap, which cannot map the heap of the other
     let mut b = Node::open(&Options { heap_bytes: Bytes::ZERO, ..small(2) });
     let (_, handle) = b.shared.listen().unwrap();
@@ -129,7 +129,7 @@ fn small_files() {
     let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
     let (mut a, mut b) = (Node::open(&options), Node::open(&options));
     a.shared.allocate(Bytes(4096)).unwrap();
-    assert_eq!(a.shared.allocate(Bytes(1 << 30)).unwrap_err(), RegisterError::Full);
+    assert_eq!(a.shared.allocate(Bytes(1 << 30)).unwrap_err(), AllocateError::HeapFull);
     works(&mut a, &mut b);
 }
 

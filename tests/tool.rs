@@ -137,6 +137,10 @@ fn every_argument_error_names_its_option() {
         (&["perf", "latencies"], "`latencies`"),
         (&["info", "--peer", "host:port"], "--peer: `host:port`"),
         (&["info", "--jsn"], "--jsn, did you mean `--json`"),
+        // found after all was measured
+        (&["perf", "--svg", "/nowhere/plot.svg"], "--svg: /nowhere/plot.svg: there is no folder"),
+        (&["sim", "--threads", "0"], "--threads needs a number from 1 on"),
+        (&["sim", "--schedules", "0"], "--schedules needs a number from 1 on"),
         (&["prf"], "`prf`, did you mean `perf`"),
         (&[], "a command is missing"),
     ] {
@@ -243,10 +247,10 @@ fn perf_names_the_file_that_it_cannot_write() {
         "--iterations",
         "1",
         "--svg",
-        "/nowhere/plot.svg",
+        "/dev/full",
     ]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--svg: /nowhere/plot.svg"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--svg: /dev/full"));
 }
 
 #[test]
@@ -313,6 +317,7 @@ fn info_marks_values_that_are_ignored() {
     for (name, value) in [
         ("CROSSTIE_CONNECT_TIMEOUT_MS", "0"),
         ("CROSSTIE_LOG", "debug"),
+        ("CROSSTIE_KERNEL_COPY", "2"),
         ("CROSSTIE_TCP_THREADS", "6"),
         ("CROSSTIE_TCP_THREAD_CPUS", "0"),
         ("CROSSTIE_PEER_TIMEOUT_MS", "soon"),
@@ -332,6 +337,17 @@ fn info_marks_values_that_are_ignored() {
     let line = line_of(&text, "CROSSTIE_TCP_THREADS");
     assert!(line.contains("ignored: it may be 1 at most with CROSSTIE_TCP_STREAMS=2"), "{line}");
     assert!(line_of(&text, "tcp0").contains(" available; "), "{text}");
+}
+
+/// It said `Shared memory of 64 bytes: Kind`.
+#[test]
+fn perf_without_a_heap_says_what_is_missing() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.args(["perf", "latency", "--memory", "shared", "--no-pin"]);
+    let output = command.env("CROSSTIE_HEAP_BYTES", "0").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let sentence = " bytes of shared memory: the endpoint was opened without a heap";
+    assert!(!output.status.success() && errors.contains(sentence), "{errors}");
 }
 
 #[test]

@@ -92,6 +92,27 @@ fn rail_that_breaks_costs_no_message_and_comes_back() {
     pair.flow(&mut flows, 16);
 }
 
+/// The system's code for a connection that was reset stood there, and the log told of a stream.
+#[test]
+fn rail_that_fails_without_a_code_has_none() {
+    let wire = Wire::new();
+    let mut pair = pair(&mut [wire]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let generation = pair.views(1)[0].generation;
+    let _ = said();
+    wire.cut_with(0);
+    pair.flow_until_back(&mut flows, 1, generation);
+    let (to_b, to_a) = (pair.to_b, pair.to_a);
+    for view in [pair.a.rail_view(to_b, 1), pair.b.rail_view(to_a, 1)] {
+        let lane = view.unwrap().expect("a rail").lane;
+        assert!(lane.stats.failures > 0 && lane.code == 0, "{lane:?}");
+    }
+    let said = said();
+    assert!(said.contains("was lost: the provider failed it without a code"), "{said}");
+    pair.flow(&mut flows, 16);
+}
+
 /// `peer_open` may say that it takes longer; messages go over TCP meanwhile.
 #[test]
 fn vendor_that_says_not_yet_is_asked_again() {
@@ -230,6 +251,8 @@ fn refusal_is_no_registration_for_whoever_comes_later() {
     let since = || wire.registered() - before;
     wire.fail(Faults { no_memory: 2, ..Faults::default() });
     let refused = [(); 2].map(|()| register(&node, &memory));
+    let named = "vendor's rail acme0 does not register memory";
+    assert!(said().contains(named), "it said: {}", said());
     assert_eq!(since(), 2, "a refusal was handed on");
     let good = [(); 2].map(|()| register(&node, &memory));
     assert_eq!(since(), 3, "what is registered is registered once");

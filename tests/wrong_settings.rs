@@ -157,6 +157,31 @@ fn variable_that_is_no_text_is_ignored_by_name() {
     }
 }
 
+/// Both were taken without a word.
+#[test]
+fn kernel_copy_that_is_no_switch_and_a_directory_that_is_not_there_are_named() {
+    for (name, wrong, words) in [
+        ("CROSSTIE_KERNEL_COPY", "2", "is ignored: it may be from 0 to 1"),
+        ("CROSSTIE_SHM_DIR", "/nowhere/at/all", "is no directory"),
+    ] {
+        let (result, said) = opened_told(&small(1), name, wrong, Level::Warning);
+        assert_eq!(result, Ok(()), "{name}");
+        let line = said.iter().find(|line| line.starts_with(&format!("{name}={wrong} ")));
+        assert!(line.is_some_and(|line| line.contains(words)), "{name}: {said:?}");
+    }
+}
+
+/// Who opens without a heap stays without.
+#[test]
+fn heap_bytes_of_the_environment_make_a_small_heap_and_none_where_there_is_none() {
+    for (heap_bytes, value) in [(Bytes::ZERO, "5"), (Bytes(1 << 30), "5"), (Bytes(8192), "0")] {
+        let mut options = Options { heap_bytes, ..small(1) };
+        options.limits.regions_max = 256;
+        let (result, said) = opened(&options, "CROSSTIE_HEAP_BYTES", value);
+        assert_eq!((result, said), (Ok(()), vec![]), "{heap_bytes:?} {value}");
+    }
+}
+
 /// Every endpoint of who set that variable alone was refused, for the default of another.
 #[test]
 fn short_send_ring_is_enough_to_say() {

@@ -73,7 +73,12 @@
 // failed has changed nothing and written no output (the exceptions are said: xtie_request_test and
 // xtie_endpoint_connect). xtie_result_str has a sentence for each code, xtie_endpoint_error the
 // particulars, with the peer's name. A bug of the library never unwinds into the program: the
-// endpoint is poisoned, and from then on answers XTIE_ERR_POISONED.
+// endpoint is poisoned, and from then on answers XTIE_ERR_POISONED. XTIE_ERR_NULL is for an
+// endpoint, storage, a structure, an array of buffers, memory to register and an output that are
+// NULL, but for outputs that may be (events_out, sizes_out, requests_out, userdata). An object that
+// is NULL names none, and has the code for that: XTIE_ERR_CONNECTION, XTIE_ERR_LISTENER,
+// XTIE_ERR_MEMORY, of a request XTIE_ERR_STALE. So has a message: bytes at NULL lie outside of
+// their memory (XTIE_ERR_RANGE), and where there are none, neither data nor memory is looked at.
 //
 // STRUCTURES that the program fills begin with struct_size, which it sets to sizeof. Later versions
 // only lengthen them: shorter ones are taken as they are, longer ones if the rest is zero.
@@ -275,7 +280,7 @@ typedef enum xtie_result {
     XTIE_OK = 0,
     // Not yet: call xtie_endpoint_progress, then call again.
     XTIE_AGAIN = 1,
-    // A pointer that must be given is NULL.
+    // A pointer that must be given is NULL; ERRORS above says which.
     XTIE_ERR_NULL = -1,
     // struct_size is not the size of any version of the structure.
     XTIE_ERR_STRUCT_SIZE = -2,
@@ -306,6 +311,8 @@ typedef enum xtie_result {
     XTIE_ERR_RESERVED = -14,
     // There is no room for text.
     XTIE_ERR_TEXT = -15,
+    // An endpoint that is not closed stands in the storage.
+    XTIE_ERR_STORAGE_IN_USE = -16,
     // The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
     // The endpoint is closed.
@@ -493,8 +500,8 @@ typedef struct xtie_endpoint_config {
     // memory is always copied through it, which is faster than the kernel's one copy, but takes
     // place only while its owner calls the library.
     uint32_t write_ring_bytes;
-    // Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
-    // allocated. Default 64 GiB.
+    // Address space in bytes that xtie_memory_alloc takes from, in whole pages; memory is used as
+    // it is allocated. Default 64 GiB.
     uint64_t heap_bytes;
     // How long a connect may take, with all addresses that are tried, in milliseconds; default
     // 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.
@@ -573,7 +580,8 @@ typedef struct xtie_rail_stats {
     uint32_t generation;
     // The system's code (errno) of its last failure, kept when it is up again; 0: it has not
     // failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
-    // gave it up first.
+    // gave it up first. Of a vendor's rail its provider's code; 0 also where that gave none, or
+    // the peer gave the rail up first.
     int32_t code;
     // 1: it carries this side's control messages and short messages.
     uint32_t control;
@@ -710,7 +718,9 @@ int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_
 //     that do not change the size.
 // endpoint_out: the endpoint, which is the storage's address.
 // Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-//     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+//     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
+//     elsewhere in the storage is not looked for); XTIE_ERR_DEVICE_UNAVAILABLE,
+//     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
 //     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 // Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 int xtie_endpoint_open(void *storage,
@@ -999,7 +1009,10 @@ int xtie_memory_deregister(struct xtie_endpoint *endpoint, struct xtie_memory *m
 // data_out: first byte, page-aligned; the memory is zero.
 // memory_out: to be given with each message that lies in it.
 // Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
-//     heap_bytes is used up), XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+//     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
+//     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
+//     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
+//     endpoint has no heap.
 // Threads: any. Cost: control path; the pages are really allocated.
 int xtie_memory_alloc(struct xtie_endpoint *endpoint,
                       size_t bytes,
@@ -1041,10 +1054,17 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
                       size_t *sizes_out);
 
 // Asks for a request to end early, with XTIE_ERR_CANCELED: a receive that no message has reached,
-// or a send that has not left. It must still be tested to its end, and may end otherwise: a
-// receive that the peer knows of ends when those posted before it have ended, or have been
-// canceled, too, and until then a message may come. The peer's program must make progress
-// meanwhile, and have posted something on its end of the connection.
+// or a send that has not left. Where receives are offered to senders (any rail but shared memory
+// alone, and that with XTIE_ENDPOINT_PUSH) a long message leaves when its receive is there. Where
+// shared memory alone carries the connection the peer is told at once where a long message lies
+// (one of more than eager_bytes_max, in memory of xtie_memory_alloc of more than 1024 bytes), and
+// reads it when a receive takes it: such a send is under way as soon as it is made, and its memory
+// in use until it is received or the connection closed.
+//
+// A request that is canceled must still be tested to its end, and may end otherwise: a receive
+// that the peer knows of ends when those posted before it have ended, or have been canceled, too,
+// and until then a message may come. The peer's program must make progress meanwhile, and have
+// posted something on its end of the connection.
 //
 // request: of isend or irecv, not yet tested to its end.
 // Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;

@@ -80,8 +80,8 @@ pub struct xtie_endpoint_config {
     /// memory is always copied through it, which is faster than the kernel's one copy, but takes
     /// place only while its owner calls the library.
     pub write_ring_bytes: u32,
-    /// Address space in bytes that xtie_memory_alloc takes from; memory is used as it is
-    /// allocated. Default 64 GiB.
+    /// Address space in bytes that xtie_memory_alloc takes from, in whole pages; memory is used as
+    /// it is allocated. Default 64 GiB.
     pub heap_bytes: u64,
     /// How long a connect may take, with all addresses that are tried, in milliseconds; default
     /// 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.

@@ -23,7 +23,9 @@ use crosstie::host::{Endpoint, log};
 ///     that do not change the size.
 /// endpoint_out: the endpoint, which is the storage's address.
 /// Results: XTIE_OK; those of xtie_endpoint_size; XTIE_ERR_STORAGE_ALIGN, XTIE_ERR_STORAGE_SIZE,
-///     XTIE_ERR_DEVICE_UNAVAILABLE, XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
+///     XTIE_ERR_STORAGE_IN_USE: an endpoint that is not closed begins there (one that begins
+///     elsewhere in the storage is not looked for); XTIE_ERR_DEVICE_UNAVAILABLE,
+///     XTIE_ERR_NO_RAIL, XTIE_ERR_INTERFACE, XTIE_ERR_KEY_FILE,
 ///     XTIE_ERR_DESCRIPTORS, XTIE_ERR_NO_MEMORY, XTIE_ERR_SYSTEM. The log says more.
 /// Threads: any, with storage of its own each. Cost: control path; starts a thread for set-up.
 #[unsafe(no_mangle)]
@@ -76,6 +78,10 @@ pub(crate) unsafe fn open_in(
         return Err(refused(XTIE_ERR_STORAGE_SIZE, why));
     }
     guard::forks_watch();
+    if guard::is_open_at(storage) {
+        let why = format_args!("no endpoint was opened: one that is not closed is at {storage:p}");
+        return Err(refused(XTIE_ERR_STORAGE_IN_USE, why));
+    }
     // SAFETY: the storage is longer than the guard's room (checked above).
     let block = unsafe { storage.add(ROOM_BYTES) };
     // SAFETY: aligned, since storage and room are; valid until close by the comment of

@@ -9,7 +9,8 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
 use crosstie::connect::OpenError as BandError;
 use crosstie::host::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, Shared,
+    AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, OpenError,
+    RegisterError, Shared,
 };
 use crosstie::memory::Errno;
 use crosstie::transport::limits::LimitsError;
@@ -114,6 +115,22 @@ impl Explain for RegisterError {
             RegisterError::Full | RegisterError::Kind | RegisterError::Range => {
                 text.write_str(self.result().sentence().to_str().unwrap_or(""))
             }
+        }
+    }
+}
+
+impl Explain for AllocateError {
+    fn result(&self) -> xtie_result {
+        match self {
+            AllocateError::HeapFull => XTIE_ERR_REGIONS_FULL,
+            AllocateError::Register(error) => error.result(),
+        }
+    }
+
+    fn explain(&self, shared: &Shared, text: &mut Text) -> fmt::Result {
+        match self {
+            AllocateError::HeapFull => write!(text, "{self}"),
+            AllocateError::Register(error) => error.explain(shared, text),
         }
     }
 }

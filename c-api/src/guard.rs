@@ -15,7 +15,7 @@ use core::ffi::c_int;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crosstie::host::{self, Shared, log};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, Once, PoisonError};
@@ -29,6 +29,25 @@ const POISONED: u64 = 0x7469_706f_6973_2e31;
 /// Forks of this process since the first endpoint: in a child it differs from what the endpoints
 /// remember.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Where endpoints of this process are open, so that storage is looked into only where one was:
+/// what is elsewhere may never have been written. More than these are not remembered.
+static OPEN_AT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+/// Puts `to` in the place of `from`, if there is one. Relaxed: who opens or closes one endpoint
+/// from two threads orders that (crosstie.h, "Threads"), and an address tells of nothing else.
+fn open_at_set(from: usize, to: usize) {
+    let set = |place: &AtomicUsize| {
+        place.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    let _ = OPEN_AT.iter().any(set);
+}
+
+/// Whether an endpoint of this process stands at `storage`, for certain.
+pub(crate) fn is_open_at(storage: *const u8) -> bool {
+    let known = OPEN_AT.iter().any(|place| place.load(Ordering::Relaxed) == storage.addr());
+    known && room(storage.cast()).is_ok()
+}
 
 /// An endpoint at the start of its storage.
 #[repr(C, align(64))]
@@ -60,6 +79,7 @@ pub(crate) unsafe fn put(storage: *mut u8, endpoint: host::Endpoint) -> *mut xti
     let place: *mut Room = storage.cast();
     // SAFETY: aligned and valid for a `Room` by this function's contract.
     unsafe { place.write(room) };
+    open_at_set(0, place.addr());
     place.cast()
 }
 
@@ -190,6 +210,7 @@ fn failed(room: &Room, error: &dyn Explain) -> c_int {
 #[inline(never)]
 fn poison(room: &Room, payload: Box<dyn std::any::Any + Send>) -> c_int {
     room.state.store(POISONED, Ordering::Relaxed);
+    open_at_set(core::ptr::from_ref(room).addr(), 0);
     let said = payload.downcast_ref::<&str>().copied();
     let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let said = said.unwrap_or("a panic without words");
@@ -233,6 +254,7 @@ pub(crate) fn take(endpoint: *const xtie_endpoint) -> c_int {
     };
     let host: *const ManuallyDrop<host::Endpoint> = room.host.get();
     room.state.store(CLOSED, Ordering::Relaxed);
+    open_at_set(endpoint.addr(), 0);
     // SAFETY: the state says closed from now on, so nobody reads it a second time; the thread that
     // closes is the endpoint's one thread, and no other is in a call (crosstie.h, "Threads").
     let host = unsafe { host.read() };

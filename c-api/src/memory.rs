@@ -7,6 +7,7 @@ use crate::result::xtie_result::*;
 use core::ffi::{c_int, c_void};
 use crosstie::base::units::Bytes;
 use crosstie::fabric::{DeregisterError, MemoryKind, RegisterError};
+use crosstie::host::AllocateError;
 
 /// Kind of memory: pages of this process.
 pub const XTIE_MEMORY_HOST: u32 = 0x1;
@@ -75,7 +76,10 @@ pub unsafe extern "C" fn xtie_memory_deregister(
 /// data_out: first byte, page-aligned; the memory is zero.
 /// memory_out: to be given with each message that lies in it.
 /// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_REGISTER_RANGE, XTIE_ERR_REGIONS_FULL (also when
-///     heap_bytes is used up), XTIE_ERR_NO_MEMORY; XTIE_ERR_MEMORY_KIND: the endpoint has no heap.
+///     heap_bytes is used up, which xtie_endpoint_error tells apart); XTIE_ERR_NO_MEMORY: the
+///     kernel refuses, or less than that is left by what /proc/meminfo says (MemAvailable and
+///     SwapFree) or by the memory limit of a cgroup around the process; XTIE_ERR_MEMORY_KIND: the
+///     endpoint has no heap.
 /// Threads: any. Cost: control path; the pages are really allocated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_memory_alloc(
@@ -87,7 +91,7 @@ pub unsafe extern "C" fn xtie_memory_alloc(
     if data_out.is_null() || memory_out.is_null() {
         return guard::null(endpoint);
     }
-    guard::shared(endpoint, |shared| -> Result<xtie_result, RegisterError> {
+    guard::shared(endpoint, |shared| -> Result<xtie_result, AllocateError> {
         let (data, memory) = shared.allocate(Bytes::of(bytes))?;
         // SAFETY: not null, and the caller's to be written.
         unsafe { data_out.write(data.cast()) };

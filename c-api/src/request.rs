@@ -80,10 +80,17 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
 }
 
 /// Asks for a request to end early, with XTIE_ERR_CANCELED: a receive that no message has reached,
-/// or a send that has not left. It must still be tested to its end, and may end otherwise: a
-/// receive that the peer knows of ends when those posted before it have ended, or have been
-/// canceled, too, and until then a message may come. The peer's program must make progress
-/// meanwhile, and have posted something on its end of the connection.
+/// or a send that has not left. Where receives are offered to senders (any rail but shared memory
+/// alone, and that with XTIE_ENDPOINT_PUSH) a long message leaves when its receive is there. Where
+/// shared memory alone carries the connection the peer is told at once where a long message lies
+/// (one of more than eager_bytes_max, in memory of xtie_memory_alloc of more than 1024 bytes), and
+/// reads it when a receive takes it: such a send is under way as soon as it is made, and its memory
+/// in use until it is received or the connection closed.
+///
+/// A request that is canceled must still be tested to its end, and may end otherwise: a receive
+/// that the peer knows of ends when those posted before it have ended, or have been canceled, too,
+/// and until then a message may come. The peer's program must make progress meanwhile, and have
+/// posted something on its end of the connection.
 ///
 /// request: of isend or irecv, not yet tested to its end.
 /// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;

@@ -13,7 +13,7 @@ pub enum xtie_result {
     /// Not yet: call xtie_endpoint_progress, then call again.
     XTIE_AGAIN = 1,
 
-    /// A pointer that must be given is NULL.
+    /// A pointer that must be given is NULL; ERRORS above says which.
     XTIE_ERR_NULL = -1,
     /// struct_size is not the size of any version of the structure.
     XTIE_ERR_STRUCT_SIZE = -2,
@@ -44,6 +44,8 @@ pub enum xtie_result {
     XTIE_ERR_RESERVED = -14,
     /// There is no room for text.
     XTIE_ERR_TEXT = -15,
+    /// An endpoint that is not closed stands in the storage.
+    XTIE_ERR_STORAGE_IN_USE = -16,
 
     /// The pointer is not one that xtie_endpoint_open gave.
     XTIE_ERR_ENDPOINT = -20,
@@ -177,6 +179,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_DEVICE_UNAVAILABLE, c"the device cannot be used on this host"),
     (XTIE_ERR_STORAGE_ALIGN, c"the storage is not aligned to XTIE_STORAGE_ALIGN bytes"),
     (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
+    (XTIE_ERR_STORAGE_IN_USE, c"an endpoint that is not closed stands in the storage"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
     (XTIE_ERR_REQUESTS_MAX, c"requests_max must be 32, 64, 128 or 256"),
     (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),

@@ -122,7 +122,8 @@ pub struct xtie_rail_stats {
     pub generation: u32,
     /// The system's code (errno) of its last failure, kept when it is up again; 0: it has not
     /// failed. ETIMEDOUT: it was silent; ECONNRESET: also when its socket just ended, or the peer
-    /// gave it up first.
+    /// gave it up first. Of a vendor's rail its provider's code; 0 also where that gave none, or
+    /// the peer gave the rail up first.
     pub code: i32,
     /// 1: it carries this side's control messages and short messages.
     pub control: u32,

@@ -96,6 +96,10 @@ fn storage_is_checked() {
     assert_eq!(endpoint, stranger());
     expect(open(start, bytes, &mut endpoint), XTIE_OK);
     assert_eq!(endpoint.cast(), start);
+    // it was opened once more, under the threads of the first
+    let mut second: *mut xtie_endpoint = stranger();
+    expect(open(start, bytes, &mut second), XTIE_ERR_STORAGE_IN_USE);
+    assert_eq!(second, stranger());
     // SAFETY: one thread.
     expect(unsafe { xtie_endpoint_close(endpoint) }, XTIE_OK);
     expect(open(start, bytes, &mut endpoint), XTIE_OK);
@@ -190,6 +194,16 @@ fn objects_that_are_closed_or_strange_are_told_by_kind() {
         // SAFETY: as above.
         expect(unsafe { xtie_memory_free(endpoint, region) }, XTIE_ERR_MEMORY);
     }
+    // what lies nowhere lies outside of its memory, and is not looked at where there are no bytes
+    let send_null = |length| {
+        let mut request = null_mut();
+        // SAFETY: an output of ours; what is sent is checked before it is read.
+        let result = unsafe {
+            xtie_connection_isend(endpoint, pair.0, null(), length, 0, memory, &mut request)
+        };
+        (result, request)
+    };
+    expect(send_null(8).0, XTIE_ERR_RANGE);
     // SAFETY: registered, but not allocated here.
     expect(unsafe { xtie_memory_free(endpoint, memory) }, XTIE_ERR_MEMORY);
     for request in [null_mut(), stranger()] {

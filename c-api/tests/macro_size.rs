@@ -6,7 +6,7 @@ mod common;
 use common::{HOST, LOOPBACK, SHM, TCP, config, size};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::Limits;
-use crosstie_c::exact_bytes_for_tests;
+use crosstie_c::*;
 use std::fmt::Write as _;
 use std::process::Command;
 
@@ -96,6 +96,27 @@ fn programs_of_one_rail_have_storage_enough() {
         let operations = c.next_power_of_two().max(16);
         let then = 8192 + c * 4096 + c * r * 880 + operations * 512 + m * 144;
         assert_eq!(size(&config), then);
+    }
+}
+
+/// The page left out what several rails take.
+#[test]
+fn page_of_limits_has_the_terms_of_the_header() {
+    let page = include_str!("../../doc/limits.md");
+    for line in [
+        format!(
+            "XTIE_ENDPOINT_BYTES(C, R, M) = {XTIE_BYTES_FIXED} + {XTIE_BYTES_CONNECTION} C + \
+             {XTIE_BYTES_REQUEST} C R + {XTIE_BYTES_OPERATION} O + {XTIE_BYTES_REGION} M + \
+             XTIE_RAILS_BYTES(C, 2)\n"
+        ),
+        format!("XTIE_RAILS_BYTES(C, L) = {XTIE_BYTES_SEVERAL} C + {XTIE_BYTES_RAIL} C L\n"),
+        format!(
+            "XTIE_LOOPBACK_BYTES(C, R, M) = XTIE_ENDPOINT_BYTES(C, R, M) + {XTIE_BYTES_LOOPBACK} C \
+             + {XTIE_BYTES_LOOPBACK_OPERATION} O\n"
+        ),
+        format!("for (4, 32, 16) that is {} bytes", said(HOST, (4, 32, 16))),
+    ] {
+        assert!(page.contains(&line), "doc/limits.md does not say {line:?}");
     }
 }
 

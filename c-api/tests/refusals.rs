@@ -350,12 +350,20 @@ fn heap_that_is_absent_or_used_up_is_told() {
     let it = Opened::new(&little);
     expect(alloc(&it, 0).0, XTIE_ERR_REGISTER_RANGE);
     expect(alloc(&it, 1 << 30).0, XTIE_ERR_REGIONS_FULL);
+    says(&it, "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length");
     let (result, memory) = alloc(&it, 4096);
     expect(result, XTIE_OK);
     // SAFETY: no request uses it.
     expect(unsafe { xtie_memory_free(it.endpoint, memory) }, XTIE_OK);
     // SAFETY: refused.
     expect(unsafe { xtie_memory_free(it.endpoint, memory) }, XTIE_ERR_MEMORY);
+    it.close();
+    // less than the library's own part of it, which was EINVAL at open
+    let mut least = config(HOST);
+    (least.heap_bytes, least.regions_max) = (1, 256);
+    let it = Opened::new(&least);
+    expect(alloc(&it, 1000).0, XTIE_OK);
+    expect(alloc(&it, 1000).0, XTIE_ERR_REGIONS_FULL);
     it.close();
 }
 

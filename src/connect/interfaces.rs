@@ -191,6 +191,10 @@ impl fmt::Display for InterfaceError {
                 let (choice, there) = (choice.as_str(), there.as_str());
                 write!(f, "{NAME}={choice} matches no interface with an address; there are {there}")
             }
+            // nobody chose
+            InterfaceError::AllExcluded(choice, there) if choice.trim().is_empty() => {
+                write!(f, "no interface that is up has an address; there are {}", there.as_str())
+            }
             InterfaceError::AllExcluded(choice, there) => {
                 let (choice, there) = (choice.as_str(), there.as_str());
                 write!(f, "{NAME}={choice} leaves no interface with an address; there are {there}")

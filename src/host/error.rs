@@ -55,6 +55,43 @@ impl fmt::Display for RingsError {
     }
 }
 
+/// Why no memory was allocated. Nothing was changed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum AllocateError {
+    /// The heap has no gap of that length left.
+    HeapFull,
+    /// There is no heap (`Kind`), the system has no memory (`Fabric`), or the memory could not be
+    /// registered.
+    Register(RegisterError),
+}
+
+impl fmt::Display for AllocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AllocateError::HeapFull => {
+                "the endpoint's heap (heap_bytes, CROSSTIE_HEAP_BYTES) has no gap of that length \
+                 left"
+            }
+            AllocateError::Register(RegisterError::Kind) => {
+                "the endpoint was opened without a heap (heap_bytes, CROSSTIE_HEAP_BYTES)"
+            }
+            AllocateError::Register(RegisterError::Full) => {
+                "regions_max pieces of memory are registered"
+            }
+            AllocateError::Register(RegisterError::Range) => "the range is empty or wraps around",
+            AllocateError::Register(RegisterError::Fabric(code)) => {
+                return write!(f, "the memory was refused ({})", Errno(*code));
+            }
+        })
+    }
+}
+
+impl From<RegisterError> for AllocateError {
+    fn from(error: RegisterError) -> AllocateError {
+        AllocateError::Register(error)
+    }
+}
+
 /// Why an endpoint could not be opened. Nothing is left behind.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum OpenError {

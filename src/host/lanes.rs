@@ -287,14 +287,15 @@ impl Endpoint {
     /// How a lane of a connection in use is; `None`: there is no such lane.
     pub(super) fn rail_of(&self, index: ConnectionIndex, lane: u8) -> Option<RailView> {
         let mut view = each!(&self.machine, endpoint => endpoint.lane_view(index, lane))?;
-        if view.stats.failures > 0 && view.code == 0 {
-            // its stream just ended, or the peer gave it up first
+        let rail = self.lane_rail(index.0, lane);
+        if view.stats.failures > 0 && view.code == 0 && rail != ConnectionRail::Vendor {
+            // its stream just ended, or the peer gave it up first; a vendor's codes are its own
             view.code = libc::ECONNRESET;
         }
         // where a connection has one lane, nothing is kept of it
         let kept = self.lanes.get(self.lane_place(index.0, lane)).and_then(|known| known.ends);
         let ends = kept.or_else(|| self.socket_of(index, lane).and_then(ends_of));
-        Some(RailView { lane: view, rail: self.lane_rail(index.0, lane), ends })
+        Some(RailView { lane: view, rail, ends })
     }
 
     /// Tells people of lanes that were lost or came up, if any have.
@@ -351,7 +352,8 @@ impl Endpoint {
         }
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);
-            rail_lost(&at, &Loss { times: say.losses, code: view.code, silent, others });
+            let rail = at.rail;
+            rail_lost(&at, &Loss { rail, times: say.losses, code: view.code, silent, others });
             self.pair_error_say(index, lane);
         }
         if let Some(away_ms) = say.back_ms {

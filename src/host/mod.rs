@@ -35,7 +35,8 @@ pub mod vendor;
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;
 pub use error::{
-    AcceptError, ConnectError, DeregisterError, ListenError, OpenError, RegisterError, RingsError,
+    AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, OpenError,
+    RegisterError, RingsError,
 };
 pub use lanes::RailView;
 pub use options::Options;

@@ -141,6 +141,8 @@ impl fmt::Display for RailAt<'_> {
 
 /// How a rail was lost.
 pub(super) struct Loss {
+    /// Of which kind the rail is.
+    pub(super) rail: ConnectionRail,
     /// How often since that was last told.
     pub(super) times: u32,
     /// The system's code of the last time; 0: none.
@@ -158,7 +160,18 @@ impl fmt::Display for Loss {
             times => write!(f, "was lost {times} times, lately: ")?,
         }
         match (self.silent.0 / 1_000_000, self.code) {
-            (0, 0) => f.write_str("its stream ended, or the peer gave it up")?,
+            (0, 0) => f.write_str(match self.rail {
+                ConnectionRail::Tcp | ConnectionRail::Together => {
+                    "its stream ended, or the peer gave it up"
+                }
+                ConnectionRail::Vendor => {
+                    "the provider failed it without a code, or the peer gave it up"
+                }
+                ConnectionRail::Shm
+                | ConnectionRail::Loopback
+                | ConnectionRail::Verbs
+                | ConnectionRail::Libfabric => "it failed without a code, or the peer gave it up",
+            })?,
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }
@@ -331,7 +344,7 @@ pub(super) fn closed_on_messages(peer: &str, waited: Span) {
 static NOT_REGISTERED_SAID: AtomicBool = AtomicBool::new(false);
 
 /// A port does not register the user's memory.
-pub(super) fn not_registered(error: RegisterError) {
+pub(super) fn not_registered(port: &str, error: RegisterError) {
     // relaxed: nothing else is told by it
     if NOT_REGISTERED_SAID.swap(true, Ordering::Relaxed) {
         return;
@@ -345,7 +358,9 @@ pub(super) fn not_registered(error: RegisterError) {
     };
     say_of(
         Level::Warning,
-        format_args!("a port does not register memory ({why}); messages in it take TCP"),
+        format_args!(
+            "{port} does not register memory ({why}); messages in it take the other rails"
+        ),
     );
 }
 
@@ -405,7 +420,18 @@ mod tests {
     use super::*;
     use crate::host::log::sink_set;
     use std::string::String;
+    use std::string::ToString;
     use std::sync::{Mutex, PoisonError};
+
+    /// A rail of a vendor's has no stream.
+    #[test]
+    fn loss_without_a_code_is_told_by_what_the_rail_is() {
+        let of = |rail| Loss { rail, times: 1, code: 0, silent: Span(0), others: 1 }.to_string();
+        assert!(of(ConnectionRail::Tcp).contains("its stream ended"));
+        let vendor = of(ConnectionRail::Vendor);
+        assert!(vendor.contains("the provider failed it") && !vendor.contains("stream"));
+        assert!(!of(ConnectionRail::Verbs).contains("stream"));
+    }
 
     #[test]
     fn a_peer_turned_away_for_want_of_descriptors_is_said_with_the_limit() {

@@ -7,7 +7,7 @@
 extern crate std;
 
 use super::endpoint::Endpoint;
-use super::error::{OpenError, RegisterError};
+use super::error::{AllocateError, OpenError};
 use super::options::Options;
 use crate::base::carve::heap::HeapBlock;
 use crate::base::slab::Handle;
@@ -59,7 +59,7 @@ impl Owned {
     }
 
     /// A buffer of at least `length` bytes, zeroed and present in memory.
-    pub fn buffer(&mut self, backing: Backing, length: u64) -> Result<Buffer, RegisterError> {
+    pub fn buffer(&mut self, backing: Backing, length: u64) -> Result<Buffer, AllocateError> {
         let length = length.max(64).next_multiple_of(64);
         let (start, region) = match backing {
             Backing::Shared => self.endpoint().shared.allocate(Bytes(length))?,

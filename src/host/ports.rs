@@ -6,6 +6,7 @@ extern crate std;
 use super::device::Rails;
 use super::log::{Level, say, say_once};
 use super::machine::HostRail;
+use super::ports_memory::NamedDomain;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
@@ -13,7 +14,7 @@ use crate::fabric::{Domain, Region};
 use crate::provider::beside::WithPorts;
 use crate::provider::libfabric::choice::Nic;
 use crate::provider::mixed::Mixed;
-use crate::provider::port::{PortConfig, PortDomain};
+use crate::provider::port::PortConfig;
 use crate::transport::Limits;
 use crate::transport::limits::KEPT_BYTES;
 use crate::wire::pair::{PORTS_MAX, PortHello, PortList};
@@ -216,7 +217,7 @@ pub(super) unsafe fn mailboxes_register(
     rail: &mut impl HostRail,
     ports: &mut Vec<Port>,
     region: Region,
-) -> Vec<PortDomain<'static>> {
+) -> Vec<NamedDomain> {
     let mut domains = Vec::new();
     let Some(rail) = rail.ports_mut() else { return domains };
     let mut place = 0;
@@ -226,7 +227,7 @@ pub(super) unsafe fn mailboxes_register(
         match unsafe { domain.register(region) } {
             Ok(key) => {
                 rail.mailbox_key_set(place, key);
-                domains.push(domain);
+                domains.push(NamedDomain { name: port.name(), domain });
                 place += 1;
                 true
             }

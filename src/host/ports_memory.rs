@@ -13,6 +13,7 @@ use crate::memory::registrations::{
 };
 use crate::memory::{Reserve, heap};
 use crate::provider::port::PortDomain;
+use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -41,8 +42,14 @@ pub(super) struct PortsMemory {
 /// What a port that has refused has in place of a key.
 const NO_KEY: RailKey = RailKey(0);
 
+/// A port by what it registers memory, and its name for people.
+pub(super) struct NamedDomain {
+    pub name: String,
+    pub domain: PortDomain<'static>,
+}
+
 /// By place.
-struct Ports(Vec<PortDomain<'static>>);
+struct Ports(Vec<NamedDomain>);
 
 impl Registrar for Ports {
     /// A port that refuses has no key, which is said once: what lies there goes over another rail.
@@ -50,10 +57,10 @@ impl Registrar for Ports {
         let mut keys = Keys::default();
         for (port, key) in self.0.iter().zip(&mut keys) {
             // SAFETY: who acquires vouches for the range, and so for the pages that it lies in.
-            *key = match unsafe { port.register_payload(pages.region) } {
+            *key = match unsafe { port.domain.register_payload(pages.region) } {
                 Ok(key) => key,
                 Err(error) => {
-                    news::not_registered(error);
+                    news::not_registered(&port.name, error);
                     NO_KEY
                 }
             };
@@ -70,7 +77,7 @@ impl Registrar for Ports {
     fn deregister(&mut self, keys: &mut Keys) -> Result<(), DeregisterError> {
         let mut result = Ok(());
         for (port, key) in self.0.iter().zip(keys).filter(|(_, key)| **key != NO_KEY) {
-            match port.deregister_soon(*key) {
+            match port.domain.deregister_soon(*key) {
                 // a vendor may give the number to other memory from now on
                 Ok(()) | Err(DeregisterError::Stale) => *key = NO_KEY,
                 Err(DeregisterError::Busy) => result = Err(DeregisterError::Busy),
@@ -89,10 +96,7 @@ const fn memory_of(region: Region) -> Memory<'static> {
 
 impl PortsMemory {
     /// For so many regions at a time.
-    pub fn open(
-        ports: Vec<PortDomain<'static>>,
-        regions_max: u32,
-    ) -> Result<PortsMemory, OpenError> {
+    pub fn open(ports: Vec<NamedDomain>, regions_max: u32) -> Result<PortsMemory, OpenError> {
         let count = ports.len();
         let length = Registrations::<Ports>::bytes(regions_max);
         let records = Reserve::create(length)?;

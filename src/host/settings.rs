@@ -280,7 +280,10 @@ pub fn apply(options: &mut Options) -> Environment {
         options.write_ring_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
     if let Some(bytes) = number("CROSSTIE_HEAP_BYTES") {
-        options.heap_bytes = Bytes(bytes);
+        // who opens without a heap has no use for one
+        if options.heap_bytes != Bytes::ZERO {
+            options.heap_bytes = Bytes(bytes);
+        }
     }
     let mut environment = environment_of(options.verbs_names);
     if let Some(class) = options.verbs_traffic_class {
@@ -313,8 +316,8 @@ fn environment_of(names: verbs::Names) -> Environment {
     let tcp_threads = among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
         .map_or(default.tcp_threads, |n| n as u32);
     Environment {
-        kernel_copy: number("CROSSTIE_KERNEL_COPY").map_or(default.kernel_copy, |n| n != 0),
-        shm_dir: path("CROSSTIE_SHM_DIR").unwrap_or(default.shm_dir),
+        kernel_copy: among("CROSSTIE_KERNEL_COPY", 0..=1).map_or(default.kernel_copy, |n| n != 0),
+        shm_dir: path("CROSSTIE_SHM_DIR").map_or(default.shm_dir, directory),
         rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
@@ -351,6 +354,20 @@ fn of_verbs(names: verbs::Names) -> verbs::Settings {
         say_once(Level::Warning, &format!("{complaint}"));
     }
     settings
+}
+
+/// The directory of `CROSSTIE_SHM_DIR`, which is said when it is none: peers of the same network
+/// namespace are reached without.
+fn directory(path: PathBuf) -> PathBuf {
+    if !path.is_dir() {
+        let text = format!(
+            "CROSSTIE_SHM_DIR={} is no directory: peers in other network namespaces of this host \
+             are not reached by shared memory",
+            path.display()
+        );
+        say_once(Level::Warning, &text);
+    }
+    path
 }
 
 /// From the clock's step to a day.
@@ -432,7 +449,11 @@ fn rails(text: &str) -> Result<Rails, String> {
 fn cpus(text: &str) -> Result<CpuSet, String> {
     text.split(',').map(str::trim).try_fold(CpuSet::EMPTY, |set, cpu| {
         let more = cpu.parse().ok().and_then(|cpu| set.with(cpu));
-        more.ok_or_else(|| format!("{cpu} is no CPU below {}", CpuSet::END))
+        more.ok_or_else(|| {
+            let range = cpu.contains('-');
+            let hint = if range { "; ranges are not taken, numbers with commas are" } else { "" };
+            format!("{cpu} is no CPU below {}{hint}", CpuSet::END)
+        })
     })
 }
 
@@ -555,7 +576,8 @@ mod tests {
         assert_eq!(listed("2,3"), Ok(std::vec![2, 3]));
         assert_eq!(listed("127, 0,64"), Ok(std::vec![0, 64, 127]));
         assert!(cpus("1024").unwrap_err().contains("below 1024"));
-        assert!(cpus("2-3").is_err() && cpus("-1").is_err());
+        assert!(cpus("2-3").unwrap_err().contains("ranges are not taken"));
+        assert!(cpus("-1").is_err());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 extern crate std;
 
-use super::error::{AcceptError, ConnectError, DeregisterError, ListenError, RegisterError};
+use super::error::{
+    AcceptError, AllocateError, ConnectError, DeregisterError, ListenError, RegisterError,
+};
 use super::link_memory::HostMemory;
 use super::news;
 use super::own::Own;
@@ -250,14 +252,16 @@ impl Shared {
 
     /// Allocates shared memory that peers reach without a system call, and registers it.
     ///
-    /// *Errors*: `Kind` when the endpoint was opened without a heap, `Full` when its address space
-    /// or the table of regions is used up, `Fabric` with the code when the system has no memory.
-    pub fn allocate(&self, length: Bytes) -> Result<(*mut u8, Handle), RegisterError> {
+    /// *Errors*: `Kind` when the endpoint was opened without a heap, `Full` when the table of
+    /// regions is used up, `HeapFull` when its address space is, `Fabric` with the code when the
+    /// system has no memory.
+    pub fn allocate(&self, length: Bytes) -> Result<(*mut u8, Handle), AllocateError> {
         let heap = self.heap.as_ref().ok_or(RegisterError::Kind)?;
         let (start, _) = heap.allocate(length.as_usize()).map_err(|error| match error {
-            HeapError::Argument => RegisterError::Range,
-            HeapError::Full | HeapError::Space => RegisterError::Full,
-            HeapError::System(errno) => RegisterError::Fabric(errno.0),
+            HeapError::Argument => RegisterError::Range.into(),
+            HeapError::Full => RegisterError::Full.into(),
+            HeapError::Space => AllocateError::HeapFull,
+            HeapError::System(errno) => RegisterError::Fabric(errno.0).into(),
         })?;
         let address = start.expose_provenance() as u64;
         // SAFETY: the allocation lives until `free`, which deregisters it first.
@@ -266,7 +270,7 @@ impl Shared {
             Err(error) => {
                 // SAFETY: nobody knows the allocation.
                 let _ = unsafe { heap.free(start) };
-                Err(error)
+                Err(error.into())
             }
         }
     }

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use super::available;
 use super::errno::Errno;
 use super::shared::SharedMapping;
 use core::ffi::CStr;
@@ -58,11 +59,13 @@ pub struct SharedHeap {
     page_bytes: usize,
     /// Sorted by offset; never longer than the capacity that it was made with.
     live: Mutex<Vec<Extent>>,
+    /// How much memory can still be had.
+    available: fn() -> u64,
 }
 
 impl SharedHeap {
-    /// Reserves `reserve_bytes`, or as much of that as the address space allows, allocates
-    /// `head_bytes` at the start, and makes room to account for `allocations_max` allocations.
+    /// Reserves `reserve_bytes`, or as much of that as the address space allows, and before them
+    /// `head_bytes`, which it allocates; makes room to account for `allocations_max` allocations.
     pub fn create(
         name: &CStr,
         reserve_bytes: usize,
@@ -72,18 +75,20 @@ impl SharedHeap {
         let page_bytes = page_bytes();
         let head_bytes = head_bytes.next_multiple_of(page_bytes);
         let reserve_bytes = reserve_bytes.min(RESERVE_BYTES_MAX).next_multiple_of(page_bytes);
-        let mapping = reserve(name, reserve_bytes, head_bytes)?;
+        let mapping = reserve(name, head_bytes + reserve_bytes, head_bytes)?;
         if head_bytes != 0 {
             mapping.populate(0, head_bytes)?;
         }
         let live = Mutex::new(Vec::with_capacity(allocations_max));
-        Ok(SharedHeap { mapping, head_bytes, page_bytes, live })
+        Ok(SharedHeap { mapping, head_bytes, page_bytes, live, available: available::bytes })
     }
 
     /// Allocates `bytes`, rounded up to whole pages; the pages are there when this returns.
     ///
     /// *Shape*: address and length in bytes; the address is a multiple of the page size.
-    /// *Cost*: a system call and a walk over the live allocations; never calls malloc.
+    /// *Errors*: besides the system's own ENOMEM the same where the host or a cgroup has less than
+    /// that left ([`available::bytes`]): the kernel would kill rather than refuse.
+    /// *Cost*: some system calls and a walk over the live allocations; never calls malloc.
     pub fn allocate(&self, bytes: usize) -> Result<(*mut u8, usize), HeapError> {
         let length = bytes.checked_next_multiple_of(self.page_bytes).ok_or(HeapError::Argument)?;
         if length == 0 {
@@ -95,6 +100,9 @@ impl SharedHeap {
             return Err(HeapError::Full);
         }
         let (position, offset) = self.gap(&live, length, align).ok_or(HeapError::Space)?;
+        if length as u64 > (self.available)() {
+            return Err(HeapError::System(Errno::NO_MEMORY));
+        }
         if let Err(errno) = self.mapping.populate(offset, length) {
             let _ = self.mapping.release(offset, length);
             return Err(HeapError::System(errno));
@@ -202,6 +210,25 @@ mod tests {
         assert_eq!(c, a);
         let (d, _) = heap.allocate(3 << 20).unwrap();
         assert_eq!(d as usize % HUGE_PAGE_BYTES, 0);
+    }
+
+    /// It ended in the kernel's OOM killer.
+    #[test]
+    fn more_than_the_host_can_give_is_refused_and_less_is_not() {
+        let mut heap = SharedHeap::create(c"test", RESERVE, 0, 8).unwrap();
+        heap.available = || 1 << 20;
+        assert_eq!(heap.allocate((1 << 20) + 1), Err(HeapError::System(Errno::NO_MEMORY)));
+        let (first, length) = heap.allocate(1 << 20).unwrap();
+        assert_eq!((first, length), (heap.start(), 1 << 20), "nothing was kept of the refused one");
+    }
+
+    /// The head took all of a small heap, or was refused with EINVAL.
+    #[test]
+    fn small_heap_has_its_bytes_beside_the_head() {
+        let page = page_bytes();
+        let heap = SharedHeap::create(c"test", 5, 10 * page, 8).unwrap();
+        assert_eq!(heap.allocate(1).unwrap().1, page);
+        assert_eq!(heap.allocate(1), Err(HeapError::Space));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Memory that processes share, and the two system services beside it: copies through the kernel,
 //! and waking a sleeper.
 //!
+//! - [`available`]: how much memory can still be had
 //! - [`shared`]: one mapping, backed by an anonymous file whose descriptor is handed to the peer
 //! - [`cpus`]: sets of CPUs, and threads that are kept on them
 //! - [`heap`]: page-aligned allocations out of one sparse mapping that peers map too
@@ -17,6 +18,7 @@
 //! system call each and nothing else. Space is allocated for real when it is handed out, so that a
 //! full `/dev/shm` is an error of the call and never a SIGBUS later.
 
+pub mod available;
 pub mod cpus;
 pub mod errno;
 pub mod heap;

@@ -334,7 +334,8 @@ fn endpoint() -> Section {
     let kept = 2 * limits.kept_bytes();
     let pair = 2 * limits.connection_bytes() - kept;
     let rings =
-        crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes);
+        crate::provider::shm::rings_bytes(options.send_ring_bytes, options.write_ring_bytes)
+            .next_multiple_of(heap::page_bytes());
     Section {
         name: "endpoint",
         lines: vec![
@@ -353,10 +354,11 @@ fn endpoint() -> Section {
                 "connection pair",
                 format!(
                     "{pair} bytes of protocol state in both endpoints, and {kept} of sends that \
-                     another rail may have to make again"
+                     another rail may have to make again; what rails and the side band keep of it \
+                     is not in it (doc/limits.md)"
                 ),
             ),
-            line("rings of a pair", format!("{rings} bytes of shared memory")),
+            line("rings of a pair", format!("{rings} bytes of shared memory, in whole pages")),
         ],
     }
 }

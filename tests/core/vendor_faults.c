@@ -378,7 +378,7 @@ static const expected faults[] = {
     {SPEAKS_AFTER_DOWN, XTIE_CORE_ERR_PROMISE, 6, "nothing_arrives_after_peer_down"},
     {ACCEPTS_FOR_THE_DEAD, XTIE_CORE_ERR_PROMISE, 6, "post_to_a_dead_peer_is_refused"},
     {WRONG_ID, XTIE_CORE_ERR_PROMISE, 6, "death_completes_everything"},
-    {TAKES_STALE_KEYS, XTIE_CORE_ERR_PROMISE, 6, "error_names_its_op"},
+    {TAKES_STALE_KEYS, XTIE_CORE_ERR_PROMISE, 7, "error_names_its_op"},
     {FORGETS_RANGES, XTIE_CORE_ERR_PROMISE, 7, "range_outside_of_region_is_refused"},
     {DEREGISTERS_EARLY, XTIE_CORE_ERR_PROMISE, 7, "region_stays_until_deregister_returns"},
     {OWN_DICE, XTIE_CORE_ERR_PROMISE, 8, "same_calls_give_same_answers"},
@@ -669,6 +669,9 @@ static void configurations_are_checked(void)
          xtie_core_endpoint_open(storage, bytes - 1, &config, &vendor_ops, &ends[0], &endpoint));
     SAYS(XTIE_CORE_ERR_STORAGE_ALIGN,
          xtie_core_endpoint_open(storage + 8, bytes, &config, &vendor_ops, &ends[0], &endpoint));
+    config.connections_max = 1;
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_size(&config, &bytes));
+    SAYS(37312, (int)bytes);  // as doc/vendor.md says
     config.connections_max = 65537;
     SAYS(XTIE_CORE_ERR_CONNECTIONS_MAX, xtie_core_endpoint_size(&config, &bytes));
     config.connections_max = 1;

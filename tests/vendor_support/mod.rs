@@ -128,9 +128,14 @@ impl Wire {
 
     /// Every connection of it breaks.
     pub fn cut(&self) {
+        self.cut_with(libc::ENETDOWN);
+    }
+
+    /// The same with a code of the provider's.
+    pub fn cut_with(&self, code: i32) {
         let mut state = self.state();
         for place in 0..2 * PEERS {
-            state.rail.peer_fail(PeerIndex(place), DownCause::Broken(libc::ENETDOWN));
+            state.rail.peer_fail(PeerIndex(place), DownCause::Broken(code));
         }
     }
 

@@ -146,6 +146,8 @@ pub fn error_names_its_op<R: Rig>(rig: &mut R) -> Verdict {
     let bad = RemoteSpan { key, ..bench.remote(Side::B, AT) };
     let id = write_to(&mut bench, bad, 64)?;
     bench.finish(6)?;
+    // a provider that takes the key breaks another promise than one that names no op
+    ensure(!bench.succeeded(id), 7, "a key was valid after its region was deregistered")?;
     ensure(ended_by_key(&bench, id), 6, "an op on a bad key did not end with its error")?;
     PASSED
 }

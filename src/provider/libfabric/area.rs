@@ -13,8 +13,8 @@ pub const RECEIVES: usize = 64;
 /// Cells that a peer brings: also for what rails say to each other about keys and fences, which is
 /// never more than this much at a time.
 pub const CELLS: usize = RECEIVES + 8;
-/// Cells of an endpoint that may wait to be posted again: with them a peer still has a cell for each
-/// message that it may send, and half of those for what rails say.
+/// Cells of an endpoint that may wait to be posted again: with them a peer still has a cell for
+/// each message that it may send, and half of those for what rails say.
 pub const LAZY: usize = (CELLS - RECEIVES) / 2;
 /// Ops of one peer that the library may have. Each has a place in staging. Each is a bit of a word.
 pub const SENDS: usize = 64;

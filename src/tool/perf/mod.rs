@@ -19,6 +19,7 @@ mod flow;
 mod lanes;
 mod measure;
 mod options;
+mod pace;
 mod pattern;
 mod peer;
 mod pingpong;

@@ -14,6 +14,7 @@ use crate::tool::text::sizes_parse;
 use crate::tool::{Failure, cpus};
 use crate::wire::RAILS_MAX;
 use std::format;
+use std::path::Path;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
@@ -87,7 +88,11 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             value: "N",
             help: "ranks that are started here when no launcher does (default 2)",
         },
-        Flag { name: "--seconds", value: "S", help: "time for each measurement (default 0.4)" },
+        Flag {
+            name: "--seconds",
+            value: "S",
+            help: "time for each line of the result (default 0.4)",
+        },
         Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
             name: "--verify",
@@ -238,7 +243,19 @@ impl Options {
             rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
         };
         options.check()?;
+        options.svg_check()?;
         Ok(options)
+    }
+
+    /// Whether the plot's folder is there, asked before anything is measured.
+    fn svg_check(&self) -> Result<(), Failure> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        match Path::new(file).parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+                Err(format!("option --svg: {file}: there is no folder {}", folder.display()))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), Failure> {

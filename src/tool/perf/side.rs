@@ -119,8 +119,12 @@ impl Side {
     pub fn buffers_make(&mut self, backing: Backing, bytes: u64) -> Result<(), Failure> {
         let mut make = || self.owned.buffer(backing, bytes);
         let pair = make().and_then(|send| Ok((send, make()?)));
+        let kind = match backing {
+            Backing::Shared => "shared",
+            Backing::Private => "private",
+        };
         let (send, receive) =
-            pair.map_err(|error| format!("{backing:?} memory of {bytes} bytes: {error:?}"))?;
+            pair.map_err(|error| format!("{bytes} bytes of {kind} memory: {error}"))?;
         self.buffers.push(Buffers { backing, send, receive });
         Ok(())
     }

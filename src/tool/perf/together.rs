@@ -9,6 +9,7 @@ extern crate std;
 use super::crew::Crew;
 use super::lanes::{Job, Lanes, STEP_LIMIT, stride};
 use super::options::{Measure, Options, Verify};
+use super::pace::Pace;
 use super::pattern::Pattern;
 use super::side::Shape;
 use crate::host::owned::Backing;
@@ -25,12 +26,10 @@ use std::time::Instant;
 use std::vec;
 use std::vec::Vec;
 
-/// Windows of one measurement, unless their time is over.
+/// Windows of a measurement whose messages are given by number, unless its time is over.
 const WINDOWS: usize = 5;
 /// Windows that are run even then: odd, so that the median is one of them.
 const WINDOWS_MIN: usize = 3;
-/// A window this long tells how many messages fill the wanted time.
-const CALIBRATION_NS: f64 = 4e6;
 /// Messages on each way in the window that is checked.
 const VERIFY_ROUNDS: u64 = 16;
 /// Messages of one rank that are outstanding, all ways together, unless asked otherwise.
@@ -43,14 +42,17 @@ const MANY: u32 = 8;
 #[derive(Copy, Clone)]
 struct Heard {
     ns: u64,
+    /// Since the measurement's first window began.
+    spent_ns: u64,
     verified: u64,
     wrong: u64,
 }
 
 impl Heard {
-    fn bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        for (at, value) in [self.ns, self.verified, self.wrong].into_iter().enumerate() {
+    fn bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let words = [self.ns, self.spent_ns, self.verified, self.wrong];
+        for (at, value) in words.into_iter().enumerate() {
             bytes[8 * at..8 * at + 8].copy_from_slice(&value.to_le_bytes());
         }
         bytes
@@ -58,7 +60,7 @@ impl Heard {
 
     fn read(bytes: &[u8]) -> Option<Heard> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        Some(Heard { ns: word(0)?, verified: word(8)?, wrong: word(16)? })
+        Some(Heard { ns: word(0)?, spent_ns: word(8)?, verified: word(16)?, wrong: word(24)? })
     }
 }
 
@@ -79,6 +81,14 @@ struct Together<'a> {
     lanes: Lanes,
     /// Bytes that all ranks have verified, up to the last row.
     verified: u64,
+    /// When the measurement that is under way began.
+    began: Instant,
+}
+
+/// A window that counts.
+struct Counted {
+    rounds: u64,
+    heard: Vec<Heard>,
 }
 
 /// Measures as one rank of a launch, or starts ranks and measures with them.
@@ -131,7 +141,8 @@ fn measure(
     };
     let room = plans.iter().map(room).max().unwrap_or(0);
     let lanes = Lanes::open(pattern, &shape, (backing, room), &mut met)?;
-    let mut together = Together { options, pattern, met, lanes, verified: 0 };
+    let mut together =
+        Together { options, pattern, met, lanes, verified: 0, began: Instant::now() };
     let mut rows = Vec::new();
     for (measure, bytes) in plans {
         let row = together.row(measure, bytes)?;
@@ -175,22 +186,13 @@ impl Together<'_> {
         let outstanding = outstanding(self.options, measure, self.pattern, size);
         let verify = self.options.verify == Verify::Inside;
         let job = Job { bytes, rounds: 1, outstanding, verify };
+        self.began = Instant::now();
         self.window(measure, &Job { rounds: VERIFY_ROUNDS, verify: true, ..job })?;
-        let rounds = match self.options.iterations {
-            Some(rounds) => rounds,
-            None => self.calibrate(measure, &job)?,
+        let windows = match self.options.iterations {
+            Some(rounds) => self.windows_of(measure, &Job { rounds, ..job })?,
+            None => self.windows_for(measure, &job)?,
         };
-        let job = Job { rounds, ..job };
-        let mut windows: Vec<Vec<Heard>> = Vec::new();
-        let mut spent = 0.0;
-        while windows.len() < WINDOWS_MIN
-            || (windows.len() < WINDOWS && spent < self.options.seconds * 1e9)
-        {
-            let heard = self.window(measure, &job)?;
-            spent += slowest(&heard);
-            windows.push(heard);
-        }
-        let last = windows.last().map_or(&[][..], |heard| &heard[..]);
+        let last = windows.last().map_or(&[][..], |window| &window.heard[..]);
         let wrong: u64 = last.iter().map(|heard| heard.wrong).sum();
         if wrong != 0 {
             return Err(format!("{wrong} messages of {bytes} bytes arrived with wrong bytes"));
@@ -198,7 +200,7 @@ impl Together<'_> {
         let all = last.iter().map(|heard| heard.verified).sum::<u64>();
         let verified = all - self.verified;
         self.verified = all;
-        let ns = each_rank(&windows, rounds as f64);
+        let ns = each_rank(&windows);
         Ok(Row { measure, bytes, outstanding, ns, verified })
     }
 
@@ -210,23 +212,42 @@ impl Together<'_> {
             Measure::Latency => self.lanes.steps(job)?,
             _ => self.lanes.stream(job)?,
         }
-        let ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let since = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (ns, spent_ns) = (since(began), since(self.began));
         let (verified, wrong) = self.lanes.checked();
-        let parts = self.met.gather(&Heard { ns, verified, wrong }.bytes(), STEP_LIMIT)?;
+        let parts =
+            self.met.gather(&Heard { ns, spent_ns, verified, wrong }.bytes(), STEP_LIMIT)?;
         let heard = parts.iter().map(|part| Heard::read(part));
         heard.collect::<Option<_>>().ok_or_else(|| "a rank runs another version".into())
     }
 
-    fn calibrate(&mut self, measure: Measure, job: &Job) -> Result<u64, Failure> {
-        let wanted = self.options.seconds * 1e9 / (WINDOWS + 1) as f64;
-        let mut rounds = 2 * job.outstanding;
-        loop {
-            let took = slowest(&self.window(measure, &Job { rounds, ..*job })?);
-            if took >= CALIBRATION_NS.min(wanted) {
-                return Ok(((rounds as f64 * wanted / took) as u64).max(2));
-            }
-            rounds *= 4;
+    /// Windows of a given number of messages.
+    fn windows_of(&mut self, measure: Measure, job: &Job) -> Result<Vec<Counted>, Failure> {
+        let mut windows: Vec<Counted> = Vec::new();
+        let mut spent = 0.0;
+        while windows.len() < WINDOWS_MIN
+            || (windows.len() < WINDOWS && spent < self.options.seconds * 1e9)
+        {
+            let heard = self.window(measure, job)?;
+            spent += slowest(&heard);
+            windows.push(Counted { rounds: job.rounds, heard });
         }
+        Ok(windows)
+    }
+
+    /// Windows that fill the time.
+    fn windows_for(&mut self, measure: Measure, job: &Job) -> Result<Vec<Counted>, Failure> {
+        let mut pace = Pace::new(self.options.seconds, 2 * job.outstanding);
+        let (mut windows, mut spent) = (Vec::new(), 0.0);
+        while !pace.is_over(windows.len(), spent) {
+            let rounds = pace.rounds();
+            let heard = self.window(measure, &Job { rounds, ..*job })?;
+            spent = heard.iter().map(|heard| heard.spent_ns).max().unwrap_or(0) as f64;
+            if pace.took(slowest(&heard)) {
+                windows.push(Counted { rounds, heard });
+            }
+        }
+        Ok(windows)
     }
 }
 
@@ -235,12 +256,13 @@ fn slowest(heard: &[Heard]) -> f64 {
 }
 
 /// Each rank's median window, in nanoseconds per round; sorted.
-fn each_rank(windows: &[Vec<Heard>], rounds: f64) -> Vec<f64> {
-    let ranks = windows.first().map_or(0, Vec::len);
+fn each_rank(windows: &[Counted]) -> Vec<f64> {
+    let ranks = windows.first().map_or(0, |window| window.heard.len());
     let median_of = |rank: usize| {
-        let mut ns: Vec<u64> = windows.iter().map(|heard| heard[rank].ns).collect();
-        ns.sort_unstable();
-        ns[ns.len() / 2] as f64 / rounds
+        let each = windows.iter().map(|window| window.heard[rank].ns as f64 / window.rounds as f64);
+        let mut ns: Vec<f64> = each.collect();
+        ns.sort_by(f64::total_cmp);
+        ns[ns.len() / 2]
     };
     let mut all: Vec<f64> = (0..ranks).map(median_of).collect();
     all.sort_by(f64::total_cmp);

@@ -84,6 +84,9 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
         };
         let value = arguments.next().ok_or_else(|| format!("{name} needs a number"))?;
         *place = value.parse().map_err(|_| format!("{name} needs a number, not {value}"))?;
+        if (name == "--threads" || name == "--schedules") && value.parse() == Ok(0u64) {
+            return Err(format!("{name} needs a number from 1 on"));
+        }
         if name == "--peers" {
             if peers == 0 || peers > u64::from(peers::PEERS_MAX) {
                 return Err(format!("--peers needs a number from 1 to {}", peers::PEERS_MAX));
@@ -91,7 +94,6 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
             options.peers = Some(peers as u32);
         }
     }
-    options.threads = options.threads.max(1);
     Ok(Some(options))
 }
 

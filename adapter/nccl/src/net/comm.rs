@@ -13,7 +13,7 @@ use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, 
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Requests that a connection has at a time: NCCL's 32 for each of the ranks that may share it,
 /// also where each is a message of its own, and where all are asked for before any is tested.
@@ -62,6 +62,8 @@ pub struct Comm {
     next: AtomicU64,
     /// The failure that was logged last, as NCCL's number; 0: none.
     told: AtomicI32,
+    /// Its peer, once it was given up because memory of requests that stood was deregistered.
+    given_up: OnceLock<String>,
     /// What was registered with it and not deregistered.
     pub memories: Mutex<Vec<Handle>>,
     /// Messages that have ended well, and their bytes.
@@ -96,6 +98,7 @@ impl Comm {
             free: [const { AtomicU64::new(u64::MAX) }; WORDS],
             next: AtomicU64::new(0),
             told: AtomicI32::new(0),
+            given_up: OnceLock::new(),
             memories: Mutex::new(Vec::new()),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -183,6 +186,11 @@ impl Comm {
         Ok(Some(NonNull::from(request)))
     }
 
+    /// Its requests are about to end because memory of theirs is deregistered: says so of them.
+    pub fn give_up(&self) {
+        self.given_up.get_or_init(|| self.peer().0);
+    }
+
     /// Says why requests fail, once for each result in a row that NCCL gets.
     #[cold]
     fn tell(&self, error: &dyn std::fmt::Debug, code: i32) {
@@ -193,7 +201,10 @@ impl Comm {
             Way::Send => "send to",
             Way::Receive => "receive from",
         };
-        let (peer, ending) = self.peer();
+        let (peer, ending) = match self.given_up.get() {
+            Some(peer) => (peer.clone(), ": its memory was deregistered before it ended".into()),
+            None => self.peer(),
+        };
         let name = self.device.name.to_string_lossy();
         log::warn(&format!("{name}: {what} {peer} failed: {error:?}{ending}"));
     }

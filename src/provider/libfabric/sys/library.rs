@@ -15,10 +15,10 @@ const OLDEST: u32 = n::version(1, 5);
 /// Why the library cannot be used.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum LoadError {
-    /// It, or a library that it needs, is not installed.
-    Missing,
+    /// It, or a library that it needs, is not there.
+    Missing(FileName),
     /// It has no such function.
-    Lacks(&'static str),
+    Lacks(FileName, &'static str),
     /// Its API is older than 1.5: this one.
     Old(u32),
 }
@@ -26,16 +26,55 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            LoadError::Missing => f.write_str(
-                "no libfabric: libfabric.so.1 cannot be loaded; the package libfabric1 has it",
-            ),
-            LoadError::Lacks(name) => write!(f, "no libfabric: libfabric.so.1 has no {name}"),
+            LoadError::Missing(file) if *file == FileName::of(FILE) => {
+                write!(f, "no libfabric: {file} cannot be loaded; the package libfabric1 has it")
+            }
+            LoadError::Missing(file) => {
+                write!(f, "no libfabric: {file} (CROSSTIE_OFI_LIBRARY) cannot be loaded")
+            }
+            LoadError::Lacks(file, name) => write!(f, "no libfabric: {file} has no {name}"),
             LoadError::Old(version) => write!(
                 f,
                 "no libfabric: its API is {}, and 1.5 is the oldest that can be used",
                 VersionText(*version)
             ),
         }
+    }
+}
+
+/// Longest part of a file's name that an error carries: its end, which tells files apart.
+const FILE_NAME_BYTES: usize = 63;
+
+/// What was to be loaded.
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub struct FileName {
+    bytes: [u8; FILE_NAME_BYTES],
+    length: u8,
+}
+
+impl FileName {
+    /// The name, or the end of a long one.
+    pub fn of(file: &CStr) -> FileName {
+        let whole = file.to_bytes();
+        let end = &whole[whole.len().saturating_sub(FILE_NAME_BYTES)..];
+        let mut bytes = [0; FILE_NAME_BYTES];
+        bytes[..end.len()].copy_from_slice(end);
+        FileName { bytes, length: end.len() as u8 }
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for chunk in self.bytes[..usize::from(self.length)].utf8_chunks() {
+            f.write_str(chunk.valid())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 
@@ -69,11 +108,11 @@ pub struct Library {
 
 /// The newest of a name's versions, which `dlsym` gives: a library of 2.x has older ones beside it,
 /// for programs whose structures are shorter than those that it allocates.
-fn find(handle: *mut c_void, name: &'static CStr) -> Result<*mut c_void, LoadError> {
+fn find(handle: *mut c_void, file: &CStr, name: &'static CStr) -> Result<*mut c_void, LoadError> {
     // SAFETY: an open library, and a name that ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match symbol.is_null() {
-        true => Err(LoadError::Lacks(name.to_str().unwrap_or("function"))),
+        true => Err(LoadError::Lacks(FileName::of(file), name.to_str().unwrap_or("function"))),
         false => Ok(symbol),
     }
 }
@@ -94,18 +133,18 @@ impl Library {
         // a library that is linked.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         if handle.is_null() {
-            return Err(LoadError::Missing);
+            return Err(LoadError::Missing(FileName::of(file)));
         }
         // SAFETY: each of these names has had its type since libfabric 1.0; what has changed is the
         // length of structures, which the library allocates itself.
         let library = unsafe {
             Library {
-                getinfo: function(find(handle, c"fi_getinfo")?),
-                freeinfo: function(find(handle, c"fi_freeinfo")?),
-                dupinfo: function(find(handle, c"fi_dupinfo")?),
-                fabric: function(find(handle, c"fi_fabric")?),
-                version: function(find(handle, c"fi_version")?),
-                strerror: function(find(handle, c"fi_strerror")?),
+                getinfo: function(find(handle, file, c"fi_getinfo")?),
+                freeinfo: function(find(handle, file, c"fi_freeinfo")?),
+                dupinfo: function(find(handle, file, c"fi_dupinfo")?),
+                fabric: function(find(handle, file, c"fi_fabric")?),
+                version: function(find(handle, file, c"fi_version")?),
+                strerror: function(find(handle, file, c"fi_strerror")?),
             }
         };
         match library.version() {
@@ -241,8 +280,9 @@ mod tests {
 
     #[test]
     fn missing_library_is_one_sentence() {
-        let text = LoadError::Missing.to_string();
+        let text = LoadError::Missing(FileName::of(FILE)).to_string();
         assert!(text.contains("libfabric.so.1") && text.lines().count() == 1, "{text}");
+        assert!(text.contains("the package libfabric1 has it"), "{text}");
         let text = LoadError::Old(n::version(1, 4)).to_string();
         assert!(text.contains("its API is 1.4"), "{text}");
     }

@@ -1,0 +1,167 @@
+//! How much memory this host, and the cgroup of this process, can still give.
+//!
+//! An anonymous file that processes share has no limit of its own (shmem is charged to the host and
+//! the cgroup alone), and allocating its pages beyond what there is ends in the kernel's OOM killer
+//! instead of ENOMEM. So what is asked for is compared first. It is a moment's view: who takes what
+//! was counted here in the meantime is not seen.
+#![forbid(unsafe_code)]
+
+extern crate std;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Longer files are cut: the lines looked for stand in the first part of each.
+const TEXT_BYTES: usize = 4096;
+/// Longer paths of cgroups are not looked at.
+const PATH_BYTES: usize = 320;
+
+/// The names of one version of cgroups' files.
+struct Names {
+    root: &'static str,
+    limit: &'static str,
+    used: &'static str,
+}
+
+const V2: Names = Names { root: "/sys/fs/cgroup", limit: "memory.max", used: "memory.current" };
+const V1: Names = Names {
+    root: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+};
+
+/// Bytes that can still be allocated: the least of what the host has available, with its swap, and
+/// what each cgroup around this process may still take; what cannot be read counts as without end.
+///
+/// *Cost*: a few files of the kernel's are read; never calls malloc.
+pub fn bytes() -> u64 {
+    let mut text = [0; TEXT_BYTES];
+    let host = read("/proc/meminfo".as_bytes(), &mut text).map_or(u64::MAX, host_bytes);
+    let mut groups = [0; TEXT_BYTES];
+    let around = read("/proc/self/cgroup".as_bytes(), &mut groups).unwrap_or("");
+    around
+        .lines()
+        .filter_map(memory_group)
+        .fold(host, |least, (names, path)| least.min(groups_bytes(names, path)))
+}
+
+/// What `/proc/meminfo` says can be had: memory, and swap.
+fn host_bytes(meminfo: &str) -> u64 {
+    let of = |name: &str| field(meminfo, name).map(|kib| kib.saturating_mul(1024));
+    let Some(available) = of("MemAvailable:") else { return u64::MAX };
+    available.saturating_add(of("SwapFree:").unwrap_or(0))
+}
+
+/// The number behind a name at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Of a line of `/proc/self/cgroup`, the path where memory is accounted, and by which names.
+fn memory_group(line: &str) -> Option<(&'static Names, &str)> {
+    let mut parts = line.splitn(3, ':');
+    let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    if number == "0" && controllers.is_empty() {
+        return Some((&V2, path));
+    }
+    controllers.split(',').any(|name| name == "memory").then_some((&V1, path))
+}
+
+/// The least that a group and those around it may still take.
+fn groups_bytes(names: &Names, path: &str) -> u64 {
+    let (mut path, mut least) = (path.trim_end_matches('/'), u64::MAX);
+    loop {
+        least = least.min(group_bytes(names, path));
+        match path.rfind('/') {
+            Some(end) => path = &path[..end],
+            None => return least,
+        }
+    }
+}
+
+fn group_bytes(names: &Names, path: &str) -> u64 {
+    let number = |name| {
+        let mut text = [0; TEXT_BYTES];
+        group_read(names, path, name, &mut text)?.trim().parse().ok()
+    };
+    let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else {
+        return u64::MAX;
+    };
+    let mut text = [0; TEXT_BYTES];
+    left(limit, used, group_read(names, path, "memory.stat", &mut text).unwrap_or(""))
+}
+
+/// What a group with this limit may still take: the kernel drops pages of files before it kills.
+fn left(limit: u64, used: u64, stat: &str) -> u64 {
+    let of = |name: &str| field(stat, name).unwrap_or(0);
+    let files = of("inactive_file ").saturating_add(of("active_file "));
+    limit.saturating_sub(used.saturating_sub(files))
+}
+
+fn group_read<'t>(
+    names: &Names,
+    path: &str,
+    name: &str,
+    text: &'t mut [u8; TEXT_BYTES],
+) -> Option<&'t str> {
+    let mut whole = [0; PATH_BYTES];
+    let mut rest = &mut whole[..];
+    write!(rest, "{}{path}/{name}", names.root).ok()?;
+    let length = PATH_BYTES - rest.len();
+    read(&whole[..length], text)
+}
+
+fn read<'t>(path: &[u8], text: &'t mut [u8; TEXT_BYTES]) -> Option<&'t str> {
+    let mut file = File::open(OsStr::from_bytes(path)).ok()?;
+    let mut length = 0;
+    while length < text.len() {
+        match file.read(&mut text[length..]).ok()? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    core::str::from_utf8(&text[..length]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn host_gives_what_is_available_and_its_swap() {
+        let text =
+            "MemTotal: 24000000 kB\nMemFree: 1 kB\nMemAvailable:   2048 kB\nSwapFree: 1 kB\n";
+        assert_eq!(host_bytes(text), 2049 * 1024);
+        assert_eq!(host_bytes("MemTotal: 3 kB\n"), u64::MAX, "before Linux 3.14");
+    }
+
+    #[test]
+    fn group_gives_its_limit_less_what_is_used_and_not_of_files() {
+        assert_eq!(left(4 * GIB, GIB, ""), 3 * GIB);
+        let stat = "anon 5\ninactive_file 1073741824\nactive_file 0\n";
+        assert_eq!(left(4 * GIB, 2 * GIB, stat), 3 * GIB);
+        assert_eq!(left(GIB, 2 * GIB, ""), 0);
+    }
+
+    #[test]
+    fn group_of_memory_is_found_in_both_versions() {
+        let found = |line| memory_group(line).map(|(names, path)| (names.limit, path));
+        assert_eq!(found("0::/a/b"), Some(("memory.max", "/a/b")));
+        assert_eq!(found("4:cpu,memory:/x"), Some(("memory.limit_in_bytes", "/x")));
+        assert_eq!(found("5:cpuset:/x"), None);
+    }
+
+    #[test]
+    fn this_host_has_some_and_less_than_all() {
+        let mut text = [0; TEXT_BYTES];
+        let meminfo = read("/proc/meminfo".as_bytes(), &mut text).unwrap();
+        let of = |name| field(meminfo, name).unwrap() * 1024;
+        let all = of("MemTotal:") + of("SwapTotal:");
+        assert!((1..all).contains(&bytes()), "{} of {all}", bytes());
+    }
+}

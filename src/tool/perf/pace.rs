@@ -1,0 +1,82 @@
+//! How many messages each window of a measurement among ranks has, so that all of its windows fill
+//! the time that was asked for.
+//!
+//! The first few milliseconds say little of what follows: buffers are empty, ranks share a CPU. So
+//! windows grow step by step, none by more than [`GROWTH`], and each tells the next its length.
+#![forbid(unsafe_code)]
+
+/// Parts of the time that are aimed at: some windows, and what growing takes before them.
+const PARTS: f64 = 8.0;
+/// Windows that are run however long they take: odd, so that the median is one of them.
+const WINDOWS_MIN: usize = 3;
+/// A window has at most so many times the messages of the one before.
+const GROWTH: u64 = 4;
+
+/// The next window's messages.
+pub struct Pace {
+    wanted_ns: f64,
+    rounds: u64,
+    grown: bool,
+}
+
+impl Pace {
+    /// For a measurement of so many seconds; the first window has `rounds`.
+    pub fn new(seconds: f64, rounds: u64) -> Pace {
+        Pace { wanted_ns: seconds * 1e9, rounds, grown: false }
+    }
+
+    /// Messages of the next window.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// That window took so long: says whether it counts, or was one to grow by.
+    pub fn took(&mut self, ns: f64) -> bool {
+        let part = self.wanted_ns / PARTS;
+        self.grown |= ns >= part / 2.0;
+        let fitting = (self.rounds as f64 * part / ns.max(1.0)) as u64;
+        self.rounds = fitting.clamp(2, self.rounds.saturating_mul(GROWTH).max(2));
+        self.grown
+    }
+
+    /// Whether so many windows that count are enough, `spent_ns` after the first began.
+    pub fn is_over(&self, windows: usize, spent_ns: f64) -> bool {
+        windows >= WINDOWS_MIN && spent_ns >= self.wanted_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a measurement in which a message takes as long as `cost_ns` says `spent_ns` after the
+    /// start; returns the windows that counted, and the time.
+    fn measured(seconds: f64, cost_ns: impl Fn(f64) -> f64) -> (usize, f64) {
+        let (mut pace, mut windows, mut spent) = (Pace::new(seconds, 2), 0, 0.0);
+        while !pace.is_over(windows, spent) {
+            let ns = pace.rounds() as f64 * cost_ns(spent);
+            spent += ns;
+            windows += usize::from(pace.took(ns));
+        }
+        (windows, spent / 1e9)
+    }
+
+    /// One window of 4 ms decided for all: 8 s became 41, and 6 became 2.
+    #[test]
+    fn time_is_kept_although_the_first_windows_were_faster_or_slower_than_the_others() {
+        for (early, late) in [(1e3, 1e4), (1e4, 1e3), (5e3, 5e3)] {
+            let cost = |spent: f64| if spent < 1e7 { early } else { late };
+            for seconds in [0.1, 0.4, 8.0] {
+                let (windows, took) = measured(seconds, cost);
+                assert!(windows >= WINDOWS_MIN, "{windows}");
+                assert!((1.0..2.0).contains(&(took / seconds)), "{seconds}: {took}");
+            }
+        }
+    }
+
+    /// Three that count, whatever they take.
+    #[test]
+    fn windows_of_a_slow_pair_shrink_to_the_least() {
+        assert_eq!(measured(0.1, |_| 1e9), (WINDOWS_MIN, 6.0));
+    }
+}
