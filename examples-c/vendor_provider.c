@@ -282,6 +282,8 @@ static int vendor_open(void *context, const xtie_provider_limits *limits, void *
 static void vendor_close(void *self)
 {
     end *e = self;
+    if (e->other != NULL)
+        jobs_end(e, XTIE_PROVIDER_OP_CANCELED);  // they hold regions of the other end
     if (e->other != NULL && e->other->other == e && e->other->state != CLOSED)
         end_down(e->other, XTIE_PROVIDER_DOWN_CLOSED);
     memset(e, 0, sizeof *e);

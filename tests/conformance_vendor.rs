@@ -10,9 +10,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr::from_ref;
 
 use common::{NOTHING, PEERS, Pair};
+use crosstie::base::carve::Carver;
+use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::{Bytes, Instant};
-use crosstie::fabric::{Domain, MemoryKind, PostError, Provider, Region, RegisterError};
+use crosstie::fabric::{Domain, MemoryKind, PostError, Posted, Provider, Region, RegisterError};
 use crosstie::provider::vendor::abi::*;
+use crosstie::provider::vendor::flights::{Flights, bytes};
 use crosstie::provider::vendor::{CapsError, OpenError, PeerError, Table, TableError, Vendor};
 use vendor_support::{OPS, Wire, close, promise};
 
@@ -25,13 +28,20 @@ fn wire() -> &'static Wire {
     Wire::with(common::LOOPBACK)
 }
 
-fn open_over(ops: &xtie_provider_ops, wire: &'static Wire) -> Result<Vendor, OpenError> {
+fn open_over(ops: &xtie_provider_ops, wire: &'static Wire) -> Result<Vendor<'static>, OpenError> {
     let context = from_ref(wire).cast_mut().cast();
+    let block: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(bytes(2, FLIGHTS))));
+    // SAFETY: leaked, and nobody else's.
+    let mut carver: Carver<'static> = unsafe { Carver::new(block.start(), block.length()) };
+    let flights = Flights::carve(&mut carver, 2, FLIGHTS).unwrap();
     // SAFETY: a wire, which is never freed.
-    unsafe { Vendor::open(check(ops).unwrap(), context, 2, 8) }
+    unsafe { Vendor::open(check(ops).unwrap(), context, flights, 8) }
 }
 
-fn pair() -> Pair<Vendor> {
+/// Ops of a peer.
+const FLIGHTS: u32 = 256;
+
+fn pair() -> Pair<Vendor<'static>> {
     let wire = wire();
     let mut ends = [(); 2].map(|()| open_over(&OPS, wire).unwrap());
     let blobs = [0, 1].map(|side| ends[side].peer_blob(PEERS[side]).unwrap());
@@ -83,6 +93,8 @@ thread_local! {
     static EVENT: Cell<xtie_provider_event> = const { Cell::new(NO_EVENT) };
     /// What the next post answers.
     static ANSWER: Cell<c_int> = const { Cell::new(0) };
+    /// What the last post called its op.
+    static TOLD: Cell<u64> = const { Cell::new(0) };
 }
 
 const NO_CAPS: xtie_provider_caps = xtie_provider_caps {
@@ -172,14 +184,16 @@ unsafe extern "C" fn poll_said(
     if EVENT.get().kind == 77 { max + 1 } else { max.min(1) }
 }
 
-unsafe extern "C" fn post_said(_: *mut c_void, _: *const xtie_provider_op, _: u64) -> c_int {
+unsafe extern "C" fn post_said(_: *mut c_void, op: *const xtie_provider_op, _: u64) -> c_int {
+    // SAFETY: an op, until we return.
+    TOLD.set(unsafe { (*op).id });
     ANSWER.get()
 }
 
 #[test]
 fn answers_that_are_none_are_noticed_and_go_no_further() {
     let wire = wire();
-    let ops = xtie_provider_ops { poll: Some(poll_said), post: Some(post_said), ..OPS };
+    let ops = xtie_provider_ops { poll: Some(poll_said), ..OPS };
     let done = xtie_provider_event { kind: XTIE_PROVIDER_EVENT_DONE, ..NO_EVENT };
     let bad = [
         NO_EVENT,
@@ -201,16 +215,106 @@ fn answers_that_are_none_are_noticed_and_go_no_further() {
         assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 0, "{event:?}");
         assert_eq!(vendor.breach().map(|breach| breach.entry), Some("poll"), "{event:?}");
     }
+}
+
+/// An event, or more than one, said of an object whose peer is open; what the poll makes of it.
+fn polled_of_open(events: &[xtie_provider_event], answer: c_int) -> (Vendor<'static>, Vec<usize>) {
+    let ops =
+        xtie_provider_ops { poll: Some(poll_said), post: Some(post_said), ..vendor_support::OPS };
+    let wire = wire();
     let mut vendor = open_over(&ops, wire).unwrap();
-    EVENT.set(done);
-    assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 1);
-    let send = common::empty_send(PEERS[0], 1);
-    ANSWER.set(XTIE_PROVIDER_AGAIN);
-    assert_eq!(vendor.post(&send, Instant(0)), Err(PostError::Again));
-    assert_eq!(vendor.breach(), None);
-    ANSWER.set(XTIE_PROVIDER_BUSY);
-    assert_eq!(vendor.post(&send, Instant(0)), Err(PostError::PeerDown));
+    let mut other = open_over(&vendor_support::OPS, wire).unwrap();
+    let blob = other.peer_blob(PEERS[1]).unwrap();
+    vendor.peer_open(PEERS[0], &blob).unwrap();
+    ANSWER.set(answer);
+    let _ = vendor.post(&common::empty_send(PEERS[0], 1), Instant(0));
+    let mut counts = Vec::new();
+    for event in events {
+        // the name that the vendor was told, changed by what the test says
+        EVENT.set(xtie_provider_event { id: event.id ^ TOLD.get(), ..*event });
+        counts.push(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)));
+    }
+    (vendor, counts)
+}
+
+fn of_open() -> xtie_provider_event {
+    xtie_provider_event { kind: XTIE_PROVIDER_EVENT_DONE, peer: PEERS[0].0, ..NO_EVENT }
+}
+
+#[test]
+fn completion_of_what_is_not_in_flight_is_none() {
+    let done = of_open();
+    let (vendor, counts) = polled_of_open(&[done], XTIE_PROVIDER_OK);
+    assert_eq!((vendor.breach(), counts), (None, vec![1]), "what was taken ends");
+    let (vendor, counts) = polled_of_open(&[done, done], XTIE_PROVIDER_OK);
+    assert_eq!(counts, [1, 0], "twice");
+    assert_eq!(vendor.breach().map(|breach| breach.entry), Some("poll"));
+    for answer in [XTIE_PROVIDER_DONE, XTIE_PROVIDER_AGAIN, XTIE_PROVIDER_PEER_DOWN] {
+        let (vendor, counts) = polled_of_open(&[done], answer);
+        assert_eq!(counts, [0], "not pending: {answer}");
+        assert!(vendor.breach().is_some(), "{answer}");
+    }
+    let fenced = xtie_provider_event { kind: XTIE_PROVIDER_EVENT_FENCED, ..done };
+    let other = xtie_provider_event { peer: PEERS[1].0, ..done };
+    let bits = (0..64).map(|bit| xtie_provider_event { id: 1 << bit, ..done });
+    for event in bits.chain([fenced, other]) {
+        let (vendor, counts) = polled_of_open(&[event, done], XTIE_PROVIDER_OK);
+        assert_eq!(counts, [0, 0], "{event:?}; and nothing is believed behind it");
+        assert!(vendor.breach().is_some(), "{event:?}");
+    }
+}
+
+#[test]
+fn event_of_a_peer_that_is_not_open_is_none() {
+    for kind in
+        [XTIE_PROVIDER_EVENT_RECEIVED, XTIE_PROVIDER_EVENT_IMMEDIATE, XTIE_PROVIDER_EVENT_PEER_DOWN]
+    {
+        let event = xtie_provider_event { kind, status: 1, ..of_open() };
+        let (vendor, counts) = polled_of_open(&[event], XTIE_PROVIDER_AGAIN);
+        assert_eq!((vendor.breach(), counts), (None, vec![1]), "{event:?}");
+        let event = xtie_provider_event { peer: PEERS[1].0, ..event };
+        let (vendor, counts) = polled_of_open(&[event], XTIE_PROVIDER_AGAIN);
+        assert_eq!(counts, [0], "{event:?}");
+        assert!(vendor.breach().is_some(), "{event:?}");
+    }
+}
+
+#[test]
+fn answers_of_post_that_are_none_are_noticed() {
+    let send = common::empty_send(PEERS[0], 2);
+    for (answer, is_breach) in [
+        (XTIE_PROVIDER_AGAIN, false),
+        (XTIE_PROVIDER_PEER_DOWN, false),
+        (XTIE_PROVIDER_BUSY, true),
+        // it is within the caps
+        (XTIE_PROVIDER_UNSUPPORTED, true),
+    ] {
+        let (mut vendor, _) = polled_of_open(&[], answer);
+        let breach = vendor.breach().map(|breach| breach.entry);
+        assert_eq!(breach, is_breach.then_some("post"), "{answer}");
+        let expected =
+            if answer == XTIE_PROVIDER_AGAIN { PostError::Again } else { PostError::PeerDown };
+        assert_eq!(vendor.post(&send, Instant(0)), Err(expected), "{answer}");
+    }
+    let (mut vendor, _) = polled_of_open(&[], XTIE_PROVIDER_OK);
+    let other = common::empty_send(PEERS[1], 2);
+    assert_eq!(vendor.post(&other, Instant(0)), Err(PostError::PeerDown), "not open, and taken");
     assert_eq!(vendor.breach().map(|breach| breach.entry), Some("post"));
+}
+
+/// One place is left for a fence, however much is in flight.
+#[test]
+fn more_than_so_many_ops_are_not_now() {
+    let (mut vendor, _) = polled_of_open(&[], XTIE_PROVIDER_OK);
+    let send = common::empty_send(PEERS[0], 2);
+    for _ in 2..FLIGHTS {
+        assert_eq!(vendor.post(&send, Instant(0)), Ok(Posted::Pending));
+    }
+    assert_eq!(vendor.post(&send, Instant(0)), Err(PostError::Again));
+    EVENT.set(xtie_provider_event { id: TOLD.get(), ..of_open() });
+    assert_eq!(vendor.poll(&mut [NOTHING; 4], Bytes::ZERO, Instant(0)), 1);
+    assert_eq!(vendor.post(&send, Instant(0)), Ok(Posted::Pending), "a place is free");
+    assert_eq!(vendor.breach(), None);
 }
 
 unsafe extern "C" fn open_refused(

@@ -327,6 +327,9 @@ fn info_marks_values_that_are_ignored() {
         let line = line_of(&text, name);
         assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
     }
+    let text = info_with(&[("CROSSTIE_RAILS", "tcp"), ("CROSSTIE_OFI_PROVIDER", "tcp@msg")]);
+    let line = line_of(&text, "CROSSTIE_OFI_PROVIDER");
+    assert!(line.contains("ignored: CROSSTIE_RAILS leaves libfabric out"), "{line}");
     let text = info_with(&[("CROSSTIE_TCP_RAILS", "4")]);
     let line = line_of(&text, "CROSSTIE_TCP_RAILS");
     assert!(line.contains("set to 4, and capped: 4 is more than rails_max, 2,"), "{line}");

@@ -17,7 +17,7 @@ use crosstie::transport::{Incoming, Outgoing, RequestError};
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Watch, small, wait_both};
 use std::sync::{Mutex, PoisonError};
-use vendor_support::{Faults, Wire};
+use vendor_support::{Faults, WRONGS, Wire, Wrong};
 
 /// What was said, by the tests of this program that take turns.
 static SAID: Mutex<String> = Mutex::new(String::new());
@@ -148,23 +148,109 @@ fn refused_and_granted(said: &str, why: &str) {
     assert!((1..=2).contains(&refused) && refused == granted && said.contains(why), "{said}");
 }
 
-/// What is no answer takes that rail out of use, and no other.
-#[test]
-fn vendor_that_breaks_its_promises_loses_its_rail_alone() {
+/// What is no answer takes that rail out of use, and no other: the vendor's object is closed, the
+/// connection goes on, and both can be closed.
+fn rail_alone_is_lost_by(faults: Faults, entry: &str) {
     let mut wires = [Wire::new(), Wire::new()];
     let mut pair = pair(&mut wires);
-    let mut flows = pair.flows(Place::Private);
-    pair.settle(&mut flows);
-    wires[0].fail(Faults { strange_event: true, ..Faults::default() });
-    pair.flow_until(&mut flows, "the rail to go", |pair, _| {
+    messages_until(&mut pair, "control to leave the reserve", |pair| {
+        pair.views(0).iter().all(|view| !view.control)
+    });
+    wires[0].fail(faults);
+    messages_until(&mut pair, "the rail to go", |pair| {
         pair.views(1).iter().all(|view| view.state == LaneState::Down)
     });
-    pair.flow(&mut flows, 64);
+    assert!(wires[0].failed());
+    let mut more = 16;
+    messages_until(&mut pair, "messages", |_| {
+        more -= 1;
+        more == 0
+    });
     let views = [1, 2].map(|lane| pair.views(lane));
     assert!(views[0].iter().all(|view| view.state != LaneState::Up), "{views:?}");
     assert!(views[1].iter().all(|view| view.state == LaneState::Up), "{views:?}");
     let said = said();
-    assert!(said.contains("the rail is out of use: of the vendor's poll"), "{said}");
+    let words = format!("the rail is out of use: of the vendor's {entry}");
+    assert!(said.contains(&words), "{said}");
+    assert_eq!((wires[0].open(), wires[1].open()), (1, 2), "objects that are open");
+    pair.close();
+    assert_eq!((wires[0].open(), wires[1].open()), (0, 0), "objects that are open");
+}
+
+/// Short messages and long ones, each way, until something is so.
+fn messages_until(pair: &mut Pair, what: &str, mut is_so: impl FnMut(&Pair) -> bool) {
+    let watch = Watch::start();
+    while !is_so(pair) {
+        for bytes in [100, 1_000_000] {
+            message(pair, bytes);
+            std::mem::swap(&mut pair.a, &mut pair.b);
+            std::mem::swap(&mut pair.to_a, &mut pair.to_b);
+            message(pair, bytes);
+            std::mem::swap(&mut pair.a, &mut pair.b);
+            std::mem::swap(&mut pair.to_a, &mut pair.to_b);
+        }
+        pair.progress();
+        watch.look(what);
+    }
+}
+
+#[test]
+fn vendor_that_breaks_its_promises_loses_its_rail_alone() {
+    for wrong in WRONGS {
+        rail_alone_is_lost_by(Faults { wrong: Some(wrong), ..Faults::default() }, "poll");
+    }
+}
+
+/// A refusal of what the caps promise held a message up for ever, without a word.
+#[test]
+fn vendor_that_refuses_what_its_caps_promise_loses_its_rail_alone() {
+    rail_alone_is_lost_by(Faults { refuses: true, ..Faults::default() }, "post");
+}
+
+/// Messages that lay in the vendor's slots, because nobody had asked for them, are there when its
+/// object is not.
+#[test]
+fn messages_that_had_come_outlive_the_vendors_object() {
+    const COUNT: usize = 20;
+    let wire = Wire::new();
+    let mut pair = pair(&mut [wire]);
+    messages_until(&mut pair, "control to leave the reserve", |pair| {
+        pair.views(0).iter().all(|view| !view.control)
+    });
+    let Pair { a, b, to_b, to_a, .. } = &mut pair;
+    let (to_b, to_a) = (*to_b, *to_a);
+    let out = Memory::new(a, Place::Private, COUNT * 1000);
+    for at in 0..COUNT {
+        out.fill(at * 1000, 1000, at as u64);
+        let send = a.isend(to_b, out.outgoing(at * 1000, 1000, 3)).unwrap();
+        assert_eq!(wait_both(a, b, send).result, Ok(()));
+    }
+    let watch = Watch::start();
+    for _ in 0..64 {
+        a.progress(); // what was sent is taken in
+        b.progress();
+    }
+    wire.fail(Faults { wrong: Some(Wrong::MessageLength), at_second: true, ..Faults::default() });
+    let into = Memory::new(b, Place::Private, 1000);
+    let send = a.isend(to_b, out.outgoing(0, 1000, 4)).unwrap();
+    while wire.open() == 2 {
+        a.progress();
+        b.progress();
+        watch.look("the breach");
+    }
+    assert!(wire.failed());
+    for at in 0..COUNT {
+        let receive = b.irecv(to_a, &[into.incoming(0, 1000, 3)]).unwrap();
+        assert_eq!(wait_both(b, a, receive).result, Ok(()));
+        into.verify(0, 1000, at as u64);
+    }
+    let receive = b.irecv(to_a, &[into.incoming(0, 1000, 4)]).unwrap();
+    assert_eq!(wait_both(b, a, receive).result, Ok(()));
+    into.verify(0, 1000, 0);
+    assert_eq!(wait_both(a, b, send).result, Ok(()));
+    out.release(a);
+    into.release(b);
+    pair.close();
 }
 
 #[test]

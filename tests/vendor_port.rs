@@ -9,14 +9,14 @@ use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    CloseError, Completion, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider,
-    RailKey,
+    CloseError, Completion, Domain, DownCause, LocalSpan, MemoryKind, Op, OpErrorKind, OpId,
+    OpKind, PostError, Posted, Provider, RailKey, Region, RegisterError, RemoteSpan,
 };
 use crosstie::provider::vendor::PeerError;
 use crosstie::provider::vendor::port::{
     PortConfig, PortPeerError, RECV_SLOTS_MIN, RailName, VendorPort, bytes,
 };
-use vendor_support::{Faults, Wire};
+use vendor_support::{Faults, Wire, Wrong};
 
 const PEERS: u32 = 2;
 const NOW: Instant = Instant(1);
@@ -176,7 +176,7 @@ fn breach_fails_every_peer_and_nothing_is_joined_any_more() {
     let mut ends = ports(wire);
     joined(&mut ends);
     assert!(send(&mut ends[0], 1).is_ok());
-    wire.fail(Faults { strange_event: true, ..Faults::default() });
+    wire.fail(Faults { wrong: Some(Wrong::Kind), ..Faults::default() });
     polled(&mut ends[1]);
     assert!(ends[1].is_lost() && !ends[0].is_lost());
     let error = ends[1].error(PEER).unwrap().to_string();
@@ -185,6 +185,81 @@ fn breach_fails_every_peer_and_nothing_is_joined_any_more() {
     let told: Vec<Completion> = (0..4).flat_map(|_| polled(&mut ends[1])).collect();
     assert!(matches!(told.last(), Some(Completion::PeerDown { .. })), "{told:?}");
     assert_eq!(ends[1].peer_prepare(PeerIndex(0)), Err(PortPeerError::Lost));
+}
+
+/// After a breach the object is closed, what it had in flight ends, and what had come is there.
+#[test]
+fn what_was_in_flight_ends_with_the_object_and_what_had_come_stays() {
+    let wire = Wire::new();
+    let mut ends = ports(wire);
+    joined(&mut ends);
+    let data = [5u8; 100];
+    // SAFETY: it outlives the ops.
+    let payload = unsafe { LocalSpan::new(data.as_ptr() as u64, Bytes(100), RailKey(0)) };
+    let kind = OpKind::Send { head: [7; 32], payload };
+    ends[0].post(&Op { id: OpId(1), peer: PEER, kind }, NOW).unwrap();
+    polled(&mut ends[0]);
+    let came = polled(&mut ends[1]);
+    let Some(Completion::Received { slot, .. }) = came.first().copied() else { panic!("{came:?}") };
+    wire.fail(Faults { wrong: Some(Wrong::Kind), ..Faults::default() });
+    assert!(send(&mut ends[0], 2).is_ok());
+    assert_eq!(fence(&mut ends[1], 3), Ok(Posted::Pending), "the vendor has it");
+    assert_eq!(ends[1].peer_close(PEER), Err(CloseError::Busy));
+    assert_eq!(told(&mut ends[1]), words([]), "a message of no kind, and all behind it");
+    assert_eq!((ends[1].is_lost(), wire.open()), (true, 1));
+    assert_eq!(ends[1].peer_close(PEER), Err(CloseError::Busy), "its fence is not told");
+    assert_eq!(fence(&mut ends[1], 4), Ok(Posted::Pending));
+    let down = Completion::PeerDown { peer: PEER, cause: DownCause::Failed };
+    assert_eq!(told(&mut ends[1]), words([fenced(3), down, fenced(4)]));
+    let mut bytes = [0; 100];
+    ends[1].received_peek(PEER, slot, &mut bytes);
+    assert_eq!(bytes, data);
+    assert_eq!(ends[1].peer_detach(PEER), Ok(()));
+    bytes = [0; 100];
+    // SAFETY: it outlives the copy.
+    let to = unsafe { LocalSpan::new(bytes[60..].as_mut_ptr() as u64, Bytes(40), RailKey(0)) };
+    ends[1].received_copy(PEER, slot, 60, to);
+    assert_eq!(bytes[60..], data[60..]);
+    ends[1].received_release(PEER, slot);
+    assert!(ends[1].is_idle());
+    let domain = ends[1].domain();
+    let region = Region { address: 64, length: Bytes(8), kind: MemoryKind::Host };
+    // SAFETY: it is refused.
+    assert_eq!(unsafe { domain.register(region) }, Err(RegisterError::Fabric(libc::ENODEV)));
+    assert_eq!(domain.deregister(RailKey(7)), Ok(()), "a closed object has no regions");
+}
+
+/// Only what is in flight ends: another op, another peer's, one of another time, or none at all
+/// takes the rail out of use.
+#[test]
+fn op_that_is_not_in_flight_is_none_that_ends() {
+    for wrong in [Wrong::Name, Wrong::DonePeer, Wrong::Status] {
+        let wire = Wire::new();
+        let mut ends = ports(wire);
+        joined(&mut ends);
+        wire.fail(Faults { wrong: Some(wrong), ..Faults::default() });
+        let mut words = [0u8; 64];
+        let region = Region {
+            address: words.as_mut_ptr() as u64,
+            length: Bytes(64),
+            kind: MemoryKind::Host,
+        };
+        // SAFETY: it outlives the ports' use of it.
+        let key = unsafe { ends[0].domain().register(region) }.unwrap();
+        // SAFETY: as above.
+        let target = unsafe { LocalSpan::new(region.address, Bytes(64), key) };
+        // of no region: it ends by an event
+        let source = RemoteSpan { key: RailKey(u64::MAX), address: 64 };
+        let read = Op { id: OpId(9), peer: PEER, kind: OpKind::Read { target, source } };
+        assert_eq!(ends[0].post(&read, NOW), Ok(Posted::Pending));
+        let told: Vec<Completion> = (0..4).flat_map(|_| polled(&mut ends[0])).collect();
+        assert!(ends[0].is_lost() && wire.failed(), "{wrong:?}: {told:?}");
+        let [done, Completion::PeerDown { .. }] = told[..] else { panic!("{told:?}") };
+        let Completion::Done { id: OpId(9), result: Err(error), .. } = done else {
+            panic!("{done:?}")
+        };
+        assert_eq!(error.kind, OpErrorKind::Canceled);
+    }
 }
 
 #[test]

@@ -25,11 +25,16 @@ private:
     int code_;
 };
 
-// The code, when it is none of a failure.
+// The code, when it is none of a failure. Without exceptions a failure ends the program.
 inline int check(int code)
 {
+#ifdef __cpp_exceptions
     if (code < 0)
         throw error(code);
+#else
+    if (code < 0)
+        std::terminate();
+#endif
     return code;
 }
 

@@ -126,3 +126,16 @@ fn both_headers_go_into_one_program() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 }
+
+/// Of a program that is built without exceptions.
+#[test]
+fn provider_header_compiles_without_exceptions() {
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/include/crosstie_provider.hpp");
+    let done = Command::new("cc")
+        .args(["-x", "c++", "-std=c++17", "-fno-exceptions", "-Wall", "-Wextra", "-Werror"])
+        .args(["-fsyntax-only", "-I", include, "-include", header, "/dev/null"])
+        .output()
+        .expect("a C++ compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}

@@ -67,6 +67,7 @@ impl Network {
             threads,
             ports: Vec::new(),
         };
+        libfabric_unused_say(environment);
         if !allowed.tcp {
             return Ok(network);
         }
@@ -204,6 +205,20 @@ fn threads(environment: &Environment) -> (u32, CpuSet) {
         return none;
     }
     (threads, cpus)
+}
+
+/// Who names a provider of libfabric's wants it used, which another setting may not let it be.
+fn libfabric_unused_say(environment: &Environment) {
+    let Some(provider) = &environment.libfabric.provider else { return };
+    if !environment.rails.libfabric {
+        let provider = provider.to_string_lossy();
+        say_once(
+            Level::Warning,
+            &format!(
+                "CROSSTIE_OFI_PROVIDER={provider} is ignored: CROSSTIE_RAILS leaves libfabric out"
+            ),
+        );
+    }
 }
 
 fn key(environment: &Environment) -> Result<Option<Key>, OpenError> {

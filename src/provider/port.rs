@@ -170,7 +170,7 @@ pub enum PortDomain<'m> {
     /// Of libfabric.
     Libfabric(libfabric::LibfabricDomain<'m>),
     /// Of a vendor.
-    Vendor(super::vendor::VendorDomain),
+    Vendor(super::vendor::VendorDomain<'m>),
 }
 
 impl PortDomain<'_> {

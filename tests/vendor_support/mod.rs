@@ -31,14 +31,18 @@ const LIMITS: Limits = Limits {
 };
 
 /// What goes wrong with a wire, as long as a test wants it.
-#[derive(Copy, Clone, Default)]
+#[derive(Copy, Clone, Default, Debug)]
 pub struct Faults {
     /// So many times `peer_open` says "not yet".
     pub not_yet: u32,
     /// So many times `peer_blob` refuses, for want of memory.
     pub no_blob: u32,
-    /// The next poll that has room tells of what is no event.
-    pub strange_event: bool,
+    /// The next event that this is about is told so, and not as it is.
+    pub wrong: Option<Wrong>,
+    /// At the end that was opened second alone.
+    pub at_second: bool,
+    /// The next write is refused, although the caps promise it.
+    pub refuses: bool,
     /// `open` refuses with this code, if it is not 0.
     pub no_open: i32,
     /// `send_bytes_max`, if it is not 0.
@@ -51,6 +55,64 @@ pub struct Faults {
     pub key_zero: bool,
     /// So many times `region_deregister` says that ops are in flight.
     pub busy: u32,
+}
+
+/// What is wrong with an event.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Wrong {
+    /// It has no known kind.
+    Kind,
+    /// An op ended with no known status.
+    Status,
+    /// An op ended that is not in flight.
+    Name,
+    /// An op of a peer that is not open ended.
+    DonePeer,
+    /// An immediate came from a peer that is not open.
+    ImmediatePeer,
+    /// A message came from a peer that is not open.
+    MessagePeer,
+    /// A message is longer than the caps say.
+    MessageLength,
+    /// The poll says that it gave more events than it was asked for.
+    Count,
+}
+
+/// Each of them.
+pub const WRONGS: [Wrong; 8] = [
+    Wrong::Kind,
+    Wrong::Status,
+    Wrong::Name,
+    Wrong::DonePeer,
+    Wrong::ImmediatePeer,
+    Wrong::MessagePeer,
+    Wrong::MessageLength,
+    Wrong::Count,
+];
+
+impl Wrong {
+    /// Makes an event so, if it is one of those; says whether it was.
+    fn spoil(self, event: &mut xtie_provider_event) -> bool {
+        let about = match self {
+            Wrong::Kind | Wrong::Count => event.kind,
+            Wrong::Status | Wrong::Name | Wrong::DonePeer => XTIE_PROVIDER_EVENT_DONE,
+            Wrong::ImmediatePeer => XTIE_PROVIDER_EVENT_IMMEDIATE,
+            Wrong::MessagePeer | Wrong::MessageLength => XTIE_PROVIDER_EVENT_RECEIVED,
+        };
+        if event.kind != about {
+            return false;
+        }
+        match self {
+            Wrong::Kind => event.kind = 77,
+            Wrong::Status => event.status = 5,
+            Wrong::Name => event.id ^= 1 << 40,
+            // the other of the first two
+            Wrong::DonePeer | Wrong::ImmediatePeer | Wrong::MessagePeer => event.peer ^= 1,
+            Wrong::MessageLength => event.bytes = 1 << 20,
+            Wrong::Count => {}
+        }
+        true
+    }
 }
 
 /// Both ends of a rail.
@@ -66,6 +128,7 @@ struct State {
     /// Whether both had opened, until this one is closed.
     joined: [bool; 2 * PEERS as usize],
     ends: usize,
+    open: usize,
     faults: Faults,
     /// Bytes of messages and writes that were posted.
     bytes: u64,
@@ -110,6 +173,7 @@ impl Wire {
             opened,
             joined,
             ends: 0,
+            open: 0,
             faults,
             bytes: 0,
             registered,
@@ -137,6 +201,17 @@ impl Wire {
         for place in 0..2 * PEERS {
             state.rail.peer_fail(PeerIndex(place), DownCause::Broken(code));
         }
+    }
+
+    /// Whether what was to go wrong went wrong.
+    pub fn failed(&self) -> bool {
+        let state = self.state();
+        state.faults.wrong.is_none() && !state.faults.refuses
+    }
+
+    /// How many objects are open.
+    pub fn open(&self) -> usize {
+        self.state().open
     }
 
     /// Bytes that were posted to it.
@@ -197,14 +272,45 @@ unsafe extern "C" fn open(
     }
     let side = (state.ends % 2) as u32;
     state.ends += 1;
+    state.open += 1;
     // SAFETY: a place for the object.
     unsafe { out.write(Box::into_raw(Box::new(End { wire, side })).cast()) };
     XTIE_PROVIDER_OK
 }
 
+/// With everything that it has: nothing of it touches memory any more.
 pub unsafe extern "C" fn close(provider: *mut c_void) {
     // SAFETY: what `open` gave, for the last time.
-    drop(unsafe { Box::from_raw(provider.cast::<End>()) });
+    let end = unsafe { Box::from_raw(provider.cast::<End>()) };
+    let mut state = end.wire.state();
+    state.open -= 1;
+    let places = end.side * PEERS..(end.side + 1) * PEERS;
+    for place in places.clone() {
+        if state.joined[place as usize] {
+            state.rail.peer_fail(PeerIndex(place), DownCause::Closed);
+        }
+    }
+    for place in places {
+        state.opened[place as usize] = None;
+        while std::mem::take(&mut state.joined[place as usize]) {
+            state.joined[place as usize] = state.rail.peer_close(PeerIndex(place)).is_err();
+            state.collect(16, Bytes::kib(64), Instant(0));
+        }
+    }
+    state.events[end.side as usize].clear();
+}
+
+impl State {
+    /// Takes events out of the loopback, for both ends.
+    fn collect(&mut self, max: usize, budget: Bytes, now: Instant) {
+        let mut polled = [NOTHING; 16];
+        let count = self.rail.poll(&mut polled[..max], budget, now);
+        for completion in &polled[..count] {
+            let place = peer_of(completion);
+            let event = xtie_provider_event { peer: place % PEERS, ..event_of(completion) };
+            self.events[(place / PEERS) as usize].push_back(event);
+        }
+    }
 }
 
 unsafe extern "C" fn caps(provider: *mut c_void, out: *mut xtie_provider_caps) {
@@ -315,6 +421,9 @@ unsafe extern "C" fn post(provider: *mut c_void, op: *const xtie_provider_op, no
     if !state.joined[place as usize] {
         return XTIE_PROVIDER_AGAIN;
     }
+    if op.kind == XTIE_PROVIDER_OP_WRITE && std::mem::take(&mut state.faults.refuses) {
+        return XTIE_PROVIDER_UNSUPPORTED;
+    }
     let most = state.faults.transfer_bytes_max;
     if most != 0 && op.local.bytes > most {
         return XTIE_PROVIDER_UNSUPPORTED;
@@ -359,23 +468,22 @@ unsafe extern "C" fn poll(
 ) -> u32 {
     let end = end(provider);
     let mut state = end.wire.state();
-    let mut polled = [NOTHING; 16];
-    let count = state.rail.poll(&mut polled[..max as usize], Bytes(budget), Instant(now));
-    for completion in &polled[..count] {
-        let place = peer_of(completion);
-        let event = xtie_provider_event { peer: place % PEERS, ..event_of(completion) };
-        state.events[(place / PEERS) as usize].push_back(event);
-    }
+    state.collect(max as usize, Bytes(budget), Instant(now));
     let mut given = 0;
     while given < max {
         let Some(mut event) = state.events[end.side as usize].pop_front() else { break };
-        if std::mem::take(&mut state.faults.strange_event) {
-            state.events[end.side as usize].push_front(event);
-            event.kind = 77;
-        }
+        let is_here = end.side == 1 || !state.faults.at_second;
+        let wrong = state.faults.wrong.filter(|_| is_here);
+        let is_wrong = wrong.is_some_and(|wrong| wrong.spoil(&mut event));
         // SAFETY: room for `max` events.
         unsafe { events.add(given as usize).write(event) };
         given += 1;
+        if is_wrong {
+            state.faults.wrong = None;
+            if wrong == Some(Wrong::Count) {
+                return max + 1;
+            }
+        }
     }
     given
 }
@@ -425,6 +533,7 @@ unsafe extern "C" fn peer_close(provider: *mut c_void, peer: u32) -> c_int {
         false => XTIE_PROVIDER_OK,
     };
     if answer == XTIE_PROVIDER_OK {
+        state.events[end(provider).side as usize].retain(|event| event.peer != peer);
         state.opened[place as usize] = None;
         state.joined[place as usize] = false;
     }

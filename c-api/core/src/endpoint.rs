@@ -12,6 +12,7 @@ use crosstie::fabric::{
     Caps, DeregisterError, Domain, FenceKind, MemoryKind, Provider, RailKey, Region, RegisterError,
 };
 use crosstie::provider::vendor::abi::*;
+use crosstie::provider::vendor::flights::{self, Flights};
 use crosstie::provider::vendor::sized::{self, Sized32};
 use crosstie::provider::vendor::{Table, TableError, Vendor};
 use crosstie::transport::limits::CREDITS;
@@ -58,6 +59,8 @@ const SEND_BYTES_MIN: u64 = 512;
 const BUDGET: Bytes = Bytes::kib(256);
 /// Regions of the library's own: the mailboxes.
 const REGIONS_OWN: u32 = 1;
+/// Ops that the provider may have of a connection and not have ended; with more it is "not now".
+const OPS_MAX: u32 = 64;
 
 const OPEN: u64 = 0x7469_636f_7265_2e31;
 const CLOSED: u64 = 0x7469_636c_6f73_2e32;
@@ -72,7 +75,7 @@ struct Room {
 
 /// What one thread uses.
 pub struct Host {
-    pub machine: Endpoint<'static, Vendor>,
+    pub machine: Endpoint<'static, Vendor<'static>>,
     pub regions: DataMrs<'static>,
     /// What the rail calls the mailboxes.
     pub mailbox_key: RailKey,
@@ -103,7 +106,10 @@ unsafe fn config_read(
 }
 
 const fn storage_bytes(limits: &Limits) -> usize {
-    lines(size_of::<Room>()) + limits.machine_bytes() + limits.regions_bytes()
+    lines(size_of::<Room>())
+        + flights::bytes(limits.connections_max, OPS_MAX)
+        + limits.machine_bytes()
+        + limits.regions_bytes()
 }
 
 /// Storage that an endpoint takes, in bytes: known before it is opened, and never more. What the
@@ -185,23 +191,24 @@ unsafe fn open(
     }
     // SAFETY: by this function's contract.
     let table = unsafe { Table::check(ops) }?;
-    let regions_max = limits.regions_max + REGIONS_OWN;
-    // SAFETY: the context is the caller's word; the domain is used while the room stands, which
-    // ends with the object.
-    let rail = unsafe { Vendor::open(table, context, limits.connections_max, regions_max) }?;
-    let caps = rail.caps();
-    if !carries(&caps) {
-        return Err(XTIE_CORE_ERR_RAIL_SMALL);
-    }
     storage.expose_provenance(); // peers reach the mailboxes by address
     let room = lines(size_of::<Room>());
     // SAFETY: `whole` bytes are there (above), the room's lines are the first of them.
     let start = unsafe { storage.add(room) };
     // SAFETY: aligned and long enough, ours until close (this function's contract).
     let mut carver: Carver<'static> = unsafe { Carver::new(start, whole - room) };
+    let small = |_| XTIE_CORE_ERR_STORAGE_SIZE;
+    let flights = Flights::carve(&mut carver, limits.connections_max, OPS_MAX).map_err(small)?;
+    let regions_max = limits.regions_max + REGIONS_OWN;
+    // SAFETY: the context is the caller's word; the domain is used while the room stands, which
+    // ends with the object.
+    let rail = unsafe { Vendor::open(table, context, flights, regions_max) }?;
+    let caps = rail.caps();
+    if !carries(&caps) {
+        return Err(XTIE_CORE_ERR_RAIL_SMALL);
+    }
     let eager = eager.min(caps.send_payload_max);
     let config = Config { eager_bytes_max: eager, salt: config.salt, ..Config::default() };
-    let small = |_| XTIE_CORE_ERR_STORAGE_SIZE;
     let regions = DataMrs::carve(&mut carver, limits.regions_max, config.salt).map_err(small)?;
     let machine = Endpoint::open(&mut carver, limits, config, regions, rail).map_err(small)?;
     let mailboxes = machine.mailboxes().region();

@@ -3,6 +3,7 @@
 
 use super::abi::*;
 use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::units::Bytes;
 use crate::fabric::{
     Caps, Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, RecvSlot,
     RemoteSpan, Source,
@@ -22,10 +23,29 @@ fn remote(span: RemoteSpan) -> xtie_provider_remote {
     xtie_provider_remote { address: span.address, key: span.key.0 }
 }
 
-/// The C form of an op that is no fence; its `data` points into `op`.
-pub fn op(op: &Op) -> xtie_provider_op {
+/// Whether the caps promise that an op is carried.
+pub fn is_within(op: &Op, caps: &Caps) -> bool {
+    let is_short = |bytes: Bytes| bytes <= caps.transfer_max;
+    match &op.kind {
+        OpKind::Send { payload, .. } => payload.length() <= caps.send_payload_max,
+        OpKind::Write { source, immediate, .. } => {
+            let is_fit = match source {
+                Source::Line(_) => true,
+                Source::Span(span) => is_short(span.length()),
+            };
+            is_fit && (immediate.is_none() || caps.immediate)
+        }
+        OpKind::Read { target, .. } => caps.pull && is_short(target.length()),
+        OpKind::Add { .. } => caps.atomic_bytes == 8,
+        OpKind::Fence { .. } => false,
+    }
+}
+
+/// The C form of an op that is no fence, under the name that the vendor is told; its `data` points
+/// into `op`.
+pub fn op(op: &Op, name: u64) -> xtie_provider_op {
     let mut out = xtie_provider_op {
-        id: op.id.0,
+        id: name,
         peer: op.peer.0,
         kind: 0,
         flags: 0,

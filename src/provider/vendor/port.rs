@@ -1,13 +1,15 @@
 //! A vendor's rail as a port of a host: peers are prepared, told to their other end, and joined to
 //! it, and a [`Breach`] takes the rail down without taking the host's other rails with it.
 
+use super::flights::{self, Flights};
+use super::shelter::Shelter;
 use super::{BLOB_BYTES_MAX, Breach, OpenError, PeerError, Table, Vendor, VendorDomain};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpId, OpKind, PostError,
-    Posted, Provider, RecvSlot,
+    Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpError, OpErrorKind, OpId,
+    OpKind, PostError, Posted, Provider, RecvSlot,
 };
 use crate::wire::vendor_end::VendorEndHello;
 use core::ffi::c_void;
@@ -143,6 +145,8 @@ enum State {
     Opening,
     /// The vendor has it.
     Open,
+    /// The vendor had it when its object was closed: the ends of its ops are to be told.
+    Cut,
     /// It was never open, and will not be: its end is to be told.
     Failed(DownCause),
     /// Its end was told.
@@ -153,15 +157,12 @@ enum State {
 #[derive(Copy, Clone)]
 struct Seat {
     state: State,
-    /// Ops taken whose completion has not come.
-    in_flight: u32,
-    /// Messages received and not released.
-    held: u32,
     /// Longest payload of a send to it.
     payload_bytes_max: u32,
-    /// Whether its end was asked for on account of a breach: nothing is posted to it any more.
+    /// Whether it ends on account of a breach.
     is_given_up: bool,
-    /// A fence of a peer that was never open: it holds, and is to be told.
+    /// A fence of a peer that was never open, or whose object is closed: it holds, and is to be
+    /// told.
     fence: Option<(OpId, RailGeneration)>,
     error: Option<PeerError>,
     /// The other end's.
@@ -171,8 +172,6 @@ struct Seat {
 impl Seat {
     const CLOSED: Seat = Seat {
         state: State::Closed,
-        in_flight: 0,
-        held: 0,
         payload_bytes_max: 0,
         is_given_up: false,
         fence: None,
@@ -181,23 +180,30 @@ impl Seat {
     };
 }
 
+/// Ops that the vendor may have of a peer and not have ended; with more it is "not now".
+const OPS_MAX: u32 = 128;
+
 /// Bytes that [`VendorPort::open`] cuts.
 pub const fn bytes(peers_max: u32) -> usize {
     bytes_for::<Seat>(peers_max as usize)
+        + flights::bytes(peers_max, OPS_MAX)
+        + Shelter::bytes(peers_max)
 }
 
 /// A vendor's rail as a port.
 pub struct VendorPort<'m> {
-    vendor: Vendor,
+    vendor: Vendor<'m>,
     name: RailName,
     seats: &'m mut [Seat],
+    /// What was received and not released.
+    shelter: Shelter<'m>,
     peers_open: u32,
     /// Seats of which a poll has something to ask or to tell.
     due: u32,
     /// Whether something was posted since it was handed over.
     is_posted: bool,
-    /// Whether there was a breach.
-    is_lost: bool,
+    /// Whether there was a breach, and the object is closed.
+    is_over: bool,
 }
 
 /// What one write must carry: with less, it would be a lane for few messages that are cut at all,
@@ -233,15 +239,18 @@ impl<'m> VendorPort<'m> {
     ) -> Result<VendorPort<'m>, PortOpenError> {
         let seats = block.filled(peers_max as usize, Seat::CLOSED);
         let seats = seats.map_err(|_| PortOpenError::Block)?;
+        let flights =
+            Flights::carve(block, peers_max, OPS_MAX).map_err(|_| PortOpenError::Block)?;
+        let shelter = Shelter::open(block, peers_max).ok_or(PortOpenError::Block)?;
         // SAFETY: this function's contract.
-        let vendor = unsafe { Vendor::open(config.table, config.context, peers_max, regions_max) };
+        let vendor = unsafe { Vendor::open(config.table, config.context, flights, regions_max) };
         let vendor = vendor.map_err(PortOpenError::Open)?;
         if let Some(what) = lacks(&vendor.caps(), payload_bytes_min) {
             return Err(PortOpenError::Small(what));
         }
-        let (peers_open, due, is_posted, is_lost) = (0, 0, false, false);
+        let (peers_open, due, is_posted, is_over) = (0, 0, false, false);
         let name = config.name;
-        Ok(VendorPort { vendor, name, seats, peers_open, due, is_posted, is_lost })
+        Ok(VendorPort { vendor, name, seats, shelter, peers_open, due, is_posted, is_over })
     }
 
     /// What people call it.
@@ -262,12 +271,12 @@ impl<'m> VendorPort<'m> {
     /// Whether something that was posted to a living peer has not ended yet.
     pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
         let seat = self.seats.get(peer.as_usize());
-        seat.is_some_and(|seat| seat.state == State::Open && seat.in_flight != 0)
+        seat.is_some_and(|seat| seat.state == State::Open) && self.vendor.in_flight(peer) != 0
     }
 
     /// Whether it has broken its promises: no peer can be joined any more.
     pub fn is_lost(&self) -> bool {
-        self.is_lost
+        self.vendor.breach().is_some()
     }
 
     /// What ended a peer, until it is prepared again.
@@ -283,13 +292,11 @@ impl<'m> VendorPort<'m> {
             Some(seat) if seat.state == State::Closed => {}
             Some(_) | None => return Err(PortPeerError::Index),
         }
-        if self.is_lost {
+        if self.is_lost() {
             return Err(PortPeerError::Lost);
         }
         let blob = self.vendor.peer_blob(peer).map_err(PortPeerError::Peer)?;
-        let before = self.seats[peer.as_usize()].held;
-        let seat = Seat { state: State::Prepared, held: before, ..Seat::CLOSED };
-        self.seats[peer.as_usize()] = seat;
+        self.seats[peer.as_usize()] = Seat { state: State::Prepared, ..Seat::CLOSED };
         self.peers_open += 1;
         let payload = self.vendor.caps().send_payload_max.0.min(u32::MAX.into());
         Ok(VendorEndHello {
@@ -309,6 +316,10 @@ impl<'m> VendorPort<'m> {
         match self.seats.get(index) {
             Some(seat) if seat.state == State::Prepared => {}
             Some(_) | None => return Err(PortPeerError::Index),
+        }
+        if self.is_lost() {
+            self.forget(index);
+            return Err(PortPeerError::Lost);
         }
         let own = self.vendor.caps().send_payload_max.0.min(u32::MAX.into()) as u32;
         let seat = &mut self.seats[index];
@@ -334,24 +345,18 @@ impl<'m> VendorPort<'m> {
     fn forget(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         self.peers_open -= u32::from(seat.state != State::Closed);
-        let is_due = matches!(seat.state, State::Opening | State::Failed(_));
+        let is_due = matches!(seat.state, State::Opening | State::Cut | State::Failed(_));
         self.due -= u32::from(is_due) + u32::from(seat.fence.is_some());
-        *seat = Seat { held: seat.held, ..Seat::CLOSED };
+        *seat = Seat::CLOSED;
     }
 
-    /// A fence of a peer that the vendor never opened: nothing of its other end reaches us.
-    fn fence_unopened(&mut self, op: &Op, generation: RailGeneration) -> Posted {
+    /// A fence of a peer that the vendor never opened, or that ends with the vendor's object:
+    /// nothing of its other end reaches us.
+    fn fence_ours(&mut self, op: &Op, generation: RailGeneration) -> Posted {
         let seat = &mut self.seats[op.peer.as_usize()];
         self.due += u32::from(seat.fence.is_none());
         seat.fence = Some((op.id, generation));
         Posted::Pending
-    }
-
-    fn count(&mut self, peer: PeerIndex, answer: Result<Posted, PostError>) {
-        if answer == Ok(Posted::Pending) {
-            self.seats[peer.as_usize()].in_flight += 1;
-        }
-        self.is_posted |= answer.is_ok();
     }
 
     /// Asks for peers that are to be joined, and tells of those that never were.
@@ -363,7 +368,13 @@ impl<'m> VendorPort<'m> {
             if self.seats[index].state == State::Opening {
                 self.open_on(peer);
             }
+            if self.seats[index].state == State::Cut {
+                told += self.cut_on(peer, &mut out[told..]);
+            }
             let seat = &mut self.seats[index];
+            if matches!(seat.state, State::Open | State::Cut) {
+                continue; // its fence holds when the object is closed, and its ops have ended
+            }
             if let (State::Failed(cause), true) = (seat.state, told < out.len()) {
                 out[told] = Completion::PeerDown { peer, cause };
                 seat.state = State::Ended;
@@ -376,6 +387,24 @@ impl<'m> VendorPort<'m> {
             }
         }
         told
+    }
+
+    /// Tells of the ends of ops that the vendor had when its object was closed, then of the peer's.
+    fn cut_on(&mut self, peer: PeerIndex, out: &mut [Completion]) -> usize {
+        for (told, place) in out.iter_mut().enumerate() {
+            *place = match self.vendor.drain(peer) {
+                Some((id, Some(generation))) => Completion::Fenced { peer, id, generation },
+                Some((id, None)) => {
+                    let error = OpError { kind: OpErrorKind::Canceled, code: 0 };
+                    Completion::Done { peer, id, result: Err(error) }
+                }
+                None => {
+                    self.seats[peer.as_usize()].state = State::Failed(DownCause::Failed);
+                    return told;
+                }
+            };
+        }
+        out.len()
     }
 
     fn open_on(&mut self, peer: PeerIndex) {
@@ -394,35 +423,46 @@ impl<'m> VendorPort<'m> {
         }
     }
 
-    /// The vendor has answered what is none: every peer of the rail is to end.
+    /// The vendor has answered what is none. Messages that were not taken yet are brought to
+    /// memory of ours, and the object is closed, which is the fence that no event has to tell of:
+    /// then nothing touches memory any more, and the ops that the vendor had are over.
     #[cold]
     fn give_up(&mut self) {
-        self.is_lost = true;
-        for (index, seat) in self.seats.iter_mut().enumerate() {
-            if seat.state == State::Open {
-                seat.is_given_up = true;
-                self.vendor.peer_fail(PeerIndex(index as u32), DownCause::Failed);
+        self.shelter.bring(&mut self.vendor);
+        if !self.vendor.end() {
+            return; // the next poll
+        }
+        self.is_over = true;
+        for seat in self.seats.iter_mut() {
+            match seat.state {
+                State::Open => (seat.state, self.due) = (State::Cut, self.due + 1),
+                State::Opening => seat.state = State::Failed(DownCause::Failed),
+                State::Closed | State::Prepared | State::Cut => continue,
+                State::Failed(_) | State::Ended => continue,
             }
+            seat.is_given_up = true;
         }
     }
 
-    /// Keeps count of what the vendor tells.
-    fn take(&mut self, event: &Completion) {
-        match *event {
-            Completion::Done { peer, .. } | Completion::Fenced { peer, .. } => {
-                let seat = &mut self.seats[peer.as_usize()];
-                seat.in_flight = seat.in_flight.saturating_sub(1);
+    /// Gives messages slots of ours. What a peer sends beyond its credits, or longer than lanes
+    /// send, ends that peer.
+    fn take(&mut self, event: Completion) -> Option<Completion> {
+        let Completion::Received { peer, slot, head, length } = event else { return Some(event) };
+        match self.shelter.hold(peer, slot, length) {
+            Some(slot) => Some(Completion::Received { peer, slot, head, length }),
+            None => {
+                self.vendor.received_release(peer, slot);
+                self.vendor.peer_fail(peer, DownCause::Failed);
+                None
             }
-            Completion::Received { peer, .. } => self.seats[peer.as_usize()].held += 1,
-            Completion::Immediate { .. } | Completion::PeerDown { .. } => {}
         }
     }
 }
 
-impl Provider for VendorPort<'_> {
-    type Domain = VendorDomain;
+impl<'m> Provider for VendorPort<'m> {
+    type Domain = VendorDomain<'m>;
 
-    fn domain(&self) -> VendorDomain {
+    fn domain(&self) -> VendorDomain<'m> {
         self.vendor.domain()
     }
 
@@ -441,30 +481,38 @@ impl Provider for VendorPort<'_> {
     #[inline]
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
         let seat = self.seats.get(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
-        let answer = match (seat.state, op.kind) {
-            (State::Open, OpKind::Fence { .. }) => self.vendor.post(op, now),
-            (State::Open, _) if seat.is_given_up => Err(PostError::PeerDown),
-            (State::Open, _) => self.vendor.post(op, now),
+        match (seat.state, op.kind) {
+            (State::Open, OpKind::Fence { generation }) if self.is_lost() => {
+                Ok(self.fence_ours(op, generation))
+            }
+            (State::Open, _) => {
+                let answer = self.vendor.post(op, now);
+                self.is_posted |= answer.is_ok();
+                answer
+            }
             (State::Closed, _) => Err(PostError::PeerDown),
-            (_, OpKind::Fence { generation }) => return Ok(self.fence_unopened(op, generation)),
+            (_, OpKind::Fence { generation }) => Ok(self.fence_ours(op, generation)),
             (State::Opening, _) => Err(PostError::Again),
-            (State::Prepared | State::Failed(_) | State::Ended, _) => Err(PostError::PeerDown),
-        };
-        self.count(op.peer, answer);
-        answer
+            (State::Prepared | State::Cut | State::Failed(_) | State::Ended, _) => {
+                Err(PostError::PeerDown)
+            }
+        }
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
-        let told = if self.due > 0 { self.look_at_seats(out) } else { 0 };
+        let mut told = if self.due > 0 { self.look_at_seats(out) } else { 0 };
         self.is_posted = false;
-        let found = self.vendor.poll(&mut out[told..], budget, now);
-        for event in &out[told..told + found] {
-            self.take(event);
+        let (from, found) = (told, self.vendor.poll(&mut out[told..], budget, now));
+        for at in from..from + found {
+            if let Some(event) = self.take(out[at]) {
+                out[told] = event;
+                told += 1;
+            }
         }
-        if self.vendor.breach().is_some() && !self.is_lost {
+        if self.is_lost() && !self.is_over {
             self.give_up();
         }
-        told + found
+        told
     }
 
     fn flush(&mut self, budget: Bytes) {
@@ -473,41 +521,54 @@ impl Provider for VendorPort<'_> {
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
-        self.vendor.received_copy(peer, slot, offset, to);
+        match self.shelter.of(peer, slot) {
+            Some(slot) => self.vendor.received_copy(peer, slot, offset, to),
+            // SAFETY: whoever made the span vouches for its memory.
+            None => unsafe {
+                let place = to.address() as *mut u8;
+                self.shelter.copy(peer, slot, offset, place, to.length().0 as usize);
+            },
+        }
     }
 
     fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]) {
-        self.vendor.received_peek(peer, slot, to);
+        match self.shelter.of(peer, slot) {
+            Some(slot) => self.vendor.received_peek(peer, slot, to),
+            // SAFETY: a slice, as long as it is.
+            None => unsafe { self.shelter.copy(peer, slot, 0, to.as_mut_ptr(), to.len()) },
+        }
     }
 
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        if let Some(seat) = self.seats.get_mut(peer.as_usize()) {
-            seat.held = seat.held.saturating_sub(1);
+        if let Some(slot) = self.shelter.release(peer, slot) {
+            self.vendor.received_release(peer, slot);
         }
-        self.vendor.received_release(peer, slot);
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         let Some(seat) = self.seats.get_mut(peer.as_usize()) else { return };
         match seat.state {
-            State::Open => self.vendor.peer_fail(peer, cause),
+            // it ends with the object, if there was a breach
+            State::Open if self.vendor.breach().is_none() => self.vendor.peer_fail(peer, cause),
             State::Prepared => {
                 seat.state = State::Failed(cause);
                 self.due += 1;
             }
             State::Opening => seat.state = State::Failed(cause),
-            State::Closed | State::Failed(_) | State::Ended => {}
+            State::Closed | State::Open | State::Cut | State::Failed(_) | State::Ended => {}
         }
     }
 
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
-        let seat = self.seats.get_mut(peer.as_usize()).ok_or(CloseError::Stale)?;
+        let seat = self.seats.get(peer.as_usize()).ok_or(CloseError::Stale)?;
         match seat.state {
             State::Closed => return Err(CloseError::Stale),
+            State::Cut => return Err(CloseError::Busy),
+            State::Open if self.vendor.breach().is_some() => return Err(CloseError::Busy),
             State::Open => self.vendor.peer_close(peer)?,
             State::Prepared | State::Opening | State::Failed(_) | State::Ended => {}
         }
-        self.seats[peer.as_usize()].held = 0;
+        self.shelter.release_all(peer);
         self.forget(peer.as_usize());
         Ok(())
     }
@@ -516,8 +577,12 @@ impl Provider for VendorPort<'_> {
         let seat = self.seats.get(peer.as_usize()).ok_or(CloseError::Stale)?;
         match seat.state {
             State::Closed => return Err(CloseError::Stale),
+            State::Cut => return Err(CloseError::Busy),
+            State::Open if self.vendor.breach().is_some() => return Err(CloseError::Busy),
             // without the entry a peer that holds nothing can go all the same
-            State::Open if self.vendor.table.peer_detach.is_none() && seat.held == 0 => {
+            State::Open
+                if self.vendor.table.peer_detach.is_none() && self.shelter.is_empty(peer) =>
+            {
                 self.vendor.peer_close(peer)?;
             }
             State::Open => self.vendor.peer_detach(peer)?,

@@ -1,6 +1,8 @@
 //! The conformance suite over two objects of a vendor's, joined by the blobs that they wrote.
 
+use super::flights::{self, Flights};
 use super::{Breach, OpenError, PeerError, Table, Vendor};
+use crate::base::carve::Carver;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{Completion, Provider};
@@ -11,6 +13,14 @@ use core::ffi::c_void;
 pub const PEERS_MAX: u32 = 2;
 /// See [`PEERS_MAX`].
 pub const REGIONS_MAX: u32 = 8;
+
+/// Ops that may be in flight to a peer: more than the suite posts at a time.
+const OPS_MAX: u32 = 512;
+const ROOM_BYTES: usize = flights::bytes(PEERS_MAX, OPS_MAX);
+
+/// Memory for the ops of one end.
+#[repr(C, align(64))]
+pub struct Room([u8; ROOM_BYTES]);
 
 /// Polls within which a peer opens.
 const PATIENCE: u32 = 4096;
@@ -79,7 +89,9 @@ const _: () = assert!(ENTRY_COUNT <= 64);
 /// Two joined ends, made again and again.
 pub struct VendorRig<'s> {
     setup: &'s Setup,
-    sides: [Option<Vendor>; 2],
+    sides: [Option<Vendor<'s>>; 2],
+    /// Of each side's ops.
+    rooms: [*mut Room; 2],
     trouble: Option<JoinError>,
     ticks: u64,
 }
@@ -88,19 +100,24 @@ impl<'s> VendorRig<'s> {
     /// Opens and joins two objects.
     ///
     /// # Safety
-    /// - what `setup` points to is as its fields say, for as long as the rig stands.
-    pub unsafe fn new(setup: &'s Setup) -> Result<VendorRig<'s>, JoinError> {
-        let mut rig = VendorRig { setup, sides: [None, None], trouble: None, ticks: 0 };
+    /// - what `setup` points to is as its fields say, for as long as the rig stands;
+    /// - so are the rooms, which nobody else touches.
+    pub unsafe fn new(setup: &'s Setup, rooms: [*mut Room; 2]) -> Result<VendorRig<'s>, JoinError> {
+        let mut rig = VendorRig { setup, sides: [None, None], rooms, trouble: None, ticks: 0 };
         rig.join().map(|()| rig)
     }
 
     fn join(&mut self) -> Result<(), JoinError> {
         // a device may not be there twice: the old ones end first
         self.sides = [None, None];
-        for (side, context) in self.sides.iter_mut().zip(self.setup.contexts) {
+        for (at, (side, context)) in self.sides.iter_mut().zip(self.setup.contexts).enumerate() {
+            // SAFETY: the room stands (`new`), and the object that had it has ended (above).
+            let mut block = unsafe { Carver::new(self.rooms[at].cast(), ROOM_BYTES) };
+            let flights = Flights::carve(&mut block, PEERS_MAX, OPS_MAX);
+            let flights = flights.expect("as large as the sum of its parts");
             // SAFETY: the context is as the table's `open` wants it (`new`); the domain and the
             // memory are the suite's, which ends before the rig.
-            let opened = unsafe { Vendor::open(self.setup.table, context, PEERS_MAX, REGIONS_MAX) };
+            let opened = unsafe { Vendor::open(self.setup.table, context, flights, REGIONS_MAX) };
             *side = Some(opened.map_err(JoinError::Open)?);
         }
         let [a, b] = [Side::A, Side::B].map(|side| {
@@ -148,10 +165,10 @@ impl<'s> VendorRig<'s> {
     }
 }
 
-impl Rig for VendorRig<'_> {
-    type Provider = Vendor;
+impl<'s> Rig for VendorRig<'s> {
+    type Provider = Vendor<'s>;
 
-    fn provider(&mut self, side: Side) -> &mut Vendor {
+    fn provider(&mut self, side: Side) -> &mut Vendor<'s> {
         self.sides[side as usize].as_mut().expect("made by `new`, or an entry has given up")
     }
 
@@ -204,9 +221,11 @@ impl Rig for VendorRig<'_> {
 /// - as [`VendorRig::new`].
 pub unsafe fn run(setup: &Setup) -> Report {
     let mut report = Report { verdict: Verdict::Passed, passed: 0, skipped: 0 };
+    let mut rooms = [const { Room([0; ROOM_BYTES]) }; 2];
+    let rooms = rooms.each_mut().map(core::ptr::from_mut);
     for (index, entry) in entries::<VendorRig<'_>>().iter().enumerate() {
-        // SAFETY: by this function's contract.
-        let mut rig = match unsafe { VendorRig::new(setup) } {
+        // SAFETY: by this function's contract; the rooms stand above.
+        let mut rig = match unsafe { VendorRig::new(setup, rooms) } {
             Ok(rig) => rig,
             Err(error) => {
                 report.verdict = no_pair(index, error);
