@@ -13,7 +13,7 @@ use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, 
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Requests that a connection has at a time: NCCL's 32 for each of the ranks that may share it,
 /// also where each is a message of its own, and where all are asked for before any is tested.
@@ -64,6 +64,9 @@ pub struct Comm {
     told: AtomicI32,
     /// What was registered with it and not deregistered.
     pub memories: Mutex<Vec<Handle>>,
+    /// Who the peer was, once the connection was given up because memory of its requests was
+    /// deregistered.
+    given_up: OnceLock<String>,
     /// Messages that have ended well, and their bytes.
     messages: AtomicU64,
     bytes: AtomicU64,
@@ -97,6 +100,7 @@ impl Comm {
             next: AtomicU64::new(0),
             told: AtomicI32::new(0),
             memories: Mutex::new(Vec::new()),
+            given_up: OnceLock::new(),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             requests: (0..REQUESTS).map(request).collect(),
@@ -234,7 +238,15 @@ impl Comm {
         log::info(&format!("{name}: {bytes} bytes {what} {peer} in {messages} messages; {rails}"));
     }
 
+    /// The connection ends because memory of its requests was deregistered.
+    pub fn give_up(&self) {
+        self.given_up.get_or_init(|| self.peer().0);
+    }
+
     fn peer(&self) -> (String, String) {
+        if let Some(peer) = self.given_up.get() {
+            return (peer.clone(), String::new());
+        }
         let mut text = [0; 128];
         let shared = self.room.shared();
         let length = shared.peer_text(self.connection, &mut text);
@@ -334,6 +346,10 @@ impl Request {
                      for {rooms:?}"
                 );
                 comm.tell(&all, fault.code());
+            }
+            (RequestError::Closed, _) if comm.given_up.get().is_some() => {
+                let why = "memory of a request that had not ended was deregistered here";
+                comm.tell(&format_args!("{error:?}: {why}"), fault.code());
             }
             _ => comm.tell(&error, fault.code()),
         }

@@ -51,7 +51,11 @@ pub fn deregister(comm: &Comm, memory: Handle) -> Result<(), Fault> {
         Err(DeregisterError::Fabric(_)) => return Err(Fault::System),
     }
     let forget = || comm.room.shared().deregister(memory).is_ok();
-    if !close::settle(comm, forget) && !close::stop(comm, forget) {
+    if close::settle(comm, forget) {
+        return Ok(());
+    }
+    comm.give_up();
+    if !close::stop(comm, forget) {
         log::warn("memory of a connection is still in use: a rail cannot be fenced");
         return Err(Fault::System);
     }

@@ -898,6 +898,7 @@ static void settings(void) {
 #include "forks.h"
 #include "ports.h"
 #include "nics.h"
+#include "silent.h"
 
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
@@ -943,5 +944,6 @@ static const struct scenario SCENARIOS[] = {
     {"ports_link_pulled", 1, ports_link_pulled},
     {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
     {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
-    {"left_registered", 1, left_registered}, {NULL, 0, NULL},
+    {"left_registered", 1, left_registered},
+    {"closed_while_offered", 1, closed_while_offered}, {"cut_off", 2, cut_off}, {NULL, 0, NULL},
 };
