@@ -59,7 +59,7 @@ impl Explain for ConnectError {
             ConnectError::Unreachable(..) => XTIE_ERR_UNREACHABLE,
             ConnectError::Stale => XTIE_ERR_ATTEMPT,
             ConnectError::Forked => XTIE_ERR_FORKED,
-            ConnectError::System(_) => XTIE_ERR_SYSTEM,
+            ConnectError::SharedMemory | ConnectError::System(_) => XTIE_ERR_SYSTEM,
         }
     }
 

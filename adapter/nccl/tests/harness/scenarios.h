@@ -899,6 +899,7 @@ static void settings(void) {
 #include "ports.h"
 #include "nics.h"
 #include "silent.h"
+#include "refused.h"
 
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
@@ -945,5 +946,7 @@ static const struct scenario SCENARIOS[] = {
     {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
     {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
     {"left_registered", 1, left_registered},
-    {"closed_while_offered", 1, closed_while_offered}, {"cut_off", 2, cut_off}, {NULL, 0, NULL},
+    {"closed_while_offered", 1, closed_while_offered}, {"cut_off", 2, cut_off},
+    {"without_proc", 0, without_proc}, {"without_memfd", 0, without_memfd},
+    {"without_file_bytes", 0, without_file_bytes}, {NULL, 0, NULL},
 };
