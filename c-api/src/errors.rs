@@ -145,7 +145,9 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
         OpenError::System(libc::ENOMEM | libc::ENOSPC) => XTIE_ERR_NO_MEMORY,
-        OpenError::Band(BandError::ShmDir | BandError::Tables | BandError::System(_))
+        OpenError::Band(
+            BandError::ShmDir | BandError::Tables | BandError::HostNumber(_) | BandError::System(_),
+        )
         | OpenError::System(_) => XTIE_ERR_SYSTEM,
     }
 }

@@ -184,11 +184,12 @@ pub fn sweep(patience: Patience) {
     let gone = {
         let listeners = &mut *listeners();
         let is_gone = |it: &Listener| it.asker.as_ref().is_some_and(|it| it.is_gone(patience));
-        let gone: Vec<_> = listeners.all.extract_if(.., |_, it| is_gone(it)).collect();
-        listeners.swept.extend(gone.iter().map(|(name, _)| *name));
-        gone
+        let its = listeners.all.iter().filter(|(_, it)| is_gone(it));
+        let names: Vec<u64> = its.map(|(name, _)| *name).collect();
+        listeners.swept.extend(&names);
+        names.iter().filter_map(|name| listeners.all.remove(name)).collect::<Vec<_>>()
     };
-    for (_, listener) in gone {
+    for listener in gone {
         let name = listener.device.name.to_string_lossy();
         log::info(&format!("{name}: a listener is closed that nobody has asked for long"));
         let _ = listener.room.shared().listener_close(listener.id);
