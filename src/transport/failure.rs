@@ -228,8 +228,8 @@ impl<P: Provider> Endpoint<'_, P> {
         Ok(())
     }
 
-    /// Ends requests of which no rail knows, as closing would; says whether others are left: what is
-    /// posted or offered may read and write its memory until it is fenced.
+    /// Ends requests of which no rail knows, as closing would; says whether others are left: rails
+    /// may read and write memory of what is posted or offered until it is fenced.
     pub fn requests_give_up(&mut self, connection: ConnectionIndex) -> bool {
         let index = connection.as_usize();
         let mut is_left = false;
@@ -259,13 +259,13 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_give_up(&mut self, index: usize, record: u8) -> bool {
         let c = &self.connections[index];
         let at = self.send_at(index, record);
-        let GroupRecord { free, done, count, bound, number, generation, .. } = self.groups[at];
-        if free || done == matching::full(count) {
+        let group = self.groups[at];
+        if group.free || group.done == matching::full(group.count) {
             return false;
         }
-        let is_offered = !c.pull && number.before(c.offered_through);
-        let is_held = c.state != ConnectionState::Open || bound != 0 || is_offered;
-        if is_held || self.receive_cancel(index, record, generation).is_err() {
+        let is_offered = !c.pull && group.number.before(c.offered_through);
+        let is_held = c.state != ConnectionState::Open || group.bound != 0 || is_offered;
+        if is_held || self.receive_cancel(index, record, group.generation).is_err() {
             return true;
         }
         self.groups[at].error = Some(RequestError::Closed);
