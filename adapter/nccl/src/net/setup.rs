@@ -374,9 +374,9 @@ mod tests {
         let later = Duration::from_secs(1 << 20);
         let patience = Patience { dropped: Duration::ZERO, silent: later };
         super::super::init(None).unwrap();
-        let (own, handle) = listen(0, 0).unwrap();
-        let aborted = std::thread::spawn(move || {
-            let (listener, _) = listen(0, 0).unwrap();
+        let (own, _) = listen(0, 0).unwrap();
+        let aborted = std::thread::spawn(|| {
+            let (listener, handle) = listen(0, 0).unwrap();
             // dropped while it is under way
             while connect(0, 0, None, 1, &handle).unwrap().is_some() {}
             listener
