@@ -60,7 +60,7 @@ impl Explain for ConnectError {
             ConnectError::Unreachable(..) => XTIE_ERR_UNREACHABLE,
             ConnectError::Stale => XTIE_ERR_ATTEMPT,
             ConnectError::Forked => XTIE_ERR_FORKED,
-            ConnectError::System(_) => XTIE_ERR_SYSTEM,
+            ConnectError::SharedMemory | ConnectError::System(_) => XTIE_ERR_SYSTEM,
         }
     }
 
@@ -162,7 +162,9 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Band(BandError::Descriptors(_))
         | OpenError::System(libc::EMFILE | libc::ENFILE) => XTIE_ERR_DESCRIPTORS,
         OpenError::System(libc::ENOMEM | libc::ENOSPC) => XTIE_ERR_NO_MEMORY,
-        OpenError::Band(BandError::ShmDir | BandError::Tables | BandError::System(_))
+        OpenError::Band(
+            BandError::ShmDir | BandError::Tables | BandError::HostNumber(_) | BandError::System(_),
+        )
         | OpenError::System(_) => XTIE_ERR_SYSTEM,
     }
 }

@@ -268,6 +268,12 @@ impl<M: LinkMemory> Band<M> {
         self.with((), |control| Ok(control.peer_ending(connection))).ok().flatten()
     }
 
+    /// For how long the peer's host has acknowledged nothing of what it was sent over TCP; nothing:
+    /// it owes nothing, or the handle is stale.
+    pub fn silence(&self, connection: Handle) -> Span {
+        self.with((), |control| Ok(control.silence(connection))).unwrap_or(Span(0))
+    }
+
     /// All addresses that a connection's peer has said; none over shared memory, and none when the
     /// handle is stale.
     pub fn peer_addresses(&self, connection: Handle) -> AddressList {

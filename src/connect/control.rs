@@ -294,7 +294,7 @@ impl<M: LinkMemory> Control<M> {
             endpoint_id,
             node_id: match config.node_id {
                 Some(node_id) => node_id,
-                None => address::node_id().map_err(system)?,
+                None => address::node_id().map_err(|error| OpenError::of_host_number(&error))?,
             },
             name: program_name(),
             address: Address::new(&config.shm_dir, endpoint_id).ok_or(OpenError::ShmDir)?,

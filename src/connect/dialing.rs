@@ -153,6 +153,7 @@ impl<M: LinkMemory> Control<M> {
                 ConnectError::NoListener(link.peer)
             }
             io::ErrorKind::OutOfMemory => ConnectError::Memory,
+            io::ErrorKind::Unsupported => ConnectError::SharedMemory,
             _ => system(error),
         }
     }
@@ -164,6 +165,9 @@ impl<M: LinkMemory> Control<M> {
             let arena = self.memory.create_arena(arena_bytes).map_err(|error| match error {
                 MemoryError::Exhausted => io::Error::from(io::ErrorKind::OutOfMemory),
                 MemoryError::Descriptors => io::Error::from_raw_os_error(libc::EMFILE),
+                MemoryError::System(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                    io::Error::from(io::ErrorKind::Unsupported)
+                }
                 MemoryError::System(code) => io::Error::from_raw_os_error(code),
             })?;
             let link = &mut self.links[index as usize];

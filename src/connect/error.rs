@@ -21,6 +21,8 @@ pub enum OpenError {
     Tables,
     /// The process may open no more descriptors; its limit.
     Descriptors(u64),
+    /// The number of this host cannot be read, with the kernel's code.
+    HostNumber(i32),
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -102,6 +104,8 @@ pub enum ConnectError {
     Stale,
     /// This process is a fork of the one that opened the endpoint.
     Forked,
+    /// The kernel makes us no shared memory, as a filter of system calls wants it.
+    SharedMemory,
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -163,6 +167,15 @@ pub enum CloseError {
     Forked,
 }
 
+/// What may have no room.
+const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
+                         limit, or one of this process (ulimit -f, ulimit -v) has no room for them";
+
+/// What has none, and how to do without.
+const NO_SHARED: &str = "the kernel refuses to make shared memory (memfd_create), as a filter of \
+                         system calls does (seccomp, of a container): allow it, or do without by \
+                         CROSSTIE_RAILS=tcp on all ranks of this host";
+
 impl OpenError {
     /// What the kernel said.
     pub(super) fn of(error: &std::io::Error) -> OpenError {
@@ -170,6 +183,11 @@ impl OpenError {
             return OpenError::Descriptors(os::descriptor_limit());
         }
         OpenError::System(error.raw_os_error().unwrap_or(0))
+    }
+
+    /// The same of the number of this host.
+    pub(super) fn of_host_number(error: &std::io::Error) -> OpenError {
+        OpenError::HostNumber(error.raw_os_error().unwrap_or(0))
     }
 }
 
@@ -223,7 +241,8 @@ impl fmt::Display for ConnectError {
             }
             ConnectError::LocalFull => f.write_str("all connections of this endpoint are in use"),
             ConnectError::LinksFull => f.write_str("this endpoint has links to too many peers"),
-            ConnectError::Memory => f.write_str("no memory for the rings of a connection"),
+            ConnectError::Memory => f.write_str(NO_MEMORY),
+            ConnectError::SharedMemory => f.write_str(NO_SHARED),
             ConnectError::Descriptors(limit) => {
                 write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
             }

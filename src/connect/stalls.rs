@@ -16,6 +16,8 @@ use super::lanes::{LaneSockets, LaneState};
 use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::peer::Peer;
+use super::stream::StreamSocket;
+use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 
@@ -125,6 +127,26 @@ impl<M: LinkMemory> Control<M> {
             (self.stalls.from, self.stalls.met) = (0, false);
         }
         self.look_by(self.stalls.next);
+    }
+
+    /// For how long the peer's host has acknowledged nothing, on none of the lanes that stand, of
+    /// what it was sent over TCP; nothing: it owes nothing on one.
+    pub fn silence(&self, handle: Handle) -> Span {
+        let Some(index) = self.live(handle) else { return Span(0) };
+        let lanes = u32::from(self.connections[index as usize].lanes);
+        let sockets = |lane| match lane {
+            0 => Some(&self.streams[index as usize]),
+            _ => {
+                let entry = &self.lanes[self.lane_place(index, lane) as usize];
+                (entry.state == LaneState::Held).then_some(&entry.streams)
+            }
+        };
+        let silent_ms = |sockets: &LaneSockets| {
+            let of = |socket: &StreamSocket| socket.unacknowledged_ms();
+            sockets.iter().flatten().filter_map(of).max().unwrap_or(0)
+        };
+        let shortest_ms = (0..lanes.max(1)).filter_map(sockets).map(silent_ms).min();
+        Span::millis(shortest_ms.unwrap_or(0).into())
     }
 
     fn stall_look(&mut self, index: u32, now: Instant) {

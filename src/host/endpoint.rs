@@ -419,10 +419,11 @@ impl Endpoint {
         self.close_with(connection, Patience::Messages)
     }
 
-    /// The same for who wants the memory back as soon as nothing uses it: beside a long send that
-    /// has not ended, messages that are on their way are not waited for.
+    /// The same for who wants the memory back as soon as nothing uses it: beside requests that a
+    /// rail has begun, messages that are on their way are not waited for. From its first call on
+    /// who is told to wait for the peer alone ([`Endpoint::is_lingering`]) has the memory.
     pub fn connection_stop(&mut self, connection: Handle) -> Closing {
-        self.close_with(connection, Patience::Sends)
+        self.close_with(connection, Patience::Memory)
     }
 
     fn close_with(&mut self, connection: Handle, patience: Patience) -> Closing {

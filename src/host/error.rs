@@ -166,6 +166,12 @@ impl fmt::Display for OpenError {
             OpenError::Band(crate::connect::OpenError::System(code)) => {
                 write!(f, "the side band could not be opened ({})", Errno(*code))
             }
+            OpenError::Band(crate::connect::OpenError::HostNumber(code)) => write!(
+                f,
+                "the number of this host, /proc/sys/kernel/random/boot_id, cannot be read ({}): \
+                 mount /proc, or set CROSSTIE_NODE_ID",
+                Errno(*code)
+            ),
             OpenError::Band(error) => write!(f, "the side band could not be opened: {error:?}"),
             OpenError::System(code) => write!(f, "the kernel refused ({})", Errno(*code)),
         }

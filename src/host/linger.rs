@@ -7,6 +7,7 @@ use super::news;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
+use crate::base::units::Span;
 use crate::transport::is_awaited;
 
 /// A time that is past.
@@ -20,8 +21,8 @@ const LINGER_BRIEF_MS: u64 = 200;
 pub(super) enum Patience {
     /// Messages that have left, whatever else the connection carries.
     Messages,
-    /// The same, but nothing while a long send has not ended, whose memory is wanted back.
-    Sends,
+    /// The same, but nothing while a rail may use memory of requests: it is wanted back.
+    Memory,
 }
 
 impl Endpoint {
@@ -34,8 +35,11 @@ impl Endpoint {
     /// caller's again when the connection is closed, and what it has half written cannot be made
     /// whole. On a port nobody tells them from its stripes, so that they are waited for briefly.
     pub(super) fn lingers(&mut self, index: u32, patience: Patience) -> bool {
-        if patience == Patience::Sends && self.is_writing(index) {
-            return false;
+        if patience == Patience::Memory {
+            let connection = ConnectionIndex(index);
+            if each!(&mut self.machine, endpoint => endpoint.requests_give_up(connection)) {
+                return false;
+            }
         }
         // a rail may have died since somebody looked
         if self.known[index as usize].params.lanes <= 1 && !self.is_undelivered(index) {
@@ -63,10 +67,14 @@ impl Endpoint {
         let beyond_ms = if is_awaiting { 0 } else { linger_ms.saturating_sub(LINGER_BRIEF_MS) };
         let waits = now_ms + beyond_ms < *until_ms;
         if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED && is_awaiting {
-            let mut name = [0; PEER_BYTES_MAX];
-            news::closed_on_messages(self.peer_name(index, &mut name), self.linger);
+            self.lingered(index, self.linger);
         }
         waits
+    }
+
+    fn lingered(&self, index: u32, waited: Span) {
+        let mut name = [0; PEER_BYTES_MAX];
+        news::closed_on_messages(self.peer_name(index, &mut name), waited);
     }
 
     /// Whether a close that says [`Closing::Again`](super::endpoint::Closing::Again) waits
@@ -77,6 +85,20 @@ impl Endpoint {
         known.generation == connection.generation
             && known.linger_until_ms > LINGERED
             && !self.is_writing(index as u32)
+    }
+
+    /// Closing waits no longer for the peer of a connection to take what has left.
+    pub fn linger_end(&mut self, connection: Handle) {
+        let index = connection.index as usize % self.known.len();
+        let known = &mut self.known[index];
+        if known.generation != connection.generation || known.linger_until_ms <= LINGERED {
+            return;
+        }
+        let until = Span::millis(core::mem::replace(&mut known.linger_until_ms, LINGERED));
+        let left = Span(until.0.saturating_sub(self.opened.elapsed().as_nanos() as u64));
+        if self.is_awaiting(index as u32) {
+            self.lingered(index as u32, Span(self.linger.0.saturating_sub(left.0)));
+        }
     }
 
     fn is_writing(&self, index: u32) -> bool {

@@ -13,7 +13,7 @@ use super::vendor::VendorRail;
 use super::{libfabric, news, rdma};
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::memory::CpuSet;
+use crate::memory::{CpuSet, Errno, probe};
 use crate::wire::hello::{
     ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR,
     RAIL_VERBS,
@@ -90,6 +90,7 @@ impl Network {
             }
             Err(error) => network.without(&error)?,
         }
+        network.shm_look();
         network.ports_choose(options, environment, vendor);
         Ok(network)
     }
@@ -145,6 +146,22 @@ impl Network {
         let libfabric = if self.rails.libfabric { RAIL_LIBFABRIC } else { 0 };
         let vendor = if self.rails.vendor { RAIL_VENDOR } else { 0 };
         shm | tcp | together | verbs | libfabric | vendor
+    }
+
+    /// Where the kernel makes no shared memory, peers of this host take TCP, if that is allowed.
+    fn shm_look(&mut self) {
+        if !self.rails.shm || !self.rails.tcp {
+            return;
+        }
+        if let Err(errno @ Errno(libc::EPERM | libc::EACCES | libc::ENOSYS)) = probe::memfd() {
+            let text = format!(
+                "the kernel refuses to make shared memory (memfd_create: {errno}), as a filter of \
+                 system calls does (seccomp, of a container): peers of this host are reached over \
+                 TCP"
+            );
+            say_once(Level::Warning, &text);
+            (self.rails.shm, self.rails.together) = (false, false);
+        }
     }
 
     /// No address: shared memory alone, if that is allowed.

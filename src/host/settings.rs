@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{self, Level, say, say_once};
+use super::log::{self, Level, say_once};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
@@ -415,7 +415,7 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
         return None;
     }
     Some(read(text).unwrap_or_else(|why| {
-        say(Level::Error, &format!("{name}={text}: {why}"));
+        say_once(Level::Error, &format!("{name}={text}: {why}"));
         otherwise
     }))
 }

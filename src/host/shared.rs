@@ -13,7 +13,7 @@ use crate::base::carve::{BLOCK_ALIGN, RawSlice};
 use crate::base::regions::RemoveError;
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Span};
 use crate::connect::{
     Band, BandEvent, CloseError, Ending, LinkParams, ListenerId, PendingId, Side,
 };
@@ -378,6 +378,15 @@ impl Shared {
                 out[..length].copy_from_slice(&text[..length]);
                 length
             }
+        }
+    }
+
+    /// For how long the peer's host has acknowledged nothing of what it was sent over TCP; nothing:
+    /// it owes nothing.
+    pub fn peer_silence(&self, connection: Handle) -> Span {
+        match &self.set_up {
+            SetUp::Band(band) => band.silence(connection),
+            SetUp::Own(_) => Span(0),
         }
     }
 

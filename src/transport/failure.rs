@@ -5,11 +5,11 @@ use super::eager::{OP_CONTROL, OP_FENCE, OP_READ, OP_REPORT, OP_STATE, OP_STREAM
 use super::endpoint::Endpoint;
 use super::matching;
 use super::mutant::Mutant;
-use super::records::{ConnectionState, GroupRecord, Queue, SendState};
+use super::records::{ConnectionState, GroupRecord, Queue, SendRecord, SendState};
 use super::request::{RequestError, RequestId, RequestIdError, RequestKind};
 use super::schedule::Cut;
 use super::used::SendQueue;
-use crate::base::ids::PeerIndex;
+use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::{Arrival, Seq};
 use crate::fabric::{OpError, OpErrorKind, OpId, Provider};
 use crate::wire::GROUP_MAX;
@@ -226,6 +226,50 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.group_withdraw(index, number);
         Ok(())
+    }
+
+    /// Ends requests of which no rail knows, as closing would; says whether others are left: rails
+    /// may read and write memory of what is posted or offered until it is fenced.
+    pub fn requests_give_up(&mut self, connection: ConnectionIndex) -> bool {
+        let index = connection.as_usize();
+        let mut is_left = false;
+        for record in self.records() {
+            is_left |= self.send_give_up(index, record);
+        }
+        for record in self.records() {
+            is_left |= self.group_give_up(index, record);
+        }
+        is_left
+    }
+
+    fn send_give_up(&mut self, index: usize, record: u8) -> bool {
+        let is_open = self.connections[index].state == ConnectionState::Open;
+        let at = self.send_at(index, record);
+        let SendRecord { state, generation, .. } = self.sends[at];
+        if matches!(state, SendState::Free | SendState::Done) {
+            return false;
+        }
+        if !is_open || self.send_cancel(index, record, generation).is_err() {
+            return true;
+        }
+        self.sends[at].error = Some(RequestError::Closed);
+        false
+    }
+
+    fn group_give_up(&mut self, index: usize, record: u8) -> bool {
+        let c = &self.connections[index];
+        let at = self.send_at(index, record);
+        let group = self.groups[at];
+        if group.free || group.done == matching::full(group.count) {
+            return false;
+        }
+        let is_offered = !c.pull && group.number.before(c.offered_through);
+        let is_held = c.state != ConnectionState::Open || group.bound != 0 || is_offered;
+        if is_held || self.receive_cancel(index, record, group.generation).is_err() {
+            return true;
+        }
+        self.groups[at].error = Some(RequestError::Closed);
+        false
     }
 
     /// The connection cannot go on: nothing more is posted, what is posted is fenced, then every

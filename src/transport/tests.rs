@@ -6,6 +6,7 @@ mod cancels;
 mod many;
 mod offers;
 mod reports;
+mod stops;
 
 use super::*;
 use crate::base::carve::heap::HeapBlock;

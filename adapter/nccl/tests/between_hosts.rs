@@ -140,3 +140,23 @@ fn hosts_whose_packets_vanish_are_told_so_within_the_connect_timeout() {
     let Some(hosts) = Hosts::lost(test) else { return };
     VERSIONS.into_iter().for_each(|version| play_between(&hosts, "no_answer", version));
 }
+
+/// What came for it was written into memory that was the caller's again.
+#[test]
+fn point_14_receive_that_was_closed_while_it_was_offered_is_not_written() {
+    let test = "point_14_receive_that_was_closed_while_it_was_offered_is_not_written";
+    let Some(hosts) = Hosts::wired(test, 1) else { return };
+    VERSIONS.into_iter().for_each(|v| play_between(&hosts, "closed_while_offered", v));
+}
+
+/// Memory was let go after ten seconds, or not at all, and finalize waited as long as a peer may be
+/// silent.
+#[test]
+fn point_14_host_that_is_cut_off_is_not_waited_for() {
+    let test = "point_14_host_that_is_cut_off_is_not_waited_for";
+    for version in VERSIONS {
+        // what was lost on one wire would be sent again on the next process's
+        let Some(hosts) = Hosts::wired(test, 1) else { return };
+        play_between(&hosts, "cut_off", version);
+    }
+}

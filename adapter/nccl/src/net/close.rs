@@ -7,7 +7,9 @@ use super::locked;
 use super::process::OfProcess;
 use super::room::Room;
 use crosstie::base::slab::Handle;
+use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -18,11 +20,17 @@ const STEPS: usize = 256;
 const STOP_MAX: Duration = Duration::from_secs(10);
 /// How long what is on its way is seen off: longer than the library itself waits for a peer.
 const LINGER_MAX: Duration = Duration::from_secs(60);
+/// How long a host may acknowledge nothing before the end of the plugin waits for it no longer: two
+/// or three packets were sent again.
+const VAIN: Span = Span::millis(2_000);
 /// Between two looks of the thread.
 const LOOK: Duration = Duration::from_millis(1);
 
 static THREADS: OfProcess<Mutex<Vec<JoinHandle<()>>>> =
     OfProcess::new(Mutex::new(Vec::new()), || Mutex::new(Vec::new()));
+
+/// Callers that wait for these threads.
+static FINISHING: OfProcess<AtomicU32> = OfProcess::new(AtomicU32::new(0), || AtomicU32::new(0));
 
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
@@ -47,6 +55,8 @@ pub fn close(comm: Box<Comm>) {
         }
         std::thread::yield_now();
     }
+    // what is seen off are bytes of the endpoint's own
+    forget(&room, &memories);
     let (seen_off, theirs) = (Arc::clone(&room), memories.clone());
     let named = Builder::new().name("crosstie-close".into());
     let work = move || {
@@ -97,8 +107,20 @@ fn step(room: &Room, connection: Handle) -> bool {
 fn see_off(room: &Room, connection: Handle) {
     let start = Instant::now();
     while !step(room, connection) && start.elapsed() < LINGER_MAX {
+        if is_vain(room, connection, start.elapsed()) {
+            room.enter().endpoint().linger_end(connection);
+        }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether somebody waits for a connection to be seen off that was begun so long ago, and nothing
+/// comes of its peer's host. One whose program alone is slow acknowledges what it has room for.
+fn is_vain(room: &Room, connection: Handle, since: Duration) -> bool {
+    // a hint: the next look comes soon
+    FINISHING.get().load(Ordering::Relaxed) > 0
+        && since.as_nanos() >= VAIN.0.into()
+        && room.shared().peer_silence(connection) >= VAIN
 }
 
 /// Makes progress for a moment, until `enough`; whether it was. For what has ended, and waits for
@@ -125,11 +147,14 @@ pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Waits until all that was closed has left: NCCL may unload the plugin afterwards.
+/// Waits until all that was closed has left, as far as hosts can be reached: NCCL may unload the
+/// plugin afterwards.
 pub fn finish() {
     let threads = std::mem::take(&mut *locked(THREADS.get()));
+    FINISHING.get().fetch_add(1, Ordering::Relaxed);
     for thread in threads {
         // a panic there was reported when it happened
         let _ = thread.join();
     }
+    FINISHING.get().fetch_sub(1, Ordering::Relaxed);
 }

@@ -66,6 +66,9 @@ pub struct Comm {
     given_up: OnceLock<String>,
     /// What was registered with it and not deregistered.
     pub memories: Mutex<Vec<Handle>>,
+    /// Who the peer was, once the connection was given up because memory of its requests was
+    /// deregistered.
+    given_up: OnceLock<String>,
     /// Messages that have ended well, and their bytes.
     messages: AtomicU64,
     bytes: AtomicU64,
@@ -100,6 +103,7 @@ impl Comm {
             told: AtomicI32::new(0),
             given_up: OnceLock::new(),
             memories: Mutex::new(Vec::new()),
+            given_up: OnceLock::new(),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             requests: (0..REQUESTS).map(request).collect(),
@@ -245,7 +249,15 @@ impl Comm {
         log::info(&format!("{name}: {bytes} bytes {what} {peer} in {messages} messages; {rails}"));
     }
 
+    /// The connection ends because memory of its requests was deregistered.
+    pub fn give_up(&self) {
+        self.given_up.get_or_init(|| self.peer().0);
+    }
+
     fn peer(&self) -> (String, String) {
+        if let Some(peer) = self.given_up.get() {
+            return (peer.clone(), String::new());
+        }
         let mut text = [0; 128];
         let shared = self.room.shared();
         let length = shared.peer_text(self.connection, &mut text);
@@ -345,6 +357,10 @@ impl Request {
                      for {rooms:?}"
                 );
                 comm.tell(&all, fault.code());
+            }
+            (RequestError::Closed, _) if comm.given_up.get().is_some() => {
+                let why = "memory of a request that had not ended was deregistered here";
+                comm.tell(&format_args!("{error:?}: {why}"), fault.code());
             }
             _ => comm.tell(&error, fault.code()),
         }

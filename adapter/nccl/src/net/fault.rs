@@ -97,9 +97,10 @@ impl From<&ConnectError> for Fault {
             ConnectError::LocalFull | ConnectError::LinksFull | ConnectError::Stale => {
                 Fault::Internal
             }
-            ConnectError::Memory | ConnectError::Descriptors(_) | ConnectError::System(_) => {
-                Fault::System
-            }
+            ConnectError::Memory
+            | ConnectError::SharedMemory
+            | ConnectError::Descriptors(_)
+            | ConnectError::System(_) => Fault::System,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! named by numbers, so that a call which comes too late finds nothing; what the data path uses is
 //! reached by pointers.
 
+mod abandoned;
 pub mod close;
 pub mod comm;
 pub mod device;
@@ -248,6 +249,11 @@ pub fn context(number: u64) -> Result<Arc<Context>, Fault> {
         return Ok(Arc::clone(context));
     }
     Ok(Arc::clone(state.common.get_or_insert_with(|| Context::new(false, None))))
+}
+
+/// The context of tables that have none, once it was used.
+fn common() -> Option<Arc<Context>> {
+    state().common.clone()
 }
 
 /// How long a connect may take; who waits longer for one is told why that may be.

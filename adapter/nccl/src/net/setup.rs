@@ -1,10 +1,11 @@
 //! Listeners, and connections in the making. Nothing here blocks.
 #![forbid(unsafe_code)]
 
+use super::abandoned::{self, Asker, Patience};
 use super::comm::{Comm, Way};
 use super::process::{self, OfProcess};
 use super::room::Room;
-use super::{Context, Fault, context, device, locked, log, patience};
+use super::{Context, Fault, common, context, device, locked, log, patience};
 use crate::abi::HANDLE_BYTES_MAX;
 use crosstie::connect::ListenerId;
 use crosstie::host::{AcceptError, Attempt, ConnectError};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 const _: () = assert!(HANDLE_BYTES <= HANDLE_BYTES_MAX);
 
 /// An attempt that nobody has asked for so long was dropped by an aborted communicator.
-const ABANDONED: Duration = Duration::from_secs(60);
+const DROPPED: Duration = Patience::USUAL.dropped;
 
 /// What a user can do about a rank without this plugin.
 const STRANGE: &str = "a rank runs another network; set the plugin on every rank (NCCL_NET_PLUGIN)";
@@ -33,6 +34,8 @@ struct Listener {
     room: Arc<Room>,
     id: ListenerId,
     waiting: Mutex<Waiting>,
+    /// Where nobody says that its communicator has ended: who waits at it.
+    asker: Option<Asker>,
 }
 
 /// NCCL's wait for the next peer of a listener.
@@ -44,15 +47,6 @@ struct Waiting {
 }
 
 impl Listener {
-    fn new(
-        context: u64,
-        device: &'static device::Device,
-        room: Arc<Room>,
-        id: ListenerId,
-    ) -> Listener {
-        Listener { context, device, room, id, waiting: Mutex::default() }
-    }
-
     /// Nobody has come yet. A rank may be late for good reasons, so that is no error for as long as
     /// nothing else is known; but the user is told after the time that a connect may take.
     fn alone(&self) -> Result<(), Fault> {
@@ -78,12 +72,14 @@ impl Listener {
 
 struct Listeners {
     all: BTreeMap<u64, Arc<Listener>>,
+    /// Those that were closed because nobody asked.
+    swept: Vec<u64>,
     next: u64,
 }
 
 impl Listeners {
     const fn new(next: u64) -> Mutex<Listeners> {
-        Mutex::new(Listeners { all: BTreeMap::new(), next })
+        Mutex::new(Listeners { all: BTreeMap::new(), swept: Vec::new(), next })
     }
 }
 
@@ -120,19 +116,28 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
         log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
     })?;
-    let listener = Arc::new(Listener::new(of, device, room, id));
-    let mut listeners = listeners();
-    let name = listeners.next;
-    listeners.next += 1;
-    listeners.all.insert(name, listener);
+    let (waiting, asker) = (Mutex::default(), (!context.own).then(Asker::new));
+    let listener = Arc::new(Listener { context: of, device, room, id, waiting, asker });
+    let name = {
+        let mut listeners = listeners();
+        let name = listeners.next;
+        listeners.next += 1;
+        listeners.all.insert(name, listener);
+        name
+    };
+    if !context.own {
+        abandoned::begin();
+    }
     Ok((name, handle))
 }
 
 /// Takes a connection that a peer has made; `None`: none is there yet.
 pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     let found = listeners().all.get(&listener).map(Arc::clone);
-    let none = if process::is_of_parent(listener) { Fault::Usage } else { Fault::Argument };
-    let listener = found.ok_or(none)?;
+    let listener = found.ok_or_else(|| not_there(listener))?;
+    if let Some(asker) = &listener.asker {
+        asker.asks();
+    }
     let accepted = listener.room.shared().accept(listener.id);
     let accepted = accepted.map_err(|error| match error {
         AcceptError::Stale => Fault::Argument,
@@ -144,6 +149,18 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     Ok(Some(Comm::new(room, connection, listener.device, Way::Receive)))
 }
 
+/// Why no listener has a number.
+fn not_there(listener: u64) -> Fault {
+    if listeners().swept.contains(&listener) {
+        log::warn(
+            "a listener was closed because nobody had asked for it for long, as those of aborted \
+             communicators; it cannot be accepted from any more",
+        );
+        return Fault::Usage;
+    }
+    if process::is_of_parent(listener) { Fault::Usage } else { Fault::Argument }
+}
+
 /// Closes a listener; one that is closed, or none, is closed already. Its accepted connections
 /// stay.
 pub fn listener_close(listener: u64) {
@@ -151,6 +168,36 @@ pub fn listener_close(listener: u64) {
     if let Some(listener) = found {
         // the one error is that it is closed
         let _ = listener.room.shared().listener_close(listener.id);
+        abandoned::closed();
+    }
+}
+
+/// Whether anything is there whose communicator nobody says the end of.
+pub fn is_anything_left() -> bool {
+    let is_listener = listeners().all.values().any(|it| it.asker.is_some());
+    is_listener || common().is_some_and(|context| !locked(&context.attempts).is_empty())
+}
+
+/// Closes listeners that nobody will ask any more, and gives up attempts; the last of a room ends
+/// it, with its thread.
+pub fn sweep(patience: Patience) {
+    let gone = {
+        let listeners = &mut *listeners();
+        let is_gone = |it: &Listener| it.asker.as_ref().is_some_and(|it| it.is_gone(patience));
+        let its = listeners.all.iter().filter(|(_, it)| is_gone(it));
+        let names: Vec<u64> = its.map(|(name, _)| *name).collect();
+        listeners.swept.extend(&names);
+        names.iter().filter_map(|name| listeners.all.remove(name)).collect::<Vec<_>>()
+    };
+    for listener in gone {
+        let name = listener.device.name.to_string_lossy();
+        log::info(&format!("{name}: a listener is closed that nobody has asked for long"));
+        let _ = listener.room.shared().listener_close(listener.id);
+    }
+    if let Some(context) = common() {
+        let is_dropped = |it: &mut Pending| it.at.elapsed() >= patience.dropped;
+        let dropped = locked(&context.attempts).extract_if(.., is_dropped).collect();
+        give_up(dropped);
     }
 }
 
@@ -190,6 +237,9 @@ pub fn connect(
             let (room, attempt) = begin(&context, (place, device), traffic_class, handle)?;
             let pending = Pending { by, room: Arc::clone(&room), attempt, at: Instant::now() };
             locked(&context.attempts).push(pending);
+            if !context.own {
+                abandoned::begin();
+            }
             (room, attempt)
         }
     };
@@ -199,6 +249,9 @@ pub fn connect(
     }
     // `room` holds it, so that none ends under the lock
     locked(&context.attempts).retain(|it| it.by != by);
+    if !context.own {
+        abandoned::closed();
+    }
     match polled {
         Ok(connection) => Ok(connection.map(|it| Comm::new(room, it, device, Way::Send))),
         Err(error) => Err(refused(&context, device, handle, &error)),
@@ -267,7 +320,7 @@ fn socket_address(handle: &[u8; HANDLE_BYTES]) -> Option<SocketAddr> {
 /// Gives up attempts that NCCL has dropped: another handle lies where theirs lay, or nobody has
 /// asked for a long time.
 fn forget(context: &Context, address: usize) {
-    let is_dropped = |it: &mut Pending| it.by.address == address || it.at.elapsed() >= ABANDONED;
+    let is_dropped = |it: &mut Pending| it.by.address == address || it.at.elapsed() >= DROPPED;
     let dropped = locked(&context.attempts).extract_if(.., is_dropped).collect();
     give_up(dropped);
 }
@@ -310,9 +363,48 @@ mod tests {
         assert!(is_free(&context.attempts), "the attempts wait for the end of a room");
     }
 
+    /// Whose turn it is to set connections up.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    /// Its endpoint, thread and descriptors stayed for ever. One whose thread lives may wait for
+    /// what another rank says.
+    #[test]
+    fn listener_of_a_thread_that_has_ended_is_given_back() {
+        let _turn = locked(&TURN);
+        let later = Duration::from_secs(1 << 20);
+        let patience = Patience { dropped: Duration::ZERO, silent: later };
+        super::super::init(None).unwrap();
+        let (own, _) = listen(0, 0).unwrap();
+        let aborted = std::thread::spawn(|| {
+            let (listener, handle) = listen(0, 0).unwrap();
+            // dropped while it is under way
+            while connect(0, 0, None, 1, &handle).unwrap().is_some() {}
+            listener
+        });
+        let listener = aborted.join().unwrap();
+        let room = |name| Arc::downgrade(&listeners().all[&name].room);
+        let (gone, stays) = (room(listener), room(own));
+        sweep(Patience { dropped: later, silent: later });
+        assert!(gone.strong_count() > 0 && abandoned::runs());
+        // the kernel may still be at the end of the thread
+        while gone.strong_count() > 0 {
+            sweep(patience);
+        }
+        assert!(stays.strong_count() > 0);
+        assert_eq!(accept(listener).err(), Some(Fault::Usage));
+        assert!(accept(own).unwrap().is_none());
+        sweep(Patience { silent: Duration::ZERO, ..patience });
+        assert_eq!((stays.strong_count(), accept(own).err()), (0, Some(Fault::Usage)));
+        while abandoned::runs() {
+            abandoned::closed();
+            std::thread::yield_now();
+        }
+    }
+
     /// An endpoint's end takes a while, and all communicators waited for it.
     #[test]
     fn rooms_end_while_no_lock_is_held() {
+        let _turn = locked(&TURN);
         AT_THE_END.set(Some(look));
         let handle = |of| listen(of, 0).unwrap();
         let elsewhere = context_open(None, None).unwrap();

@@ -308,6 +308,9 @@ static void settings_wrong(void) {
     listener = NULL;
     CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
     CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: ") && was_logged(" cannot be opened: "));
+    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
+    const char *first = strstr(logged, "CROSSTIE_RAILS=carrier-pigeon: ");
+    CHECK(!strstr(first + 1, "CROSSTIE_RAILS=carrier-pigeon: "));
     OK(net_finalize(&net));
 }
 

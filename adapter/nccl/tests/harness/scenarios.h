@@ -904,6 +904,8 @@ static void settings(void) {
 #include "forks.h"
 #include "ports.h"
 #include "nics.h"
+#include "silent.h"
+#include "refused.h"
 
 static const struct scenario SCENARIOS[] = {
     {"bytes", 1, bytes}, {"table", 0, table}, {"properties", 0, properties}, {"order", 1, order},
@@ -949,5 +951,8 @@ static const struct scenario SCENARIOS[] = {
     {"ports_link_pulled", 1, ports_link_pulled},
     {"nics_shown", 0, nics_shown}, {"nics_apart", 1, nics_apart}, {"nics_fused", 1, nics_fused},
     {"forked", 1, forked}, {"forked_busy", 0, forked_busy}, {"forked_anew", 0, forked_anew},
-    {"left_registered", 1, left_registered}, {NULL, 0, NULL},
+    {"left_registered", 1, left_registered},
+    {"closed_while_offered", 1, closed_while_offered}, {"cut_off", 2, cut_off},
+    {"without_proc", 0, without_proc}, {"without_memfd", 0, without_memfd},
+    {"without_file_bytes", 0, without_file_bytes}, {NULL, 0, NULL},
 };
