@@ -62,8 +62,6 @@ pub struct Comm {
     next: AtomicU64,
     /// The failure that was logged last, as NCCL's number; 0: none.
     told: AtomicI32,
-    /// Its peer, once it was given up because memory of requests that stood was deregistered.
-    given_up: OnceLock<String>,
     /// What was registered with it and not deregistered.
     pub memories: Mutex<Vec<Handle>>,
     /// Who the peer was, once the connection was given up because memory of its requests was
@@ -101,7 +99,6 @@ impl Comm {
             free: [const { AtomicU64::new(u64::MAX) }; WORDS],
             next: AtomicU64::new(0),
             told: AtomicI32::new(0),
-            given_up: OnceLock::new(),
             memories: Mutex::new(Vec::new()),
             given_up: OnceLock::new(),
             messages: AtomicU64::new(0),
@@ -190,11 +187,6 @@ impl Comm {
         Ok(Some(NonNull::from(request)))
     }
 
-    /// Its requests are about to end because memory of theirs is deregistered: says so of them.
-    pub fn give_up(&self) {
-        self.given_up.get_or_init(|| self.peer().0);
-    }
-
     /// Says why requests fail, once for each result in a row that NCCL gets.
     #[cold]
     fn tell(&self, error: &dyn std::fmt::Debug, code: i32) {
@@ -205,10 +197,7 @@ impl Comm {
             Way::Send => "send to",
             Way::Receive => "receive from",
         };
-        let (peer, ending) = match self.given_up.get() {
-            Some(peer) => (peer.clone(), ": its memory was deregistered before it ended".into()),
-            None => self.peer(),
-        };
+        let (peer, ending) = self.peer();
         let name = self.device.name.to_string_lossy();
         log::warn(&format!("{name}: {what} {peer} failed: {error:?}{ending}"));
     }
