@@ -37,6 +37,12 @@ fn ends(rails: usize) -> Option<[String; 2]> {
 
 /// An endpoint of so many rails at most, with these devices and so many queue pairs on each.
 fn open(rails_max: u32, devices: &str, queue_pairs: u8) -> Node {
+    // an eighth of a second: emulated devices are slow, and lose packets when they are busy
+    open_as(rails_max, devices, queue_pairs, ["15", "10000"])
+}
+
+/// The same, with a patience of the device's and of the library's.
+fn open_as(rails_max: u32, devices: &str, queue_pairs: u8, patience: [&str; 2]) -> Node {
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = rails_max;
     for (name, value) in [
@@ -44,8 +50,8 @@ fn open(rails_max: u32, devices: &str, queue_pairs: u8) -> Node {
         ("CROSSTIE_SOCKET_IFNAME", "=lo"),
         ("CROSSTIE_IB_HCA", devices),
         ("CROSSTIE_IB_QPS_PER_CONNECTION", &queue_pairs.to_string()),
-        // an eighth of a second: emulated devices are slow, and lose packets when they are busy
-        ("CROSSTIE_IB_TIMEOUT", "15"),
+        ("CROSSTIE_IB_TIMEOUT", patience[0]),
+        ("CROSSTIE_PEER_TIMEOUT_MS", patience[1]),
         ("CROSSTIE_LOG", "info"),
     ] {
         // SAFETY: whoever reads the environment does it through the same lock of the standard
@@ -326,6 +332,62 @@ fn packets_that_are_lost_cost_no_message() {
         (0..=2).all(|lane| pair.is_up(lane))
     });
     pair.flow(&mut flows, 16);
+}
+
+/// The kernel knows the way to both ends of the first rail, whatever is lost on it; or asks again.
+fn neighbours_stay(stay: bool) {
+    for (address, from, to) in [("10.77.0.2", "rail0", "far0"), ("10.77.0.1", "far0", "rail0")] {
+        let path = format!("/sys/class/net/{to}/address");
+        let mac = std::fs::read_to_string(path).expect("an interface");
+        match stay {
+            true => run(
+                "ip",
+                &format!("neigh replace {address} lladdr {} dev {from} nud permanent", mac.trim()),
+            ),
+            false => run("ip", &format!("neigh del {address} dev {from}")),
+        }
+    }
+}
+
+/// The device, as patient as it is by default, would send again for half a minute; and a rail that
+/// joins is heard by one side at once, which cannot be heard there itself.
+#[test]
+fn path_that_loses_everything_one_way_costs_no_message_and_no_rail_goes_there() {
+    let Some(ends) = ends(1) else { return };
+    if !has_wires(&ends) {
+        return;
+    }
+    let alone = alone();
+    let [a, b] = [0, 1].map(|end: usize| open_as(2, &ends[end], 1, ["20", "2000"]));
+    let mut pair = Pair::of(alone, a, b, 2);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    neighbours_stay(true);
+    for link in ["rail0", "far0"] {
+        let before = pair.views(1);
+        run("tc", &format!("qdisc add dev {link} root netem loss 100%"));
+        pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
+            pair.views(1).iter().all(|view| view.state != LaneState::Up)
+        });
+        pair.flow_until(&mut flows, "the rail to be tried twice", |pair, _| {
+            pair.views(1).iter().all(|view| view.generation >= before[0].generation + 2)
+        });
+        pair.flow(&mut flows, 96);
+        for (before, after) in before.iter().zip(pair.views(1)) {
+            println!("{link}: {after:?}");
+            assert_eq!(after.stats.joins, before.stats.joins, "{link}: nobody hears it");
+        }
+        assert!(dropped(link) > 0, "nothing was lost, so nothing is proven");
+        let generation = pair.views(1)[0].generation;
+        run("tc", &format!("qdisc del dev {link} root"));
+        pair.flow_until(&mut flows, "the rail to be used again", |pair, _| pair.is_up(1));
+        println!("{link}: back, as {} of {generation}", pair.views(1)[0].generation);
+        pair.settle(&mut flows);
+    }
+    neighbours_stay(false);
+    pair.flow(&mut flows, 16);
+    let codes = pair.views(1).map(|view| view.code);
+    assert!(codes.contains(&libc::ETIMEDOUT), "{codes:?}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn storyteller() {
         "go home" => go_home(),
         "come late" => come_late(),
         "give back" => give_back(),
+        "be silent" => be_silent(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -172,6 +173,62 @@ fn come_late() {
             return println!("{} seconds after it was looked at", after / 1000);
         }
     }
+}
+
+/// For how long, by a clock of its own, both rails are polled until side 0's peer has ended once
+/// more; `None`: it stays.
+fn silence(world: &mut World, clock: &mut Instant) -> Option<Span> {
+    let (start, before) = (*clock, world.downs(0));
+    while clock.since(start) < Span::millis(4000) {
+        *clock = clock.after(Span::millis(5));
+        for side in 0..2 {
+            let mut out = [NOTHING; 16];
+            let count = world.rails[side].poll(&mut out, Bytes::kib(64), *clock);
+            world.seen[side].extend_from_slice(&out[..count]);
+        }
+        if world.downs(0) > before {
+            return Some(clock.since(start));
+        }
+    }
+    None
+}
+
+/// The devices acknowledge nothing any more, and do not say so.
+fn be_silent() {
+    // far ahead of that of the world
+    let mut clock = Instant(1 << 40);
+    let most = Span::millis(400);
+    let patient = std::env::var_os("FAKE_PATIENT").is_some();
+    let silence_max = if patient { Span(0) } else { most };
+    let mut world = World::of(|config| config.silence_max = silence_max).expect("devices");
+    world.fill(0, 0, 4096, 1);
+    let write = world.write(0, 0, 4096);
+    assert!(world.end(0, write) && world.holds(1, 0, 4096, 1));
+    // nobody waits for its end, and nobody would hear of it
+    world.send(0, 1, 64);
+    assert_eq!(silence(&mut world, &mut clock), None, "it was acknowledged");
+    turn("FAKE_FIRST");
+    assert_eq!(silence(&mut world, &mut clock), None, "nothing is under way");
+    let write = world.write(0, 0, 4096);
+    let Some(span) = silence(&mut world, &mut clock) else { return println!("it stays") };
+    println!("{} of {} ms", span.0 / 1_000_000, most.0 / 1_000_000);
+    assert!(span >= most && span < Span(2 * most.0), "{span:?}");
+    println!("{:?}", world.seen[0].last());
+    println!("{}", world.rails[0].error(PEER).expect("why"));
+    assert_eq!(world.downs(1), 0, "the other side has sent nothing");
+    assert_eq!(world.ended(0, write), Some(false));
+    for side in 0..2 {
+        let fence = world.fence(side);
+        assert!(world.end(side, fence));
+        assert_eq!(world.rails[side].peer_close(PEER), Ok(()));
+    }
+    turn("FAKE_THEN");
+    world.join(PEER, 2);
+    world.send(0, 1, 64);
+    assert_eq!(silence(&mut world, &mut clock), None, "it was acknowledged");
+    turn("FAKE_FIRST");
+    world.send(0, 2, 64);
+    println!("of a short message, too: {}", silence(&mut world, &mut clock).is_some());
 }
 
 /// What was registered with a device that is gone is given back, and the rail, too.
@@ -390,4 +447,21 @@ fn loss_of_the_gid_takes_the_place_of_no_other_loss() {
         assert!(said.contains(&wanted), "{first}, {then}: {said}");
         assert!(said.contains(NO_MORE), "{first}, {then}: {said}");
     }
+}
+
+/// The device would send again for half a minute, as it is told to.
+#[test]
+fn peer_whose_device_acknowledges_nothing_ends_in_the_time_that_was_said() {
+    let Some([new, _]) = libraries() else { return };
+    let [said, _] = told(new, "be silent", "silent", "");
+    assert!(said.contains("of 400 ms"), "{said}");
+    assert!(said.contains("PeerDown { peer: PeerIndex(0), cause: Broken(110) }"), "{said}");
+    assert!(said.contains("given up: the peer's device has acknowledged nothing"), "{said}");
+    assert!(said.contains("of a short message, too: true"), "{said}");
+    let done = story_in(new, "be silent", "")
+        .envs([("FAKE_FIRST", "silent"), ("FAKE_PATIENT", "1")])
+        .output()
+        .expect("this program runs");
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("it stays"), "{said}");
 }

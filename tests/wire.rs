@@ -224,11 +224,11 @@ fn w1_send_head() {
     ]);
     assert_eq!(head(KIND_START, 64).encode(), expected);
     assert_eq!(SendHead::decode(&expected), Ok(head(KIND_START, 64)));
-    for kind in KIND_REPORT..=KIND_FLUSHED {
+    for kind in KIND_REPORT..=KIND_PROBED {
         assert_eq!(SendHead::decode(&head(kind, 0).encode()), Ok(head(kind, 0)));
         assert_eq!(SendHead::decode(&head(kind, 1).encode()), Err(DecodeError::Field));
     }
-    let refused = [(0, 0), (9, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
+    let refused = [(0, 0), (10, 0), (KIND_EAGER, 1), (KIND_DESCRIPTOR, 1), (KIND_START, 0)];
     for (kind, stripes) in refused.into_iter().chain([(KIND_START, 65)]) {
         let decoded = SendHead::decode(&head(kind, stripes).encode());
         assert_eq!(decoded, Err(DecodeError::Field), "kind {kind}, {stripes} stripes");

@@ -15,7 +15,7 @@ use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
-use crate::wire::hello::CONNECT_PUSH;
+use crate::wire::hello::{CONNECT_PROBED, CONNECT_PUSH};
 use crate::wire::report::REPORT_BYTES_MAX;
 use core::num::{NonZeroI32, NonZeroUsize};
 
@@ -98,6 +98,7 @@ fn shm_use<R: HostRail>(
         lanes,
         // a rail of sockets beside rings costs the processor that both live on
         reserve: !1,
+        probed: answers_probes(params),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -146,9 +147,15 @@ fn tcp_use<R: HostRail>(
         groups_max: params.peer.groups_max,
         lanes,
         reserve,
+        probed: answers_probes(params),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
+}
+
+/// Whether the peer answers probes of lanes, as we do.
+const fn answers_probes(params: &LinkParams) -> bool {
+    params.peer.features & CONNECT_PROBED != 0
 }
 
 /// The peer's mailbox for a connection.
@@ -178,6 +185,7 @@ pub(super) fn loopback_use(
             groups_max,
             lanes: 1,
             reserve: 0,
+            probed: false,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

@@ -333,9 +333,10 @@ impl Endpoint {
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
         // a peer that closes the connection ends its rails of libfabric before the side band says
-        // so; of connected endpoints the library says it, by a code
+        // so; of connected endpoints the library says it, by a code: `ECANCELED` is that of an op
+        // that was under way
         let in_order = self.pair_rail(index, lane) == Some(ConnectionRail::Libfabric)
-            && matches!(view.code, 0 | libc::ENOTCONN | libc::ECONNRESET);
+            && matches!(view.code, 0 | libc::ENOTCONN | libc::ECONNRESET | libc::ECANCELED);
         let say = self.lanes[place].told.look(view.stats.failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));

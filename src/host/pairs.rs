@@ -124,11 +124,18 @@ impl Endpoint {
     /// Prepares the next queue pair of a lane whose last one is gone.
     #[cold]
     pub(super) fn pair_offer(&mut self, index: u32, lane: u8) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        if let Some(place) = endpoint.rail().device_of(peer) {
-            self.pair_prepare(index, lane, place);
+        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        let Machine::Ports(endpoint) = &mut self.machine else { return };
+        let connection = ConnectionIndex(index);
+        let peer = endpoint.lane_peer(connection, lane);
+        let carried = endpoint.lane_view(connection, lane).is_some_and(|view| view.carried);
+        let rail = endpoint.rail_mut();
+        let Some(place) = rail.device_of(peer) else { return };
+        if !carried {
+            return rail.pair_later(peer, place, now, true);
         }
+        rail.pair_carried(peer, place);
+        self.pair_prepare(index, lane, place);
     }
 
     fn pair_prepare(&mut self, index: u32, lane: u8, place: usize) {

@@ -10,11 +10,13 @@ use super::ports_memory::NamedDomain;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
 use super::{libfabric, rdma};
+use crate::base::units::Span;
 use crate::fabric::{Domain, Region};
 use crate::provider::beside::WithPorts;
 use crate::provider::libfabric::choice::Nic;
 use crate::provider::mixed::Mixed;
 use crate::provider::port::PortConfig;
+use crate::provider::verbs;
 use crate::transport::Limits;
 use crate::transport::limits::KEPT_BYTES;
 use crate::wire::pair::{PORTS_MAX, PortHello, PortList};
@@ -69,7 +71,12 @@ impl Port {
 
     fn config<'a>(&'a self, environment: &'a Environment) -> PortConfig<'a> {
         match self {
-            Port::Verbs(port) => PortConfig::Verbs(rdma::config_of(port, &environment.verbs)),
+            Port::Verbs(port) => {
+                // as of sockets whose data nobody acknowledges
+                let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
+                let config = rdma::config_of(port, &environment.verbs);
+                PortConfig::Verbs(verbs::Config { silence_max, ..config })
+            }
             Port::Libfabric(nic) => {
                 PortConfig::Libfabric(libfabric::config_of(nic, &environment.libfabric))
             }

@@ -217,6 +217,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         extended_post: settings.extended_post,
         adaptive_bytes_min: settings.adaptive_from(port.layer()),
         port_grace: PORT_GRACE,
+        silence_max: Span(0),
     }
 }
 

@@ -27,9 +27,8 @@ use std::vec::Vec;
 
 /// How long a port that is down is left alone.
 const LOOK: Span = Span::millis(20);
-/// How long after a queue pair could not be had or joined the next is prepared, doubled each time
-/// up to the longest: the kernel may look for the peer's address for a second, and the caller with
-/// it.
+/// How long after a queue pair came to nothing the next is prepared, doubled each time up to the
+/// longest: the kernel, and the caller with it, may look for the peer's address for a second.
 const PAUSE: Span = Span::millis(100);
 const PAUSE_DOUBLED_MAX: u8 = 7;
 /// How long a sleeper looks for nothing, doubled with each sleep that nothing has ended.
@@ -43,12 +42,20 @@ const NEVER: Instant = Instant(u64::MAX);
 struct Seat {
     /// Which of its lanes is on this port.
     lane: u8,
-    /// Times in a row that its queue pair could not be prepared or joined.
+    /// Times in a row that its queue pair could not be had or joined, or had carried nothing.
     misses: u8,
     /// Whether the port refused to prepare the last one.
     is_refused: bool,
     /// When its next queue pair is to be prepared.
     due: Instant,
+}
+
+impl Seat {
+    /// Its queue pair came to nothing: when the next is due.
+    fn missed(&mut self) -> Span {
+        self.misses = self.misses.saturating_add(1);
+        Span(PAUSE.0 << self.misses.min(PAUSE_DOUBLED_MAX))
+    }
 }
 
 /// One port.
@@ -246,17 +253,13 @@ impl<'m> WithPorts<'m> {
         self.devices.get(place).is_some_and(|device| device.rail.is_down())
     }
 
-    /// The queue pair of a peer is to be prepared later: its port is down, or it could not be had
-    /// or joined (`missed`).
+    /// The queue pair of a peer is to be prepared later: its port is down, or the last one came to
+    /// nothing (`missed`).
     pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, missed: bool) {
         let number = self.number(peer);
         let Some(device) = self.devices.get_mut(place) else { return };
         let Some(seat) = device.seats.get_mut(number.as_usize()) else { return };
-        seat.misses = seat.misses.saturating_add(u8::from(missed));
-        let pause = match missed {
-            true => Span(PAUSE.0 << seat.misses.min(PAUSE_DOUBLED_MAX)),
-            false => LOOK,
-        };
+        let pause = if missed { seat.missed() } else { LOOK };
         device.waiting += u32::from(seat.due == NEVER);
         seat.due = now.after(pause);
         seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
@@ -299,10 +302,16 @@ impl<'m> WithPorts<'m> {
     pub fn pair_connect(&mut self, peer: PeerIndex, other: &LaneEnd) -> Result<(), PortPeerError> {
         let place = self.device_of(peer).ok_or(PortPeerError::Index)?;
         let number = self.number(peer);
-        let device = &mut self.devices[place];
-        device.rail.peer_connect(number, other)?;
-        device.seats[number.as_usize()].misses = 0;
-        Ok(())
+        self.devices[place].rail.peer_connect(number, other)
+    }
+
+    /// The last queue pair of a peer has carried something: its path is one.
+    pub fn pair_carried(&mut self, peer: PeerIndex, place: usize) {
+        let number = self.number(peer);
+        let seat = self.devices.get_mut(place).and_then(|it| it.seats.get_mut(number.as_usize()));
+        if let Some(seat) = seat {
+            seat.misses = 0;
+        }
     }
 
     #[inline]
@@ -588,5 +597,18 @@ impl<'m> Provider for WithPorts<'m> {
             Some((rail, peer)) => rail.peer_detach(peer),
             None => self.mixed.peer_detach(peer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pair_that_comes_to_nothing_waits_longer_each_time() {
+        let mut seat = Seat { lane: 1, misses: 0, due: NEVER, is_refused: false };
+        let pauses = std::vec::Vec::from_iter((0..300).map(|_| seat.missed().0 / 1_000_000));
+        assert_eq!(pauses[..8], [200, 400, 800, 1600, 3200, 6400, 12800, 12800]);
+        assert!(pauses[8..].iter().all(|pause| *pause == 12800));
     }
 }

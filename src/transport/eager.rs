@@ -15,7 +15,7 @@ use crate::base::seq::Seq;
 use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{
-    KIND_DESCRIPTOR, KIND_EAGER, KIND_FLUSHED, KIND_REPORT, KIND_START, SendHead,
+    KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBED, KIND_REPORT, KIND_START, SendHead,
 };
 
 /// What an op id says: kind high, then record, then stripe or receive.
@@ -296,7 +296,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if head.check().is_err() {
             return self.connection_fail(index, RequestError::Protocol);
         }
-        if matches!(head.kind, KIND_REPORT..=KIND_FLUSHED) {
+        if matches!(head.kind, KIND_REPORT..=KIND_PROBED) {
             return self.word_arrived(index, lane, slot, &head, length);
         }
         self.stream_take(index, lane, slot, &head, length);

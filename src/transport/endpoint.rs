@@ -69,6 +69,8 @@ pub struct ConnectionSetup {
     /// A bit for each lane that carries bytes for the others when they cannot, and else as many as
     /// tell how fast it is: what it carries costs more than theirs.
     pub reserve: u8,
+    /// Both ends answer probes: a lane is used by whom the other has heard there (W10).
+    pub probed: bool,
 }
 
 /// What a call of [`Endpoint::progress`] did.
@@ -434,7 +436,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             }
             Completion::Done { peer, id, result } => self.op_done(peer, id, result),
             Completion::Immediate { peer, immediate } => {
-                self.stripe_arrived(self.lane_of(peer).0, immediate);
+                self.stripe_arrived(peer, immediate);
             }
             Completion::Fenced { peer, .. } => self.fenced(peer),
             Completion::PeerDown { peer, cause } => self.peer_went_down(peer, cause),

@@ -16,14 +16,14 @@ use super::endpoint::Endpoint;
 use super::limits::{KEPT_BYTES, STREAM_KEPT};
 use super::mutant::Mutant;
 use super::rail::LaneState;
-use super::records::{ConnectionState, NEVER, NIL, SendState, StreamRecord};
+use super::records::{ConnectionState, NIL, SendState, StreamRecord};
 use super::report_error::ReportError;
 use super::request::RequestError;
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{LocalSpan, OpKind, Posted, Provider, RecvSlot};
 use crate::wire::head::{
-    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead,
+    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, KIND_REPORT, KIND_REPORT_READ, SendHead,
 };
 use crate::wire::immediate;
 use crate::wire::report::{
@@ -50,24 +50,6 @@ impl<P: Provider> Endpoint<'_, P> {
         let resends = self.resend_step(index);
         let flushes = self.flushes_step(index);
         fences | probes | reports | resends | flushes
-    }
-
-    /// Probes lanes that are joining.
-    fn probes_step(&mut self, index: usize) -> bool {
-        let mut remain = false;
-        for lane in 0..self.connections[index].lane_count {
-            let entry = self.lane(index, lane);
-            if !entry.probe_due {
-                continue;
-            }
-            let generation = entry.generation as i32;
-            if self.word_send(index, lane, KIND_PROBE, generation, LocalSpan::EMPTY) {
-                self.lane_mut(index, lane).probe_due = false;
-            } else {
-                remain |= self.lane(index, lane).probe_due;
-            }
-        }
-        remain
     }
 
     /// Sends a word outside of the stream on one lane; `false` when there is no room.
@@ -214,6 +196,7 @@ impl<P: Provider> Endpoint<'_, P> {
         self.rail.received_release(peer, slot);
         let taken = match head.kind {
             KIND_PROBE => self.probe_arrived(index, lane, head.tag as u32),
+            KIND_PROBED => self.probe_answered(index, lane, head.tag as u32),
             KIND_FLUSH => self.flush_asked(index, lane, head),
             KIND_FLUSHED => self.flush_answered(index, lane, head.tag as u32),
             KIND_REPORT_READ => self.report_read(index, head.tag as u32),
@@ -226,27 +209,6 @@ impl<P: Provider> Endpoint<'_, P> {
             self.report_error = Some((ConnectionIndex(index as u32), error));
             self.connection_fail(index, RequestError::Protocol);
         }
-    }
-
-    /// The peer has opened a lane too.
-    fn probe_arrived(&mut self, index: usize, lane: u8, number: u32) -> Result<(), ReportError> {
-        let entry = self.lane_mut(index, lane);
-        if number != entry.generation {
-            return Err(ReportError::Generation);
-        }
-        if entry.state != LaneState::Joining {
-            return Ok(());
-        }
-        entry.state = LaneState::Up;
-        entry.probe_due |= core::mem::take(&mut entry.probe_waits);
-        self.meter_mut(index, lane).stats.joins += 1;
-        let c = &mut self.connections[index];
-        c.up |= 1 << lane;
-        c.stranded_at = NEVER;
-        self.stats.lane_joins += 1;
-        self.news += 1;
-        self.work.insert(index);
-        Ok(())
     }
 
     /// The peer has read our report.
@@ -544,6 +506,12 @@ impl<P: Provider> Endpoint<'_, P> {
 }
 
 impl super::records::Connection {
+    /// Whether a lane may die without the connection: what has left may have to leave again.
+    #[inline]
+    pub const fn fails_over(&self) -> bool {
+        self.lane_count > 1
+    }
+
     /// Takes in how far the peer has taken in our sends.
     #[inline]
     pub(super) fn taken_take(&mut self, through: Seq) {

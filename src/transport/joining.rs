@@ -1,5 +1,8 @@
 //! How lanes join a connection, and on which of them control runs.
 //!
+//! A path may be dead in one direction alone. So a side uses a lane when the peer has said, on it,
+//! that our probe has come; that the peer's has come shows the other direction only.
+//!
 //! A lane that is there for the others (`ConnectionSetup::reserve`) carries control while none of
 //! them is in use. When one is, control is held, and the peer asked whether all has come that was
 //! sent on the lane; when it says so, control goes on where it belongs. Nothing is in flight then,
@@ -9,14 +12,14 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::rail::{Flush, Lane, LaneState};
-use super::records::{ConnectionState, Fence};
+use super::rail::{Flush, Lane, LaneState, Probe};
+use super::records::{ConnectionState, Fence, NEVER};
 use super::report_error::ReportError;
 use crate::base::ids::ConnectionIndex;
 use crate::base::seq::Seq;
 use crate::base::units::Span;
 use crate::fabric::{LocalSpan, Provider, RailKey};
-use crate::wire::head::{KIND_FLUSH, KIND_FLUSHED, SendHead};
+use crate::wire::head::{KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, SendHead};
 
 /// How long control is held for the peer's word.
 const HELD_MAX: Span = Span::millis(10);
@@ -44,8 +47,8 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// A lane that was down has been opened anew in the rail, as `generation`: it is probed, and
-    /// used again when the peer has probed it too. `false`: the connection is closed, or the lane
-    /// is not down.
+    /// used again when the peer has said that the probe has come. `false`: the connection is
+    /// closed, or the lane is not down.
     pub fn lane_rejoin(&mut self, connection: ConnectionIndex, lane: u8, generation: u32) -> bool {
         let join = LaneJoin { generation, mailbox_key: None, waits: false };
         self.lane_join(connection, lane, &join)
@@ -70,8 +73,7 @@ impl<P: Provider> Endpoint<'_, P> {
             state: LaneState::Joining,
             fence: Fence::Needed,
             peer_fenced: false,
-            probe_due: !join.waits,
-            probe_waits: join.waits,
+            probe: if join.waits { Probe::Waits } else { Probe::Due },
             key,
             generation,
             peer_past,
@@ -79,6 +81,9 @@ impl<P: Provider> Endpoint<'_, P> {
             mailbox_key,
             ..Lane::DOWN
         };
+        if let Some(meter) = self.meters.get_mut(self.lane_at(index, lane)) {
+            meter.carried = false;
+        }
         self.lanes_down.remove(self.lane_at(index, lane));
         self.work.insert(index);
         if generation < peer_past {
@@ -86,6 +91,85 @@ impl<P: Provider> Endpoint<'_, P> {
             self.lane_fail(index, lane, 0);
         }
         true
+    }
+
+    /// Probes lanes that are joining, and answers the peer's probes.
+    pub(super) fn probes_step(&mut self, index: usize) -> bool {
+        let mut remain = false;
+        for lane in 0..self.connections[index].lane_count {
+            let entry = self.lane(index, lane);
+            let (number, answers) = (entry.generation as i32, entry.answer_due);
+            if answers && self.word_send(index, lane, KIND_PROBED, number, LocalSpan::EMPTY) {
+                self.lane_mut(index, lane).answer_due = false;
+            }
+            let probes = self.lane(index, lane).probe == Probe::Due;
+            if probes && self.word_send(index, lane, KIND_PROBE, number, LocalSpan::EMPTY) {
+                self.lane_mut(index, lane).probe = Probe::No;
+            }
+            let entry = self.lane(index, lane);
+            remain |= entry.answer_due || entry.probe == Probe::Due;
+        }
+        remain
+    }
+
+    /// The peer has opened a lane too, and what it sends there comes. Whether what we send gets to
+    /// it, its answer to our own probe says; one that gives no answers is believed to hear us.
+    pub(super) fn probe_arrived(
+        &mut self,
+        index: usize,
+        lane: u8,
+        number: u32,
+    ) -> Result<(), ReportError> {
+        let answers = self.connections[index].probed;
+        let entry = self.lane_mut(index, lane);
+        if number != entry.generation {
+            return Err(ReportError::Generation);
+        }
+        if !matches!(entry.state, LaneState::Joining | LaneState::Up) {
+            return Ok(());
+        }
+        if entry.probe == Probe::Waits {
+            entry.probe = Probe::Due;
+        }
+        entry.answer_due = answers;
+        self.work.insert(index);
+        if !answers {
+            self.lane_joined(index, lane);
+        }
+        Ok(())
+    }
+
+    /// Our probe of a lane has come to the peer.
+    pub(super) fn probe_answered(
+        &mut self,
+        index: usize,
+        lane: u8,
+        number: u32,
+    ) -> Result<(), ReportError> {
+        if !self.connections[index].probed {
+            return Err(ReportError::Malformed);
+        }
+        let entry = self.lane(index, lane);
+        if number != entry.generation || entry.probe != Probe::No {
+            return Err(ReportError::Generation);
+        }
+        self.lane_joined(index, lane);
+        Ok(())
+    }
+
+    fn lane_joined(&mut self, index: usize, lane: u8) {
+        let entry = self.lane_mut(index, lane);
+        if entry.state != LaneState::Joining {
+            return;
+        }
+        entry.state = LaneState::Up;
+        self.meter_mut(index, lane).stats.joins += 1;
+        let c = &mut self.connections[index];
+        c.up |= 1 << lane;
+        c.stranded_at = NEVER;
+        self.stats.lane_joins += 1;
+        self.news += 1;
+        self.work.insert(index);
     }
 
     /// Lanes of a connection that are not there for others alone.

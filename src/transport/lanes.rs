@@ -5,7 +5,7 @@ use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
-use super::rail::{CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats};
+use super::rail::{CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
 };
@@ -34,6 +34,9 @@ pub struct LaneView {
     pub speed: u64,
     /// Whether it carries our control.
     pub control: bool,
+    /// Whether it has carried a stripe since it joined last, as far as we know: one of ours that
+    /// has ended well, or one of the peer's. Not kept of a connection's only lane.
+    pub carried: bool,
     /// Counts.
     pub stats: LaneStats,
 }
@@ -98,6 +101,7 @@ impl<P: Provider> Endpoint<'_, P> {
             code: entry.code,
             speed: meter.load.speed,
             control: c.control == lane,
+            carried: meter.carried,
             stats: meter.stats,
         })
     }
@@ -137,6 +141,7 @@ impl<P: Provider> Endpoint<'_, P> {
             pull: setup.pull,
             peer,
             lane_count: setup.lanes,
+            probed: setup.probed,
             eager_bytes_max: eager.min(sent).0,
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),
@@ -267,7 +272,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let held = core::mem::take(&mut entry.flush) != Flush::No;
         // what has only been probed has carried nothing that anybody waits for
         entry.peer_fenced = joining;
-        (entry.probe_due, entry.probe_waits) = (false, false);
+        (entry.probe, entry.answer_due) = (Probe::No, false);
         entry.code = code;
         entry.failed_at = Instant(0);
         self.meter_mut(index, lane).stats.failures += 1;

@@ -33,8 +33,9 @@ pub const REGIONS_MAX: u32 = (1 << 16) - 1;
 /// returns them; what is held unexpected stays within 1.5 KiB of records.
 pub const CREDITS: u32 = 48;
 
-/// Receives of one lane beyond the credits, for a probe, reports, and words that one was read: one
-/// of each is under way, or two where one was sent again that had come the first time.
+/// Receives of one lane beyond the credits, for a probe and its answer, reports, and words that one
+/// was read: one of each is under way, or two where a report was sent again that had come the first
+/// time.
 pub const RECEIVES_SPARE: u32 = 8;
 
 /// Sends of the stream that are kept until the peer has taken them in, where another lane may have

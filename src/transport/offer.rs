@@ -11,6 +11,7 @@ use super::rail::DataRail;
 use super::records::{Connection, HeldMessage, KnownRegion, NIL, ReceiveRecord};
 use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
+use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::fabric::{Provider, Syscalls};
@@ -379,7 +380,11 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// A stripe is in place.
-    pub(super) fn stripe_arrived(&mut self, index: usize, word: u32) {
+    pub(super) fn stripe_arrived(&mut self, peer: PeerIndex, word: u32) {
+        let (index, lane) = self.lane_of(peer);
+        if self.fails_over(index) {
+            self.meter_mut(index, lane).carried = true;
+        }
         self.credit_return(index);
         let (token, stripe) = immediate::decode(word);
         let Some((group, receive)) = self.token_find(index, token) else {

@@ -1,7 +1,7 @@
 //! The rails of one connection, its *lanes*: what each is good for, and how it is.
 //!
 //! ```text
-//! lane   Down ─rejoin──────► Joining ─peer's probe──► Up
+//! lane   Down ─rejoin──────► Joining ─our probe is answered─► Up
 //!        Up, Joining ─error, peer's word─► Failing ─fence holds, ops retired─► Fenced
 //!        Fenced ─peer has fenced it too──► Down (what it lost moves to living lanes)
 //! ```
@@ -92,7 +92,8 @@ impl DataRail {
 pub enum LaneState {
     /// Not in use; fenced on both sides, or never up.
     Down,
-    /// Open again; the peer's probe has not come.
+    /// Open again; the peer has not said that our probe has come, so that nobody knows whether
+    /// anything gets there.
     Joining,
     /// In use.
     Up,
@@ -129,10 +130,9 @@ pub(super) struct Lane {
     pub peer_past: u32,
     /// The peer has closed it in good order.
     pub closed: bool,
-    /// A probe is to be sent.
-    pub probe_due: bool,
-    /// A probe is to be sent when the peer's has come: it cannot receive before.
-    pub probe_waits: bool,
+    pub probe: Probe,
+    /// The peer's probe has come, and is to be answered.
+    pub answer_due: bool,
     /// Which of a region's keys it goes by.
     pub key: u8,
     /// How control leaves it, and the number of the word that asks for that.
@@ -156,6 +156,18 @@ pub(super) struct Lane {
     pub mailbox_key: RailKey,
 }
 
+/// Our probe of a lane that is joining.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
+pub(super) enum Probe {
+    /// It was sent, or there is none.
+    #[default]
+    No,
+    /// It is to be sent when the peer's has come: it cannot receive before.
+    Waits,
+    /// It is to be sent.
+    Due,
+}
+
 /// How our control leaves a lane that has not failed.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Flush {
@@ -176,6 +188,8 @@ pub(super) enum Flush {
 pub(super) struct LaneMeter {
     pub load: Load,
     pub stats: LaneStats,
+    /// A stripe of ours has ended well, or one of the peer's has come, since it joined last.
+    pub carried: bool,
 }
 
 impl LaneMeter {
@@ -183,6 +197,7 @@ impl LaneMeter {
     pub const NONE: LaneMeter = LaneMeter {
         load: Load::IDLE,
         stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },
+        carried: false,
     };
 }
 
@@ -194,8 +209,8 @@ impl Lane {
         peer_fenced: true,
         peer_past: 0,
         closed: false,
-        probe_due: false,
-        probe_waits: false,
+        probe: Probe::No,
+        answer_due: false,
         key: 0,
         flush: Flush::No,
         flush_number: 0,

@@ -107,6 +107,8 @@ pub struct Connection {
     // its lanes
     /// How many there are; with one, its end is the connection's.
     pub lane_count: u8,
+    /// Probes of its lanes are answered.
+    pub probed: bool,
     /// A bit for each lane that is in use.
     pub up: u8,
     /// The lane that carries our stream of sends and our lines.
@@ -234,12 +236,6 @@ const fn micros(now: Instant) -> u32 {
 }
 
 impl Connection {
-    /// Whether a lane may die without the connection: what has left may have to leave again.
-    #[inline]
-    pub const fn fails_over(&self) -> bool {
-        self.lane_count > 1
-    }
-
     /// Whether nothing has come since slots are held back, for so long that they wait no more.
     pub const fn is_held_idle(&self, now: Instant) -> bool {
         let since_us = micros(now).wrapping_sub(self.held_since_us);
@@ -296,6 +292,7 @@ impl Connection {
         peer: PeerIndex(0),
         failure: Failure(RequestError::Closed),
         lane_count: 1,
+        probed: false,
         up: 1,
         control: 0,
         turn: 0,

@@ -86,6 +86,7 @@ impl<'m, P: Provider> Pair<'m, P> {
                 groups_max: limits.groups_max(),
                 lanes: 1,
                 reserve: 0,
+                probed: true,
             };
             endpoint.connection_open(own, &setup);
         }

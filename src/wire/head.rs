@@ -23,6 +23,9 @@ pub const KIND_PROBE: u8 = 6;
 pub const KIND_FLUSH: u8 = 7;
 /// Outside of the stream: it has; the tag is the number of the `KIND_FLUSH`.
 pub const KIND_FLUSHED: u8 = 8;
+/// Outside of the stream: the reader's probe of the lane that carries this has come; the tag is the
+/// lane's generation. Where both say so ([`super::hello::CONNECT_PROBED`]) alone.
+pub const KIND_PROBED: u8 = 9;
 
 wire_struct! {
     /// W1. What every send says before its payload.
@@ -64,7 +67,7 @@ impl SendHead {
     pub fn check(&self) -> Result<(), DecodeError> {
         match self.kind {
             KIND_EAGER | KIND_DESCRIPTOR if self.stripes == 0 => Ok(()),
-            KIND_REPORT..=KIND_FLUSHED if self.stripes == 0 => Ok(()),
+            KIND_REPORT..=KIND_PROBED if self.stripes == 0 => Ok(()),
             KIND_START if (1..=super::STRIPES_MAX as u8).contains(&self.stripes) => Ok(()),
             _ => Err(DecodeError::Field),
         }

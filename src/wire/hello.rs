@@ -38,6 +38,10 @@ pub const CONNECT_PAIRS: u64 = 0x2;
 /// does not get it before (W8.2): a bit of `ConnectHello::features`.
 pub const CONNECT_TAKEN: u64 = 0x4;
 
+/// The writer answers probes of lanes, and uses a lane when its own is answered (W10): a bit of
+/// `ConnectHello::features`.
+pub const CONNECT_PROBED: u64 = 0x8;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.

@@ -217,6 +217,7 @@ impl World {
                 groups_max: LIMITS.requests_max,
                 lanes: LANES as u8,
                 reserve: 0,
+                probed: true,
             };
             world.net.borrow_mut().open(side, 0);
             world.endpoints[side].connection_open(CONNECTION, &setup);

@@ -35,6 +35,8 @@ struct pair {
     struct ibv_send_wr told[QUEUE];
     struct ibv_sge parts[QUEUE][PARTS];
     int told_count;
+    /* the last of what is on its way and never acknowledged; 0: nothing */
+    uint64_t unacknowledged;
 };
 
 static struct pair *pairs[PAIRS];
@@ -193,6 +195,11 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     (void)bad;
     if (value("dead")) return 0;
     for (; wr; wr = wr->next) {
+        struct pair *pair = (struct pair *)qp;
+        if (value("silent") && pair->state != IBV_QPS_ERR) {
+            pair->unacknowledged = wr->wr_id;
+            continue;
+        }
         if (value("say_posts"))
             fprintf(stderr, "post %d of %u bytes%s%s\n", wr->opcode, length_of(wr),
                     wr->send_flags & IBV_SEND_SIGNALED ? ", signalled" : "",
@@ -540,7 +547,16 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
         if (pair->extensions && value("ece_useless")) return EINVAL;
     }
     if (mask & IBV_QP_RNR_RETRY) fprintf(stderr, "rnr_retry %d\n", attr->rnr_retry);
-    if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR) arrive(pair);
+    if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR) {
+        struct ibv_wc wc = { .wr_id = pair->unacknowledged, .status = IBV_WC_WR_FLUSH_ERR };
+        arrive(pair);
+        if (wc.wr_id) complete(qp->send_cq, wc);
+        while (pair->unacknowledged && pair->first != pair->next) {
+            wc.wr_id = pair->receives[pair->first++ % QUEUE].id;
+            complete(qp->recv_cq, wc);
+        }
+        pair->unacknowledged = 0;
+    }
     if (mask & IBV_QP_STATE) pair->state = attr->qp_state;
     if (mask & IBV_QP_DEST_QPN) pair->other = attr->dest_qp_num;
     return 0;

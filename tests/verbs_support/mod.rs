@@ -60,6 +60,7 @@ pub fn config(device: &str) -> Config<'_> {
         extended_post: false,
         adaptive_bytes_min: 0,
         port_grace,
+        silence_max: Span(0),
     }
 }
 

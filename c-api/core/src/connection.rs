@@ -157,6 +157,7 @@ fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_cor
         groups_max: blob.groups_max,
         lanes: 1,
         reserve: 0,
+        probed: false,
     })
 }
 

@@ -116,6 +116,7 @@ impl<'m> Pair<'m> {
                 groups_max: LIMITS.groups_max(),
                 lanes: 1,
                 reserve: 0,
+                probed: false,
             };
             endpoint.connection_open(own, &setup);
         }

@@ -68,6 +68,7 @@ impl Verbs<'_> {
         health.polls += 1;
         if health.polls >= EVERY_POLLS || self.now.since(health.last) >= EVERY {
             (health.polls, health.last) = (0, self.now);
+            self.silence.tick(self.now);
             let _ = self.look_at_device();
         }
     }

@@ -28,7 +28,8 @@
 //! - **A GID that goes** ends every peer, and leaves the rail out of use until it is revived with
 //!   another; a device that fails, for good.
 //! - **Nothing is heard of a peer that sends nothing**: that it is gone, the side band says, or an
-//!   op that is not acknowledged ([`PathConfig`] says how long that takes).
+//!   op that is not acknowledged ([`PathConfig`] says how long that takes, and
+//!   [`Config::silence_max`] how long it may).
 //!
 //! What needs no device to be thought about: [`ports`] reads what the kernel shows of them,
 //! [`settings`] what the user wants of them, [`choice`] which ports may be used and why others may
@@ -56,6 +57,7 @@ pub mod rails;
 mod report;
 mod revive;
 pub mod settings;
+mod silence;
 mod sleep;
 pub mod speed;
 pub mod sys;
@@ -146,6 +148,9 @@ pub struct Config<'a> {
     /// How long the port may be down before its connections are given up. A queue pair whose
     /// patience is longer survives an outage that is shorter.
     pub port_grace: Span,
+    /// How long nothing may complete of what a peer was sent before it ends, where that is shorter
+    /// than what the path's retries take. 0: as long as those take.
+    pub silence_max: Span,
 }
 
 /// The call that a device refused.

@@ -131,6 +131,9 @@ pub struct Peer {
     pub ended: u32,
     /// All before were reported.
     pub reported: u32,
+    /// What had ended at the last look, and looks since at which no more had.
+    pub looked_at: u32,
+    pub looks: u8,
     /// Sends since the last one that is signalled, their staged bytes, and bytes of those that
     /// somebody waits for.
     quiet: u32,
@@ -181,6 +184,8 @@ impl Peer {
             has_parts: false,
             ended: 0,
             reported: 0,
+            looked_at: 0,
+            looks: 0,
             quiet: 0,
             quiet_staged: 0,
             waiting_bytes: 0,

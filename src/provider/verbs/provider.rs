@@ -133,6 +133,10 @@ impl<'m> Provider for Verbs<'m> {
             self.report_owed(&mut events);
         }
         self.take(&mut events);
+        // where there is no room, completions may be left
+        if self.silence.is_due && events.has_room() {
+            self.silence_look();
+        }
         if self.endings > 0 {
             self.end_peers(&mut events);
         }

@@ -7,6 +7,7 @@ use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
 use super::queue::mtu_bytes;
 use super::revive::Search;
+use super::silence::Silence;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
@@ -21,6 +22,7 @@ use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
 
+const ROOM: &str = "the block is as long as `bytes` says";
 /// Completions that are taken at a time.
 pub(super) const BATCH: usize = 32;
 /// Fences, and ops that were refused for a key of our own, per peer.
@@ -163,6 +165,7 @@ pub struct Verbs<'m> {
     pub(super) port_grace: Span,
     pub(super) health: Health,
     pub(super) search: Search,
+    pub(super) silence: Silence,
 }
 
 // SAFETY: its pointers lead into the reserve and the block, which one thread uses at a time.
@@ -189,7 +192,6 @@ impl<'m> Verbs<'m> {
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
         let cq = CompletionQueue::create(&device, entries as i32);
         let cq = cq.map_err(at(Step::CompletionQueue))?;
-        const ROOM: &str = "the block is as long as `bytes` says";
         let count = limits.peers_max as usize;
         let queue = count.next_power_of_two();
         let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
@@ -240,6 +242,7 @@ impl<'m> Verbs<'m> {
             port_grace: config.port_grace,
             health: Health::default(),
             search: Search::new(gid, config),
+            silence: Silence::new(config.silence_max),
         })
     }
 

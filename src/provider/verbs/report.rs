@@ -22,6 +22,9 @@ pub struct ErrorReport {
     pub remote: Gid,
 }
 
+/// In place of a status: nothing of what was sent has completed for too long.
+pub const SILENT: i32 = -1;
+
 /// A GID as people write it: that of an IPv4 address as that address.
 pub struct GidText(pub Gid);
 
@@ -54,6 +57,7 @@ pub const fn status_words(status: i32) -> &'static str {
         n::WC_RNR_RETRY_EXC_ERR => "the peer had no receive posted",
         n::WC_FATAL_ERR => "the device failed",
         n::WC_RESP_TIMEOUT_ERR => "the peer's device did not answer",
+        SILENT => "the peer's device has acknowledged nothing for too long",
         n::WC_GENERAL_ERR => "the device reports an error that has no name",
         _ => "a status that this version does not know",
     }
@@ -77,7 +81,9 @@ impl ErrorReport {
             n::WC_REM_ACCESS_ERR | n::WC_LOC_ACCESS_ERR | n::WC_LOC_PROT_ERR => {
                 DownCause::Broken(libc::EACCES)
             }
-            n::WC_RETRY_EXC_ERR | n::WC_RESP_TIMEOUT_ERR => DownCause::Broken(libc::ETIMEDOUT),
+            SILENT | n::WC_RETRY_EXC_ERR | n::WC_RESP_TIMEOUT_ERR => {
+                DownCause::Broken(libc::ETIMEDOUT)
+            }
             n::WC_RNR_RETRY_EXC_ERR => DownCause::Broken(libc::ENOBUFS),
             _ => DownCause::Broken(libc::EIO),
         }
@@ -89,6 +95,13 @@ impl fmt::Display for ErrorReport {
         let what = if self.was_send { "a send" } else { "a receive" };
         let (local, remote) = (GidText(self.local), GidText(self.remote));
         let (status, words) = (self.status, status_words(self.status));
+        if status == SILENT {
+            return write!(
+                f,
+                "{what} from {local} to {remote} was given up: {words} (five eighths of \
+                 CROSSTIE_PEER_TIMEOUT_MS)"
+            );
+        }
         write!(f, "{what} from {local} to {remote} failed: {words} ")?;
         write!(f, "(completion status {status}, vendor code {:#x})", self.vendor)
     }
@@ -114,6 +127,13 @@ mod tests {
             report.to_string(),
             "a send from 10.77.0.1 to 10.77.0.2 failed: the peer's device did not acknowledge it, \
              however often it was sent (completion status 12, vendor code 0x81)"
+        );
+        assert_eq!(report.cause(), DownCause::Broken(libc::ETIMEDOUT));
+        let report = ErrorReport { status: SILENT, vendor: 0, ..report };
+        assert_eq!(
+            report.to_string(),
+            "a send from 10.77.0.1 to 10.77.0.2 was given up: the peer's device has acknowledged \
+             nothing for too long (five eighths of CROSSTIE_PEER_TIMEOUT_MS)"
         );
         assert_eq!(report.cause(), DownCause::Broken(libc::ETIMEDOUT));
     }

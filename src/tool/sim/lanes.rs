@@ -152,7 +152,7 @@ impl<'m> World<'_, 'm> {
     }
 
     /// Closes what the machine says is down.
-    fn lanes_release(&mut self, side: usize) -> Result<(), String> {
+    pub fn lanes_release(&mut self, side: usize) -> Result<(), String> {
         while let Some((connection, lane)) = self.endpoints[side].next_lane_down() {
             let peer = self.endpoints[side].lane_peer(connection, lane);
             let closed = self.endpoints[side].rail_mut().peer_detach(peer);

@@ -8,6 +8,8 @@ mod lanes;
 #[allow(unsafe_code)] // it vouches for what a simulation registers
 mod memory;
 mod network;
+#[cfg(test)]
+mod one_way;
 mod oracle;
 mod peers;
 #[cfg(feature = "proof")]

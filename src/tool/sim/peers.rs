@@ -220,6 +220,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 groups_max: self.endpoint.limits().groups_max(),
                 lanes: 1,
                 reserve: 0,
+                probed: true,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

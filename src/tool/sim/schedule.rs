@@ -229,6 +229,8 @@ impl<'f, 'm> World<'f, 'm> {
                 lanes: lanes.count as u8,
                 // of every other schedule control leaves lane 0 as soon as another is up
                 reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
+                // and of every other two a peer is of an older version, which answers no probes
+                probed: seed & 2 == 0,
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }

@@ -207,6 +207,7 @@ impl<'f, 'm> Side<'f, 'm> {
             groups_max: self.endpoint.limits().groups_max(),
             lanes,
             reserve: 0,
+            probed: true,
         };
         self.endpoint.connection_open(CONNECTION, &setup);
         for lane in 1..lanes {

@@ -12,7 +12,7 @@ use crate::provider::sim::{Faults, SimConfig, SimFabric, SimPort};
 use crate::transport::limits::{CREDITS, RECEIVES_SPARE};
 use crate::transport::mr::{Kept, vouched};
 use crate::wire::head::{
-    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_REPORT, KIND_REPORT_READ, SendHead,
+    KIND_FLUSH, KIND_FLUSHED, KIND_PROBE, KIND_PROBED, KIND_REPORT, KIND_REPORT_READ, SendHead,
 };
 use crate::wire::report::{LaneReport, LaneStatus, REPORT_BYTES_MAX, Report, StripesReport};
 use std::vec::Vec;
@@ -79,6 +79,7 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
         groups_max: LIMITS.requests_max,
         lanes: 2,
         reserve: 0,
+        probed: true,
     };
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
@@ -153,7 +154,7 @@ fn question_whether_all_has_come_is_answered_with_the_whole_of_its_number() {
 
 #[test]
 fn each_lie_ends_the_connection_by_its_name() {
-    let lies: [(Saying, ReportError); 20] = [
+    let lies: [(Saying, ReportError); 21] = [
         ((KIND_REPORT, 0, |report| report.number = 0), ReportError::Number),
         ((KIND_REPORT, 0, |report| report.number = 2), ReportError::Number),
         ((KIND_REPORT_READ, 1, |_| {}), ReportError::Number),
@@ -164,6 +165,7 @@ fn each_lie_ends_the_connection_by_its_name() {
         ((KIND_REPORT, 0, |report| report.lanes[5].generation = 1), ReportError::Lanes),
         ((KIND_REPORT, 0, |report| report.lane_count = 0), ReportError::Malformed),
         ((KIND_PROBE, 7, |_| {}), ReportError::Generation),
+        ((KIND_PROBED, 7, |_| {}), ReportError::Generation),
         ((KIND_REPORT, 0, |report| report.lanes[1].generation = 3), ReportError::Generation),
         ((KIND_REPORT, 0, |report| report.eager_through = 1), ReportError::Through),
         ((KIND_REPORT, 0, |report| report.delivered_through = 1), ReportError::Through),
