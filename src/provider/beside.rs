@@ -274,10 +274,8 @@ impl<'m> WithPorts<'m> {
 
     /// The next peer whose queue pair is to be prepared now, and on which port. Each is named once.
     pub fn pair_due(&mut self, now: Instant) -> Option<(PeerIndex, usize)> {
-        for (place, device) in self.devices.iter_mut().enumerate() {
-            if device.waiting == 0 {
-                continue;
-            }
+        let devices = self.devices.iter_mut().enumerate();
+        for (place, device) in devices.filter(|(_, device)| device.waiting != 0) {
             let mut seats = device.seats.iter_mut().enumerate();
             if let Some((number, seat)) = seats.find(|(_, seat)| seat.due <= now) {
                 seat.due = NEVER;
@@ -307,9 +305,8 @@ impl<'m> WithPorts<'m> {
 
     /// The last queue pair of a peer has carried something: its path is one.
     pub fn pair_carried(&mut self, peer: PeerIndex, place: usize) {
-        let number = self.number(peer);
-        let seat = self.devices.get_mut(place).and_then(|it| it.seats.get_mut(number.as_usize()));
-        if let Some(seat) = seat {
+        let number = self.number(peer).as_usize();
+        if let Some(seat) = self.devices.get_mut(place).and_then(|it| it.seats.get_mut(number)) {
             seat.misses = 0;
         }
     }
