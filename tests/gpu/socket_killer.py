@@ -44,7 +44,11 @@ def sockets_of(name):
 
 
 def shut_down(pid, fd):
-    process = os.pidfd_open(pid)
+    """Whether it was one that had sent so much."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return False  # it has ended
     try:
         copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, process, fd, 0)
         if copy < 0:
@@ -55,6 +59,8 @@ def shut_down(pid, fd):
             if is_rail:
                 stream.shutdown(socket.SHUT_RDWR)
         return is_rail
+    except OSError:
+        return False  # it has just been closed
     finally:
         os.close(process)
 
@@ -66,10 +72,8 @@ def main():
     while time.monotonic() < end:
         time.sleep(pause)
         found = sockets_of(name)
-        try:
-            count += bool(found) and shut_down(*random.choice(found))
-        except OSError:
-            pass  # it has just been closed
+        random.shuffle(found)
+        count += any(shut_down(*it) for it in found)
         print(f"{count} sockets shut down", flush=True)
 
 
