@@ -311,7 +311,9 @@ fn messages_go_on_over_tcp_when_the_device_is_gone_and_memory_is_given_back() {
 /// For a while the device gives no end: the limit of locked memory is reached.
 fn be_refused() {
     let mut pair = pair();
-    let mut stream = Stream::new(&pair, 4096);
+    let mut stream = Stream::new(&pair, 100_000);
+    // what has carried something is made again at once
+    stream.burst(&mut pair, 64);
     for (fake, is_there) in [("locked_memory", false), ("", true)] {
         // SAFETY: as in `pair`.
         unsafe { std::env::set_var("FAKE", fake) };
@@ -324,7 +326,7 @@ fn be_refused() {
             stream.burst(&mut pair, 1);
             watch.look("the rail to go, or to come back");
         }
-        stream.burst(&mut pair, 5000);
+        stream.burst(&mut pair, 500);
     }
     println!("all came");
 }

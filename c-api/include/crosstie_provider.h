@@ -516,7 +516,8 @@ typedef struct xtie_provider_ops {
     int (*region_deregister)(void *provider, uint64_t key);
     // Takes the whole op, or refuses it and changes nothing (P1). Each op that is taken yields
     // exactly one completion (P2).
-    // Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED.
+    // Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED, which an op that the
+    // caps promise may not be answered: the rail is out of use then.
     int (*post)(void *provider, const struct xtie_provider_op *op, uint64_t now_ns);
     // Writes up to events_max events, and says how many. Copies about budget_bytes bytes at most,
     // and one granule more (P3). events_max may be 0.

@@ -46,7 +46,7 @@ fn open_at_set(from: usize, to: usize) {
 /// Whether an endpoint of this process stands at `storage`, for certain.
 pub(crate) fn is_open_at(storage: *const u8) -> bool {
     let known = OPEN_AT.iter().any(|place| place.load(Ordering::Relaxed) == storage.addr());
-    known && room(storage.cast()).is_ok()
+    known && matches!(room(storage.cast()), Ok(_) | Err(XTIE_ERR_POISONED))
 }
 
 /// An endpoint at the start of its storage.
@@ -87,10 +87,11 @@ pub(crate) unsafe fn put(storage: *mut u8, endpoint: host::Endpoint) -> *mut xti
 pub(crate) fn forks_watch() {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
+        OPEN_AT.iter().for_each(|place| place.store(0, Ordering::Relaxed));
     }
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
-        // SAFETY: the handler touches one atomic, which is allowed after a fork, and lives for
+        // SAFETY: the handler touches atomics, which is allowed after a fork, and lives for
         // ever: the shared library is never unloaded (build.rs).
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
@@ -209,8 +210,8 @@ fn failed(room: &Room, error: &dyn Explain) -> c_int {
 #[cold]
 #[inline(never)]
 fn poison(room: &Room, payload: Box<dyn std::any::Any + Send>) -> c_int {
+    // it stays open: its threads go on using the storage
     room.state.store(POISONED, Ordering::Relaxed);
-    open_at_set(core::ptr::from_ref(room).addr(), 0);
     let said = payload.downcast_ref::<&str>().copied();
     let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let said = said.unwrap_or("a panic without words");
@@ -254,13 +255,15 @@ pub(crate) fn take(endpoint: *const xtie_endpoint) -> c_int {
     };
     let host: *const ManuallyDrop<host::Endpoint> = room.host.get();
     room.state.store(CLOSED, Ordering::Relaxed);
-    open_at_set(endpoint.addr(), 0);
     // SAFETY: the state says closed from now on, so nobody reads it a second time; the thread that
     // closes is the endpoint's one thread, and no other is in a call (crosstie.h, "Threads").
     let host = unsafe { host.read() };
     let close = || ManuallyDrop::into_inner(host).close();
     match catch_unwind(AssertUnwindSafe(close)) {
-        Ok(()) => XTIE_OK as c_int,
+        Ok(()) => {
+            open_at_set(endpoint.addr(), 0);
+            XTIE_OK as c_int
+        }
         Err(payload) => poison(room, payload),
     }
 }

@@ -21,7 +21,13 @@ fn panic_poisons_the_endpoint_and_no_other() {
     expect(unsafe { xtie_endpoint_close(poisoned.endpoint) }, XTIE_ERR_POISONED);
     let text = poisoned.error();
     assert!(text.contains("bug") && text.contains("asked for by a test"), "{text}");
-    // the storage of a poisoned endpoint stays for ever
+    // the storage of a poisoned endpoint stays for ever: its threads go on
+    let mut second = null_mut();
+    // SAFETY: refused before the storage is touched.
+    let opened = unsafe {
+        xtie_endpoint_open(poisoned.endpoint.cast(), usize::MAX, &config(LOOPBACK), &mut second)
+    };
+    expect(opened, XTIE_ERR_STORAGE_IN_USE);
     std::mem::forget(poisoned);
     other.works(other.join(&other));
     other.close();

@@ -73,7 +73,8 @@ impl fmt::Display for AllocateError {
                  left"
             }
             AllocateError::Register(RegisterError::Kind) => {
-                "the endpoint was opened without a heap (heap_bytes, CROSSTIE_HEAP_BYTES)"
+                "the endpoint was opened without a heap (its options, CROSSTIE_HEAP_BYTES=0, or a \
+                 kernel that makes no shared memory)"
             }
             AllocateError::Register(RegisterError::Full) => {
                 "regions_max pieces of memory are registered"

@@ -7,6 +7,7 @@ use super::endpoint::{Endpoint, Known};
 use super::error::OpenError;
 use super::lanes::{LaneKnown, LanesTold};
 use super::link_memory::HostMemory;
+use super::log::{Level, say_once};
 use super::machine::{HostRail, Machine};
 use super::network::Network;
 use super::news::{self, note};
@@ -107,8 +108,19 @@ pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, 
     let regions = options.limits.regions_max as usize;
     let head = shm::board_bytes(options.limits.regions_max + 1);
     let reserve = options.heap_bytes.as_usize();
-    let heap = SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE)?;
-    Ok(Some(Arc::new(heap)))
+    match SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE) {
+        Ok(heap) => Ok(Some(Arc::new(heap))),
+        // as where no heap was asked for: memory of the program's own is sent all the same
+        Err(errno @ Errno(libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
+            let text = std::format!(
+                "the kernel refuses to make shared memory (memfd_create: {errno}): the endpoint \
+                 has no heap"
+            );
+            say_once(Level::Warning, &text);
+            Ok(None)
+        }
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// What both kinds of endpoint are put together from.

@@ -23,13 +23,21 @@ struct Names {
     root: &'static str,
     limit: &'static str,
     used: &'static str,
+    /// Pages of files, of those inside of the group, too, as `used` counts them.
+    files: [&'static str; 2],
 }
 
-const V2: Names = Names { root: "/sys/fs/cgroup", limit: "memory.max", used: "memory.current" };
+const V2: Names = Names {
+    root: "/sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    files: ["inactive_file ", "active_file "],
+};
 const V1: Names = Names {
     root: "/sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
+    files: ["total_inactive_file ", "total_active_file "],
 };
 
 /// Bytes that can still be allocated: the least of what the host has available, with its swap, and
@@ -91,13 +99,14 @@ fn group_bytes(names: &Names, path: &str) -> u64 {
         return u64::MAX;
     };
     let mut text = [0; TEXT_BYTES];
-    left(limit, used, group_read(names, path, "memory.stat", &mut text).unwrap_or(""))
+    let stat = group_read(names, path, "memory.stat", &mut text).unwrap_or("");
+    left(names, limit, used, stat)
 }
 
 /// What a group with this limit may still take: the kernel drops pages of files before it kills.
-fn left(limit: u64, used: u64, stat: &str) -> u64 {
-    let of = |name: &str| field(stat, name).unwrap_or(0);
-    let files = of("inactive_file ").saturating_add(of("active_file "));
+fn left(names: &Names, limit: u64, used: u64, stat: &str) -> u64 {
+    let of = |name: &&str| field(stat, name).unwrap_or(0);
+    let files = names.files.iter().map(of).fold(0, u64::saturating_add);
     limit.saturating_sub(used.saturating_sub(files))
 }
 
@@ -142,10 +151,17 @@ mod tests {
 
     #[test]
     fn group_gives_its_limit_less_what_is_used_and_not_of_files() {
-        assert_eq!(left(4 * GIB, GIB, ""), 3 * GIB);
+        assert_eq!(left(&V2, 4 * GIB, GIB, ""), 3 * GIB);
         let stat = "anon 5\ninactive_file 1073741824\nactive_file 0\n";
-        assert_eq!(left(4 * GIB, 2 * GIB, stat), 3 * GIB);
-        assert_eq!(left(GIB, 2 * GIB, ""), 0);
+        assert_eq!(left(&V2, 4 * GIB, 2 * GIB, stat), 3 * GIB);
+        assert_eq!(left(&V2, GIB, 2 * GIB, ""), 0);
+    }
+
+    /// Its own pages of files are few where those of its jobs fill it.
+    #[test]
+    fn group_of_the_first_version_counts_files_of_those_inside() {
+        let stat = "inactive_file 0\ntotal_inactive_file 1073741824\ntotal_active_file 0\n";
+        assert_eq!(left(&V1, 4 * GIB, 4 * GIB, stat), GIB);
     }
 
     #[test]

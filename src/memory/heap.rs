@@ -99,7 +99,10 @@ impl SharedHeap {
         if live.len() == live.capacity() {
             return Err(HeapError::Full);
         }
-        let (position, offset) = self.gap(&live, length, align).ok_or(HeapError::Space)?;
+        // what fits nowhere on a huge page may fit beside one
+        let gap = self.gap(&live, length, align);
+        let gap = gap.or_else(|| self.gap(&live, length, self.page_bytes));
+        let (position, offset) = gap.ok_or(HeapError::Space)?;
         if length as u64 > (self.available)() {
             return Err(HeapError::System(Errno::NO_MEMORY));
         }

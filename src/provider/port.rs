@@ -372,7 +372,8 @@ impl<'m> PortRail<'m> {
     pub fn is_gone(&self) -> bool {
         match self {
             PortRail::Verbs(rail) => rail.health().is_lost() && !rail.may_revive(),
-            PortRail::Libfabric(_) | PortRail::Vendor(_) => false,
+            PortRail::Vendor(rail) => rail.is_lost(),
+            PortRail::Libfabric(_) => false,
         }
     }
 

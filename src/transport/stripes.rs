@@ -149,6 +149,7 @@ impl<P: Provider> Endpoint<'_, P> {
             meter.load.posted(bytes, now);
             if posted == Posted::Done {
                 meter.load.completed(bytes, now);
+                meter.carried = true;
             }
             meter.stats.bytes += bytes;
             meter.stats.stripes += 1;

@@ -14,6 +14,7 @@ import time
 
 PIDFD_GETFD = 438  # of the kernel's table of system calls
 ESTABLISHED = "01"
+COMM_BYTES = 15  # of a name, that the kernel keeps
 # `tcpi_bytes_acked` of `struct tcp_info`
 BYTES_ACKED = struct.Struct("=120xQ")
 
@@ -32,7 +33,7 @@ def sockets_of(name):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/comm") as comm:
-                if comm.read().strip() != name:
+                if comm.read().strip() != name[:COMM_BYTES]:
                     continue
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 end = known.get(os.readlink(f"/proc/{pid}/fd/{fd}")[len("socket:["):-1])

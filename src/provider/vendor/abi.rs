@@ -294,7 +294,8 @@ pub struct xtie_provider_ops {
     pub region_deregister: Option<unsafe extern "C" fn(provider: *mut c_void, key: u64) -> c_int>,
     /// Takes the whole op, or refuses it and changes nothing (P1). Each op that is taken yields
     /// exactly one completion (P2).
-    /// Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED.
+    /// Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED, which an op that the
+    /// caps promise may not be answered: the rail is out of use then.
     pub post: Option<
         unsafe extern "C" fn(
             provider: *mut c_void,

@@ -6,6 +6,8 @@ use crate::base::sync::{AtomicU32, Ordering};
 
 /// Nobody comes in any more. Below it, how many threads are inside.
 const SHUT: u32 = 1 << 31;
+/// The object is closed.
+const CLOSED: u32 = 1 << 30;
 
 /// Runs a call of an object that another thread may close; `None`: it is closed, or about to be.
 pub(super) fn through<T>(gate: &AtomicU32, call: impl FnOnce() -> T) -> Option<T> {
@@ -17,5 +19,15 @@ pub(super) fn through<T>(gate: &AtomicU32, call: impl FnOnce() -> T) -> Option<T
 
 /// Lets nobody in any more; says whether nobody is inside.
 pub(super) fn shut(gate: &AtomicU32) -> bool {
-    gate.fetch_or(SHUT, Ordering::AcqRel) & !SHUT == 0
+    gate.fetch_or(SHUT, Ordering::AcqRel) & !(SHUT | CLOSED) == 0
+}
+
+/// The object is closed: nothing of it is there any more.
+pub(super) fn closed(gate: &AtomicU32) {
+    gate.fetch_or(CLOSED, Ordering::Release);
+}
+
+/// Whether it is.
+pub(super) fn is_closed(gate: &AtomicU32) -> bool {
+    gate.load(Ordering::Acquire) & CLOSED != 0
 }

@@ -285,6 +285,7 @@ impl<'m> Vendor<'m> {
         // SAFETY: the object is open, no other thread is inside of it, and this is the last call:
         // `breach` keeps this thread out, the gate all others.
         unsafe { (self.table.close)(self.object) };
+        gate::closed(self.flights.gate);
         true
     }
 
@@ -384,8 +385,12 @@ impl Domain for VendorDomain<'_> {
             // SAFETY: an object that is still open (`Vendor::open`, and the gate).
             unsafe { (self.deregister)(self.object, key.0) }
         });
-        // a closed object has no regions
-        match answer.unwrap_or(XTIE_PROVIDER_OK) {
+        // a closed object has no regions; one that is about to be has them still
+        let without = match gate::is_closed(self.gate) {
+            true => XTIE_PROVIDER_OK,
+            false => XTIE_PROVIDER_BUSY,
+        };
+        match answer.unwrap_or(without) {
             XTIE_PROVIDER_OK => Ok(()),
             XTIE_PROVIDER_BUSY => Err(DeregisterError::Busy),
             XTIE_PROVIDER_STALE => Err(DeregisterError::Stale),

@@ -5,10 +5,10 @@
 
 use super::process::OfProcess;
 use super::{locked, setup};
+use crosstie::memory::threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// After how long what nobody asks for was dropped.
@@ -49,7 +49,7 @@ pub fn begin() {
     let mut runs = locked(&KEEPER.get().runs);
     if !*runs {
         // without a thread all stays as it is until NCCL closes it, or the process ends
-        *runs = Builder::new().name("crosstie-left".into()).spawn(keep).is_ok();
+        *runs = threads::start("crosstie-left", keep).is_ok();
     }
 }
 

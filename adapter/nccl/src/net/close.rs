@@ -9,9 +9,10 @@ use super::room::Room;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
+use crosstie::memory::threads;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Calls of progress that a caller of close makes itself.
@@ -55,10 +56,9 @@ pub fn close(comm: Box<Comm>) {
         }
         std::thread::yield_now();
     }
-    // what is seen off are bytes of the endpoint's own
+    // what is seen off are bytes of the endpoint's own; where no fence came, pins keep the memory
     forget(&room, &memories);
     let (seen_off, theirs) = (Arc::clone(&room), memories.clone());
-    let named = Builder::new().name("crosstie-close".into());
     let work = move || {
         see_off(&seen_off, connection);
         forget(&seen_off, &theirs);
@@ -67,7 +67,7 @@ pub fn close(comm: Box<Comm>) {
     };
     // held, so that the thread finds its handle
     let mut threads = locked(THREADS.get());
-    match named.spawn(work) {
+    match threads::start("crosstie-close", work) {
         Ok(thread) => threads.push(thread),
         Err(_) => {
             drop(threads);

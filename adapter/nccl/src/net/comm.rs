@@ -112,7 +112,8 @@ impl Comm {
         if self.way != Way::Send {
             return Err(Fault::Argument);
         }
-        if self.room.is_forked() {
+        // what was given up has lost messages, and takes no more
+        if self.room.is_forked() || self.given_up.get().is_some() {
             return Err(Fault::Usage);
         }
         let mut entered = self.room.enter();
@@ -126,7 +127,8 @@ impl Comm {
         if self.way != Way::Receive || group.is_empty() || group.len() > GROUP_MAX {
             return Err(Fault::Argument);
         }
-        if self.room.is_forked() {
+        // what was given up has lost messages, and takes no more
+        if self.room.is_forked() || self.given_up.get().is_some() {
             return Err(Fault::Usage);
         }
         let mut entered = self.room.enter();

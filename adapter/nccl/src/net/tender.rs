@@ -10,6 +10,7 @@ use super::process::OfProcess;
 use super::{locked, log};
 use crosstie::host::Endpoint;
 use crosstie::memory::threads;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,13 +33,14 @@ pub struct Seated {
     entries: u64,
     /// How many those were when it was looked at last.
     looked: u64,
+    /// A panic inside was reported when it happened; callers alone ask what it left.
+    is_broken: bool,
 }
 
 impl Seat {
     /// A seat with an endpoint, which is tended until [`Seat::vacate`].
     pub fn with(endpoint: Endpoint) -> Arc<Seat> {
-        let (entries, looked) = (0, 0);
-        let seated = Seated { endpoint: Some(endpoint), entries, looked };
+        let seated = Seated { endpoint: Some(endpoint), ..Seated::default() };
         let seat = Arc::new(Seat(Mutex::new(seated)));
         TENDER.get().begin(&seat);
         seat
@@ -69,8 +71,11 @@ impl Seat {
         };
         let was_entered = seated.entries != seated.looked;
         seated.looked = seated.entries;
-        if !was_entered && let Some(endpoint) = seated.endpoint.as_mut() {
-            endpoint.tend();
+        if !was_entered && !seated.is_broken {
+            // the thread is of all rooms, and goes on
+            let endpoint = seated.endpoint.as_mut();
+            let tended = catch_unwind(AssertUnwindSafe(|| endpoint.map(Endpoint::tend)));
+            seated.is_broken = tended.is_err();
         }
         was_entered
     }
@@ -87,11 +92,13 @@ struct Tender {
 struct State {
     seats: Vec<Arc<Seat>>,
     thread: Option<JoinHandle<()>>,
+    /// Which thread it is, counted: one that is waited for begins no other's work.
+    number: u64,
 }
 
 static TENDER: OfProcess<Tender> = OfProcess::new(
     Tender {
-        state: Mutex::new(State { seats: Vec::new(), thread: None }),
+        state: Mutex::new(State { seats: Vec::new(), thread: None, number: 0 }),
         changed: Condvar::new(),
     },
     Tender::default,
@@ -104,7 +111,9 @@ impl Tender {
         if state.thread.is_some() {
             return;
         }
-        match threads::start("crosstie-tender", || self.work()) {
+        state.number += 1;
+        let number = state.number;
+        match threads::start("crosstie-tender", move || self.work(number)) {
             Ok(thread) => state.thread = Some(thread),
             Err(error) => log::warn(&format!(
                 "cannot start a thread ({error}): where sockets are full, what was sent may wait \
@@ -121,23 +130,26 @@ impl Tender {
         }
     }
 
-    fn work(&self) {
+    fn work(&self, number: u64) {
         let (mut nap, mut seats) = (NAP_MIN, Vec::new());
+        let is_wanted = |state: &State| state.number == number && !state.seats.is_empty();
         let mut state = locked(&self.state);
-        while !state.seats.is_empty() {
+        while is_wanted(&state) {
             seats.extend(state.seats.iter().cloned());
             drop(state);
             // each has its look, whatever the others say
             let in_use = seats.drain(..).filter(|seat| seat.tend()).count();
             nap = if in_use > 0 { NAP_MIN } else { NAP_MAX.min(2 * nap) };
             state = locked(&self.state);
-            if !state.seats.is_empty() {
+            if is_wanted(&state) {
                 let waited = self.changed.wait_timeout(state, nap);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         // who comes next starts another; tables up to v10 have no finalize to join this one
-        state.thread = None;
+        if state.number == number {
+            state.thread = None;
+        }
     }
 }
 
@@ -145,7 +157,14 @@ impl Tender {
 pub fn finish() {
     let thread = {
         let mut state = locked(&TENDER.get().state);
-        if state.seats.is_empty() { state.thread.take() } else { None }
+        match state.seats.is_empty() {
+            true => {
+                // a room that is opened meanwhile has a thread of its own
+                state.number += 1;
+                state.thread.take()
+            }
+            false => None,
+        }
     };
     if let Some(thread) = thread {
         // a panic there was reported when it happened
