@@ -8,6 +8,7 @@ use super::join;
 use super::lanes::{Fresh, LaneKnown, LanesTold, RailView};
 use super::linger::Patience;
 use super::machine::{HostRail, Machine, each, hosted};
+use super::network;
 use super::news;
 use super::options::Options;
 use super::parts::{Parts, Tables, heap_create};
@@ -145,6 +146,9 @@ impl Endpoint {
             return Err(OpenError::Storage);
         }
         let mut environment = settings::apply(&mut options);
+        if matches!(options.device, DeviceKind::Host | DeviceKind::Tcp) {
+            network::libfabric_unused_say(&environment);
+        }
         if let Some(choice) = options.interfaces.exact_choice() {
             environment.socket_ifname = Some(choice);
         }

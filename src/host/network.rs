@@ -67,7 +67,6 @@ impl Network {
             threads,
             ports: Vec::new(),
         };
-        libfabric_unused_say(environment);
         if !allowed.tcp {
             return Ok(network);
         }
@@ -224,8 +223,9 @@ fn threads(environment: &Environment) -> (u32, CpuSet) {
     (threads, cpus)
 }
 
-/// Who names a provider of libfabric's wants it used, which another setting may not let it be.
-fn libfabric_unused_say(environment: &Environment) {
+/// Who names a provider of libfabric's wants it used, which another setting may not let it be. The
+/// environment is as it was read: programs choose among NICs by other means.
+pub(super) fn libfabric_unused_say(environment: &Environment) {
     let Some(provider) = &environment.libfabric.provider else { return };
     if !environment.rails.libfabric {
         let provider = provider.to_string_lossy();
