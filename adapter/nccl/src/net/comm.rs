@@ -112,8 +112,7 @@ impl Comm {
         if self.way != Way::Send {
             return Err(Fault::Argument);
         }
-        // what was given up has lost messages, and takes no more
-        if self.room.is_forked() || self.given_up.get().is_some() {
+        if !self.takes_requests() {
             return Err(Fault::Usage);
         }
         let mut entered = self.room.enter();
@@ -127,8 +126,7 @@ impl Comm {
         if self.way != Way::Receive || group.is_empty() || group.len() > GROUP_MAX {
             return Err(Fault::Argument);
         }
-        // what was given up has lost messages, and takes no more
-        if self.room.is_forked() || self.given_up.get().is_some() {
+        if !self.takes_requests() {
             return Err(Fault::Usage);
         }
         let mut entered = self.room.enter();
@@ -138,6 +136,12 @@ impl Comm {
             room.store(receive.length, ORDER);
         }
         self.submitted(&mut entered, place, submitted)
+    }
+
+    /// Whether it is this process's, and was not given up: that has lost messages.
+    #[inline]
+    fn takes_requests(&self) -> bool {
+        !self.room.is_forked() && self.given_up.get().is_none()
     }
 
     /// A free place, which stays free.

@@ -50,7 +50,7 @@ impl Seat {
     #[inline]
     pub fn enter(&self) -> MutexGuard<'_, Seated> {
         // a panic inside was reported when it happened; what it left is asked all the same
-        let mut seated = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seated = locked(&self.0);
         seated.entries = seated.entries.wrapping_add(1);
         seated
     }
