@@ -100,6 +100,7 @@ const STD_PLACES: &[&str] = &[
     "src/provider/verbs/",
     // ports beside the other rails, in tables that are made at open
     "src/provider/beside.rs",
+    "src/provider/beside/",
     "src/memory/",
     "src/connect/",
     "src/host/",

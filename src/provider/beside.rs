@@ -8,6 +8,9 @@
 
 extern crate std;
 
+mod seats;
+
+use self::seats::Seats;
 use super::mixed::{Mixed, both};
 use super::port::{
     PortConfig, PortDomain, PortError, PortLimits, PortOpenError, PortPeerError, PortRail,
@@ -27,46 +30,14 @@ use std::vec::Vec;
 
 /// How long a port that is down is left alone.
 const LOOK: Span = Span::millis(20);
-/// How long after a queue pair came to nothing the next is prepared, doubled each time up to the
-/// longest: the kernel, and the caller with it, may look for the peer's address for a second.
-const PAUSE: Span = Span::millis(100);
-const PAUSE_DOUBLED_MAX: u8 = 7;
 /// How long a sleeper looks for nothing, doubled with each sleep that nothing has ended.
 const NAP: Span = Span::millis(1);
 const NAP_MAX: Span = Span::millis(8);
-/// No moment.
-const NEVER: Instant = Instant(u64::MAX);
-
-/// The place of one connection on a port.
-#[derive(Copy, Clone)]
-struct Seat {
-    /// Which of its lanes is on this port.
-    lane: u8,
-    /// Times in a row that its queue pair could not be had or joined, or had carried nothing.
-    misses: u8,
-    /// Whether the port refused to prepare the last one.
-    is_refused: bool,
-    /// When its next queue pair is to be prepared.
-    due: Instant,
-}
-
-impl Seat {
-    /// Its queue pair came to nothing: when the next is due.
-    fn missed(&mut self) -> Span {
-        self.misses = self.misses.saturating_add(1);
-        Span(PAUSE.0 << self.misses.min(PAUSE_DOUBLED_MAX))
-    }
-}
 
 /// One port.
 struct Device<'m> {
     rail: PortRail<'m>,
-    /// By connection.
-    seats: Vec<Seat>,
-    /// How many of them have something due.
-    waiting: u32,
-    /// How many of them the port refused a queue pair.
-    refused: u32,
+    seats: Seats,
     /// What it calls our mailboxes.
     mailbox_key: RailKey,
     /// When it is to be brought up again that is down.
@@ -144,16 +115,9 @@ impl<'m> WithPorts<'m> {
         let (before, caps) = (self.caps, rail.caps());
         let bad_key_breaks = before.bad_key_breaks || caps.bad_key_breaks;
         self.caps = Caps { bad_key_breaks, ..both(before, caps) };
-        let seat = Seat { lane: 0, misses: 0, is_refused: false, due: NEVER };
-        let seats = std::vec![seat; limits.peers_max as usize];
-        self.devices.push(Device {
-            rail,
-            seats,
-            waiting: 0,
-            refused: 0,
-            mailbox_key: RailKey(0),
-            revive_at: Instant(0),
-        });
+        let seats = Seats::new(limits.peers_max);
+        let (mailbox_key, revive_at) = (RailKey(0), Instant(0));
+        self.devices.push(Device { rail, seats, mailbox_key, revive_at });
         self.reserves.push(records);
         Ok(limits.peers_max)
     }
@@ -213,6 +177,10 @@ impl<'m> WithPorts<'m> {
         PeerIndex(peer.0 >> self.lane_bits)
     }
 
+    fn lane(&self, peer: PeerIndex) -> u8 {
+        (peer.0 & ((1 << self.lane_bits) - 1)) as u8
+    }
+
     /// Prepares a queue pair for a peer; see [`PortRail::peer_prepare`].
     pub fn pair_prepare(
         &mut self,
@@ -221,29 +189,29 @@ impl<'m> WithPorts<'m> {
         generation: RailGeneration,
         random: u32,
     ) -> Result<LaneEnd, PortPeerError> {
-        let number = self.number(peer);
+        let (number, lane) = (self.number(peer), self.lane(peer));
         let device = self.devices.get_mut(place).ok_or(PortPeerError::Index)?;
-        let seat = device.seats.get_mut(number.as_usize()).ok_or(PortPeerError::Index)?;
+        if !device.seats.has(number.as_usize()) {
+            return Err(PortPeerError::Index);
+        }
         let mailbox_key = device.mailbox_key;
         let hello = device.rail.peer_prepare(number, generation, random, mailbox_key)?;
-        device.refused -= u32::from(core::mem::take(&mut seat.is_refused));
-        seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
+        device.seats.prepared(number.as_usize(), lane);
         self.on[peer.as_usize()] = place as u8 + 1;
         Ok(hello)
     }
 
     /// Whether a port has refused a queue pair to a peer that waits for one.
     pub fn is_refusing(&self, place: usize) -> bool {
-        self.devices.get(place).is_some_and(|device| device.refused != 0)
+        self.devices.get(place).is_some_and(|device| device.seats.is_refused())
     }
 
     /// The port has refused to prepare a peer's queue pair: it is asked again later. `false`: it
     /// has no place for that peer, and is not.
     pub fn pair_refused(&mut self, peer: PeerIndex, place: usize, now: Instant) -> bool {
-        let number = self.number(peer);
-        let Some(device) = self.devices.get_mut(place) else { return false };
-        let Some(seat) = device.seats.get_mut(number.as_usize()) else { return false };
-        device.refused += u32::from(!core::mem::replace(&mut seat.is_refused, true));
+        let number = self.number(peer).as_usize();
+        let Some(seats) = self.seats_of(place, number) else { return false };
+        seats.was_refused(number);
         self.pair_later(peer, place, now, true);
         true
     }
@@ -256,44 +224,33 @@ impl<'m> WithPorts<'m> {
     /// The queue pair of a peer is to be prepared later: its port is down, or the last one came to
     /// nothing (`missed`).
     pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, missed: bool) {
-        let number = self.number(peer);
-        let Some(device) = self.devices.get_mut(place) else { return };
-        let Some(seat) = device.seats.get_mut(number.as_usize()) else { return };
-        let pause = if missed { seat.missed() } else { LOOK };
-        device.waiting += u32::from(seat.due == NEVER);
-        seat.due = now.after(pause);
-        seat.lane = (peer.0 & ((1 << self.lane_bits) - 1)) as u8;
+        let (number, lane) = (self.number(peer).as_usize(), self.lane(peer));
+        let Some(seats) = self.seats_of(place, number) else { return };
+        seats.later(number, lane, now, missed);
         self.on[peer.as_usize()] = place as u8 + 1;
     }
 
     /// Whether [`WithPorts::pair_due`] may have one to name.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        self.devices.iter().any(|device| device.waiting != 0)
+        self.devices.iter().any(|device| device.seats.is_waiting())
     }
 
     /// The next peer whose queue pair is to be prepared now, and on which port. Each is named once.
     pub fn pair_due(&mut self, now: Instant) -> Option<(PeerIndex, usize)> {
-        let devices = self.devices.iter_mut().enumerate();
-        for (place, device) in devices.filter(|(_, device)| device.waiting != 0) {
-            let mut seats = device.seats.iter_mut().enumerate();
-            if let Some((number, seat)) = seats.find(|(_, seat)| seat.due <= now) {
-                seat.due = NEVER;
-                device.waiting -= 1;
-                let peer = (number as u32) << self.lane_bits | u32::from(seat.lane);
+        for (place, device) in self.devices.iter_mut().enumerate() {
+            if let Some(number) = device.seats.due(now) {
+                let peer = (number as u32) << self.lane_bits | device.seats.lane(number);
                 return Some((PeerIndex(peer), place));
             }
         }
         None
     }
 
-    fn pair_forget(&mut self, peer: PeerIndex, place: usize) {
-        let number = self.number(peer);
-        let device = &mut self.devices[place];
-        let seat = &mut device.seats[number.as_usize()];
-        device.waiting -= u32::from(seat.due != NEVER);
-        device.refused -= u32::from(core::mem::take(&mut seat.is_refused));
-        (seat.due, seat.misses) = (NEVER, 0);
+    /// The places of a port, if that number has one.
+    fn seats_of(&mut self, place: usize, number: usize) -> Option<&mut Seats> {
+        let seats = self.devices.get_mut(place).map(|device| &mut device.seats)?;
+        seats.has(number).then_some(seats)
     }
 
     /// Joins it to its other end; see [`PortRail::peer_connect`].
@@ -306,8 +263,8 @@ impl<'m> WithPorts<'m> {
     /// The last queue pair of a peer has carried something: its path is one.
     pub fn pair_carried(&mut self, peer: PeerIndex, place: usize) {
         let number = self.number(peer).as_usize();
-        if let Some(seat) = self.devices.get_mut(place).and_then(|it| it.seats.get_mut(number)) {
-            seat.misses = 0;
+        if let Some(seats) = self.seats_of(place, number) {
+            seats.carried(number);
         }
     }
 
@@ -378,7 +335,7 @@ impl<'m> WithPorts<'m> {
         if !self.devices.iter_mut().all(|it| it.rail.arm()) {
             return false;
         }
-        let at_work = self.devices.iter().any(|it| !it.rail.is_idle() || it.waiting != 0);
+        let at_work = self.devices.iter().any(|it| !it.rail.is_idle() || it.seats.is_waiting());
         match (&self.alarm, at_work) {
             (Some(alarm), true) => {
                 alarm.set(self.nap);
@@ -399,9 +356,9 @@ impl<'m> WithPorts<'m> {
         budget: Bytes,
         now: Instant,
     ) -> usize {
-        let Device { rail, seats, waiting, revive_at, .. } = &mut self.devices[place];
+        let Device { rail, seats, revive_at, .. } = &mut self.devices[place];
         // what waits may wait for the port
-        if rail.is_idle() && *waiting == 0 {
+        if rail.is_idle() && !seats.is_waiting() {
             return 0;
         }
         if rail.is_down() && now >= *revive_at {
@@ -414,7 +371,7 @@ impl<'m> WithPorts<'m> {
         }
         for event in &mut out[..found] {
             let peer = peer_of(event);
-            let lane = u32::from(seats[peer.as_usize()].lane);
+            let lane = seats.lane(peer.as_usize());
             *peer = PeerIndex(peer.0 << self.lane_bits | lane);
         }
         found
@@ -535,7 +492,7 @@ impl<'m> Provider for WithPorts<'m> {
 
     #[inline]
     fn next(&mut self) -> Next {
-        match self.devices.iter().all(|it| it.rail.is_idle() && it.waiting == 0) {
+        match self.devices.iter().all(|it| it.rail.is_idle() && !it.seats.is_waiting()) {
             true => self.mixed.next(),
             false => Next::Poll,
         }
@@ -583,7 +540,7 @@ impl<'m> Provider for WithPorts<'m> {
         let number = self.number(peer);
         let closed = self.devices[place].rail.peer_close(number);
         if closed != Err(CloseError::Busy) {
-            self.pair_forget(peer, place);
+            self.devices[place].seats.forget(number.as_usize());
             self.on[peer.as_usize()] = 0;
         }
         closed
@@ -594,18 +551,5 @@ impl<'m> Provider for WithPorts<'m> {
             Some((rail, peer)) => rail.peer_detach(peer),
             None => self.mixed.peer_detach(peer),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queue_pair_that_comes_to_nothing_waits_longer_each_time() {
-        let mut seat = Seat { lane: 1, misses: 0, due: NEVER, is_refused: false };
-        let pauses = std::vec::Vec::from_iter((0..300).map(|_| seat.missed().0 / 1_000_000));
-        assert_eq!(pauses[..8], [200, 400, 800, 1600, 3200, 6400, 12800, 12800]);
-        assert!(pauses[8..].iter().all(|pause| *pause == 12800));
     }
 }

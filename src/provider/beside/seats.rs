@@ -1,0 +1,167 @@
+//! Which connections a port has a place for, and when the next queue pair of each is due.
+
+extern crate std;
+
+use super::LOOK;
+use crate::base::units::{Instant, Span};
+use std::vec::Vec;
+
+/// How long after a queue pair came to nothing the next is prepared, doubled each time up to the
+/// longest: the kernel, and the caller with it, may look for the peer's address for a second.
+const PAUSE: Span = Span::millis(100);
+const PAUSE_DOUBLED_MAX: u8 = 7;
+/// No moment.
+const NEVER: Instant = Instant(u64::MAX);
+
+/// The place of one connection on a port.
+#[derive(Copy, Clone)]
+struct Seat {
+    /// Which of its lanes is on this port.
+    lane: u8,
+    /// Times in a row that its queue pair could not be had or joined, or had carried nothing.
+    misses: u8,
+    /// Whether the port refused to prepare the last one.
+    is_refused: bool,
+    /// When its next queue pair is to be prepared.
+    due: Instant,
+}
+
+impl Seat {
+    /// Its queue pair came to nothing: when the next is due.
+    fn missed(&mut self) -> Span {
+        self.misses = self.misses.saturating_add(1);
+        Span(PAUSE.0 << self.misses.min(PAUSE_DOUBLED_MAX))
+    }
+}
+
+/// Those of one port, by connection.
+pub(super) struct Seats {
+    all: Vec<Seat>,
+    /// How many of them have something due.
+    waiting: u32,
+    /// How many of them the port refused a queue pair.
+    refused: u32,
+    /// Nothing is due before; it may be earlier than what is.
+    earliest: Instant,
+}
+
+impl Seats {
+    /// Of so many connections.
+    pub fn new(count: u32) -> Seats {
+        let seat = Seat { lane: 0, misses: 0, is_refused: false, due: NEVER };
+        Seats { all: std::vec![seat; count as usize], waiting: 0, refused: 0, earliest: NEVER }
+    }
+
+    /// Whether there is one of that number.
+    #[inline]
+    pub fn has(&self, number: usize) -> bool {
+        number < self.all.len()
+    }
+
+    /// Which lane of a connection is on the port.
+    #[inline]
+    pub fn lane(&self, number: usize) -> u32 {
+        self.all[number].lane.into()
+    }
+
+    /// Whether some queue pair is to be prepared later.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting != 0
+    }
+
+    /// Whether one was refused, and not prepared since.
+    pub fn is_refused(&self) -> bool {
+        self.refused != 0
+    }
+
+    /// The queue pair of a lane was prepared.
+    pub fn prepared(&mut self, number: usize, lane: u8) {
+        self.admitted(number);
+        self.all[number].lane = lane;
+    }
+
+    /// The port refused to prepare it.
+    pub fn was_refused(&mut self, number: usize) {
+        let seat = &mut self.all[number];
+        self.refused += u32::from(!core::mem::replace(&mut seat.is_refused, true));
+    }
+
+    fn admitted(&mut self, number: usize) {
+        let seat = &mut self.all[number];
+        self.refused -= u32::from(core::mem::take(&mut seat.is_refused));
+    }
+
+    /// The queue pair of a lane is to be prepared later: its port is down, or the last one came to
+    /// nothing (`missed`).
+    pub fn later(&mut self, number: usize, lane: u8, now: Instant, missed: bool) {
+        let seat = &mut self.all[number];
+        let pause = if missed { seat.missed() } else { LOOK };
+        self.waiting += u32::from(seat.due == NEVER);
+        (seat.due, seat.lane) = (now.after(pause), lane);
+        self.earliest = self.earliest.min(seat.due);
+    }
+
+    /// The next connection whose queue pair is to be prepared now. Each is named once.
+    pub fn due(&mut self, now: Instant) -> Option<usize> {
+        if self.waiting == 0 || now < self.earliest {
+            return None;
+        }
+        let number = self.all.iter().position(|seat| seat.due <= now);
+        match number {
+            Some(number) => {
+                self.all[number].due = NEVER;
+                self.waiting -= 1;
+            }
+            None => self.earliest = self.all.iter().map(|seat| seat.due).min().unwrap_or(NEVER),
+        }
+        number
+    }
+
+    /// The last queue pair has carried something: its path is one.
+    pub fn carried(&mut self, number: usize) {
+        self.all[number].misses = 0;
+    }
+
+    /// The connection is gone.
+    pub fn forget(&mut self, number: usize) {
+        self.admitted(number);
+        let seat = &mut self.all[number];
+        self.waiting -= u32::from(seat.due != NEVER);
+        (seat.due, seat.misses) = (NEVER, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pair_that_comes_to_nothing_waits_longer_each_time() {
+        let mut seat = Seat { lane: 1, misses: 0, due: NEVER, is_refused: false };
+        let pauses = Vec::from_iter((0..300).map(|_| seat.missed().0 / 1_000_000));
+        assert_eq!(pauses[..8], [200, 400, 800, 1600, 3200, 6400, 12800, 12800]);
+        assert!(pauses[8..].iter().all(|pause| *pause == 12800));
+    }
+
+    #[test]
+    fn each_that_waits_is_named_once_when_it_is_due() {
+        let at = |millis: u64| Instant(millis * 1_000_000);
+        let mut seats = Seats::new(4);
+        assert_eq!(seats.due(at(1000)), None);
+        seats.later(2, 1, at(0), true); // due at 200
+        seats.later(1, 1, at(0), false); // at 20
+        seats.later(3, 1, at(10), false); // at 30
+        assert!(seats.is_waiting());
+        assert_eq!(seats.due(at(19)), None);
+        assert_eq!((seats.due(at(20)), seats.due(at(20))), (Some(1), None));
+        seats.forget(3);
+        assert_eq!((seats.due(at(199)), seats.is_waiting()), (None, true));
+        seats.later(0, 1, at(150), false); // at 170
+        assert_eq!((seats.due(at(169)), seats.due(at(170))), (None, Some(0)));
+        assert_eq!((seats.due(at(5000)), seats.due(at(5000))), (Some(2), None));
+        assert!(!seats.is_waiting());
+        seats.later(2, 1, at(5000), true); // at 5400: the second time in a row
+        assert_eq!((seats.due(at(5399)), seats.due(at(5400))), (None, Some(2)));
+    }
+}
