@@ -101,6 +101,27 @@ fn reset_of_a_living_peers_data_stream_is_named_with_its_code() {
     assert_eq!(error, RequestError::Fabric(libc::ECONNRESET));
 }
 
+/// Found when a copy thread waited for ever to be told more.
+#[test]
+fn reset_of_a_copy_threads_stream_is_named_with_its_code() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = [("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_TCP_THREADS", "2")];
+    for stream in 1..=3 {
+        for (name, value) in settings {
+            // SAFETY: the tests of this file take turns, and nothing of them reads the environment
+            // in C.
+            unsafe { std::env::set_var(name, value) };
+        }
+        let mut two = Two::new();
+        for (name, _) in settings {
+            // SAFETY: as above.
+            unsafe { std::env::remove_var(name) };
+        }
+        let error = two.error_after(|sockets| vec![sockets[stream]]);
+        assert_eq!(error, RequestError::Fabric(libc::ECONNRESET), "stream {stream}");
+    }
+}
+
 #[test]
 fn reset_of_a_living_peers_link_counts_as_its_end() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

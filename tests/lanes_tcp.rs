@@ -16,6 +16,8 @@ use crosstie::transport::{RequestError, RequestId, SubmitError};
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Random, Watch, small, wait_both};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::Mutex;
 
 /// One way in which a socket dies.
@@ -110,6 +112,57 @@ fn killed_rail_costs_no_message_and_comes_back_and_carries_bytes() {
         assert!(
             pair.views(lane).iter().all(|view| view.stats.failures == kills[usize::from(lane)])
         );
+    }
+    assert_eq!(pair.a.stats().failures + pair.b.stats().failures, 0);
+}
+
+/// The sockets between the two, but for the first of each rail.
+fn sockets_beside(pair: &Pair) -> Vec<i32> {
+    let first = |lane| pair.a.lane_socket(pair.to_b, lane).expect("a rail in use");
+    let firsts = [first(0), first(1)];
+    let there = far_end(firsts[0]).expect("a socket in use");
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let all = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let of_a = |fd: &i32| !firsts.contains(fd) && far_end(*fd) == Some(there);
+    all.filter(of_a).collect()
+}
+
+/// To where a socket is connected.
+fn far_end(fd: i32) -> Option<SocketAddr> {
+    // SAFETY: nothing is done with it but to ask, and it is not closed.
+    let socket = unsafe { TcpStream::from_raw_fd(fd) };
+    let there = socket.peer_addr();
+    let _ = socket.into_raw_fd();
+    there.ok()
+}
+
+/// Found when a copy thread waited for ever to be told more of a stream that had ended.
+#[test]
+fn rail_whose_copy_threads_streams_break_costs_no_message_and_comes_back() {
+    let settings = [("CROSSTIE_TCP_STREAMS", "3"), ("CROSSTIE_TCP_THREADS", "2")];
+    let alone = alone();
+    for (name, value) in settings {
+        // SAFETY: as in `open`.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let (a, b) = (open(2, 2), open(2, 2));
+    for (name, _) in settings {
+        // SAFETY: as in `open`.
+        unsafe { std::env::remove_var(name) };
+    }
+    let mut pair = Pair::of(alone, a, b, 2);
+    let mut flows = pair.flows(Place::Private);
+    let failures = |pair: &Pair| [0, 1].map(|lane| pair.views(lane)[0].stats.failures);
+    let mut round = 0;
+    while failures(&pair).iter().any(|failures| *failures < 3) {
+        pair.flow(&mut flows, 8);
+        let sockets = sockets_beside(&pair);
+        round += 1;
+        // SAFETY: no pointers.
+        let rc = unsafe { libc::shutdown(sockets[round * 3 % sockets.len()], libc::SHUT_RDWR) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        pair.flow(&mut flows, 8);
+        pair.flow_until(&mut flows, "both rails", |pair, _| pair.is_up(0) && pair.is_up(1));
     }
     assert_eq!(pair.a.stats().failures + pair.b.stats().failures, 0);
 }

@@ -7,7 +7,7 @@ use super::threads::{self, Command, Event, THREADS_MAX};
 use super::{PeerOpenError, STREAMS_MAX};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    Completion, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RemoteSpan,
+    Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RemoteSpan,
 };
 use crate::provider::events::Events;
 use crate::wire::stream::UNANSWERED_MAX;
@@ -175,7 +175,10 @@ impl Tcp<'_> {
             }
             Event::Down { peer, cause } if open(peer) => {
                 self.peers[peer.as_usize()].aside.up &= !(1 << helper);
-                self.begin_end(peer.as_usize(), cause, 0);
+                match cause {
+                    DownCause::Broken(code) => self.end_unsure(peer.as_usize(), code),
+                    cause => self.begin_end(peer.as_usize(), cause, 0),
+                }
             }
             Event::Immediate { .. } | Event::Down { .. } => {}
             Event::Fenced { peer } => {

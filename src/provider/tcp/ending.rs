@@ -61,13 +61,14 @@ impl Tcp<'_> {
     /// A stream has ended without a goodbye, or broke with the system's code: also a peer that
     /// closes without having read everything, or dies, breaks it. Unless the side band says so in
     /// time, the rail is what failed. A lane's end is reported at once: the others go on, and the
-    /// side band's word is about all of them.
+    /// side band's word is about all of them. So is one that a copy thread sees: the data thread
+    /// hears the side band.
     #[cold]
     pub(super) fn end_unsure(&mut self, peer: usize, code: i32) {
         if self.peers[peer].state == State::Open {
             self.begin_end(peer, DownCause::Broken(code), code);
             let record = &mut self.peers[peer];
-            record.is_unsure = !record.is_lane;
+            record.is_unsure = !record.is_lane && !self.is_bulk;
         }
     }
 

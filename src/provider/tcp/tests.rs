@@ -96,6 +96,27 @@ fn reset_of_a_stream_is_a_broken_rail_with_the_systems_code() {
     assert_eq!(end(&mut b), (DownCause::Broken(libc::ECONNRESET), 0));
 }
 
+/// Found when a thread waited for a word of the side band by a clock that stood still.
+#[test]
+fn stream_of_a_copy_thread_that_breaks_ends_its_peer_on_both_sides() {
+    let limits = Limits { streams: 3, ..PairConfig::default().limits };
+    let settings = Settings { threads: 2, ..Settings::default() };
+    for stream in 0..3 {
+        for told in [None, Some(DownCause::Died), Some(DownCause::Closed)] {
+            let mut memory =
+                PairMemory::new(PairConfig { limits, settings, ..PairConfig::default() });
+            let breaker = memory.sockets[0][stream].try_clone().unwrap();
+            let [mut a, mut b] = memory.open();
+            breaker.shutdown(Shutdown::Both).unwrap();
+            if let Some(told) = told {
+                b.peer_fail(PEER, told);
+            }
+            assert_eq!(end(&mut b), (told.unwrap_or(DownCause::Broken(0)), 0), "{stream}");
+            assert_eq!(end(&mut a), (DownCause::Broken(0), 0), "{stream}");
+        }
+    }
+}
+
 #[test]
 fn garbage_is_a_failure_and_what_came_before_it_is_reported() {
     let mut memory = PairMemory::new(PairConfig::default());

@@ -152,7 +152,8 @@ impl Helper {
         rail.is_bulk = true;
         let wake = WakeFd::create().map_err(system)?;
         let wake_fd = wake.fd().as_raw_fd();
-        let mut work = Work { rail, told, tells, shared, wake: wake_fd, main_wake, fds };
+        let begun = std::time::Instant::now();
+        let mut work = Work { rail, told, tells, shared, wake: wake_fd, main_wake, fds, begun };
         let thread = threads::start("crosstie-copy", move || work.run()).map_err(system)?;
         let cpus = &settings.thread_cpus;
         let pinned = if cpus.is_empty() { Ok(()) } else { thread_pin(&thread, cpus) };
@@ -245,6 +246,7 @@ struct Work {
     wake: i32,
     main_wake: i32,
     fds: &'static mut [i32],
+    begun: std::time::Instant,
 }
 
 impl Work {
@@ -259,7 +261,8 @@ impl Work {
                 self.obey(command);
                 busy = true;
             }
-            let count = self.rail.poll(&mut out, BUDGET, Instant(0));
+            let now = if self.rail.wants_time() { self.now() } else { Instant(0) };
+            let count = self.rail.poll(&mut out, BUDGET, now);
             busy |= count > 0 || self.rail.take_moved();
             for completion in &out[..count] {
                 self.report(completion);
@@ -273,6 +276,11 @@ impl Work {
         for fd in self.fds.iter().filter(|fd| **fd >= 0) {
             close(*fd);
         }
+    }
+
+    /// The time since the thread began: how long a peer that has closed takes is measured by it.
+    fn now(&self) -> Instant {
+        Instant(self.begun.elapsed().as_nanos() as u64)
     }
 
     fn obey(&mut self, command: Command) {
