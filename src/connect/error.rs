@@ -218,7 +218,8 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::NoInterface => f.write_str(
                 "the listener is on another host, and this side has no interface that leads there: \
-                 none that CROSSTIE_SOCKET_IFNAME chooses is up and has an address",
+                 none of its device, or that CROSSTIE_SOCKET_IFNAME chooses, is up and has an \
+                 address",
             ),
             ConnectError::Interface { peer, interface } => write!(
                 f,

@@ -242,7 +242,7 @@ fn unmatched_in(choice: Choice<'_>, all: &[Interface]) -> Option<(String, String
     };
     let names = choice.names.split(',').map(str::trim);
     let missing: Vec<&str> = names.filter(|name| !is_there(name)).collect();
-    (!missing.is_empty()).then(|| (missing.join(", "), there(all)))
+    (!missing.is_empty()).then(|| (missing.join(", "), there(all, &[])))
 }
 
 /// All addresses of this host, chosen or not, for explanations.
@@ -329,7 +329,7 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
         chosen = usable().filter(last).collect();
     }
     if chosen.is_empty() {
-        let there = there(&found.all);
+        let there = there(&found.all, &found.addresses);
         return Err(match parsed.exclude {
             true => InterfaceError::AllExcluded(text(), there),
             false => InterfaceError::NoMatch(text(), there),
@@ -341,12 +341,17 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
     Ok(chosen)
 }
 
-/// The interfaces in words.
-fn there(all: &[Interface]) -> String {
+/// The interfaces in words, with what their addresses say.
+fn there(all: &[Interface], addresses: &[InterfaceAddress]) -> String {
     let word = |interface: &Interface| {
+        let mut addresses = addresses.iter().filter(|it| it.name == interface.name).peekable();
+        let some = addresses.peek().is_some();
         let down = match (interface.up, interface.running) {
             (false, _) => " (down)",
             (true, false) => " (no carrier)",
+            (true, true) if some && !addresses.any(is_usable) => {
+                " (a link-local IPv6 address alone, which is not used)"
+            }
             (true, true) => "",
         };
         std::format!("{}{down}", interface.name.as_str())

@@ -337,6 +337,14 @@ fn traffic_class_is_taken_or_said_to_be_ignored() {
     [10, 11, 12].into_iter().for_each(|version| play_one("classes", version, "tcp"));
 }
 
+/// The log ended with the parent's finalize.
+#[test]
+fn communicator_that_outlives_its_parent_keeps_the_log() {
+    for rails in ["shm", "tcp"] {
+        [11, 12].into_iter().for_each(|version| play_one("outlived", version, rails));
+    }
+}
+
 #[test]
 fn profiler_is_told_of_each_message_that_has_a_parent() {
     for rails in RAILS {

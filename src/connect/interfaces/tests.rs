@@ -57,6 +57,18 @@ fn chosen(choice: &str, found: &Survey) -> Result<Vec<std::string::String>, Inte
 }
 
 #[test]
+fn interface_with_a_link_local_address_alone_is_said_to_be_so() {
+    let found = host(&[
+        ("lo", Running, 0, &[("127.0.0.1", 8)]),
+        ("eth0", Running, 10_000, &[("fe80::5", 64)]),
+        ("eth1", Running, 10_000, &[]),
+    ]);
+    let text = chosen("eth0", &found).unwrap_err().to_string();
+    let there = "lo, eth0 (a link-local IPv6 address alone, which is not used), eth1";
+    assert!(text.ends_with(there), "{text}");
+}
+
+#[test]
 fn names_that_no_interface_has_are_told() {
     let unmatched = |choice| unmatched_in(Choice::parse(choice).unwrap(), &usual().all);
     assert_eq!(unmatched("eth,ens5"), None);

@@ -9,6 +9,7 @@ use super::room::{Entered, Room};
 use super::{Fault, log};
 use crosstie::base::slab::Handle;
 use crosstie::host::RailView;
+use crosstie::host::endpoint::ConnectionRail;
 use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId, SubmitError};
 use crosstie::wire::GROUP_MAX;
 use std::ptr::{NonNull, null_mut};
@@ -56,6 +57,8 @@ pub struct Comm {
     /// Under which device.
     pub device: &'static Device,
     way: Way,
+    /// What it runs over, as far as was known when it stood.
+    over: Option<ConnectionRail>,
     /// A bit for each place that holds no request.
     free: [AtomicU64; WORDS],
     /// The place after the one that was taken last: a place that has failed is told so for long.
@@ -91,11 +94,13 @@ impl Comm {
             rooms: [const { AtomicU64::new(0) }; GROUP_MAX],
             spans: Spans::default(),
         };
+        let over = room.enter().endpoint().connection_rail(connection);
         Box::new(Comm {
             room,
             connection,
             device,
             way,
+            over,
             free: [const { AtomicU64::new(u64::MAX) }; WORDS],
             next: AtomicU64::new(0),
             told: AtomicI32::new(0),
@@ -237,7 +242,11 @@ impl Comm {
             // all of it, or what the sender knows
             Way::Send | Way::Receive => format!("rail {at} {:?}", view.rail),
         };
-        let rails: Vec<String> = views.iter().enumerate().map(over).collect();
+        let mut rails: Vec<String> = views.iter().enumerate().map(over).collect();
+        if rails.is_empty() {
+            // the peer was first, and they are gone
+            rails.extend(self.over.map(|over| format!("over {over:?}")));
+        }
         drop(entered);
         let (peer, _) = self.peer();
         let rails = rails.join(", ");

@@ -65,10 +65,13 @@ impl Kind {
         (options.ports, options.nics, options.interfaces) = (Some(ports), Some(nics), interfaces);
     }
 
-    /// The rails to other hosts, for people.
-    pub fn rails_text(&self) -> String {
+    /// The rails to other hosts, for people. `tcp`: whether TCP is allowed.
+    pub fn rails_text(&self, tcp: bool) -> String {
         match self {
             Kind::Alone => "no rail to other hosts".into(),
+            Kind::Interfaces(_) if !tcp => {
+                "no rail to other hosts (CROSSTIE_RAILS leaves out TCP)".into()
+            }
             Kind::Interfaces(interfaces) => {
                 let names: Vec<String> = names(interfaces);
                 match names.len() {
@@ -136,10 +139,12 @@ mod tests {
     fn devices_of_one_kind_alone_make_one() {
         let eth = |name| Kind::Interfaces(interface(name));
         let both = eth("eth0").with(&eth("eth1")).unwrap();
-        assert_eq!(both.rails_text(), "2 TCP rails to other hosts, eth0 and eth1");
+        assert_eq!(both.rails_text(true), "2 TCP rails to other hosts, eth0 and eth1");
+        let alone = "no rail to other hosts (CROSSTIE_RAILS leaves out TCP)";
+        assert_eq!(both.rails_text(false), alone);
         let ports = port("mlx5_0", "ens1").with(&port("mlx5_1", "ens1")).unwrap();
         let text = "2 RDMA rails to other hosts, mlx5_0:1 and mlx5_1:1, with TCP over ens1";
-        assert_eq!(ports.rails_text(), text);
+        assert_eq!(ports.rails_text(true), text);
         assert_eq!(port("mlx5_0", "ens1").with(&eth("eth0")), None);
         assert_eq!(eth("eth0").with(&port("mlx5_0", "")), None);
         assert_eq!(Kind::Alone.with(&Kind::Alone), None);

@@ -135,9 +135,8 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
         state.shown = state.physical;
         let its = settings::environment();
         state.patience = Duration::from_nanos(connect_timeout(&its).0);
-        let settings = told(&its);
         for (number, device) in state.devices[..state.physical].iter().enumerate() {
-            log::info(&line(number, device, &settings));
+            log::info(&line(number, device, &its));
         }
     }
     state.uses += 1;
@@ -167,20 +166,21 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
         state.devices.push(Box::leak(Box::new(fused)));
     }
     state.shown += 1;
-    log::info(&line(number, state.devices[number], &told(&settings::environment())));
+    log::info(&line(number, state.devices[number], &settings::environment()));
     Ok(number as i32)
 }
 
-fn line(number: usize, device: &Device, settings: &str) -> String {
+fn line(number: usize, device: &Device, its: &Environment) -> String {
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     format!(
-        "device {number} is {}: {} Mbit/s, PCI {}, {}{}; crosstie {}, {settings}",
+        "device {number} is {}: {} Mbit/s, PCI {}, {}{}; crosstie {}, {}",
         text(device.name),
         device.speed_mbps,
         device.pci_path.map_or("none".into(), text),
-        device.kind.rails_text(),
+        device.kind.rails_text(its.rails.tcp),
         device.cabling_text(),
         env!("CARGO_PKG_VERSION"),
+        told(its),
     )
 }
 
@@ -222,20 +222,22 @@ pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Resul
 }
 
 /// Ends a communicator's context. Connections that stand stay, because another communicator may
-/// share them; attempts and listeners are given up.
+/// share them, and with them NCCL's log; attempts and listeners are given up.
 pub fn context_close(number: u64) -> Result<(), Fault> {
-    let (context, last) = {
+    let context = {
         let mut state = state();
         let Some(context) = state.contexts.remove(&number) else { return Ok(()) };
         state.uses = state.uses.saturating_sub(1);
-        (context, state.uses == 0)
+        context
     };
     setup::abandon(&context);
     setup::listeners_close(number);
     drop(context);
     close::finish();
     tender::finish();
-    if last {
+    // that took its time: another communicator may have begun since
+    let state = state();
+    if state.uses == 0 && room::standing() == 0 {
         log::set(None);
     }
     Ok(())

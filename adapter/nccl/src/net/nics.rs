@@ -108,7 +108,7 @@ mod tests {
         let names: Vec<_> = found.iter().map(|it| it.name.to_str().unwrap()).collect();
         assert_eq!(names, ["none0", "none1", "none0#2"]);
         assert_eq!(
-            found[1].kind.rails_text(),
+            found[1].kind.rails_text(true),
             "one libfabric rail to other hosts, \
             tcp;ofi_rxm none1, with TCP over the usual interfaces"
         );

@@ -8,6 +8,7 @@
 
 use super::device::Device;
 use super::kind::Kind;
+use super::process::OfProcess;
 use super::tender::{Seat, Seated};
 use super::{Fault, log};
 use crosstie::base::carve::heap::HeapBlock;
@@ -18,6 +19,7 @@ use crosstie::provider::verbs::settings::Names;
 use crosstie::transport::Limits;
 use crosstie::wire::RAILS_MAX;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Connections of one endpoint. A slot is free again only when both ends have closed, so there are
@@ -132,6 +134,7 @@ impl Room {
         }
         let shared = endpoint.shared.place();
         let (seat, forks) = (Seat::with(endpoint), forks());
+        STANDING.get().fetch_add(1, Ordering::Relaxed);
         Ok(Room { shared, seat, forks, _block: Mutex::new(block) })
     }
 
@@ -169,7 +172,18 @@ impl Drop for Room {
         if let Some(endpoint) = self.seat.vacate() {
             endpoint.close();
         }
+        if !self.is_forked() {
+            STANDING.get().fetch_sub(1, Ordering::Relaxed);
+        }
     }
+}
+
+/// Rooms of this process that were opened and not closed. Nothing is ordered by it.
+static STANDING: OfProcess<AtomicU32> = OfProcess::new(AtomicU32::new(0), || AtomicU32::new(0));
+
+/// How many rooms stand.
+pub fn standing() -> u32 {
+    STANDING.get().load(Ordering::Relaxed)
 }
 
 /// The endpoint of a room, held.

@@ -924,6 +924,7 @@ static const struct scenario SCENARIOS[] = {
     {"no_subnet", 1, no_subnet}, {"no_answer", 1, no_answer}, {"uneven", 1, uneven},
     {"wire_pulled", 1, wire_pulled}, {"numbered_otherwise", 1, numbered_otherwise},
     {"hints", 0, hints}, {"classes", 1, classes}, {"profiled", 1, profiled},
+    {"outlived", 1, outlived},
     {"profiled_without_events", 1, profiled_without_events},
     {"stalled", 1, stalled}, {"descriptors", 0, descriptors},
     {"threads_scarce", 0, threads_scarce}, {"versions", 0, versions},

@@ -30,6 +30,26 @@ static void classes(void) {
     }
 }
 
+/* What shares the resources of a communicator may outlive it, and is told of as before. */
+static void outlived(void) {
+    struct net net = started();
+    struct pair of_parent = cross(&net, 0);
+    exchange(&net, of_parent, SHORT, 3, 30);
+    meet();
+    OK(net_finalize(&net));
+    forget_log();
+    meet();
+    struct pair of_child = cross(&net, 0);
+    CHECK(was_logged("connected to nccl-harness") && was_logged("connected by nccl-harness"));
+    exchange(&net, of_child, SHORT, 3, 30);
+    exchange(&net, of_parent, SHORT, 3, 30);
+    meet();
+    part(&net, of_parent);
+    forget_log();
+    part(&net, of_child);
+    CHECK(was_logged(" bytes sent to nccl-harness"));
+}
+
 /* ---- the profiler ---- */
 
 static int begun, ended, parents[2], operations[2];
@@ -153,7 +173,21 @@ static void counters(void) {
     meet();
     part(&net, pair);
     CHECK(was_logged("710000 bytes sent to ") && was_logged("710000 bytes received from "));
-    CHECK(was_logged("in 30 messages; rail 0 "));
+    /* who closes first knows all of its rails */
+    CHECK(was_logged("in 30 messages; ") && !was_logged("messages; \n"));
+    pair = cross(&net, 0);
+    unsigned char byte = 0;
+    void *handle = NULL;
+    OK(net_reg(&net, pair.recv, &byte, 1, HOST_MEMORY, &handle));
+    if (rank == 1) part(&net, pair);
+    meet();
+    if (rank == 0) {
+        void *request = recv_one(&net, pair.recv, &byte, 1, 1, handle);
+        CHECK(finish(&net, request, NULL));
+        forget_log();
+        part(&net, pair);
+        CHECK(was_logged("bytes received from ") && !was_logged("messages; \n"));
+    }
     OK(net_finalize(&net));
 }
 

@@ -85,7 +85,7 @@ fn ports_that_work_are_devices_as_nccl_names_and_counts_them() {
 #[test]
 fn reserve_is_the_interface_of_the_gid_unless_others_are_chosen() {
     let reserve = |devices: &[Device]| -> Vec<String> {
-        let text = |device: &Device| device.kind.rails_text();
+        let text = |device: &Device| device.kind.rails_text(true);
         let by = |text: String| text.split("with TCP over ").nth(1).unwrap().to_string();
         devices.iter().map(text).map(by).collect()
     };
