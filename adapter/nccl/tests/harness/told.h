@@ -40,14 +40,14 @@ static void outlived(void) {
     forget_log();
     meet();
     struct pair of_child = cross(&net, 0);
-    CHECK(was_logged("connected to nccl-harness") && was_logged("connected by nccl-harness"));
+    CHECK(was_logged("connected to ") && was_logged("connected by "));
     exchange(&net, of_child, SHORT, 3, 30);
     exchange(&net, of_parent, SHORT, 3, 30);
     meet();
     part(&net, of_parent);
     forget_log();
     part(&net, of_child);
-    CHECK(was_logged(" bytes sent to nccl-harness"));
+    CHECK(was_logged(" bytes sent to "));
 }
 
 /* ---- the profiler ---- */
