@@ -802,8 +802,9 @@ int xtie_core_connection_irecv(struct xtie_core_endpoint *endpoint,
 
 // Asks whether a request has ended. It is forgotten when it has.
 //
-// done_out: 1 when it has ended, else 0. bytes_out: of a send its bytes, of a group the bytes of
-// each receive, as many as the group has; NULL when nobody wants them.
+// done_out: 1 when it has ended, else 0. bytes_out: written when it has ended: of a send its bytes,
+// of a group those of the message of each receive, as many as the group has, also where it was too
+// long (XTIE_CORE_ERR_TRUNCATED); after other errors they say nothing. NULL when nobody wants them.
 // Returns XTIE_CORE_OK, XTIE_CORE_ERR_STALE, or the error that the request ended with (*done_out
 // is 1 then). Threads: the endpoint's. Cost: no progress is made.
 int xtie_core_request_test(struct xtie_core_endpoint *endpoint,

@@ -756,6 +756,39 @@ static void requests_end_with_their_peer(void)
     }
 }
 
+// Both receives of a group tell what was sent, also where it was longer than its room.
+static void lengths_of_a_short_group_are_told(void)
+{
+    static const size_t sent[2] = {50, 33}, rooms[2] = {10, 100};
+    xtie_core_buffer buffers[2] = {{.tag = TAG}, {.tag = TAG + 1}};
+    uint64_t sends[2] = {0}, receive = 0;
+    size_t told[2] = {777, 777};
+    int done = 0, code = XTIE_CORE_OK, sends_done[2] = {0};
+    endpoints_open(&vendor_ops);
+    for (int n = 0; n < 2; n++) {
+        buffers[n].data = messages[1] + 1000 * n;
+        buffers[n].bytes = rooms[n];
+        buffers[n].memory = memories[1];
+    }
+    SAYS(XTIE_CORE_OK, xtie_core_connection_irecv(endpoints[1], 0, buffers, 2, &receive));
+    for (int n = 0; n < 2; n++)
+        SAYS(XTIE_CORE_OK, xtie_core_connection_isend(endpoints[0], 0, messages[0], sent[n],
+                                                      TAG + n, memories[0], &sends[n]));
+    for (int rounds = 0; rounds < 1000 && !done; rounds++) {
+        progress();
+        code = xtie_core_request_test(endpoints[1], receive, &done, told);
+    }
+    expect(done && code == XTIE_CORE_ERR_TRUNCATED, "a group with a message too long", NULL);
+    expect(told[0] == sent[0] && told[1] == sent[1], "the lengths of such a group", NULL);
+    for (int n = 0; n < 2; n++)
+        while (!failed && !sends_done[n]) {
+            progress();
+            xtie_core_request_test(endpoints[0], sends[n], &sends_done[n], NULL);
+        }
+    endpoints_close();
+    expect(!failed, "a group with a message too long", NULL);
+}
+
 static uint32_t dice_state;
 
 static uint32_t dice(void)
@@ -884,6 +917,7 @@ int main(void)
     endpoints_say_what_is_wrong();
     rails_without_reads_push();
     requests_end_with_their_peer();
+    lengths_of_a_short_group_are_told();
     unknown_completions_end_nothing();
     invented_events_end_no_program();
     bugs_call_the_hook_and_trap();
