@@ -239,9 +239,9 @@ pub unsafe extern "C" fn xtie_core_connection_irecv(
 
 /// Asks whether a request has ended. It is forgotten when it has.
 ///
-/// done_out: 1 when it has ended, else 0. bytes_out: written when it has ended: of a send its bytes,
-/// of a group those of the message of each receive, as many as the group has, also where it was too
-/// long (XTIE_CORE_ERR_TRUNCATED); after other errors they say nothing. NULL when nobody wants them.
+/// done_out: 1 when it has ended, else 0. bytes_out: NULL, or written when it has ended: of a send
+/// its bytes, of a group those of each receive's message, as many as the group has, also where it
+/// was too long (XTIE_CORE_ERR_TRUNCATED). After other errors they say nothing.
 /// Returns XTIE_CORE_OK, XTIE_CORE_ERR_STALE, or the error that the request ended with (*done_out
 /// is 1 then). Threads: the endpoint's. Cost: no progress is made.
 #[unsafe(no_mangle)]
