@@ -2,7 +2,7 @@
 //!
 //! A test gives a [`Rig`]: two connected sides over some provider, their memory and their time.
 //! [`entries`] lists what is tried on it. An entry ends as passed, as skipped (the provider's
-//! [`Caps`](crate::fabric::Caps) do not promise what the entry is about), or with a [`Failure`]
+//! [`Caps`] do not promise what the entry is about), or with a [`Failure`]
 //! that names the promise of the contract (P1 to P10, see [`crate::fabric`]) which was broken. No
 //! entry panics over a broken promise, so that a program in another language can run the list too.
 //!
