@@ -245,6 +245,8 @@ crosstie::core::suite_storage storage;
 
 }  // namespace
 
+#ifndef VENDOR_PROVIDER_ALONE  // another program may have the rest without this
+
 int main()
 try {
     namespace core = crosstie::core;
@@ -305,3 +307,5 @@ try {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
 }
+
+#endif

@@ -41,6 +41,10 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("close_is_busy_while_ops_are_in_flight", Vice::ClosesAnyway),
     ("nothing_is_touched_after_the_fence", Vice::FencesInNameOnly),
     ("parts_of_a_write_arrive_one_behind_the_other", Vice::SwapsParts),
+    ("write_lands_at_any_address", Vice::RoundsTargets),
+    ("caps_stay_as_they_are", Vice::ChangesCaps),
+    ("end_is_told_with_its_cause", Vice::TellsAnotherCause),
+    ("region_has_any_length_but_none", Vice::RefusesShortRegions),
 ];
 
 fn verdict(index: usize, vice: Vice) -> Verdict {

@@ -229,7 +229,7 @@
 #define XTIE_CONFORMANCE_BYTES 1048576
 
 // Entries of the suite.
-#define XTIE_CONFORMANCE_ENTRIES 31
+#define XTIE_CONFORMANCE_ENTRIES 35
 
 // Room for an entry's name with its zero, in bytes.
 #define XTIE_CONFORMANCE_NAME_BYTES 64
@@ -546,7 +546,8 @@ typedef struct xtie_provider_ops {
     void (*received_release)(void *provider, uint32_t peer, uint64_t slot);
     // Says from outside that a peer is gone: the next polls report what had come, complete all
     // that was taken, and then report XTIE_PROVIDER_EVENT_PEER_DOWN (P6). cause:
-    // XTIE_PROVIDER_DOWN_. Of a peer that is not open nothing happens.
+    // XTIE_PROVIDER_DOWN_, which the event has too unless the object knew of an end before. Of a
+    // peer that is not open nothing happens.
     void (*peer_fail)(void *provider, uint32_t peer, uint32_t cause, int32_t code);
     // Forgets a peer, with the receive slots that it still holds (P9).
     // Returns XTIE_PROVIDER_OK, _BUSY or _STALE.
@@ -802,8 +803,9 @@ int xtie_core_connection_irecv(struct xtie_core_endpoint *endpoint,
 
 // Asks whether a request has ended. It is forgotten when it has.
 //
-// done_out: 1 when it has ended, else 0. bytes_out: of a send its bytes, of a group the bytes of
-// each receive, as many as the group has; NULL when nobody wants them.
+// done_out: 1 when it has ended, else 0. bytes_out: NULL, or written when it has ended: of a send
+// its bytes, of a group those of each receive's message, as many as the group has, also where it
+// was too long (XTIE_CORE_ERR_TRUNCATED). After other errors they say nothing.
 // Returns XTIE_CORE_OK, XTIE_CORE_ERR_STALE, or the error that the request ended with (*done_out
 // is 1 then). Threads: the endpoint's. Cost: no progress is made.
 int xtie_core_request_test(struct xtie_core_endpoint *endpoint,

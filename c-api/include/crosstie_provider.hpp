@@ -194,15 +194,24 @@ public:
     // False: there was no room, or it has ended.
     explicit operator bool() const noexcept { return number_ != 0; }
 
-    // True once it has ended; throws when it did not end well. bytes: an entry per buffer, or null.
+    // True once it has ended; throws when it did not end well. bytes: an entry per buffer, or null;
+    // written before XTIE_CORE_ERR_TRUNCATED is thrown, too.
     bool test(std::size_t *bytes = nullptr)
+    {
+        bool done = false;
+        check(try_test(done, bytes));
+        return done;
+    }
+
+    // The same without a throw: the code that it ended with, if done_out is true.
+    int try_test(bool &done_out, std::size_t *bytes = nullptr) noexcept
     {
         int done = 0;
         int code = xtie_core_request_test(endpoint_, number_, &done, bytes);
-        if (done != 0)
+        done_out = done != 0;
+        if (done_out)
             number_ = 0;
-        check(code);
-        return done != 0;
+        return code;
     }
 
 private:

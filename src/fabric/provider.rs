@@ -228,7 +228,8 @@ pub trait Provider {
     }
 
     /// Says from outside (the side band) that a peer is gone. The next polls report what had come,
-    /// then [`Completion::PeerDown`], and complete what was accepted (P6).
+    /// then [`Completion::PeerDown`], and complete what was accepted (P6). The cause is told as it
+    /// came, unless the rail knew of an end before; one that cannot befall it may be `Failed`.
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause);
 
     /// Forgets a peer (P9). Receive slots still held are given back with it.

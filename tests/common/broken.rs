@@ -1,5 +1,6 @@
 //! A loopback that breaks one promise, whichever is asked for.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,6 +56,10 @@ pub enum Vice {
     OwnDice,
     ClosesAnyway,
     FencesInNameOnly,
+    RoundsTargets,
+    ChangesCaps,
+    TellsAnotherCause,
+    RefusesShortRegions,
 }
 
 /// Registration that remembers the last whole arena, and may forget a region too early.
@@ -67,6 +72,10 @@ pub struct BrokenDomain {
 
 impl Domain for BrokenDomain {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
+        let is_short = (1..4096).contains(&region.length.0);
+        if self.vice == Vice::RefusesShortRegions && is_short {
+            return Err(RegisterError::Fabric(22));
+        }
         // SAFETY: handed on as it came.
         let key = unsafe { self.inner.register(region) }?;
         if region.length == Bytes::of(ARENA_BYTES) {
@@ -107,6 +116,8 @@ pub struct Broken {
     /// Completions made up.
     made_up: VecDeque<Completion>,
     newest: RecvSlot,
+    /// How often the caps were asked for.
+    asked: Cell<u32>,
 }
 
 /// Posts of all providers together: the dice of [`Vice::OwnDice`].
@@ -147,7 +158,8 @@ impl Broken {
     pub fn new(inner: Loopback<'static>, vice: Vice) -> Broken {
         let arena_key = Box::leak(Box::new(AtomicU64::new(0)));
         let (late, made_up) = (VecDeque::with_capacity(64), VecDeque::with_capacity(64));
-        Broken { inner, vice, arena_key, count: 0, late, made_up, newest: RecvSlot(0) }
+        let (newest, asked) = (RecvSlot(0), Cell::new(0));
+        Broken { inner, vice, arena_key, count: 0, late, made_up, newest, asked }
     }
 
     /// True every `n`-th time.
@@ -215,6 +227,11 @@ impl Broken {
                 let kind = OpKind::Write { source, target, immediate: None };
                 self.later(Op { kind, ..op }, 3)
             }
+            (Vice::RoundsTargets, Source::Span(_), _) => {
+                let target = RemoteSpan { address: target.address & !7, ..target };
+                self.inner
+                    .post(&Op { kind: OpKind::Write { source, target, immediate }, ..op }, now)
+            }
             (Vice::BreaksLine, Source::Line(mut line), _) => {
                 line[63] = 0;
                 let kind = OpKind::Write { source: Source::Line(line), target, immediate };
@@ -250,6 +267,9 @@ impl Broken {
             (Vice::RepeatsCompletion, Completion::Done { .. }) if self.every(5) => {
                 self.made_up.push_back(completion);
                 out.push(completion);
+            }
+            (Vice::TellsAnotherCause, Completion::PeerDown { peer, .. }) => {
+                out.push(Completion::PeerDown { peer, cause: DownCause::Silent });
             }
             (Vice::SwallowsErrors, Completion::Done { result: Err(_), .. }) => {}
             (Vice::SpeaksAfterDown, Completion::PeerDown { peer, .. }) => {
@@ -288,7 +308,14 @@ impl Provider for Broken {
     }
 
     fn caps(&self) -> Caps {
-        self.inner.caps()
+        let caps = self.inner.caps();
+        self.asked.set(self.asked.get() + 1);
+        match self.vice {
+            Vice::ChangesCaps => {
+                Caps { recv_slots: caps.recv_slots - self.asked.get() % 2, ..caps }
+            }
+            _ => caps,
+        }
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {

@@ -508,12 +508,12 @@ unsafe extern "C" fn received_release(provider: *mut c_void, peer: u32, slot: u6
     end(provider).wire.state().rail.received_release(place, RecvSlot(slot));
 }
 
-unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, cause: u32, _: i32) {
+unsafe extern "C" fn peer_fail(provider: *mut c_void, peer: u32, cause: u32, code: i32) {
     let end = end(provider);
     let place = end.place(peer);
     let mut state = end.wire.state();
     if state.joined[place as usize] {
-        state.rail.peer_fail(PeerIndex(place), DownCause::Died);
+        state.rail.peer_fail(PeerIndex(place), words::cause(cause, code));
     } else if state.opened[place as usize].is_some() {
         let kind = XTIE_PROVIDER_EVENT_PEER_DOWN;
         let event = xtie_provider_event::default();

@@ -19,6 +19,17 @@ pub fn region_of(address: u64, bytes: u64, kind: u32) -> Region {
     Region { address, length: Bytes(bytes), kind }
 }
 
+/// Why a peer is gone, as it is told from outside.
+pub fn cause(cause: u32, code: i32) -> DownCause {
+    match cause {
+        XTIE_PROVIDER_DOWN_CLOSED => DownCause::Closed,
+        XTIE_PROVIDER_DOWN_DIED => DownCause::Died,
+        XTIE_PROVIDER_DOWN_FAILED => DownCause::Failed,
+        XTIE_PROVIDER_DOWN_SILENT => DownCause::Silent,
+        _ => DownCause::Broken(code),
+    }
+}
+
 /// A key, or the answer without one.
 pub fn registered(result: Result<RailKey, RegisterError>) -> Result<u64, c_int> {
     match result {

@@ -239,8 +239,9 @@ pub unsafe extern "C" fn xtie_core_connection_irecv(
 
 /// Asks whether a request has ended. It is forgotten when it has.
 ///
-/// done_out: 1 when it has ended, else 0. bytes_out: of a send its bytes, of a group the bytes of
-/// each receive, as many as the group has; NULL when nobody wants them.
+/// done_out: 1 when it has ended, else 0. bytes_out: NULL, or written when it has ended: of a send
+/// its bytes, of a group those of each receive's message, as many as the group has, also where it
+/// was too long (XTIE_CORE_ERR_TRUNCATED). After other errors they say nothing.
 /// Returns XTIE_CORE_OK, XTIE_CORE_ERR_STALE, or the error that the request ended with (*done_out
 /// is 1 then). Threads: the endpoint's. Cost: no progress is made.
 #[unsafe(no_mangle)]
@@ -258,13 +259,13 @@ pub unsafe extern "C" fn xtie_core_request_test(
         // SAFETY: not null, and valid by this function's contract.
         unsafe { done_out.write(c_int::from(outcome.is_some())) };
         let Some(outcome) = outcome else { return Ok(XTIE_CORE_OK) };
-        outcome.result?;
         if !bytes_out.is_null() {
             for (at, length) in outcome.lengths[..outcome.count.into()].iter().enumerate() {
                 // SAFETY: as many as the group has, by this function's contract.
                 unsafe { bytes_out.add(at).write(*length as usize) };
             }
         }
+        outcome.result?;
         Ok(XTIE_CORE_OK)
     })
 }

@@ -1,11 +1,12 @@
 //! What every entry needs: posts with fresh ids, polls that keep books, memory to look at.
 
 use super::{ARENA_BYTES, Failure, Outcome, Rig, Side, Verdict};
-use crate::base::ids::PeerIndex;
+use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::Bytes;
 use crate::fabric::{
-    Caps, Completion, Domain, Gather, Head, LocalSpan, MemoryKind, Op, OpError, OpId, OpKind,
-    PostError, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
+    Caps, Completion, Domain, DownCause, Gather, Head, LocalSpan, MemoryKind, Op, OpError, OpId,
+    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
+    Source,
 };
 
 /// Rounds until an answer that must come counts as missing.
@@ -53,6 +54,10 @@ pub struct Bench<'r, R: Rig> {
     ops: [(Side, Fate); OPS_MAX],
     op_count: usize,
     logs: [Log; 2],
+    /// Why each side's peer is gone.
+    causes: [Option<DownCause>; 2],
+    /// Of the fence that was asked for last.
+    generation: RailGeneration,
     /// Whether messages are released as they come.
     pub release: bool,
     /// A number that depends on everything seen so far.
@@ -85,6 +90,8 @@ impl<'r, R: Rig> Bench<'r, R> {
             ops: [(Side::A, Fate::Pending); OPS_MAX],
             op_count: 0,
             logs: [NOTHING; 2],
+            causes: [None; 2],
+            generation: RailGeneration(0),
             release: true,
             digest: 0,
         };
@@ -96,11 +103,23 @@ impl<'r, R: Rig> Bench<'r, R> {
     }
 
     pub fn register(&mut self, side: Side, offset: usize, length: usize) -> Check<RailKey> {
+        assert!(offset + length <= ARENA_BYTES);
         let address = self.rig.arena(side) as u64 + offset as u64;
-        let region = Region { address, length: Bytes::of(length), kind: MemoryKind::Host };
-        // SAFETY: the arena is valid as long as the rig (`Rig::arena`), which owns the provider.
-        let key = unsafe { self.rig.provider(side).domain().register(region) };
+        let key = self.register_range(side, address, length);
         key.or(fail(7, "memory of the rig could not be registered"))
+    }
+
+    /// Registers a range of the arena, or one that must be refused.
+    pub fn register_range(
+        &mut self,
+        side: Side,
+        address: u64,
+        length: usize,
+    ) -> Result<RailKey, RegisterError> {
+        let region = Region { address, length: Bytes::of(length), kind: MemoryKind::Host };
+        // SAFETY: the arena is valid as long as the rig (`Rig::arena`), which owns the provider; of
+        // what must be refused nothing is posted, whatever the answer.
+        unsafe { self.rig.provider(side).domain().register(region) }
     }
 
     /// The longest payload that `side` may send to its peer.
@@ -242,6 +261,17 @@ impl<'r, R: Rig> Bench<'r, R> {
         self.post_patiently(side, OpKind::Read { target, source })
     }
 
+    /// Posts a fence, polling as long as the answer is `Again`.
+    pub fn fence(&mut self, side: Side, generation: RailGeneration) -> Check<OpId> {
+        self.generation = generation;
+        self.post_past_again(side, OpKind::Fence { generation })
+    }
+
+    /// Why the peer of `side` is gone, once it is.
+    pub fn cause(&self, side: Side) -> Option<DownCause> {
+        self.causes[side.index()]
+    }
+
     pub fn fate(&self, id: OpId) -> Fate {
         self.ops[(id.0 - ID_FIRST) as usize].1
     }
@@ -335,8 +365,10 @@ impl<'r, R: Rig> Bench<'r, R> {
                 let side = self.side_of(polled, peer)?;
                 self.end(side, id, result)
             }
-            Completion::Fenced { peer, id, .. } => {
+            Completion::Fenced { peer, id, generation } => {
                 let side = self.side_of(polled, peer)?;
+                let why = "a fence holds of another generation than was asked for";
+                ensure(generation == self.generation, 10, why)?;
                 self.end(side, id, Ok(()))
             }
             Completion::Received { peer, slot, head, length } => {
@@ -350,8 +382,9 @@ impl<'r, R: Rig> Bench<'r, R> {
                 let side = self.side_of(polled, peer)?;
                 self.arrive(side, Arrival::Word(immediate))
             }
-            Completion::PeerDown { peer, .. } => {
+            Completion::PeerDown { peer, cause } => {
                 let side = self.side_of(polled, peer)?;
+                self.causes[side.index()] = Some(cause);
                 self.arrive(side, Arrival::Down)
             }
         }

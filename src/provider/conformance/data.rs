@@ -1,10 +1,10 @@
 //! P5: the right bytes at the right place, and receive slots.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, ensure, fail, skipped};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
 use crate::base::units::Bytes;
 use crate::fabric::{
-    LINE_BYTES, LocalSpan, OpKind, PostError, Provider, RecvSlot, RemoteSpan, Source,
+    Caps, LINE_BYTES, LocalSpan, OpKind, PostError, Provider, RecvSlot, RemoteSpan, Source,
 };
 
 const HALF: usize = ARENA_BYTES / 2;
@@ -13,6 +13,36 @@ fn paint<R: Rig>(bench: &mut Bench<R>, side: Side, at: usize, length: usize, see
     for n in 0..length {
         bench.set_byte(side, at + n, (n * 7 + n / 256 + seed) as u8);
     }
+}
+
+/// Where memory of the op begins, here and there, behind a multiple of 64.
+const ODD: [(usize, usize); 5] = [(1, 0), (0, 1), (3, 5), (6, 2), (7, 7)];
+const ODD_LENGTHS: [usize; 5] = [1, 7, 65, 4097, 30_001];
+/// What such ops move lies here at both sides; bytes in front and behind are not theirs.
+const ODD_AT: usize = 4096;
+const BESIDE: usize = 64;
+
+/// Paints one side, and makes room for so much at the other.
+fn paint_odd<R: Rig>(
+    bench: &mut Bench<R>,
+    (from, at): (Side, usize),
+    (to, to_at): (Side, usize),
+    length: usize,
+) {
+    paint(bench, from, at, length, length + at);
+    bench.fill(to, to_at - BESIDE, length + 2 * BESIDE, 0xee);
+}
+
+/// Whether what was painted at `at` lies at its place, and nothing beside it.
+fn lies_there<R: Rig>(
+    bench: &mut Bench<R>,
+    at: usize,
+    (to, to_at): (Side, usize),
+    length: usize,
+) -> bool {
+    is_painted(bench, to, to_at, length, length + at)
+        && bench.holds(to, to_at - BESIDE, BESIDE, 0xee)
+        && bench.holds(to, to_at + length, BESIDE, 0xee)
 }
 
 fn is_painted<R: Rig>(
@@ -57,8 +87,44 @@ pub fn read_brings_the_peers_bytes<R: Rig>(rig: &mut R) -> Verdict {
         let why = "a read brought other bytes than the peer has";
         ensure(is_painted(&mut bench, Side::A, 64, length, length), 5, why)?;
     }
+    for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
+        for length in ODD_LENGTHS {
+            paint_odd(&mut bench, (Side::B, far), (Side::A, near), length);
+            let (target, source) = (bench.local(Side::A, near, length), bench.remote(Side::B, far));
+            let id = bench.post_patiently(Side::A, OpKind::Read { target, source })?;
+            bench.finish(2)?;
+            ensure(bench.succeeded(id), 5, "a good read failed")?;
+            let why = "a read at an odd address brought other bytes, or to another place";
+            ensure(lies_there(&mut bench, far, (Side::A, near), length), 5, why)?;
+        }
+    }
     PASSED
 }
+
+pub fn write_lands_at_any_address<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let mut words = 0;
+    for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
+        for length in ODD_LENGTHS {
+            paint_odd(&mut bench, (Side::A, near), (Side::B, far), length);
+            let source = Source::Span(bench.local(Side::A, near, length));
+            let target = bench.remote(Side::B, far);
+            let has_word = bench.caps.immediate && length % 3 == 1;
+            let immediate = has_word.then_some(length as u32);
+            let id = bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
+            bench.finish(2)?;
+            ensure(bench.succeeded(id), 5, "a good write failed")?;
+            words += usize::from(has_word);
+            bench.await_arrivals(Side::B, words, 5)?;
+            bench.rounds(if has_word { 0 } else { LANDING_ROUNDS })?;
+            let why = "a write at an odd address landed with other bytes, or at another place";
+            ensure(lies_there(&mut bench, near, (Side::B, far), length), 5, why)?;
+        }
+    }
+    PASSED
+}
+
+const NO_SUM: &str = "adds do not sum up in 64 bits";
 
 pub fn adds_sum_in_64_bits<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
@@ -73,7 +139,14 @@ pub fn adds_sum_in_64_bits<R: Rig>(rig: &mut R) -> Verdict {
         bench.post_patiently(Side::A, OpKind::Add { target, value })?;
     }
     bench.finish(2)?;
-    ensure(bench.word(Side::B, 64) == sum, 5, "adds do not sum up in 64 bits")?;
+    ensure(bench.word(Side::B, 64) == sum, 5, NO_SUM)?;
+    // each by itself: two that lose the topmost bit would make up for each other
+    for value in [1 << 63, u64::MAX, 1, (1 << 63) + 1, i64::MAX as u64] {
+        sum = sum.wrapping_add(value);
+        bench.post_patiently(Side::A, OpKind::Add { target, value })?;
+        bench.finish(2)?;
+        ensure(bench.word(Side::B, 64) == sum, 5, NO_SUM)?;
+    }
     ensure(bench.word(Side::B, 72) == 0, 5, "an add touched the word behind its own")?;
     PASSED
 }
@@ -143,15 +216,23 @@ pub fn line_lands_whole_at_its_target<R: Rig>(rig: &mut R) -> Verdict {
     for (n, byte) in line.iter_mut().enumerate() {
         *byte = n as u8 + 1;
     }
-    let target = bench.remote(Side::B, 128);
     let source = Source::Line(line);
-    bench.post_patiently(Side::A, OpKind::Write { source, target, immediate: None })?;
-    bench.finish(2)?;
-    bench.rounds(LANDING_ROUNDS)?; // where the target's poll carries it out, it is on its way
-    let landed = (0..LINE_BYTES).all(|n| bench.byte(Side::B, 128 + n) == n as u8 + 1);
-    ensure(landed, 5, "a line did not land as it was posted")?;
-    let clean = bench.byte(Side::B, 127) == 0 && bench.byte(Side::B, 128 + LINE_BYTES) == 0;
-    ensure(clean, 5, "a line touched its neighbours")?;
+    for (at, word) in [(128, None), (509, None), (1021, Some(0x8000_0001))] {
+        let immediate = word.filter(|_| bench.caps.immediate);
+        let target = bench.remote(Side::B, at);
+        bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
+        bench.finish(2)?;
+        bench.rounds(LANDING_ROUNDS)?; // where the target's poll carries it out, it is on its way
+        if immediate.is_some() {
+            bench.await_arrivals(Side::B, 1, 5).or(fail(5, "a line lost its immediate"))?;
+        }
+        let last = bench.arrivals(Side::B).last();
+        ensure(last == immediate.map(Arrival::Word), 5, "a line brought another immediate")?;
+        let landed = (0..LINE_BYTES).all(|n| bench.byte(Side::B, at + n) == n as u8 + 1);
+        ensure(landed, 5, "a line did not land as it was posted")?;
+        let clean = bench.byte(Side::B, at - 1) == 0 && bench.byte(Side::B, at + LINE_BYTES) == 0;
+        ensure(clean, 5, "a line touched its neighbours")?;
+    }
     PASSED
 }
 
@@ -254,6 +335,31 @@ pub fn ops_beyond_caps_are_unsupported<R: Rig>(rig: &mut R) -> Verdict {
     if !caps.immediate {
         refused(&mut bench, write_with_immediate(near, far))?;
     }
+    PASSED
+}
+
+fn caps_are<R: Rig>(bench: &mut Bench<R>, told: &[Option<Caps>; 2]) -> Check {
+    for side in [Side::A, Side::B] {
+        let caps = told[side as usize];
+        // more than once: what changes at each call is seen by two in a row
+        let same = (0..4).all(|_| bench.rig.promises(side) == caps);
+        ensure(same && caps.is_some(), 5, "what the caps promise changes while the rail is open")?;
+    }
+    Ok(())
+}
+
+pub fn caps_stay_as_they_are<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let told = [Side::A, Side::B].map(|side| bench.rig.promises(side));
+    caps_are(&mut bench, &told)?;
+    bench.send(Side::A, 1, LocalSpan::EMPTY)?;
+    bench.write(Side::A, 0, HALF)?;
+    caps_are(&mut bench, &told)?;
+    bench.finish(2)?;
+    caps_are(&mut bench, &told)?;
+    bench.rig.sever();
+    bench.rounds(QUIET)?;
+    caps_are(&mut bench, &told)?;
     PASSED
 }
 

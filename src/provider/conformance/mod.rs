@@ -2,7 +2,7 @@
 //!
 //! A test gives a [`Rig`]: two connected sides over some provider, their memory and their time.
 //! [`entries`] lists what is tried on it. An entry ends as passed, as skipped (the provider's
-//! [`Caps`](crate::fabric::Caps) do not promise what the entry is about), or with a [`Failure`]
+//! [`Caps`] do not promise what the entry is about), or with a [`Failure`]
 //! that names the promise of the contract (P1 to P10, see [`crate::fabric`]) which was broken. No
 //! entry panics over a broken promise, so that a program in another language can run the list too.
 //!
@@ -18,7 +18,7 @@ mod regions;
 
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
-use crate::fabric::{DownCause, Provider};
+use crate::fabric::{Caps, DownCause, Provider};
 
 /// Memory of each side, in bytes.
 pub const ARENA_BYTES: usize = 512 * 1024;
@@ -60,6 +60,11 @@ pub trait Rig {
     /// Whether both sides are peers of one provider.
     fn shared(&self) -> bool {
         false
+    }
+
+    /// What the provider of a side promises when it is asked now; `None`: what cannot be.
+    fn promises(&mut self, side: Side) -> Option<Caps> {
+        Some(self.provider(side).caps())
     }
 
     /// Where `side` posts to.
@@ -138,7 +143,7 @@ pub struct Entry<R: Rig> {
 }
 
 /// How many entries there are.
-pub const ENTRY_COUNT: usize = 31;
+pub const ENTRY_COUNT: usize = 35;
 
 /// The list.
 pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
@@ -179,5 +184,9 @@ pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
         9 ending close_is_busy_while_ops_are_in_flight,
         10 ending nothing_is_touched_after_the_fence,
         5 parts parts_of_a_write_arrive_one_behind_the_other,
+        5 data write_lands_at_any_address,
+        5 data caps_stay_as_they_are,
+        6 ending end_is_told_with_its_cause,
+        7 regions region_has_any_length_but_none,
     ]
 }

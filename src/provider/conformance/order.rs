@@ -44,6 +44,12 @@ pub fn write_is_visible_before_a_later_send<R: Rig>(rig: &mut R) -> Verdict {
     PASSED
 }
 
+/// The word of a round: each of its bits is set in one round and clear in another.
+const fn word(round: u8) -> u32 {
+    let word = (round as u32) << 24 | 0xffff;
+    if round.is_multiple_of(2) { !word } else { word }
+}
+
 pub fn immediate_comes_after_its_data<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     if !bench.caps.immediate {
@@ -53,7 +59,7 @@ pub fn immediate_comes_after_its_data<R: Rig>(rig: &mut R) -> Verdict {
         bench.fill(Side::A, 0, LARGE, round);
         let source = Source::Span(bench.local(Side::A, 0, LARGE));
         let target = bench.remote(Side::B, 0);
-        let immediate = Some(u32::from(round) << 24 | 0xffff);
+        let immediate = Some(word(round));
         bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
         bench.await_arrivals(Side::B, round.into(), 5)?;
         let why = "an immediate came before its data";

@@ -6,9 +6,11 @@ use crate::fabric::{LocalSpan, OpId, PostError, Provider, RemoteSpan};
 
 /// Parts that are tried at most.
 const PARTS_MAX: usize = 8;
-/// Places of the parts, further apart than any is long; not in the order of the parts.
+/// Places of the parts, further apart than any is long, most of them odd; not in the order of the
+/// parts.
 const APART: usize = 16 * 1024;
-const HALF: usize = ARENA_BYTES / 2;
+/// Where they go, which is odd too.
+const TARGET: usize = ARENA_BYTES / 2 + 3;
 /// Lengths of the parts of each round: inline on devices that have that, with empty ones between,
 /// of several packets, and all kinds beside each other.
 const LENGTHS: [[usize; PARTS_MAX]; 4] = [
@@ -21,7 +23,7 @@ const LENGTHS: [[usize; PARTS_MAX]; 4] = [
 /// Where a part lies: even ones in front, odd ones behind, each group backwards.
 const fn place(part: usize) -> usize {
     let group = part % 2 * (PARTS_MAX / 2);
-    (group + PARTS_MAX / 2 - 1 - part / 2) * APART
+    (group + PARTS_MAX / 2 - 1 - part / 2) * APART + part
 }
 
 fn posted<R: Rig>(
@@ -45,7 +47,7 @@ pub fn parts_of_a_write_arrive_one_behind_the_other<R: Rig>(rig: &mut R) -> Verd
     let peer = bench.rig.peer(Side::A);
     let most = bench.rig.provider(Side::A).parts_max(peer);
     ensure(most > 0, 5, "a write has at least one part")?;
-    let target = bench.remote(Side::B, HALF);
+    let target = bench.remote(Side::B, TARGET);
     let one = bench.local(Side::A, 0, 8);
     let beyond = [one; PARTS_MAX + 1];
     if most <= PARTS_MAX {
@@ -57,7 +59,7 @@ pub fn parts_of_a_write_arrive_one_behind_the_other<R: Rig>(rig: &mut R) -> Verd
     for count in 1..=if most == 1 { 0 } else { most.min(PARTS_MAX) } {
         for (round, lengths) in LENGTHS.iter().enumerate() {
             let has_word = bench.caps.immediate && round + 1 < LENGTHS.len();
-            let word = has_word.then_some((count * 16 + round) as u32);
+            let word = has_word.then_some(!(count * 16 + round) as u32);
             words += usize::from(has_word);
             round_of(&mut bench, &lengths[..count], word, words)?;
         }
@@ -78,8 +80,8 @@ fn round_of<R: Rig>(
         parts[n] = bench.local(Side::A, place(n), *length);
         whole += length;
     }
-    bench.fill(Side::B, HALF, whole + 1, 0xee);
-    let target = bench.remote(Side::B, HALF);
+    bench.fill(Side::B, TARGET, whole + 1, 0xee);
+    let target = bench.remote(Side::B, TARGET);
     let id = posted(bench, &parts[..lengths.len()], target, word)?;
     bench.finish(2)?;
     ensure(bench.succeeded(id), 5, "a write of several parts failed")?;
@@ -90,7 +92,7 @@ fn round_of<R: Rig>(
     } else {
         bench.rounds(QUIET)?;
     }
-    let mut at = HALF;
+    let mut at = TARGET;
     for (n, length) in lengths.iter().enumerate() {
         let why = "the parts of a write lie in another order, or not one behind the other";
         ensure(bench.holds(Side::B, at, *length, n as u8 + 1), 5, why)?;

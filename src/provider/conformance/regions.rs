@@ -3,7 +3,8 @@
 use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail};
 use super::{Rig, Side, Verdict};
 use crate::fabric::{
-    DeregisterError, Domain, OpErrorKind, OpId, OpKind, Provider, RailKey, RemoteSpan, Source,
+    DeregisterError, Domain, OpErrorKind, OpId, OpKind, Provider, RailKey, RegisterError,
+    RemoteSpan, Source,
 };
 
 const AT: usize = 8192;
@@ -11,6 +12,18 @@ const LENGTH: usize = 128 * 1024;
 
 fn deregister<R: Rig>(bench: &mut Bench<R>, key: RailKey) -> Result<(), DeregisterError> {
     bench.rig.provider(Side::B).domain().deregister(key)
+}
+
+/// Polls as long as the answer is `Busy`.
+fn deregister_patiently<R: Rig>(bench: &mut Bench<R>, key: RailKey) -> Check {
+    let mut tries = 0;
+    while let Err(error) = deregister(bench, key) {
+        ensure(error == DeregisterError::Busy, 7, "deregister refused a good key")?;
+        ensure(tries < 4096, 7, "a region stays busy for ever")?;
+        bench.round()?;
+        tries += 1;
+    }
+    Ok(())
 }
 
 fn write_to<R: Rig>(bench: &mut Bench<R>, target: RemoteSpan, length: usize) -> Check<OpId> {
@@ -158,13 +171,7 @@ pub fn region_stays_until_deregister_returns<R: Rig>(rig: &mut R) -> Verdict {
     bench.fill(Side::A, AT, LENGTH, 0xa5);
     let target = RemoteSpan { key, ..bench.remote(Side::B, AT) };
     let id = write_to(&mut bench, target, LENGTH)?;
-    let mut tries = 0;
-    while let Err(error) = deregister(&mut bench, key) {
-        ensure(error == DeregisterError::Busy, 7, "deregister refused a good key")?;
-        ensure(tries < 4096, 7, "a region stays busy for ever")?;
-        bench.round()?;
-        tries += 1;
-    }
+    deregister_patiently(&mut bench, key)?;
     bench.fill(Side::B, AT, LENGTH, 0xee);
     bench.rounds(QUIET)?;
     bench.finish(7)?;
@@ -172,5 +179,36 @@ pub fn region_stays_until_deregister_returns<R: Rig>(rig: &mut R) -> Verdict {
     ensure(untouched, 7, "memory was touched after deregister had returned")?;
     let told = bench.succeeded(id) || ended_by_key(&bench, id);
     ensure(told, 7, "an op on a vanished region ended with neither success nor Key")?;
+    PASSED
+}
+
+/// Ranges that are none: an empty one, and one that goes on at the beginning of the address space.
+const fn no_ranges(start: u64) -> [(u64, usize); 2] {
+    [(start, 0), (u64::MAX - 4095, 8192)]
+}
+
+pub fn region_has_any_length_but_none<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    for side in [Side::A, Side::B] {
+        let start = bench.rig.arena(side) as u64;
+        for (address, length) in no_ranges(start) {
+            let refused = bench.register_range(side, address, length) == Err(RegisterError::Range);
+            ensure(refused, 7, "a range that is empty or wraps was not refused as such")?;
+        }
+    }
+    let at = AT + 3;
+    let start = bench.rig.arena(Side::B) as u64 + at as u64;
+    let Ok(key) = bench.register_range(Side::B, start, 1) else {
+        return fail(7, "a region of one byte was refused");
+    };
+    bench.fill(Side::A, AT, 1, 0xa5);
+    let target = RemoteSpan { key, ..bench.remote(Side::B, at) };
+    let id = write_to(&mut bench, target, 1)?;
+    bench.finish(7)?;
+    bench.rounds(QUIET)?;
+    let landed = bench.succeeded(id) && bench.byte(Side::B, at) == 0xa5;
+    ensure(landed, 7, "a write to a region of one byte did not land")?;
+    ensure(bench.count(Side::B, AT, LENGTH, 0) == LENGTH - 1, 7, "it wrote more than its byte")?;
+    deregister_patiently(&mut bench, key)?;
     PASSED
 }

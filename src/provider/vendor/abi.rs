@@ -342,7 +342,8 @@ pub struct xtie_provider_ops {
     pub received_release: Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32, slot: u64)>,
     /// Says from outside that a peer is gone: the next polls report what had come, complete all
     /// that was taken, and then report XTIE_PROVIDER_EVENT_PEER_DOWN (P6). cause:
-    /// XTIE_PROVIDER_DOWN_. Of a peer that is not open nothing happens.
+    /// XTIE_PROVIDER_DOWN_, which the event has too unless the object knew of an end before. Of a
+    /// peer that is not open nothing happens.
     pub peer_fail:
         Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32, cause: u32, code: i32)>,
     /// Forgets a peer, with the receive slots that it still holds (P9).

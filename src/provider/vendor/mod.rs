@@ -137,6 +137,17 @@ impl<'m> Vendor<'m> {
         self.blob_bytes
     }
 
+    /// What the object promises when it is asked again; `None`: what cannot be, or blobs of another
+    /// length.
+    pub fn promises(&self) -> Option<Caps> {
+        if self.is_closed {
+            return None;
+        }
+        // SAFETY: the object is open (above).
+        let told = unsafe { self.table.told(self.object) };
+        told.ok().filter(|(_, bytes)| *bytes == self.blob_bytes).map(|(caps, _)| caps)
+    }
+
     /// What the other end needs to open its peer towards `peer`; [`Vendor::blob_bytes`] of it.
     pub fn peer_blob(&mut self, peer: PeerIndex) -> Result<[u8; BLOB_BYTES_MAX], PeerError> {
         let mut blob = [0; BLOB_BYTES_MAX];

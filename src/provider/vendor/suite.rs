@@ -5,7 +5,7 @@ use super::{Breach, OpenError, PeerError, Table, Vendor};
 use crate::base::carve::Carver;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
-use crate::fabric::{Completion, Provider};
+use crate::fabric::{Caps, Completion, Provider};
 use crate::provider::conformance::{ENTRY_COUNT, Failure, Outcome, Rig, Side, entries};
 use core::ffi::c_void;
 
@@ -170,6 +170,10 @@ impl<'s> Rig for VendorRig<'s> {
 
     fn provider(&mut self, side: Side) -> &mut Vendor<'s> {
         self.sides[side as usize].as_mut().expect("made by `new`, or an entry has given up")
+    }
+
+    fn promises(&mut self, side: Side) -> Option<Caps> {
+        self.provider(side).promises()
     }
 
     fn peer(&self, side: Side) -> PeerIndex {
