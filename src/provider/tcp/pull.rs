@@ -176,7 +176,7 @@ impl Tcp<'_> {
         match moved {
             Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
             Moved::Ended | Moved::Broken(_) if self.streams[index].bye => {
-                self.begin_end(peer, DownCause::Closed, 0);
+                self.end_with_goodbye(peer);
             }
             Moved::Ended => self.end_unsure(peer, 0),
             Moved::Broken(code) => self.end_unsure(peer, code),
