@@ -358,11 +358,11 @@ impl Endpoint {
         }
     }
 
-    /// Whether a rail that was lost may have ended because the peer closes the connection, which the
-    /// side band says later: rails of libfabric go first, and tell it by a code that says little. Of
-    /// a connection that waits for an answer when its socket ends, `tcp` of 1.17 says the last errno
-    /// of its thread, whatever that was about. A peer that never used the connection ends its
-    /// streams without a goodbye, all at once.
+    /// Whether a rail that was lost may have ended because the peer closes the connection, which
+    /// the side band says later: rails of libfabric go first, and tell it by a code that says
+    /// little. Of a connection that waits for an answer when its socket ends, `tcp` of 1.17 says
+    /// the last errno of its thread, whatever that was about. A peer that never used the
+    /// connection ends its streams without a goodbye, all at once.
     fn may_be_in_order(&self, connection: ConnectionIndex, lane: u8, code: i32) -> bool {
         match self.lane_rail(connection.0, lane) {
             ConnectionRail::Libfabric => true,
