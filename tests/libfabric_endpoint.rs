@@ -462,11 +462,13 @@ fn rail_that_still_joins_when_its_peer_closes_is_not_told_of_as_lost() {
             };
             // in the first rounds nobody has used it
             while round >= 8 && !(joins(a, to_b) & joins(b, to_a)) {
-                (a.progress(), b.progress());
+                a.progress();
+                b.progress();
                 watch.look("a rail that joins");
             }
             for _ in 0..round / 4 % 8 {
-                (a.progress(), b.progress());
+                a.progress();
+                b.progress();
             }
             // whoever closes, and whoever hears of it
             let (closer, its, other, theirs) =

@@ -6,7 +6,7 @@ use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
 use super::stream::{ASKED_MAX, Payload, To};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
+use crate::fabric::{Completion, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
