@@ -441,6 +441,58 @@ fn rails_of_a_connection_that_its_peer_closes_are_not_told_of_as_lost() {
     }
 }
 
+/// The same of one that closes while the rail still joins. What its library then says is that the
+/// connection was refused or given up, or any errno.
+#[test]
+fn rail_that_still_joins_when_its_peer_closes_is_not_told_of_as_lost() {
+    const ROUNDS: u32 = 48;
+    let wishes = [strict_wish("strict-msg", 1), has("tcp@msg").then_some(CONNECTED)];
+    let _alone = alone();
+    for wish in wishes.into_iter().flatten() {
+        println!("over {}", wish.provider);
+        let mut nodes = [open(2, wish), open(2, wish)];
+        for round in 0..ROUNDS {
+            let [a, b] = &mut nodes;
+            let (to_b, to_a) = host_support::joined(a, b);
+            let watch = Watch::start();
+            // takes the connection into use, too
+            let joins = |node: &mut Node, connection| {
+                let view = node.rail_view(connection, 1).expect("a live connection");
+                view.is_some_and(|view| view.lane.state != LaneState::Down)
+            };
+            // in the first rounds nobody has used it
+            while round >= 8 && !(joins(a, to_b) & joins(b, to_a)) {
+                a.progress();
+                b.progress();
+                watch.look("a rail that joins");
+            }
+            for _ in 0..round / 4 % 8 {
+                a.progress();
+                b.progress();
+            }
+            // whoever closes, and whoever hears of it
+            let (closer, its, other, theirs) =
+                if round % 2 == 0 { (a, to_b, b, to_a) } else { (b, to_a, a, to_b) };
+            let into = Memory::new(other, Place::Private, 64);
+            let receive = other.irecv(theirs, &[into.incoming(0, 64, 3)]).unwrap();
+            let said = said_while(|| {
+                let watch = Watch::start();
+                let (mut is_closed, mut ended) = (false, None);
+                while !is_closed || ended.is_none() {
+                    is_closed = is_closed || closer.connection_close(its) != Closing::Again;
+                    ended = ended.or_else(|| other.test(receive).expect("a live request"));
+                    watch.look("the end of a connection");
+                }
+                assert_eq!(ended.unwrap().result, Err(RequestError::PeerClosed));
+            });
+            let is_lost = |text: &String| text.contains("was lost");
+            assert!(!said.iter().any(is_lost), "round {round}: {said:?}");
+            into.release(other);
+            other.disconnect(theirs);
+        }
+    }
+}
+
 #[test]
 fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
     let _alone = alone();

@@ -132,6 +132,24 @@ fn fence_hears_the_word_behind_lost_messages() {
     }
 }
 
+/// Who closes a connection, and its endpoint at once, may take its last word with it. It had fenced
+/// us before, so that nothing of its is left but what is on its way, as of a process that has died;
+/// closing once waited ten times as long for it.
+#[test]
+fn word_of_a_peer_that_has_closed_is_waited_for_as_long_as_of_one_that_has_died() {
+    for cause in [DownCause::Died, DownCause::Closed] {
+        let Some(mut world) = strict_world(c"strict") else { return };
+        world.write_well();
+        world.rails[0].peer_fail(PEER, cause);
+        let fence = world.fence(0);
+        world.poll_side(0);
+        world.pass(Duration::from_millis(500));
+        (0..4).for_each(|_| world.poll_side(0));
+        assert!(world.result(0, fence).is_some(), "{cause:?}");
+        assert_eq!(world.downs(0), 1);
+    }
+}
+
 /// Where there is no room for the last word to a peer, its number is not given to the next before
 /// that has left: it would be lost, and a fence would wait for it.
 #[test]

@@ -3,7 +3,9 @@
 mod host_support;
 
 use crosstie::base::units::Bytes;
-use crosstie::host::{AllocateError, ConnectError, ListenError, OpenError, Options, RegisterError};
+use crosstie::host::{
+    AllocateError, ConnectError, DeviceKind, ListenError, OpenError, Options, RegisterError,
+};
 use host_support::deny::deny;
 use host_support::roles;
 use host_support::{Memory, Node, Place, joined, small, wait_both};
@@ -19,6 +21,7 @@ fn role() {
         ("descriptors", no_descriptors),
         ("peer_descriptors", peer_without_descriptors),
         ("open_without_descriptors", open_without_descriptors),
+        ("open_host_without_descriptors", open_host_without_descriptors),
         ("wrong_settings", wrong_settings),
         ("read_only_directory", no_directory),
         ("listen", listen),
@@ -220,12 +223,24 @@ fn peer_at_its_limit_of_descriptors_is_named() {
 }
 
 fn open_without_descriptors() {
+    without_descriptors(&small(2));
+}
+
+/// With room for all but the file of the host's number, that file was blamed: `mount /proc`.
+fn open_host_without_descriptors() {
+    // SAFETY: no other thread of this process reads the environment now.
+    unsafe { std::env::set_var("CROSSTIE_SOCKET_IFNAME", "=lo") };
+    without_descriptors(&Options { device: DeviceKind::Host, ..small(2) });
+}
+
+/// Opens with room for no descriptor, for one, and so on until there is enough.
+fn without_descriptors(options: &Options) {
     let before = host_support::descriptors();
-    for room in 0..6 {
+    for room in 0..16 {
         let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         let limit = descriptors_freeze();
         drop(held);
-        let error = Node::try_open(&small(2)).err();
+        let error = Node::try_open(options).err();
         descriptors_give_back();
         match error {
             Some(OpenError::System(libc::EMFILE)) => {}
@@ -243,6 +258,11 @@ fn open_without_descriptors() {
 #[test]
 fn open_names_the_limit_of_descriptors_and_leaves_nothing() {
     alone("open_without_descriptors");
+}
+
+#[test]
+fn open_that_cannot_read_the_number_of_its_host_names_the_limit_of_descriptors() {
+    alone("open_host_without_descriptors");
 }
 
 fn wrong_settings() {

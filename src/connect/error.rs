@@ -185,9 +185,12 @@ impl OpenError {
         OpenError::System(error.raw_os_error().unwrap_or(0))
     }
 
-    /// The same of the number of this host.
+    /// The same of the number of this host: without a descriptor the file is not to blame.
     pub(super) fn of_host_number(error: &std::io::Error) -> OpenError {
-        OpenError::HostNumber(error.raw_os_error().unwrap_or(0))
+        match OpenError::of(error) {
+            OpenError::System(code) => OpenError::HostNumber(code),
+            other => other,
+        }
     }
 }
 

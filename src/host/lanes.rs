@@ -332,11 +332,7 @@ impl Endpoint {
         let Some(view) = view else { return };
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
-        // a peer that closes the connection ends its rails of libfabric before the side band says
-        // so; of connected endpoints the library says it, by a code: `ECANCELED` is that of an op
-        // that was under way
-        let in_order = self.pair_rail(index, lane) == Some(ConnectionRail::Libfabric)
-            && matches!(view.code, 0 | libc::ENOTCONN | libc::ECONNRESET | libc::ECANCELED);
+        let in_order = self.may_be_in_order(connection, lane, view.code);
         let say = self.lanes[place].told.look(view.stats.failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
@@ -359,6 +355,26 @@ impl Endpoint {
         }
         if let Some(away_ms) = say.back_ms {
             rail_back(&at, away_ms);
+        }
+    }
+
+    /// Whether a rail that was lost may have ended because the peer closes the connection, which
+    /// the side band says later: rails of libfabric go first, and tell it by a code that says
+    /// little. Of a connection that waits for an answer when its socket ends, `tcp` of 1.17 says
+    /// the last errno of its thread, whatever that was about. A peer that never used the
+    /// connection ends its streams without a goodbye, all at once.
+    fn may_be_in_order(&self, connection: ConnectionIndex, lane: u8, code: i32) -> bool {
+        match self.lane_rail(connection.0, lane) {
+            ConnectionRail::Libfabric => true,
+            ConnectionRail::Tcp => {
+                let is_ended = matches!(code, 0 | libc::ECONNRESET | libc::EPIPE);
+                is_ended && self.lanes_up(connection) == 0
+            }
+            ConnectionRail::Shm
+            | ConnectionRail::Together
+            | ConnectionRail::Loopback
+            | ConnectionRail::Verbs
+            | ConnectionRail::Vendor => false,
         }
     }
 

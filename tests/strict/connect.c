@@ -154,21 +154,9 @@ static int close_listener(struct fid *fid) {
     for (struct request *request = listener->requests; request; request = request->next) {
         if (request->is_taken || request->is_answered)
             continue;
-        if (request->is_read)
-            stop("a request for a connection that was never answered");
-        request->is_answered = 1;
-        if (request->from->is_open)
-            fail(request->from, FI_ECONNREFUSED);
-    }
-    for (struct event **list = &listener->events->first; *list;) {
-        struct event *event = *list;
-        if (event->request && event->request->listener == listener) {
-            *list = event->next;
-            fi_freeinfo(event->info);
-            free(event);
-        } else {
-            list = &event->next;
-        }
+        /* tcp keeps its socket until the process ends */
+        stop(request->is_read ? "a request for a connection that was never answered"
+                              : "a request for a connection that was never looked at");
     }
     listener->events->users--;
     listener->fabric->others--;

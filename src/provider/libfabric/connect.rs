@@ -5,7 +5,7 @@
 use super::area::{CELLS, SENDS};
 use super::link::{Greeting, Phase};
 use super::peer::{Down, KEYS, Sent, State, Use};
-use super::rail::{Cell, Libfabric, Open};
+use super::rail::{Cell, Libfabric, Open, events_max};
 use super::report::{ErrorReport, TEXT_BYTES};
 use super::sys::calls::FidEp;
 use super::sys::{Code, Endpoint, Event, GREETING_BYTES, Info, numbers as n};
@@ -294,8 +294,35 @@ impl Libfabric<'_> {
         }
     }
 
+    /// Rejects what was asked since events were looked at last: nobody else closes the socket of a
+    /// request that its library has taken off the listener. `tcp` and `net` take one at a look, and
+    /// see what it says at the next, so that nothing is left when two looks in a row find nothing.
+    fn requests_reject(&mut self) {
+        let mut nothing = 0;
+        for _ in 0..2 * events_max(&self.limits) {
+            let Some(Open { listener: Some(_), events: Some(events), .. }) = self.open.as_ref()
+            else {
+                return;
+            };
+            let turn = self.domain.turn(Act::Poll);
+            let event = events.read();
+            drop(turn);
+            match event {
+                Ok(Some(Event::Request(request, _))) => {
+                    self.reject(request);
+                    nothing = 0;
+                }
+                // what else is there ends with its endpoint
+                Ok(Some(_)) => nothing = 0,
+                Ok(None) if nothing == 0 => nothing = 1,
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
     /// Closes every connection, before the endpoint that listens.
     pub(super) fn connections_close(&mut self) {
+        self.requests_reject();
         for index in 0..self.links.len() {
             if let Some(request) = self.links[index].request.take() {
                 self.reject(request);

@@ -294,9 +294,9 @@ impl Libfabric<'_> {
     pub(super) fn hear(&mut self, index: usize, cause: DownCause) {
         let record = &mut self.peers[index];
         let span = match cause {
-            DownCause::Died => Some(DEATH),
-            // it has fenced us, and says its word when what it has posted has ended
-            DownCause::Closed => Some(PATIENCE),
+            // who has closed had fenced us before, so that what it had posted has ended, and says
+            // so; its word goes with its endpoint, if that is closed, too
+            DownCause::Died | DownCause::Closed => Some(DEATH),
             DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => None,
         };
         if record.state == State::Live && record.gone.is_none() && span.is_some() {

@@ -59,6 +59,11 @@ fn completions(limits: &Limits) -> usize {
     limits.peers_max as usize * COMPLETIONS_PER_PEER + 1
 }
 
+/// How many events of connections may be in their queue.
+pub(super) fn events_max(limits: &Limits) -> usize {
+    EVENTS_PER_PEER * limits.peers_max as usize + 1
+}
+
 fn asides(limits: &Limits) -> usize {
     (limits.peers_max * ASIDES) as usize
 }
@@ -282,8 +287,7 @@ impl<'m> Libfabric<'m> {
     /// The same of what peers are connected to one by one.
     fn listener_open(&mut self, cq: Cq) -> Result<(), (Step, Code)> {
         let at = |step| move |code| (step, code);
-        let size = EVENTS_PER_PEER * self.limits.peers_max as usize + 1;
-        let events = EventQueue::open(&self.library, &self.fabric, size);
+        let events = EventQueue::open(&self.library, &self.fabric, events_max(&self.limits));
         let events = events.map_err(at(Step::EventQueue))?;
         let listener = Listener::open(&self.fabric, &self.info, &events);
         let listener = listener.map_err(at(Step::Listener))?;

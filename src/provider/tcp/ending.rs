@@ -72,6 +72,18 @@ impl Tcp<'_> {
         }
     }
 
+    /// A stream has ended with a goodbye. It counts more than a write that failed before it was
+    /// read: who has closed takes nothing.
+    #[cold]
+    pub(super) fn end_with_goodbye(&mut self, peer: usize) {
+        let record = &mut self.peers[peer];
+        if record.state == State::Ending && matches!(record.cause(), DownCause::Broken(_)) {
+            (record.is_unsure, record.has_until) = (false, false);
+            return record.end(DownCause::Closed, 0);
+        }
+        self.begin_end(peer, DownCause::Closed, 0);
+    }
+
     /// The peer broke the wire format: nothing of it is looked at any more.
     #[cold]
     pub(super) fn break_off(&mut self, peer: usize) {

@@ -6,7 +6,7 @@ use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
 use super::stream::{ASKED_MAX, Payload, To};
 use crate::base::ids::PeerIndex;
-use crate::fabric::{Completion, DownCause, Head, RailKey, RecvSlot};
+use crate::fabric::{Completion, Head, RailKey, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
 use crate::wire::stream::{
@@ -176,7 +176,7 @@ impl Tcp<'_> {
         match moved {
             Moved::Bytes(_) | Moved::Nothing => return Read::Empty,
             Moved::Ended | Moved::Broken(_) if self.streams[index].bye => {
-                self.begin_end(peer, DownCause::Closed, 0);
+                self.end_with_goodbye(peer);
             }
             Moved::Ended => self.end_unsure(peer, 0),
             Moved::Broken(code) => self.end_unsure(peer, code),

@@ -67,6 +67,25 @@ fn fenced_peer_is_closed_not_dead_and_its_last_messages_arrive() {
     assert_eq!(end(&mut b), (DownCause::Closed, 5));
 }
 
+/// What is written to a peer that has closed fails before its goodbye is read. The rail was told of
+/// as lost, errno 32, though its peer had closed in good order.
+#[test]
+fn goodbye_is_heard_behind_a_write_that_failed() {
+    for is_lane in [false, true] {
+        let mut memory = PairMemory::new(PairConfig::default());
+        let [mut a, mut b] = memory.open();
+        if is_lane {
+            b.peer_is_lane(PEER);
+        }
+        (0..5).for_each(|_| send(&mut a, PEER));
+        let kind = OpKind::Fence { generation: RailGeneration(1) };
+        assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
+        // the kernel's answer to the first makes the second fail
+        while b.send_now(PEER, &[7; 32], LocalSpan::EMPTY) {}
+        assert_eq!(end(&mut b), (DownCause::Closed, 5), "a lane: {is_lane}");
+    }
+}
+
 #[test]
 fn end_of_a_stream_without_goodbye_is_a_broken_rail_unless_the_side_band_knows_better() {
     let mut memory = PairMemory::new(PairConfig::default());
