@@ -188,6 +188,10 @@ impl fmt::Display for Loss {
                 | ConnectionRail::Verbs
                 | ConnectionRail::Libfabric => "it failed without a code, or the peer gave it up",
             })?,
+            // it may be an errno, or a number of the provider's own
+            (0, code) if self.rail == ConnectionRail::Vendor => {
+                write!(f, "the provider's code {code}")?;
+            }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }
@@ -447,6 +451,9 @@ mod tests {
         assert!(of(ConnectionRail::Tcp).contains("its stream ended"));
         let vendor = of(ConnectionRail::Vendor);
         assert!(vendor.contains("the provider failed it") && !vendor.contains("stream"));
+        let rail = ConnectionRail::Vendor;
+        let coded = Loss { rail, times: 1, code: 77, silent: Span(0), others: 1 }.to_string();
+        assert!(coded.contains("the provider's code 77") && !coded.contains("errno"), "{coded}");
         assert!(!of(ConnectionRail::Verbs).contains("stream"));
     }
 
