@@ -46,6 +46,7 @@ const SAID_TRIES: u32 = 1000;
 static BEFORE: OnceLock<String> = OnceLock::new();
 
 /// Says which of several processes that share standard error this one is. The first name counts.
+#[cfg(feature = "tool")]
 pub(crate) fn name_set(name: &str) {
     let _ = BEFORE.set(std::format!("crosstie, {name}: "));
 }

@@ -16,6 +16,7 @@ extern crate std;
 
 use super::Failure;
 use super::launch::{Launch, Meeting};
+use crate::host::log;
 use std::format;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -79,11 +80,11 @@ impl Rendezvous {
             let listener = listen(&launch.meeting)?;
             if !is_here(&launch.meeting.hosts) {
                 // an address that is translated on the way may be right all the same
-                std::eprintln!(
-                    "crosstie: rank 0 waits at {}, which is no address of this host: the others \
+                log::line_write(&format!(
+                    "rank 0 waits at {}, which is no address of this host: the others \
                      may not find it; CROSSTIE_RENDEZVOUS=HOST:PORT says where they look",
                     places(&launch.meeting)
-                );
+                ));
             }
             return Rendezvous::serve(&listener, launch, deadline);
         }
