@@ -5,9 +5,11 @@
 #include <crosstie.h>
 
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -191,6 +193,13 @@ static inline void handle_receive(xtie_handle *handle, int fd)
         fail("no handle came");
 }
 
+// In a child: it ends with its parent, which alone would tell it that nothing comes any more.
+static inline void end_with(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        _exit(1);  // the parent may have ended before the call
+}
+
 // Runs two functions in two processes, joined by a pipe from listener to connector. Before any
 // endpoint is open: endpoints do not outlive a fork.
 static inline int two_processes(void (*listen_side)(int), void (*connect_side)(int))
@@ -198,10 +207,12 @@ static inline int two_processes(void (*listen_side)(int), void (*connect_side)(i
     int ends[2];
     if (pipe(ends) != 0)
         fail("no pipe");
+    pid_t parent = getpid();
     pid_t child = fork();
     if (child < 0)
         fail("no process");
     if (child == 0) {
+        end_with(parent);
         listen_side(ends[1]);
         return 0;
     }

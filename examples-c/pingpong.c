@@ -13,9 +13,11 @@
 #include <crosstie.h>
 
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -420,10 +422,14 @@ int main(int argc, char **argv)
     int ends[2];
     if (pipe(ends) != 0)
         fail("no pipe");
+    pid_t parent = getpid();
     pid_t child = fork();  // before any endpoint is open: endpoints do not outlive a fork
     if (child < 0)
         fail("no process");
     if (child == 0) {
+        // it ends with its parent, which may have ended before the call
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+            _exit(1);
         listen_side(NULL, ends[1]);
         return 0;
     }

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -107,9 +109,13 @@ int main()
     int ends[2];
     if (pipe(ends) != 0)
         return 1;
+    pid_t parent = getpid();
     pid_t child = fork();  // before any endpoint is open
     if (child < 0)
         return 1;
+    // it ends with its parent, which may have ended before the call
+    if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
+        _exit(1);
     try {
         if (child == 0) {
             listen_side(ends[1]);

@@ -154,10 +154,12 @@ static int fork_ranks(void)
     for (int rank = 0; rank < ALONE; rank++) {
         snprintf(number, sizeof number, "%d", rank);
         setenv("CROSSTIE_RANK", number, 1);
+        pid_t parent = getpid();
         ranks[rank] = fork();
         if (ranks[rank] < 0)
             fail("no process");
         if (ranks[rank] == 0) {
+            end_with(parent);
             launch_find(&launch);
             run();
             return 0;

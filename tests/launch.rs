@@ -267,6 +267,21 @@ fn a_rank_that_is_there_twice_is_named_on_all_sides() {
     }
 }
 
+/// Both waited for half a minute, and then for a rank 0 that was there.
+#[test]
+fn launches_of_two_sizes_at_one_rendezvous_are_told_both() {
+    let port = port_free();
+    let first = rank_of(0, 2, port);
+    let listener = listen(&first.meeting).unwrap();
+    let other = std::thread::spawn(move || Rendezvous::meet(&rank_of(2, 3, port)).map(|_| ()));
+    let Err(error) = Rendezvous::serve(&listener, &first, Instant::now() + LIMIT) else {
+        panic!("rank 1 was not there");
+    };
+    assert!(error.contains("rank 2 is of 3 processes and this one, rank 0, of 2"), "{error}");
+    let error = other.join().unwrap().unwrap_err();
+    assert!(error.contains("rank 0 is of 2 processes and this one, rank 2, of 3"), "{error}");
+}
+
 /// Found by this: a rank that was refused ended, and rank 0 waited for its connection for ever.
 #[test]
 fn a_rank_that_leaves_before_it_connects_is_noticed_by_who_waits_for_it() {

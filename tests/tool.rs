@@ -35,6 +35,28 @@ fn what_is_said_goes_to_standard_error_line_by_line() {
     }
 }
 
+/// What both processes of a measurement said stood there twice.
+#[test]
+fn lines_of_the_peer_process_are_told_from_our_own() {
+    let args = ["perf", "latency", "--device", "shm0", "--iterations", "1", "--sizes", "8"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    let output = command.args(args).env("CROSSTIE_EGER_BYTES", "1").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    for before in ["crosstie: ", "crosstie, peer process: "] {
+        let lines = said.lines().filter(|line| line.starts_with(before));
+        assert_eq!(lines.count(), 1, "{before}: {said}");
+    }
+}
+
+#[test]
+fn number_that_has_no_effect_on_a_simulation_is_refused() {
+    let output = crosstie(&["sim", "--seed", "5", "--peers", "10"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--seed has no effect with --peers"), "{said}");
+}
+
 /// Standard output of a run that must succeed.
 fn said(args: &[&str]) -> String {
     let output = crosstie(args);

@@ -33,10 +33,19 @@ fn said() -> String {
 }
 
 fn open(rails_max: u32, rails: &[VendorRail]) -> Result<Node, OpenError> {
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    open_as(DeviceKind::Host, "vendor", rails_max, rails)
+}
+
+fn open_as(
+    device: DeviceKind,
+    names: &str,
+    rails_max: u32,
+    rails: &[VendorRail],
+) -> Result<Node, OpenError> {
+    let mut options = Options { device, ..small(2) };
     options.limits.rails_max = rails_max;
     for (name, value) in
-        [("CROSSTIE_RAILS", "vendor"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
+        [("CROSSTIE_RAILS", names), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
     {
         // SAFETY: whoever reads the environment does it through the same lock of the standard
         // library; tests of this binary take turns.
@@ -315,6 +324,31 @@ fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
         let said = said();
         assert!(said.contains("vendor's rail acme7 is not used") && said.contains(why), "{said}");
     }
+    drop(alone);
+}
+
+/// Each opened without a word of the rail.
+#[test]
+fn rail_that_a_device_or_a_setting_leaves_out_is_said() {
+    let alone = alone();
+    let wire = Wire::new();
+    for (device, rails, rails_max, why) in [
+        (DeviceKind::Tcp, "vendor", 2, "this device has no rails of vendors"),
+        (DeviceKind::SharedMemory, "shm", 2, "this device has no rails of vendors"),
+        (DeviceKind::Loopback, "vendor", 2, "this device has no rails of vendors"),
+        (DeviceKind::Host, "shm,tcp", 2, "CROSSTIE_RAILS leaves out"),
+        (DeviceKind::Host, "shm", 2, "CROSSTIE_RAILS leaves out"),
+        (DeviceKind::Host, "vendor", 1, "it wants rails_max of 2 or more"),
+    ] {
+        said();
+        open_as(device, rails, rails_max, &[wire.rail("my0", "")]).unwrap().close();
+        let said = said();
+        let named = format!("vendor's rail my0 is left out: {why}");
+        assert_eq!(said.matches(&named).count(), 1, "{device:?} {rails} {rails_max}: {said}");
+    }
+    said();
+    open_as(DeviceKind::Host, "vendor", 2, &[]).unwrap().close();
+    assert!(said().contains("the program brings no rail of a vendor's"));
     drop(alone);
 }
 

@@ -305,7 +305,8 @@ typedef enum xtie_result {
     // regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
     // A ring size is no power of two from 4096 to 131072 (send ring) or 16777216 (write ring), or
-    // the eager size is over a quarter of the send ring less 64 bytes, or over 16384.
+    // the eager size is over a quarter of the send ring less 64 bytes, or over 16384, or the heap
+    // 2^47 bytes or more.
     XTIE_ERR_RINGS = -13,
     // A reserved field is not zero.
     XTIE_ERR_RESERVED = -14,
@@ -501,7 +502,8 @@ typedef struct xtie_endpoint_config {
     // place only while its owner calls the library.
     uint32_t write_ring_bytes;
     // Address space in bytes that xtie_memory_alloc takes from, in whole pages; memory is used as
-    // it is allocated. Default 64 GiB.
+    // it is allocated. Below 2^47; where a limit (ulimit -v) has no room for it, it is less. Each
+    // peer on this host maps it, too, or reads what lies in it more slowly. Default 64 GiB.
     uint64_t heap_bytes;
     // How long a connect may take, with all addresses that are tried, in milliseconds; default
     // 10000. CROSSTIE_CONNECT_TIMEOUT_MS overrides it.

@@ -6,6 +6,7 @@
 
 #include "crosstie.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>

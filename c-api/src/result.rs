@@ -38,7 +38,8 @@ pub enum xtie_result {
     /// regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
     /// A ring size is no power of two from 4096 to 131072 (send ring) or 16777216 (write ring), or
-    /// the eager size is over a quarter of the send ring less 64 bytes, or over 16384.
+    /// the eager size is over a quarter of the send ring less 64 bytes, or over 16384, or the heap
+    /// 2^47 bytes or more.
     XTIE_ERR_RINGS = -13,
     /// A reserved field is not zero.
     XTIE_ERR_RESERVED = -14,
@@ -185,7 +186,7 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
     (
         XTIE_ERR_RINGS,
-        c"a ring size is no power of two in its range, or the eager size is too large for the ring",
+        c"a ring size is no power of two in its range, or the eager size or the heap is too large",
     ),
     (XTIE_ERR_RESERVED, c"a reserved field is not zero"),
     (XTIE_ERR_TEXT, c"there is no room for text"),

@@ -141,8 +141,11 @@ fn rail_refused(at: usize, error: &VendorRailError) -> xtie_result {
 unsafe fn rail(place: *const xtie_vendor_rail, stride: u32) -> Result<VendorRail, VendorRailError> {
     // SAFETY: this function's contract.
     let rail = unsafe { read(place) }.map_err(|_| VendorRailError::Struct)?;
-    if rail.struct_size != stride || rail.reserved != 0 {
+    if rail.struct_size != stride {
         return Err(VendorRailError::Struct);
+    }
+    if rail.reserved != 0 {
+        return Err(VendorRailError::Reserved);
     }
     let known = XTIE_VENDOR_RAIL_OWN_HOST | XTIE_VENDOR_RAIL_OTHER_HOSTS;
     if rail.flags & !known != 0 {

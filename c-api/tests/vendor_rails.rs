@@ -6,11 +6,13 @@ mod common;
 mod vendor_support;
 
 use common::*;
+use crosstie::host::log::{Level, sink_set};
 use crosstie::provider::vendor::abi;
 use crosstie_c::*;
 use std::ffi::{c_int, c_void};
 use std::process::Command;
 use std::ptr::{from_ref, null, null_mut};
+use std::sync::Mutex;
 use vendor_support::{OPS, Wire};
 
 fn rail(wire: &'static Wire) -> xtie_vendor_rail {
@@ -70,6 +72,18 @@ fn message_goes_over_a_vendors_rail_and_what_is_none_is_refused() {
     refusals(&config, wire);
 }
 
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+fn keep(_: usize, _: Level, text: &str) {
+    SAID.lock().unwrap().push_str(text);
+}
+
+/// What was said since it was asked last.
+fn said() -> String {
+    sink_set(Some((keep, 0)));
+    std::mem::take(&mut SAID.lock().unwrap())
+}
+
 fn refusals(config: &xtie_endpoint_config, wire: &'static Wire) {
     const REFUSED: c_int = XTIE_ERR_VENDOR_RAIL as c_int;
     let mut short = OPS;
@@ -93,6 +107,12 @@ fn refusals(config: &xtie_endpoint_config, wire: &'static Wire) {
     for (at, rail) in bad.iter().enumerate() {
         assert_eq!(Opened::with_rails(config, &[*rail]).err(), Some(REFUSED), "case {at}");
     }
+    // it was called a wrong struct_size
+    let _ = said();
+    let reserved = xtie_vendor_rail { reserved: 2, ..good };
+    assert_eq!(Opened::with_rails(config, &[reserved]).err(), Some(REFUSED));
+    let said = said();
+    assert!(said.contains("reserved is not zero") && !said.contains("struct_size"), "{said}");
     assert_eq!(Opened::with_rails(config, &[good; 8]).err(), Some(REFUSED));
     Opened::with_rails(config, &[]).unwrap().close();
     let mut endpoint = null_mut();

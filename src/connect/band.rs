@@ -4,10 +4,10 @@
 extern crate std;
 
 use super::address;
-use super::control::{BandCounters, Control, Note, TOKEN_KICK};
+use super::control::{Control, Note, TOKEN_KICK};
 use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
-use super::event::{BandEvent, LocalTemplate, Wake};
+use super::event::{BandCounters, BandEvent, LocalTemplate, Wake};
 use super::interfaces::InterfaceAddress;
 use super::key::Key;
 use super::listener::ListenerId;

@@ -9,7 +9,7 @@ use super::channel::Channel;
 use super::connection::{Connection, Phase};
 use super::ending::Ending;
 use super::error::{ConnectError, KeyCause, OpenError};
-use super::event::{Rail, STREAMS_MAX, Side};
+use super::event::{BandCounters, Rail, STREAMS_MAX, Side};
 use super::greeting::Greetings;
 use super::idle::Dismissed;
 use super::lanes::Lane;
@@ -140,6 +140,8 @@ pub enum Note {
     },
     /// A peer was turned away because this process may open no more descriptors; its limit.
     Descriptors(u64),
+    /// A peer was turned away because there was no memory for what it shares with us.
+    Memory,
     /// A connection stands; once per connection.
     Connected {
         /// To whom.
@@ -155,23 +157,6 @@ pub enum Note {
     },
     /// We have closed a connection that stood; once per connection.
     Closed(Peer),
-}
-
-/// What the side band has counted since open.
-#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
-pub struct BandCounters {
-    /// Sockets dropped because what came, or did not come, was no hello.
-    pub strangers: u64,
-    /// Links that stood.
-    pub links: u64,
-    /// Links lost to a dead or misbehaving peer.
-    pub links_lost: u64,
-    /// Peers that were not let in because of the shared key.
-    pub keys_refused: u64,
-    /// Pings answered.
-    pub pongs: u64,
-    /// Peers turned away for want of descriptors.
-    pub descriptors_short: u64,
 }
 
 /// A path that its dead owner left.

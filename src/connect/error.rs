@@ -169,7 +169,15 @@ pub enum CloseError {
 
 /// What may have no room.
 const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
-                         limit, or one of this process (ulimit -f, ulimit -v) has no room for them";
+                         limit, or one of this process (ulimit -f, ulimit -v) has no room for \
+                         them; of address space (ulimit -v), a smaller heap_bytes \
+                         (CROSSTIE_HEAP_BYTES) leaves more";
+
+/// The same, as the peer says it.
+const NO_PEER_MEMORY: &str = "has no memory for a connection: its host, its container's limit, or \
+                              one of its process (ulimit -f, ulimit -v) has no room for it; of \
+                              address space (ulimit -v), a smaller heap_bytes \
+                              (CROSSTIE_HEAP_BYTES) on that side leaves more";
 
 /// What has none, and how to do without.
 const NO_SHARED: &str = "the kernel refuses to make shared memory (memfd_create), as a filter of \
@@ -239,7 +247,7 @@ impl fmt::Display for ConnectError {
                 )
             }
             ConnectError::PeerFull(peer) => write!(f, "{peer} has no connection left"),
-            ConnectError::PeerMemory(peer) => write!(f, "{peer} has no memory for a connection"),
+            ConnectError::PeerMemory(peer) => write!(f, "{peer} {NO_PEER_MEMORY}"),
             ConnectError::PeerDescriptors(peer) => {
                 write!(f, "{peer} may open no more file descriptors (ulimit -n)")
             }

@@ -213,3 +213,22 @@ pub struct Wake {
     /// What with.
     pub context: usize,
 }
+
+/// What the side band has counted since open.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub struct BandCounters {
+    /// Sockets dropped because what came, or did not come, was no hello.
+    pub strangers: u64,
+    /// Links that stood.
+    pub links: u64,
+    /// Links lost to a dead or misbehaving peer.
+    pub links_lost: u64,
+    /// Peers that were not let in because of the shared key.
+    pub keys_refused: u64,
+    /// Pings answered.
+    pub pongs: u64,
+    /// Peers turned away for want of descriptors.
+    pub descriptors_short: u64,
+    /// Peers turned away for want of memory.
+    pub memory_short: u64,
+}

@@ -148,6 +148,14 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// A peer was refused for want of memory: said once.
+    pub(super) fn memory_short(&mut self) {
+        self.counters.memory_short += 1;
+        if self.counters.memory_short == 1 {
+            (self.config.note)(Note::Memory);
+        }
+    }
+
     /// Tells a caller that there is no descriptor for it: a data stream's over its link.
     fn decline(&mut self, caller: Channel) {
         let mut bytes = [0; FRAME_BYTES_MAX];

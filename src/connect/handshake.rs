@@ -260,6 +260,7 @@ impl<M: LinkMemory> Control<M> {
                     self.stranger(link.socket.as_ref().and_then(Channel::remote));
                 }
                 RefuseReason::Descriptors => self.descriptors_short(),
+                RefuseReason::Memory => self.memory_short(),
                 _ => {}
             }
             self.link_forget(index);
@@ -448,7 +449,7 @@ impl<M: LinkMemory> Control<M> {
         if hello.heap_bytes != 0 {
             let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
             let heap = self.memory.map_heap(fd, hello.heap_bytes).map_err(refuse)?;
-            self.links[index as usize].heap = Some((heap, hello.heap_bytes));
+            self.links[index as usize].heap = Some(heap);
         }
         if hello.features & FEATURE_DOORBELL != 0 {
             let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;

@@ -43,8 +43,9 @@ pub trait LinkMemory: Send + 'static {
     /// *Errors*: also when the file behind `fd` is shorter than `bytes`, or can still shrink.
     fn map_arena(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
 
-    /// Maps a peer's heap.
-    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<Self::Mapping, MemoryError>;
+    /// Maps a peer's heap, or where the address space has no room for it, less of it from the
+    /// start: what is not mapped is not read in place. Says how many bytes are.
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(Self::Mapping, u64), MemoryError>;
 
     /// Address of a mapping's first byte.
     fn address(&self, mapping: &Self::Mapping) -> usize;

@@ -88,10 +88,12 @@ mod way;
 
 pub use address::node_id;
 pub use band::{Band, BandConfig, BandTables, PendingId};
-pub use control::{BandCounters, Note};
+pub use control::Note;
 pub use ending::Ending;
 pub use error::{AcceptError, CloseError, ConnectError, KeyCause, ListenError, OpenError};
-pub use event::{BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake};
+pub use event::{
+    BandCounters, BandEvent, LinkParams, LocalTemplate, Rail, STREAMS_MAX, Side, Wake,
+};
 pub use listener::ListenerId;
 pub use memory::{LinkMemory, MemoryError};
 pub use os::{descriptor_limit, process_limit, random};

@@ -164,7 +164,7 @@ impl Endpoint {
         let options = options.effective();
         // SAFETY: aligned and long enough (checked above), and the caller's for as long as needed.
         let mut block: Carver<'static> = unsafe { Carver::new(block, options.bytes()) };
-        let vendor = vendor::listed(vendor)?;
+        let brought = vendor::listed(vendor)?;
         let salt = salt()?;
         let regions = DataMrs::carve(&mut block, options.limits.regions_max, salt)?;
         let tables = Tables::carve(&mut block, &options, salt)?;
@@ -174,9 +174,12 @@ impl Endpoint {
         let parts = Parts { salt, options, environment, regions, tables, half, heap, wake };
         match options.device {
             DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-                parts.open_host(&mut block, vendor)
+                parts.open_host(&mut block, brought)
             }
-            DeviceKind::Loopback => parts.open_loopback(&mut block),
+            DeviceKind::Loopback => {
+                vendor::left_out(&brought, vendor::NOT_HERE);
+                parts.open_loopback(&mut block)
+            }
         }
     }
 

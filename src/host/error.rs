@@ -1,7 +1,7 @@
 //! Why calls of an endpoint fail. Small values; `Display` is the sentence for people.
 #![forbid(unsafe_code)]
 
-use super::options::{RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
+use super::options::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use super::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
 use crate::connect::{descriptor_limit, process_limit};
@@ -17,6 +17,8 @@ pub enum RingsError {
     Send(u32),
     /// The write ring's, in bytes.
     Write(u32),
+    /// The heap's.
+    Heap(u64),
     /// The eager size, and the most that the send ring of the other size allows.
     Eager {
         /// What was asked for.
@@ -45,6 +47,11 @@ impl fmt::Display for RingsError {
                 let names = "write_ring_bytes (CROSSTIE_WRITE_RING_BYTES)";
                 ring(f, names, bytes, WRITE_RING_BYTES_MAX)
             }
+            RingsError::Heap(bytes) => write!(
+                f,
+                "heap_bytes (CROSSTIE_HEAP_BYTES) is {bytes}: no process has so much address \
+                 space; it must be below {HEAP_BYTES_END}, and every peer on the host maps it, too"
+            ),
             RingsError::Eager { bytes, most, ring } => write!(
                 f,
                 "eager_bytes_max (CROSSTIE_EAGER_BYTES) is {bytes}: with a send ring of {ring} \

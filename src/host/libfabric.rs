@@ -3,7 +3,7 @@
 
 extern crate std;
 
-use super::log::{Level, say};
+use super::log::{Level, say, say_once};
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
@@ -47,6 +47,21 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
     let level = if asked { Level::Warning } else { Level::Info };
     say(level, &format!("no libfabric rail, hosts talk over TCP ({why})"));
     Vec::new()
+}
+
+/// Says which settings are passed over where nobody asks for libfabric, and it is not used.
+pub(super) fn unused_say(settings: &Settings) {
+    let set = [
+        (settings.library.is_some(), "CROSSTIE_OFI_LIBRARY"),
+        (!settings.domains.is_empty(), "CROSSTIE_OFI_DOMAINS"),
+    ];
+    for (_, name) in set.iter().filter(|(is_set, _)| *is_set) {
+        let text = format!(
+            "{name} has no effect: libfabric is not used; CROSSTIE_OFI_PROVIDER, or \
+             CROSSTIE_RAILS=libfabric, asks for it"
+        );
+        say_once(Level::Warning, &text);
+    }
 }
 
 /// Says which of the domains that are named are not there, beside those that are.

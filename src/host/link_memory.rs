@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use super::news;
 use crate::connect::{LinkMemory, MemoryError};
 use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,7 +14,13 @@ pub(super) struct HostMemory {
     pub(super) wake: Arc<WakeFd>,
     /// Whether peers' memory may be read through the kernel, by the user's setting.
     pub(super) kernel_copy: bool,
+    /// Whether a peer's heap that could not be mapped was reported: once per endpoint is enough.
+    pub(super) heap_told: bool,
 }
+
+/// What is mapped of a peer's heap where the address space has no room for it all: the keys of its
+/// registered memory stand there, without which the kernel could not be asked for it either.
+const HEAP_HEAD_BYTES: u64 = 2 << 20;
 
 fn memory_error(errno: Errno) -> MemoryError {
     match errno.0 {
@@ -48,8 +55,15 @@ impl LinkMemory for HostMemory {
         SharedMapping::from_fd(fd, bytes as usize).map_err(memory_error)
     }
 
-    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<SharedMapping, MemoryError> {
-        SharedMapping::from_fd(fd, bytes as usize).map_err(memory_error)
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(SharedMapping, u64), MemoryError> {
+        let head = HEAP_HEAD_BYTES as usize;
+        let heap =
+            SharedMapping::from_fd_or_head(fd, bytes as usize, head).map_err(memory_error)?;
+        let mapped = heap.length() as u64;
+        if mapped < bytes && !core::mem::replace(&mut self.heap_told, true) {
+            news::heap_not_mapped(bytes);
+        }
+        Ok((heap, mapped))
     }
 
     fn address(&self, mapping: &SharedMapping) -> usize {

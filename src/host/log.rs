@@ -5,8 +5,9 @@ extern crate std;
 use crate::base::hash::fnv1a;
 use crate::memory::{Errno, stderr};
 use std::io::IoSlice;
+use std::string::String;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 
 /// How urgent a message is.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
@@ -40,6 +41,15 @@ const SAID_MAX: usize = 128;
 
 /// How often [`SAID`] is tried for: another thread has it for as long as it takes to look through.
 const SAID_TRIES: u32 = 1000;
+
+/// What stands before each line of standard error, where several processes share it.
+static BEFORE: OnceLock<String> = OnceLock::new();
+
+/// Says which of several processes that share standard error this one is. The first name counts.
+#[cfg(feature = "tool")]
+pub(crate) fn name_set(name: &str) {
+    let _ = BEFORE.set(std::format!("crosstie, {name}: "));
+}
 
 /// Sets the least urgent level that goes to standard error.
 pub fn level_set(level: Level) {
@@ -114,7 +124,8 @@ pub fn say(level: Level, text: &str) {
 /// the lock of the standard library, which a child that was forked while another thread wrote would
 /// wait for.
 pub(crate) fn line_write(text: &str) {
-    let mut parts = ["crosstie: ", text, "\n"].map(|part| IoSlice::new(part.as_bytes()));
+    let before = BEFORE.get().map_or("crosstie: ", String::as_str);
+    let mut parts = [before, text, "\n"].map(|part| IoSlice::new(part.as_bytes()));
     let mut rest = &mut parts[..];
     // a pipe that is nearly full may take a part; who cannot be told is told nothing
     while !rest.is_empty() {

@@ -10,7 +10,7 @@ use super::options::Options;
 use super::ports::Port;
 use super::settings::Environment;
 use super::vendor::VendorRail;
-use super::{libfabric, news, rdma};
+use super::{libfabric, news, rdma, vendor as vendors};
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::{CpuSet, Errno, probe};
@@ -67,6 +67,16 @@ impl Network {
             threads,
             ports: Vec::new(),
         };
+        if !allowed.tcp || !allowed.vendor {
+            let here = options.device.rails().vendor;
+            let why = "CROSSTIE_RAILS leaves out the rails of vendors, or tcp, their reserve";
+            vendors::left_out(&vendor, if here { why } else { vendors::NOT_HERE });
+        } else if environment.vendor_named && vendor.is_empty() {
+            say_once(
+                Level::Warning,
+                "CROSSTIE_RAILS names vendor, and the program brings no rail of a vendor's",
+            );
+        }
         if !allowed.tcp {
             return Ok(network);
         }
@@ -111,7 +121,11 @@ impl Network {
         let wanted = self.rails.verbs || self.rails.libfabric || self.rails.vendor;
         if wanted && options.limits.rails_max < 2 {
             let level = if named { Level::Warning } else { Level::Info };
-            say(level, "ports are not used: they want rails_max of 2 or more");
+            if self.rails.vendor {
+                vendors::left_out(&vendor, "it wants rails_max of 2 or more");
+            } else {
+                say(level, "ports are not used: they want rails_max of 2 or more");
+            }
         } else if wanted {
             if self.rails.vendor {
                 self.ports.extend(vendor.into_iter().map(Port::Vendor));
@@ -124,6 +138,11 @@ impl Network {
             if self.rails.libfabric && (self.ports.len() == of_vendors || asked) {
                 let nics = libfabric::choose(&environment.libfabric, environment.libfabric_named);
                 self.ports.extend(nics.into_iter().map(Port::Libfabric));
+            }
+            // who chooses devices itself, as the NCCL plugin does, knows what it leaves out
+            let own = options.nics.is_none() && options.ports.is_none();
+            if own && !asked && !self.ports.iter().any(|port| matches!(port, Port::Libfabric(_))) {
+                libfabric::unused_say(&environment.libfabric);
             }
         }
         self.rails_of_ports();

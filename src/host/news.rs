@@ -8,7 +8,7 @@ use super::endpoint::ConnectionRail;
 use super::log::{self, Level};
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
-use crate::connect::{Apart, Note, Peer, Rail, Side, TextBuffer, Tried};
+use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
 use crate::transport::limits::Limits;
@@ -92,8 +92,24 @@ pub(super) fn note(note: Note) {
                  descriptors (ulimit -n)"
             ),
         ),
+        Note::Memory => {
+            say_of(Level::Warning, format_args!("a peer was turned away: {}", ConnectError::Memory))
+        }
         Note::Connected { .. } | Note::Closed(_) => tell(note),
     }
+}
+
+/// A peer's heap has found no address space; what is read of it is read otherwise.
+pub(super) fn heap_not_mapped(bytes: u64) {
+    say_of(
+        Level::Warning,
+        format_args!(
+            "the address space of this process has no room for the heap of a peer, {bytes} bytes \
+             (ulimit -v): its memory is not read in place, but through the kernel or in two \
+             copies, which is slower; a smaller heap_bytes (CROSSTIE_HEAP_BYTES) on all ranks of \
+             this host leaves room"
+        ),
+    );
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
@@ -172,6 +188,10 @@ impl fmt::Display for Loss {
                 | ConnectionRail::Verbs
                 | ConnectionRail::Libfabric => "it failed without a code, or the peer gave it up",
             })?,
+            // it may be an errno, or a number of the provider's own
+            (0, code) if self.rail == ConnectionRail::Vendor => {
+                write!(f, "the provider's code {code}")?;
+            }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
         }
@@ -274,7 +294,8 @@ fn tell(note: Note) {
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
         | Note::Apart { .. }
-        | Note::Descriptors(_) => {}
+        | Note::Descriptors(_)
+        | Note::Memory => {}
     }
 }
 
@@ -430,6 +451,9 @@ mod tests {
         assert!(of(ConnectionRail::Tcp).contains("its stream ended"));
         let vendor = of(ConnectionRail::Vendor);
         assert!(vendor.contains("the provider failed it") && !vendor.contains("stream"));
+        let rail = ConnectionRail::Vendor;
+        let coded = Loss { rail, times: 1, code: 77, silent: Span(0), others: 1 }.to_string();
+        assert!(coded.contains("the provider's code 77") && !coded.contains("errno"), "{coded}");
         assert!(!of(ConnectionRail::Verbs).contains("stream"));
     }
 

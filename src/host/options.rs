@@ -102,6 +102,8 @@ pub const SEND_RING_BYTES_MAX: u32 = 128 << 10;
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Longest write ring.
 pub const WRITE_RING_BYTES_MAX: u32 = 16 << 20;
+/// No process of the machines that we know can map so much.
+pub const HEAP_BYTES_END: u64 = 1 << 47;
 /// Longest payload in the send ring.
 const SHM_PAYLOAD_MAX: u32 = 16 << 10;
 /// Receive slots of one loopback connection: the credits, rounded up.
@@ -229,6 +231,9 @@ impl Options {
         }
         if !ring(write, WRITE_RING_BYTES_MAX) {
             return Err(OpenError::Rings(RingsError::Write(write)));
+        }
+        if self.heap_bytes.0 >= HEAP_BYTES_END {
+            return Err(OpenError::Rings(RingsError::Heap(self.heap_bytes.0)));
         }
         let (bytes, most) = (self.eager_bytes_max.0, eager_bytes_max(send).0);
         if bytes > most {

@@ -226,6 +226,7 @@ impl Parts {
             heap: heap.clone(),
             wake: Arc::clone(&wake),
             kernel_copy: environment.kernel_copy,
+            heap_told: false,
         };
         let (linger, stall) = (environment.peer_timeout, environment.stall);
         let (device, rails, addresses) = (options.device, network.rails, network.addresses);

@@ -234,6 +234,8 @@ pub struct Environment {
     pub libfabric: libfabric::Settings,
     /// `CROSSTIE_RAILS` asks for it by name.
     pub libfabric_named: bool,
+    /// `CROSSTIE_RAILS` asks for rails of vendors by name.
+    pub vendor_named: bool,
 }
 
 impl Default for Environment {
@@ -257,6 +259,7 @@ impl Default for Environment {
             verbs_named: false,
             libfabric: libfabric::Settings::default(),
             libfabric_named: false,
+            vendor_named: false,
         }
     }
 }
@@ -338,6 +341,7 @@ fn environment_of(names: verbs::Names) -> Environment {
         verbs_named: is_named("verbs"),
         libfabric: libfabric::read(value_of),
         libfabric_named: is_named("libfabric"),
+        vendor_named: is_named("vendor"),
     }
 }
 

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::error::OpenError;
+use super::log::{Level, say};
 use crate::base::hash::fnv1a_128;
 use crate::provider::vendor::port::{PortConfig, RECV_SLOTS_MIN, RailName};
 use crate::provider::vendor::{Table, TableError};
@@ -15,6 +16,9 @@ use std::vec::Vec;
 
 /// What is sent without asking finds a receive.
 const _: () = assert!(RECV_SLOTS_MIN >= CREDITS);
+
+/// Of a device that has none: why a rail is left out.
+pub(super) const NOT_HERE: &str = "this device has no rails of vendors; host0 has";
 
 /// `PortHello::kind` of such a rail.
 pub(super) const KIND: u8 = 5;
@@ -48,6 +52,8 @@ pub fn network(name: &[u8]) -> u128 {
 pub enum VendorRailError {
     /// The structure, or its size.
     Struct,
+    /// What is reserved is not zero.
+    Reserved,
     /// The table.
     Table(TableError),
     /// The name is missing, too long, or not of printed characters.
@@ -62,6 +68,7 @@ impl fmt::Display for VendorRailError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VendorRailError::Struct => f.write_str("struct_size is that of no version"),
+            VendorRailError::Reserved => f.write_str("reserved is not zero"),
             VendorRailError::Table(TableError::Null) => f.write_str("ops is NULL"),
             VendorRailError::Table(TableError::Size) => {
                 f.write_str("struct_size of its ops is that of no version")
@@ -91,6 +98,14 @@ pub(super) fn listed(rails: &[VendorRail]) -> Result<Vec<VendorRail>, OpenError>
     match rails.len() > PORTS_MAX {
         true => Err(OpenError::VendorRail(VendorRailError::TooMany(PORTS_MAX))),
         false => Ok(rails.to_vec()),
+    }
+}
+
+/// Says of each rail that the endpoint does without it.
+pub(super) fn left_out(rails: &[VendorRail], why: &str) {
+    for rail in rails {
+        let text = std::format!("vendor's rail {} is left out: {why}", rail.name.as_str());
+        say(Level::Warning, &text);
     }
 }
 

@@ -48,13 +48,24 @@ impl SharedMapping {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: a call on a descriptor that we own.
         Errno::check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) }.into())?;
-        map(fd, reserve_bytes)
+        let start = map_at(&fd, reserve_bytes)?;
+        Ok(SharedMapping { start, length: reserve_bytes, fd, used: AtomicUsize::new(0) })
     }
 
     /// Maps a file that another process made.
     ///
     /// *Errors*: EINVAL when it is shorter than `bytes` or could be shrunk under us.
     pub fn from_fd(fd: OwnedFd, bytes: usize) -> Result<SharedMapping, Errno> {
+        SharedMapping::from_fd_or_head(fd, bytes, bytes)
+    }
+
+    /// The same, but where the address space has no room for `bytes`, the first `head_bytes` alone:
+    /// [`SharedMapping::length`] says which.
+    pub fn from_fd_or_head(
+        fd: OwnedFd,
+        bytes: usize,
+        head_bytes: usize,
+    ) -> Result<SharedMapping, Errno> {
         // SAFETY: all-zero bytes are a value of this plain C struct.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: `stat` is valid for writes for the length of the call.
@@ -65,7 +76,13 @@ impl SharedMapping {
         if !sealed || (stat.st_size as u64) < bytes as u64 {
             return Err(Errno(libc::EINVAL));
         }
-        map(fd, bytes)
+        let (start, length) = match map_at(&fd, bytes) {
+            Err(Errno(libc::ENOMEM)) if head_bytes < bytes => {
+                (map_at(&fd, head_bytes)?, head_bytes)
+            }
+            result => (result?, bytes),
+        };
+        Ok(SharedMapping { start, length, fd, used: AtomicUsize::new(0) })
     }
 
     /// Allocates the pages of a range for real.
@@ -140,7 +157,7 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `map` mapped, once.
+        // SAFETY: exactly what `map_at` mapped, once.
         unsafe { libc::munmap(self.start.cast(), self.length) };
     }
 }
@@ -155,7 +172,7 @@ fn file_bytes_max() -> u64 {
     }
 }
 
-fn map(fd: OwnedFd, length: usize) -> Result<SharedMapping, Errno> {
+fn map_at(fd: &OwnedFd, length: usize) -> Result<*mut u8, Errno> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -164,7 +181,7 @@ fn map(fd: OwnedFd, length: usize) -> Result<SharedMapping, Errno> {
     if start == libc::MAP_FAILED {
         return Err(Errno::last());
     }
-    Ok(SharedMapping { start: start.cast(), length, fd, used: AtomicUsize::new(0) })
+    Ok(start.cast())
 }
 
 #[cfg(test)]

@@ -7,9 +7,13 @@ extern crate std;
 use super::info::{Line, Section, line};
 use crate::host::settings::environment;
 use crate::provider::libfabric::Config;
+use crate::provider::libfabric::choice::{NoNic, SYSFS, choose};
+use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
 use crate::wire::pair::PORTS_MAX;
+use std::ffi::CString;
 use std::format;
+use std::path::Path;
 use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
@@ -26,7 +30,11 @@ pub fn section() -> Section {
     let used = if settings.rails.libfabric { USE } else { NO_USE };
     let config = Config { provider: None, ..settings.libfabric.config() };
     let lines = match survey(&config) {
-        Ok(survey) => described(used, &survey),
+        Ok(survey) => {
+            let mut lines = described(used, &survey);
+            lines.extend(not_there(&settings.libfabric, &survey));
+            lines
+        }
         Err(error) => vec![line("library", error.to_string())],
     };
     Section { name: "libfabric", lines }
@@ -39,6 +47,24 @@ fn described(used: &str, survey: &Survey) -> Vec<Line> {
     }
     lines.extend(survey.offers.iter().map(|offer| line(&offer.provider, offer_text(offer))));
     lines
+}
+
+/// What settings name and no provider has.
+fn not_there(settings: &Settings, survey: &Survey) -> Option<Line> {
+    if let Some(provider) = &settings.provider
+        && let Err(NoNic::None(_)) = choose(settings, Path::new(SYSFS), true)
+    {
+        let text = format!("{} (CROSSTIE_OFI_PROVIDER asks for it)", provider.to_string_lossy());
+        return Some(line("not there", text));
+    }
+    let is_missing = |name: &&CString| {
+        let has = |offer: &Offered| offer.domains.iter().any(|it| it.as_bytes() == name.to_bytes());
+        !survey.offers.iter().any(has)
+    };
+    let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    let missing: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
+    let text = format!("{} (CROSSTIE_OFI_DOMAINS asks for it)", missing.join(", "));
+    (!missing.is_empty()).then(|| line("not there", text))
 }
 
 fn offer_text(offer: &Offered) -> String {
@@ -65,6 +91,16 @@ fn domain_text(domain: &str, speed_mbps: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was shown as set, and nothing more.
+    #[test]
+    fn domain_that_no_provider_has_is_a_line() {
+        let survey = Survey { version: "1.17".into(), offers: Vec::new() };
+        let settings = Settings { domains: vec![c"eth9".into()], ..Settings::default() };
+        let line = not_there(&settings, &survey).unwrap();
+        assert_eq!(line.text, "eth9 (CROSSTIE_OFI_DOMAINS asks for it)");
+        assert!(not_there(&Settings::default(), &survey).is_none());
+    }
 
     #[test]
     fn each_provider_is_a_line_and_none_is_one_too() {

@@ -90,11 +90,11 @@ fn described(
     addresses: &[HostAddress],
     barrier: &dyn Fn(&Device) -> Option<String>,
 ) -> Vec<Line> {
+    let mut lines = Vec::new();
     if devices.is_empty() {
         let text = "none (/sys/class/infiniband shows none: is there one, and its driver loaded?)";
-        return vec![line("devices", text)];
+        lines.push(line("devices", text));
     }
-    let mut lines = Vec::new();
     let places = chip_ports(devices, settings.merge_vfs);
     let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
     let mut used = 0;

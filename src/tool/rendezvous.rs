@@ -8,13 +8,15 @@
 //! On the wire, all numbers little-endian: a hello is magic, key (8 bytes each), size, rank (4
 //! each), and is answered with the magic. A part is its length (4 bytes) and its bytes; all parts
 //! come back in the order of ranks. Two processes of one rank are told so, before rank 0 ends: by
-//! another magic, or by a length that no part has.
+//! another magic, or by a length that no part has. Whoever has the key and another size is told
+//! rank 0's, behind the first half of a third magic, and rank 0 ends likewise.
 #![forbid(unsafe_code)]
 
 extern crate std;
 
 use super::Failure;
 use super::launch::{Launch, Meeting};
+use crate::host::log;
 use std::format;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -38,6 +40,8 @@ const HELLO_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"xtiemeet";
 /// Answered to a process whose rank is there already.
 const TWIN: [u8; 8] = *b"xtietwin";
+/// Answered, with our size in the place of its second half, to a process that says another.
+const SIZE: [u8; 4] = *b"size";
 /// Instead of a part's length: another process says that it is the same rank.
 const TWIN_LENGTH: u32 = u32::MAX;
 
@@ -61,6 +65,8 @@ struct Stranger {
 enum Said {
     NotYet,
     Rank(u32),
+    /// Another size than ours, of this rank.
+    Size(u32, u32),
     Nonsense,
 }
 
@@ -72,6 +78,14 @@ impl Rendezvous {
         let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
         if launch.rank == 0 {
             let listener = listen(&launch.meeting)?;
+            if !is_here(&launch.meeting.hosts) {
+                // an address that is translated on the way may be right all the same
+                log::line_write(&format!(
+                    "rank 0 waits at {}, which is no address of this host: the others \
+                     may not find it; CROSSTIE_RENDEZVOUS=HOST:PORT says where they look",
+                    places(&launch.meeting)
+                ));
+            }
             return Rendezvous::serve(&listener, launch, deadline);
         }
         let stream = find(launch, deadline)?;
@@ -180,6 +194,17 @@ fn of_rank(rank: usize, error: std::io::Error) -> Failure {
     }
 }
 
+/// Two launches have one rendezvous, or one has two opinions.
+fn sizes(other: &str, theirs: u32, launch: &Launch) -> Failure {
+    format!(
+        "{other} is of {theirs} processes and this one, rank {}, of {}: two launches have the \
+         rendezvous at {}, or CROSSTIE_SIZE is not the same for all",
+        launch.rank,
+        launch.size,
+        places(&launch.meeting)
+    )
+}
+
 fn twins(rank: u32) -> Failure {
     format!("two processes say that they are rank {rank}, and this is one of them")
 }
@@ -244,6 +269,18 @@ pub fn listen(meeting: &Meeting) -> Result<TcpListener, Failure> {
     })
 }
 
+/// Whether one of the hosts has an address of this one, or has none that can be found out.
+fn is_here(hosts: &[String]) -> bool {
+    let here = |address: SocketAddr| match TcpListener::bind((address.ip(), 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
+    };
+    hosts.iter().any(|host| match (host.as_str(), 0).to_socket_addrs() {
+        Ok(mut addresses) => addresses.any(here),
+        Err(_) => true,
+    })
+}
+
 /// Takes in whoever has connected; says whether anybody has.
 fn arrivals(listener: &TcpListener, strangers: &mut Vec<Stranger>) -> Result<bool, Failure> {
     let mut came = false;
@@ -278,6 +315,14 @@ fn hear(
                 continue;
             }
             Said::Nonsense => drop(strangers.swap_remove(at)),
+            Said::Size(size, rank) => {
+                let mut stream = strangers.swap_remove(at).stream;
+                let [a, b, c, d] = launch.size.to_le_bytes();
+                let [s, i, z, e] = SIZE;
+                // whoever cannot be told notices that we are gone
+                let _ = stream.write_all(&[s, i, z, e, a, b, c, d]);
+                return Err(sizes(&format!("rank {rank}"), size, launch));
+            }
             Said::Rank(rank) => {
                 let mut stream = strangers.swap_remove(at).stream;
                 let place = &mut ranks[rank as usize - 1];
@@ -316,15 +361,20 @@ impl Stranger {
             Err(_) => return Said::Nonsense,
         }
         let wanted = hello(launch);
-        let common = self.length.min(HELLO_BYTES - 4);
+        let common = self.length.min(HELLO_BYTES - 8);
         if self.hello[..common] != wanted[..common] || self.since.elapsed() > STEP {
             return Said::Nonsense;
         }
         if self.length < HELLO_BYTES {
             return Said::NotYet;
         }
-        let rank = [self.hello[20], self.hello[21], self.hello[22], self.hello[23]];
-        match u32::from_le_bytes(rank) {
+        let number =
+            |at: usize| self.hello[at..at + 4].iter().rfold(0, |n, b| n << 8 | u32::from(*b));
+        let (size, rank) = (number(16), number(20));
+        if size != launch.size {
+            return Said::Size(size, rank);
+        }
+        match rank {
             rank if (1..launch.size).contains(&rank) => Said::Rank(rank),
             _ => Said::Nonsense,
         }
@@ -360,7 +410,10 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
                 match introduce(launch, address, deadline) {
                     Ok(stream) => return Ok(stream),
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                        return Err(twins(launch.rank));
+                        return Err(match error.get_ref().and_then(|it| it.downcast_ref()) {
+                            Some(Other(size)) => sizes("rank 0", *size, launch),
+                            None => twins(launch.rank),
+                        });
                     }
                     Err(error) => last = format!("{address}: {error}"),
                 }
@@ -374,6 +427,18 @@ fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
         places(meeting)
     ))
 }
+
+/// Rank 0 is of a launch of another size.
+#[derive(Debug)]
+struct Other(u32);
+
+impl core::fmt::Display for Other {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "rank 0 is of {} processes", self.0)
+    }
+}
+
+impl core::error::Error for Other {}
 
 fn introduce(
     launch: &Launch,
@@ -391,6 +456,10 @@ fn introduce(
     match said {
         Ok(()) if answer == MAGIC => Ok(stream),
         Ok(()) if answer == TWIN => otherwise(ErrorKind::AlreadyExists, "the rank is there"),
+        Ok(()) if answer[..4] == SIZE => {
+            let size = answer[4..].iter().rfold(0, |n, b| n << 8 | u32::from(*b));
+            Err(std::io::Error::new(ErrorKind::AlreadyExists, Other(size)))
+        }
         Ok(()) => otherwise(ErrorKind::InvalidData, "another program answers"),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             otherwise(ErrorKind::TimedOut, "somebody took the connection and did not answer")
@@ -475,6 +544,15 @@ mod tests {
         };
         let launch = super::super::launch::read(&get).unwrap().unwrap();
         find(&launch, Instant::now() + Duration::from_millis(200)).unwrap_err()
+    }
+
+    #[test]
+    fn address_of_another_host_is_told_from_our_own() {
+        let of =
+            |hosts: &[&str]| is_here(&hosts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert!(of(&["127.0.0.1"]) && of(&["203.0.113.77", "localhost"]));
+        // TEST-NET-3: nobody has it
+        assert!(!of(&["203.0.113.77"]));
     }
 
     #[test]

@@ -102,8 +102,8 @@ impl LinkMemory for TestMemory {
         map(fd, bytes, false)
     }
 
-    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<Mapping, MemoryError> {
-        map(fd, bytes, false)
+    fn map_heap(&mut self, fd: OwnedFd, bytes: u64) -> Result<(Mapping, u64), MemoryError> {
+        Ok((map(fd, bytes, false)?, bytes))
     }
 
     fn address(&self, mapping: &Mapping) -> usize {

@@ -18,11 +18,13 @@ pub(super) fn through<T>(gate: &AtomicU32, call: impl FnOnce() -> T) -> Option<T
 }
 
 /// Lets nobody in any more; says whether nobody is inside.
+#[cfg(feature = "std")] // a suite alone closes nothing that goes on
 pub(super) fn shut(gate: &AtomicU32) -> bool {
     gate.fetch_or(SHUT, Ordering::AcqRel) & !(SHUT | CLOSED) == 0
 }
 
 /// The object is closed: nothing of it is there any more.
+#[cfg(feature = "std")]
 pub(super) fn closed(gate: &AtomicU32) {
     gate.fetch_or(CLOSED, Ordering::Release);
 }

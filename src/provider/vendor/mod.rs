@@ -23,12 +23,16 @@ pub mod sized;
 pub mod suite;
 mod table;
 
-use crate::base::ids::{PeerIndex, RailGeneration};
+use crate::base::ids::PeerIndex;
+#[cfg(feature = "std")]
+use crate::base::ids::RailGeneration;
 use crate::base::sync::AtomicU32;
 use crate::base::units::{Bytes, Instant};
+#[cfg(feature = "std")]
+use crate::fabric::OpId;
 use crate::fabric::{
     Caps, CloseError, Completion, DeregisterError, Domain, DownCause, LocalSpan, MemoryKind, Op,
-    OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
+    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
 };
 use abi::*;
 use core::ffi::{c_int, c_void};

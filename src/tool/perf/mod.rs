@@ -36,6 +36,7 @@ use super::Failure;
 use super::arguments::Given;
 use super::launch;
 use super::progress::Progress;
+use crate::host::log;
 use crate::host::owned::Backing;
 use crate::host::{DeviceKind, RailView};
 use alone::Alone;
@@ -91,6 +92,9 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
 fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
     let options = Options::read(given)?;
     let launch = launch::read(&launch::environment)?;
+    if let Some(launch) = &launch {
+        log::name_set(&format!("rank {}", launch.rank));
+    }
     if launch.is_some() || options.pattern.is_some() || options.processes.is_some() {
         return together::run(&options, launch, args);
     }

@@ -14,6 +14,7 @@ use super::side::{Shape, Side};
 use super::socket::SocketPeer;
 use super::window::{Kind, Window};
 use crate::host::RailView;
+use crate::host::log;
 use crate::host::owned::Backing;
 use crate::tool::Failure;
 use crate::tool::arguments::{Command, Flag};
@@ -145,6 +146,7 @@ impl Bench for Pair {
 
 /// What the peer process does.
 pub fn run(args: &[String]) -> Result<(), Failure> {
+    log::name_set("peer process");
     let given = COMMAND.parse(args)?;
     if let Some(cpu) = given.number("--cpu", 0, u64::from(u32::MAX))? {
         pin(cpu as u32)?;

@@ -74,6 +74,7 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let mut options = Options { seed: 1, schedules: 10_000, threads: cores.min(8), peers: None };
     let mut arguments = arguments.iter();
+    let mut of_schedules = None;
     while let Some(name) = arguments.next() {
         let mut peers = 0;
         let place = match name.as_str() {
@@ -84,6 +85,9 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
             "--help" | "-h" => return Ok(None),
             _ => return Err(format!("unknown option {name}")),
         };
+        if name != "--peers" {
+            of_schedules = Some(name);
+        }
         let value = arguments.next().ok_or_else(|| format!("{name} needs a number"))?;
         *place = value.parse().map_err(|_| format!("{name} needs a number, not {value}"))?;
         if (name == "--threads" || name == "--schedules") && value.parse() == Ok(0u64) {
@@ -95,6 +99,9 @@ fn options(arguments: &[String]) -> Result<Option<Options>, String> {
             }
             options.peers = Some(peers as u32);
         }
+    }
+    if let (Some(_), Some(name)) = (options.peers, of_schedules) {
+        return Err(format!("{name} has no effect with --peers, which runs no schedule"));
     }
     Ok(Some(options))
 }
