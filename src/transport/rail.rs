@@ -1,7 +1,7 @@
 //! The rails of one connection, its *lanes*: what each is good for, and how it is.
 //!
 //! ```text
-//! lane   Down ─rejoin──────► Joining ─our probe is answered─► Up
+//! lane   Down ─rejoin──────► Joining ─our probes are answered─► Up
 //!        Up, Joining ─error, peer's word─► Failing ─fence holds, ops retired─► Fenced
 //!        Fenced ─peer has fenced it too──► Down (what it lost moves to living lanes)
 //! ```
