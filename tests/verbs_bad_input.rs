@@ -43,6 +43,13 @@ fn storyteller() {
             open(&LIMITS);
         }
         "open for many" => open(&Limits { peers_max: 1000, ..LIMITS }),
+        "open without files" => {
+            devices().expect("the library is there");
+            let most =
+                (0..).find(|_| std::fs::File::open("/dev/null").map(std::mem::forget).is_err());
+            println!("after {most:?} files");
+            open(&LIMITS);
+        }
         "list" => println!("{:?}", devices()),
         "prepare" => prepare(),
         "join" => join(&|_| {}),
@@ -277,6 +284,12 @@ fn device_that_is_not_there_or_not_for_us_is_named() {
     tells("open", "no_device", "there is no RDMA device of that name");
     tells("list", "no_device", "no RDMA device on this host");
     tells("open", "closed_device", "the device cannot be opened: errno 13");
+}
+
+/// libibverbs says "errno 38, this kernel does not have it".
+#[test]
+fn device_that_cannot_be_opened_for_want_of_files_is_told_so() {
+    tells("open without files", "", "the device cannot be opened: errno 24, this process has too");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
 use host_support::flow::Flow;
+use host_support::long_drops::long_drops;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Random, Watch, roles, small};
 use std::process::Command;
@@ -353,6 +354,33 @@ fn neighbours_stay(stay: bool) {
 /// joins is heard by one side at once, which cannot be heard there itself.
 #[test]
 fn path_that_loses_everything_one_way_costs_no_message_and_no_rail_goes_there() {
+    path_that_loses(|link| {
+        run("tc", &format!("qdisc add dev {link} root netem loss 100%"));
+        move || {
+            assert!(dropped(link) > 0, "nothing was lost, so nothing is proven");
+            run("tc", &format!("qdisc del dev {link} root"));
+            false
+        }
+    });
+}
+
+/// As switches of 1500 bytes do between hosts of 9000. The rail joined by short messages, and all
+/// stood still until it was given up, again and again.
+#[test]
+fn path_that_loses_long_packets_alone_costs_no_message_and_no_rail_goes_there() {
+    path_that_loses(|link| {
+        let far = if link == "rail0" { "far0" } else { "rail0" };
+        let drops = long_drops(far, 1600);
+        move || {
+            drop(drops);
+            true
+        }
+    });
+}
+
+/// What a link sends is lost, and then is not: by what `lose` returns, which says whether it was
+/// long packets alone. One way, then the other.
+fn path_that_loses<E: FnOnce() -> bool>(lose: impl Fn(&'static str) -> E) {
     let Some(ends) = ends(1) else { return };
     if !has_wires(&ends) {
         return;
@@ -365,7 +393,7 @@ fn path_that_loses_everything_one_way_costs_no_message_and_no_rail_goes_there() 
     neighbours_stay(true);
     for link in ["rail0", "far0"] {
         let before = pair.views(1);
-        run("tc", &format!("qdisc add dev {link} root netem loss 100%"));
+        let end = lose(link);
         pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
             pair.views(1).iter().all(|view| view.state != LaneState::Up)
         });
@@ -377,9 +405,9 @@ fn path_that_loses_everything_one_way_costs_no_message_and_no_rail_goes_there() 
             println!("{link}: {after:?}");
             assert_eq!(after.stats.joins, before.stats.joins, "{link}: nobody hears it");
         }
-        assert!(dropped(link) > 0, "nothing was lost, so nothing is proven");
+        let is_known = pair.views(1).iter().any(|view| view.short_alone);
         let generation = pair.views(1)[0].generation;
-        run("tc", &format!("qdisc del dev {link} root"));
+        assert_eq!(is_known, end(), "{link}: whether long ones alone were lost");
         pair.flow_until(&mut flows, "the rail to be used again", |pair, _| pair.is_up(1));
         println!("{link}: back, as {} of {generation}", pair.views(1)[0].generation);
         pair.settle(&mut flows);

@@ -98,7 +98,8 @@ fn said_before(class: &Path, teller: &Command) -> Option<String> {
     let done = command.output().expect("unshare runs");
     let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
     let _ = std::fs::remove_dir_all(class);
-    assert!(done.status.success(), "{teller:?}: {}{}", said[0], said[1]);
+    let how = done.status;
+    assert!(how.success(), "{teller:?}: {how}: {}{}", said[0], said[1]);
     Some(said.concat())
 }
 

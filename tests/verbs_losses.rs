@@ -43,6 +43,7 @@ fn storyteller() {
         "come late" => come_late(),
         "give back" => give_back(),
         "be silent" => be_silent(),
+        "be unanswered" => be_unanswered(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -231,6 +232,16 @@ fn be_silent() {
     println!("of a short message, too: {}", silence(&mut world, &mut clock).is_some());
 }
 
+/// The device has sent a write as often as it was told to.
+fn be_unanswered() {
+    let mut world = World::new().expect("devices");
+    turn("FAKE_FIRST");
+    let id = world.write(0, 0, 4096);
+    assert!(!world.end(0, id));
+    let of_it = |it: &&Completion| matches!(it, Completion::Done { id: done, .. } if *done == id);
+    println!("{:?}", world.seen[0].iter().find(of_it));
+}
+
 /// What was registered with a device that is gone is given back, and the rail, too.
 fn give_back() {
     let world = lost_world();
@@ -297,6 +308,14 @@ fn gid_of_another_subnet_is_taken_only_after_a_while_and_as_an_endpoint_would() 
         let wanted = format!("revived: [false, false]\nlate on {gid}\nlate on {gid}\ncarries");
         assert!(said.contains(&wanted), "{then}: {said}");
     }
+}
+
+/// The status of its completion, 12, was told as an errno: "no memory".
+#[test]
+fn write_that_nobody_acknowledges_fails_with_an_errno() {
+    let Some([new, _]) = libraries() else { return };
+    let [said, _] = told(new, "be unanswered", "unanswered", "");
+    assert!(said.contains("Err(OpError { kind: Fabric, code: 110 })"), "{said}");
 }
 
 /// Queue pairs name their peers by LIDs, and are found by them.

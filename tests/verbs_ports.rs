@@ -111,6 +111,37 @@ fn host_without_rdma_has_no_devices() {
     assert_eq!(tree.survey(), []);
 }
 
+/// What could not be read was left out: "no RDMA port can be used (there is none)" with devices
+/// there, or "the port has no GID".
+#[test]
+fn what_cannot_be_read_for_want_of_files_does_not_pass_for_what_is_not_there() {
+    if let Some(root) = std::env::var_os("XTIE_TREE") {
+        let whole = survey(Path::new(&root)).expect("files");
+        let mut held = Vec::from_iter(std::iter::from_fn(|| fs::File::open("/dev/null").ok()));
+        let mut refused = 0;
+        let read = loop {
+            match survey(Path::new(&root)) {
+                Ok(read) => break read,
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}"),
+            }
+            refused += 1;
+            held.pop();
+        };
+        assert!(read == whole && refused >= 2, "{refused} refused, {read:?}");
+        return println!("{refused} refused, then all was read");
+    }
+    let tree = Tree::new("files");
+    tree.device("mlx5_0", "devices/pci0000:3a/0000:3b:00.0", "1: CA");
+    tree.port("mlx5_0", 1, ACTIVE, &ROCE);
+    let name = "what_cannot_be_read_for_want_of_files_does_not_pass_for_what_is_not_there";
+    let program = std::env::current_exe().unwrap();
+    let mut alone = Command::new(program);
+    alone.args(["--exact", name, "--nocapture"]).env("XTIE_TREE", &tree.0);
+    let done = alone.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("then all was read"), "{done:?}");
+}
+
 #[test]
 fn everything_of_a_roce_port_is_read() {
     let tree = Tree::new("roce");

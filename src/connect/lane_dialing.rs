@@ -40,6 +40,11 @@ impl Lane {
         at
     }
 
+    /// It is given up because nothing was heard on it for so long: it did not stand then.
+    pub fn stood_silent(&mut self, silent: Span) {
+        self.stood = self.stood.after(silent);
+    }
+
     /// When a lane that could not be dialled is dialled again.
     fn retry_at(&mut self, now: Instant) -> Instant {
         self.backoff = Span(self.backoff.0.max(BACKOFF.0));
@@ -256,5 +261,17 @@ mod tests {
         // it has stood for a second
         lane.stood = at(5032);
         assert_eq!(lane.redial_at(at(6032)), at(6032));
+    }
+
+    #[test]
+    fn a_lane_that_was_silent_since_it_came_up_keeps_dying() {
+        let mut lane = Lane::free();
+        let mut now = 5000;
+        for wait in [0, 10, 20, 40] {
+            lane.stood = at(now);
+            lane.stood_silent(Span::millis(6250));
+            now += 6500;
+            assert_eq!(lane.redial_at(at(now)), at(now + wait));
+        }
     }
 }

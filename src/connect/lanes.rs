@@ -282,6 +282,7 @@ impl<M: LinkMemory> Control<M> {
     pub fn lane_gone(&mut self, index: u32, lane: u32, cause: DownCause, silent: Span) {
         let entry = self.lane(index, lane);
         entry.stalled = true;
+        entry.stood_silent(silent);
         entry.owes_gone = Some((cause, silent));
         self.owe_lane(index, lane);
     }

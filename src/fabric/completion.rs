@@ -95,7 +95,7 @@ pub enum DownCause {
 pub struct OpError {
     /// The kind, on which the transport acts.
     pub kind: OpErrorKind,
-    /// The provider's own code, for people: an errno, a work-completion status; 0 if none.
+    /// An errno, for people; of a vendor's rail the provider's own code. 0 if none.
     pub code: i32,
 }
 

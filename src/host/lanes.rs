@@ -349,8 +349,9 @@ impl Endpoint {
         }
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);
-            let rail = at.rail;
-            rail_lost(&at, &Loss { rail, times: say.losses, code: view.code, silent, others });
+            let (rail, code, times) = (at.rail, view.code, say.losses);
+            let short_alone = view.short_alone && code == libc::ETIMEDOUT;
+            rail_lost(&at, &Loss { rail, times, code, silent, short_alone, others });
             self.pair_error_say(index, lane);
         }
         if let Some(away_ms) = say.back_ms {

@@ -165,6 +165,8 @@ pub(super) struct Loss {
     pub(super) code: i32,
     /// How long nothing was acknowledged, if it was given up for that.
     pub(super) silent: Span,
+    /// Whether short messages had come to the peer, and nothing long.
+    pub(super) short_alone: bool,
     /// Rails of the connection that are in use.
     pub(super) others: u32,
 }
@@ -194,6 +196,11 @@ impl fmt::Display for Loss {
             }
             (0, code) => write!(f, "{}", Errno(code))?,
             (ms, _) => write!(f, "silent, nothing on it was acknowledged for {ms} ms")?,
+        }
+        if self.short_alone {
+            f.write_str(
+                "; short messages pass and long ones do not: is the MTU the same in all switches?",
+            )?;
         }
         match self.others {
             0 => f.write_str("; no other is in use"),
@@ -447,14 +454,18 @@ mod tests {
     /// A rail of a vendor's has no stream.
     #[test]
     fn loss_without_a_code_is_told_by_what_the_rail_is() {
-        let of = |rail| Loss { rail, times: 1, code: 0, silent: Span(0), others: 1 }.to_string();
+        let lost =
+            |rail| Loss { rail, times: 1, code: 0, silent: Span(0), short_alone: false, others: 1 };
+        let of = |rail| lost(rail).to_string();
         assert!(of(ConnectionRail::Tcp).contains("its stream ended"));
         let vendor = of(ConnectionRail::Vendor);
         assert!(vendor.contains("the provider failed it") && !vendor.contains("stream"));
-        let rail = ConnectionRail::Vendor;
-        let coded = Loss { rail, times: 1, code: 77, silent: Span(0), others: 1 }.to_string();
+        let coded = Loss { code: 77, ..lost(ConnectionRail::Vendor) }.to_string();
         assert!(coded.contains("the provider's code 77") && !coded.contains("errno"), "{coded}");
         assert!(!of(ConnectionRail::Verbs).contains("stream"));
+        let code = libc::ETIMEDOUT;
+        let mtu = Loss { code, short_alone: true, ..lost(ConnectionRail::Verbs) }.to_string();
+        assert!(mtu.contains("timed out; short messages pass and long ones do not"), "{mtu}");
     }
 
     #[test]

@@ -19,13 +19,14 @@ use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
-use crate::base::units::Instant;
+use crate::base::units::{Bytes, Instant};
 use crate::connect::{PairEnd, Side};
 use crate::fabric::Provider;
+use crate::provider::beside::Later;
 use crate::provider::port::{PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
 use crate::provider::verbs::loss_words;
-use crate::transport::LaneJoin;
+use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use core::net::SocketAddr;
 
@@ -58,6 +59,22 @@ fn port_news(told: &mut i32, code: i32) -> Option<PortNews> {
         (_, 0) => Some(PortNews::Back),
         (_, _) => Some(PortNews::Lost),
     }
+}
+
+/// So many bytes of stripes that have ended well show that a path carries payload.
+const ENOUGH: Bytes = Bytes::mib(16);
+
+/// Why the next queue pair of a lane has to wait, whose last one is gone. `None`: it has not.
+///
+/// A silent one has stood for long, and what came before says little: where short packets pass and
+/// long ones do not, every one of them joins, and takes messages with it.
+fn wait_behind(last: LaneView) -> Option<Later> {
+    let is_silent = last.code == libc::ETIMEDOUT;
+    let has_stood = last.stood.0 != 0 && last.ended < ENOUGH;
+    if is_silent && (last.short_alone || has_stood) {
+        return Some(Later::Lost(last.stood));
+    }
+    (!last.carried).then_some(Later::Missed)
 }
 
 impl Endpoint {
@@ -128,14 +145,16 @@ impl Endpoint {
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
-        let carried = endpoint.lane_view(connection, lane).is_some_and(|view| view.carried);
+        let wait = endpoint.lane_view(connection, lane).map_or(Some(Later::Missed), wait_behind);
         let rail = endpoint.rail_mut();
         let Some(place) = rail.device_of(peer) else { return };
-        if !carried {
-            return rail.pair_later(peer, place, now, true);
+        match wait {
+            Some(why) => rail.pair_later(peer, place, now, why),
+            None => {
+                rail.pair_carried(peer, place);
+                self.pair_prepare(index, lane, place);
+            }
         }
-        rail.pair_carried(peer, place);
-        self.pair_prepare(index, lane, place);
     }
 
     fn pair_prepare(&mut self, index: u32, lane: u8, place: usize) {
@@ -189,7 +208,7 @@ impl Endpoint {
     fn pair_wait(&mut self, peer: PeerIndex, place: usize) {
         let now = Instant(self.opened.elapsed().as_nanos() as u64);
         if let Machine::Ports(endpoint) = &mut self.machine {
-            endpoint.rail_mut().pair_later(peer, place, now, false);
+            endpoint.rail_mut().pair_later(peer, place, now, Later::Down);
         }
     }
 
@@ -283,7 +302,8 @@ impl Endpoint {
             // it may have ended since it was prepared
             let _ = rail.peer_detach(peer);
             let now = Instant(self.opened.elapsed().as_nanos() as u64);
-            return rail.pair_later(peer, place, now, !waits_for_port);
+            let why = if waits_for_port { Later::Down } else { Later::Missed };
+            return rail.pair_later(peer, place, now, why);
         };
         let ends = match (rail.device(place), &theirs.end) {
             (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
@@ -338,6 +358,37 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::units::Span;
+    use crate::transport::rail::{LaneState, LaneStats};
+
+    /// One that had carried a stripe of the peer's was prepared at once, although all of ours had
+    /// vanished.
+    #[test]
+    fn queue_pair_behind_one_that_lost_payload_in_silence_waits_and_behind_one_that_worked_not() {
+        let works = LaneView {
+            state: LaneState::Down,
+            generation: 3,
+            code: libc::ETIMEDOUT,
+            speed: 0,
+            control: false,
+            carried: true,
+            ended: ENOUGH,
+            stood: Span::millis(6250),
+            short_alone: false,
+            stats: LaneStats::default(),
+        };
+        let lost = Some(Later::Lost(Span::millis(6250)));
+        let none = Bytes(0);
+        assert_eq!(wait_behind(works), None);
+        assert_eq!(wait_behind(LaneView { ended: none, ..works }), lost);
+        let joining = LaneView { ended: none, stood: Span(0), carried: false, ..works };
+        assert_eq!(wait_behind(joining), Some(Later::Missed), "nothing came to the peer");
+        let probed = LaneView { short_alone: true, ..joining };
+        assert_eq!(wait_behind(probed), Some(Later::Lost(Span(0))));
+        // its port went down, or the peer gave it up
+        assert_eq!(wait_behind(LaneView { code: libc::ENETDOWN, ended: none, ..works }), None);
+        assert_eq!(wait_behind(LaneView { code: 0, ended: none, ..works }), None);
+    }
 
     /// It is asked again for as long as the connection stands.
     #[test]

@@ -93,7 +93,11 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
     }
     if ports.is_empty() && (asked || !devices.is_empty()) {
         let reasons: Vec<String> = reasons.into_iter().map(|(_, why)| why).collect();
-        let why = if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") };
+        let why = match (reasons.as_slice(), devices.is_empty()) {
+            ([], true) => "there is none".into(),
+            ([], false) => "no device shows a port".into(),
+            (reasons, _) => reasons.join("; "),
+        };
         say(level, &format!("no RDMA port can be used, hosts talk over TCP ({why})"));
     } else {
         // this endpoint does not look again what has become of them

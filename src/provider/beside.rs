@@ -10,6 +10,7 @@ extern crate std;
 
 mod seats;
 
+pub use self::seats::Later;
 use self::seats::Seats;
 use super::mixed::{Mixed, both};
 use super::port::{
@@ -212,7 +213,7 @@ impl<'m> WithPorts<'m> {
         let number = self.number(peer).as_usize();
         let Some(seats) = self.seats_of(place, number) else { return false };
         seats.was_refused(number);
-        self.pair_later(peer, place, now, true);
+        self.pair_later(peer, place, now, Later::Missed);
         true
     }
 
@@ -221,12 +222,11 @@ impl<'m> WithPorts<'m> {
         self.devices.get(place).is_some_and(|device| device.rail.is_down())
     }
 
-    /// The queue pair of a peer is to be prepared later: its port is down, or the last one came to
-    /// nothing (`missed`).
-    pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, missed: bool) {
+    /// The queue pair of a peer is to be prepared later.
+    pub fn pair_later(&mut self, peer: PeerIndex, place: usize, now: Instant, why: Later) {
         let (number, lane) = (self.number(peer).as_usize(), self.lane(peer));
         let Some(seats) = self.seats_of(place, number) else { return };
-        seats.later(number, lane, now, missed);
+        seats.later(number, lane, now, why);
         self.on[peer.as_usize()] = place as u8 + 1;
     }
 
@@ -260,7 +260,7 @@ impl<'m> WithPorts<'m> {
         self.devices[place].rail.peer_connect(number, other)
     }
 
-    /// The last queue pair of a peer has carried something: its path is one.
+    /// The last queue pair of a peer has carried enough: its path is one.
     pub fn pair_carried(&mut self, peer: PeerIndex, place: usize) {
         let number = self.number(peer).as_usize();
         if let Some(seats) = self.seats_of(place, number) {

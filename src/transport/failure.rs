@@ -63,9 +63,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
             let (_, bytes) = cut.stripe(u32::from(stripe), send.length);
             let now = self.now;
-            let meter = self.meter_mut(index, lane);
-            meter.load.completed(bytes, now);
-            meter.carried |= ok;
+            self.meter_mut(index, lane).completed(bytes, ok, now);
             // lanes that had enough on their way may take more
             self.work.insert(index);
         }

@@ -1,7 +1,9 @@
 //! How lanes join a connection, and on which of them control runs.
 //!
 //! A path may be dead in one direction alone. So a side uses a lane when the peer has said, on it,
-//! that our probe has come; that the peer's has come shows the other direction only.
+//! that our probe has come; that the peer's has come shows the other direction only. A path may
+//! also lose long packets alone, where a switch has another MTU than the hosts: so a long probe
+//! follows the one without payload, and the lane is used when that has come, too.
 //!
 //! A lane that is there for the others (`ConnectionSetup::reserve`) carries control while none of
 //! them is in use. When one is, control is held, and the peer asked whether all has come that was
@@ -12,7 +14,8 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::rail::{Flush, Lane, LaneState, Probe};
+use super::mr::SCRATCH_BYTES;
+use super::rail::{Answer, Flush, Lane, LaneState, Probe};
 use super::records::{ConnectionState, Fence, NEVER};
 use super::report_error::ReportError;
 use crate::base::ids::ConnectionIndex;
@@ -82,7 +85,7 @@ impl<P: Provider> Endpoint<'_, P> {
             ..Lane::DOWN
         };
         if let Some(meter) = self.meters.get_mut(self.lane_at(index, lane)) {
-            meter.carried = false;
+            meter.joins();
         }
         self.lanes_down.remove(self.lane_at(index, lane));
         self.work.insert(index);
@@ -97,19 +100,51 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn probes_step(&mut self, index: usize) -> bool {
         let mut remain = false;
         for lane in 0..self.connections[index].lane_count {
-            let entry = self.lane(index, lane);
-            let (number, answers) = (entry.generation as i32, entry.answer_due);
-            if answers && self.word_send(index, lane, KIND_PROBED, number, LocalSpan::EMPTY) {
-                self.lane_mut(index, lane).answer_due = false;
-            }
-            let probes = self.lane(index, lane).probe == Probe::Due;
-            if probes && self.word_send(index, lane, KIND_PROBE, number, LocalSpan::EMPTY) {
-                self.lane_mut(index, lane).probe = Probe::No;
-            }
-            let entry = self.lane(index, lane);
-            remain |= entry.answer_due || entry.probe == Probe::Due;
+            remain |= self.probe_step(index, lane) | self.answer_step(index, lane);
         }
         remain
+    }
+
+    /// `true`: there was no room.
+    fn probe_step(&mut self, index: usize, lane: u8) -> bool {
+        let entry = self.lane(index, lane);
+        let number = entry.generation as i32;
+        let (payload, sent) = match entry.probe {
+            Probe::Due => (LocalSpan::EMPTY, Probe::Sent),
+            Probe::LongDue => (self.probe_long(index, lane), Probe::LongSent),
+            Probe::No | Probe::Waits | Probe::Sent | Probe::LongSent => return false,
+        };
+        let is_sent = self.word_send(index, lane, KIND_PROBE, number, payload);
+        if is_sent {
+            self.lane_mut(index, lane).probe = sent;
+        }
+        !is_sent
+    }
+
+    /// The same. The second answer goes behind our own long probe: where rails keep the order it is
+    /// lost with that, and the peer does not use a lane that we shall have to give up.
+    fn answer_step(&mut self, index: usize, lane: u8) -> bool {
+        let entry = self.lane(index, lane);
+        let is_early =
+            matches!(entry.probe, Probe::Waits | Probe::Due | Probe::Sent | Probe::LongDue);
+        match entry.answer {
+            Answer::Due => {}
+            Answer::DueAgain if !is_early => {}
+            Answer::No | Answer::Given | Answer::DueAgain => return false,
+        }
+        let number = entry.generation as i32;
+        let is_sent = self.word_send(index, lane, KIND_PROBED, number, LocalSpan::EMPTY);
+        if is_sent {
+            self.lane_mut(index, lane).answer = Answer::Given;
+        }
+        !is_sent
+    }
+
+    /// What our second probe bears, which nobody reads: as much as a message of the stream may.
+    fn probe_long(&mut self, index: usize, lane: u8) -> LocalSpan {
+        let most = self.rail.send_payload_max(self.lane_peer_of(index, lane)).0;
+        let bytes = [0; SCRATCH_BYTES];
+        self.scratch.fill(&bytes[..bytes.len().min(most as usize)])
     }
 
     /// The peer has opened a lane too, and what it sends there comes. Whether what we send gets to
@@ -131,7 +166,12 @@ impl<P: Provider> Endpoint<'_, P> {
         if entry.probe == Probe::Waits {
             entry.probe = Probe::Due;
         }
-        entry.answer_due = answers;
+        if answers {
+            entry.answer = match entry.answer {
+                Answer::No | Answer::Due => Answer::Due,
+                Answer::Given | Answer::DueAgain => Answer::DueAgain,
+            };
+        }
         self.work.insert(index);
         if !answers {
             self.lane_joined(index, lane);
@@ -139,7 +179,7 @@ impl<P: Provider> Endpoint<'_, P> {
         Ok(())
     }
 
-    /// Our probe of a lane has come to the peer.
+    /// Our probe of a lane has come to the peer: the long one is next, or the lane is used.
     pub(super) fn probe_answered(
         &mut self,
         index: usize,
@@ -149,11 +189,22 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.connections[index].probed {
             return Err(ReportError::Malformed);
         }
-        let entry = self.lane(index, lane);
-        if number != entry.generation || entry.probe != Probe::No {
+        let entry = self.lane_mut(index, lane);
+        if number != entry.generation {
             return Err(ReportError::Generation);
         }
-        self.lane_joined(index, lane);
+        match entry.probe {
+            Probe::Sent => {
+                entry.probe = Probe::LongDue;
+                self.work.insert(index);
+            }
+            Probe::LongSent => {
+                entry.probe = Probe::No;
+                self.lane_joined(index, lane);
+            }
+            Probe::No => {} // it has failed since
+            Probe::Waits | Probe::Due | Probe::LongDue => return Err(ReportError::Generation),
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::eager::{OP_FENCE, op_id};
 use super::endpoint::{ConnectionCloseError, ConnectionSetup, Endpoint};
 use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
-use super::rail::{CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
+use super::rail::{Answer, CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
 use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
 };
@@ -14,7 +14,7 @@ use super::request::RequestError;
 use super::schedule::Load;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::seq::Seq;
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{CloseError, DownCause, Op, OpId, OpKind, PostError, Posted, Provider};
 
 /// Longest payload of the stream where it is kept to be sent again.
@@ -37,6 +37,13 @@ pub struct LaneView {
     /// Whether it has carried a stripe since it joined last, as far as we know: one of ours that
     /// has ended well, or one of the peer's. Not kept of a connection's only lane.
     pub carried: bool,
+    /// Bytes of our stripes that have ended well since then.
+    pub ended: Bytes,
+    /// How long stripes of ours had waited for the next of them to end when it failed last.
+    pub stood: Span,
+    /// When it failed last, short messages of ours had come to the peer since it joined, and
+    /// nothing long: not the long probe, or no stripe.
+    pub short_alone: bool,
     /// Counts.
     pub stats: LaneStats,
 }
@@ -102,6 +109,9 @@ impl<P: Provider> Endpoint<'_, P> {
             speed: meter.load.speed,
             control: c.control == lane,
             carried: meter.carried,
+            ended: Bytes(meter.ended),
+            stood: meter.stood,
+            short_alone: meter.short_alone,
             stats: meter.stats,
         })
     }
@@ -272,10 +282,12 @@ impl<P: Provider> Endpoint<'_, P> {
         let held = core::mem::take(&mut entry.flush) != Flush::No;
         // what has only been probed has carried nothing that anybody waits for
         entry.peer_fenced = joining;
-        (entry.probe, entry.answer_due) = (Probe::No, false);
+        let probe = joining.then_some(entry.probe);
+        (entry.probe, entry.answer) = (Probe::No, Answer::No);
         entry.code = code;
         entry.failed_at = Instant(0);
-        self.meter_mut(index, lane).stats.failures += 1;
+        let now = self.now;
+        self.meter_mut(index, lane).failed(probe, now);
         let c = &mut self.connections[index];
         // what was held for the peer's word is sorted out with the lane
         c.control_blocked &= !held;
@@ -563,7 +575,13 @@ impl<P: Provider> Endpoint<'_, P> {
         let count = usize::from(c.lane_count);
         let mut loads = [Load::IDLE; crate::wire::RAILS_MAX];
         for (lane, load) in loads[..count].iter_mut().enumerate() {
-            *load = self.meters[first + lane].load;
+            let meter = &self.meters[first + lane];
+            *load = meter.load;
+            // what has come back carries one stripe until that has ended: it may lose all others
+            let is_back = self.lanes[first + lane].generation > 1;
+            if is_back && meter.ended == 0 && load.flying != 0 {
+                load.on_trial();
+            }
         }
         super::schedule::pick(&loads[..count], up, bytes, c.turn, self.now)
     }

@@ -276,9 +276,12 @@ pub struct Scratch {
     memory: RawSlice,
 }
 
-/// Bytes of a scratch: the longest report.
-pub const SCRATCH_BYTES: usize = crate::wire::report::REPORT_BYTES_MAX;
+/// Bytes of a scratch: a long probe, as long as the longest message of the stream of a connection
+/// of several lanes, and longer than the packets of a network of 1500 bytes.
+pub const SCRATCH_BYTES: usize = super::limits::KEPT_BYTES as usize / 4;
 
+const _: () = assert!(SCRATCH_BYTES > 1500);
+const _: () = assert!(SCRATCH_BYTES >= crate::wire::report::REPORT_BYTES_MAX);
 const _: () = assert!(SCRATCH_BYTES >= crate::wire::descriptor::DESCRIPTOR_BYTES_MAX);
 
 impl Scratch {

@@ -100,7 +100,7 @@ mod proof {
             for lane in 0..c.lane_count {
                 let entry = self.lane(index, lane);
                 (entry.state, entry.fence, entry.peer_fenced, entry.peer_past).hash(out);
-                (entry.closed, entry.probe, entry.answer_due).hash(out);
+                (entry.closed, entry.probe, entry.answer).hash(out);
                 (entry.generation, entry.ops_in_flight).hash(out);
                 let at = self.lane_at(index, lane);
                 self.meters.get(at).map(|meter| meter.load.flying).hash(out);

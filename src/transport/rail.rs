@@ -1,7 +1,7 @@
 //! The rails of one connection, its *lanes*: what each is good for, and how it is.
 //!
 //! ```text
-//! lane   Down ─rejoin──────► Joining ─our probe is answered─► Up
+//! lane   Down ─rejoin──────► Joining ─our probes are answered─► Up
 //!        Up, Joining ─error, peer's word─► Failing ─fence holds, ops retired─► Fenced
 //!        Fenced ─peer has fenced it too──► Down (what it lost moves to living lanes)
 //! ```
@@ -34,7 +34,7 @@
 
 use super::records::Fence;
 use super::schedule::Load;
-use crate::base::units::Instant;
+use crate::base::units::{Instant, Span};
 use crate::fabric::{Line, LocalSpan, OpKind, RailKey, RemoteSpan, Source};
 
 /// Memory of the peer that holds its mailbox for us.
@@ -131,8 +131,7 @@ pub(super) struct Lane {
     /// The peer has closed it in good order.
     pub closed: bool,
     pub probe: Probe,
-    /// The peer's probe has come, and is to be answered.
-    pub answer_due: bool,
+    pub answer: Answer,
     /// Which of a region's keys it goes by.
     pub key: u8,
     /// How control leaves it, and the number of the word that asks for that.
@@ -159,13 +158,33 @@ pub(super) struct Lane {
 /// Our probe of a lane that is joining.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
 pub(super) enum Probe {
-    /// It was sent, or there is none.
+    /// There is none.
     #[default]
     No,
     /// It is to be sent when the peer's has come: it cannot receive before.
     Waits,
     /// It is to be sent.
     Due,
+    /// It was sent.
+    Sent,
+    /// It was answered, and a long one is to be sent.
+    LongDue,
+    /// The long one was sent.
+    LongSent,
+}
+
+/// Our answers to the peer's probes.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
+pub(super) enum Answer {
+    /// None has come.
+    #[default]
+    No,
+    /// The first has come, and is to be answered.
+    Due,
+    /// Each that has come was answered.
+    Given,
+    /// One behind the first is to be answered.
+    DueAgain,
 }
 
 /// How our control leaves a lane that has not failed.
@@ -190,6 +209,12 @@ pub(super) struct LaneMeter {
     pub stats: LaneStats,
     /// A stripe of ours has ended well, or one of the peer's has come, since it joined last.
     pub carried: bool,
+    /// Bytes of stripes of ours that have ended well since then.
+    pub ended: u64,
+    /// How long stripes of ours had waited for the next of them to end when it failed last.
+    pub stood: Span,
+    /// When it failed last, short messages of ours had come to the peer, and nothing long.
+    pub short_alone: bool,
 }
 
 impl LaneMeter {
@@ -198,7 +223,33 @@ impl LaneMeter {
         load: Load::IDLE,
         stats: LaneStats { bytes: 0, stripes: 0, moved: 0, failures: 0, joins: 0 },
         carried: false,
+        ended: 0,
+        stood: Span(0),
+        short_alone: false,
     };
+
+    /// It has been opened anew: what the last one carried says nothing of it.
+    pub fn joins(&mut self) {
+        (self.carried, self.ended, self.stood) = (false, 0, Span(0));
+    }
+
+    /// A stripe of ours has ended.
+    #[inline]
+    pub fn completed(&mut self, bytes: u64, is_well: bool, now: Instant) {
+        self.load.completed(bytes, now);
+        self.carried |= is_well;
+        self.ended += if is_well { bytes } else { 0 };
+    }
+
+    /// It has failed. `probe`: our last, if it was joining.
+    pub fn failed(&mut self, probe: Option<Probe>, now: Instant) {
+        self.stats.failures += 1;
+        self.stood = self.load.stands(now);
+        self.short_alone = match probe {
+            Some(probe) => probe == Probe::LongSent,
+            None => self.ended == 0 && self.stood.0 != 0,
+        };
+    }
 }
 
 impl Lane {
@@ -210,7 +261,7 @@ impl Lane {
         peer_past: 0,
         closed: false,
         probe: Probe::No,
-        answer_due: false,
+        answer: Answer::No,
         key: 0,
         flush: Flush::No,
         flush_number: 0,

@@ -223,6 +223,17 @@ impl Load {
         self.is_measured = true;
     }
 
+    /// How long what is on its way has waited for the first of it to end.
+    pub fn stands(&self, now: Instant) -> Span {
+        if self.flying == 0 { Span(0) } else { now.since(self.last) }
+    }
+
+    /// As a lane counts that has enough to carry until what it has is done, however long that
+    /// takes: nothing waits for it.
+    pub fn on_trial(&mut self) {
+        self.flying = u64::MAX / 2;
+    }
+
     /// The lane has failed: what it carried is gone, what it was capable of is unknown.
     pub fn reset(&mut self) {
         *self = Load { reserve: self.reserve, ..Load::IDLE };

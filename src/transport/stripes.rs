@@ -148,8 +148,7 @@ impl<P: Provider> Endpoint<'_, P> {
             let meter = self.meter_mut(index, lane);
             meter.load.posted(bytes, now);
             if posted == Posted::Done {
-                meter.load.completed(bytes, now);
-                meter.carried = true;
+                meter.completed(bytes, true, now);
             }
             meter.stats.bytes += bytes;
             meter.stats.stripes += 1;

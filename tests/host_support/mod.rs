@@ -5,6 +5,7 @@
 pub mod deny;
 pub mod exchange;
 pub mod flow;
+pub mod long_drops;
 pub mod pair;
 pub mod roles;
 pub mod stalled;

@@ -139,7 +139,7 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     uint32_t length = length_of(wr);
     int is_send = wr->opcode == IBV_WR_SEND, has_word = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (pair->state == IBV_QPS_ERR) return IBV_WC_WR_FLUSH_ERR;
-    if (!other) return IBV_WC_RETRY_EXC_ERR;
+    if (!other || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
     if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.remote_addr, wr);
     else if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
@@ -332,7 +332,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *which) {
     if (!value("plain_context")) context->abi_compat = __VERBS_ABI_IS_EXTENDED;
     if (value("closed_device")) { errno = EACCES; return NULL; }
     int events[2];
-    if (opened == PAIRS || pipe(events)) abort();
+    if (opened == PAIRS) abort();
+    if (pipe(events)) { errno = ENOSYS; free(whole); return NULL; } /* as libibverbs does */
     tellers[opened++] = events[1];
     context->device = which;
     context->async_fd = events[0];

@@ -10,8 +10,25 @@ use std::vec::Vec;
 /// longest: the kernel, and the caller with it, may look for the peer's address for a second.
 const PAUSE: Span = Span::millis(100);
 const PAUSE_DOUBLED_MAX: u8 = 7;
+/// Longest wait behind a queue pair that payload was lost on: each costs its users the time that it
+/// stands still before it is given up.
+const PAUSE_LOST_MAX: Span = Span::millis(60_000);
+/// Losses longer ago than this count no more.
+const LOSSES_KEPT: Span = Span::millis(600_000);
 /// No moment.
 const NEVER: Instant = Instant(u64::MAX);
+
+/// Why a queue pair is prepared later.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Later {
+    /// Its port is down.
+    Down,
+    /// The last one could not be had or joined, or had carried nothing.
+    Missed,
+    /// The last one was joined, and payload vanished on it, as it does where short packets pass and
+    /// long ones do not; what there was on its way had stood still for so long.
+    Lost(Span),
+}
 
 /// The place of one connection on a port.
 #[derive(Copy, Clone)]
@@ -20,6 +37,9 @@ struct Seat {
     lane: u8,
     /// Times in a row that its queue pair could not be had or joined, or had carried nothing.
     misses: u8,
+    /// Times that payload vanished since it was carried enough, and when the last was.
+    losses: u8,
+    lost_at: Instant,
     /// Whether the port refused to prepare the last one.
     is_refused: bool,
     /// When its next queue pair is to be prepared.
@@ -27,10 +47,24 @@ struct Seat {
 }
 
 impl Seat {
+    const FREE: Seat =
+        Seat { lane: 0, misses: 0, losses: 0, lost_at: Instant(0), is_refused: false, due: NEVER };
+
     /// Its queue pair came to nothing: when the next is due.
     fn missed(&mut self) -> Span {
         self.misses = self.misses.saturating_add(1);
         Span(PAUSE.0 << self.misses.min(PAUSE_DOUBLED_MAX))
+    }
+
+    /// Payload vanished on it: likewise. Twice as long as it stood still, the first time.
+    fn lost(&mut self, stood: Span, now: Instant) -> Span {
+        if now.since(self.lost_at) >= LOSSES_KEPT {
+            self.losses = 0;
+        }
+        self.lost_at = now;
+        self.losses = self.losses.saturating_add(1);
+        let stood = u128::from(stood.0.max(PAUSE.0)) << self.losses.min(16);
+        Span(stood.min(PAUSE_LOST_MAX.0.into()) as u64)
     }
 }
 
@@ -48,7 +82,7 @@ pub(super) struct Seats {
 impl Seats {
     /// Of so many connections.
     pub fn new(count: u32) -> Seats {
-        let seat = Seat { lane: 0, misses: 0, is_refused: false, due: NEVER };
+        let seat = Seat::FREE;
         Seats { all: std::vec![seat; count as usize], waiting: 0, refused: 0, earliest: NEVER }
     }
 
@@ -92,11 +126,14 @@ impl Seats {
         self.refused -= u32::from(core::mem::take(&mut seat.is_refused));
     }
 
-    /// The queue pair of a lane is to be prepared later: its port is down, or the last one came to
-    /// nothing (`missed`).
-    pub fn later(&mut self, number: usize, lane: u8, now: Instant, missed: bool) {
+    /// The queue pair of a lane is to be prepared later.
+    pub fn later(&mut self, number: usize, lane: u8, now: Instant, why: Later) {
         let seat = &mut self.all[number];
-        let pause = if missed { seat.missed() } else { LOOK };
+        let pause = match why {
+            Later::Down => LOOK,
+            Later::Missed => seat.missed(),
+            Later::Lost(stood) => seat.lost(stood, now),
+        };
         self.waiting += u32::from(seat.due == NEVER);
         (seat.due, seat.lane) = (now.after(pause), lane);
         self.earliest = self.earliest.min(seat.due);
@@ -118,9 +155,9 @@ impl Seats {
         number
     }
 
-    /// The last queue pair has carried something: its path is one.
+    /// The last queue pair has carried enough: its path is one.
     pub fn carried(&mut self, number: usize) {
-        self.all[number].misses = 0;
+        (self.all[number].misses, self.all[number].losses) = (0, 0);
     }
 
     /// The connection is gone.
@@ -128,7 +165,7 @@ impl Seats {
         self.admitted(number);
         let seat = &mut self.all[number];
         self.waiting -= u32::from(seat.due != NEVER);
-        (seat.due, seat.misses) = (NEVER, 0);
+        (seat.due, seat.misses, seat.losses) = (NEVER, 0, 0);
     }
 }
 
@@ -138,10 +175,34 @@ mod tests {
 
     #[test]
     fn queue_pair_that_comes_to_nothing_waits_longer_each_time() {
-        let mut seat = Seat { lane: 1, misses: 0, due: NEVER, is_refused: false };
+        let mut seat = Seat::FREE;
         let pauses = Vec::from_iter((0..300).map(|_| seat.missed().0 / 1_000_000));
         assert_eq!(pauses[..8], [200, 400, 800, 1600, 3200, 6400, 12800, 12800]);
         assert!(pauses[8..].iter().all(|pause| *pause == 12800));
+    }
+
+    /// It was prepared at once, since it had stood for long: in silence. Everything stood still for
+    /// 6 s of each 7, for ever.
+    #[test]
+    fn queue_pair_that_payload_vanishes_on_waits_longer_each_time_until_it_carries_enough() {
+        let at = |seconds: u64| Instant(seconds * 1_000_000_000);
+        let silent = Later::Lost(Span::millis(6250));
+        let mut seats = Seats::new(1);
+        let pauses = |seats: &mut Seats, start: u64, why| {
+            Vec::from_iter((0..5).map(|n| {
+                let start = at(start + 70 * n);
+                seats.later(0, 1, start, why);
+                let due = seats.all[0].due;
+                assert_eq!(seats.due(due), Some(0));
+                due.since(start).0 / 1_000_000
+            }))
+        };
+        assert_eq!(pauses(&mut seats, 1000, silent), [12_500, 25_000, 50_000, 60_000, 60_000]);
+        seats.carried(0);
+        assert_eq!(pauses(&mut seats, 2000, silent)[..2], [12_500, 25_000]);
+        // the last was long ago
+        let quick = Later::Lost(Span::millis(500));
+        assert_eq!(pauses(&mut seats, 4000, quick), [1000, 2000, 4000, 8000, 16_000]);
     }
 
     #[test]
@@ -149,19 +210,19 @@ mod tests {
         let at = |millis: u64| Instant(millis * 1_000_000);
         let mut seats = Seats::new(4);
         assert_eq!(seats.due(at(1000)), None);
-        seats.later(2, 1, at(0), true); // due at 200
-        seats.later(1, 1, at(0), false); // at 20
-        seats.later(3, 1, at(10), false); // at 30
+        seats.later(2, 1, at(0), Later::Missed); // due at 200
+        seats.later(1, 1, at(0), Later::Down); // at 20
+        seats.later(3, 1, at(10), Later::Down); // at 30
         assert!(seats.is_waiting());
         assert_eq!(seats.due(at(19)), None);
         assert_eq!((seats.due(at(20)), seats.due(at(20))), (Some(1), None));
         seats.forget(3);
         assert_eq!((seats.due(at(199)), seats.is_waiting()), (None, true));
-        seats.later(0, 1, at(150), false); // at 170
+        seats.later(0, 1, at(150), Later::Down); // at 170
         assert_eq!((seats.due(at(169)), seats.due(at(170))), (None, Some(0)));
         assert_eq!((seats.due(at(5000)), seats.due(at(5000))), (Some(2), None));
         assert!(!seats.is_waiting());
-        seats.later(2, 1, at(5000), true); // at 5400: the second time in a row
+        seats.later(2, 1, at(5000), Later::Missed); // at 5400: the second time in a row
         assert_eq!((seats.due(at(5399)), seats.due(at(5400))), (None, Some(2)));
     }
 }

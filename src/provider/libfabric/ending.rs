@@ -7,6 +7,7 @@ use super::peer::{
     Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
 };
 use super::rail::{Cell, Libfabric, Name, Open};
+use super::report::errno;
 use super::sys::{Code, Endpoint, numbers as n};
 use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
@@ -283,7 +284,10 @@ impl Libfabric<'_> {
         if record.down != Down::No || record.state == State::Closed {
             return;
         }
-        record.down = Down::Due(cause);
+        record.down = Down::Due(match cause {
+            DownCause::Broken(code) => DownCause::Broken(errno(code)),
+            cause => cause,
+        });
         record.is_timed = false;
         self.mark_ending(index);
     }

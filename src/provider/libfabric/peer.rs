@@ -3,7 +3,7 @@
 
 use super::area::SENDS;
 use super::message::KeyWords;
-use super::report::ErrorReport;
+use super::report::{ErrorReport, errno};
 use super::sys::{Port, numbers as n};
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, RailKey};
@@ -327,7 +327,7 @@ impl Peer {
 
     /// An error of this peer's end, for ops that were under way.
     pub fn cut_off(&self) -> OpError {
-        let code = self.report.map_or(0, |report| report.code);
+        let code = self.report.map_or(0, |report| errno(report.code));
         let kind = if self.is_fenced { OpErrorKind::Canceled } else { OpErrorKind::PeerDown };
         OpError { kind, code }
     }

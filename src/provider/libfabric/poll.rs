@@ -4,7 +4,7 @@ use super::area::{AHEAD, CELLS, RECEIVES, SENDS};
 use super::message::{Kind, PREFIX_BYTES, Prefix, word_parts};
 use super::peer::{Down, KEYS, Sent, State, Use};
 use super::rail::{BATCH, Cell, Libfabric};
-use super::report::{ErrorReport, TEXT_BYTES};
+use super::report::{ErrorReport, TEXT_BYTES, errno};
 use super::sys::abi::{CqEntry, CqErrEntry};
 use super::sys::{Code, numbers as n};
 use super::turns::Act;
@@ -137,7 +137,7 @@ impl Libfabric<'_> {
                 if self.peers[index].report.is_none() {
                     self.peers[index].report = Some(report);
                 }
-                let error = OpError { kind: OpErrorKind::Fabric, code };
+                let error = OpError { kind: OpErrorKind::Fabric, code: errno(code) };
                 self.retire(op, Err(error), events);
                 self.end(index, DownCause::Broken(code));
             }

@@ -17,6 +17,11 @@ pub struct ErrorReport {
     pub text: [u8; TEXT_BYTES],
 }
 
+/// A code of libfabric's as an errno: its own numbers have no meaning among those.
+pub const fn errno(code: i32) -> i32 {
+    if code < 256 { code } else { libc::EIO }
+}
+
 impl ErrorReport {
     /// The provider's words; empty if it had none.
     pub fn words(&self) -> &str {

@@ -290,7 +290,7 @@ impl Peer {
 
     /// An error of this peer's end, for ops that were under way.
     pub fn cut_off(&self) -> OpError {
-        let code = self.report.map_or(0, |report| report.status);
+        let code = self.report.map_or(0, |report| report.errno());
         let kind = if self.is_fenced { OpErrorKind::Canceled } else { OpErrorKind::PeerDown };
         OpError { kind, code }
     }

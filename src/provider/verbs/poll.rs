@@ -175,7 +175,7 @@ impl Verbs<'_> {
             let is_first = self.sent[at(name.at)].is_first;
             let sent = &mut self.sent[at(name.at.wrapping_add(is_first.into()))];
             if sent.outcome == Outcome::Open {
-                let error = OpError { kind: report.kind(), code: status };
+                let error = OpError { kind: report.kind(), code: report.errno() };
                 sent.outcome =
                     if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
             }

@@ -7,6 +7,7 @@
 extern crate std;
 
 use super::gid::{Gid, GidEntry, GidKind, LinkLayer};
+use core::cell::Cell;
 use core::cmp::Ordering;
 use core::fmt;
 use std::fs;
@@ -129,7 +130,8 @@ impl fmt::Display for PortState {
 ///
 /// *Shape*: `sysfs` is [`SYSFS`], or a tree that looks like it.
 ///
-/// *Errors*: that the devices cannot be listed.
+/// *Errors*: that the devices cannot be listed, or not be read because no more files can be opened:
+/// what is missing then would pass for what is not there.
 ///
 /// *Cost*: allocates; up to three files for each of the first 256 entries of each port's GID table.
 /// For open.
@@ -147,42 +149,142 @@ pub fn survey_of(sysfs: &Path, is_meant: &dyn Fn(&str, u8) -> bool) -> io::Resul
         Err(error) => return Err(error),
     };
     let mut devices = Vec::new();
+    let reader = Reader { failed: Cell::new(None) };
     for entry in entries {
         let name = entry?.file_name();
         if let Some(name) = name.to_str() {
-            devices.extend(device(&class.join(name), name, is_meant));
+            devices.extend(reader.device(&class.join(name), name, is_meant));
         }
     }
-    files(&sysfs.join("class/infiniband_verbs"), &mut devices);
+    reader.files(&sysfs.join("class/infiniband_verbs"), &mut devices);
     devices.sort_by(in_order);
-    Ok(devices)
-}
-
-/// Which file is whose: `uverbs0/ibdev` holds a device's name.
-fn files(folder: &Path, devices: &mut [Device]) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Some(name) = word(&entry.path().join("ibdev")) else { continue };
-        if let Some(device) = devices.iter_mut().find(|device| device.name == name) {
-            device.file = entry.file_name().into_string().ok();
-        }
+    match reader.failed.get() {
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+        None => Ok(devices),
     }
 }
 
-/// One device; `None`: it is not there any more.
-fn device(folder: &Path, name: &str, is_meant: &dyn Fn(&str, u8) -> bool) -> Option<Device> {
-    let pci = pci_function(&folder.join("device"));
-    let numa = pci.as_ref().and_then(|pci| word(&pci.join("numa_node"))?.parse().ok());
-    let physical = pci.as_ref().and_then(|pci| pci.join("physfn").canonicalize().ok());
-    Some(Device {
-        name: name.to_string(),
-        node: node_type(&word(&folder.join("node_type"))?),
-        guid: word(&folder.join("node_guid")).unwrap_or_default(),
-        pci,
-        physical,
-        numa,
-        file: None,
-        ports: ports(&folder.join("ports"), &|port| is_meant(name, port)),
-    })
+/// Reads what it finds, and leaves out what it does not.
+struct Reader {
+    /// Why something could not be read that is there.
+    failed: Cell<Option<i32>>,
+}
+
+impl Reader {
+    /// Which file is whose: `uverbs0/ibdev` holds a device's name.
+    fn files(&self, folder: &Path, devices: &mut [Device]) {
+        for entry in self.entries(folder) {
+            let Some(name) = self.word(&entry.path().join("ibdev")) else { continue };
+            if let Some(device) = devices.iter_mut().find(|device| device.name == name) {
+                device.file = entry.file_name().into_string().ok();
+            }
+        }
+    }
+
+    /// One device; `None`: it is not there any more.
+    fn device(
+        &self,
+        folder: &Path,
+        name: &str,
+        is_meant: &dyn Fn(&str, u8) -> bool,
+    ) -> Option<Device> {
+        let pci = pci_function(&folder.join("device"));
+        let numa = pci.as_ref().and_then(|pci| self.word(&pci.join("numa_node"))?.parse().ok());
+        let physical = pci.as_ref().and_then(|pci| pci.join("physfn").canonicalize().ok());
+        Some(Device {
+            name: name.to_string(),
+            node: node_type(&self.word(&folder.join("node_type"))?),
+            guid: self.word(&folder.join("node_guid")).unwrap_or_default(),
+            pci,
+            physical,
+            numa,
+            file: None,
+            ports: self.ports(&folder.join("ports"), &|port| is_meant(name, port)),
+        })
+    }
+
+    fn ports(&self, folder: &Path, is_meant: &dyn Fn(u8) -> bool) -> Vec<Port> {
+        let numbers = self.numbered(folder).filter_map(|number| u8::try_from(number).ok());
+        let mut found: Vec<Port> =
+            numbers.filter_map(|number| self.port(folder, number, is_meant(number))).collect();
+        found.sort_by_key(|port| port.number);
+        found
+    }
+
+    /// The entries of a folder whose names are numbers.
+    fn numbered(&self, folder: &Path) -> impl Iterator<Item = u32> {
+        self.entries(folder).filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    }
+
+    fn port(&self, folder: &Path, number: u8, is_meant: bool) -> Option<Port> {
+        let folder = folder.join(number.to_string());
+        let state = self.word(&folder.join("state"))?;
+        let layer = link_layer(&self.word(&folder.join("link_layer")).unwrap_or_default());
+        let physical = self.word(&folder.join("phys_state")).unwrap_or_default();
+        let (_, physical) = physical.split_once(": ").unwrap_or(("", &physical));
+        Some(Port {
+            number,
+            state: PortState::of_number(number_before_colon(&state)),
+            physical: physical.to_string(),
+            layer,
+            speed_mbit_s: self
+                .word(&folder.join("rate"))
+                .and_then(|text| speed(&text))
+                .unwrap_or(0),
+            gids: if is_meant { self.gids(&folder, layer) } else { Vec::new() },
+            pkeys: self.numbered(&folder.join("pkeys")).count() as u32,
+        })
+    }
+
+    /// The GID table, without what is not in use.
+    fn gids(&self, port: &Path, layer: LinkLayer) -> Vec<GidEntry> {
+        let (gids, attributes) = (port.join("gids"), port.join("gid_attrs"));
+        let mut table: Vec<GidEntry> = self
+            .numbered(&gids)
+            .filter_map(|index| {
+                let index = u8::try_from(index).ok()?;
+                let name = index.to_string();
+                let gid = Gid::parse(&self.word(&gids.join(&name))?)?;
+                let kind = match self.word(&attributes.join("types").join(&name)) {
+                    Some(kind) => gid_kind(&kind, layer),
+                    // older kernels know types of RoCE alone
+                    None if layer == LinkLayer::InfiniBand => GidKind::InfiniBand,
+                    // an entry that has been taken away since
+                    None => return None,
+                };
+                let interface = self.word(&attributes.join("ndevs").join(&name));
+                Some(GidEntry { index, gid, kind, interface })
+            })
+            .collect();
+        table.sort_by_key(|entry| entry.index);
+        table
+    }
+
+    /// The first line of a file; `None`: it cannot be read, or is empty.
+    fn word(&self, path: &Path) -> Option<String> {
+        // two system calls fewer than `read_to_string`: hundreds of files are read for a port
+        let mut start = [0; WORD_BYTES_MAX];
+        let count = self.there(fs::File::open(path))?.read(&mut start).ok()?;
+        let line = core::str::from_utf8(&start[..count]).ok()?.lines().next()?.trim();
+        (!line.is_empty()).then(|| line.to_string())
+    }
+
+    /// What a folder has.
+    fn entries(&self, folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+        self.there(fs::read_dir(folder)).into_iter().flatten().flatten()
+    }
+
+    /// What was opened; `None`: it is not there, or that must be assumed.
+    fn there<T>(&self, opened: io::Result<T>) -> Option<T> {
+        opened
+            .inspect_err(|error| {
+                let code = error.raw_os_error();
+                if matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
+                    self.failed.set(code);
+                }
+            })
+            .ok()
+    }
 }
 
 /// Reads `1: CA`.
@@ -199,37 +301,6 @@ fn number_before_colon(text: &str) -> u32 {
     text.split(':').next().and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-fn ports(folder: &Path, is_meant: &dyn Fn(u8) -> bool) -> Vec<Port> {
-    let numbers = numbered(folder).filter_map(|number| u8::try_from(number).ok());
-    let mut found: Vec<Port> =
-        numbers.filter_map(|number| port(folder, number, is_meant(number))).collect();
-    found.sort_by_key(|port| port.number);
-    found
-}
-
-/// The entries of a folder whose names are numbers.
-fn numbered(folder: &Path) -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn port(folder: &Path, number: u8, is_meant: bool) -> Option<Port> {
-    let folder = folder.join(number.to_string());
-    let state = word(&folder.join("state"))?;
-    let layer = link_layer(&word(&folder.join("link_layer")).unwrap_or_default());
-    let physical = word(&folder.join("phys_state")).unwrap_or_default();
-    let (_, physical) = physical.split_once(": ").unwrap_or(("", &physical));
-    Some(Port {
-        number,
-        state: PortState::of_number(number_before_colon(&state)),
-        physical: physical.to_string(),
-        layer,
-        speed_mbit_s: word(&folder.join("rate")).and_then(|text| speed(&text)).unwrap_or(0),
-        gids: if is_meant { gids(&folder, layer) } else { Vec::new() },
-        pkeys: numbered(&folder.join("pkeys")).count() as u32,
-    })
-}
-
 fn link_layer(text: &str) -> LinkLayer {
     match text {
         "InfiniBand" => LinkLayer::InfiniBand,
@@ -244,29 +315,6 @@ fn speed(text: &str) -> Option<u32> {
     text.contains("Gb/sec").then_some((gigabits * 1000.0) as u32)
 }
 
-/// The GID table, without what is not in use.
-fn gids(port: &Path, layer: LinkLayer) -> Vec<GidEntry> {
-    let (gids, attributes) = (port.join("gids"), port.join("gid_attrs"));
-    let mut table: Vec<GidEntry> = numbered(&gids)
-        .filter_map(|index| {
-            let index = u8::try_from(index).ok()?;
-            let name = index.to_string();
-            let gid = Gid::parse(&word(&gids.join(&name))?)?;
-            let kind = match word(&attributes.join("types").join(&name)) {
-                Some(kind) => gid_kind(&kind, layer),
-                // older kernels know types of RoCE alone
-                None if layer == LinkLayer::InfiniBand => GidKind::InfiniBand,
-                // an entry that has been taken away since
-                None => return None,
-            };
-            let interface = word(&attributes.join("ndevs").join(&name));
-            Some(GidEntry { index, gid, kind, interface })
-        })
-        .collect();
-    table.sort_by_key(|entry| entry.index);
-    table
-}
-
 /// `IB/RoCE v1` is what the kernel calls both.
 fn gid_kind(text: &str, layer: LinkLayer) -> GidKind {
     match (text, layer) {
@@ -278,15 +326,6 @@ fn gid_kind(text: &str, layer: LinkLayer) -> GidKind {
 
 /// More than any line that is read here has, and the kernel gives a file at once.
 const WORD_BYTES_MAX: usize = 256;
-
-/// The first line of a file; `None`: it cannot be read, or is empty.
-fn word(path: &Path) -> Option<String> {
-    // two system calls fewer than `read_to_string`: hundreds of files are read for a port
-    let mut start = [0; WORD_BYTES_MAX];
-    let count = fs::File::open(path).ok()?.read(&mut start).ok()?;
-    let line = core::str::from_utf8(&start[..count]).ok()?.lines().next()?.trim();
-    (!line.is_empty()).then(|| line.to_string())
-}
 
 /// The PCI function that a device belongs to: what it resolves to, or the nearest above that is
 /// one.

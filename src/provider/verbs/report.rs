@@ -73,6 +73,16 @@ impl ErrorReport {
         }
     }
 
+    /// The same as an errno, as people know them: a status has no meaning among those. 0: it has
+    /// none of its own.
+    pub const fn errno(&self) -> i32 {
+        match self.cause() {
+            DownCause::Broken(code) => code,
+            DownCause::Failed => libc::EPROTO,
+            DownCause::Closed | DownCause::Died | DownCause::Silent => 0,
+        }
+    }
+
     /// Why its peer is gone.
     pub const fn cause(&self) -> DownCause {
         match self.status {
@@ -111,6 +121,7 @@ impl fmt::Display for ErrorReport {
 mod tests {
     extern crate std;
 
+    use super::super::peer::Peer;
     use super::*;
     use std::string::ToString;
 
@@ -136,6 +147,27 @@ mod tests {
              nothing for too long (five eighths of CROSSTIE_PEER_TIMEOUT_MS)"
         );
         assert_eq!(report.cause(), DownCause::Broken(libc::ETIMEDOUT));
+    }
+
+    /// Packet loss, a status of 12, was told as "errno 12, no memory".
+    #[test]
+    fn status_of_a_completion_is_no_errno() {
+        let (local, remote) = (mapped(1), mapped(2));
+        let of = |status, was_send| ErrorReport { status, vendor: 0, was_send, local, remote };
+        for (status, was_send, errno) in [
+            (n::WC_RETRY_EXC_ERR, true, libc::ETIMEDOUT),
+            (n::WC_RNR_RETRY_EXC_ERR, true, libc::ENOBUFS),
+            (n::WC_REM_ACCESS_ERR, true, libc::EACCES),
+            (n::WC_LOC_QP_OP_ERR, true, libc::EIO),
+            (n::WC_WR_FLUSH_ERR, true, 0),
+            (n::WC_LOC_LEN_ERR, false, libc::EPROTO),
+        ] {
+            let report = of(status, was_send);
+            assert_eq!(report.errno(), errno, "{report}");
+            let mut peer = Peer::closed(0, 0, false);
+            peer.report = Some(report);
+            assert_eq!(peer.cut_off().code, errno, "{report}");
+        }
     }
 
     #[test]

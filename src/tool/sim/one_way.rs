@@ -8,8 +8,9 @@ use super::network::calm;
 use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
 use crate::base::ids::PeerIndex;
+use crate::base::units::Bytes;
 use crate::transport::rail::LaneState;
-use crate::transport::{LaneJoin, RequestError};
+use crate::transport::{LaneJoin, LaneView, RequestError};
 
 /// Longer than what goes unasked.
 const LONG: usize = 2048;
@@ -18,6 +19,10 @@ const PEER: PeerIndex = PeerIndex(LANE as u32);
 /// Nothing that is posted ends while a test lasts: a byte takes a second.
 const SILENT: u64 = 1;
 const FREE: u64 = 0;
+/// A message without payload leaves within a few calls of [`Stage::both`], and the longest one long
+/// after a test has looked.
+const LONG_LOST: u64 = 2_000_000;
+const CALLS: u32 = 8;
 
 impl Stage<'_, '_> {
     /// What a side sends on the lane gets nowhere, or does again. That side's end alone.
@@ -61,7 +66,11 @@ impl Stage<'_, '_> {
     }
 
     fn carried(&self, side: usize) -> bool {
-        self.world.endpoints[side].lane_view(CONNECTION, LANE).unwrap().carried
+        self.view(side).carried
+    }
+
+    fn view(&self, side: usize) -> LaneView {
+        self.world.endpoints[side].lane_view(CONNECTION, LANE).unwrap()
     }
 }
 
@@ -83,6 +92,35 @@ fn lane_that_is_silent_one_way_is_not_used_that_way_and_messages_flow_on() {
                     // it is found out, and the path is whole again
                     stage.speed_of(silent as u32, FREE);
                     stage.lane_renew(3, waits);
+                    assert!((0..2).all(|side| stage.lane(side, LANE) == LaneState::Up));
+                    stage.messages_flow();
+                    assert!((0..2).all(|side| stage.carried(side)), "seed {seed}, {waits:?}");
+                });
+            }
+        }
+    }
+}
+
+/// Switches of a shorter MTU than the hosts' pass short packets and drop long ones without a word.
+/// Such a lane joined by short messages, and took all that it was given with it.
+#[test]
+fn lane_that_loses_long_packets_alone_is_not_used_and_is_known_by_that() {
+    for seed in 0..2 {
+        for lossy in 0..2 {
+            for waits in [None, Some(0), Some(1)] {
+                stage::set(calm(false, 2, seed), 2, |stage| {
+                    stage.lane_renew(2, waits);
+                    stage.speed_of(lossy, LONG_LOST);
+                    let lossy = lossy as usize;
+                    stage.lane_renew(3, waits);
+                    (0..CALLS).for_each(|_| stage.both());
+                    assert_eq!(stage.lane(lossy, LANE), LaneState::Joining, "{waits:?}");
+                    stage.messages_flow();
+                    assert_eq!(stage.lane(lossy, LANE), LaneState::Joining);
+                    assert_eq!(stage.view(lossy).ended, Bytes(0));
+                    stage.speed_of(lossy as u32, FREE);
+                    stage.lane_renew(4, waits);
+                    assert!(stage.view(lossy).short_alone, "seed {seed}, {waits:?}");
                     assert!((0..2).all(|side| stage.lane(side, LANE) == LaneState::Up));
                     stage.messages_flow();
                     assert!((0..2).all(|side| stage.carried(side)), "seed {seed}, {waits:?}");

@@ -3,6 +3,8 @@
 //! Each keeps pointers into what it was made of; who drops them in the right order is stated at
 //! each type, as the rail does.
 
+extern crate std;
+
 use super::abi::{
     AsyncEvent, Context, Cq, DeviceAttr, DeviceEntry, Ece, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
     QpAttr, QpInitAttr, RecvWr, SendWr, Wc,
@@ -15,6 +17,7 @@ use crate::memory::Errno;
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
+use std::fs::File;
 
 fn made<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(pointer).ok_or_else(Errno::last)
@@ -39,6 +42,18 @@ pub fn guard_from_forks(library: &Library) -> Result<(), Errno> {
         Some(fork_init) if !is_copied_on_fork() => done(unsafe { fork_init() }),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Files that the library has open at a time while it opens a device.
+const FILES: usize = 4;
+
+/// Whether there are fewer to be had now.
+#[cold]
+fn want_of_files() -> Option<Errno> {
+    // held until all have been tried
+    let files: [_; FILES] = core::array::from_fn(|_| File::open("/dev/null"));
+    let code = files.iter().filter_map(|file| file.as_ref().err()?.raw_os_error()).next()?;
+    matches!(code, libc::EMFILE | libc::ENFILE).then_some(Errno(code))
 }
 
 /// Whether the kernel gives children of a fork copies of pages that devices use, as Linux does
@@ -70,8 +85,13 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens the device of that name. *Errors*: ENODEV when there is none.
+    /// Opens the device of that name. *Errors*: ENODEV when there is none; EMFILE or ENFILE where
+    /// no more files can be opened, of which the library says something else.
     pub fn open(library: Library, name: &str) -> Result<Device, Errno> {
+        Device::open_as_told(library, name).map_err(|errno| want_of_files().unwrap_or(errno))
+    }
+
+    fn open_as_told(library: Library, name: &str) -> Result<Device, Errno> {
         // what is refused was said by whoever asked first
         let _ = guard_from_forks(&library);
         let mut context = None;
