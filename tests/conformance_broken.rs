@@ -5,7 +5,7 @@ mod broken;
 mod common;
 
 use broken::{Broken, Vice};
-use common::{NOTHING, PairRig, over_loopback};
+use common::{LOOPBACK, NOTHING, PairRig, over_loopback};
 use crosstie::provider::conformance::{ENTRY_COUNT, Failure, Verdict, entries};
 use std::rc::Rc;
 
@@ -45,11 +45,15 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("caps_stay_as_they_are", Vice::ChangesCaps),
     ("end_is_told_with_its_cause", Vice::TellsAnotherCause),
     ("region_has_any_length_but_none", Vice::RefusesShortRegions),
+    ("what_had_come_is_told_before_the_end", Vice::ThrowsAwayWhatCame),
+    ("regions_are_as_many_as_were_asked_for", Vice::TakesMoreRegions),
+    ("memory_that_cannot_be_is_refused", Vice::TakesAnyMemory),
 ];
 
 fn verdict(index: usize, vice: Vice) -> Verdict {
     let make = move || over_loopback(|rail| Broken::new(rail, vice));
     let mut rig = PairRig::new(Rc::new(make));
+    rig.regions_max = Some(LOOPBACK.regions_max);
     (entries()[index].run)(&mut rig)
 }
 

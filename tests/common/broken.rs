@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LocalSpan, Op, OpId,
-    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError, RemoteSpan,
-    Source,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LocalSpan,
+    MemoryKind, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region,
+    RegisterError, RemoteSpan, Source,
 };
 use crosstie::provider::conformance::ARENA_BYTES;
 use crosstie::provider::host_domain::HostDomain;
@@ -60,6 +60,9 @@ pub enum Vice {
     ChangesCaps,
     TellsAnotherCause,
     RefusesShortRegions,
+    ThrowsAwayWhatCame,
+    TakesMoreRegions,
+    TakesAnyMemory,
 }
 
 /// Registration that remembers the last whole arena, and may forget a region too early.
@@ -76,8 +79,16 @@ impl Domain for BrokenDomain {
         if self.vice == Vice::RefusesShortRegions && is_short {
             return Err(RegisterError::Fabric(22));
         }
-        // SAFETY: handed on as it came.
-        let key = unsafe { self.inner.register(region) }?;
+        let kind = match self.vice {
+            Vice::TakesAnyMemory => MemoryKind::Host,
+            _ => region.kind,
+        };
+        // SAFETY: handed on as it came, but for its kind.
+        let key = match unsafe { self.inner.register(Region { kind, ..region }) } {
+            // it has no other name left
+            Err(RegisterError::Full) if self.vice == Vice::TakesMoreRegions => RailKey(u64::MAX),
+            answer => answer?,
+        };
         if region.length == Bytes::of(ARENA_BYTES) {
             self.arena_key.store(key.0, Ordering::Relaxed);
         }
@@ -410,6 +421,14 @@ impl Provider for Broken {
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
+        if self.vice == Vice::ThrowsAwayWhatCame {
+            let mut raw = [crate::NOTHING; 16];
+            let count = self.inner.poll(&mut raw, Bytes::ZERO, Instant(0));
+            let came = |c: &&Completion| {
+                !matches!(c, Completion::Received { .. } | Completion::Immediate { .. })
+            };
+            self.made_up.extend(raw[..count].iter().filter(came));
+        }
         self.inner.peer_fail(peer, cause);
     }
 

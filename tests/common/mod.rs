@@ -50,6 +50,8 @@ pub struct PairRig<P: 'static> {
     now: Instant,
     /// Lets the world outside move on, where a rail depends on it. Then nothing repeats exactly.
     pause: Option<Pause<P>>,
+    /// What [`Rig::regions_max`] says.
+    pub regions_max: Option<u32>,
 }
 
 /// How time passes for a rail that depends on the world outside.
@@ -71,7 +73,7 @@ impl<P> Copy for Pause<P> {}
 impl<P> PairRig<P> {
     pub fn new(make: Rc<dyn Fn() -> Pair<P>>) -> PairRig<P> {
         let arenas = [(); 2].map(|()| HeapBlock::leaked(ARENA_BYTES));
-        PairRig { pair: make(), make, arenas, now: Instant(0), pause: None }
+        PairRig { pair: make(), make, arenas, now: Instant(0), pause: None, regions_max: None }
     }
 }
 
@@ -105,6 +107,10 @@ impl<P: Provider> Rig for PairRig<P> {
         if let Some(pause) = self.pause {
             (pause.wait)(&mut self.pair);
         }
+    }
+
+    fn regions_max(&self) -> Option<u32> {
+        self.regions_max
     }
 
     fn has_threads(&self) -> bool {

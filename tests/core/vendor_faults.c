@@ -57,6 +57,9 @@ typedef enum {
     TAKES_EMPTY_REGIONS,
     TAKES_REGIONS_THAT_WRAP,
     CHANGES_CAPS,
+    THROWS_AWAY_WHAT_CAME,
+    TAKES_MORE_REGIONS,
+    TAKES_ANY_MEMORY,
     POST_ANSWERS_NONSENSE,
     REFUSES_WITHIN_CAPS,
     FENCE_ANSWERS_NONSENSE,
@@ -72,6 +75,7 @@ typedef enum {
 
 static fault planted;
 static int has_no_reads;  // and the caps say so
+static uint64_t transfer_max, granule, send_max;  // what the caps say, if it is not 0
 static uint64_t counted, allocated;
 static xtie_provider_op late_op;  // kept back, with what it points to
 static unsigned char late_data[XTIE_PROVIDER_LINE_BYTES];
@@ -235,12 +239,20 @@ static uint64_t master_key(end *e, const xtie_provider_remote *remote)
     return remote->key;
 }
 
+static int is_too_long(const xtie_provider_op *op)
+{
+    uint64_t most = op->kind == XTIE_PROVIDER_OP_SEND ? send_max : transfer_max;
+    return most != 0 && op_bytes(op) > most;
+}
+
 static int fault_post(void *self, const xtie_provider_op *op, uint64_t now_ns)
 {
     xtie_provider_op opened = *op;
     end *e = self;
     int answer;
     (void)now_ns;
+    if (is_too_long(op))
+        return XTIE_PROVIDER_UNSUPPORTED;
     if (planted == POST_ANSWERS_NONSENSE)
         return 77;
     if (planted == REFUSES_WITHIN_CAPS && op->kind == XTIE_PROVIDER_OP_WRITE)
@@ -390,6 +402,12 @@ static void fault_caps(void *self, xtie_provider_caps *caps)
     vendor_caps(self, caps);
     if (has_no_reads)
         caps->flags &= ~(uint32_t)XTIE_PROVIDER_CAP_PULL;
+    if (transfer_max != 0)
+        caps->transfer_bytes_max = transfer_max;
+    if (granule != 0)
+        caps->copy_granule_bytes = granule;
+    if (send_max != 0)
+        caps->send_bytes_max = send_max;
     if (planted == CHANGES_CAPS)
         caps->recv_slots -= every(2);
 }
@@ -403,6 +421,10 @@ static int fault_region_register(void *self, uint64_t address, uint64_t bytes, u
     if ((planted == TAKES_EMPTY_REGIONS && bytes == 0) ||
         (planted == TAKES_REGIONS_THAT_WRAP && wraps))
         bytes = 1;
+    if (planted == TAKES_MORE_REGIONS)
+        ((end *)self)->regions_max = REGIONS;
+    if (planted == TAKES_ANY_MEMORY)
+        kind = XTIE_PROVIDER_MEMORY_HOST;
     return vendor_region_register(self, address, bytes, kind, key_out);
 }
 
@@ -420,6 +442,25 @@ static int fault_peer_close(void *self, uint32_t peer)
     return planted == CLOSES_ANYWAY && answer == XTIE_PROVIDER_BUSY ? XTIE_PROVIDER_OK : answer;
 }
 
+// What came and was not yet polled: its messages and words.
+static void throw_away(end *e)
+{
+    uint32_t tail = e->events_head;
+    for (uint32_t n = tail; n != e->events_tail; n++) {
+        uint32_t kind = e->events[n % EVENTS].kind;
+        if (kind != XTIE_PROVIDER_EVENT_RECEIVED && kind != XTIE_PROVIDER_EVENT_IMMEDIATE)
+            e->events[tail++ % EVENTS] = e->events[n % EVENTS];
+    }
+    e->events_tail = tail;
+}
+
+static void fault_peer_fail(void *self, uint32_t peer, uint32_t cause, int32_t code)
+{
+    if (planted == THROWS_AWAY_WHAT_CAME)
+        throw_away(self);
+    vendor_peer_fail(self, peer, cause, code);
+}
+
 static xtie_provider_ops faulty(void)
 {
     xtie_provider_ops ops = vendor_ops;
@@ -431,6 +472,7 @@ static xtie_provider_ops faulty(void)
     ops.received_copy = fault_received_copy;
     ops.received_release = fault_received_release;
     ops.region_deregister = fault_region_deregister;
+    ops.peer_fail = fault_peer_fail;
     ops.peer_close = fault_peer_close;
     return ops;
 }
@@ -494,6 +536,9 @@ static const expected faults[] = {
     {TAKES_EMPTY_REGIONS, XTIE_CORE_ERR_PROMISE, 7, "region_has_any_length_but_none"},
     {TAKES_REGIONS_THAT_WRAP, XTIE_CORE_ERR_PROMISE, 7, "region_has_any_length_but_none"},
     {CHANGES_CAPS, XTIE_CORE_ERR_PROMISE, 5, "caps_stay_as_they_are"},
+    {THROWS_AWAY_WHAT_CAME, XTIE_CORE_ERR_PROMISE, 6, "what_had_come_is_told_before_the_end"},
+    {TAKES_MORE_REGIONS, XTIE_CORE_ERR_PROMISE, 7, "regions_are_as_many_as_were_asked_for"},
+    {TAKES_ANY_MEMORY, XTIE_CORE_ERR_PROMISE, 7, "memory_that_cannot_be_is_refused"},
     {POST_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0,
      "post_takes_whole_write_or_again_changes_nothing"},
     {REFUSES_WITHIN_CAPS, XTIE_CORE_ERR_BREACH, 0,
@@ -570,6 +615,30 @@ static void faults_are_found(int without_reads)
     }
     planted = NONE;
     has_no_reads = 0;
+}
+
+// Sound rails with little in their caps, and what is found of faults that need long transfers.
+static void small_caps_pass(void)
+{
+    static const uint64_t transfers[] = {128, 4096, 65536}, others[] = {1, 128, 512, SEND_BYTES};
+    xtie_provider_ops ops = faulty();
+    xtie_conformance_result result;
+    for (size_t t = 0; t < 3; t++)
+        for (size_t g = 0; g < 4; g++)
+            for (size_t s = 0; s < 4; s++) {
+                char what[64];
+                transfer_max = transfers[t];
+                // no more than the longest transfer (XTIE_CORE_ERR_CAPS_GRANULE)
+                granule = others[g] < transfer_max ? others[g] : transfer_max;
+                send_max = others[s];
+                snprintf(what, sizeof what, "transfers of %u, granule %u, sends of %u",
+                         (unsigned)transfer_max, (unsigned)granule, (unsigned)send_max);
+                expect(suite(&ops, &result) == XTIE_CORE_OK, what, &result);
+            }
+    granule = send_max = 0;
+    transfer_max = 65536;
+    faults_are_found(0);
+    transfer_max = 0;
 }
 
 // ---------------------------------------------------------------- tables that cannot be
@@ -1025,6 +1094,7 @@ int main(void)
     expect(suite_run(&vendor_ops, &result) == XTIE_CORE_OK, "the example itself", &result);
     faults_are_found(0);
     faults_are_found(1);
+    small_caps_pass();
     tables_are_checked();
     caps_are_checked();
     refusals_are_told();

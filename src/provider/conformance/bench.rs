@@ -19,6 +19,8 @@ const OPS_MAX: usize = 512;
 const EVENTS_MAX: usize = 512;
 /// Budget of a poll that is not about budgets.
 const BUDGET: Bytes = Bytes::kib(64);
+/// Ops that a long transfer is cut into at most.
+pub const PIECES_MAX: usize = 8;
 /// Ids start here, so that an id made up by a provider is noticed.
 const ID_FIRST: u64 = 0xc0de_0000;
 
@@ -78,6 +80,18 @@ pub const fn skipped(why: &'static str) -> Verdict {
     Ok(Outcome::Skipped(why))
 }
 
+/// Offsets and lengths of the ops that a long transfer takes: one where the rail has transfers of
+/// that length, and else several that move as much of it as they can.
+pub fn pieces(caps: &Caps, length: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let step = cut(caps, length);
+    let whole = length.min(PIECES_MAX * step);
+    (0..whole).step_by(step).map(move |at| (at, step.min(whole - at)))
+}
+
+fn cut(caps: &Caps, length: usize) -> usize {
+    (length as u64).min(caps.transfer_max.0) as usize
+}
+
 impl<'r, R: Rig> Bench<'r, R> {
     /// Registers both arenas, zeroed.
     pub fn new(rig: &'r mut R) -> Check<Bench<'r, R>> {
@@ -116,7 +130,18 @@ impl<'r, R: Rig> Bench<'r, R> {
         address: u64,
         length: usize,
     ) -> Result<RailKey, RegisterError> {
-        let region = Region { address, length: Bytes::of(length), kind: MemoryKind::Host };
+        self.register_kind(side, address, length, MemoryKind::Host)
+    }
+
+    /// The same of memory of any kind.
+    pub fn register_kind(
+        &mut self,
+        side: Side,
+        address: u64,
+        length: usize,
+        kind: MemoryKind,
+    ) -> Result<RailKey, RegisterError> {
+        let region = Region { address, length: Bytes::of(length), kind };
         // SAFETY: the arena is valid as long as the rig (`Rig::arena`), which owns the provider; of
         // what must be refused nothing is posted, whatever the answer.
         unsafe { self.rig.provider(side).domain().register(region) }
@@ -126,6 +151,16 @@ impl<'r, R: Rig> Bench<'r, R> {
     pub fn payload_max(&mut self, side: Side) -> Bytes {
         let peer = self.rig.peer(side);
         self.rig.provider(side).send_payload_max(peer)
+    }
+
+    /// So much of a length as one write or read may have.
+    pub fn cut(&self, length: usize) -> usize {
+        cut(&self.caps, length)
+    }
+
+    /// So much of a length as [`pieces`] move.
+    pub fn whole(&self, length: usize) -> usize {
+        pieces(&self.caps, length).map(|(_, length)| length).sum()
     }
 
     /// Memory of `side` as it names it itself.
@@ -280,6 +315,11 @@ impl<'r, R: Rig> Bench<'r, R> {
         self.fate(id) == Fate::Ended(Ok(()))
     }
 
+    /// Whether an op was taken and has not ended.
+    pub fn is_pending(&self) -> bool {
+        self.ops[..self.op_count].iter().any(|(_, fate)| *fate == Fate::Pending)
+    }
+
     pub fn arrival(&self, side: Side, n: usize) -> Option<Arrival> {
         self.arrivals(side).nth(n)
     }
@@ -329,7 +369,7 @@ impl<'r, R: Rig> Bench<'r, R> {
     /// Polls until every accepted op has ended.
     pub fn finish(&mut self, promise: u8) -> Check {
         let mut rounds = 0;
-        while self.ops[..self.op_count].iter().any(|(_, fate)| *fate == Fate::Pending) {
+        while self.is_pending() {
             ensure(rounds < PATIENCE, promise, "an accepted op never completed")?;
             self.round()?;
             rounds += 1;

@@ -79,7 +79,7 @@ pub fn read_brings_the_peers_bytes<R: Rig>(rig: &mut R) -> Verdict {
     if !bench.caps.pull {
         return skipped("the rail has no reads");
     }
-    for length in [1, 63, 4096, 100_000] {
+    for length in [1, 63, 4096, 100_000].map(|length| bench.cut(length)) {
         paint(&mut bench, Side::B, 64, length, length);
         let id = bench.read(Side::A, 64, length)?;
         bench.finish(2)?;
@@ -88,7 +88,7 @@ pub fn read_brings_the_peers_bytes<R: Rig>(rig: &mut R) -> Verdict {
         ensure(is_painted(&mut bench, Side::A, 64, length, length), 5, why)?;
     }
     for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
-        for length in ODD_LENGTHS {
+        for length in ODD_LENGTHS.map(|length| bench.cut(length)) {
             paint_odd(&mut bench, (Side::B, far), (Side::A, near), length);
             let (target, source) = (bench.local(Side::A, near, length), bench.remote(Side::B, far));
             let id = bench.post_patiently(Side::A, OpKind::Read { target, source })?;
@@ -105,7 +105,7 @@ pub fn write_lands_at_any_address<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     let mut words = 0;
     for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
-        for length in ODD_LENGTHS {
+        for length in ODD_LENGTHS.map(|length| bench.cut(length)) {
             paint_odd(&mut bench, (Side::A, near), (Side::B, far), length);
             let source = Source::Span(bench.local(Side::A, near, length));
             let target = bench.remote(Side::B, far);
@@ -353,7 +353,7 @@ pub fn caps_stay_as_they_are<R: Rig>(rig: &mut R) -> Verdict {
     let told = [Side::A, Side::B].map(|side| bench.rig.promises(side));
     caps_are(&mut bench, &told)?;
     bench.send(Side::A, 1, LocalSpan::EMPTY)?;
-    bench.write(Side::A, 0, HALF)?;
+    bench.write(Side::A, 0, bench.cut(HALF))?;
     caps_are(&mut bench, &told)?;
     bench.finish(2)?;
     caps_are(&mut bench, &told)?;

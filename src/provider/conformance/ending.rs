@@ -1,10 +1,14 @@
 //! P6, P9 and P10: death, closing and fences.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, skipped};
+use super::bench::{
+    Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
+};
 use super::{Rig, Side, Verdict};
 use crate::base::ids::RailGeneration;
+use crate::base::units::Bytes;
 use crate::fabric::{
-    CloseError, DownCause, FenceKind, LocalSpan, OpId, OpKind, PostError, Provider,
+    CloseError, DownCause, FenceKind, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, Provider,
+    Source,
 };
 
 const LARGE: usize = 128 * 1024;
@@ -17,23 +21,30 @@ struct Transfer {
     id: OpId,
     to: Side,
     at: usize,
+    length: usize,
 }
 
 /// Large transfers of both sides, and sends of both sides, none waited for.
-fn traffic<R: Rig>(bench: &mut Bench<R>) -> Check<[Option<Transfer>; 3]> {
+fn traffic<R: Rig>(bench: &mut Bench<R>) -> Check<[Option<Transfer>; 3 * PIECES_MAX]> {
     bench.fill(Side::A, 0, LARGE, MOVED);
     bench.fill(Side::B, LARGE, 2 * LARGE, MOVED);
-    let there = Transfer { id: bench.write(Side::A, 0, LARGE)?, to: Side::B, at: 0 };
-    let back = Transfer { id: bench.write(Side::B, LARGE, LARGE)?, to: Side::A, at: LARGE };
-    let mut read = None;
-    if bench.caps.pull {
-        let id = bench.read(Side::A, 2 * LARGE, LARGE)?;
-        read = Some(Transfer { id, to: Side::A, at: 2 * LARGE });
+    let mut transfers = [const { None }; 3 * PIECES_MAX];
+    for ((at, length), three) in pieces(&bench.caps, LARGE).zip(transfers.chunks_mut(3)) {
+        let id = bench.write(Side::A, at, length)?;
+        three[0] = Some(Transfer { id, to: Side::B, at, length });
+        let at = at + LARGE;
+        let id = bench.write(Side::B, at, length)?;
+        three[1] = Some(Transfer { id, to: Side::A, at, length });
+        if bench.caps.pull {
+            let at = at + LARGE;
+            let id = bench.read(Side::A, at, length)?;
+            three[2] = Some(Transfer { id, to: Side::A, at, length });
+        }
     }
     for side in [Side::A, Side::B] {
         bench.post(side, OpKind::Send { head: [1; 32], payload: LocalSpan::EMPTY })?;
     }
-    Ok([Some(there), Some(back), read])
+    Ok(transfers)
 }
 
 fn downs<R: Rig>(bench: &Bench<R>, side: Side) -> usize {
@@ -49,8 +60,8 @@ pub fn death_completes_everything<R: Rig>(rig: &mut R) -> Verdict {
     for side in [Side::A, Side::B] {
         ensure(downs(&bench, side) == 1, 6, "a death was not reported exactly once")?;
     }
-    for Transfer { id, to, at } in transfers.into_iter().flatten() {
-        let whole = !bench.succeeded(id) || bench.holds(to, at, LARGE, MOVED);
+    for Transfer { id, to, at, length } in transfers.into_iter().flatten() {
+        let whole = !bench.succeeded(id) || bench.holds(to, at, length, MOVED);
         ensure(whole, 6, "an op that a death cut off ended with success")?;
     }
     PASSED
@@ -97,6 +108,47 @@ pub fn post_to_a_dead_peer_is_refused<R: Rig>(rig: &mut R) -> Verdict {
     PASSED
 }
 
+/// Messages that come before an end, where the rail has room for so many.
+const CAME: u32 = 3;
+
+pub fn what_had_come_is_told_before_the_end<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    let mut expected = bench.caps.recv_slots.min(CAME);
+    for number in 0..expected {
+        bench.send(Side::A, number as u8, LocalSpan::EMPTY)?;
+    }
+    if bench.caps.immediate && bench.caps.recv_slots > expected {
+        let (source, target) = (Source::Span(LocalSpan::EMPTY), bench.remote(Side::B, 0));
+        let immediate = Some(expected);
+        bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
+        expected += 1;
+    }
+    // where order is kept, all of that has come when these bytes are there
+    bench.fill(Side::A, 0, LINE_BYTES, MOVED);
+    bench.write(Side::A, 0, LINE_BYTES)?;
+    // polls at the target that have no room for an event, so that what comes waits there
+    for _ in 0..QUIET {
+        bench.rig.advance();
+        if !bench.rig.shared() {
+            bench.poll(Side::A, Bytes::kib(64))?;
+        }
+        bench.poll_into(Side::B, &mut [], Bytes::kib(64))?;
+    }
+    let had_come = bench.caps.ordered && bench.holds(Side::B, 0, LINE_BYTES, MOVED);
+    let peer = bench.rig.peer(Side::B);
+    bench.rig.provider(Side::B).peer_fail(peer, DownCause::Died);
+    bench.rounds(QUIET)?;
+    let told = bench.arrivals(Side::B).filter(|arrival| *arrival != Arrival::Down).count();
+    ensure(told <= expected as usize, 6, "more came from a peer than was sent before its end")?;
+    ensure(
+        told == expected as usize || !had_come,
+        6,
+        "what had come from a peer was not told after its end",
+    )?;
+    ensure(bench.arrivals(Side::B).last() == Some(Arrival::Down), 6, "an end was not told last")?;
+    PASSED
+}
+
 fn close<R: Rig>(bench: &mut Bench<R>) -> Result<(), CloseError> {
     let peer = bench.rig.peer(Side::A);
     bench.rig.provider(Side::A).peer_close(peer)
@@ -105,14 +157,22 @@ fn close<R: Rig>(bench: &mut Bench<R>) -> Result<(), CloseError> {
 pub fn close_is_busy_while_ops_are_in_flight<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     bench.fill(Side::A, 0, LARGE, 0xa5);
-    let id = bench.write(Side::A, 0, LARGE)?;
-    if bench.fate(id) == Fate::Pending {
+    let mut ids = [None; PIECES_MAX];
+    for ((at, length), id) in pieces(&bench.caps, LARGE).zip(&mut ids) {
+        *id = Some(bench.write(Side::A, at, length)?);
+    }
+    if bench.is_pending() {
         let busy = close(&mut bench) == Err(CloseError::Busy);
         ensure(busy, 9, "a peer was closed with an op in flight")?;
     }
     bench.finish(9)?;
-    let done = bench.succeeded(id) && bench.holds(Side::B, 0, LARGE, 0xa5);
-    ensure(done, 9, "a close that said Busy harmed the op")?;
+    let ended_well = ids.into_iter().flatten().all(|id| bench.succeeded(id));
+    let length = bench.whole(LARGE);
+    ensure(
+        ended_well && bench.holds(Side::B, 0, length, 0xa5),
+        9,
+        "a close that said Busy harmed the op",
+    )?;
     ensure(close(&mut bench).is_ok(), 9, "a quiet peer could not be closed")?;
     ensure(close(&mut bench) == Err(CloseError::Stale), 9, "a peer was closed twice")?;
     PASSED
@@ -144,7 +204,7 @@ pub fn nothing_is_touched_after_the_fence<R: Rig>(rig: &mut R) -> Verdict {
         rounds += 1;
     }
     bench.fill(Side::A, 0, 3 * LARGE, 0xee);
-    let late = bench.write_kind(Side::B, LARGE, LARGE);
+    let late = bench.write_kind(Side::B, LARGE, bench.cut(LARGE));
     bench.post(Side::B, late)?;
     bench.rounds(QUIET)?;
     let untouched = bench.holds(Side::A, 0, 3 * LARGE, 0xee);

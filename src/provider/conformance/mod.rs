@@ -86,6 +86,11 @@ pub trait Rig {
         false
     }
 
+    /// How many regions each provider was opened for, if that is known.
+    fn regions_max(&self) -> Option<u32> {
+        None
+    }
+
     /// Makes the connection die under both sides.
     fn sever(&mut self) {
         for side in [Side::A, Side::B] {
@@ -143,7 +148,7 @@ pub struct Entry<R: Rig> {
 }
 
 /// How many entries there are.
-pub const ENTRY_COUNT: usize = 35;
+pub const ENTRY_COUNT: usize = 38;
 
 /// The list.
 pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
@@ -188,5 +193,8 @@ pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
         5 data caps_stay_as_they_are,
         6 ending end_is_told_with_its_cause,
         7 regions region_has_any_length_but_none,
+        6 ending what_had_come_is_told_before_the_end,
+        7 regions regions_are_as_many_as_were_asked_for,
+        7 regions memory_that_cannot_be_is_refused,
     ]
 }

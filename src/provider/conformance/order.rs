@@ -1,6 +1,6 @@
 //! P5: what comes after what.
 
-use super::bench::{Arrival, Bench, PASSED, ensure, skipped};
+use super::bench::{Arrival, Bench, PASSED, ensure, pieces, skipped};
 use super::{Rig, Side, Verdict};
 use crate::fabric::{LocalSpan, OpKind, Source};
 
@@ -34,11 +34,14 @@ pub fn write_is_visible_before_a_later_send<R: Rig>(rig: &mut R) -> Verdict {
     }
     for round in 1..=ROUNDS {
         bench.fill(Side::A, 0, LARGE, round);
-        bench.write(Side::A, 0, LARGE)?;
+        for (at, length) in pieces(&bench.caps, LARGE) {
+            bench.write(Side::A, at, length)?;
+        }
         bench.send(Side::A, round, LocalSpan::EMPTY)?;
         bench.await_arrivals(Side::B, round.into(), 5)?;
         let why = "a send overtook an earlier write";
-        ensure(bench.holds(Side::B, 0, LARGE, round), 5, why)?;
+        let length = bench.whole(LARGE);
+        ensure(bench.holds(Side::B, 0, length, round), 5, why)?;
         bench.finish(2)?;
     }
     PASSED
@@ -55,15 +58,16 @@ pub fn immediate_comes_after_its_data<R: Rig>(rig: &mut R) -> Verdict {
     if !bench.caps.immediate {
         return skipped("the rail has no immediates");
     }
+    let length = bench.cut(LARGE);
     for round in 1..=ROUNDS {
         bench.fill(Side::A, 0, LARGE, round);
-        let source = Source::Span(bench.local(Side::A, 0, LARGE));
+        let source = Source::Span(bench.local(Side::A, 0, length));
         let target = bench.remote(Side::B, 0);
         let immediate = Some(word(round));
         bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
         bench.await_arrivals(Side::B, round.into(), 5)?;
         let why = "an immediate came before its data";
-        ensure(bench.holds(Side::B, 0, LARGE, round), 5, why)?;
+        ensure(bench.holds(Side::B, 0, length, round), 5, why)?;
         let last = bench.arrivals(Side::B).last();
         ensure(last == immediate.map(Arrival::Word), 5, "another immediate came than was sent")?;
         bench.finish(2)?;

@@ -1,10 +1,10 @@
 //! P6 and P7: keys, ranges, and errors that say whose they are.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces};
 use super::{Rig, Side, Verdict};
 use crate::fabric::{
-    DeregisterError, Domain, OpErrorKind, OpId, OpKind, Provider, RailKey, RegisterError,
-    RemoteSpan, Source,
+    DeregisterError, Domain, MemoryKind, OpErrorKind, OpId, OpKind, Provider, RailKey,
+    RegisterError, RemoteSpan, Source,
 };
 
 const AT: usize = 8192;
@@ -170,15 +170,23 @@ pub fn region_stays_until_deregister_returns<R: Rig>(rig: &mut R) -> Verdict {
     let key = bench.register(Side::B, AT, LENGTH)?;
     bench.fill(Side::A, AT, LENGTH, 0xa5);
     let target = RemoteSpan { key, ..bench.remote(Side::B, AT) };
-    let id = write_to(&mut bench, target, LENGTH)?;
+    let mut ids = [None; PIECES_MAX];
+    for ((at, length), id) in pieces(&bench.caps, LENGTH).zip(&mut ids) {
+        *id = Some(write_to(&mut bench, target.plus(at as u64), length)?);
+    }
     deregister_patiently(&mut bench, key)?;
     bench.fill(Side::B, AT, LENGTH, 0xee);
     bench.rounds(QUIET)?;
     bench.finish(7)?;
     let untouched = bench.holds(Side::B, AT, LENGTH, 0xee);
     ensure(untouched, 7, "memory was touched after deregister had returned")?;
-    let told = bench.succeeded(id) || ended_by_key(&bench, id);
-    ensure(told, 7, "an op on a vanished region ended with neither success nor Key")?;
+    let mut is_broken = false;
+    for id in ids.into_iter().flatten() {
+        let is_refused = ended_by_key(&bench, id);
+        let told = bench.succeeded(id) || is_refused || is_broken;
+        ensure(told, 7, "an op on a vanished region ended with neither success nor Key")?;
+        is_broken |= is_refused && bench.caps.bad_key_breaks;
+    }
     PASSED
 }
 
@@ -210,5 +218,50 @@ pub fn region_has_any_length_but_none<R: Rig>(rig: &mut R) -> Verdict {
     ensure(landed, 7, "a write to a region of one byte did not land")?;
     ensure(bench.count(Side::B, AT, LENGTH, 0) == LENGTH - 1, 7, "it wrote more than its byte")?;
     deregister_patiently(&mut bench, key)?;
+    PASSED
+}
+
+/// Regions beside the arena that are tried at most.
+const REGIONS_TRIED: usize = 16;
+
+pub fn regions_are_as_many_as_were_asked_for<R: Rig>(rig: &mut R) -> Verdict {
+    let most = rig.regions_max().map(|most| most as usize);
+    let arenas = if rig.shared() { 2 } else { 1 };
+    let mut bench = Bench::new(rig)?;
+    let start = bench.rig.arena(Side::B) as u64;
+    let (mut keys, mut count) = ([RailKey(0); REGIONS_TRIED], 0);
+    while count < REGIONS_TRIED {
+        match bench.register_range(Side::B, start + 64 * count as u64, 64) {
+            Ok(key) => keys[count] = key,
+            Err(RegisterError::Full) => break,
+            Err(_) => return fail(7, "memory of the rig could not be registered"),
+        }
+        count += 1;
+    }
+    if let Some(most) = most.filter(|most| *most < arenas + REGIONS_TRIED) {
+        ensure(arenas + count <= most, 7, "more regions were registered than were asked for")?;
+        ensure(arenas + count == most, 7, "fewer regions could be registered than were asked for")?;
+    }
+    for key in &keys[..count] {
+        deregister_patiently(&mut bench, *key)?;
+        let again = bench.register_range(Side::B, start, 64);
+        let Ok(key) = again else {
+            return fail(7, "a region that was deregistered left no room for another");
+        };
+        deregister_patiently(&mut bench, key)?;
+    }
+    PASSED
+}
+
+/// A CUDA device that no machine has.
+const NO_DEVICE: u32 = 0x00ff_ffff;
+
+pub fn memory_that_cannot_be_is_refused<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    for side in [Side::A, Side::B] {
+        let start = bench.rig.arena(side) as u64;
+        let refused = bench.register_kind(side, start, 64, MemoryKind::Cuda(NO_DEVICE)).is_err();
+        ensure(refused, 7, "memory of a device that there is not was registered")?;
+    }
     PASSED
 }

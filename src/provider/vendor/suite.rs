@@ -197,6 +197,10 @@ impl<'s> Rig for VendorRig<'s> {
         }
     }
 
+    fn regions_max(&self) -> Option<u32> {
+        Some(REGIONS_MAX)
+    }
+
     fn has_threads(&self) -> bool {
         self.setup.threads
     }
