@@ -132,21 +132,29 @@ fn fence_hears_the_word_behind_lost_messages() {
     }
 }
 
-/// Who closes a connection, and its endpoint at once, may take its last word with it. It had fenced
-/// us before, so that nothing of its is left but what is on its way, as of a process that has died;
-/// closing once waited ten times as long for it.
+/// Who closes a connection, and its endpoint at once, may take its last word with it. One that was
+/// told of no memory can write nothing, and its word was waited for ten times as long. Of one that
+/// was, what it has posted may be on its way.
 #[test]
-fn word_of_a_peer_that_has_closed_is_waited_for_as_long_as_of_one_that_has_died() {
-    for cause in [DownCause::Died, DownCause::Closed] {
+fn word_of_a_peer_that_has_closed_is_waited_for_as_far_as_it_could_write() {
+    for (cause, side, waits) in [
+        (DownCause::Died, 0, false),
+        (DownCause::Died, 1, false),
+        (DownCause::Closed, 0, false),
+        (DownCause::Closed, 1, true),
+    ] {
         let Some(mut world) = strict_world(c"strict") else { return };
         world.write_well();
-        world.rails[0].peer_fail(PEER, cause);
-        let fence = world.fence(0);
-        world.poll_side(0);
+        world.rails[side].peer_fail(PEER, cause);
+        let fence = world.fence(side);
+        world.poll_side(side);
         world.pass(Duration::from_millis(500));
-        (0..4).for_each(|_| world.poll_side(0));
-        assert!(world.result(0, fence).is_some(), "{cause:?}");
-        assert_eq!(world.downs(0), 1);
+        (0..4).for_each(|_| world.poll_side(side));
+        assert_eq!(world.result(side, fence).is_none(), waits, "{cause:?} of {side}");
+        world.pass(Duration::from_millis(2000));
+        (0..4).for_each(|_| world.poll_side(side));
+        assert!(world.result(side, fence).is_some(), "{cause:?} of {side}");
+        assert_eq!(world.downs(side), 1);
     }
 }
 

@@ -6,6 +6,7 @@ use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
+use super::pairs::is_timeout;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use super::told::Told;
@@ -350,7 +351,7 @@ impl Endpoint {
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);
             let (rail, code, times) = (at.rail, view.code, say.losses);
-            let short_alone = view.short_alone && code == libc::ETIMEDOUT;
+            let short_alone = view.short_alone && is_timeout(Some(rail), code);
             rail_lost(&at, &Loss { rail, times, code, silent, short_alone, others });
             self.pair_error_say(index, lane);
         }

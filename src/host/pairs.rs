@@ -64,12 +64,18 @@ fn port_news(told: &mut i32, code: i32) -> Option<PortNews> {
 /// So many bytes of stripes that have ended well show that a path carries payload.
 const ENOUGH: Bytes = Bytes::mib(16);
 
+/// Whether a lane was lost because its device heard nothing of the peer's. A vendor's codes are its
+/// own.
+pub(super) fn is_timeout(rail: Option<ConnectionRail>, code: i32) -> bool {
+    code == libc::ETIMEDOUT && rail != Some(ConnectionRail::Vendor)
+}
+
 /// Why the next queue pair of a lane has to wait, whose last one is gone. `None`: it has not.
 ///
 /// A silent one has stood for long, and what came before says little: where short packets pass and
 /// long ones do not, every one of them joins, and takes messages with it.
-fn wait_behind(last: LaneView) -> Option<Later> {
-    let is_silent = last.code == libc::ETIMEDOUT;
+fn wait_behind(rail: Option<ConnectionRail>, last: LaneView) -> Option<Later> {
+    let is_silent = is_timeout(rail, last.code);
     let has_stood = last.stood.0 != 0 && last.ended < ENOUGH;
     if is_silent && (last.short_alone || has_stood) {
         return Some(Later::Lost(last.stood));
@@ -145,13 +151,16 @@ impl Endpoint {
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
-        let wait = endpoint.lane_view(connection, lane).map_or(Some(Later::Missed), wait_behind);
+        let last = endpoint.lane_view(connection, lane);
+        let Some(place) = endpoint.rail().device_of(peer) else { return };
+        let kind = self.port_rail(place);
+        let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last));
+        let Machine::Ports(endpoint) = &mut self.machine else { return };
         let rail = endpoint.rail_mut();
-        let Some(place) = rail.device_of(peer) else { return };
         match wait {
             Some(why) => rail.pair_later(peer, place, now, why),
             None => {
-                rail.pair_carried(peer, place);
+                rail.pair_carried(peer, place, last.is_some_and(|last| last.ended >= ENOUGH));
                 self.pair_prepare(index, lane, place);
             }
         }
@@ -379,6 +388,7 @@ mod tests {
         };
         let lost = Some(Later::Lost(Span::millis(6250)));
         let none = Bytes(0);
+        let wait_behind = |last| wait_behind(Some(ConnectionRail::Verbs), last);
         assert_eq!(wait_behind(works), None);
         assert_eq!(wait_behind(LaneView { ended: none, ..works }), lost);
         let joining = LaneView { ended: none, stood: Span(0), carried: false, ..works };
@@ -388,6 +398,9 @@ mod tests {
         // its port went down, or the peer gave it up
         assert_eq!(wait_behind(LaneView { code: libc::ENETDOWN, ended: none, ..works }), None);
         assert_eq!(wait_behind(LaneView { code: 0, ended: none, ..works }), None);
+        // what a vendor calls 110 is its own
+        let vendor = Some(ConnectionRail::Vendor);
+        assert_eq!(super::wait_behind(vendor, LaneView { ended: none, ..works }), None);
     }
 
     /// It is asked again for as long as the connection stands.

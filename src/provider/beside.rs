@@ -260,11 +260,12 @@ impl<'m> WithPorts<'m> {
         self.devices[place].rail.peer_connect(number, other)
     }
 
-    /// The last queue pair of a peer has carried enough: its path is one.
-    pub fn pair_carried(&mut self, peer: PeerIndex, place: usize) {
+    /// The last queue pair of a peer has carried something. `enough`: that its path is one for
+    /// payload, too.
+    pub fn pair_carried(&mut self, peer: PeerIndex, place: usize, enough: bool) {
         let number = self.number(peer).as_usize();
         if let Some(seats) = self.seats_of(place, number) {
-            seats.carried(number);
+            seats.carried(number, enough);
         }
     }
 

@@ -233,9 +233,12 @@ impl LaneMeter {
         (self.carried, self.ended, self.stood) = (false, 0, Span(0));
     }
 
-    /// A stripe of ours has ended.
+    /// A stripe of ours has ended. Those of a lane that fails may all be told before its end.
     #[inline]
     pub fn completed(&mut self, bytes: u64, is_well: bool, now: Instant) {
+        if !is_well {
+            self.stood = self.stood.max(self.load.stands(now));
+        }
         self.load.completed(bytes, now);
         self.carried |= is_well;
         self.ended += if is_well { bytes } else { 0 };
@@ -244,7 +247,7 @@ impl LaneMeter {
     /// It has failed. `probe`: our last, if it was joining.
     pub fn failed(&mut self, probe: Option<Probe>, now: Instant) {
         self.stats.failures += 1;
-        self.stood = self.load.stands(now);
+        self.stood = self.stood.max(self.load.stands(now));
         self.short_alone = match probe {
             Some(probe) => probe == Probe::LongSent,
             None => self.ended == 0 && self.stood.0 != 0,
@@ -278,5 +281,27 @@ impl Lane {
     /// Whether nothing is in flight on it any more, in either direction.
     pub const fn is_quiet(&self) -> bool {
         self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a rail has under way ends before its own end is told.
+    #[test]
+    fn lane_whose_stripes_fail_before_its_end_is_told_has_stood_as_long_as_they() {
+        let at = |seconds: u64| Instant(seconds * 1_000_000_000);
+        let mut meter = LaneMeter::NONE;
+        meter.joins();
+        (0..3).for_each(|_| meter.load.posted(1000, at(1)));
+        (0..3).for_each(|_| meter.completed(1000, false, at(7)));
+        meter.failed(None, at(7));
+        assert_eq!((meter.stood, meter.short_alone), (Span::millis(6000), true));
+        meter.joins();
+        meter.load.posted(1000, at(8));
+        meter.completed(1000, true, at(9));
+        meter.failed(None, at(20));
+        assert_eq!((meter.stood, meter.short_alone, meter.ended), (Span(0), false, 1000));
     }
 }

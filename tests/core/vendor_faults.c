@@ -591,7 +591,7 @@ static int suite(const xtie_provider_ops *ops, xtie_conformance_result *result)
 static int is_of_reads(fault it)
 {
     return it == READS_BESIDE || it == ROUNDS_READ_TARGETS || it == ROUNDS_READ_SOURCES ||
-           it == FORGETS_COMPLETION || it == REPEATS_COMPLETION;
+           it == FORGETS_COMPLETION || it == REPEATS_COMPLETION || it == ENDS_WELL_WHAT_DEATH_CUT_OFF;
 }
 
 static void faults_are_found(int without_reads)

@@ -155,9 +155,11 @@ impl Seats {
         number
     }
 
-    /// The last queue pair has carried enough: its path is one.
-    pub fn carried(&mut self, number: usize) {
-        (self.all[number].misses, self.all[number].losses) = (0, 0);
+    /// The last queue pair has carried something; `enough`: so much that payload does not vanish.
+    pub fn carried(&mut self, number: usize, enough: bool) {
+        let seat = &mut self.all[number];
+        seat.misses = 0;
+        seat.losses = if enough { 0 } else { seat.losses };
     }
 
     /// The connection is gone.
@@ -198,7 +200,9 @@ mod tests {
             }))
         };
         assert_eq!(pauses(&mut seats, 1000, silent), [12_500, 25_000, 50_000, 60_000, 60_000]);
-        seats.carried(0);
+        seats.carried(0, false);
+        assert_eq!(pauses(&mut seats, 1500, silent)[..2], [60_000, 60_000]);
+        seats.carried(0, true);
         assert_eq!(pauses(&mut seats, 2000, silent)[..2], [12_500, 25_000]);
         // the last was long ago
         let quick = Later::Lost(Span::millis(500));

@@ -296,11 +296,15 @@ impl Libfabric<'_> {
     /// what it has sent is waited for.
     #[cold]
     pub(super) fn hear(&mut self, index: usize, cause: DownCause) {
+        let has_told = self.told[index * KEYS..(index + 1) * KEYS].iter().any(|it| it.region != 0);
         let record = &mut self.peers[index];
         let span = match cause {
-            // who has closed had fenced us before, so that what it had posted has ended, and says
-            // so; its word goes with its endpoint, if that is closed, too
-            DownCause::Died | DownCause::Closed => Some(DEATH),
+            DownCause::Died => Some(DEATH),
+            // its word goes with its endpoint, if that is closed, too; who was told of none of our
+            // memory can have posted nothing that writes there
+            DownCause::Closed if !has_told => Some(DEATH),
+            // it may have closed without having fenced us, and what it has posted be on its way
+            DownCause::Closed => Some(PATIENCE),
             DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => None,
         };
         if record.state == State::Live && record.gone.is_none() && span.is_some() {
