@@ -591,7 +591,8 @@ static int suite(const xtie_provider_ops *ops, xtie_conformance_result *result)
 static int is_of_reads(fault it)
 {
     return it == READS_BESIDE || it == ROUNDS_READ_TARGETS || it == ROUNDS_READ_SOURCES ||
-           it == FORGETS_COMPLETION || it == REPEATS_COMPLETION || it == ENDS_WELL_WHAT_DEATH_CUT_OFF;
+           it == FORGETS_COMPLETION || it == REPEATS_COMPLETION ||
+           it == ENDS_WELL_WHAT_DEATH_CUT_OFF;
 }
 
 static void faults_are_found(int without_reads)
@@ -866,7 +867,7 @@ static void configurations_are_checked(void)
          xtie_core_endpoint_open(storage + 8, bytes, &config, &vendor_ops, &ends[0], &endpoint));
     config.connections_max = 1;
     SAYS(XTIE_CORE_OK, xtie_core_endpoint_size(&config, &bytes));
-    SAYS(38464, (int)bytes);  // as doc/vendor.md says
+    SAYS(39616, (int)bytes);  // as doc/vendor.md says
     config.connections_max = 65537;
     SAYS(XTIE_CORE_ERR_CONNECTIONS_MAX, xtie_core_endpoint_size(&config, &bytes));
     config.connections_max = 1;
