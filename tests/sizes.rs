@@ -11,8 +11,8 @@ use crosstie::host::options::{self, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_R
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use crosstie::provider::{libfabric, shm, taken, tcp, verbs};
 use crosstie::transport::limits::{self, Limits};
-use crosstie::transport::mr::SCRATCH_BYTES;
 use crosstie::wire;
+use crosstie::wire::report::REPORT_BYTES_MAX;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -326,7 +326,7 @@ fn formula_of_the_documentation_is_what_open_asks_for() {
             + c * (64 + 8 * 128 + r.min(64) * 8 * 64)
             + lines(c * size("Lane"))
             + 4 * lines(8 * c.div_ceil(64))
-            + lines(SCRATCH_BYTES);
+            + lines(REPORT_BYTES_MAX);
         let regions =
             64 + lines(4 * m) + lines(m * size("RegionSlot")) + lines(m * size("region keys"));
         let events = (2 * c).next_power_of_two();

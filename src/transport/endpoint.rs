@@ -176,7 +176,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
             limits,
             config,
             regions,
-            scratch: Scratch::carve(block)?,
+            scratch: Scratch::carve(block, limits.rails_max)?,
             mailboxes: CtrlMr::carve(block, limits.connections_max, limits.mailbox_bytes())?,
             connections: block.filled(connections, Connection::FREE)?,
             sends: block

@@ -14,7 +14,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::mr::SCRATCH_BYTES;
+use super::mr::PROBE_BYTES;
 use super::rail::{Answer, Flush, Lane, LaneState, Probe};
 use super::records::{ConnectionState, Fence, NEVER};
 use super::report_error::ReportError;
@@ -143,8 +143,9 @@ impl<P: Provider> Endpoint<'_, P> {
     /// What our second probe bears, which nobody reads: as much as a message of the stream may.
     fn probe_long(&mut self, index: usize, lane: u8) -> LocalSpan {
         let most = self.rail.send_payload_max(self.lane_peer_of(index, lane)).0;
-        let bytes = [0; SCRATCH_BYTES];
-        self.scratch.fill(&bytes[..bytes.len().min(most as usize)])
+        let bytes = [0; PROBE_BYTES];
+        let length = self.scratch.length().min(most as usize);
+        self.scratch.fill(&bytes[..length])
     }
 
     /// The peer has opened a lane too, and what it sends there comes. Whether what we send gets to

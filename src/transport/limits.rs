@@ -1,7 +1,7 @@
 //! Every capacity of an endpoint, each a sum of its users, and what they add up to in bytes.
 #![forbid(unsafe_code)]
 
-use super::mr::SCRATCH_BYTES;
+use super::mr::scratch_bytes;
 use super::rail::{Lane, LaneMeter};
 use super::records::{
     Connection, EarlySend, GroupRecord, HeldMessage, ReceiveRecord, SendRecord, StreamRecord,
@@ -204,7 +204,7 @@ impl Limits {
             + bytes_for::<u64>(connections * record_words(self.requests_max))
             + 3 * bytes_for::<u64>(bitset::words(connections))
             + bytes_for::<u64>(bitset::words(self.peers_max() as usize))
-            + lines(SCRATCH_BYTES)
+            + lines(scratch_bytes(self.rails_max))
     }
 }
 

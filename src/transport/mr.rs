@@ -12,6 +12,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::base::units::Bytes;
 use crate::fabric::{Line, LocalSpan, MemoryKind, RailKey, Region};
 use crate::wire::RAILS_MAX;
+use crate::wire::report::REPORT_BYTES_MAX;
 
 /// A record's region number when it has none: a message of no bytes.
 pub const NO_REGION: u16 = u16::MAX;
@@ -276,20 +277,29 @@ pub struct Scratch {
     memory: RawSlice,
 }
 
-/// Bytes of a scratch: a long probe, as long as the longest message of the stream of a connection
-/// of several lanes, and longer than the packets of a network of 1500 bytes.
-pub const SCRATCH_BYTES: usize = super::limits::KEPT_BYTES as usize / 4;
+/// Bytes of a long probe: as many as the longest message of the stream of a connection of several
+/// lanes has, and longer than the packets of a network of 1500 bytes.
+pub(super) const PROBE_BYTES: usize = super::limits::KEPT_BYTES as usize / 4;
 
-const _: () = assert!(SCRATCH_BYTES > 1500);
-const _: () = assert!(SCRATCH_BYTES >= crate::wire::report::REPORT_BYTES_MAX);
-const _: () = assert!(SCRATCH_BYTES >= crate::wire::descriptor::DESCRIPTOR_BYTES_MAX);
+const _: () = assert!(PROBE_BYTES > 1500);
+const _: () = assert!(PROBE_BYTES >= REPORT_BYTES_MAX);
+const _: () = assert!(REPORT_BYTES_MAX >= crate::wire::descriptor::DESCRIPTOR_BYTES_MAX);
+
+/// Bytes of a scratch: the longest report, and a long probe where lanes may join.
+pub const fn scratch_bytes(rails_max: u32) -> usize {
+    if rails_max == 1 { REPORT_BYTES_MAX } else { PROBE_BYTES }
+}
 
 impl Scratch {
     /// Cuts one.
-    pub fn carve(block: &mut Carver<'_>) -> Result<Scratch, BlockTooSmall> {
-        let memory = block.raw(SCRATCH_BYTES)?;
+    pub fn carve(block: &mut Carver<'_>, rails_max: u32) -> Result<Scratch, BlockTooSmall> {
+        let memory = block.raw(scratch_bytes(rails_max))?;
         memory.start.expose_provenance();
         Ok(Scratch { memory })
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.memory.length
     }
 
     /// Puts `bytes` there; the span is good until the next call.
