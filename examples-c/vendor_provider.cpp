@@ -30,6 +30,7 @@ public:
         loop *other = self->other_;
         *self = loop{};
         self->other_ = other;
+        self->regions_wanted_ = limits.regions_max;
         *out = self;
         return XTIE_PROVIDER_OK;
     }
@@ -69,7 +70,7 @@ public:
             return XTIE_PROVIDER_KIND;
         if (bytes == 0 || address + bytes < address)
             return XTIE_PROVIDER_RANGE;
-        for (std::uint32_t n = 0; n < regions_max; n++) {
+        for (std::uint32_t n = 0; n < regions_wanted_; n++) {
             region &r = regions_[n];
             if (r.bytes != 0)
                 continue;
@@ -236,6 +237,7 @@ private:
     std::uint32_t peer_ = 0, in_flight_ = 0, head_ = 0, tail_ = 0;
     std::array<xtie_provider_event, events_max> events_{};
     std::array<region, regions_max> regions_{};
+    std::uint32_t regions_wanted_ = 0;  // so many may be registered at a time
     std::array<std::array<unsigned char, send_bytes>, slots> payloads_{};
     std::array<bool, slots> held_{};
 };

@@ -9,7 +9,7 @@ use crosstie::fabric::{
     CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, Op, OpId, OpKind,
     PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
-use crosstie::provider::libfabric::{Config, Limits, RECEIVES, Scope};
+use crosstie::provider::libfabric::{Config, Hello, Limits, RECEIVES, Scope};
 use libfabric_support::{
     BLOCK_BYTES, Layout, OTHER, PEER, World, counts, let_library_work, reaches_its_own_process,
     register, skip, strict, strict_config,
@@ -419,13 +419,59 @@ fn messages_of_strangers_are_dropped() {
     let Some(mut world) = strict_world(c"strict") else { return };
     let hello = world.rails[1].peer_prepare(OTHER, 0x1111).unwrap();
     world.rails[0].peer_prepare(OTHER, 0x2222).unwrap();
-    let forged = crosstie::provider::libfabric::Hello { token: 0x1110, ..hello };
+    let forged = Hello { token: 0x1110, ..hello };
     world.rails[0].peer_connect(OTHER, &forged).unwrap();
     let payload = world.local(0, 0, 64);
     world.post_to(0, OTHER, OpKind::Send { head: [1; 32], payload });
     world.until("it is noticed", |world| world.rails[1].health().strange == 1);
     let came = world.seen[1].iter().any(|seen| matches!(seen, Completion::Received { .. }));
     assert!(!came, "a stranger's message was taken");
+}
+
+/// An end says in W13 whether it reads sends whose heads tell what is new in them alone.
+const READS_BRIEF: u32 = 1 << 30;
+
+/// Sends of heads that change in all words, in some and in none, to an end that reads brief ones
+/// and to one that does not.
+#[test]
+fn heads_and_payloads_arrive_whole_whichever_sends_their_reader_knows() {
+    for is_known in [true, false] {
+        let Some(mut world) = strict_world(c"strict") else { return };
+        let hellos = [0, 1].map(|side: usize| {
+            world.rails[side].peer_prepare(OTHER, 0x4000 + side as u32).unwrap()
+        });
+        assert!(hellos.iter().all(|hello| hello.format & READS_BRIEF != 0), "messages are ordered");
+        let cleared = if is_known { 0 } else { READS_BRIEF };
+        for side in [0, 1] {
+            let hello = Hello { format: hellos[1 - side].format & !cleared, ..hellos[1 - side] };
+            world.rails[side].peer_connect(OTHER, &hello).unwrap();
+        }
+        let head = |n: usize| -> [u8; 32] {
+            let is_new = |place: usize| {
+                n.is_multiple_of(7) || n % 3 == 1 && (place / 4).is_multiple_of(1 + n % 5)
+            };
+            std::array::from_fn(|at| if is_new(at) { (n * 31 + at) as u8 } else { at as u8 })
+        };
+        for n in 0..300 {
+            let (side, length) = (n / 10 % 2, [0, 1, 7, 100, 4096][n % 5]);
+            world.fill(side, 0, length, n as u8);
+            let payload = world.local(side, 0, length);
+            world.post_to(side, OTHER, OpKind::Send { head: head(n), payload });
+            let is_message = |seen: &Completion| matches!(seen, Completion::Received { .. });
+            world.until("it comes", |world| world.seen[1 - side].iter().any(is_message));
+            let seen = std::mem::take(&mut world.seen[1 - side]);
+            let Some(Completion::Received { peer, slot, head: came, length: bytes }) =
+                seen.into_iter().find(is_message)
+            else {
+                unreachable!("it has come")
+            };
+            assert_eq!((peer, came, bytes as usize), (OTHER, head(n), length), "send {n}");
+            let mut payload = vec![0; length];
+            world.rails[1 - side].received_peek(OTHER, slot, &mut payload);
+            assert!(payload.iter().all(|byte| *byte == n as u8), "payload of send {n}");
+            world.rails[1 - side].received_release(OTHER, slot);
+        }
+    }
 }
 
 /// How a peer of [`random_ops_end_once_however_the_peer_ends`] ends.

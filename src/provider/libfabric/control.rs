@@ -163,7 +163,7 @@ impl Libfabric<'_> {
             Kind::GivenBack => self.given_back(index, place, count),
             Kind::Drain => self.drain_asked(index),
             Kind::Drained => self.drained(index),
-            Kind::Send | Kind::Word => {}
+            Kind::Send | Kind::Brief | Kind::Word => {}
         }
     }
 

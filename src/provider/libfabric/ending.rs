@@ -2,7 +2,7 @@
 
 use super::area::{CELLS, SENDS};
 use super::control::AGAIN;
-use super::message::KeyWords;
+use super::message::{KeyWords, READS_BRIEF};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
 };
@@ -71,7 +71,8 @@ impl Libfabric<'_> {
         Ok(Hello {
             name,
             name_bytes: self.name_bytes as u32,
-            format: self.address_format,
+            format: self.address_format
+                | if self.traits.messages_ordered { READS_BRIEF } else { 0 },
             number: index as u32,
             token,
             payload_bytes_max: self.limits.payload_bytes_max,
@@ -161,7 +162,7 @@ impl Libfabric<'_> {
     }
 
     fn join(&mut self, index: usize, other: &Hello) -> Result<(), PeerOpenError> {
-        if other.format != self.address_format {
+        if other.format & !READS_BRIEF != self.address_format {
             return Err(PeerOpenError::Format);
         }
         if self.open.is_none() {
@@ -184,6 +185,7 @@ impl Libfabric<'_> {
         record.name_bytes = other.name().len() as u8;
         (record.their_number, record.their_token) = (other.number as u16, other.token);
         record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
+        record.reads_brief = self.traits.messages_ordered && other.format & READS_BRIEF != 0;
         record.state = State::Live;
         self.early_due = true;
         match self.traits.connected {
@@ -495,7 +497,7 @@ impl Libfabric<'_> {
         self.ask_end(index);
         self.peers_open -= 1;
         for cell in 0..if discard { self.cells.len() } else { 0 } {
-            if self.cells[cell] == Cell::Held(index as u32) {
+            if matches!(self.cells[cell], Cell::Held { peer, .. } if peer == index as u32) {
                 self.receive_again(cell);
             }
         }
@@ -518,7 +520,7 @@ impl Libfabric<'_> {
         while self.due.pop().is_some() {}
         while self.early.pop().is_some() {}
         for cell in self.cells.iter_mut() {
-            if !matches!(cell, Cell::Held(_)) {
+            if !matches!(cell, Cell::Held { .. }) {
                 *cell = Cell::Unused;
             }
         }

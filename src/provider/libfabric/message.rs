@@ -5,8 +5,12 @@
 //! alone; and it is numbered, because a library may lose what it was told to copy.
 #![forbid(unsafe_code)]
 
+use crate::fabric::{HEAD_BYTES, Head};
+
 /// Bytes of it.
 pub const PREFIX_BYTES: usize = 16;
+/// Bytes of a [`Kind::Brief`]'s, which ends before `word`.
+pub const BRIEF_BYTES: usize = 12;
 /// Bytes of a message about a key, with the prefix.
 pub const KEY_MESSAGE_BYTES: usize = PREFIX_BYTES + 32;
 
@@ -31,7 +35,14 @@ pub enum Kind {
     Drain = 7,
     /// Nothing is under way, nor will be. Its key as above.
     Drained = 8,
+    /// A send whose head says only what is not as in the one before: `place` has a bit for each of
+    /// its eight words that follow. To an end that takes messages in order, and has said that it
+    /// knows these ([`READS_BRIEF`]).
+    Brief = 9,
 }
+
+/// A bit of W13's `format`.
+pub const READS_BRIEF: u32 = 1 << 30;
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
@@ -44,6 +55,7 @@ impl Kind {
             6 => Kind::GivenBack,
             7 => Kind::Drain,
             8 => Kind::Drained,
+            9 => Kind::Brief,
             _ => return None,
         })
     }
@@ -54,7 +66,8 @@ impl Kind {
 pub struct Prefix {
     /// What it is.
     pub kind: Kind,
-    /// Of messages about keys: the asker's place for the answer.
+    /// Of messages about keys: the asker's place for the answer. Of brief sends: which words of
+    /// the head follow.
     pub place: u8,
     /// Which peer of the receiver's it comes from.
     pub peer: u16,
@@ -80,6 +93,16 @@ impl Prefix {
         bytes
     }
 
+    /// Bytes that stand before the payload, or before what a message about a key says.
+    #[inline]
+    pub const fn ahead(&self) -> usize {
+        match self.kind {
+            Kind::Send => PREFIX_BYTES + HEAD_BYTES,
+            Kind::Brief => BRIEF_BYTES + news_bytes(self.place),
+            _ => PREFIX_BYTES,
+        }
+    }
+
     /// `None`: a kind that is none.
     #[inline]
     pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Option<Prefix> {
@@ -92,6 +115,42 @@ impl Prefix {
             number: word(8),
             word: word(12),
         })
+    }
+}
+
+/// Bytes of a word of a head.
+const HEAD_WORD: usize = HEAD_BYTES / 8;
+
+/// Which words of a head are not as in the one before, and those, one behind the other; as many
+/// bytes of `words` count as there are bits times four.
+#[inline]
+pub fn head_news(head: &Head, before: &Head, words: &mut Head) -> u8 {
+    let (mut news, mut at) = (0, 0);
+    for n in 0..8 {
+        let place = n * HEAD_WORD..(n + 1) * HEAD_WORD;
+        let is_new = head[place.clone()] != before[place.clone()];
+        words[at..at + HEAD_WORD].copy_from_slice(&head[place]);
+        news |= u8::from(is_new) << n;
+        at += HEAD_WORD * usize::from(is_new);
+    }
+    news
+}
+
+/// How many bytes the words take that `news` announces.
+#[inline]
+pub const fn news_bytes(news: u8) -> usize {
+    news.count_ones() as usize * HEAD_WORD
+}
+
+/// The inverse of [`head_news`]: makes the head before the next one.
+#[inline]
+pub fn head_renew(head: &mut Head, news: u8, words: &Head) {
+    let mut at = 0;
+    for n in 0..8 {
+        if news >> n & 1 == 1 {
+            head[n * HEAD_WORD..(n + 1) * HEAD_WORD].copy_from_slice(&words[at..at + HEAD_WORD]);
+            at += HEAD_WORD;
+        }
     }
 }
 
@@ -116,17 +175,40 @@ mod tests {
 
     #[test]
     fn prefix_and_key_come_back_as_they_were() {
-        for kind in 1..=8 {
+        for kind in 1..=9 {
             let kind = Kind::from_byte(kind).unwrap();
             let (place, peer, token) = (63, 0xfedc, 0x89ab_cdef);
             let prefix = Prefix { kind, place, peer, token, number: 0x7654_3210, word: 0xffee };
             assert_eq!(Prefix::decode(&prefix.encode()), Some(prefix));
         }
         assert_eq!(Prefix::decode(&[0; PREFIX_BYTES]), None);
-        assert_eq!(Prefix::decode(&[9; PREFIX_BYTES]), None);
+        assert_eq!(Prefix::decode(&[10; PREFIX_BYTES]), None);
         let words =
             KeyWords { key: 1 << 40, library_key: u64::MAX - 1, start: 77, length: 1 << 50 };
         assert_eq!(KeyWords::decode(&words.encode()), words);
         assert_eq!(word_parts(word_data(0xabcd, 0x1234_5678, 9)), (0xabcd, 0x5678, 9));
+    }
+
+    #[test]
+    fn heads_come_back_from_what_is_new_in_them() {
+        let (mut state, mut before, mut seen) = (7u32, [0; HEAD_BYTES], [0; HEAD_BYTES]);
+        for round in 0..2000u32 {
+            let mut head = before;
+            for n in 0..8 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // all words, none, or some of them
+                if state >> 24 < round % 3 * 128 {
+                    head[n * 4..n * 4 + 4].copy_from_slice(&state.to_le_bytes());
+                }
+            }
+            let mut words = [0xee; HEAD_BYTES];
+            let news = head_news(&head, &before, &mut words);
+            let same = (0..8).filter(|n| head[n * 4..n * 4 + 4] == before[n * 4..n * 4 + 4]);
+            assert_eq!(news_bytes(news), (8 - same.count()) * 4);
+            words[news_bytes(news)..].fill(0x77);
+            head_renew(&mut seen, news, &words);
+            assert_eq!(seen, head);
+            before = head;
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::message::KeyWords;
 use super::report::{ErrorReport, errno};
 use super::sys::{Port, numbers as n};
 use crate::base::units::{Instant, Span};
-use crate::fabric::{DownCause, OpError, OpErrorKind, OpId, RailKey};
+use crate::fabric::{DownCause, HEAD_BYTES, Head, OpError, OpErrorKind, OpId, RailKey};
 use crate::provider::ops::List;
 use core::ffi::c_void;
 
@@ -223,6 +223,11 @@ pub struct Peer {
     pub name_bytes: u8,
     /// Longest payload of a send to it.
     pub payload_bytes_max: u32,
+    /// Whether it knows sends that say what is new in their heads alone; and the heads of the last
+    /// of these, posted and received.
+    pub reads_brief: bool,
+    pub head_sent: Head,
+    pub head_seen: Head,
     /// Sends and words: posted, and received.
     pub sent_count: u32,
     pub seen_count: u32,
@@ -283,6 +288,9 @@ impl Peer {
         left_ops: 0,
         name_bytes: 0,
         payload_bytes_max: 0,
+        reads_brief: false,
+        head_sent: [0; HEAD_BYTES],
+        head_seen: [0; HEAD_BYTES],
         sent_count: 0,
         seen_count: 0,
         awaited_count: None,

@@ -1,7 +1,7 @@
 //! Taking completions and reporting what they say.
 
-use super::area::{AHEAD, CELLS, RECEIVES, SENDS};
-use super::message::{Kind, PREFIX_BYTES, Prefix, word_parts};
+use super::area::{CELLS, RECEIVES, SENDS};
+use super::message::{BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_renew, word_parts};
 use super::peer::{Down, KEYS, Sent, State, Use};
 use super::rail::{BATCH, Cell, Libfabric};
 use super::report::{ErrorReport, TEXT_BYTES, errno};
@@ -220,7 +220,7 @@ impl Libfabric<'_> {
         let at = self.area.cell(cell);
         // SAFETY: a cell that the library has filled, and does not touch until it is posted again.
         unsafe { touch::copy_in(at, &mut prefix) };
-        let prefix = Prefix::decode(&prefix).filter(|_| bytes >= PREFIX_BYTES);
+        let prefix = Prefix::decode(&prefix).filter(|prefix| bytes >= prefix.ahead());
         let Some(prefix) = prefix else { return self.strange(cell) };
         let index = usize::from(prefix.peer);
         let Some(record) = self.peers.get_mut(index) else { return self.strange(cell) };
@@ -241,13 +241,22 @@ impl Libfabric<'_> {
         let hears = record.hears() && is_due;
         let peer = PeerIndex(index as u32);
         match prefix.kind {
-            Kind::Send if hears && bytes >= AHEAD => {
+            Kind::Send | Kind::Brief if hears => {
                 record.seen_count = record.seen_count.wrapping_add(1);
                 let mut head = [0; HEAD_BYTES];
-                // SAFETY: as above; the message is as long.
-                unsafe { touch::copy_in(at + PREFIX_BYTES as u64, &mut head) };
-                self.cells[cell] = Cell::Held(index as u32);
-                let length = (bytes - AHEAD) as u32;
+                let ahead = prefix.ahead();
+                if prefix.kind == Kind::Brief {
+                    let words = &mut head[..ahead - BRIEF_BYTES];
+                    // SAFETY: as above; the message is as long.
+                    unsafe { touch::copy_in(at + BRIEF_BYTES as u64, words) };
+                    head_renew(&mut record.head_seen, prefix.place, &head);
+                    head = record.head_seen;
+                } else {
+                    // SAFETY: as above; the message is as long.
+                    unsafe { touch::copy_in(at + PREFIX_BYTES as u64, &mut head) };
+                }
+                self.cells[cell] = Cell::Held { peer: index as u32, ahead: ahead as u8 };
+                let length = (bytes - ahead) as u32;
                 let slot = slot_of(cell as u32, length);
                 return events.push(Completion::Received { peer, slot, head, length });
             }
@@ -255,7 +264,7 @@ impl Libfabric<'_> {
                 record.seen_count = record.seen_count.wrapping_add(1);
                 events.push(Completion::Immediate { peer, immediate: prefix.word });
             }
-            Kind::Send | Kind::Word => {}
+            Kind::Send | Kind::Brief | Kind::Word => {}
             _ => {
                 let mut words = [0u8; 32];
                 let length = (bytes - PREFIX_BYTES).min(words.len());

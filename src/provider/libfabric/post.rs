@@ -1,7 +1,7 @@
 //! Taking ops and handing them to the library.
 
 use super::area::{AHEAD, SENDS};
-use super::message::{Kind, PREFIX_BYTES, Prefix, word_data};
+use super::message::{BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
 use super::offer::{INJECT_MAX, Traits};
 use super::peer::{Lookup, Sent, Use, key_place};
 use super::rail::Libfabric;
@@ -10,8 +10,8 @@ use super::sys::{Code, Port, numbers as n};
 use super::turns::Act;
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
-    DownCause, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted, RemoteSpan,
-    Source,
+    DownCause, HEAD_BYTES, Head, LINE_BYTES, Line, LocalSpan, Op, OpId, OpKind, PostError, Posted,
+    RemoteSpan, Source,
 };
 use crate::provider::asides::Aside;
 use crate::provider::touch;
@@ -124,12 +124,23 @@ impl Libfabric<'_> {
         if self.must_wait(index) {
             return Err(PostError::Again);
         }
-        let prefix = self.prefix(index, Kind::Send, 0, 0).encode();
+        let payload = (payload.address(), length as usize);
+        let mut words = [0; HEAD_BYTES];
+        let (prefix, head_part): (Prefix, &[u8]) = match self.peers[index].reads_brief {
+            true => {
+                let news = head_news(head, &self.peers[index].head_sent, &mut words);
+                (self.prefix(index, Kind::Brief, news, 0), &words[..news_bytes(news)])
+            }
+            false => (self.prefix(index, Kind::Send, 0, 0), head),
+        };
+        let prefix_bytes = if prefix.kind == Kind::Brief { BRIEF_BYTES } else { PREFIX_BYTES };
+        let prefix = &prefix.encode()[..prefix_bytes];
         // SAFETY: the span's maker vouches for it.
-        let sent =
-            unsafe { self.message(index, &[&prefix, head], (payload.address(), length as usize)) };
+        let sent = unsafe { self.message(index, &[prefix, head_part], payload) };
         sent.map_err(|code| self.call_refused(index, code))?;
-        self.peers[index].sent_count = self.peers[index].sent_count.wrapping_add(1);
+        let record = &mut self.peers[index];
+        record.head_sent = *head;
+        record.sent_count = record.sent_count.wrapping_add(1);
         Ok(Posted::Done)
     }
 

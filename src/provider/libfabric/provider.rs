@@ -1,7 +1,7 @@
 //! [`Provider`] on top of the shared endpoint.
 
 use super::LibfabricDomain;
-use super::area::{AHEAD, LAZY, RECEIVES};
+use super::area::{LAZY, RECEIVES};
 use super::peer::State;
 use super::poll::slot_parts;
 use super::rail::{Cell, Libfabric};
@@ -25,10 +25,13 @@ impl Libfabric<'_> {
     fn payload(&self, peer: PeerIndex, slot: RecvSlot, offset: u64, length: u64) -> u64 {
         let (cell, whole) = slot_parts(slot);
         let whole = u64::from(whole);
-        assert!(self.cells.get(cell) == Some(&Cell::Held(peer.0)), "a receive slot that is held");
+        let ahead = match self.cells.get(cell) {
+            Some(&Cell::Held { peer: holder, ahead }) if holder == peer.0 => ahead,
+            Some(_) | None => panic!("a receive slot that is held"),
+        };
         let fits = offset <= whole && length <= whole - offset;
         assert!(fits && whole <= self.limits.payload_bytes_max.into(), "bytes of the payload");
-        self.area.cell(cell) + AHEAD as u64 + offset
+        self.area.cell(cell) + u64::from(ahead) + offset
     }
 }
 
@@ -159,8 +162,9 @@ impl<'m> Provider for Libfabric<'m> {
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         let (cell, _) = slot_parts(slot);
-        let is_held = self.cells.get(cell) == Some(&Cell::Held(peer.0));
-        assert!(is_held, "a receive slot that is held");
+        let held = self.cells.get(cell);
+        let is_its = matches!(held, Some(Cell::Held { peer: holder, .. }) if *holder == peer.0);
+        assert!(is_its, "a receive slot that is held");
         // at once: the credit for it may leave on another rail, and must not be there first
         if self.traits.connected {
             return self.receive_again(cell);

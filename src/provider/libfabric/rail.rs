@@ -50,8 +50,8 @@ pub(super) enum Cell {
     Due,
     /// A message of so many bytes, whose peer does not take it yet.
     Early(u32),
-    /// A message that this peer has not released.
-    Held(u32),
+    /// A message that this peer has not released, and how many bytes stand before its payload.
+    Held { peer: u32, ahead: u8 },
 }
 
 /// How many completions may be in the queue at a time.
