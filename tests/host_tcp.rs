@@ -75,6 +75,47 @@ fn early_messages_are_24_over_tcp_and_48_through_shared_memory_and_then_the_requ
     }
 }
 
+/// Several short messages are one call of the system where their sender asks for them one behind
+/// the other, and none stays behind whose request was told to have ended.
+#[test]
+fn short_message_leaves_when_its_request_is_told_and_not_with_those_before_it() {
+    let (mut a, mut b, to_b, to_a) = pair([over_tcp(2); 2]);
+    let from = Memory::new(&a, Place::Private, 64);
+    let into = Memory::new(&b, Place::Private, 64);
+    let is_told = |node: &mut Node, request| matches!(node.test(request), Ok(Some(_)));
+    // also when there have been more than a request's number can say
+    for others in [0, 300] {
+        let receive = b.irecv(to_a, &[into.incoming(0, 8, 1)]).unwrap();
+        let oldest = a.isend(to_b, from.outgoing(0, 8, 1)).unwrap();
+        wait_both(&mut a, &mut b, oldest);
+        b.wait(receive);
+        for _ in 0..others {
+            let receive = b.irecv(to_a, &[into.incoming(0, 8, 1)]).unwrap();
+            let send = a.isend(to_b, from.outgoing(0, 8, 1)).unwrap();
+            assert!(is_told(&mut a, send));
+            b.wait(receive);
+        }
+        let receives = [(); 4].map(|()| b.irecv(to_a, &[into.incoming(0, 8, 1)]).unwrap());
+        b.progress();
+        let sends = [(); 3].map(|()| a.isend(to_b, from.outgoing(0, 8, 1)).unwrap());
+        assert!(is_told(&mut a, sends[0]));
+        // from here on the receiver alone makes progress
+        for receive in &receives[..3] {
+            b.wait(*receive);
+        }
+        let last = a.isend(to_b, from.outgoing(0, 8, 1)).unwrap();
+        assert!(sends.iter().all(|send| is_told(&mut a, *send)));
+        for _ in 0..100 {
+            assert_eq!(b.test(receives[3]), Ok(None), "it has left with what was before it");
+        }
+        assert!(is_told(&mut a, last));
+        b.wait(receives[3]);
+    }
+    a.disconnect(to_b);
+    from.release(&a);
+    into.release(&b);
+}
+
 /// What was said last.
 static SAID: Mutex<String> = Mutex::new(String::new());
 

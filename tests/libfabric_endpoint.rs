@@ -355,6 +355,32 @@ fn connection_closes_although_its_peer_does_not_poll() {
     });
 }
 
+/// A library that tells of the end of ops that nobody posted is told of, once, and harms nothing.
+#[test]
+fn library_that_makes_completions_up_is_told_of_once() {
+    let Some(wish) = strict_wish("strict-strange", 1) else { return };
+    let turn = alone();
+    let hearing = Hearing::start();
+    let (ends, turn) = pair_of(turn, [wish; 2]).into_ends();
+    let [(mut a, to_b), (mut b, to_a)] = ends;
+    let (from, into) = (Memory::new(&a, Place::Private, 64), Memory::new(&b, Place::Private, 64));
+    let watch = Watch::start();
+    for _ in 0..100 {
+        let receive = b.irecv(to_a, &[into.incoming(0, 64, 1)]).unwrap();
+        let send = a.isend(to_b, from.outgoing(0, 64, 1)).unwrap();
+        assert_eq!(wait_both(&mut a, &mut b, send).result, Ok(()));
+        assert_eq!(wait_both(&mut b, &mut a, receive).result, Ok(()));
+        watch.look("messages beside completions that are made up");
+    }
+    disconnect_both((&mut a, to_b), (&mut b, to_a));
+    from.release(&a);
+    into.release(&b);
+    let said = hearing.end();
+    let count = said.iter().filter(|text| text.contains("operations that nobody posted")).count();
+    assert!((1..=2).contains(&count), "once of each end at most: {said:?}");
+    drop(turn);
+}
+
 #[test]
 fn closing_waits_for_no_offer_that_its_peer_does_not_poll_for() {
     const LENGTH: usize = 300_000;

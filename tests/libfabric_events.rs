@@ -5,14 +5,15 @@
 mod libfabric_support;
 
 use crosstie::base::ids::PeerIndex;
+use crosstie::base::units::Bytes;
 use crosstie::fabric::{
     CloseError, Completion, DeregisterError, Domain, DownCause, FenceKind, Op, OpId, OpKind,
     PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::{Config, Hello, Limits, RECEIVES, Scope};
 use libfabric_support::{
-    BLOCK_BYTES, Layout, OTHER, PEER, World, counts, let_library_work, reaches_its_own_process,
-    register, skip, strict, strict_config,
+    BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, counts, let_library_work, message_bytes,
+    reaches_its_own_process, register, skip, strict, strict_config,
 };
 use std::ffi::CStr;
 
@@ -435,8 +436,11 @@ const READS_BRIEF: u32 = 1 << 30;
 /// and to one that does not.
 #[test]
 fn heads_and_payloads_arrive_whole_whichever_sends_their_reader_knows() {
+    let mut overheads = Vec::new();
     for is_known in [true, false] {
-        let Some(mut world) = strict_world(c"strict") else { return };
+        let Some(config) = strict_config(Layout::Two, c"strict") else { return };
+        let mut world = World::open(&config).unwrap();
+        let (before, mut payloads) = (message_bytes(config.library), 0);
         let hellos = [0, 1].map(|side: usize| {
             world.rails[side].peer_prepare(OTHER, 0x4000 + side as u32).unwrap()
         });
@@ -470,6 +474,85 @@ fn heads_and_payloads_arrive_whole_whichever_sends_their_reader_knows() {
             world.rails[1 - side].received_peek(OTHER, slot, &mut payload);
             assert!(payload.iter().all(|byte| *byte == n as u8), "payload of send {n}");
             world.rails[1 - side].received_release(OTHER, slot);
+            payloads += length;
+        }
+        overheads.push(message_bytes(config.library) - before - payloads);
+    }
+    // nobody else uses that layout's library here
+    assert!(overheads[1] == 300 * 48 && overheads[0] < 300 * 36, "{overheads:?}");
+}
+
+/// A brief head leaves room in a cell for more bytes than a payload may have.
+#[test]
+fn peer_that_sends_more_than_it_was_told_to_ends_alone() {
+    for over in [1, 20, 36] {
+        let Some(config) = strict_config(Layout::One, c"strict") else { return };
+        let longest = LIMITS.payload_bytes_max / 2;
+        let memory = Limits { payload_bytes_max: longest, ..LIMITS };
+        let mut world = World::open_with(&config, memory).unwrap();
+        let ours = world.rails[0].peer_prepare(OTHER, 0x5000).unwrap();
+        // the other side believes that it may send more
+        let mut liar = World::open(&config).unwrap();
+        let theirs = liar.rails[1].peer_prepare(OTHER, 0x5001).unwrap();
+        world.rails[0].peer_connect(OTHER, &theirs).unwrap();
+        let forged = Hello { payload_bytes_max: longest + 64, ..ours };
+        liar.rails[1].peer_connect(OTHER, &forged).unwrap();
+        let payload = liar.local(1, 0, (longest + over) as usize);
+        liar.post_to(1, OTHER, OpKind::Send { head: [0; 32], payload });
+        let is_end = |seen: &Completion| {
+            matches!(seen, Completion::PeerDown { peer, cause: DownCause::Broken(libc::EPROTO) }
+                if *peer == OTHER)
+        };
+        world.until("the peer ends", |world| world.seen[0].iter().any(is_end));
+        let came = world.seen[0].iter().any(|seen| matches!(seen, Completion::Received { .. }));
+        assert!(!came, "{over} bytes too many were taken");
+        world.write_well();
+    }
+}
+
+/// Messages of two peers came before either was joined, and polls have room for few events.
+#[test]
+fn early_messages_keep_their_order_however_few_events_a_poll_takes() {
+    for room in 1..=3 {
+        let Some(config) = strict_config(Layout::One, c"strict") else { return };
+        let mut world = World::open_with(&config, Limits { peers_max: 4, ..LIMITS }).unwrap();
+        let peers = [PeerIndex(1), PeerIndex(2)];
+        let hellos = peers.map(|peer| {
+            [0, 1].map(|side: usize| {
+                world.rails[side].peer_prepare(peer, 0x600 + 16 * peer.0 + side as u32).unwrap()
+            })
+        });
+        for (peer, hello) in peers.into_iter().zip(&hellos) {
+            world.rails[0].peer_connect(peer, &hello[1]).unwrap();
+        }
+        for number in 0..3 {
+            for peer in peers {
+                let payload = world.local(0, 0, 8);
+                world.post_to(0, peer, OpKind::Send { head: [number; 32], payload });
+            }
+        }
+        for _ in 0..200 {
+            world.poll();
+        }
+        let mut seen = Vec::new();
+        for at in [1, 0] {
+            world.rails[1].peer_connect(peers[at], &hellos[at][0]).unwrap();
+            for _ in 0..10 {
+                let nothing = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+                let mut out = [nothing; 3];
+                let count = world.rails[1].poll(&mut out[..room], Bytes::kib(64), world.now);
+                seen.extend_from_slice(&out[..count]);
+            }
+        }
+        for peer in peers {
+            let heads: Vec<u8> = seen
+                .iter()
+                .filter_map(|seen| match seen {
+                    Completion::Received { peer: from, head, .. } if *from == peer => Some(head[0]),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(heads, [0, 1, 2], "{peer:?}, {room} events a poll: {seen:?}");
         }
     }
 }

@@ -589,6 +589,7 @@ fn connection_blob() -> ConnectionBlob {
         credits: n32(0x40),
         groups_max: n32(0x50),
         flags: BLOB_PULL | BLOB_IMMEDIATE,
+        transfer_bytes_max: n64(0x50),
         rail_bytes: 128,
         rail: run(0x60),
     }
@@ -606,6 +607,7 @@ fn w12_blob_of_a_connection_of_the_core() {
         (36, &run::<4>(0x40)),
         (40, &run::<4>(0x50)),
         (44, &[3, 0, 0, 0]),
+        (48, &run::<8>(0x50)),
         (64, &run::<128>(0x60)),
     ]);
     let mut sum = 0xcbf2_9ce4_8422_2325u64;

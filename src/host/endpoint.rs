@@ -73,6 +73,8 @@ pub struct Endpoint {
     pub(super) mailbox_key: RailKey,
     /// Those of `shared`: read at every request, so that the way there is short.
     pub(super) generations: &'static [AtomicU32],
+    /// How many eager sends there were when nothing was staged, the last time that one was posted.
+    pub(super) left: u64,
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,
     pub(super) opened: std::time::Instant,
@@ -192,6 +194,9 @@ impl Endpoint {
     ) -> Result<RequestId, SubmitError> {
         let index = self.take_into_use(connection)?;
         self.stalls.unseen = true;
+        if !self.machine.is_unsent() {
+            self.left = each!(&self.machine, endpoint => endpoint.stats().eager);
+        }
         each!(&mut self.machine, endpoint => endpoint.isend(index, message))
     }
 
@@ -212,15 +217,24 @@ impl Endpoint {
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
         // a request may have ended before its message has left
         let outstanding = each!(&self.machine, endpoint => endpoint.is_outstanding(request));
-        if outstanding || self.machine.is_unsent() {
+        if outstanding || self.is_unsent_before(request) {
             self.progress();
         }
         let outcome = each!(&mut self.machine, endpoint => endpoint.test(request));
         // what ended it may have staged an answer, and the caller may never come again
-        if matches!(outcome, Ok(Some(_))) && self.machine.is_unsent() {
+        if matches!(outcome, Ok(Some(_))) && self.is_unsent_before(request) {
             self.progress();
         }
         outcome
+    }
+
+    /// Whether something is staged that must leave before a request is told to have ended. What was
+    /// staged after a short send that has left does not: it leaves with the requests that it is of,
+    /// several in one call of the system.
+    #[inline(always)]
+    fn is_unsent_before(&self, request: RequestId) -> bool {
+        self.machine.is_unsent()
+            && !each!(&self.machine, endpoint => endpoint.is_complete_before(request, self.left))
     }
 
     /// Asks for a request to end early; see [`crate::transport::Endpoint::cancel`].
@@ -448,6 +462,7 @@ impl Endpoint {
                 Ok(()) | Err(ConnectionCloseError::Stale) => {}
             }
             self.known[connection.index as usize].in_use = false;
+            self.strange_tell();
         }
         match &self.shared.set_up {
             SetUp::Band(band) => match band.connection_close(connection) {

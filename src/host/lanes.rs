@@ -65,6 +65,8 @@ pub(super) struct LanesTold {
     /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
     /// says; 0: it is not.
     pub(super) ports_lost: [i32; PORTS_MAX],
+    /// Of which it was said that their library tells of ops that nobody posted.
+    pub(super) ports_strange: [bool; PORTS_MAX],
     /// Why each port refuses ends of lanes, or did when it was asked last.
     pub(super) ports_refusing: [Option<PortPeerError>; PORTS_MAX],
 }
@@ -76,6 +78,7 @@ impl LanesTold {
         due: Instant(u64::MAX),
         portless: false,
         ports_lost: [0; PORTS_MAX],
+        ports_strange: [false; PORTS_MAX],
         ports_refusing: [None; PORTS_MAX],
     };
 }

@@ -242,6 +242,27 @@ impl Endpoint {
         }
     }
 
+    /// Tells people, once of each port, of a library that tells of ops that nobody posted.
+    pub(super) fn strange_tell(&mut self) {
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        let rail = endpoint.rail();
+        for place in 0..rail.device_count() {
+            let Some(port) = rail.device(place).filter(|port| port.unknown() != 0) else {
+                continue;
+            };
+            if !core::mem::replace(&mut self.lanes_told.ports_strange[place], true) {
+                let count = port.unknown();
+                say_of(
+                    Level::Warning,
+                    format_args!(
+                        "{port}: its library tells of the end of {count} operations that nobody \
+                         posted; they are left alone, but its provider may be at fault"
+                    ),
+                );
+            }
+        }
+    }
+
     fn pair_drop(&mut self, peer: PeerIndex) {
         if let Machine::Ports(endpoint) = &mut self.machine {
             let _ = endpoint.rail_mut().peer_detach(peer);

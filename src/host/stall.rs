@@ -114,6 +114,7 @@ impl Endpoint {
         let now_ms = self.stalls.watch.look();
         let tick = self.stalls.tick(now_ms);
         self.stalls.unseen = false;
+        self.strange_tell();
         let mut unreported = 0;
         for index in 0..self.known.len() as u32 {
             if !self.known[index as usize].in_use {

@@ -386,6 +386,14 @@ impl<'m> PortRail<'m> {
         }
     }
 
+    /// How many completions its library has told of ops that nobody posted.
+    pub fn unknown(&self) -> u32 {
+        match self {
+            PortRail::Libfabric(rail) => rail.health().unknown,
+            PortRail::Verbs(_) | PortRail::Vendor(_) => 0,
+        }
+    }
+
     /// What broke the connection to a peer, while it is not closed.
     pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
         match self {

@@ -42,12 +42,32 @@ impl<P: Provider> Endpoint<'_, P> {
         })
     }
 
+    /// The request of the eager send that was posted last, complete as it is.
+    #[inline(always)]
+    pub(super) fn complete(&self, length: u64) -> RequestId {
+        let number = self.stats.eager.wrapping_sub(1) as u8;
+        RequestId::pack(RequestKind::Complete { length, number, generation: self.config.salt })
+    }
+
+    /// Whether a request is an eager send that was complete when it was accepted, and was posted
+    /// before `eager` others: that is [`super::Stats::eager`] at some time since.
+    #[inline]
+    pub fn is_complete_before(&self, request: RequestId, eager: u64) -> bool {
+        match request.unpack() {
+            Some(RequestKind::Complete { number, .. }) => {
+                let since = self.stats.eager.wrapping_sub(eager);
+                u64::from(number.wrapping_sub(eager as u8)) >= since
+            }
+            Some(_) | None => false,
+        }
+    }
+
     /// Asks how a request stands. `None`: it is outstanding. An outcome is told once; after that
     /// the number is stale.
     #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
         match request.unpack().ok_or(RequestIdError::Stale)? {
-            RequestKind::Complete { length, generation } if generation == self.config.salt => {
+            RequestKind::Complete { length, generation, .. } if generation == self.config.salt => {
                 Ok(Some(send_outcome(Ok(()), length)))
             }
             RequestKind::Complete { .. } => Err(RequestIdError::Stale),

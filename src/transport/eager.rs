@@ -58,10 +58,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !pull {
             self.eager_account(index, message.tag, offer);
         }
-        Some(RequestId::pack(RequestKind::Complete {
-            length: message.length,
-            generation: self.config.salt,
-        }))
+        Some(self.complete(message.length))
     }
 
     /// Whether a message travels in the stream.

@@ -269,10 +269,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if self.eager_straight(index, region, &message) {
             self.stats.sends += 1;
             self.stats.send_bytes += message.length;
-            return Ok(RequestId::pack(RequestKind::Complete {
-                length: message.length,
-                generation: self.config.salt,
-            }));
+            return Ok(self.complete(message.length));
         }
         self.isend_other(index, region, message)
     }

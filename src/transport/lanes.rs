@@ -10,7 +10,7 @@ use super::records::{
     Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
 };
 use super::report_error::ReportError;
-use super::request::RequestError;
+use super::request::{COMPLETE_BYTES_MAX, RequestError};
 use super::schedule::Load;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::seq::Seq;
@@ -141,7 +141,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if several {
             eager = eager.min(KEPT_PAYLOAD_MAX);
         }
-        let sent = self.rail.send_payload_max(peer);
+        let sent = self.rail.send_payload_max(peer).min(Bytes(COMPLETE_BYTES_MAX));
         self.mailboxes.clear(index);
         self.records_clear(index);
         self.pushing += usize::from(!setup.pull);

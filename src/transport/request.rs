@@ -7,7 +7,8 @@ use crate::wire::GROUP_MAX;
 /// Names an outstanding request. Zero is none; a number kept too long names nothing.
 ///
 /// *Shape*: generation in bits 32 to 63, kind in 30 and 31, connection in 8 to 27, record in 0 to
-/// 7; an eager send that was complete when it was accepted has its length in the low 30 bits.
+/// 7; an eager send that was complete when it was accepted has its length in the low 22 bits, and
+/// its number in the 8 above.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct RequestId(pub u64);
@@ -17,8 +18,10 @@ pub struct RequestId(pub u64);
 pub enum RequestKind {
     /// A send that was complete when it was accepted. It stays complete, however often it is asked.
     Complete {
-        /// Its length in bytes.
+        /// Its length in bytes, at most [`COMPLETE_BYTES_MAX`].
         length: u64,
+        /// The low bits of how many eager sends the endpoint had posted before.
+        number: u8,
         /// The endpoint's salt.
         generation: u32,
     },
@@ -42,6 +45,10 @@ pub enum RequestKind {
     },
 }
 
+/// Longest send that may be complete when it is accepted.
+pub const COMPLETE_BYTES_MAX: u64 = (1 << COMPLETE_BITS) - 1;
+
+const COMPLETE_BITS: u32 = 22;
 const KIND_COMPLETE: u64 = 1;
 const KIND_SEND: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
@@ -51,8 +58,9 @@ impl RequestId {
     #[inline]
     pub const fn pack(kind: RequestKind) -> RequestId {
         RequestId(match kind {
-            RequestKind::Complete { length, generation } => {
-                (generation as u64) << 32 | KIND_COMPLETE << 30 | length
+            RequestKind::Complete { length, number, generation } => {
+                let number = (number as u64) << COMPLETE_BITS;
+                (generation as u64) << 32 | KIND_COMPLETE << 30 | number | length
             }
             RequestKind::Send { connection, record, generation } => {
                 number(KIND_SEND, connection, record, generation)
@@ -71,7 +79,9 @@ impl RequestId {
         let record = self.0 as u8;
         match self.0 >> 30 & 3 {
             KIND_COMPLETE => {
-                Some(RequestKind::Complete { length: self.0 & 0x3fff_ffff, generation })
+                let number = (self.0 >> COMPLETE_BITS) as u8;
+                let length = self.0 & COMPLETE_BYTES_MAX;
+                Some(RequestKind::Complete { length, number, generation })
             }
             KIND_SEND => Some(RequestKind::Send { connection, record, generation }),
             KIND_RECEIVE => Some(RequestKind::Receive { connection, record, generation }),
@@ -190,8 +200,9 @@ mod tests {
     fn numbers_name_what_they_were_made_of() {
         let connection = ConnectionIndex(0xffff);
         for kind in [
-            RequestKind::Complete { length: 0, generation: 0 },
-            RequestKind::Complete { length: 1 << 20, generation: u32::MAX },
+            RequestKind::Complete { length: 0, number: 0, generation: 0 },
+            RequestKind::Complete { length: 1 << 20, number: 0, generation: u32::MAX },
+            RequestKind::Complete { length: COMPLETE_BYTES_MAX, number: 255, generation: 1 },
             RequestKind::Send { connection, record: 255, generation: u32::MAX },
             RequestKind::Receive { connection, record: 0, generation: 0 },
         ] {

@@ -41,6 +41,8 @@ wire_struct! {
         groups_max: u32 = 40,
         /// `BLOB_` bits.
         flags: u32 = 44,
+        /// Longest read or write of the writer's rail in one op.
+        transfer_bytes_max: u64 = 48,
         /// FNV-1a of all other bytes.
         sum: u64 = 56,
     }
@@ -61,6 +63,8 @@ pub struct ConnectionBlob {
     pub groups_max: u32,
     /// `BLOB_` bits.
     pub flags: u32,
+    /// Longest read or write of the writer's rail in one op.
+    pub transfer_bytes_max: u64,
     /// Length of the rail's part.
     pub rail_bytes: u32,
     /// The rail's part, zero behind its end.
@@ -82,6 +86,7 @@ impl ConnectionBlob {
             credits: self.credits,
             groups_max: self.groups_max,
             flags: self.flags,
+            transfer_bytes_max: self.transfer_bytes_max,
             sum: 0,
         };
         bytes[..HEAD_BYTES].copy_from_slice(&head.encode());
@@ -116,6 +121,7 @@ impl ConnectionBlob {
             credits: head.credits,
             groups_max: head.groups_max,
             flags: head.flags,
+            transfer_bytes_max: head.transfer_bytes_max,
             rail_bytes: head.rail_bytes,
             rail,
         })
@@ -133,6 +139,7 @@ mod tests {
         credits: 48,
         groups_max: 32,
         flags: BLOB_PULL | BLOB_IMMEDIATE,
+        transfer_bytes_max: 1 << 40,
         rail_bytes: 3,
         rail: {
             let mut rail = [0; RAIL_BLOB_BYTES_MAX];

@@ -884,6 +884,38 @@ static void configurations_are_checked(void)
                                                      &ends[0], &endpoint));
 }
 
+static void caps_unequal(void *self, xtie_provider_caps *caps)
+{
+    caps_other(self, caps);
+    if (self == &ends[0])
+        caps->transfer_bytes_max = 4096;
+}
+
+// Who reads a message whole must be able to: ends that read unequal lengths write instead, and one
+// that cannot write has no peer there.
+static void rails_of_unequal_lengths_push(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    ops.caps = caps_unequal;
+    caps_said = (xtie_provider_caps){.struct_size = sizeof caps_said};
+    vendor_caps(NULL, &caps_said);
+    messages_cross(&ops);
+    expect(!failed, "messages between rails of unequal lengths", NULL);
+    caps_said.flags &= ~(uint32_t)XTIE_PROVIDER_CAP_IMMEDIATE;
+    xtie_core_config config = {.struct_size = sizeof config, .connections_max = 1};
+    xtie_core_endpoint *both[2] = {NULL, NULL};
+    size_t half = sizeof storage / 2;
+    xtie_core_blob blob;
+    for (int n = 0; n < 2; n++)
+        SAYS(XTIE_CORE_OK,
+             xtie_core_endpoint_open(storage + half * (size_t)n, half, &config, &ops, &ends[n],
+                                     &both[n]));
+    SAYS(XTIE_CORE_OK, xtie_core_connection_blob(both[0], 0, &blob));
+    SAYS(XTIE_CORE_ERR_PEER_OTHER, xtie_core_connection_open(both[1], 0, &blob));
+    for (int n = 0; n < 2; n++)
+        SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(both[n]));
+}
+
 // Long messages that the sender writes, since the rail does not read; and each fence its own way.
 static void rails_without_reads_push(void)
 {
@@ -1103,6 +1135,7 @@ int main(void)
     configurations_are_checked();
     endpoints_say_what_is_wrong();
     rails_without_reads_push();
+    rails_of_unequal_lengths_push();
     requests_end_with_their_peer();
     lengths_of_a_short_group_are_told();
     unknown_completions_end_nothing();

@@ -64,6 +64,18 @@ pub fn counts(library: &CStr) -> [usize; 2] {
     counts
 }
 
+/// Bytes of the messages that were ever posted to the strict fabric.
+pub fn message_bytes(library: &CStr) -> usize {
+    // SAFETY: the strict fabric, which an endpoint has loaded, and its function for this.
+    unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        let call: *mut c_void = libc::dlsym(library, c"strict_message_bytes".as_ptr());
+        assert!(!call.is_null(), "the strict fabric counts");
+        let call: extern "C" fn() -> usize = std::mem::transmute(call);
+        call()
+    }
+}
+
 fn build(layout: Layout) -> Option<CString> {
     if !std::path::Path::new(HEADER).exists() {
         return None;

@@ -291,10 +291,24 @@ static ssize_t post_receive(struct fid_ep *fid, void *start, size_t length, void
     return post(fid, op, 0, descriptor, 0);
 }
 
+static _Atomic size_t message_bytes;
+
+/* How many bytes the messages have that were ever posted. */
+PUBLIC size_t strict_message_bytes(void) { return message_bytes; }
+
+static ssize_t post_message(struct fid_ep *fid, struct op op, fi_addr_t to, void *descriptor,
+                            int injects) {
+    size_t length = op.length;
+    ssize_t code = post(fid, op, to, descriptor, injects);
+    if (code == 0)
+        message_bytes += length;
+    return code;
+}
+
 static ssize_t post_send(struct fid_ep *fid, const void *start, size_t length, void *descriptor,
                          fi_addr_t to, void *context) {
     struct op op = {.verb = SEND, .context = context, .start = (char *)start, .length = length};
-    return post(fid, op, to, descriptor, 0);
+    return post_message(fid, op, to, descriptor, 0);
 }
 
 static ssize_t post_inject(struct fid_ep *fid, const void *start, size_t length, fi_addr_t to) {
@@ -304,7 +318,7 @@ static ssize_t post_inject(struct fid_ep *fid, const void *start, size_t length,
     if (ep->domain->kind->faults & LIES_ABOUT_INJECT && length > 16)
         return -FI_EMSGSIZE;
     struct op op = {.verb = SEND, .start = (char *)start, .length = length};
-    return post(fid, op, to, NULL, 1);
+    return post_message(fid, op, to, NULL, 1);
 }
 
 static struct op op_of(enum verb verb, const struct fi_msg_rma *msg, uint64_t flags) {

@@ -89,6 +89,7 @@ pub unsafe extern "C" fn xtie_core_connection_blob(
             credits: CREDITS,
             groups_max: host.machine.limits().groups_max(),
             flags,
+            transfer_bytes_max: caps.transfer_max.0,
             rail_bytes: host.machine.rail().blob_bytes() as u32,
             rail,
         };
@@ -139,7 +140,9 @@ pub unsafe extern "C" fn xtie_core_connection_open(
 fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_core_result> {
     let caps = host.machine.rail().caps();
     let groups_max = host.machine.limits().groups_max();
-    let pull = caps.pull && blob.flags & BLOB_PULL != 0;
+    // a message is read in one op, so the ends read as much; writes are cut by their writer
+    let alike = blob.transfer_bytes_max == caps.transfer_max.0;
+    let pull = caps.pull && blob.flags & BLOB_PULL != 0 && alike;
     let push = caps.immediate && blob.flags & BLOB_IMMEDIATE != 0 && blob.groups_max == groups_max;
     if !pull && !push {
         return Err(XTIE_CORE_ERR_PEER_OTHER);

@@ -82,7 +82,10 @@ impl Libfabric<'_> {
             return;
         }
         match index {
-            None => self.health.strange += 1,
+            None => {
+                self.health.strange += 1;
+                self.health.unknown += 1;
+            }
             Some(op) if op < self.peers.len() * SENDS => self.retire(op, Ok(()), events),
             Some(at) => self.received(at - self.peers.len() * SENDS, entry.len, events),
         }
@@ -220,7 +223,11 @@ impl Libfabric<'_> {
         let at = self.area.cell(cell);
         // SAFETY: a cell that the library has filled, and does not touch until it is posted again.
         unsafe { touch::copy_in(at, &mut prefix) };
-        let prefix = Prefix::decode(&prefix).filter(|prefix| bytes >= prefix.ahead());
+        let is_whole = |prefix: &Prefix| {
+            let is_read = prefix.kind != Kind::Brief || self.traits.messages_ordered;
+            is_read && bytes >= prefix.ahead()
+        };
+        let prefix = Prefix::decode(&prefix).filter(is_whole);
         let Some(prefix) = prefix else { return self.strange(cell) };
         let index = usize::from(prefix.peer);
         let Some(record) = self.peers.get_mut(index) else { return self.strange(cell) };
@@ -236,6 +243,12 @@ impl Libfabric<'_> {
         if !is_due && record.hears() {
             // something before it was lost; words about the end still count
             self.end(index, DownCause::Broken(libc::EPROTO));
+        }
+        let is_message = matches!(prefix.kind, Kind::Send | Kind::Brief);
+        if is_message && bytes - prefix.ahead() > self.limits.payload_bytes_max as usize {
+            // more than it was told to send, although its cell held it
+            self.end(index, DownCause::Broken(libc::EPROTO));
+            return self.receive_again(cell);
         }
         let record = &mut self.peers[index];
         let hears = record.hears() && is_due;
@@ -285,16 +298,18 @@ impl Libfabric<'_> {
     /// Takes what came before its peer was joined.
     #[cold]
     pub(super) fn take_early(&mut self, events: &mut Events) {
+        let mut is_left = false;
+        // the whole queue goes round, so that what is left stays in order
         for _ in 0..self.early.len() {
-            if !events.has_room() {
-                return;
-            }
             let Some(cell) = self.early.pop() else { break };
-            if let Cell::Early(bytes) = self.cells[cell as usize] {
+            if !events.has_room() {
+                is_left = true;
+                self.early.push(cell);
+            } else if let Cell::Early(bytes) = self.cells[cell as usize] {
                 self.received(cell as usize, bytes as usize, events);
             }
         }
-        self.early_due = false;
+        self.early_due = is_left;
     }
 
     /// Posts the receive of a cell, now or when the library takes it.

@@ -48,6 +48,8 @@ pub struct Health {
     pub lost_code: i32,
     /// Completions of ops that nobody posted, messages of nobody, and receives that failed.
     pub strange: u32,
+    /// Of those, completions whose context is none of ours: of ops that nobody posted.
+    pub unknown: u32,
     /// Ops that were answered for before the library had done with them.
     pub orphans: u32,
     /// Regions that the library refused when the endpoint was opened again.

@@ -1,5 +1,5 @@
-/* What the plugin's calls cost, beside those of the C API, in one process and run; and what groups
- * of receives save between two processes.
+/* What the plugin's calls cost, beside those of the C API, in one process and run; and between two
+ * processes how long messages take, how many go a second, and what groups of receives save.
  *
  *   cc -O2 bench.c libcrosstie.a LIBRARIES -o bench && ./bench LIBRARY.so
  *
@@ -9,6 +9,8 @@
 #include "net.h"
 #include <crosstie.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -235,6 +237,110 @@ static void measure_groups(int rank, int window) {
         window ? "sender ahead" : "sender waits", one, four, eight, one / four, one / eight);
 }
 
+/* ---- messages one way ---- */
+
+enum { LONGEST = 1 << 20, OUTSTANDING_MAX = 32 };
+
+static char *places; /* so many of the longest to send from, and as many to receive into */
+
+static void one_request(int sends, int at, size_t bytes, void **request) {
+    char *place = places + (size_t)at * bytes;
+    int tag = 0;
+    if (sends) {
+        OK(net_isend(&net, net_send, place, bytes, tag, net_out, request));
+    } else {
+        void *data = place + (size_t)OUTSTANDING_MAX * LONGEST;
+        OK(net_irecv(&net, net_recv, 1, &data, &bytes, &tag, &net_in, request));
+    }
+}
+
+static void until_done(void *request) {
+    for (int done = 0, bytes, spins = 1; !done; spins++) {
+        OK(net_test(&net, request, &done, &bytes));
+        if (spins % 1024 == 0) sched_yield();
+    }
+}
+
+static void request_and_wait(int sends, size_t bytes) {
+    void *request = NULL;
+    while (!request) one_request(sends, 0, bytes, &request);
+    until_done(request);
+}
+
+/* Both processes are at the same place. */
+static void meet(void) {
+    char word = 'm';
+    CHECK(write(peer_socket, &word, 1) == 1);
+    CHECK(read(peer_socket, &word, 1) == 1);
+}
+
+/* To and fro; half of the median of all rounds, in ns. */
+static double one_way(int rank, size_t bytes, int rounds) {
+    double *all = malloc(sizeof *all * (size_t)rounds);
+    CHECK(all);
+    meet();
+    for (int round = 0; round < rounds; round++) {
+        double start = now_ns();
+        request_and_wait(rank == 0, bytes);
+        request_and_wait(rank == 1, bytes);
+        all[round] = (now_ns() - start) / 2;
+    }
+    double half = median(all, rounds);
+    free(all);
+    return half;
+}
+
+/* `count` messages with `window` outstanding, from process 1; in ns for each. */
+static double stream(int rank, size_t bytes, int count, int window) {
+    void *requests[OUTSTANDING_MAX] = {NULL};
+    meet();
+    double start = now_ns();
+    for (int at = 0; at < count + window; at++) {
+        void **slot = &requests[at % window];
+        if (*slot) until_done(*slot);
+        *slot = NULL;
+        while (at < count && !*slot) one_request(rank == 1, at % window, bytes, slot);
+    }
+    double took = now_ns() - start;
+    meet();
+    return took / count;
+}
+
+static void measure_streams(int rank) {
+    static const size_t SIZES[] = {8, 1024, 16 << 10, 64 << 10, LONGEST};
+    static const struct {
+        size_t bytes;
+        int count, window;
+    } STREAMS[] = {{8, 100000, 32}, {4096, 40000, 8}, {64 << 10, 5000, 8}, {LONGEST, 400, 8}};
+    size_t length = 2 * (size_t)OUTSTANDING_MAX * LONGEST;
+    void *out, *in;
+    places = malloc(length);
+    CHECK(places);
+    memset(places, 1, length);
+    out = net_out, in = net_in;
+    OK(net_reg(&net, net_send, places, length, HOST_MEMORY, &net_out));
+    OK(net_reg(&net, net_recv, places, length, HOST_MEMORY, &net_in));
+    for (size_t n = 0; n < sizeof SIZES / sizeof *SIZES; n++) {
+        one_way(rank, SIZES[n], 200);
+        double half = one_way(rank, SIZES[n], SIZES[n] == LONGEST ? 500 : 5000);
+        if (!rank) printf("%zu B one way, p50: %.2f us\n", SIZES[n], half / 1e3);
+    }
+    for (size_t n = 0; n < sizeof STREAMS / sizeof *STREAMS; n++) {
+        size_t bytes = STREAMS[n].bytes;
+        int window = STREAMS[n].window;
+        double all[RUNS];
+        for (int run = -1; run < RUNS; run++) {
+            double each = stream(rank, bytes, STREAMS[n].count, window);
+            if (run >= 0) all[run] = each;
+        }
+        double middle = median(all, RUNS);
+        if (!rank)
+            printf("%zu B x %d: %.2f GB/s, %.3f million/s (best %.2f, %.3f)\n", bytes, window,
+                (double)bytes / middle, 1e3 / middle, (double)bytes / all[0], 1e3 / all[0]);
+    }
+    net_out = out, net_in = in;
+}
+
 static void between_two(const char *library) {
     int sockets[2];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
@@ -254,6 +360,7 @@ static void between_two(const char *library) {
     }
     OK(net_reg(&net, net_send, net_memory, 65536, HOST_MEMORY, &net_out));
     OK(net_reg(&net, net_recv, net_memory + 65536, 65536, HOST_MEMORY, &net_in));
+    measure_streams(rank);
     measure_groups(rank, 0);
     measure_groups(rank, 32);
     if (rank) _exit(0);
