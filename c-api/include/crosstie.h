@@ -892,7 +892,9 @@ int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *at
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 //     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); and when the connection has
 //     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
-// Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
+// Threads: the endpoint's. Cost: data path. A short message is copied. Through shared memory it
+// leaves at once, else with the test of its request or any progress: several in one call of the
+// system.
 int xtie_connection_isend(struct xtie_endpoint *endpoint,
                           struct xtie_connection *connection,
                           const void *data,
@@ -1035,8 +1037,9 @@ int xtie_memory_free(struct xtie_endpoint *endpoint, struct xtie_memory *memory)
 // the request is gone then, and its buffers and memory are the caller's again. (A short send that
 // was complete when it was accepted has nothing to forget: asked again it says the same again.)
 // The end of a send says nothing of the peer: what a full socket did not take, or was on a rail
-// that dies, moves with the sender's next calls. So who has nothing to wait for, but a peer that
-// waits for what was sent, calls xtie_endpoint_progress now and then, or closes the connection.
+// that dies, moves when the sender makes progress again, as a test does of what is outstanding or
+// has not left. So who has nothing to wait for, but a peer that waits for what was sent, or for
+// receives, calls xtie_endpoint_progress now and then, or closes the connection.
 //
 // The one function whose error may be the request's own: when *done_out was set to 1, the result
 // is how the request ended, else why the call failed. Set the variable to 0 before.

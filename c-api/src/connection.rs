@@ -51,7 +51,9 @@ pub struct xtie_buffer {
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
 ///     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); and when the connection has
 ///     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
-/// Threads: the endpoint's. Cost: data path. A short message is copied and leaves at once.
+/// Threads: the endpoint's. Cost: data path. A short message is copied. Through shared memory it
+/// leaves at once, else with the test of its request or any progress: several in one call of the
+/// system.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // a structure would be filled and read again for each message
 pub unsafe extern "C" fn xtie_connection_isend(

@@ -13,8 +13,9 @@ use crosstie::transport::{RequestError, RequestId};
 /// the request is gone then, and its buffers and memory are the caller's again. (A short send that
 /// was complete when it was accepted has nothing to forget: asked again it says the same again.)
 /// The end of a send says nothing of the peer: what a full socket did not take, or was on a rail
-/// that dies, moves with the sender's next calls. So who has nothing to wait for, but a peer that
-/// waits for what was sent, calls xtie_endpoint_progress now and then, or closes the connection.
+/// that dies, moves when the sender makes progress again, as a test does of what is outstanding or
+/// has not left. So who has nothing to wait for, but a peer that waits for what was sent, or for
+/// receives, calls xtie_endpoint_progress now and then, or closes the connection.
 ///
 /// The one function whose error may be the request's own: when *done_out was set to 1, the result
 /// is how the request ended, else why the call failed. Set the variable to 0 before.

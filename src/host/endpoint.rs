@@ -74,6 +74,7 @@ pub struct Endpoint {
     /// Those of `shared`: read at every request, so that the way there is short.
     pub(super) generations: &'static [AtomicU32],
     /// How many eager sends there were when nothing was staged, the last time that one was posted.
+    /// What a full socket has not taken does not count as staged.
     pub(super) left: u64,
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,

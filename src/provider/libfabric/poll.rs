@@ -130,7 +130,11 @@ impl Libfabric<'_> {
         let report = ErrorReport { code, provider_code, text };
         let ops = self.peers.len() * SENDS;
         match self.context_index(entry.op_context) {
-            None => self.health.strange += 1,
+            None => {
+                self.health.strange += 1;
+                // a failure of the endpoint's may belong to no op
+                self.health.unknown += u32::from(!entry.op_context.is_null());
+            }
             Some(op) if op < ops => {
                 let index = op / SENDS;
                 if self.is_cut(index) {
@@ -156,6 +160,7 @@ impl Libfabric<'_> {
     pub(super) fn retire(&mut self, op: usize, result: Result<(), OpError>, events: &mut Events) {
         if self.op_is_free(op) {
             self.health.strange += 1;
+            self.health.unknown += 1;
             return;
         }
         let index = op / SENDS;

@@ -48,7 +48,7 @@ pub struct Health {
     pub lost_code: i32,
     /// Completions of ops that nobody posted, messages of nobody, and receives that failed.
     pub strange: u32,
-    /// Of those, completions whose context is none of ours: of ops that nobody posted.
+    /// Of those, completions whose context is none of ours, or of an op that has ended.
     pub unknown: u32,
     /// Ops that were answered for before the library had done with them.
     pub orphans: u32,
