@@ -12,7 +12,7 @@ use crosstie::fabric::{
 use crosstie::provider::libfabric::choice::choose;
 use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::{Survey, survey};
-use crosstie::provider::libfabric::{Config, Libfabric, Limits, bytes};
+use crosstie::provider::libfabric::{Config, Libfabric, Limits, OpenError, bytes};
 use crosstie::provider::port::PortOpenError;
 use libfabric_support::{LIMITS, Layout, OTHER, PEER, World, register, strict, strict_config};
 use std::ffi::CStr;
@@ -92,6 +92,27 @@ fn address_stays_as_long_as_an_op_to_it_is_under_way() {
     world.until_quiet();
     let (key, domain) = (world.keys[0], world.rails[0].domain());
     assert_eq!(domain.deregister(key), Ok(()), "what is lost holds its memory for ever");
+}
+
+/// `tcp` and others of 1.17 offer all their domains, whichever was named: every rail was on the
+/// first.
+#[test]
+fn domain_that_is_named_is_the_one_that_is_opened() {
+    for provider in [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"udp;ofi_rxd", c"tcp@msg"] {
+        let config = Config { provider: Some(provider), ..Config::DEFAULT };
+        // what it opens by itself, and the one that every host has
+        let Ok(first) = World::open(&config) else { continue };
+        for domain in [first.rails[0].domain_name().to_owned(), c"lo".to_owned()] {
+            let config = Config { domain: Some(&domain), ..config };
+            match World::open(&config) {
+                Ok(world) => assert_eq!(world.rails[0].domain_name(), &*domain, "{provider:?}"),
+                Err(OpenError::NoOffer) if &*domain == c"lo" => {} // it has no loop-back
+                Err(why) => panic!("{provider:?} over {domain:?}: {why}"),
+            }
+        }
+        let config = Config { domain: Some(c"eth77"), ..config };
+        assert_eq!(World::open(&config).err(), Some(OpenError::NoOffer), "{provider:?}");
+    }
 }
 
 /// Without an event queue the process would end (`efa`).

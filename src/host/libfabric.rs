@@ -37,6 +37,15 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
             None => format!("{error}"),
         },
         Err(NoNic::None(what)) => match &settings.provider {
+            Some(provider) if !settings.domains.is_empty() => {
+                let names: Vec<_> =
+                    settings.domains.iter().map(|it| it.to_string_lossy()).collect();
+                let provider = provider.to_string_lossy();
+                format!(
+                    "{provider} has no domain of CROSSTIE_OFI_DOMAINS={}; {what}",
+                    names.join(",")
+                )
+            }
             Some(provider) => {
                 format!("{} has no domain for it; {what}", provider.to_string_lossy())
             }

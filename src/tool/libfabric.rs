@@ -32,6 +32,10 @@ pub fn section() -> Section {
     let lines = match survey(&config) {
         Ok(survey) => {
             let mut lines = described(used, &survey);
+            let asked = settings.libfabric_named || settings.libfabric.provider.is_some();
+            if settings.rails.libfabric && asked {
+                lines.insert(1, line("used", chosen(&settings.libfabric)));
+            }
             lines.extend(not_there(&settings.libfabric, &survey));
             lines
         }
@@ -47,6 +51,21 @@ fn described(used: &str, survey: &Survey) -> Vec<Line> {
     }
     lines.extend(survey.offers.iter().map(|offer| line(&offer.provider, offer_text(offer))));
     lines
+}
+
+/// The domains that an endpoint would use.
+fn chosen(settings: &Settings) -> String {
+    match choose(settings, Path::new(SYSFS), true) {
+        Ok(nics) => {
+            let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
+            let names: Vec<_> =
+                nics.iter().take(PORTS_MAX).map(|n| n.domain.to_string_lossy()).collect();
+            format!("{provider} over {}", names.join(", "))
+        }
+        Err(NoNic::NotWanted) => "none".into(),
+        Err(NoNic::Error(why)) => format!("none: {why}"),
+        Err(NoNic::None(what)) => format!("none: {what}"),
+    }
 }
 
 /// What settings name and no provider has.

@@ -81,9 +81,19 @@ fn allowed(settings: &Environment) -> String {
         (false, true) => "tcp alone",
         (false, false) => "none",
     };
+    let ports = [
+        (settings.rails.verbs, "RDMA"),
+        (settings.rails.libfabric, "libfabric"),
+        (settings.rails.vendor, "vendors"),
+    ];
+    let ports: Vec<_> = ports.iter().filter(|(is_in, _)| *is_in).map(|(_, of)| *of).collect();
+    let beside = match settings.rails.tcp && !ports.is_empty() {
+        true => format!(", beside tcp ports of {} if there are any", ports.join(", ")),
+        false => String::new(),
+    };
     match std::env::var("CROSSTIE_RAILS") {
-        Ok(text) => format!("{names} (CROSSTIE_RAILS={text})"),
-        Err(_) => format!("{names} (CROSSTIE_RAILS is not set)"),
+        Ok(text) => format!("{names}{beside} (CROSSTIE_RAILS={text})"),
+        Err(_) => format!("{names}{beside} (CROSSTIE_RAILS is not set)"),
     }
 }
 

@@ -360,6 +360,10 @@ fn fits(raw: &InfoRaw, config: &Config) -> bool {
     if is_other_network(raw) {
         return false;
     }
+    // hints name it, too, but some providers offer all that they have (`tcp`, `sockets` of 1.17)
+    if config.domain.is_some_and(|wanted| domain_name(raw) != wanted) {
+        return false;
+    }
     let Some(wanted) = config.provider else { return true };
     // SAFETY: the library allocates the part, and its text.
     let name = unsafe { text((*raw.fabric_attr).prov_name) }.to_bytes();
@@ -461,6 +465,12 @@ pub fn address_format(info: &Info) -> u32 {
     // SAFETY: the library allocates the part.
     let ep_type = unsafe { (*raw.ep_attr).ep_type };
     if ep_type == n::EP_MSG { raw.addr_format | IS_CONNECTED } else { raw.addr_format }
+}
+
+/// The domain's name in an offer.
+pub fn domain_name(raw: &InfoRaw) -> &CStr {
+    // SAFETY: the library allocates the part and its text, which live as long as the offer.
+    unsafe { text((*raw.domain_attr).name) }
 }
 
 /// The provider's name in an offer.

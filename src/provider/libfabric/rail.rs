@@ -409,6 +409,11 @@ impl<'m> Libfabric<'m> {
         offer::provider_name(&self.info)
     }
 
+    /// The domain's name.
+    pub fn domain_name(&self) -> &core::ffi::CStr {
+        offer::domain_name(self.info.get())
+    }
+
     /// To what its registrations belong.
     pub fn scope(&self) -> Scope {
         self.traits.scope
