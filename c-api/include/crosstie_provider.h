@@ -531,7 +531,9 @@ typedef struct xtie_provider_ops {
     // Begins a fence (P10), which ends with XTIE_PROVIDER_EVENT_FENCED: from then on nothing of
     // that generation, whenever it was posted, by either side, can still write here, nor read or
     // write here on our own behalf. Also of a peer that is down. May be NULL where caps.fence is
-    // XTIE_PROVIDER_FENCE_NONE. Returns XTIE_PROVIDER_OK, _AGAIN or _PEER_DOWN.
+    // XTIE_PROVIDER_FENCE_NONE. The other end need not hear of it; where it does, the cause of
+    // its peer's end is XTIE_PROVIDER_DOWN_CLOSED: any other is told of as the loss of a rail.
+    // Returns XTIE_PROVIDER_OK, _AGAIN or _PEER_DOWN.
     int (*fence_begin)(void *provider,
                        uint32_t peer,
                        uint64_t id,
