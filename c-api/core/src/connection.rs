@@ -142,8 +142,7 @@ fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_cor
     let groups_max = host.machine.limits().groups_max();
     // a message is read in one op, so the ends read as much; writes are cut by their writer. An
     // older end says nothing of that, and reads
-    let alike =
-        matches!(blob.transfer_bytes_max, 0) || blob.transfer_bytes_max == caps.transfer_max.0;
+    let alike = [0, caps.transfer_max.0].contains(&blob.transfer_bytes_max);
     let pull = caps.pull && blob.flags & BLOB_PULL != 0 && alike;
     let push = caps.immediate && blob.flags & BLOB_IMMEDIATE != 0 && blob.groups_max == groups_max;
     if !pull && !push {
