@@ -7,7 +7,7 @@ extern crate std;
 use super::info::{Line, Section, line};
 use crate::host::settings::environment;
 use crate::provider::libfabric::Config;
-use crate::provider::libfabric::choice::{NoNic, SYSFS, choose};
+use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
 use crate::wire::pair::PORTS_MAX;
@@ -33,10 +33,11 @@ pub fn section() -> Section {
         Ok(survey) => {
             let mut lines = described(used, &survey);
             let asked = settings.libfabric_named || settings.libfabric.provider.is_some();
-            if settings.rails.libfabric && asked {
-                lines.insert(1, line("used", chosen(&settings.libfabric)));
+            let found = asked.then(|| choose(&settings.libfabric, Path::new(SYSFS), true));
+            if let (true, Some(found)) = (settings.rails.libfabric, &found) {
+                lines.insert(1, line("used", chosen(found)));
             }
-            lines.extend(not_there(&settings.libfabric, &survey));
+            lines.extend(not_there(&settings.libfabric, &survey, found.as_ref()));
             lines
         }
         Err(error) => vec![line("library", error.to_string())],
@@ -53,9 +54,12 @@ fn described(used: &str, survey: &Survey) -> Vec<Line> {
     lines
 }
 
+/// What an endpoint chooses.
+type Choice = Result<Vec<Nic>, NoNic>;
+
 /// The domains that an endpoint would use.
-fn chosen(settings: &Settings) -> String {
-    match choose(settings, Path::new(SYSFS), true) {
+fn chosen(found: &Choice) -> String {
+    match found {
         Ok(nics) => {
             let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
             let names: Vec<_> =
@@ -68,11 +72,9 @@ fn chosen(settings: &Settings) -> String {
     }
 }
 
-/// What settings name and no provider has.
-fn not_there(settings: &Settings, survey: &Survey) -> Option<Line> {
-    if let Some(provider) = &settings.provider
-        && let Err(NoNic::None(_)) = choose(settings, Path::new(SYSFS), true)
-    {
+/// What settings name and no provider has. `found`: what is chosen where something was asked for.
+fn not_there(settings: &Settings, survey: &Survey, found: Option<&Choice>) -> Option<Line> {
+    if let (Some(provider), Some(Err(NoNic::None(_)))) = (&settings.provider, found) {
         let text = format!("{} (CROSSTIE_OFI_PROVIDER asks for it)", provider.to_string_lossy());
         return Some(line("not there", text));
     }
@@ -116,9 +118,9 @@ mod tests {
     fn domain_that_no_provider_has_is_a_line() {
         let survey = Survey { version: "1.17".into(), offers: Vec::new() };
         let settings = Settings { domains: vec![c"eth9".into()], ..Settings::default() };
-        let line = not_there(&settings, &survey).unwrap();
+        let line = not_there(&settings, &survey, None).unwrap();
         assert_eq!(line.text, "eth9 (CROSSTIE_OFI_DOMAINS asks for it)");
-        assert!(not_there(&Settings::default(), &survey).is_none());
+        assert!(not_there(&Settings::default(), &survey, None).is_none());
     }
 
     #[test]

@@ -53,27 +53,28 @@ pub fn strict(layout: Layout) -> Option<&'static CStr> {
 /// Registrations of the strict fabric: ever made, and open.
 pub fn counts(library: &CStr) -> [usize; 2] {
     let mut counts = [0; 2];
-    // SAFETY: the strict fabric, which an endpoint has loaded, and its function for this.
-    unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        let call: *mut c_void = libc::dlsym(library, c"strict_registrations".as_ptr());
-        assert!(!call.is_null(), "the strict fabric counts");
-        let call: extern "C" fn(*mut usize) = std::mem::transmute(call);
-        call(counts.as_mut_ptr());
-    }
+    // SAFETY: that is its type.
+    let call: extern "C" fn(*mut usize) =
+        unsafe { std::mem::transmute(strict_function(library, c"strict_registrations")) };
+    call(counts.as_mut_ptr());
     counts
 }
 
 /// Bytes of the messages that were ever posted to the strict fabric.
 pub fn message_bytes(library: &CStr) -> usize {
-    // SAFETY: the strict fabric, which an endpoint has loaded, and its function for this.
-    unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        let call: *mut c_void = libc::dlsym(library, c"strict_message_bytes".as_ptr());
-        assert!(!call.is_null(), "the strict fabric counts");
-        let call: extern "C" fn() -> usize = std::mem::transmute(call);
-        call()
-    }
+    // SAFETY: that is its type.
+    let call: extern "C" fn() -> usize =
+        unsafe { std::mem::transmute(strict_function(library, c"strict_message_bytes")) };
+    call()
+}
+
+/// A function that the strict fabric, which an endpoint has loaded, has for tests.
+fn strict_function(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: two names that end with a zero.
+    let call =
+        unsafe { libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    assert!(!call.is_null(), "the strict fabric counts");
+    call
 }
 
 fn build(layout: Layout) -> Option<CString> {

@@ -1,7 +1,7 @@
 //! Taking ops and handing them to the library.
 
 use super::area::{AHEAD, SENDS};
-use super::message::{BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
+use super::message::{Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
 use super::offer::{INJECT_MAX, Traits};
 use super::peer::{Lookup, Sent, Use, key_place};
 use super::rail::Libfabric;
@@ -133,8 +133,7 @@ impl Libfabric<'_> {
             }
             false => (self.prefix(index, Kind::Send, 0, 0), head),
         };
-        let prefix_bytes = if prefix.kind == Kind::Brief { BRIEF_BYTES } else { PREFIX_BYTES };
-        let prefix = &prefix.encode()[..prefix_bytes];
+        let prefix = &prefix.encode()[..prefix.ahead() - head_part.len()];
         // SAFETY: the span's maker vouches for it.
         let sent = unsafe { self.message(index, &[prefix, head_part], payload) };
         sent.map_err(|code| self.call_refused(index, code))?;

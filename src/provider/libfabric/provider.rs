@@ -20,15 +20,21 @@ impl Libfabric<'_> {
         self.peers.get(peer.as_usize()).is_some_and(|peer| peer.takes_ops())
     }
 
+    /// How many bytes stand before the payload of a cell that a peer's message holds.
+    #[inline]
+    fn held(&self, peer: PeerIndex, cell: usize) -> u8 {
+        match self.cells.get(cell) {
+            Some(&Cell::Held { peer: holder, ahead }) if holder == peer.0 => ahead,
+            Some(_) | None => panic!("a receive slot that is held"),
+        }
+    }
+
     /// Where a held payload lies from `offset` on, of which `length` bytes are wanted.
     #[inline]
     fn payload(&self, peer: PeerIndex, slot: RecvSlot, offset: u64, length: u64) -> u64 {
         let (cell, whole) = slot_parts(slot);
         let whole = u64::from(whole);
-        let ahead = match self.cells.get(cell) {
-            Some(&Cell::Held { peer: holder, ahead }) if holder == peer.0 => ahead,
-            Some(_) | None => panic!("a receive slot that is held"),
-        };
+        let ahead = self.held(peer, cell);
         let fits = offset <= whole && length <= whole - offset;
         assert!(fits && whole <= self.limits.payload_bytes_max.into(), "bytes of the payload");
         self.area.cell(cell) + u64::from(ahead) + offset
@@ -162,9 +168,7 @@ impl<'m> Provider for Libfabric<'m> {
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         let (cell, _) = slot_parts(slot);
-        let held = self.cells.get(cell);
-        let is_its = matches!(held, Some(Cell::Held { peer: holder, .. }) if *holder == peer.0);
-        assert!(is_its, "a receive slot that is held");
+        self.held(peer, cell);
         // at once: the credit for it may leave on another rail, and must not be there first
         if self.traits.connected {
             return self.receive_again(cell);
