@@ -70,15 +70,16 @@ impl Port {
     }
 
     fn config<'a>(&'a self, environment: &'a Environment) -> PortConfig<'a> {
+        // as of sockets whose data nobody acknowledges
+        let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
         match self {
             Port::Verbs(port) => {
-                // as of sockets whose data nobody acknowledges
-                let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
                 let config = rdma::config_of(port, &environment.verbs);
                 PortConfig::Verbs(verbs::Config { silence_max, ..config })
             }
             Port::Libfabric(nic) => {
-                PortConfig::Libfabric(libfabric::config_of(nic, &environment.libfabric))
+                let settings = &environment.libfabric;
+                PortConfig::Libfabric(libfabric::config_of(nic, settings, silence_max))
             }
             Port::Vendor(rail) => PortConfig::Vendor(vendor::config_of(rail)),
         }
