@@ -33,25 +33,7 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
             return nics;
         }
         Err(NoNic::NotWanted) => return Vec::new(),
-        Err(NoNic::Error(error)) => match &settings.library {
-            Some(file) => format!("{error}; CROSSTIE_OFI_LIBRARY={}", file.to_string_lossy()),
-            None => format!("{error}"),
-        },
-        Err(NoNic::None(what)) => match &settings.provider {
-            Some(provider) if !settings.domains.is_empty() => {
-                let names: Vec<_> =
-                    settings.domains.iter().map(|it| it.to_string_lossy()).collect();
-                let provider = provider.to_string_lossy();
-                format!(
-                    "{provider} has no domain of CROSSTIE_OFI_DOMAINS={}; {what}",
-                    names.join(",")
-                )
-            }
-            Some(provider) => {
-                format!("{} has no domain for it; {what}", provider.to_string_lossy())
-            }
-            None => format!("no provider of a NIC; {what}, and CROSSTIE_OFI_PROVIDER names one"),
-        },
+        Err(why) => why.words(settings),
     };
     let asked = asked || settings.provider.is_some();
     let level = if asked { Level::Warning } else { Level::Info };
@@ -77,8 +59,10 @@ pub(super) fn unused_say(settings: &Settings) {
 /// Says which of the domains that are named are not there, beside those that are.
 fn missing_say(settings: &Settings, nics: &[Nic]) {
     let is_missing = |name: &&CString| !nics.iter().any(|nic| nic.domain == **name);
-    let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    let mut missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
     if !missing.is_empty() {
+        missing.sort();
+        missing.dedup();
         let names: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
         let (names, provider) = (names.join(", "), nics[0].provider.to_string_lossy());
         say(
