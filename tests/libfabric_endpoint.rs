@@ -546,6 +546,28 @@ fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
     assert!(said.iter().any(is_it), "{said:?}");
 }
 
+/// The second naming of a domain was left out without a word, and so was what `rails_max` has no
+/// room for.
+#[test]
+fn domains_that_are_left_out_are_named_in_one_line() {
+    let _alone = alone();
+    let Some(wish) = strict_wish("strict", 1) else { return };
+    let lines = |rails_max, count| {
+        let domains = vec!["strict0"; count].join(",");
+        let said = said_while(|| drop(open(rails_max, Wish { domains: &domains, ..wish })));
+        let is_it = |text: &String| text.contains("libfabric's strict strict0");
+        said.into_iter().filter(is_it).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(8, 7), [] as [String; 0]);
+    let said = lines(8, 9);
+    let names = "leaves out libfabric's strict strict0, libfabric's strict strict0 (";
+    assert!(said.len() == 1 && said[0].contains(names), "{said:?}");
+    let said = lines(2, 3);
+    let names = "leave out libfabric's strict strict0, libfabric's strict strict0, unless";
+    assert!(said.len() == 1 && said[0].contains(names), "{said:?}");
+    assert!(said[0].starts_with("connections have 2 rails at most (rails_max)"), "{said:?}");
+}
+
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Keeps what is said to people, for whoever is alone.

@@ -364,7 +364,7 @@ fn speed_of_a_port_is_the_providers_or_the_kernels() {
     std::fs::write(port.join("rate"), "100 Gb/sec (4X EDR)\n").unwrap();
     for (provider, speed) in [(c"strict", 200_000), (c"strict-unknown", 100_000)] {
         let (library, provider) = (Some(library.to_owned()), Some(provider.to_owned()));
-        let settings = Settings { library, provider, domains: Vec::new() };
+        let settings = Settings { library, provider, ..Settings::default() };
         let nics = choose(&settings, &sysfs, true).unwrap();
         assert_eq!(nics[0].speed_mbps, speed, "{settings:?}");
     }

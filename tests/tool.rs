@@ -344,6 +344,7 @@ fn info_marks_values_that_are_ignored() {
         ("CROSSTIE_TCP_THREAD_CPUS", "0"),
         ("CROSSTIE_PEER_TIMEOUT_MS", "soon"),
         ("CROSSTIE_IB_TIMEOUT", "0"),
+        ("CROSSTIE_OFI_SILENCE_MS", "99"),
     ] {
         let text = info_with(&[(name, value)]);
         let line = line_of(&text, name);
@@ -362,6 +363,28 @@ fn info_marks_values_that_are_ignored() {
     let line = line_of(&text, "CROSSTIE_TCP_THREADS");
     assert!(line.contains("ignored: it may be 1 at most with CROSSTIE_TCP_STREAMS=2"), "{line}");
     assert!(line_of(&text, "tcp0").contains(" available; "), "{text}");
+}
+
+/// One line said that nothing is used, another that the provider is not there, also where it is,
+/// and its domains are others.
+#[test]
+fn info_says_of_a_provider_that_is_not_there_in_one_line() {
+    let lines = |variables: &[(&str, &str)]| {
+        let text = info_with(variables);
+        let told = |line: &&str| ["used", "not there"].iter().any(|it| line.trim().starts_with(it));
+        let lines: Vec<_> = text.lines().filter(told).map(str::to_owned).collect();
+        (lines, text)
+    };
+    let (said, text) = lines(&[("CROSSTIE_OFI_PROVIDER", "none-such")]);
+    if text.contains("libfabric.so.1 cannot be loaded") {
+        return println!("SKIP: there is no libfabric");
+    }
+    let words = "none: there is no provider none-such that can carry a rail";
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    let both = [("CROSSTIE_OFI_PROVIDER", "sockets"), ("CROSSTIE_OFI_DOMAINS", "none-such")];
+    let (said, _) = lines(&both);
+    let words = "none: no domain of CROSSTIE_OFI_DOMAINS=none-such is there; it has sockets over";
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }
 
 /// It said `Shared memory of 64 bytes: Kind`.

@@ -12,6 +12,17 @@ impl Errno {
     const fn words(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EACCES => "permission denied",
+            libc::ECANCELED => "operation canceled",
+            libc::EIO => "input or output failed",
+            libc::EMSGSIZE => "the message is too long",
+            libc::ENETDOWN => "the network is down",
+            libc::ENETRESET => "the network ended the connection",
+            libc::ENOBUFS => "no room in queues",
+            libc::ENODEV => "no such device",
+            libc::ENOTCONN => "not connected",
+            libc::EPROTO => "the protocol was broken",
+            libc::EREMOTEIO => "the peer's side failed",
+            libc::ESHUTDOWN => "the endpoint was shut down",
             libc::EADDRINUSE => "the address is in use",
             libc::EADDRNOTAVAIL => "no address of this host",
             libc::ECONNABORTED => "connection aborted on this host",
@@ -52,6 +63,7 @@ mod tests {
         for (code, text) in [
             (98, "errno 98, the address is in use"),
             (111, "errno 111, connection refused"),
+            (125, "errno 125, operation canceled"),
             (113, "errno 113, no route to the host"),
             (4000, "errno 4000"),
         ] {

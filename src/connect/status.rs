@@ -2,7 +2,8 @@
 //!
 //! The thread of the side band answers by itself, with what the data thread has left, and says when
 //! it was left: so a program that makes no progress is told from a process that does not run. What
-//! a peer says here is for people, and decides nothing.
+//! a peer says here is for people, and decides nothing but whether its program polls, where a rail
+//! must know that (`doc/decisions/0020`).
 #![forbid(unsafe_code)]
 
 extern crate std;

@@ -291,6 +291,7 @@ impl Endpoint {
         if now != Instant(0) {
             self.lies_tell();
             self.lanes_tell(now);
+            self.doubts_look();
         }
         progress
     }

@@ -6,7 +6,7 @@ use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
-use super::pairs::is_timeout;
+use super::pairs::{NIC_BYTES_MAX, is_timeout};
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use super::told::Told;
@@ -15,7 +15,7 @@ use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, Provider};
-use crate::provider::port::PortPeerError;
+use crate::provider::port::{PortError, PortPeerError};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
@@ -38,6 +38,10 @@ pub struct LaneKnown {
     pub(super) ends: Option<[SocketAddr; 2]>,
     /// How long nothing of it was acknowledged when it was given up for that.
     silent: Span,
+    /// Failures that were seen, and what its port has told of the last: the next peer of the port
+    /// may be there when people are told.
+    failures: u64,
+    error: Option<PortError>,
     told: Told,
 }
 
@@ -85,8 +89,14 @@ impl LanesTold {
 
 impl LaneKnown {
     /// Nothing.
-    pub(super) const NOTHING: LaneKnown =
-        LaneKnown { fresh: None, ends: None, silent: Span(0), told: Told::NOTHING };
+    pub(super) const NOTHING: LaneKnown = LaneKnown {
+        fresh: None,
+        ends: None,
+        silent: Span(0),
+        failures: 0,
+        error: None,
+        told: Told::NOTHING,
+    };
 }
 
 impl Endpoint {
@@ -336,7 +346,13 @@ impl Endpoint {
         let Some(view) = view else { return };
         let place = self.lane_place(index, lane);
         let up = view.state == LaneState::Up;
-        let in_order = self.may_be_in_order(connection, lane, view.code);
+        if self.lanes[place].failures != view.stats.failures {
+            self.lanes[place].failures = view.stats.failures;
+            self.lanes[place].error = self.pair_error_of(index, lane);
+        }
+        let error = self.lanes[place].error;
+        let given_up = error.is_some_and(|error| error.is_given_up());
+        let in_order = !given_up && self.may_be_in_order(connection, lane, view.code);
         let say = self.lanes[place].told.look(view.stats.failures, up, in_order, now_ms);
         if let Some(due_ms) = say.due_ms {
             self.lanes_told.due = self.lanes_told.due.min(Instant(due_ms * 1_000_000));
@@ -344,10 +360,11 @@ impl Endpoint {
         if !say.first && say.losses == 0 && say.back_ms.is_none() {
             return;
         }
-        let mut name = [0; PEER_BYTES_MAX];
+        let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
         let peer = self.peer_name(index, &mut name);
+        let nic = self.pair_nic(index, lane, &mut nic);
         let LaneKnown { ends, silent, .. } = self.lanes[place];
-        let at = RailAt { rail: self.lane_rail(index, lane), lane, peer, ends };
+        let at = RailAt { rail: self.lane_rail(index, lane), lane, peer, ends, nic };
         if say.first && lane > 0 {
             rail_first(&at);
         }
@@ -355,8 +372,9 @@ impl Endpoint {
             let others = self.lanes_up(connection) - u32::from(up);
             let (rail, code, times) = (at.rail, view.code, say.losses);
             let short_alone = view.short_alone && is_timeout(Some(rail), code);
-            rail_lost(&at, &Loss { rail, times, code, silent, short_alone, others });
-            self.pair_error_say(index, lane);
+            let is_gone = self.is_pair_gone(index, lane);
+            let loss = Loss { rail, times, code, silent, short_alone, error, is_gone, others };
+            rail_lost(&at, &loss);
         }
         if let Some(away_ms) = say.back_ms {
             rail_back(&at, away_ms);

@@ -4,9 +4,10 @@
 extern crate std;
 
 use super::log::{Level, say, say_once};
-use crate::provider::libfabric::Config;
+use crate::base::units::Span;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
+use crate::provider::libfabric::{CONNECTED, Config};
 use crate::wire::pair::PortHello;
 use std::ffi::CString;
 use std::format;
@@ -32,25 +33,7 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
             return nics;
         }
         Err(NoNic::NotWanted) => return Vec::new(),
-        Err(NoNic::Error(error)) => match &settings.library {
-            Some(file) => format!("{error}; CROSSTIE_OFI_LIBRARY={}", file.to_string_lossy()),
-            None => format!("{error}"),
-        },
-        Err(NoNic::None(what)) => match &settings.provider {
-            Some(provider) if !settings.domains.is_empty() => {
-                let names: Vec<_> =
-                    settings.domains.iter().map(|it| it.to_string_lossy()).collect();
-                let provider = provider.to_string_lossy();
-                format!(
-                    "{provider} has no domain of CROSSTIE_OFI_DOMAINS={}; {what}",
-                    names.join(",")
-                )
-            }
-            Some(provider) => {
-                format!("{} has no domain for it; {what}", provider.to_string_lossy())
-            }
-            None => format!("no provider of a NIC; {what}, and CROSSTIE_OFI_PROVIDER names one"),
-        },
+        Err(why) => why.words(settings),
     };
     let asked = asked || settings.provider.is_some();
     let level = if asked { Level::Warning } else { Level::Info };
@@ -76,8 +59,10 @@ pub(super) fn unused_say(settings: &Settings) {
 /// Says which of the domains that are named are not there, beside those that are.
 fn missing_say(settings: &Settings, nics: &[Nic]) {
     let is_missing = |name: &&CString| !nics.iter().any(|nic| nic.domain == **name);
-    let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    let mut missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
     if !missing.is_empty() {
+        missing.sort();
+        missing.dedup();
         let names: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
         let (names, provider) = (names.join(", "), nics[0].provider.to_string_lossy());
         say(
@@ -93,8 +78,41 @@ pub(super) fn hello_of(nic: &Nic) -> PortHello {
     PortHello { gid: nic.network, prefix_bits, kind: KIND, speed_mbit_s: nic.speed_mbps }
 }
 
-/// What a port is opened with.
-pub(super) fn config_of<'a>(nic: &'a Nic, settings: &'a Settings) -> Config<'a> {
+/// What a port is opened with. `silence_max`: how long a path may be silent whose end is fenced by
+/// our own act, as that of a connected endpoint is.
+pub(super) fn config_of<'a>(nic: &'a Nic, settings: &'a Settings, silence_max: Span) -> Config<'a> {
     let (provider, domain) = (Some(nic.provider.as_c_str()), Some(nic.domain.as_c_str()));
-    Config { provider, domain, ..settings.config() }
+    let is_connected = nic.provider.as_bytes().ends_with(CONNECTED.as_bytes());
+    let default = if is_connected { silence_max } else { Span(0) };
+    let silence_max = settings.silence_max.unwrap_or(default);
+    Config { provider, domain, silence_max, ..settings.config() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::ToOwned;
+    use std::ffi::CStr;
+
+    #[test]
+    fn silence_ends_rails_by_default_where_their_fence_is_our_own_act() {
+        let of = |provider: &CStr, settings: &Settings| {
+            let nic = Nic {
+                provider: provider.to_owned(),
+                domain: c"eth0".to_owned(),
+                network: 1,
+                reaches_own: true,
+                reaches_others: true,
+                speed_mbps: 0,
+            };
+            config_of(&nic, settings, Span::millis(6250)).silence_max
+        };
+        let unset = Settings::default();
+        assert_eq!(of(c"tcp@msg", &unset), Span::millis(6250));
+        assert_eq!(of(c"tcp;ofi_rxm", &unset), Span(0), "its fence is the peer's word");
+        for silence_max in [Span(0), Span::millis(500)] {
+            let set = Settings { silence_max: Some(silence_max), ..Settings::default() };
+            assert_eq!([of(c"tcp@msg", &set), of(c"efa", &set)], [silence_max; 2]);
+        }
+    }
 }

@@ -11,6 +11,7 @@ use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
+use crate::provider::port::PortError;
 use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
@@ -129,9 +130,12 @@ pub(super) struct RailAt<'a> {
     pub(super) lane: u8,
     pub(super) peer: &'a str,
     pub(super) ends: Option<[SocketAddr; 2]>,
+    /// What its port is opened on, if that is not said by `ends`; else empty.
+    pub(super) nic: &'a str,
 }
 
 /// `rail 1 to ring (pid 7 on 00c0ffee) over tcp, 10.77.1.2:4000 to 10.77.1.1:35327,`
+/// `rail 1 to ring (pid 7 on 00c0ffee) over libfabric, tcp;ofi_rxm eth0,`
 impl fmt::Display for RailAt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let over = match self.rail {
@@ -150,7 +154,8 @@ impl fmt::Display for RailAt<'_> {
                 write!(f, ", {} to {},", ours.ip(), theirs.ip())
             }
             Some([ours, theirs]) => write!(f, ", {ours} to {theirs},"),
-            None => Ok(()),
+            None if self.nic.is_empty() => Ok(()),
+            None => write!(f, ", {},", self.nic),
         }
     }
 }
@@ -167,8 +172,22 @@ pub(super) struct Loss {
     pub(super) silent: Span,
     /// Whether short messages had come to the peer, and nothing long.
     pub(super) short_alone: bool,
+    /// What its port has told of the loss.
+    pub(super) error: Option<PortError>,
+    /// Whether its port is of no use for good.
+    pub(super) is_gone: bool,
     /// Rails of the connection that are in use.
     pub(super) others: u32,
+}
+
+impl Loss {
+    /// Whether the port's report says all, so that no line has to follow.
+    fn is_told(&self) -> bool {
+        match self.error {
+            Some(PortError::Libfabric(_) | PortError::Vendor(_)) => true,
+            Some(PortError::Verbs(_)) | None => false,
+        }
+    }
 }
 
 impl fmt::Display for Loss {
@@ -178,6 +197,7 @@ impl fmt::Display for Loss {
             times => write!(f, "was lost {times} times, lately: ")?,
         }
         match (self.silent.0 / 1_000_000, self.code) {
+            _ if self.is_told() => self.error.map_or(Ok(()), |error| error.fmt(f))?,
             (0, 0) => f.write_str(match self.rail {
                 ConnectionRail::Tcp | ConnectionRail::Together => {
                     "its stream ended, or the peer gave it up"
@@ -202,10 +222,12 @@ impl fmt::Display for Loss {
                 "; short messages pass and long ones do not: is the MTU the same in all switches?",
             )?;
         }
+        // what has no port any more is not connected again
+        let again = if self.is_gone { "" } else { ", it is connected again" };
         match self.others {
             0 => f.write_str("; no other is in use"),
-            1 => f.write_str("; 1 other goes on, it is connected again"),
-            others => write!(f, "; {others} others go on, it is connected again"),
+            1 => write!(f, "; 1 other goes on{again}"),
+            others => write!(f, "; {others} others go on{again}"),
         }
     }
 }
@@ -215,9 +237,12 @@ pub(super) fn rail_first(at: &RailAt<'_>) {
     say_heard(Level::Info, format_args!("{at} is in use"));
 }
 
-/// A rail was lost.
+/// A rail was lost. What the device has told of a queue pair is a line of its own.
 pub(super) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
     say_of(Level::Warning, format_args!("{at} {loss}"));
+    if let Some(error) = loss.error.filter(|_| !loss.is_told()) {
+        say_of(Level::Warning, format_args!("rail {}: {error}", at.lane));
+    }
 }
 
 /// A rail that was lost is in use: a warning, so that who is told of the loss is told of its end.
@@ -447,15 +472,64 @@ impl fmt::Display for Own<'_> {
 mod tests {
     use super::*;
     use crate::host::log::sink_set;
+    use crate::provider::libfabric;
+    use crate::provider::vendor::{Breach, port as vendor};
     use std::string::String;
     use std::string::ToString;
     use std::sync::{Mutex, PoisonError};
 
+    const LOST: Loss = Loss {
+        rail: ConnectionRail::Tcp,
+        times: 1,
+        code: 0,
+        silent: Span(0),
+        short_alone: false,
+        error: None,
+        is_gone: false,
+        others: 1,
+    };
+
+    /// It was "errno 125" of no NIC, and then "rail 1: errno 125 (its code 0)" of no peer.
+    #[test]
+    fn loss_of_a_port_names_its_nic_and_says_what_its_provider_says() {
+        let at = RailAt {
+            rail: ConnectionRail::Libfabric,
+            lane: 1,
+            peer: "ring",
+            ends: None,
+            nic: "tcp@msg eth0",
+        };
+        let report = libfabric::ErrorReport::new(libc::ECANCELED, -7);
+        let error = Some(PortError::Libfabric(report));
+        let said = std::format!("{at} {}", Loss { code: libc::ECANCELED, error, ..LOST });
+        assert_eq!(
+            said,
+            "rail 1 to ring over libfabric, tcp@msg eth0, was lost: errno 125, operation canceled \
+             (the provider's code -7); 1 other goes on, it is connected again"
+        );
+    }
+
+    /// It was said to be connected again, and in the next line to be out of use.
+    #[test]
+    fn rail_whose_port_is_of_no_use_any_more_is_not_said_to_be_connected_again() {
+        let breach = Breach { entry: "poll", why: "more bytes than a message may have" };
+        let error = Some(PortError::Vendor(vendor::ErrorReport::Breach(breach)));
+        let rail = ConnectionRail::Vendor;
+        let said = Loss { rail, code: libc::EPROTO, error, is_gone: true, ..LOST }.to_string();
+        assert_eq!(
+            said,
+            "was lost: the rail is out of use: of the vendor's poll, more bytes than a message may \
+             have; 1 other goes on"
+        );
+        let code = libc::ENODEV;
+        let said = Loss { rail: ConnectionRail::Verbs, code, is_gone: true, ..LOST }.to_string();
+        assert!(said.ends_with("; 1 other goes on"), "{said}");
+    }
+
     /// A rail of a vendor's has no stream.
     #[test]
     fn loss_without_a_code_is_told_by_what_the_rail_is() {
-        let lost =
-            |rail| Loss { rail, times: 1, code: 0, silent: Span(0), short_alone: false, others: 1 };
+        let lost = |rail| Loss { rail, ..LOST };
         let of = |rail| lost(rail).to_string();
         assert!(of(ConnectionRail::Tcp).contains("its stream ended"));
         let vendor = of(ConnectionRail::Vendor);

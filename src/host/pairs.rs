@@ -20,18 +20,22 @@ use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant};
-use crate::connect::{PairEnd, Side};
+use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::Provider;
 use crate::provider::beside::Later;
-use crate::provider::port::{PortPeerError, PortRail};
+use crate::provider::port::{PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
 use crate::provider::verbs::loss_words;
 use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
+use crate::wire::status::{STATUS_FRESH, StatusHello};
 use core::net::SocketAddr;
 
 /// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
 pub(super) type LanePorts = ([u8; PORTS_MAX], usize);
+
+/// Longest name of what a port is opened on.
+pub(super) const NIC_BYTES_MAX: usize = 96;
 
 /// What people have not been told of a port.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -375,12 +379,68 @@ impl Endpoint {
         self.lanes_told.portless = true;
     }
 
-    /// Says what the device has told of a queue pair that failed.
-    pub(super) fn pair_error_say(&self, index: u32, lane: u8) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        let peer = endpoint.lane_peer(ConnectionIndex(index), lane);
-        if let Some(report) = endpoint.rail().error(peer) {
-            say_of(Level::Warning, format_args!("rail {lane}: {report}"));
+    /// What a port has told of an end of a lane that failed, if that is not closed yet.
+    pub(super) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
+        let Machine::Ports(endpoint) = &self.machine else { return None };
+        endpoint.rail().error(endpoint.lane_peer(ConnectionIndex(index), lane))
+    }
+
+    /// The port of a lane, if it is on one.
+    fn pair_port(&self, index: u32, lane: u8) -> Option<&PortRail<'static>> {
+        let Machine::Ports(endpoint) = &self.machine else { return None };
+        let place = endpoint.rail().device_of(endpoint.lane_peer(ConnectionIndex(index), lane))?;
+        endpoint.rail().device(place)
+    }
+
+    /// Whether the port of a lane is of no use for good.
+    pub(super) fn is_pair_gone(&self, index: u32, lane: u8) -> bool {
+        self.pair_port(index, lane).is_some_and(PortRail::is_gone)
+    }
+
+    /// What the port of a lane is opened on, where it says so; see [`PortRail::nic_write`].
+    pub(super) fn pair_nic<'t>(&self, index: u32, lane: u8, text: &'t mut [u8]) -> &'t str {
+        let mut buffer = TextBuffer::new(text);
+        if let Some(port) = self.pair_port(index, lane) {
+            let _ = port.nic_write(&mut buffer);
+        }
+        let length = buffer.length();
+        core::str::from_utf8(&text[..length]).unwrap_or("")
+    }
+
+    /// Whether there are peers of whose ops nothing ends.
+    #[inline]
+    pub(super) fn doubts_look(&mut self) {
+        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_doubts()) {
+            self.doubts_settle();
+        }
+    }
+
+    /// Finds out of peers of whose ops nothing ends whether their programs poll: what they have
+    /// said over the side band, and asks them for the next time.
+    #[cold]
+    #[inline(never)]
+    fn doubts_settle(&mut self) {
+        loop {
+            let (Machine::Ports(endpoint), SetUp::Band(band)) =
+                (&mut self.machine, &self.shared.set_up)
+            else {
+                return;
+            };
+            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
+            let rail = endpoint.rail_mut();
+            let Some((peer, within)) = rail.doubted() else { return };
+            let index = peer.0 >> lane_bits;
+            let generation = self.known[index as usize].generation;
+            let connection = Handle { index, generation };
+            let has_polled = |said: StatusHello| {
+                let left_ns = u64::from(said.status.left_ms) * 1_000_000;
+                said.status.flags & STATUS_FRESH != 0 && left_ns <= within.0
+            };
+            if band.status_of_peer(connection).is_some_and(has_polled) {
+                rail.peer_polls(peer);
+            }
+            // one that cannot be asked is not given up
+            let _ = band.status_ask(connection);
         }
     }
 }

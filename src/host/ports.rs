@@ -70,15 +70,16 @@ impl Port {
     }
 
     fn config<'a>(&'a self, environment: &'a Environment) -> PortConfig<'a> {
+        // as of sockets whose data nobody acknowledges
+        let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
         match self {
             Port::Verbs(port) => {
-                // as of sockets whose data nobody acknowledges
-                let silence_max = Span(environment.peer_timeout.0 / 8 * 5);
                 let config = rdma::config_of(port, &environment.verbs);
                 PortConfig::Verbs(verbs::Config { silence_max, ..config })
             }
             Port::Libfabric(nic) => {
-                PortConfig::Libfabric(libfabric::config_of(nic, &environment.libfabric))
+                let settings = &environment.libfabric;
+                PortConfig::Libfabric(libfabric::config_of(nic, settings, silence_max))
             }
             Port::Vendor(rail) => PortConfig::Vendor(vendor::config_of(rail)),
         }
@@ -184,8 +185,10 @@ pub(super) fn open(
     ports.retain(|port| {
         let name = port.name();
         if rail.device_count() == PORTS_MAX {
-            // its second queue pairs are another matter
-            if !opened.contains(&name) && !too_many.contains(&name) {
+            // second queue pairs of an RDMA port are another matter; a domain that was named twice
+            // was meant so
+            let is_known = opened.contains(&name) || too_many.contains(&name);
+            if !is_known || matches!(port, Port::Libfabric(_)) {
                 too_many.push(name);
             }
             return false;
@@ -212,7 +215,42 @@ pub(super) fn open(
         }
     });
     too_many_say(&too_many);
+    // who has named none has not asked for all of them
+    let is_meant = !environment.libfabric.domains.is_empty();
+    spare_say(ports, limits.rails_max, if is_meant { Level::Warning } else { Level::Info });
     rail
+}
+
+/// Which ports no connection has a rail for whose peer has the same ones: those that are paired
+/// when all its rails are taken.
+fn spare(ports: &[PortHello], rails_max: u32) -> Vec<usize> {
+    let most = rails_max.saturating_sub(1) as usize;
+    let pairs = |same_host| {
+        let mut places = [0; PORTS_MAX];
+        let count = pair_ports(ports, ports, same_host, &mut places);
+        places.map(usize::from)[..count].to_vec()
+    };
+    let ways = [pairs(false), pairs(true)];
+    let is_used =
+        |place: &usize| ways.iter().any(|way| way.iter().take(most).any(|it| it == place));
+    let is_paired = |place: &usize| ways.iter().any(|way| way.contains(place));
+    (0..ports.len()).filter(|place| is_paired(place) && !is_used(place)).collect()
+}
+
+/// Says which domains of libfabric have no rail because a connection has no more.
+fn spare_say(ports: &[Port], rails_max: u32, level: Level) {
+    let list = port_list(ports);
+    let of_libfabric = |place: &usize| matches!(ports[*place], Port::Libfabric(_));
+    let spare = spare(list.as_slice(), rails_max).into_iter().filter(of_libfabric);
+    let names: Vec<_> = spare.map(|place| ports[place].name()).collect();
+    if !names.is_empty() {
+        let text = format!(
+            "connections have {rails_max} rails at most (rails_max), the first of them TCP, and \
+             leave out {}, unless the peer lacks the ports before (CROSSTIE_OFI_DOMAINS chooses)",
+            names.join(", ")
+        );
+        say_once(level, &text);
+    }
 }
 
 /// Registers the mailboxes with each port; ports that refuse are taken out of the list. Says by
@@ -270,6 +308,17 @@ mod tests {
         assert_eq!(pairs(&theirs, &ours, false), [0, 1]);
         let verbs = [PortHello { kind: 3, ..port(7, 3) }];
         assert!(pairs(&ours, &verbs, false).is_empty() && pairs(&verbs, &ours, false).is_empty());
+    }
+
+    #[test]
+    fn ports_for_which_a_connection_has_no_rail_are_found() {
+        let ours = [port(7, 3), port(3, 3), port(7, 3), port(8, REACHES_OWN)];
+        assert_eq!(spare(&ours, 8), []);
+        // 3 is the first network, then both of 7, then 8, which reaches the own host alone
+        assert_eq!(spare(&ours, 4), [3]);
+        assert_eq!(spare(&ours, 2), [0, 2, 3]);
+        assert_eq!(spare(&[port(7, REACHES_OWN), port(8, REACHES_OTHERS)], 2), []);
+        assert_eq!(spare(&[port(7, 0)], 2), [], "it reaches nobody, whatever there is room for");
     }
 
     #[test]

@@ -339,7 +339,7 @@ fn environment_of(names: verbs::Names) -> Environment {
         node_id: understood("CROSSTIE_NODE_ID", node_id),
         verbs: of_verbs(names),
         verbs_named: is_named("verbs"),
-        libfabric: libfabric::read(value_of),
+        libfabric: of_libfabric(),
         libfabric_named: is_named("libfabric"),
         vendor_named: is_named("vendor"),
     }
@@ -357,6 +357,13 @@ fn of_verbs(names: verbs::Names) -> verbs::Settings {
     for complaint in complaints.iter().filter(|it| it.name.starts_with("CROSSTIE_")) {
         say_once(Level::Warning, &format!("{complaint}"));
     }
+    settings
+}
+
+/// The same of libfabric's.
+fn of_libfabric() -> libfabric::Settings {
+    let (settings, complaints) = libfabric::read(value_of);
+    complaints.iter().for_each(|complaint| say_once(Level::Warning, complaint));
     settings
 }
 

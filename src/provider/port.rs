@@ -6,7 +6,7 @@ use super::vendor::port as vendor;
 use super::{libfabric, verbs};
 use crate::base::carve::Carver;
 use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, Head, Line,
     LocalSpan, Op, OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
@@ -150,6 +150,13 @@ pub enum PortError {
     Libfabric(libfabric::ErrorReport),
     /// As is known of the vendor's rail.
     Vendor(vendor::ErrorReport),
+}
+
+impl PortError {
+    /// Whether we have given it up, because nothing on it ended.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, PortError::Libfabric(report) if report.silent != Span(0))
+    }
 }
 
 impl fmt::Display for PortError {
@@ -386,11 +393,47 @@ impl<'m> PortRail<'m> {
         }
     }
 
+    /// Whether [`PortRail::doubted`] may have a peer to name.
+    #[inline]
+    pub fn has_doubts(&self) -> bool {
+        match self {
+            PortRail::Libfabric(rail) => rail.has_doubts(),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => false,
+        }
+    }
+
+    /// The next peer of which is to be known whether its program has polled within that time; see
+    /// [`Libfabric::doubted`].
+    pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
+        match self {
+            PortRail::Libfabric(rail) => rail.doubted(),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => None,
+        }
+    }
+
+    /// It has.
+    pub fn peer_polls(&mut self, peer: PeerIndex) {
+        match self {
+            PortRail::Libfabric(rail) => rail.peer_polls(peer),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => {}
+        }
+    }
+
     /// How many completions its library has told of ops that nobody posted.
     pub fn unknown(&self) -> u32 {
         match self {
             PortRail::Libfabric(rail) => rail.health().unknown,
             PortRail::Verbs(_) | PortRail::Vendor(_) => 0,
+        }
+    }
+
+    /// What it is opened on, for who names its kind beside: nothing of an RDMA port, whose
+    /// addresses are named.
+    pub fn nic_write(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        match self {
+            PortRail::Verbs(_) => Ok(()),
+            PortRail::Libfabric(rail) => write!(out, "{}", rail.nic()),
+            PortRail::Vendor(rail) => write!(out, "{}", rail.name()),
         }
     }
 
@@ -543,15 +586,12 @@ impl<'m> PortRail<'m> {
     }
 }
 
-/// `RDMA port 10.0.0.1`, `libfabric's tcp;ofi_rxm`, `vendor's rail acme0`.
+/// `RDMA port 10.0.0.1`, `libfabric's tcp;ofi_rxm eth0`, `vendor's rail acme0`.
 impl fmt::Display for PortRail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             PortRail::Verbs(rail) => write!(f, "RDMA port {}", verbs::gid::Gid(rail.gid().0)),
-            PortRail::Libfabric(rail) => {
-                let name = rail.provider_name().to_str().unwrap_or("provider");
-                write!(f, "libfabric's {name}")
-            }
+            PortRail::Libfabric(rail) => write!(f, "libfabric's {}", rail.nic()),
             PortRail::Vendor(rail) => write!(f, "vendor's rail {}", rail.name()),
         }
     }

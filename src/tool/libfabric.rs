@@ -5,7 +5,7 @@
 extern crate std;
 
 use super::info::{Line, Section, line};
-use crate::host::settings::environment;
+use crate::host::settings::{Environment, environment};
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crate::provider::libfabric::settings::Settings;
@@ -33,11 +33,11 @@ pub fn section() -> Section {
         Ok(survey) => {
             let mut lines = described(used, &survey);
             let asked = settings.libfabric_named || settings.libfabric.provider.is_some();
-            let found = asked.then(|| choose(&settings.libfabric, Path::new(SYSFS), true));
-            if let (true, Some(found)) = (settings.rails.libfabric, &found) {
-                lines.insert(1, line("used", chosen(found)));
+            let nics = if asked { find(&settings.libfabric) } else { Err(NoNic::NotWanted) };
+            if settings.rails.libfabric && asked {
+                lines.insert(1, line("used", chosen(&nics, &settings.libfabric)));
             }
-            lines.extend(not_there(&settings.libfabric, &survey, found.as_ref()));
+            lines.extend(not_there(&nics, &settings, &survey));
             lines
         }
         Err(error) => vec![line("library", error.to_string())],
@@ -54,33 +54,46 @@ fn described(used: &str, survey: &Survey) -> Vec<Line> {
     lines
 }
 
-/// What an endpoint chooses.
-type Choice = Result<Vec<Nic>, NoNic>;
+type Found = Result<Vec<Nic>, NoNic>;
 
-/// The domains that an endpoint would use.
-fn chosen(found: &Choice) -> String {
-    match found {
+fn find(settings: &Settings) -> Found {
+    choose(settings, Path::new(SYSFS), true)
+}
+
+/// The domains that an endpoint would use, or why it would use none.
+fn chosen(nics: &Found, settings: &Settings) -> String {
+    match nics {
         Ok(nics) => {
             let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
-            let names: Vec<_> =
-                nics.iter().take(PORTS_MAX).map(|n| n.domain.to_string_lossy()).collect();
-            format!("{provider} over {}", names.join(", "))
+            let names: Vec<_> = nics.iter().map(|nic| nic.domain.to_string_lossy()).collect();
+            let (used, left_out) = names.split_at(names.len().min(PORTS_MAX));
+            let used = used.join(", ");
+            match left_out {
+                [] => format!("{provider} over {used}"),
+                left_out => format!(
+                    "{provider} over {used}; an endpoint uses {PORTS_MAX} ports at most, and \
+                     leaves out {}",
+                    left_out.join(", ")
+                ),
+            }
         }
-        Err(NoNic::NotWanted) => "none".into(),
-        Err(NoNic::Error(why)) => format!("none: {why}"),
-        Err(NoNic::None(what)) => format!("none: {what}"),
+        Err(why) => format!("none: {}", why.words(settings)),
     }
 }
 
-/// What settings name and no provider has. `found`: what is chosen where something was asked for.
-fn not_there(settings: &Settings, survey: &Survey, found: Option<&Choice>) -> Option<Line> {
-    if let (Some(provider), Some(Err(NoNic::None(_)))) = (&settings.provider, found) {
-        let text = format!("{} (CROSSTIE_OFI_PROVIDER asks for it)", provider.to_string_lossy());
-        return Some(line("not there", text));
+/// What settings name and is not there, where no other line says so.
+fn not_there(nics: &Found, settings: &Environment, survey: &Survey) -> Option<Line> {
+    let Environment { rails, libfabric: settings, .. } = settings;
+    if let Err(why @ (NoNic::NoProvider(_) | NoNic::NoDomain(_))) = nics {
+        // the line of what is used has said it
+        return (!rails.libfabric).then(|| line("not there", why.words(settings)));
     }
     let is_missing = |name: &&CString| {
         let has = |offer: &Offered| offer.domains.iter().any(|it| it.as_bytes() == name.to_bytes());
-        !survey.offers.iter().any(has)
+        match nics {
+            Ok(nics) => !nics.iter().any(|nic| nic.domain == **name),
+            Err(_) => !survey.offers.iter().any(has),
+        }
     };
     let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
     let missing: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
@@ -112,15 +125,53 @@ fn domain_text(domain: &str, speed_mbps: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CStr;
 
     /// It was shown as set, and nothing more.
     #[test]
     fn domain_that_no_provider_has_is_a_line() {
         let survey = Survey { version: "1.17".into(), offers: Vec::new() };
-        let settings = Settings { domains: vec![c"eth9".into()], ..Settings::default() };
-        let line = not_there(&settings, &survey, None).unwrap();
+        let nobody_asks = Err(NoNic::NotWanted);
+        let of = |domains: &[&CStr]| {
+            let domains = domains.iter().map(|name| CString::from(*name)).collect();
+            let libfabric = Settings { domains, ..Settings::default() };
+            Environment { libfabric, ..Environment::default() }
+        };
+        let line = not_there(&nobody_asks, &of(&[c"eth9"]), &survey).unwrap();
         assert_eq!(line.text, "eth9 (CROSSTIE_OFI_DOMAINS asks for it)");
-        assert!(not_there(&Settings::default(), &survey, None).is_none());
+        assert!(not_there(&nobody_asks, &of(&[]), &survey).is_none());
+    }
+
+    /// `used` and `not there` said two things of it, of which one was not so where the provider is
+    /// there and its domains are others.
+    #[test]
+    fn what_is_asked_for_and_not_there_is_one_line() {
+        let survey = Survey { version: "1.17".into(), offers: Vec::new() };
+        let provider = Some(c"none-such".into());
+        let libfabric = Settings { provider, ..Settings::default() };
+        let environment = Environment { libfabric, ..Environment::default() };
+        for why in [NoNic::NoProvider("it has net".into()), NoNic::NoDomain("it has net".into())] {
+            let nics = Err(why);
+            let used = chosen(&nics, &environment.libfabric);
+            assert!(used.starts_with("none: ") && used.ends_with("; it has net"), "{used}");
+            assert!(not_there(&nics, &environment, &survey).is_none());
+        }
+    }
+
+    #[test]
+    fn domains_beyond_the_most_are_named_beside_those_that_are_used() {
+        let names = (0..PORTS_MAX + 2).map(|n| CString::new(format!("eth{n}")).unwrap());
+        let nic = |domain| Nic {
+            provider: c"net".into(),
+            domain,
+            network: 1,
+            reaches_own: true,
+            reaches_others: true,
+            speed_mbps: 0,
+        };
+        let text = chosen(&Ok(names.map(nic).collect()), &Settings::default());
+        let end = "eth6; an endpoint uses 7 ports at most, and leaves out eth7, eth8";
+        assert!(text.starts_with("net over eth0, eth1, ") && text.ends_with(end), "{text}");
     }
 
     #[test]

@@ -77,6 +77,31 @@ fn strict_function(library: &CStr, name: &CStr) -> *mut c_void {
     call
 }
 
+/// A function of the strict fabric for tests.
+fn function(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: the strict fabric, which an endpoint has loaded.
+    let call =
+        unsafe { libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    assert!(!call.is_null(), "the strict fabric has {name:?}");
+    call
+}
+
+/// The path of the next write that is posted to the strict fabric goes silent, until it is let go.
+pub fn silence(library: &CStr, on: bool) {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(function(library, c"strict_silence")) };
+    call(on.into());
+}
+
+/// Whether there was such a write.
+pub fn is_silent(library: &CStr) -> bool {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn() -> i32 =
+        unsafe { std::mem::transmute(function(library, c"strict_is_silent")) };
+    call() != 0
+}
+
 fn build(layout: Layout) -> Option<CString> {
     if !std::path::Path::new(HEADER).exists() {
         return None;
@@ -105,7 +130,7 @@ fn build(layout: Layout) -> Option<CString> {
 /// A provider of the strict fabric.
 pub fn strict_config(layout: Layout, provider: &'static CStr) -> Option<Config<'static>> {
     let library = strict(layout)?;
-    Some(Config { library, provider: Some(provider), domain: None })
+    Some(Config { library, provider: Some(provider), ..Config::DEFAULT })
 }
 
 /// Whether two endpoints of one process can talk to each other. Those of libfabric 2.6's shm

@@ -10,6 +10,7 @@ use super::survey::{Offered, survey};
 use super::{Config, OpenError, fork};
 use crate::base::hash::fnv1a_128;
 use std::ffi::{CStr, CString};
+use std::format;
 use std::fs;
 use std::path::Path;
 use std::string::String;
@@ -129,8 +130,40 @@ pub enum NoNic {
     NotWanted,
     /// libfabric cannot be asked.
     Error(OpenError),
-    /// It has none that is wanted; what it has, in words.
-    None(String),
+    /// It has no such provider; what it has, in words.
+    NoProvider(String),
+    /// The provider is there, and none of its domains is wanted; what it has, in words.
+    NoDomain(String),
+}
+
+impl NoNic {
+    /// Why nothing that these settings ask for is to be had, for people.
+    pub fn words(&self, settings: &Settings) -> String {
+        let of = |name: &CString| name.to_string_lossy().into_owned();
+        let domains: Vec<_> = settings.domains.iter().map(of).collect();
+        let domains = domains.join(",");
+        let provider = settings.provider.as_ref().map(of);
+        match (self, provider) {
+            (NoNic::NotWanted, _) => "nobody asks for libfabric, and no NIC needs it".into(),
+            (NoNic::Error(error), _) => match &settings.library {
+                Some(file) => format!("{error}; CROSSTIE_OFI_LIBRARY={}", of(file)),
+                None => format!("{error}"),
+            },
+            (NoNic::NoProvider(what), Some(provider)) => format!(
+                "there is no provider {provider} that can carry a rail (CROSSTIE_OFI_PROVIDER); \
+                 {what}"
+            ),
+            (NoNic::NoProvider(what), None) => {
+                format!("no provider of a NIC; {what}, and CROSSTIE_OFI_PROVIDER names one")
+            }
+            (NoNic::NoDomain(what), _) if !domains.is_empty() => {
+                format!("no domain of CROSSTIE_OFI_DOMAINS={domains} is there; {what}")
+            }
+            (NoNic::NoDomain(what), _) => {
+                format!("those that every host has must be named (CROSSTIE_OFI_DOMAINS); {what}")
+            }
+        }
+    }
 }
 
 /// The domains that the user wants, or, where none is named, those of this host's NICs. `asked`: a
@@ -165,19 +198,19 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
                     }
                     return Ok(nics);
                 }
-                let text = std::format!("{} over {}", offer.provider, offer.domains.join(", "));
+                let text = format!("{} over {}", offer.provider, offer.domains.join(", "));
                 others.push(text);
             }
         }
     }
-    if others.is_empty()
-        && let Ok(all) = survey(&settings.config_of_any())
-    {
-        others.extend(all.offers.into_iter().map(|offer| offer.provider));
+    if !others.is_empty() {
+        return Err(NoNic::NoDomain(format!("it has {}", others.join("; "))));
     }
-    Err(NoNic::None(match others.is_empty() {
-        true => "it has no provider that can carry a rail".into(),
-        false => std::format!("it has {}", others.join("; ")),
+    let all = survey(&settings.config_of_any()).map_or(Vec::new(), |all| all.offers);
+    let names: Vec<_> = all.into_iter().map(|offer| offer.provider).collect();
+    Err(NoNic::NoProvider(match names.is_empty() {
+        true => "it has none that can".into(),
+        false => format!("it has {}", names.join(", ")),
     }))
 }
 
@@ -245,6 +278,24 @@ mod tests {
         assert_eq!(matches("tcp@msg", c"tcp"), [false, true], "after all that peers share");
         assert_eq!(matches("tcp@msg", c"tcp@msg"), [true, false]);
         assert_eq!(matches("tcp2", c"tcp"), [false, false]);
+    }
+
+    /// `crosstie info` said of a provider whose domains are others that it is not there.
+    #[test]
+    fn what_is_not_there_is_named_as_what_it_is() {
+        let provider = Some(c"net".to_owned());
+        let asked = Settings { provider, ..Settings::default() };
+        let said = NoNic::NoProvider("it has sockets".into()).words(&asked);
+        assert_eq!(
+            said,
+            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); it has sockets"
+        );
+        let asked = Settings { domains: vec![c"eth9".to_owned(), c"eth8".to_owned()], ..asked };
+        let said = NoNic::NoDomain("it has net over lo".into()).words(&asked);
+        let text = "no domain of CROSSTIE_OFI_DOMAINS=eth9,eth8 is there; it has net over lo";
+        assert_eq!(said, text);
+        let said = NoNic::NoProvider("it has net".into()).words(&Settings::default());
+        assert!(said.starts_with("no provider of a NIC; it has net"), "{said}");
     }
 
     #[test]

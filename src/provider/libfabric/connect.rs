@@ -6,7 +6,7 @@ use super::area::{CELLS, SENDS};
 use super::link::{Greeting, Phase};
 use super::peer::{Down, KEYS, Sent, State, Use};
 use super::rail::{Cell, Libfabric, Open, events_max};
-use super::report::{ErrorReport, TEXT_BYTES};
+use super::report::ErrorReport;
 use super::sys::calls::FidEp;
 use super::sys::{Code, Endpoint, Event, GREETING_BYTES, Info, numbers as n};
 use super::turns::Act;
@@ -147,7 +147,7 @@ impl Libfabric<'_> {
                 }
             }
             Event::Failed(endpoint, code, provider_code) => {
-                let report = ErrorReport { code: code.0, provider_code, text: [0; TEXT_BYTES] };
+                let report = ErrorReport::new(code.0, provider_code);
                 if let Some(index) = self.link_of(endpoint) {
                     self.peers[index].report.get_or_insert(report);
                     self.end(index, DownCause::Broken(code.0));

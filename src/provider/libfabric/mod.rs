@@ -37,7 +37,8 @@
 //!   Regions keep their keys.
 //! - **Teardown has one order**, whatever the registrations belong to: connected endpoints,
 //!   registrations, shared endpoint or listener, queue, vector or event queue, domain, fabric.
-//! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says.
+//! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says. Of
+//!   one that was sent something of which nothing ends: [`Config::silence_max`].
 
 mod area;
 pub mod choice;
@@ -58,6 +59,7 @@ mod provider;
 mod rail;
 mod report;
 pub mod settings;
+mod silence;
 pub mod survey;
 pub mod sys;
 mod turns;
@@ -65,13 +67,14 @@ mod turns;
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
 pub use offer::{CONNECTED, Traits};
-pub use rail::{Libfabric, RECORD_SIZES, bytes};
+pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};
 pub use report::{ErrorReport, Health};
 pub use turns::Callers;
 
 /// What two rails tell each other before either sends.
 pub use crate::wire::shared_end::SharedEndHello as Hello;
 
+use crate::base::units::Span;
 use crate::memory::Errno;
 use core::ffi::CStr;
 use core::fmt;
@@ -102,12 +105,15 @@ pub struct Config<'a> {
     pub provider: Option<&'a CStr>,
     /// The domain, such as an interface or a NIC; `None`: the provider's first.
     pub domain: Option<&'a CStr>,
+    /// How long nothing that was sent to a peer may end, while its program polls, before the peer
+    /// is given up; 0: for ever. See [`Libfabric::peer_polls`].
+    pub silence_max: Span,
 }
 
 impl Config<'_> {
     /// The library's first choice.
     pub const DEFAULT: Config<'static> =
-        Config { library: sys::library::FILE, provider: None, domain: None };
+        Config { library: sys::library::FILE, provider: None, domain: None, silence_max: Span(0) };
 }
 
 /// The call that the library refused.

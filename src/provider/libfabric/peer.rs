@@ -4,6 +4,7 @@
 use super::area::SENDS;
 use super::message::KeyWords;
 use super::report::{ErrorReport, errno};
+use super::silence::Watched;
 use super::sys::{Port, numbers as n};
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, HEAD_BYTES, Head, OpError, OpErrorKind, OpId, RailKey};
@@ -264,6 +265,10 @@ pub struct Peer {
     pub fences: List,
     /// What broke it.
     pub report: Option<ErrorReport>,
+    /// Ops of it that have ended, and questions that were answered.
+    pub ended: u32,
+    /// What looks at it have seen.
+    pub watched: Watched,
 }
 
 impl Peer {
@@ -314,6 +319,8 @@ impl Peer {
         give_count: 0,
         fences: List::EMPTY,
         report: None,
+        ended: 0,
+        watched: Watched::NOTHING,
     };
 
     /// Whether ops other than fences are accepted.
@@ -326,6 +333,11 @@ impl Peer {
     #[inline]
     pub fn hears(&self) -> bool {
         self.state == State::Live && !self.is_fenced && self.down != Down::Told
+    }
+
+    /// Whether something of ours is under way to it, or a question of ours has no answer.
+    pub fn is_owing(&self) -> bool {
+        self.used & !self.left_ops != 0 || self.asked != KeyWords::default()
     }
 
     /// Whether it is owed a message.

@@ -9,6 +9,7 @@ use super::sys::abi::{CqEntry, CqErrEntry};
 use super::sys::{Code, numbers as n};
 use super::turns::Act;
 use crate::base::ids::PeerIndex;
+use crate::base::units::Span;
 use crate::fabric::{Completion, DownCause, HEAD_BYTES, OpError, OpErrorKind, RecvSlot};
 use crate::provider::events::Events;
 use crate::provider::touch;
@@ -127,7 +128,7 @@ impl Libfabric<'_> {
 
     fn look_at_error(&mut self, entry: &CqErrEntry, text: [u8; TEXT_BYTES], events: &mut Events) {
         let (code, provider_code) = (entry.err, entry.prov_errno);
-        let report = ErrorReport { code, provider_code, text };
+        let report = ErrorReport { code, provider_code, text, silent: Span(0) };
         let ops = self.peers.len() * SENDS;
         match self.context_index(entry.op_context) {
             None => {
@@ -178,6 +179,7 @@ impl Libfabric<'_> {
             }
         }
         let record = &mut self.peers[index];
+        record.ended = record.ended.wrapping_add(1);
         record.touching -= u32::from(touches);
         record.reads -= u32::from(is_read);
         if used == Use::Loud {

@@ -135,6 +135,9 @@ impl<'m> Provider for Libfabric<'m> {
             self.take_early(&mut events);
         }
         let is_empty = self.take(&mut events);
+        if self.silence.is_due(now) && events.has_room() {
+            self.silence_look();
+        }
         if !self.due.is_empty() && (events.used == 0 || self.due.len() > LAZY) {
             self.receives_due();
         }

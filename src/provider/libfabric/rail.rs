@@ -3,9 +3,10 @@
 use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
 use super::link::{Link, Watch};
-use super::offer::{self, Traits};
+use super::offer::{self, CONNECTED, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told, Use};
 use super::report::Health;
+use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
 use super::sys::numbers as n;
 use super::sys::{
@@ -21,6 +22,8 @@ use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
 pub(super) use crate::wire::shared_end::NAME_BYTES_MAX;
+use core::ffi::CStr;
+use core::fmt;
 use core::mem::ManuallyDrop;
 
 /// Completions that are taken at a time.
@@ -160,6 +163,7 @@ pub struct Libfabric<'m> {
     pub(super) has_atomics: bool,
     pub(super) now: Instant,
     pub(super) health: Health,
+    pub(super) silence: Silence,
 }
 
 // SAFETY: its pointers lead into the reserve, the block and objects that one thread uses at a time.
@@ -181,8 +185,7 @@ impl<'m> Libfabric<'m> {
         let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
         const ROOM: &str = "the block is as long as `bytes` says";
         let count = limits.peers_max as usize;
-        let cell_count = count * CELLS;
-        let queue = cell_count.next_power_of_two();
+        let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
         let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
         let parts = block.filled(count, Part::UNUSED).expect(ROOM);
         let links = block.filled_with(count, || Link::NONE).expect(ROOM);
@@ -233,6 +236,7 @@ impl<'m> Libfabric<'m> {
             has_atomics: false,
             now: Instant(0),
             health: Health::default(),
+            silence: Silence::new(config.silence_max),
         };
         // what was opened so far goes with the rail
         rail.endpoint_open().map_err(|(step, code)| rail.why_not(step, code))?;
@@ -405,18 +409,39 @@ impl<'m> Libfabric<'m> {
     }
 
     /// The provider's name.
-    pub fn provider_name(&self) -> &core::ffi::CStr {
+    pub fn provider_name(&self) -> &CStr {
         offer::provider_name(&self.info)
     }
 
     /// The domain's name.
-    pub fn domain_name(&self) -> &core::ffi::CStr {
+    pub fn domain_name(&self) -> &CStr {
         offer::domain_name(self.info.get())
+    }
+
+    /// What it is opened on, for people.
+    pub fn nic(&self) -> NicName<'_> {
+        let (provider, domain) = (self.provider_name(), self.domain_name());
+        NicName { provider, domain, connected: self.traits.connected }
     }
 
     /// To what its registrations belong.
     pub fn scope(&self) -> Scope {
         self.traits.scope
+    }
+}
+
+/// `tcp;ofi_rxm eth0`, `tcp@msg eth0`.
+#[derive(Copy, Clone, Debug)]
+pub struct NicName<'a> {
+    provider: &'a CStr,
+    domain: &'a CStr,
+    connected: bool,
+}
+
+impl fmt::Display for NicName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [provider, domain] = [self.provider, self.domain].map(|it| it.to_str().unwrap_or("?"));
+        write!(f, "{provider}{} {domain}", if self.connected { CONNECTED } else { "" })
     }
 }
 

@@ -1,6 +1,7 @@
 //! What went wrong, in the provider's words.
 #![forbid(unsafe_code)]
 
+use crate::base::units::Span;
 use core::fmt;
 
 /// Bytes of a provider's words that are kept.
@@ -15,6 +16,8 @@ pub struct ErrorReport {
     pub provider_code: i32,
     /// Its words, which end with a zero.
     pub text: [u8; TEXT_BYTES],
+    /// For how long nothing that was sent has ended, if it was given up for that; else 0.
+    pub silent: Span,
 }
 
 /// A code of libfabric's as an errno: its own numbers have no meaning among those.
@@ -23,6 +26,11 @@ pub const fn errno(code: i32) -> i32 {
 }
 
 impl ErrorReport {
+    /// One of which the provider has said no words.
+    pub const fn new(code: i32, provider_code: i32) -> ErrorReport {
+        ErrorReport { code, provider_code, text: [0; TEXT_BYTES], silent: Span(0) }
+    }
+
     /// The provider's words; empty if it had none.
     pub fn words(&self) -> &str {
         let end = self.text.iter().position(|byte| *byte == 0).unwrap_or(TEXT_BYTES);
@@ -32,12 +40,20 @@ impl ErrorReport {
 
 impl fmt::Display for ErrorReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}", super::sys::Code(self.code))?;
-        match self.words() {
-            "" => {}
-            words => write!(f, ", the provider says: {words}")?,
+        if self.silent.0 != 0 {
+            let silent_ms = self.silent.0 / 1_000_000;
+            return write!(
+                f,
+                "silent, nothing that was sent on it has ended for {silent_ms} ms, although the \
+                 peer's program polls"
+            );
         }
-        write!(f, " (its code {})", self.provider_code)
+        write!(f, "{}", super::sys::Code(self.code))?;
+        match (self.words(), self.provider_code) {
+            ("", 0) => Ok(()),
+            ("", code) => write!(f, " (the provider's code {code})"),
+            (words, code) => write!(f, ", the provider says: {words} (its code {code})"),
+        }
     }
 }
 
@@ -76,11 +92,12 @@ mod tests {
     fn report_has_the_providers_words() {
         let mut text = [0; TEXT_BYTES];
         text[..9].copy_from_slice(b"bad luck!");
-        let report = ErrorReport { code: libc::ECONNRESET, provider_code: -7, text };
+        let report = ErrorReport { text, ..ErrorReport::new(libc::ECONNRESET, -7) };
         let said = report.to_string();
-        assert!(said.contains("bad luck!") && said.contains("-7"), "{said}");
-        assert!(said.contains("errno 104"), "{said}");
-        let silent = ErrorReport { text: [0; TEXT_BYTES], ..report };
-        assert!(!silent.to_string().contains("says"), "{silent}");
+        assert_eq!(said, "errno 104, connection reset, the provider says: bad luck! (its code -7)");
+        let mute = ErrorReport::new(libc::ECANCELED, 0);
+        assert_eq!(mute.to_string(), "errno 125, operation canceled");
+        let silent = ErrorReport { silent: Span::millis(6300), ..mute };
+        assert!(silent.to_string().contains("for 6300 ms"), "{silent}");
     }
 }

@@ -5,7 +5,9 @@
 extern crate std;
 
 use super::Config;
-use std::ffi::CString;
+use crate::base::units::Span;
+use std::ffi::{CStr, CString};
+use std::format;
 use std::string::String;
 use std::vec::Vec;
 
@@ -18,6 +20,9 @@ pub struct Settings {
     pub provider: Option<CString>,
     /// Its domains, a port each; empty: all but those of loopback.
     pub domains: Vec<CString>,
+    /// How long nothing that was sent to a peer may end; 0: for ever. `None`: as long as of an RDMA
+    /// port where endpoints are connected, else for ever.
+    pub silence_max: Option<Span>,
 }
 
 impl Settings {
@@ -26,7 +31,7 @@ impl Settings {
         Config {
             library: self.library.as_deref().unwrap_or(Config::DEFAULT.library),
             provider: self.provider.as_deref(),
-            domain: None,
+            ..Config::DEFAULT
         }
     }
 }
@@ -42,7 +47,7 @@ pub struct Variable {
     pub unit: &'static str,
     /// What it does.
     pub effect: &'static str,
-    set: fn(&mut Settings, CString),
+    set: fn(&mut Settings, &CStr) -> Result<(), String>,
 }
 
 /// All of them.
@@ -54,7 +59,10 @@ pub const VARIABLES: &[Variable] = &[
         effect: "the libfabric provider whose domains are rails beside tcp; also one of no NIC, \
                  such as tcp;ofi_rxm, for trials; tcp@msg: its connected endpoints, although \
                  there are shared ones",
-        set: |settings, text| settings.provider = Some(text),
+        set: |settings, text| {
+            settings.provider = Some(text.into());
+            Ok(())
+        },
     },
     Variable {
         name: "CROSSTIE_OFI_DOMAINS",
@@ -66,6 +74,7 @@ pub const VARIABLES: &[Variable] = &[
             let names = text.to_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
             let names = names.filter(|name| !name.is_empty());
             settings.domains = names.filter_map(|name| CString::new(name).ok()).collect();
+            Ok(())
         },
     },
     Variable {
@@ -73,20 +82,43 @@ pub const VARIABLES: &[Variable] = &[
         default: "libfabric.so.1",
         unit: "file or path",
         effect: "the libfabric that is loaded",
-        set: |settings, text| settings.library = Some(text),
+        set: |settings, text| {
+            settings.library = Some(text.into());
+            Ok(())
+        },
+    },
+    Variable {
+        name: "CROSSTIE_OFI_SILENCE_MS",
+        default: "five eighths of CROSSTIE_PEER_TIMEOUT_MS with connected endpoints, else 0",
+        unit: "milliseconds, 0 (for ever) or 100 to 86400000",
+        effect: "how long nothing that was sent on a rail of libfabric may end, although the \
+                 peer's program polls, before that rail is given up",
+        set: |settings, text| {
+            let number = text.to_str().ok().and_then(|text| text.parse().ok());
+            match number {
+                Some(0) => settings.silence_max = Some(Span(0)),
+                Some(ms @ 100..=86_400_000) => settings.silence_max = Some(Span::millis(ms)),
+                Some(_) | None => return Err("it may be 0, or from 100 to 86400000".into()),
+            }
+            Ok(())
+        },
     },
 ];
 
-/// What the variables say, by `value_of` a name. Empty ones are not set.
-pub fn read(value_of: impl Fn(&str) -> Option<String>) -> Settings {
-    let mut settings = Settings::default();
+/// What the variables say, by `value_of` a name, and a sentence for each that cannot be meant so.
+/// Empty ones are not set.
+pub fn read(value_of: impl Fn(&str) -> Option<String>) -> (Settings, Vec<String>) {
+    let (mut settings, mut complaints) = (Settings::default(), Vec::new());
     for variable in VARIABLES {
         let text = value_of(variable.name).and_then(|text| CString::new(text.trim()).ok());
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            (variable.set)(&mut settings, text);
+        if let Some(text) = text.filter(|text| !text.is_empty())
+            && let Err(why) = (variable.set)(&mut settings, &text)
+        {
+            let (name, text) = (variable.name, text.to_string_lossy());
+            complaints.push(format!("{name}={text} is ignored: {why}"));
         }
     }
-    settings
+    (settings, complaints)
 }
 
 #[cfg(test)]
@@ -99,7 +131,7 @@ mod tests {
     #[test]
     fn every_variable_changes_its_own_setting() {
         let with =
-            |name: &str, value: &str| read(|asked| (asked == name).then(|| value.to_string()));
+            |name: &str, value: &str| read(|asked| (asked == name).then(|| value.to_string())).0;
         let base = Settings::default();
         assert_eq!(with("CROSSTIE_OFI_PROVIDER", "  "), base);
         let provider = Some(c"tcp;ofi_rxm".to_owned());
@@ -112,5 +144,20 @@ mod tests {
         let expected = Settings { library, ..base };
         assert_eq!(with("CROSSTIE_OFI_LIBRARY", "/opt/lib.so"), expected);
         assert_eq!(expected.config().library, c"/opt/lib.so");
+        for (text, silence_max) in [("0", Some(Span(0))), ("250", Some(Span::millis(250)))] {
+            let expected = Settings { silence_max, ..Settings::default() };
+            assert_eq!(with("CROSSTIE_OFI_SILENCE_MS", text), expected);
+        }
+    }
+
+    #[test]
+    fn time_that_cannot_be_is_a_sentence() {
+        for wrong in ["99", "soon", "86400001", "-1"] {
+            let of = |name: &str| (name == "CROSSTIE_OFI_SILENCE_MS").then(|| wrong.to_string());
+            let (settings, complaints) = read(of);
+            assert_eq!(settings, Settings::default());
+            let text = format!("CROSSTIE_OFI_SILENCE_MS={wrong} is ignored: it may be 0, or");
+            assert!(complaints.len() == 1 && complaints[0].starts_with(&text), "{complaints:?}");
+        }
     }
 }

@@ -27,8 +27,7 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
     let why = match choose(&its.libfabric, Path::new(SYSFS), its.libfabric_named) {
         Ok(nics) => return devices(&nics, reach, &all_addresses().unwrap_or_default()),
         Err(NoNic::NotWanted) => return Vec::new(),
-        Err(NoNic::Error(error)) => error.to_string(),
-        Err(NoNic::None(what)) => what,
+        Err(why) => why.words(&its.libfabric),
     };
     let text = format!("libfabric has no device ({why})");
     if is_asked() {

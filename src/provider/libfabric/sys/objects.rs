@@ -31,11 +31,35 @@ impl Code {
     }
 }
 
+impl Code {
+    /// Those of libfabric's own numbers that an op or a connection may end with, in words
+    /// (`rdma/fi_errno.h`).
+    const fn words(self) -> Option<&'static str> {
+        Some(match self.0 {
+            256 => "an error without a name",
+            257 => "too little room",
+            258 => "it is in no state for this",
+            260 => "flags that it does not know",
+            264 => "the checksum is wrong",
+            265 => "the message was cut",
+            266 => "no such key",
+            267 => "no such address vector",
+            268 => "the queue has overrun",
+            269 => "the receiver is not ready",
+            270 => "no more registrations",
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.0 {
             0..256 => crate::memory::Errno(self.0).fmt(f),
-            code => write!(f, "libfabric's code {code}"),
+            code => {
+                write!(f, "libfabric's code {code}")?;
+                self.words().map_or(Ok(()), |words| write!(f, ", {words}"))
+            }
         }
     }
 }
