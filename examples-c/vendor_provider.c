@@ -454,7 +454,17 @@ static void vendor_peer_fail(void *self, uint32_t peer, uint32_t cause, int32_t 
     end_down(e->other, cause);
 }
 
-static int vendor_peer_close(void *self, uint32_t peer)
+// Slots that no event tells of any more are nobody's; those that were polled stay held.
+static void events_forget(end *e)
+{
+    for (; e->events_head != e->events_tail; e->events_head++) {
+        const xtie_provider_event *event = &e->events[e->events_head % EVENTS];
+        if (event->kind == XTIE_PROVIDER_EVENT_RECEIVED)
+            e->held[event->id] = 0;
+    }
+}
+
+static int vendor_peer_detach(void *self, uint32_t peer)
 {
     end *e = self;
     if (e->state == CLOSED || peer != e->peer)
@@ -464,9 +474,16 @@ static int vendor_peer_close(void *self, uint32_t peer)
     if (e->state == OPEN)
         end_down(e->other, XTIE_PROVIDER_DOWN_CLOSED);
     e->state = CLOSED;
-    e->events_head = e->events_tail;
-    memset(e->held, 0, sizeof e->held);
+    events_forget(e);
     return XTIE_PROVIDER_OK;
+}
+
+static int vendor_peer_close(void *self, uint32_t peer)
+{
+    int answer = vendor_peer_detach(self, peer);
+    if (answer == XTIE_PROVIDER_OK)
+        memset(((end *)self)->held, 0, sizeof((end *)self)->held);
+    return answer;
 }
 
 static const xtie_provider_ops vendor_ops = {
@@ -485,6 +502,7 @@ static const xtie_provider_ops vendor_ops = {
     .received_release = vendor_received_release,
     .peer_fail = vendor_peer_fail,
     .peer_close = vendor_peer_close,
+    .peer_detach = vendor_peer_detach,
 };
 
 // ---------------------------------------------------------------- what is done with it

@@ -5,8 +5,9 @@ mod broken;
 mod common;
 
 use broken::{Broken, Vice};
-use common::{LOOPBACK, NOTHING, PairRig, over_loopback};
+use common::{LOOPBACK, NOTHING, PairRig, loopback_of, over, over_loopback};
 use crosstie::provider::conformance::{ENTRY_COUNT, Failure, Verdict, entries};
+use crosstie::provider::loopback::Limits;
 use std::rc::Rc;
 
 const VICES: [(&str, Vice); ENTRY_COUNT] = [
@@ -48,10 +49,25 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("what_had_come_is_told_before_the_end", Vice::ThrowsAwayWhatCame),
     ("regions_are_as_many_as_were_asked_for", Vice::TakesMoreRegions),
     ("memory_that_cannot_be_is_refused", Vice::TakesAnyMemory),
+    ("receives_are_as_many_as_promised", Vice::PromisesMoreReceives),
+    ("refused_write_with_word_leaves_no_bytes", Vice::WritesThenRefusesWord),
+    ("close_gives_held_receives_back", Vice::LeaksHeldAtClose),
+    ("held_messages_outlive_a_detach", Vice::FreesHeldAtDetach),
+    ("own_posts_do_not_pass_the_fence", Vice::OwnPostsPassFence),
 ];
 
+/// Other ways to break a promise, and the entry that finds them.
+const MORE: [(&str, Vice); 1] = [("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence)];
+
+/// More receives than entries had looked at that are about other promises.
+const SLOTS: u32 = 96;
+
 fn verdict(index: usize, vice: Vice) -> Verdict {
-    let make = move || over_loopback(|rail| Broken::new(rail, vice));
+    let limits = match vice {
+        Vice::PromisesMoreReceives => Limits { slots: SLOTS, ..LOOPBACK },
+        _ => LOOPBACK,
+    };
+    let make = move || over(Broken::new(loopback_of(limits), vice));
     let mut rig = PairRig::new(Rc::new(make));
     rig.regions_max = Some(LOOPBACK.regions_max);
     (entries()[index].run)(&mut rig)
@@ -70,6 +86,39 @@ fn each_entry_has_a_provider_that_fails_it() {
 }
 
 #[test]
+fn entries_find_more_ways_to_break_a_promise() {
+    for (name, vice) in MORE {
+        let entries = entries::<PairRig<Broken>>();
+        let index = entries.iter().position(|entry| entry.name == name).expect("an entry");
+        match verdict(index, vice) {
+            Err(Failure { promise, .. }) if promise == entries[index].promise => {}
+            other => panic!("{name} with {vice:?}: {other:?}"),
+        }
+    }
+}
+
+/// What the suite promises a vendor: that the entry of that name is the first that complains.
+#[test]
+fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
+    let newer = [
+        Vice::PromisesMoreReceives,
+        Vice::WritesThenRefusesWord,
+        Vice::LeaksHeldAtClose,
+        Vice::FreesHeldAtDetach,
+        Vice::OwnPostsPassFence,
+        Vice::OwnOpsOutliveFence,
+    ];
+    for vice in newer {
+        let found = VICES.iter().chain(&MORE).find(|(_, other)| *other == vice);
+        let (name, _) = found.expect("it is listed");
+        let entries = entries::<PairRig<Broken>>();
+        let first = (0..ENTRY_COUNT).find(|index| verdict(*index, vice).is_err());
+        assert_eq!(first.map(|index| entries[index].name), Some(*name), "{vice:?}");
+    }
+}
+
+#[test]
 fn wrapper_without_a_vice_fails_none() {
-    common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 0);
+    // a loopback detaches no peers
+    common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 1);
 }

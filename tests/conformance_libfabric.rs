@@ -3,9 +3,9 @@
 mod common;
 mod libfabric_support;
 
-use common::{Pair, Pause};
+use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::PeerIndex;
-use crosstie::provider::libfabric::pair::PairMemory;
+use crosstie::provider::libfabric::pair::{PairMemory, connect};
 use crosstie::provider::libfabric::{Config, Libfabric, OpenError};
 use libfabric_support::{
     LIMITS, Layout, let_library_work, reaches_its_own_process, skip, strict_config,
@@ -22,7 +22,12 @@ const NO_ADDS: usize = 1;
 fn pair(config: &Config) -> Result<Pair<Libfabric<'static>>, OpenError> {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(LIMITS)));
     let [a, b] = memory.open(config)?;
-    Ok(Pair { providers: vec![a, b], peers: [PeerIndex(0); 2] })
+    let mut token = 0x0246_8ace;
+    let rejoin: Rejoin<_> = Box::new(move |rails| {
+        token += 0x0001_0001;
+        connect(rails.try_into().expect("two rails"), PeerIndex(0), token);
+    });
+    Ok(Pair { providers: vec![a, b], peers: [PeerIndex(0); 2], rejoin: Some(rejoin) })
 }
 
 fn keeps_every_promise(provider: &'static CStr, skips: usize) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Pair;
+use common::{Pair, Rejoin};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
@@ -44,6 +44,12 @@ fn tcp_limits(streams: u32) -> tcp::Limits {
 
 struct Side {
     rail: Mixed<'static>,
+    ground: Ground,
+}
+
+/// What a rail's peers must know of it.
+#[derive(Copy, Clone)]
+struct Ground {
     heap: HeapSpan,
     bell: i32,
 }
@@ -62,17 +68,21 @@ fn side(limits: &Limits, streams: u32) -> Side {
     let rail = rail.unwrap();
     assert_eq!(carver.left(), 0, "`bytes` says what is carved");
     let bell: &'static WakeFd = Box::leak(Box::new(WakeFd::create().unwrap()));
-    Side { rail, heap, bell: bell.fd().as_raw_fd() }
+    Side { rail, ground: Ground { heap, bell: bell.fd().as_raw_fd() } }
 }
 
 /// Joins peer `number` of both through shared memory.
 fn join_shm(sides: &mut [Side; 2], number: u32) {
+    let grounds = sides.each_ref().map(|side| side.ground);
+    join_rails_shm(sides.each_mut().map(|side| &mut side.rail), grounds, number);
+}
+
+fn join_rails_shm(rails: [&mut Mixed<'static>; 2], grounds: [Ground; 2], number: u32) {
     let length = shm::rings_bytes(SIZES.send_bytes, SIZES.write_bytes);
     let rings: &'static mut HeapBlock = Box::leak(Box::new(HeapBlock::new(length)));
     let rings = rings.start();
-    let others = sides.each_ref().map(|side| (side.heap, side.bell));
-    for (ours, side) in sides.iter_mut().enumerate() {
-        let (heap, bell) = others[1 - ours];
+    for (ours, rail) in rails.into_iter().enumerate() {
+        let Ground { heap, bell } = grounds[1 - ours];
         let setup = PeerSetup {
             rings,
             sizes: SIZES,
@@ -84,13 +94,17 @@ fn join_shm(sides: &mut [Side; 2], number: u32) {
         };
         let peer = PeerIndex(number);
         // SAFETY: fresh zeroed rings, one side each; everything lives as long as the test.
-        unsafe { side.rail.peer_open_shm(peer, &setup) }.expect("a fresh peer");
-        assert_eq!(side.rail.way(peer), Some(Way::Shm));
+        unsafe { rail.peer_open_shm(peer, &setup) }.expect("a fresh peer");
+        assert_eq!(rail.way(peer), Some(Way::Shm));
     }
 }
 
 /// Joins peer `number` of both over TCP.
 fn join_tcp(sides: &mut [Side; 2], number: u32, streams: usize) {
+    join_rails_tcp(sides.each_mut().map(|side| &mut side.rail), number, streams);
+}
+
+fn join_rails_tcp(rails: [&mut Mixed<'static>; 2], number: u32, streams: usize) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut fds = [vec![], vec![]];
     for _ in 0..streams {
@@ -102,15 +116,35 @@ fn join_tcp(sides: &mut [Side; 2], number: u32, streams: usize) {
             fds.push(end.into_raw_fd());
         }
     }
-    for (side, fds) in sides.iter_mut().zip(&fds) {
+    for (rail, fds) in rails.into_iter().zip(&fds) {
         let peer = PeerIndex(number);
-        side.rail.peer_open_tcp(peer, fds).expect("a fresh peer");
-        assert_eq!(side.rail.way(peer), Some(Way::Tcp));
+        rail.peer_open_tcp(peer, fds).expect("a fresh peer");
+        assert_eq!(rail.way(peer), Some(Way::Tcp));
     }
 }
 
-fn pair(sides: [Side; 2]) -> Pair<Mixed<'static>> {
-    Pair { providers: sides.map(|side| side.rail).into(), peers: [PeerIndex(0); 2] }
+/// What peer 0 is on.
+#[derive(Copy, Clone)]
+enum On {
+    Shm,
+    ShmLane,
+    Tcp(usize),
+}
+
+fn pair(sides: [Side; 2], on: On) -> Pair<Mixed<'static>> {
+    let grounds = sides.each_ref().map(|side| side.ground);
+    let rejoin: Rejoin<Mixed<'static>> = Box::new(move |rails| {
+        let [a, b] = rails else { panic!("two rails") };
+        match on {
+            On::Shm | On::ShmLane => join_rails_shm([a, b], grounds, 0),
+            On::Tcp(streams) => join_rails_tcp([a, b], 0, streams),
+        }
+        if let On::ShmLane = on {
+            rails.iter_mut().for_each(|rail| rail.peer_is_lane(PeerIndex(0)));
+        }
+    });
+    let providers = sides.map(|side| side.rail).into();
+    Pair { providers, peers: [PeerIndex(0); 2], rejoin: Some(rejoin) }
 }
 
 #[test]
@@ -118,7 +152,7 @@ fn peer_in_shared_memory_finds_every_promise_kept() {
     let make = || {
         let mut sides = [(); 2].map(|()| side(&limits(), 1));
         join_shm(&mut sides, 0);
-        pair(sides)
+        pair(sides, On::Shm)
     };
     common::run_all(make, SHM_SKIPS);
 }
@@ -137,7 +171,7 @@ fn lane_in_shared_memory_finds_every_promise_kept() {
             side.rail.peer_is_lane(PeerIndex(1));
             assert_eq!(side.rail.way(PeerIndex(0)), Some(Way::Shm));
         }
-        pair(sides)
+        pair(sides, On::ShmLane)
     };
     common::run_all(make, SHM_SKIPS);
 }
@@ -187,7 +221,9 @@ fn ring_of_a_lane_moves_on_past_messages_that_are_held() {
 }
 
 /// Shared memory keeps no order between its two rings, so both together promise none.
-const SHM_SKIPS: usize = 2;
+const UNORDERED: usize = 2;
+/// And it detaches no peers.
+const SHM_SKIPS: usize = UNORDERED + 1;
 
 #[test]
 fn peer_on_tcp_finds_every_promise_kept() {
@@ -195,9 +231,9 @@ fn peer_on_tcp_finds_every_promise_kept() {
         let make = move || {
             let mut sides = [(); 2].map(|()| side(&limits(), streams));
             join_tcp(&mut sides, 0, streams as usize);
-            pair(sides)
+            pair(sides, On::Tcp(streams as usize))
         };
-        common::run_all(make, SHM_SKIPS);
+        common::run_all(make, UNORDERED);
     }
 }
 
@@ -207,9 +243,9 @@ fn peer_on_tcp_finds_every_promise_kept_beside_one_in_shared_memory() {
         let mut sides = [(); 2].map(|()| side(&limits(), 1));
         join_tcp(&mut sides, 0, 1);
         join_shm(&mut sides, 1);
-        pair(sides)
+        pair(sides, On::Tcp(1))
     };
-    common::run_all(make, SHM_SKIPS);
+    common::run_all(make, UNORDERED);
 }
 
 #[test]
@@ -218,7 +254,7 @@ fn peer_in_shared_memory_finds_every_promise_kept_beside_one_on_tcp() {
         let mut sides = [(); 2].map(|()| side(&limits(), 1));
         join_shm(&mut sides, 0);
         join_tcp(&mut sides, 1, 1);
-        pair(sides)
+        pair(sides, On::Shm)
     };
     common::run_all(make, SHM_SKIPS);
 }
@@ -228,7 +264,7 @@ fn tcp_alone_keeps_every_promise() {
     let make = || {
         let mut sides = [(); 2].map(|()| side(&alone(), 1));
         join_tcp(&mut sides, 0, 1);
-        pair(sides)
+        pair(sides, On::Tcp(1))
     };
     common::run_all(make, 0);
 }

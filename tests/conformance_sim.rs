@@ -39,7 +39,10 @@ fn pair(config: SimConfig) -> common::Pair<SimPort<'static, 'static>> {
     let fabric = SimFabric::open(config, &mut common::carver(SimFabric::bytes(config))).unwrap();
     let fabric: &'static SimFabric<'static> = Box::leak(Box::new(fabric));
     let (a, b) = fabric.connect(0, 1).unwrap();
-    common::Pair { providers: vec![fabric.port(0), fabric.port(1)], peers: [a, b] }
+    assert_eq!(a, b);
+    let rejoin: common::Rejoin<_> = Box::new(move |_| fabric.connect_at(0, 1, a).unwrap());
+    let providers = vec![fabric.port(0), fabric.port(1)];
+    common::Pair { providers, peers: [a, b], rejoin: Some(rejoin) }
 }
 
 #[test]
@@ -62,7 +65,7 @@ fn ordered_pull_rail_keeps_every_promise() {
 #[test]
 fn unordered_pull_rail_without_immediates_keeps_every_promise() {
     let config = SimConfig { pull: true, ordered: false, immediate: false, ..PUSH };
-    common::run_all(move || pair(config), 4);
+    common::run_all(move || pair(config), 5);
 }
 
 #[test]

@@ -2,16 +2,36 @@
 
 mod common;
 
-use common::{Pair, Pause};
+use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::PeerIndex;
-use crosstie::base::units::Bytes;
-use crosstie::provider::tcp::pair::{PairConfig, PairMemory};
-use crosstie::provider::tcp::{Limits, Settings, Tcp};
+use crosstie::base::units::{Bytes, Instant};
+use crosstie::fabric::Provider;
+use crosstie::provider::tcp::pair::{PairConfig, PairMemory, connected};
+use crosstie::provider::tcp::{Limits, PeerOpenError, Settings, Tcp};
+use std::os::fd::IntoRawFd;
 
 fn pair(config: PairConfig) -> Pair<Tcp<'static>> {
     let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(config)));
     let [a, b] = memory.open();
-    Pair { providers: vec![a, b], peers: [PeerIndex(0); 2] }
+    let rejoin: Rejoin<_> = Box::new(move |rails| connect_again(rails, &config));
+    Pair { providers: vec![a, b], peers: [PeerIndex(0); 2], rejoin: Some(rejoin) }
+}
+
+/// Joins both as peer 0 again, by sockets that are open until the test's process ends.
+fn connect_again(rails: &mut [Tcp<'static>], config: &PairConfig) {
+    let mut fds = [vec![], vec![]];
+    for _ in 0..config.limits.streams {
+        for (fds, end) in fds.iter_mut().zip(connected(config)) {
+            fds.push(end.into_raw_fd());
+        }
+    }
+    for (rail, fds) in rails.iter_mut().zip(&fds) {
+        // threads may not have let go of the last one yet
+        while let Err(error) = rail.peer_open(PeerIndex(0), fds) {
+            assert_eq!(error, PeerOpenError::Again);
+            rail.poll(&mut [common::NOTHING; 4], Bytes::ZERO, Instant(0));
+        }
+    }
 }
 
 /// So little that a poll cannot take all of a long write.

@@ -8,13 +8,14 @@
 mod common;
 mod verbs_support;
 
-use common::{Pair, Pause};
+use common::{Pair, Pause, Rejoin};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::fabric::{
     CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpErrorKind, OpId, OpKind,
     PostError, Posted, Provider, RailKey, RemoteSpan, Source,
 };
 use crosstie::memory::Errno;
+use crosstie::provider::verbs::pair::connect;
 use crosstie::provider::verbs::{PeerOpenError, RECEIVES, Step, Verbs};
 use verbs_support::{
     BLOCK_BYTES, LIMITS, OTHER, PEER, World, ends, let_device_work, rails, rails_adaptive, rails_as,
@@ -27,7 +28,17 @@ const LARGE: usize = 128 * 1024;
 const QUIET: u32 = 64;
 
 fn pair(ends: &[String; 2]) -> Pair<Verbs<'static>> {
-    Pair { providers: rails(ends, LIMITS).into(), peers: [PeerIndex(0); 2] }
+    pair_of(rails(ends, LIMITS))
+}
+
+fn pair_of(rails: [Verbs<'static>; 2]) -> Pair<Verbs<'static>> {
+    let mut generation = 1;
+    let rejoin: Rejoin<_> = Box::new(move |rails| {
+        generation += 1;
+        let rails = rails.try_into().expect("two rails");
+        connect(rails, PeerIndex(0), RailGeneration(generation));
+    });
+    Pair { providers: rails.into(), peers: [PeerIndex(0); 2], rejoin: Some(rejoin) }
 }
 
 #[test]
@@ -42,10 +53,7 @@ fn verbs_keep_every_promise() {
 #[test]
 fn verbs_keep_every_promise_when_data_and_word_are_two_requests() {
     let Some(ends) = ends() else { return };
-    let pair = |ends: &[String; 2]| Pair {
-        providers: rails_adaptive(ends, LIMITS, 1).into(),
-        peers: [PeerIndex(0); 2],
-    };
+    let pair = |ends: &[String; 2]| pair_of(rails_adaptive(ends, LIMITS, 1));
     let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
     common::run_all_pausing(move || pair(&ends), SKIPS + 2, pause);
 }
@@ -61,7 +69,7 @@ fn verbs_keep_every_promise_by_the_extended_interface() {
         return;
     }
     assert_eq!(in_use, [true; 2], "soft-RoCE has the extended interface");
-    let pair = move || Pair { providers: rails(&ends).into(), peers: [PeerIndex(0); 2] };
+    let pair = move || pair_of(rails(&ends));
     let pause = Some(Pause { wait: |_| let_device_work(), threads: true });
     common::run_all_pausing(pair, SKIPS, pause);
 }

@@ -499,6 +499,37 @@ fn rails_of_other_networks_make_no_pair() {
     assert!(count == 2 && said.contains("vendor's rail acme0 is the first"), "{said}");
 }
 
+/// It was said that the peer has no port that pairs, although it has.
+#[test]
+fn rail_that_reaches_other_hosts_alone_is_said_to_be_unused_on_this_one() {
+    const WHY: &str = "it reaches other hosts alone, and the peer is on this one \
+                       (XTIE_VENDOR_RAIL_OTHER_HOSTS)";
+    let alone = alone();
+    let (wire, other) = (Wire::new(), Wire::new());
+    let far = || VendorRail { reaches_own: false, ..wire.rail("acme0", "fabric") };
+    let mut pair = Pair::of(alone, open(2, &[far()]).unwrap(), open(2, &[far()]).unwrap(), 1);
+    let to_b = pair.to_b;
+    assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Tcp));
+    let text = said();
+    let line = format!("is reached over TCP alone: vendor's rail acme0 is not used, since {WHY}");
+    assert_eq!(text.matches(&line).count(), 2, "{text}");
+    assert!(!text.contains("no port that pairs") && !text.contains("not used for"), "{text}");
+    drop(pair);
+
+    // beside one that is used, too
+    let alone = self::alone();
+    let near = || other.rail("acme1", "fabric");
+    let ends = [(); 2].map(|()| open(4, &[far(), near()]).unwrap());
+    let [a, b] = ends;
+    let mut pair = Pair::of(alone, a, b, 2);
+    let to_b = pair.to_b;
+    assert_eq!(pair.a.connection_rail(to_b), Some(ConnectionRail::Vendor));
+    let text = said();
+    assert!(text.contains("vendor's rail acme0 is not used for "), "{text}");
+    assert!(text.contains(WHY) && !text.contains("TCP alone"), "{text}");
+    assert!(!text.contains("vendor's rail acme1 is not used"), "{text}");
+}
+
 #[test]
 fn more_rails_than_lanes_are_refused() {
     let alone = alone();

@@ -442,7 +442,7 @@ typedef struct xtie_listener xtie_listener;
 typedef struct xtie_memory xtie_memory;
 
 // A vendor's functions: crosstie_provider.h has them, which who brings no rail need not include.
-typedef struct xtie_provider_ops xtie_provider_ops;
+struct xtie_provider_ops;
 
 // An outstanding send, or group of receives.
 typedef struct xtie_request xtie_request;

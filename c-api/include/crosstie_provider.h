@@ -229,7 +229,7 @@
 #define XTIE_CONFORMANCE_BYTES 1048576
 
 // Entries of the suite.
-#define XTIE_CONFORMANCE_ENTRIES 38
+#define XTIE_CONFORMANCE_ENTRIES 43
 
 // Room for an entry's name with its zero, in bytes.
 #define XTIE_CONFORMANCE_NAME_BYTES 64
@@ -399,7 +399,8 @@ typedef struct xtie_provider_caps {
     // Largest copy in bytes that cannot be divided: a poll may exceed its budget by so much.
     uint64_t copy_granule_bytes;
     // Receives that one peer has for the other: messages, and words of writes, that may be on
-    // their way, or received and not released. Endpoints need 48.
+    // their way, or received and not released. Endpoints need 48, and never post beyond them. The
+    // suite tries up to 1024.
     uint32_t recv_slots;
     // Bytes of the blob that peer_blob writes, up to XTIE_PROVIDER_BLOB_BYTES_MAX.
     uint32_t blob_bytes;
@@ -516,8 +517,9 @@ typedef struct xtie_provider_ops {
     // Forgets a region; after XTIE_PROVIDER_OK no peer touches it any more (P7).
     // Returns XTIE_PROVIDER_OK, _BUSY, _STALE or XTIE_PROVIDER_CODE - code. Any thread.
     int (*region_deregister)(void *provider, uint64_t key);
-    // Takes the whole op, or refuses it and changes nothing (P1). Each op that is taken yields
-    // exactly one completion (P2).
+    // Takes the whole op, or refuses it and changes nothing (P1): a write with an immediate that
+    // finds no receive has written none of its bytes. Each op that is taken yields exactly one
+    // completion (P2).
     // Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED, which an op that the
     // caps promise may not be answered: the rail is out of use then.
     int (*post)(void *provider, const struct xtie_provider_op *op, uint64_t now_ns);
@@ -532,7 +534,10 @@ typedef struct xtie_provider_ops {
     // that generation, whenever it was posted, by either side, can still write here, nor read or
     // write here on our own behalf. Also of a peer that is down. May be NULL where caps.fence is
     // XTIE_PROVIDER_FENCE_NONE. The other end need not hear of it; where it does, the cause of
-    // its peer's end is XTIE_PROVIDER_DOWN_CLOSED: any other is told of as the loss of a rail.
+    // its peer's end is XTIE_PROVIDER_DOWN_CLOSED: any other is told of as the loss of a rail. Ops
+    // that were taken before may be told of behind EVENT_FENCED, and have ended by then. Those
+    // that are posted behind fence_begin are refused, as _PEER_DOWN, or end with an error, and
+    // move nothing.
     // Returns XTIE_PROVIDER_OK, _AGAIN or _PEER_DOWN.
     int (*fence_begin)(void *provider,
                        uint32_t peer,
@@ -553,11 +558,13 @@ typedef struct xtie_provider_ops {
     // XTIE_PROVIDER_DOWN_, which the event has too unless the object knew of an end before. Of a
     // peer that is not open nothing happens.
     void (*peer_fail)(void *provider, uint32_t peer, uint32_t cause, int32_t code);
-    // Forgets a peer, with the receive slots that it still holds (P9).
+    // Forgets a peer (P9). Receive slots that it still holds are given back with it: opened again,
+    // it has as many as caps says.
     // Returns XTIE_PROVIDER_OK, _BUSY or _STALE.
     int (*peer_close)(void *provider, uint32_t peer);
-    // Forgets a fenced peer but for what it sent: slots still held stay valid until they are
-    // released. May be NULL: then peers that hold slots cannot be opened again.
+    // Forgets a fenced peer but for what it sent: slots still held stay valid, with their bytes,
+    // until they are released, also when the peer is open again, which has so many receives fewer
+    // until then. May be NULL: then peers that hold slots cannot be opened again.
     // Returns XTIE_PROVIDER_OK, _BUSY or _STALE.
     int (*peer_detach)(void *provider, uint32_t peer);
     // Hands over what was posted as far as that waits for the next poll. May be NULL.

@@ -39,21 +39,54 @@ inline int check(int code)
 }
 
 namespace detail {
+// Whether the table can call the members that may be left out. As the entries do: with variables,
+// since a zero that stands there by itself is a pointer, too.
+using u32 = std::uint32_t &;
+using u64 = std::uint64_t &;
 template <typename P, typename = void>
 struct has_detach : std::false_type {};
 template <typename P>
-struct has_detach<P, std::void_t<decltype(std::declval<P &>().peer_detach(0u))>>
-    : std::true_type {};
+struct has_detach<P, std::void_t<decltype(std::declval<P &>().peer_detach(std::declval<u32>()))>>
+    : std::is_convertible<decltype(std::declval<P &>().peer_detach(std::declval<u32>())), int> {};
 template <typename P, typename = void>
 struct has_flush : std::false_type {};
 template <typename P>
-struct has_flush<P, std::void_t<decltype(std::declval<P &>().flush(std::uint64_t{}))>>
+struct has_flush<P, std::void_t<decltype(std::declval<P &>().flush(std::declval<u64>()))>>
     : std::true_type {};
 template <typename P, typename = void>
 struct has_fence : std::false_type {};
 template <typename P>
 struct has_fence<P, std::void_t<decltype(std::declval<P &>().fence_begin(
-                        0u, std::uint64_t{}, 0u, std::uint64_t{}))>> : std::true_type {};
+                        std::declval<u32>(), std::declval<u64>(), std::declval<u32>(),
+                        std::declval<u64>()))>>
+    : std::is_convertible<decltype(std::declval<P &>().fence_begin(
+                              std::declval<u32>(), std::declval<u64>(), std::declval<u32>(),
+                              std::declval<u64>())),
+                          int> {};
+
+// Whether a class has a member of a name, whatever that takes and whoever may use it: then the name
+// has two meanings in what is made of the class and `optional`. Nothing can be made of a final
+// class; of such a one a member is seen that is public and has one signature.
+struct optional {
+    int peer_detach, flush, fence_begin;
+};
+template <typename P, bool IsFinal = std::is_final_v<P>>
+struct beside : P, optional {};
+template <typename P>
+struct beside<P, true> : optional {};
+#define XTIE_DETAIL_NAMES(name)                                                                    \
+    template <typename P, typename = void>                                                         \
+    struct has_two_##name : std::true_type {};                                                     \
+    template <typename P>                                                                          \
+    struct has_two_##name<P, std::void_t<decltype(&beside<P>::name)>> : std::false_type {};        \
+    template <typename P, typename = void>                                                         \
+    struct names_##name : has_two_##name<P> {};                                                    \
+    template <typename P>                                                                          \
+    struct names_##name<P, std::void_t<decltype(&P::name)>> : std::true_type {};
+XTIE_DETAIL_NAMES(peer_detach)
+XTIE_DETAIL_NAMES(flush)
+XTIE_DETAIL_NAMES(fence_begin)
+#undef XTIE_DETAIL_NAMES
 
 // The entries of the table. They are noexcept: what a member throws ends the program there, and
 // does not unwind through the library.
@@ -126,11 +159,22 @@ struct entries {
 
 // The table of a class whose members are named as the entries, with references where those have
 // pointers that must be given; `open` is static and gives the object. fence_begin, peer_detach and
-// flush may be left out.
+// flush may be left out; one that is there and that the table cannot call does not compile.
 template <typename Provider>
 xtie_provider_ops provider_ops() noexcept
 {
     using entries = detail::entries<Provider>;
+    static_assert(detail::has_fence<Provider>::value || !detail::names_fence_begin<Provider>::value,
+                  "the member fence_begin is not one that the table can call: public, and "
+                  "int fence_begin(std::uint32_t peer, std::uint64_t id, "
+                  "std::uint32_t generation, std::uint64_t now_ns)");
+    static_assert(detail::has_detach<Provider>::value ||
+                      !detail::names_peer_detach<Provider>::value,
+                  "the member peer_detach is not one that the table can call: public, and "
+                  "int peer_detach(std::uint32_t peer)");
+    static_assert(detail::has_flush<Provider>::value || !detail::names_flush<Provider>::value,
+                  "the member flush is not one that the table can call: public, and "
+                  "void flush(std::uint64_t budget_bytes)");
     xtie_provider_ops ops{};
     ops.struct_size = sizeof ops;
     ops.open = entries::open;

@@ -10,9 +10,10 @@ use crosstie::host::log::{Level, sink_set};
 use crosstie::provider::vendor::abi;
 use crosstie_c::*;
 use std::ffi::{c_int, c_void};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vendor_support::{OPS, Wire};
 
 fn rail(wire: &'static Wire) -> xtie_vendor_rail {
@@ -127,23 +128,136 @@ fn refusals(config: &xtie_endpoint_config, wire: &'static Wire) {
 /// A program that brings a rail includes both headers.
 #[test]
 fn both_headers_go_into_one_program() {
-    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
     let source = "#include <crosstie.h>\n#include <crosstie_provider.h>\n\
                   static const xtie_provider_ops *ops(const xtie_vendor_rail *it)\n\
                   { return it->ops; }\n\
                   int main(void) { xtie_vendor_rail rail = {0}; return ops(&rail) != NULL; }\n";
-    for (language, standard) in [("c", "-std=c11"), ("c++", "-std=c++17")] {
-        let source = if language == "c" { source.into() } else { source.replace("{0}", "{}") };
-        let file = std::env::temp_dir().join(format!("xtie-both-{}", std::process::id()));
-        std::fs::write(&file, source).unwrap();
-        let done = Command::new("cc")
-            .args(["-x", language, standard, "-Wall", "-Wextra", "-pedantic", "-Werror"])
-            .args(["-fsyntax-only", "-I", include])
-            .arg(&file)
-            .output();
-        let _ = std::fs::remove_file(&file);
-        let done = done.expect("a C compiler");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (c, cpp) = (source.to_string(), source.replace("{0}", "{}"));
+    let reversed = {
+        let mut lines: Vec<&str> = c.lines().collect();
+        lines.swap(0, 1);
+        lines.join("\n") + "\n"
+    };
+    // C99 has no second typedef of a name, which later ones allow
+    for (language, standard, source) in [
+        ("c", "-std=c99", &c),
+        ("c", "-std=c99", &reversed),
+        ("c", "-std=c11", &c),
+        ("c++", "-std=c++17", &cpp),
+    ] {
+        for compiler in compilers() {
+            let done = compiled(compiler, language, standard, source);
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{compiler} {standard}: {said}");
+        }
+    }
+}
+
+/// What there is of gcc and clang, or else the C compiler.
+fn compilers() -> Vec<&'static str> {
+    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok();
+    let mut there: Vec<&str> = ["gcc", "clang"].into_iter().filter(is_there).collect();
+    if there.is_empty() {
+        there.push("cc");
+    }
+    there
+}
+
+/// What a compiler says of a program.
+fn compiled(compiler: &str, language: &str, standard: &str, source: &str) -> Output {
+    static FILES: AtomicU32 = AtomicU32::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("xtie-compiled-{}-{number}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, source).unwrap();
+    let done = Command::new(compiler)
+        .args(["-x", language, standard, "-Wall", "-Wextra", "-pedantic", "-Werror"])
+        .args(["-fsyntax-only", "-I", concat!(env!("CARGO_MANIFEST_DIR"), "/include")])
+        .arg(&file)
+        .output();
+    let _ = std::fs::remove_file(&file);
+    done.expect("a C compiler")
+}
+
+/// The smallest class that makes a table, and what `MEMBERS` adds to it.
+const PROVIDER: &str = r#"
+#include <crosstie_provider.hpp>
+struct acme {
+    static int open(void *, const xtie_provider_limits &, acme **);
+    void close();
+    void caps(xtie_provider_caps &);
+    int peer_blob(std::uint32_t, void *);
+    int peer_open(std::uint32_t, const void *);
+    int region_register(std::uint64_t, std::uint64_t, std::uint32_t, std::uint64_t &);
+    int region_deregister(std::uint64_t);
+    int post(const xtie_provider_op &, std::uint64_t);
+    std::uint32_t poll(xtie_provider_event *, std::uint32_t, std::uint64_t, std::uint64_t);
+    void received_copy(std::uint32_t, std::uint64_t, std::uint64_t, const xtie_provider_span &);
+    void received_release(std::uint32_t, std::uint64_t);
+    void peer_fail(std::uint32_t, std::uint32_t, std::int32_t);
+    int peer_close(std::uint32_t);
+    MEMBERS
+};
+xtie_provider_ops table() { return crosstie::core::provider_ops<acme>(); }
+"#;
+
+/// Members that may be left out were left out without a word where they had other arguments.
+#[test]
+fn optional_member_of_another_signature_does_not_compile() {
+    let good = [
+        "",
+        "int fence_begin(std::uint32_t, std::uint64_t, std::uint32_t, std::uint64_t);",
+        "int peer_detach(std::uint32_t); void flush(std::uint64_t);",
+        "int peer_detach(std::uint32_t) noexcept; void flush(std::uint64_t) noexcept;",
+        // what takes the arguments is as good
+        "int peer_detach(std::uint64_t); void flush(unsigned long long, int = 0);",
+        "template <typename T> void flush(T);",
+        // members of these names that are for others than the table are no entries
+        "int flushes; int detach();",
+        "FINAL int peer_detach(std::uint32_t);",
+        "FINAL",
+    ];
+    let bad = [
+        ("flush", "void flush();"),
+        ("flush", "FINAL void flush();"),
+        ("flush", "void flush(std::uint64_t, int);"),
+        ("flush", "void flush(void *);"),
+        ("flush", "int flush = 0;"),
+        ("flush", "private: void flush(std::uint64_t);"),
+        ("flush", "void flush(std::uint64_t) = delete;"),
+        ("flush", "void flush(); void flush(int, int);"),
+        ("peer_detach", "int peer_detach();"),
+        ("peer_detach", "int peer_detach(std::uint32_t, int);"),
+        ("peer_detach", "void peer_detach(std::uint32_t);"),
+        ("fence_begin", "int fence_begin(std::uint32_t);"),
+        ("fence_begin", "int fence_begin(std::uint32_t, std::uint64_t, std::uint32_t);"),
+        (
+            "fence_begin",
+            "void fence_begin(std::uint32_t, std::uint64_t, std::uint32_t, \
+                         std::uint64_t);",
+        ),
+    ];
+    for compiler in compilers() {
+        let said = |members: &str| {
+            let source = match members.strip_prefix("FINAL") {
+                Some(members) => {
+                    PROVIDER.replace("MEMBERS", members).replace("acme {", "acme final {")
+                }
+                None => PROVIDER.replace("MEMBERS", members),
+            };
+            let done = compiled(compiler, "c++", "-std=c++17", &source);
+            (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+        };
+        for members in good {
+            let (compiles, said) = said(members);
+            assert!(compiles, "{compiler}: {members}: {said}");
+        }
+        for (name, members) in bad {
+            let (compiles, said) = said(members);
+            assert!(!compiles, "{compiler} takes {members}");
+            let sentence = format!("the member {name} is not one that the table can call");
+            assert!(said.contains(&sentence), "{compiler}: {members}: {said}");
+        }
     }
 }
 

@@ -227,6 +227,12 @@ impl<M: LinkMemory> Band<M> {
         self.with((), |control| Ok(control.pair_ports(connection))).unwrap_or(none)
     }
 
+    /// Our ports, whether or not they make lanes with the peer's, and whether that is on our host;
+    /// `None`: the connection is gone.
+    pub fn ports_towards(&self, connection: Handle) -> Option<(PortList, bool)> {
+        self.with((), |control| control.ports_towards(connection).ok_or(())).ok()
+    }
+
     /// Tells the peer of a queue pair that is prepared for a lane: the first, or the next when the
     /// data thread has let go of the last one. [`BandEvent::Pair`] brings the peer's end; until
     /// then a second one is refused.

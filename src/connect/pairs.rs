@@ -189,6 +189,14 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// Our ports, whether or not they make lanes with the peer's, and whether that is on our host;
+    /// `None`: the connection is gone.
+    pub fn ports_towards(&self, handle: Handle) -> Option<(PortList, bool)> {
+        let connection = &self.connections[self.live(handle)? as usize];
+        let same_host = self.links[connection.link as usize].peer.node_id == self.node_id;
+        Some((self.config.ports, same_host))
+    }
+
     /// The data thread has prepared a queue pair for a lane of which it has let go.
     pub fn pair_offer(
         &mut self,

@@ -10,7 +10,7 @@ pub struct Caps {
     pub send_payload_max: Bytes,
     /// Receives that one peer has for the other: messages that may be on their way, or received
     /// and not yet released. Where the rail has [`Caps::immediate`], a word on its way may take one
-    /// too.
+    /// too. Who posts beyond them may be told `Again`, or lose the peer.
     pub recv_slots: u32,
     /// Longest write or read in one op.
     pub transfer_max: Bytes,

@@ -6,7 +6,7 @@
 //! (`provider::conformance`), and each entry has a deliberately broken provider that fails it.
 //!
 //! - **P1** [`Provider::post`] takes the whole op, or returns [`PostError::Again`] and has changed
-//!   nothing.
+//!   nothing: of a write with an immediate that finds no receive, not its target either.
 //! - **P2** Each accepted op yields exactly one completion, with its id, success or error: either
 //!   at once ([`Posted::Done`], success only) or later from `poll` ([`Posted::Pending`]).
 //! - **P3** `poll` is bounded by the slice and, each way, by the byte budget that it is given; it
@@ -24,7 +24,9 @@
 //!   nothing.
 //! - **P10** [`OpKind::Fence`] never blocks; its completion [`Completion::Fenced`] means: nothing
 //!   of that generation, whenever it was posted, by either side, can still write here, nor read or
-//!   write here on our own behalf. [`Caps::fence`] says what that takes.
+//!   write here on our own behalf. [`Caps::fence`] says what that takes. Ops of ours that were
+//!   accepted before may be reported after it, and have ended by then; those that are posted behind
+//!   the fence are refused, or end with an error, and move nothing.
 #![deny(unsafe_code)]
 
 pub mod caps;

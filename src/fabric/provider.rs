@@ -232,12 +232,14 @@ pub trait Provider {
     /// came, unless the rail knew of an end before; one that cannot befall it may be `Failed`.
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause);
 
-    /// Forgets a peer (P9). Receive slots still held are given back with it.
+    /// Forgets a peer (P9). Receive slots still held are given back with it: opened again, it has
+    /// all of [`Caps::recv_slots`].
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError>;
 
     /// Forgets a peer that was fenced as [`Provider::peer_close`] does, but for what it sent:
     /// receive slots still held stay valid until they are released, also when the peer is opened
-    /// again. A rail on which a peer cannot be opened again says [`CloseError::Busy`].
+    /// again, which has so many receives fewer until then. A rail on which a peer cannot be opened
+    /// again says [`CloseError::Busy`].
     fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         let _ = peer;
         Err(CloseError::Busy)

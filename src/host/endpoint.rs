@@ -394,8 +394,8 @@ impl Endpoint {
             self.lanes_look();
         }
         self.pairs_begin(index, &pairs);
-        if pairs.1 == 0 && known.params.rail == Rail::Tcp {
-            self.portless_say(index);
+        if known.params.rail == Rail::Tcp {
+            self.ports_unused_say(index, connection, pairs.1);
         }
         if let Some(cause) = known.gone {
             self.connection_gone(index, cause);

@@ -15,6 +15,7 @@ use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::Machine;
 use super::news::say_of;
+use super::ports::astray;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
@@ -361,21 +362,43 @@ impl Endpoint {
         }
     }
 
-    /// A connection in use has TCP alone although we have ports: the first time one may wonder.
+    /// Says which ports a connection over TCP that comes into use does without, because they do not
+    /// lead to its peer's host; and, the first time as a warning, that it has TCP alone although we
+    /// have ports.
     #[cold]
-    pub(super) fn portless_say(&mut self, index: u32) {
-        let Machine::Ports(endpoint) = &self.machine else { return };
-        let Some(port) = endpoint.rail().device(0) else { return };
+    pub(super) fn ports_unused_say(&mut self, index: u32, connection: Handle, pairs: usize) {
+        let (Machine::Ports(endpoint), SetUp::Band(band)) = (&self.machine, &self.shared.set_up)
+        else {
+            return;
+        };
+        let Some((ports, same_host)) = band.ports_towards(connection) else { return };
         let mut name = [0; PEER_BYTES_MAX];
         let peer = self.peer_name(index, &mut name);
+        let hellos = ports.as_slice();
+        let why = |place: usize| hellos.get(place).and_then(|port| astray(port, same_host));
+        let leading = (0..hellos.len()).find(|place| why(*place).is_none());
+        // where none leads there, the line below has the first
+        let is_alone = pairs == 0 && leading.is_none();
+        for place in usize::from(is_alone)..hellos.len() {
+            if let (Some(port), Some(why)) = (endpoint.rail().device(place), why(place)) {
+                say_of(Level::Info, format_args!("{port} is not used for {peer}: {why}"));
+            }
+        }
+        let (Some(port), 0) = (endpoint.rail().device(leading.unwrap_or(0)), pairs) else { return };
         let level = if self.lanes_told.portless { Level::Info } else { Level::Warning };
-        say_of(
-            level,
-            format_args!(
-                "{peer} is reached over TCP alone: it has no port that pairs with one of ours \
-                 ({port} is the first)"
+        match why(0).filter(|_| is_alone) {
+            Some(why) => say_of(
+                level,
+                format_args!("{peer} is reached over TCP alone: {port} is not used, since {why}"),
             ),
-        );
+            None => say_of(
+                level,
+                format_args!(
+                    "{peer} is reached over TCP alone: it has no port that pairs with one of ours \
+                     ({port} is the first)"
+                ),
+            ),
+        }
         self.lanes_told.portless = true;
     }
 

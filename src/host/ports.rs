@@ -105,6 +105,37 @@ pub(super) const fn reach_bits(own: bool, others: bool) -> u8 {
     (if own { REACHES_OWN } else { 0 }) | (if others { REACHES_OTHERS } else { 0 })
 }
 
+/// Why a port that is paired by its network's name leads to no peer of a host.
+pub(super) struct Astray {
+    kind: u8,
+    same_host: bool,
+}
+
+/// Whether a port leads to peers of our host, or of others: what keeps it from that.
+pub(super) fn astray(port: &PortHello, same_host: bool) -> Option<Astray> {
+    let has_bits = matches!(port.kind, vendor::KIND | libfabric::KIND);
+    let leads = port.prefix_bits & way(same_host) != 0;
+    (has_bits && !leads).then_some(Astray { kind: port.kind, same_host })
+}
+
+impl core::fmt::Display for Astray {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (words, flag) = match self.same_host {
+            true => ("it reaches other hosts alone, and the peer is on this one", "OTHER_HOSTS"),
+            false => ("it reaches this host alone, and the peer is on another", "OWN_HOST"),
+        };
+        f.write_str(words)?;
+        match self.kind {
+            vendor::KIND => write!(f, " (XTIE_VENDOR_RAIL_{flag})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+const fn way(same_host: bool) -> u8 {
+    if same_host { REACHES_OWN } else { REACHES_OTHERS }
+}
+
 /// Which of our ports make lanes with those of a peer: [`crate::connect::PairPorts`]. Those of
 /// vendors come first, then those of RDMA.
 pub(super) fn pair_ports(
@@ -132,7 +163,7 @@ fn pair_named(
     same_host: bool,
     out: &mut [u8],
 ) -> usize {
-    let way = if same_host { REACHES_OWN } else { REACHES_OTHERS };
+    let way = way(same_host);
     let reaches = |port: &PortHello| port.kind == kind && port.prefix_bits & way != 0;
     let mut count = 0;
     let mut network = None;
@@ -329,5 +360,26 @@ mod tests {
         assert_eq!(pairs(&others, &others, false), [0]);
         assert!(pairs(&others, &others, true).is_empty(), "it drops what it sends to itself");
         assert!(pairs(&own, &others, true).is_empty());
+    }
+
+    /// A port of RDMA has other bits there, and is never astray.
+    #[test]
+    fn port_that_does_not_lead_to_a_peers_host_says_why() {
+        let why = |kind, reaches, same_host| {
+            let port = PortHello { kind, ..port(7, reaches) };
+            astray(&port, same_host).map(|why| format!("{why}"))
+        };
+        let others = "it reaches other hosts alone, and the peer is on this one";
+        let own = "it reaches this host alone, and the peer is on another";
+        assert_eq!(why(libfabric::KIND, REACHES_OTHERS, true).as_deref(), Some(others));
+        assert_eq!(why(libfabric::KIND, REACHES_OWN, false).as_deref(), Some(own));
+        let flag = why(vendor::KIND, REACHES_OTHERS, true).unwrap();
+        assert_eq!(flag, format!("{others} (XTIE_VENDOR_RAIL_OTHER_HOSTS)"));
+        let flag = why(vendor::KIND, REACHES_OWN, false).unwrap();
+        assert_eq!(flag, format!("{own} (XTIE_VENDOR_RAIL_OWN_HOST)"));
+        for same_host in [false, true] {
+            assert_eq!(why(vendor::KIND, REACHES_OWN | REACHES_OTHERS, same_host), None);
+            assert_eq!(why(3, 64, same_host), None);
+        }
     }
 }

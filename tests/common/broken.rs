@@ -63,6 +63,12 @@ pub enum Vice {
     ThrowsAwayWhatCame,
     TakesMoreRegions,
     TakesAnyMemory,
+    PromisesMoreReceives,
+    WritesThenRefusesWord,
+    LeaksHeldAtClose,
+    FreesHeldAtDetach,
+    OwnPostsPassFence,
+    OwnOpsOutliveFence,
 }
 
 /// Registration that remembers the last whole arena, and may forget a region too early.
@@ -129,6 +135,38 @@ pub struct Broken {
     newest: RecvSlot,
     /// How often the caps were asked for.
     asked: Cell<u32>,
+    /// Messages that were taken and not released.
+    unreleased: u32,
+    /// Whether what was held went with its peer, and nothing has come since.
+    is_emptied: bool,
+    /// The last write to each peer, as long as it is not fenced.
+    writes: [Option<Copied>; 2],
+    /// Peers that were fenced.
+    is_fenced: [bool; 2],
+    /// A write that outlives its fence, and the polls until it is carried out.
+    outliving: Option<(Copied, u32)>,
+}
+
+/// A write by hand, between two parts of the process.
+#[derive(Copy, Clone)]
+struct Copied {
+    from: u64,
+    to: u64,
+    length: usize,
+}
+
+impl Copied {
+    fn of(kind: &OpKind) -> Option<Copied> {
+        let OpKind::Write { source: Source::Span(span), target, .. } = *kind else { return None };
+        let length = span.length().as_usize();
+        Some(Copied { from: span.address(), to: target.address, length })
+    }
+
+    fn carry_out(self) {
+        // SAFETY: both lie in arenas, which are never freed; the suite posts no other writes to a
+        // provider with such a vice.
+        unsafe { std::ptr::copy(self.from as *const u8, self.to as *mut u8, self.length) };
+    }
 }
 
 /// Posts of all providers together: the dice of [`Vice::OwnDice`].
@@ -170,7 +208,21 @@ impl Broken {
         let arena_key = Box::leak(Box::new(AtomicU64::new(0)));
         let (late, made_up) = (VecDeque::with_capacity(64), VecDeque::with_capacity(64));
         let (newest, asked) = (RecvSlot(0), Cell::new(0));
-        Broken { inner, vice, arena_key, count: 0, late, made_up, newest, asked }
+        Broken {
+            inner,
+            vice,
+            arena_key,
+            count: 0,
+            late,
+            made_up,
+            newest,
+            asked,
+            unreleased: 0,
+            is_emptied: false,
+            writes: [None; 2],
+            is_fenced: [false; 2],
+            outliving: None,
+        }
     }
 
     /// True every `n`-th time.
@@ -198,6 +250,21 @@ impl Broken {
         }
     }
 
+    /// Whether each receive of a peer is taken.
+    fn is_full(&self) -> bool {
+        self.unreleased >= self.inner.caps().recv_slots
+    }
+
+    /// The end of a write that was under way when its fence held.
+    fn outlive(&mut self) {
+        let Some((write, polls)) = &mut self.outliving else { return };
+        *polls -= 1;
+        if *polls == 0 {
+            write.carry_out();
+            self.outliving = None;
+        }
+    }
+
     fn post_send(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
         let longest = self.inner.caps().send_payload_max.0;
         let vice = self.vice;
@@ -206,6 +273,7 @@ impl Broken {
                 self.inner.post(&op, now)?;
                 Err(PostError::Again)
             }
+            Vice::LeaksHeldAtClose if self.is_full() => Err(PostError::Again),
             Vice::DropsEmpty if length(&op.kind) == 0 => Ok(Posted::Done),
             Vice::SendsLate => self.later(op, 2),
             Vice::CutsLongest if length(&op.kind) == longest => {
@@ -228,6 +296,10 @@ impl Broken {
         match (self.vice, source, immediate) {
             (Vice::HalfWrite, Source::Span(_), _) if self.every(3) => {
                 self.inner.post(&Op { kind: with_length(op.kind, |n| n / 2), ..op }, now)?;
+                Err(PostError::Again)
+            }
+            (Vice::WritesThenRefusesWord, _, Some(_)) if self.is_full() => {
+                Copied::of(&op.kind).into_iter().for_each(Copied::carry_out);
                 Err(PostError::Again)
             }
             (Vice::DropsEmpty, ..) if length(&op.kind) == 0 => Ok(Posted::Done),
@@ -253,6 +325,13 @@ impl Broken {
     }
 
     fn post_other(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
+        if let OpKind::Fence { .. } = op.kind {
+            let peer = op.peer.as_usize();
+            self.is_fenced[peer] = true;
+            if self.vice == Vice::OwnOpsOutliveFence {
+                self.outliving = self.writes[peer].take().map(|write| (write, 16));
+            }
+        }
         let kind = match (self.vice, op.kind) {
             (Vice::ReadsBeside, OpKind::Read { target, source }) => {
                 OpKind::Read { target, source: source.plus(1) }
@@ -292,6 +371,7 @@ impl Broken {
             }
             (_, Completion::Received { slot, .. }) => {
                 self.newest = slot;
+                self.is_emptied = false;
                 out.push(completion);
             }
             _ => out.push(completion),
@@ -325,6 +405,7 @@ impl Provider for Broken {
             Vice::ChangesCaps => {
                 Caps { recv_slots: caps.recv_slots - self.asked.get() % 2, ..caps }
             }
+            Vice::PromisesMoreReceives => Caps { recv_slots: caps.recv_slots + 1, ..caps },
             _ => caps,
         }
     }
@@ -338,8 +419,20 @@ impl Provider for Broken {
         if self.vice == Vice::OwnDice && dice() {
             return Err(PostError::Again);
         }
+        let peer = op.peer.as_usize();
+        if let Some(write) = Copied::of(&op.kind) {
+            if self.vice == Vice::OwnPostsPassFence && self.is_fenced[peer] {
+                write.carry_out();
+                return Ok(Posted::Done);
+            }
+            self.writes[peer] = Some(write);
+        }
         let posted = match op.kind {
-            OpKind::Send { .. } => self.post_send(op, now),
+            OpKind::Send { .. } => {
+                let posted = self.post_send(op, now);
+                self.unreleased += u32::from(posted.is_ok());
+                posted
+            }
             OpKind::Write { .. } => self.post_write(op, now),
             OpKind::Read { .. } | OpKind::Add { .. } | OpKind::Fence { .. } => {
                 self.post_other(op, now)
@@ -399,6 +492,7 @@ impl Provider for Broken {
             self.pass(*completion, &mut all);
         }
         self.post_late(now);
+        self.outlive();
         self.swap_messages(&mut all.items[..all.count]);
         let count = all.count.min(out.len());
         out[..count].copy_from_slice(&all.items[..count]);
@@ -406,6 +500,9 @@ impl Provider for Broken {
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
+        if self.is_emptied {
+            return; // nothing is there
+        }
         let slot = if self.vice == Vice::ServesNewest { self.newest } else { slot };
         self.inner.received_copy(peer, slot, offset, to);
     }
@@ -416,6 +513,7 @@ impl Provider for Broken {
 
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         if self.vice != Vice::LeaksSlot || !self.every(3) {
+            self.unreleased = self.unreleased.saturating_sub(1);
             self.inner.received_release(peer, slot);
         }
     }
@@ -435,7 +533,29 @@ impl Provider for Broken {
     fn peer_close(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         match self.inner.peer_close(peer) {
             Err(CloseError::Busy) if self.vice == Vice::ClosesAnyway => Ok(()),
+            Ok(()) if self.vice != Vice::LeaksHeldAtClose => {
+                self.unreleased = 0;
+                Ok(())
+            }
             other => other,
         }
+    }
+
+    /// The loopback below has none, so only one that does it wrongly can be made of it.
+    fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
+        match self.vice {
+            Vice::FreesHeldAtDetach => {
+                self.inner.peer_close(peer)?;
+                self.is_emptied = true;
+                Ok(())
+            }
+            _ => self.inner.peer_detach(peer),
+        }
+    }
+}
+
+impl crate::common::OverLoopback for Broken {
+    fn loopback(&mut self) -> &mut Loopback<'static> {
+        &mut self.inner
     }
 }

@@ -40,7 +40,12 @@ static ALLOCATOR: Counting = Counting;
 pub struct Pair<P> {
     pub providers: Vec<P>,
     pub peers: [PeerIndex; 2],
+    /// Joins them again when they were closed, where that can be done.
+    pub rejoin: Option<Rejoin<P>>,
 }
+
+/// Joins the peers of [`Pair::peers`] anew.
+pub type Rejoin<P> = Box<dyn FnMut(&mut [P])>;
 
 /// A rig over a pair that can be made again and again.
 pub struct PairRig<P: 'static> {
@@ -131,6 +136,11 @@ impl<P: Provider> Rig for PairRig<P> {
         true
     }
 
+    fn rejoin(&mut self) -> bool {
+        let Pair { providers, rejoin, .. } = &mut self.pair;
+        rejoin.as_mut().map(|rejoin| rejoin(providers)).is_some()
+    }
+
     fn allocations(&self) -> Option<u64> {
         Some(ALLOCATIONS.with(Cell::get))
     }
@@ -194,12 +204,35 @@ pub fn empty_send(peer: PeerIndex, id: u64) -> Op {
 }
 
 pub fn loopback() -> Loopback<'static> {
-    let mut rail = Loopback::open(LOOPBACK, &mut carver(Loopback::bytes(LOOPBACK))).unwrap();
+    loopback_of(LOOPBACK)
+}
+
+pub fn loopback_of(limits: Limits) -> Loopback<'static> {
+    let mut rail = Loopback::open(limits, &mut carver(Loopback::bytes(limits))).unwrap();
     rail.peer_open_pair().unwrap();
     rail
 }
 
+/// A provider over a loopback.
+pub trait OverLoopback {
+    /// What it wraps.
+    fn loopback(&mut self) -> &mut Loopback<'static>;
+}
+
+impl OverLoopback for Loopback<'static> {
+    fn loopback(&mut self) -> &mut Loopback<'static> {
+        self
+    }
+}
+
 /// A pair inside one provider that wraps a loopback.
-pub fn over_loopback<P>(wrap: impl Fn(Loopback<'static>) -> P) -> Pair<P> {
-    Pair { providers: vec![wrap(loopback())], peers: PEERS }
+pub fn over_loopback<P: OverLoopback>(wrap: impl Fn(Loopback<'static>) -> P) -> Pair<P> {
+    over(wrap(loopback()))
+}
+
+/// The same of a loopback with other limits.
+pub fn over<P: OverLoopback>(provider: P) -> Pair<P> {
+    let rejoin: Rejoin<P> =
+        Box::new(|rails| rails[0].loopback().peer_open_at(PEERS[0], PEERS[1]).unwrap());
+    Pair { providers: vec![provider], peers: PEERS, rejoin: Some(rejoin) }
 }

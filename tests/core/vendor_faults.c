@@ -60,6 +60,12 @@ typedef enum {
     THROWS_AWAY_WHAT_CAME,
     TAKES_MORE_REGIONS,
     TAKES_ANY_MEMORY,
+    PROMISES_MORE_RECEIVES,
+    WRITES_THEN_REFUSES_WORD,
+    LEAKS_HELD_AT_CLOSE,
+    FREES_HELD_AT_DETACH,
+    OWN_POSTS_PASS_FENCE,
+    OWN_OPS_OUTLIVE_FENCE,
     POST_ANSWERS_NONSENSE,
     REFUSES_WITHIN_CAPS,
     FENCE_ANSWERS_NONSENSE,
@@ -83,6 +89,17 @@ static unsigned late_polls;
 static end *late_end;
 static xtie_provider_event extra;  // made up
 static end *extra_end;
+static end *fenced_end;
+static xtie_provider_op outliving;  // under way when its end was fenced, for so many polls more
+static unsigned outliving_polls;
+
+static int held_of(const end *e)
+{
+    int held = 0;
+    for (int n = 0; n < SLOTS; n++)
+        held += e->held[n];
+    return held;
+}
 
 static int every(unsigned n) { return ++counted % n == 0; }
 
@@ -168,6 +185,16 @@ static int post_write(void *self, const xtie_provider_op *op)
         if (span && op->local.bytes == 64 * 1024)
             return keep_back(self, op, 3);
         break;
+    case WRITES_THEN_REFUSES_WORD:
+        if (!(op->flags & XTIE_PROVIDER_OP_IMMEDIATE) || held_of(((end *)self)->other) < SLOTS)
+            break;
+        op_move(op, op->data, 0, op_bytes(op));
+        return XTIE_PROVIDER_AGAIN;
+    case OWN_POSTS_PASS_FENCE:
+        if (fenced_end != self)
+            break;
+        op_move(op, op->data, 0, op_bytes(op));
+        return XTIE_PROVIDER_DONE;
     case IMMEDIATE_FIRST:
         if (!(op->flags & XTIE_PROVIDER_OP_IMMEDIATE))
             break;
@@ -350,6 +377,8 @@ static uint32_t fault_poll(void *self, xtie_provider_event *events_out, uint32_t
         return 1;
     }
     post_late(self);
+    if (outliving_polls != 0 && --outliving_polls == 0)
+        op_move(&outliving, NULL, 0, op_bytes(&outliving));
     uint32_t count = vendor_poll(self, events, room, budget_bytes, now_ns);
     for (uint32_t n = 0; n < count; n++)
         if (pass(self, &events[n]))
@@ -371,6 +400,11 @@ static int fault_fence_begin(void *self, uint32_t peer, uint64_t id, uint32_t ge
         return XTIE_PROVIDER_DONE;
     if (planted == GENERATIONS_OF_8_BITS)
         generation &= 0xff;
+    fenced_end = self;
+    if (planted == OWN_OPS_OUTLIVE_FENCE && jobs_any(self)) {
+        outliving = ((end *)self)->jobs[((end *)self)->jobs_head % JOBS].op;
+        outliving_polls = 16;
+    }
     if (planted != FENCES_IN_NAME_ONLY)
         return vendor_fence_begin(self, peer, id, generation, now_ns);
     xtie_provider_event *event = event_put(self, XTIE_PROVIDER_EVENT_FENCED);
@@ -390,10 +424,7 @@ static void fault_received_copy(void *self, uint32_t peer, uint64_t slot, uint64
 
 static void fault_received_release(void *self, uint32_t peer, uint64_t slot)
 {
-    int held = 0;
-    for (int n = 0; n < SLOTS; n++)
-        held += ((end *)self)->held[n];
-    if (planted != LEAKS_SLOT || held <= 8)
+    if (planted != LEAKS_SLOT || held_of(self) <= 8)
         vendor_received_release(self, peer, slot);
 }
 
@@ -410,6 +441,8 @@ static void fault_caps(void *self, xtie_provider_caps *caps)
         caps->send_bytes_max = send_max;
     if (planted == CHANGES_CAPS)
         caps->recv_slots -= every(2);
+    if (planted == PROMISES_MORE_RECEIVES)
+        caps->recv_slots++;
 }
 
 static int fault_region_register(void *self, uint64_t address, uint64_t bytes, uint32_t kind,
@@ -434,8 +467,16 @@ static int fault_region_deregister(void *self, uint64_t key)
     return planted == DEREGISTERS_EARLY && answer == XTIE_PROVIDER_BUSY ? XTIE_PROVIDER_OK : answer;
 }
 
+static int fault_peer_detach(void *self, uint32_t peer)
+{
+    return planted == FREES_HELD_AT_DETACH ? vendor_peer_close(self, peer)
+                                           : vendor_peer_detach(self, peer);
+}
+
 static int fault_peer_close(void *self, uint32_t peer)
 {
+    if (planted == LEAKS_HELD_AT_CLOSE)
+        return vendor_peer_detach(self, peer);
     int answer = vendor_peer_close(self, peer);
     if (planted == CLOSE_ANSWERS_NONSENSE)
         return XTIE_PROVIDER_FULL;
@@ -461,9 +502,17 @@ static void fault_peer_fail(void *self, uint32_t peer, uint32_t cause, int32_t c
     vendor_peer_fail(self, peer, cause, code);
 }
 
+static int fault_open(void *context, const xtie_provider_limits *limits, void **provider_out)
+{
+    fenced_end = NULL;
+    outliving_polls = 0;
+    return vendor_open(context, limits, provider_out);
+}
+
 static xtie_provider_ops faulty(void)
 {
     xtie_provider_ops ops = vendor_ops;
+    ops.open = fault_open;
     ops.caps = fault_caps;
     ops.region_register = fault_region_register;
     ops.post = fault_post;
@@ -474,6 +523,7 @@ static xtie_provider_ops faulty(void)
     ops.region_deregister = fault_region_deregister;
     ops.peer_fail = fault_peer_fail;
     ops.peer_close = fault_peer_close;
+    ops.peer_detach = fault_peer_detach;
     return ops;
 }
 
@@ -539,6 +589,12 @@ static const expected faults[] = {
     {THROWS_AWAY_WHAT_CAME, XTIE_CORE_ERR_PROMISE, 6, "what_had_come_is_told_before_the_end"},
     {TAKES_MORE_REGIONS, XTIE_CORE_ERR_PROMISE, 7, "regions_are_as_many_as_were_asked_for"},
     {TAKES_ANY_MEMORY, XTIE_CORE_ERR_PROMISE, 7, "memory_that_cannot_be_is_refused"},
+    {PROMISES_MORE_RECEIVES, XTIE_CORE_ERR_PROMISE, 5, "receives_are_as_many_as_promised"},
+    {WRITES_THEN_REFUSES_WORD, XTIE_CORE_ERR_PROMISE, 1, "refused_write_with_word_leaves_no_bytes"},
+    {LEAKS_HELD_AT_CLOSE, XTIE_CORE_ERR_PROMISE, 9, "close_gives_held_receives_back"},
+    {FREES_HELD_AT_DETACH, XTIE_CORE_ERR_PROMISE, 9, "held_messages_outlive_a_detach"},
+    {OWN_POSTS_PASS_FENCE, XTIE_CORE_ERR_PROMISE, 10, "own_posts_do_not_pass_the_fence"},
+    {OWN_OPS_OUTLIVE_FENCE, XTIE_CORE_ERR_PROMISE, 10, "own_posts_do_not_pass_the_fence"},
     {POST_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0,
      "post_takes_whole_write_or_again_changes_nothing"},
     {REFUSES_WITHIN_CAPS, XTIE_CORE_ERR_BREACH, 0,

@@ -1,5 +1,6 @@
 //! What every entry needs: posts with fresh ids, polls that keep books, memory to look at.
 
+use super::receives::Stock;
 use super::{ARENA_BYTES, Failure, Outcome, Rig, Side, Verdict};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::Bytes;
@@ -10,7 +11,7 @@ use crate::fabric::{
 };
 
 /// Rounds until an answer that must come counts as missing.
-const PATIENCE: u32 = 4096;
+pub const PATIENCE: u32 = 4096;
 /// Rounds after which nothing more comes; see [`Rig::advance`].
 pub const QUIET: u32 = 128;
 /// Ops of one entry at most.
@@ -62,6 +63,8 @@ pub struct Bench<'r, R: Rig> {
     generation: RailGeneration,
     /// Whether messages are released as they come.
     pub release: bool,
+    /// Messages that are more than the books above have room for.
+    pub stock: Stock,
     /// A number that depends on everything seen so far.
     pub digest: u64,
 }
@@ -107,6 +110,7 @@ impl<'r, R: Rig> Bench<'r, R> {
             causes: [None; 2],
             generation: RailGeneration(0),
             release: true,
+            stock: Stock::EMPTY,
             digest: 0,
         };
         for side in [Side::A, Side::B] {
@@ -413,6 +417,9 @@ impl<'r, R: Rig> Bench<'r, R> {
             }
             Completion::Received { peer, slot, head, length } => {
                 let side = self.side_of(polled, peer)?;
+                if self.stock.is_open && side == Side::B {
+                    return self.stock.arrive(slot, &head, length);
+                }
                 if self.release {
                     self.rig.provider(side).received_release(peer, slot);
                 }
@@ -432,6 +439,9 @@ impl<'r, R: Rig> Bench<'r, R> {
 
     fn end(&mut self, side: Side, id: OpId, result: Result<(), OpError>) -> Check {
         self.note(2 + u64::from(result.is_ok()), id.0);
+        if Stock::has_posted(id) {
+            return self.stock.end(id, result);
+        }
         let index = id.0.wrapping_sub(ID_FIRST) as usize;
         if index >= self.op_count {
             return fail(6, "a completion names an op that was never posted");

@@ -1,7 +1,7 @@
 //! P6, P9 and P10: death, closing and fences.
 
 use super::bench::{
-    Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
+    Arrival, Bench, Check, Fate, PASSED, PATIENCE, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
 };
 use super::{Rig, Side, Verdict};
 use crate::base::ids::RailGeneration;
@@ -219,5 +219,77 @@ fn fence_of_a_dead_peer<R: Rig>(bench: &mut Bench<R>) -> Verdict {
         return fail(10, "a dead peer could not be fenced");
     }
     bench.finish(10)?;
+    PASSED
+}
+
+/// What lies in our memory when a fence holds: whoever reads it afterwards is seen by it.
+const LATE: u8 = 0xee;
+/// What the heads of sends are that are posted behind a fence.
+const BEHIND: u8 = 0xbe;
+/// Ops that are posted behind a fence, each time.
+const POSTS_BEHIND: usize = 4;
+
+/// Posts ops of each kind once, behind a fence; says how they are called.
+fn post_behind<R: Rig>(bench: &mut Bench<R>) -> Check<[Option<OpId>; POSTS_BEHIND]> {
+    let caps = bench.caps;
+    let length = bench.cut(LARGE);
+    let payload = bench.local(Side::A, 0, caps.send_payload_max.as_usize().min(64));
+    let send = bench.post(Side::A, OpKind::Send { head: [BEHIND; 32], payload })?;
+    let kind = bench.write_kind(Side::A, 0, length);
+    let write = bench.post(Side::A, kind)?;
+    let (target, source) = (bench.local(Side::A, LARGE, length), bench.remote(Side::B, LARGE));
+    let read = match caps.pull {
+        true => Some(bench.post(Side::A, OpKind::Read { target, source })?),
+        false => None,
+    };
+    let target = bench.remote(Side::B, 3 * LARGE);
+    let add = match caps.atomic_bytes {
+        8 => Some(bench.post(Side::A, OpKind::Add { target, value: 1 })?),
+        _ => None,
+    };
+    Ok([Some(send), Some(write), read, add])
+}
+
+pub fn own_posts_do_not_pass_the_fence<R: Rig>(rig: &mut R) -> Verdict {
+    let mut bench = Bench::new(rig)?;
+    match bench.caps.fence {
+        FenceKind::Local | FenceKind::WriterDrained => {}
+        FenceKind::Endpoint | FenceKind::None => return skipped("the rail has no such fence"),
+    }
+    let reads = traffic(&mut bench)?;
+    let id = fence(&mut bench)?;
+    let begun = post_behind(&mut bench)?;
+    let mut rounds = 0;
+    while bench.fate(id) == Fate::Pending {
+        ensure(rounds < PATIENCE, 10, "a fence was never answered")?;
+        bench.round()?;
+        rounds += 1;
+    }
+    let mut came = [false; PIECES_MAX];
+    for (came, read) in came.iter_mut().zip(&reads) {
+        *came = read.as_ref().is_some_and(|it| bench.holds(Side::A, it.at, it.length, MOVED));
+    }
+    bench.fill(Side::A, 0, 4 * LARGE, LATE);
+    let held = post_behind(&mut bench)?;
+    bench.rounds(QUIET)?;
+    bench.finish(10)?;
+    let untouched = bench.holds(Side::A, 0, 4 * LARGE, LATE);
+    ensure(untouched, 10, "an op of our own wrote here behind its fence")?;
+    let unread = bench.count(Side::B, 0, 4 * LARGE, LATE) == 0;
+    ensure(unread, 10, "an op of our own read here behind its fence")?;
+    ensure(bench.word(Side::B, 3 * LARGE) == 0, 10, "an add was carried out behind a fence")?;
+    for id in begun.into_iter().chain(held).flatten() {
+        ensure(!bench.succeeded(id), 10, "an op that was posted behind a fence succeeded")?;
+    }
+    let behind = |arrival: Arrival| match arrival {
+        Arrival::Message { head, .. } => head[0] == BEHIND,
+        Arrival::Word(_) | Arrival::Down => false,
+    };
+    let passed = bench.arrivals(Side::B).any(behind);
+    ensure(!passed, 10, "a message that was sent behind a fence arrived")?;
+    for (read, came) in reads.into_iter().flatten().zip(came) {
+        let told_well = came || !bench.succeeded(read.id);
+        ensure(told_well, 10, "a read ended with success that its fence had cut off")?;
+    }
     PASSED
 }

@@ -14,6 +14,7 @@ mod ending;
 mod order;
 mod parts;
 mod posting;
+mod receives;
 mod regions;
 
 use crate::base::ids::PeerIndex;
@@ -110,6 +111,12 @@ pub trait Rig {
         self.renew()
     }
 
+    /// Joins both sides again by the same providers, after both have forgotten their peers: each is
+    /// called as before. `false` when that cannot be done.
+    fn rejoin(&mut self) -> bool {
+        false
+    }
+
     /// How often this thread has allocated so far, if that is counted.
     fn allocations(&self) -> Option<u64> {
         None
@@ -148,7 +155,7 @@ pub struct Entry<R: Rig> {
 }
 
 /// How many entries there are.
-pub const ENTRY_COUNT: usize = 38;
+pub const ENTRY_COUNT: usize = 43;
 
 /// The list.
 pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
@@ -196,5 +203,10 @@ pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
         6 ending what_had_come_is_told_before_the_end,
         7 regions regions_are_as_many_as_were_asked_for,
         7 regions memory_that_cannot_be_is_refused,
+        5 receives receives_are_as_many_as_promised,
+        1 receives refused_write_with_word_leaves_no_bytes,
+        9 receives close_gives_held_receives_back,
+        9 receives held_messages_outlive_a_detach,
+        10 ending own_posts_do_not_pass_the_fence,
     ]
 }

@@ -139,7 +139,8 @@ pub struct xtie_provider_caps {
     /// Largest copy in bytes that cannot be divided: a poll may exceed its budget by so much.
     pub copy_granule_bytes: u64,
     /// Receives that one peer has for the other: messages, and words of writes, that may be on
-    /// their way, or received and not released. Endpoints need 48.
+    /// their way, or received and not released. Endpoints need 48, and never post beyond them. The
+    /// suite tries up to 1024.
     pub recv_slots: u32,
     /// Bytes of the blob that peer_blob writes, up to XTIE_PROVIDER_BLOB_BYTES_MAX.
     pub blob_bytes: u32,
@@ -294,8 +295,9 @@ pub struct xtie_provider_ops {
     /// Forgets a region; after XTIE_PROVIDER_OK no peer touches it any more (P7).
     /// Returns XTIE_PROVIDER_OK, _BUSY, _STALE or XTIE_PROVIDER_CODE - code. Any thread.
     pub region_deregister: Option<unsafe extern "C" fn(provider: *mut c_void, key: u64) -> c_int>,
-    /// Takes the whole op, or refuses it and changes nothing (P1). Each op that is taken yields
-    /// exactly one completion (P2).
+    /// Takes the whole op, or refuses it and changes nothing (P1): a write with an immediate that
+    /// finds no receive has written none of its bytes. Each op that is taken yields exactly one
+    /// completion (P2).
     /// Returns XTIE_PROVIDER_OK, _DONE, _AGAIN, _PEER_DOWN or _UNSUPPORTED, which an op that the
     /// caps promise may not be answered: the rail is out of use then.
     pub post: Option<
@@ -320,7 +322,10 @@ pub struct xtie_provider_ops {
     /// that generation, whenever it was posted, by either side, can still write here, nor read or
     /// write here on our own behalf. Also of a peer that is down. May be NULL where caps.fence is
     /// XTIE_PROVIDER_FENCE_NONE. The other end need not hear of it; where it does, the cause of
-    /// its peer's end is XTIE_PROVIDER_DOWN_CLOSED: any other is told of as the loss of a rail.
+    /// its peer's end is XTIE_PROVIDER_DOWN_CLOSED: any other is told of as the loss of a rail. Ops
+    /// that were taken before may be told of behind EVENT_FENCED, and have ended by then. Those
+    /// that are posted behind fence_begin are refused, as _PEER_DOWN, or end with an error, and
+    /// move nothing.
     /// Returns XTIE_PROVIDER_OK, _AGAIN or _PEER_DOWN.
     pub fence_begin: Option<
         unsafe extern "C" fn(
@@ -350,11 +355,13 @@ pub struct xtie_provider_ops {
     /// peer that is not open nothing happens.
     pub peer_fail:
         Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32, cause: u32, code: i32)>,
-    /// Forgets a peer, with the receive slots that it still holds (P9).
+    /// Forgets a peer (P9). Receive slots that it still holds are given back with it: opened again,
+    /// it has as many as caps says.
     /// Returns XTIE_PROVIDER_OK, _BUSY or _STALE.
     pub peer_close: Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32) -> c_int>,
-    /// Forgets a fenced peer but for what it sent: slots still held stay valid until they are
-    /// released. May be NULL: then peers that hold slots cannot be opened again.
+    /// Forgets a fenced peer but for what it sent: slots still held stay valid, with their bytes,
+    /// until they are released, also when the peer is open again, which has so many receives fewer
+    /// until then. May be NULL: then peers that hold slots cannot be opened again.
     /// Returns XTIE_PROVIDER_OK, _BUSY or _STALE.
     pub peer_detach: Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32) -> c_int>,
     /// Hands over what was posted as far as that waits for the next poll. May be NULL.

@@ -120,6 +120,11 @@ impl<'s> VendorRig<'s> {
             let opened = unsafe { Vendor::open(self.setup.table, context, flights, REGIONS_MAX) };
             *side = Some(opened.map_err(JoinError::Open)?);
         }
+        self.connect()
+    }
+
+    /// Joins a peer of each object's to one of the other's.
+    fn connect(&mut self) -> Result<(), JoinError> {
         let [a, b] = [Side::A, Side::B].map(|side| {
             let peer = self.peer(side);
             self.provider(side).peer_blob(peer)
@@ -215,6 +220,14 @@ impl<'s> Rig for VendorRig<'s> {
 
     fn anew(&mut self) -> bool {
         self.remake()
+    }
+
+    fn rejoin(&mut self) -> bool {
+        self.trouble = self.breach().map(JoinError::Breach);
+        if self.trouble.is_none() {
+            self.trouble = self.connect().err();
+        }
+        self.trouble.is_none()
     }
 
     fn allocations(&self) -> Option<u64> {
