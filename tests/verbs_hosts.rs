@@ -26,6 +26,7 @@ fn storyteller() {
         "stream" => stream(),
         "exchange" => exchange(),
         "come and go" => come_and_go(),
+        "answer" => answer(),
         "lose the device" => lose_the_device(),
         "be refused" => be_refused(),
         "open" => open(8).close(),
@@ -260,6 +261,48 @@ fn come_and_go() {
         }
     }
     println!("all came");
+}
+
+/// Short messages back and forth, one at a time: each side sends, posts its next receive, and tests
+/// that. `XTIE_COUNT`: so many rounds, for counters of instructions.
+fn answer() {
+    const LENGTH: usize = 64;
+    let rounds = std::env::var("XTIE_COUNT").map_or(1000, |text| text.parse().expect("a count"));
+    let Pair { mut a, mut b, to_b, to_a, .. } = pair();
+    let memory = [&a, &b].map(|node| Memory::new(node, Place::Private, 2 * LENGTH));
+    let ends = [to_b, to_a];
+    let room = memory.each_ref().map(|memory| memory.incoming(LENGTH, LENGTH, 1));
+    let out = memory.each_ref().map(|memory| memory.outgoing(0, LENGTH, 1));
+    let mut receive = b.irecv(to_a, &[room[1]]).expect("a receive");
+    eprintln!("begins");
+    for turn in 0..2 * rounds {
+        let side = turn % 2;
+        let (from, to) = if side == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        let send = from.isend(ends[side], out[side]).expect("a send");
+        let answer = from.irecv(ends[side], &[room[side]]).expect("a receive");
+        assert_eq!(from.test(answer), Ok(None));
+        let watch = Watch::start();
+        while to.test(receive).expect("a receive").is_none() {
+            from.progress(); // it may still be held, until control is on the port
+            watch.look("a message");
+        }
+        receive = answer;
+        assert!(from.test(send).expect("a send").is_some(), "it was copied");
+    }
+    eprintln!("{rounds} rounds");
+}
+
+/// Lines of control had a doorbell of their own before each sixteenth answer; on a device of
+/// software that is a system call, and the longest part of the way.
+#[test]
+fn answers_take_a_doorbell_each_and_hardly_more() {
+    let Some(said) = told("Ethernet", "answer", "say_posts say_doorbells") else { return };
+    let (_, said) = said.split_once("begins\n").expect("a begin");
+    let (said, _) = said.split_once("1000 rounds\n").expect("an end");
+    let doorbells = said.lines().filter(|line| *line == "doorbell").count();
+    let sends = said.lines().filter(|line| line.starts_with("post 2 ")).count();
+    assert!(sends > 1900, "most go over the port: {sends}");
+    assert!(doorbells <= sends + sends / 50, "{doorbells} doorbells for {sends} sends");
 }
 
 /// What was there first of control lines is not written over by what is older: InfiniBand's

@@ -198,6 +198,14 @@ pub trait Provider {
         let _ = budget;
     }
 
+    /// Whether something that was posted to a peer waits for the next poll or flush, and what is
+    /// posted to it now leaves with it, at no further call.
+    #[inline]
+    fn is_leaving(&self, peer: PeerIndex) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Takes the next event if it is a peer's send, which is what short messages wait for: a
     /// provider may say so by a shorter way than [`Provider::poll`]. Keeps the order of events.
     #[inline]

@@ -8,8 +8,10 @@
 
 extern crate std;
 
+mod looks;
 mod seats;
 
+use self::looks::Looks;
 pub use self::seats::Later;
 use self::seats::Seats;
 use super::mixed::{Mixed, both};
@@ -57,6 +59,8 @@ pub struct WithPorts<'m> {
     caps: Caps,
     /// Which rail is polled first.
     turn: usize,
+    /// When what is no port is polled.
+    looks: Looks,
     /// Wakes who sleeps while there are queue pairs; `None`: nobody does.
     alarm: Option<Alarm>,
     nap: Span,
@@ -70,7 +74,8 @@ impl<'m> WithPorts<'m> {
         let on = std::vec![0; peers_max as usize];
         let (devices, reserves) = (Vec::new(), Vec::new());
         let (alarm, nap) = (Alarm::create().ok(), NAP);
-        WithPorts { mixed, devices, on, reserves, lane_bits, caps, turn: 0, alarm, nap }
+        let (turn, looks) = (0, Looks::FIRST);
+        WithPorts { mixed, devices, on, reserves, lane_bits, caps, turn, looks, alarm, nap }
     }
 
     /// Opens a port for connections as far as it has completions for them; says for how many. Its
@@ -358,6 +363,7 @@ impl<'m> WithPorts<'m> {
     /// nobody, so while there are queue pairs it is looked for now and then: nobody sleeps longer
     /// than a nap.
     pub fn arm(&mut self) -> bool {
+        self.looks.hasten();
         if !self.devices.iter_mut().all(|it| it.rail.arm()) {
             return false;
         }
@@ -372,6 +378,14 @@ impl<'m> WithPorts<'m> {
             (None, false) => {}
         }
         self.mixed.arm()
+    }
+
+    /// Whether this poll looks at what is no port.
+    #[inline]
+    fn looks_beside(&mut self, now: Instant) -> bool {
+        let is_alone = self.devices.iter().all(|device| device.rail.is_idle());
+        let must = is_alone || !self.mixed.is_quiet();
+        self.looks.is_due(must, now)
     }
 
     /// A poll of one port.
@@ -501,6 +515,10 @@ impl<'m> Provider for WithPorts<'m> {
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        let looks = self.looks_beside(now);
+        for device in &mut self.devices {
+            device.rail.flush(budget); // before sockets are looked at
+        }
         let rails = self.devices.len() + 1;
         self.turn = (self.turn + 1) % rails;
         let mut found = 0;
@@ -510,7 +528,8 @@ impl<'m> Provider for WithPorts<'m> {
             let part = &mut out[found..found + places];
             found += match ((self.turn + at) % rails).checked_sub(1) {
                 Some(place) => self.poll_device(place, part, budget, now),
-                None => self.mixed.poll(part, budget, now),
+                None if looks => self.mixed.poll(part, budget, now),
+                None => 0,
             };
         }
         found
@@ -530,6 +549,11 @@ impl<'m> Provider for WithPorts<'m> {
         for device in &mut self.devices {
             device.rail.flush(budget);
         }
+    }
+
+    #[inline]
+    fn is_leaving(&self, peer: PeerIndex) -> bool {
+        self.port_at(peer).is_some_and(|(rail, peer)| rail.is_leaving(peer))
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {

@@ -297,6 +297,14 @@ impl<'m> Mixed<'m> {
         }
     }
 
+    /// Whether nothing moved at the last look, and nothing is known to have to: a poll may be left
+    /// out.
+    #[inline]
+    pub fn is_quiet(&mut self) -> bool {
+        let moves = |tcp: &mut Tcp| tcp.take_moved() || tcp.is_unsent() || tcp.wants_time();
+        self.shm.is_idle() && !self.tcp_busy && !self.tcp.as_mut().is_some_and(moves)
+    }
+
     /// A poll of both: each gets half of the slice and of the budget, and what the first leaves of
     /// its places is the second's.
     #[inline(never)]

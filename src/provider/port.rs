@@ -554,6 +554,11 @@ impl<'m> PortRail<'m> {
         on!(self, rail => rail.flush(budget));
     }
 
+    #[inline]
+    pub(super) fn is_leaving(&self, peer: PeerIndex) -> bool {
+        on!(self, rail => rail.is_leaving(peer))
+    }
+
     pub(super) fn received_copy(
         &mut self,
         peer: PeerIndex,

@@ -233,7 +233,9 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Writes our state line if it is due; says whether it could not be written.
     pub(super) fn state_step(&mut self, index: usize) -> bool {
-        if !self.connections[index].state_due() {
+        let c = &self.connections[index];
+        let rides = P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer);
+        if !c.state_due() && !rides {
             return false;
         }
         !self.state_write(index, 0)

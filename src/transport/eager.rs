@@ -135,6 +135,12 @@ impl<P: Provider> Endpoint<'_, P> {
             self.keep(index, &fields, kept_at, payload);
         }
         self.connections[index].head_left(long);
+        if P::SEVERAL_LANES
+            && self.connections[index].is_taken_worth()
+            && self.rail.is_leaving(peer)
+        {
+            self.work.insert(index);
+        }
         Ok(())
     }
 

@@ -36,6 +36,11 @@ use crate::wire::{GROUP_MAX, RAILS_MAX};
 const TAKEN_OWED: i32 = STREAM_KEPT as i32 / 4;
 const TAKEN_BYTES_OWED: u32 = KEPT_BYTES / 4;
 
+/// The same where a line leaves with a send, at no call of its own: so that few lines are due when
+/// a message comes that somebody waits to answer.
+const TAKEN_WORTH: i32 = TAKEN_OWED * 3 / 4;
+const TAKEN_BYTES_WORTH: u32 = TAKEN_BYTES_OWED / 4 * 3;
+
 impl<P: Provider> Endpoint<'_, P> {
     /// What is due on the lanes of a connection; says whether something still is.
     pub(super) fn failover_step(&mut self, index: usize) -> bool {
@@ -534,6 +539,14 @@ impl super::records::Connection {
         self.fails_over()
             && (self.taken_bytes >= TAKEN_BYTES_OWED
                 || self.eager_expected.ahead_of(self.taken_told) >= TAKEN_OWED)
+    }
+
+    /// Whether the peer hears of that by a line that leaves with something else.
+    #[inline]
+    pub(super) fn is_taken_worth(&self) -> bool {
+        self.fails_over()
+            && (self.taken_bytes >= TAKEN_BYTES_WORTH
+                || self.eager_expected.ahead_of(self.taken_told) >= TAKEN_WORTH)
     }
 }
 

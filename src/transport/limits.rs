@@ -57,9 +57,17 @@ pub const UNDELIVERED_MAX: u32 = 64;
 /// written over before the sender has replayed them.
 pub const EARLY_MAX: u32 = 24;
 
-/// How long slots are held back when nothing comes: some looks at a socket, and less than a message
-/// over one costs.
+/// How long slots are held back when nothing comes, at least: some looks at a socket, and less than
+/// a message over one costs.
 pub const HELD_SPAN: Span = Span::micros(20);
+
+/// As long as so many messages of late took to come, where that is longer, and they came within
+/// [`HELD_GAP_MAX_US`] of each other: who answers each message would else be offered slots while
+/// the answer is on its way.
+pub const HELD_GAPS: u32 = 3;
+/// Microseconds from one message to the next beyond which no slot waits for it. With
+/// [`HELD_GAPS`] of them a long message behind short ones waits half a millisecond at most.
+pub const HELD_GAP_MAX_US: u32 = 160;
 
 /// Regions whose keys a peer remembers at a time: a group can name eight.
 pub const CELLS: usize = GROUP_MAX;

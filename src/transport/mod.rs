@@ -33,6 +33,7 @@ pub mod endpoint;
 mod failover;
 mod failure;
 pub mod flush;
+mod hold;
 mod joining;
 mod lanes;
 mod left;

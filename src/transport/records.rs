@@ -15,7 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use super::limits::{CELLS, HELD_SPAN};
+use super::limits::CELLS;
 use super::mr::NO_REGION;
 use super::rail::{CtrlSpan, DataSpan};
 use super::request::RequestError;
@@ -189,6 +189,8 @@ pub struct Connection {
     pub held_since_us: u32,
     /// The last bits of what had come then.
     pub held_at: u16,
+    /// Microseconds from one message to the next, as of late; 0: not known.
+    pub gap_us: u16,
     /// The last bits of the number in the stream behind the last start, or of one not long ago:
     /// what has come since is short.
     pub started_at: u16,
@@ -229,27 +231,7 @@ pub struct Connection {
 /// No moment.
 pub const NEVER: Instant = Instant(u64::MAX);
 
-/// A moment in microseconds that wrap; never 0, unless the moment is not known.
-const fn micros(now: Instant) -> u32 {
-    let us = (now.0 / 1000) as u32;
-    if us == 0 && now.0 != 0 { 1 } else { us }
-}
-
 impl Connection {
-    /// Whether nothing has come since slots are held back, for so long that they wait no more.
-    pub const fn is_held_idle(&self, now: Instant) -> bool {
-        let since_us = micros(now).wrapping_sub(self.held_since_us);
-        self.holds
-            && self.held_since_us != 0
-            && self.held_at == self.eager_expected.0 as u16
-            && since_us as u64 * 1000 >= HELD_SPAN.0
-    }
-
-    /// Notes from when on slots are held back.
-    pub const fn held_from(&mut self, now: Instant) {
-        (self.held_since_us, self.held_at) = (micros(now), self.eager_expected.0 as u16);
-    }
-
     /// Messages of the stream since the last start, or some that are enough to tell.
     pub const fn short_run(&self) -> u16 {
         (self.eager_expected.0 as u16).wrapping_sub(self.started_at)
@@ -333,6 +315,7 @@ impl Connection {
         holds: false,
         held_since_us: 0,
         held_at: 0,
+        gap_us: 0,
         started_at: 0,
         peer_groups_through: Seq(0),
         offered_through: Seq(0),

@@ -194,6 +194,7 @@ static void go(struct pair *pair, struct ibv_send_wr *wr) {
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     (void)bad;
     if (value("dead")) return 0;
+    if (value("say_doorbells")) fprintf(stderr, "doorbell\n");
     for (; wr; wr = wr->next) {
         struct pair *pair = (struct pair *)qp;
         if (value("silent") && pair->state != IBV_QPS_ERR) {

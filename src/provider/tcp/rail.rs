@@ -369,7 +369,7 @@ impl<'m> Tcp<'m> {
     }
 
     /// Whether anything was sent or received since the last call.
-    pub(super) fn take_moved(&mut self) -> bool {
+    pub fn take_moved(&mut self) -> bool {
         core::mem::take(&mut self.moved)
     }
 

@@ -153,6 +153,11 @@ impl<'m> Provider for Verbs<'m> {
         }
     }
 
+    #[inline]
+    fn is_leaving(&self, peer: PeerIndex) -> bool {
+        self.peers.get(peer.as_usize()).is_some_and(|peer| peer.chained > 0)
+    }
+
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
         let from = self.payload(peer, slot, offset, to.length().0);
         // SAFETY: inside a held payload; the span's maker vouches for the target.
