@@ -18,7 +18,9 @@ use crosstie::transport::rail::LaneState;
 use host_support::flow::Flow;
 use host_support::pair::{alone, disconnect_both};
 use host_support::{Node, Place, Watch, joined, small};
-use libfabric_support::{Layout, OTHER, PEER, World, is_silent, silence, strict, strict_config};
+use libfabric_support::{
+    Layout, OTHER, PEER, World, is_silent, silence, silence_of_send, strict, strict_config,
+};
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -63,7 +65,7 @@ fn looks(world: &mut World, count: u32, polls: bool) -> u32 {
 fn peer_of_which_nothing_ends_although_it_polls_is_given_up_alone() {
     let _alone = alone();
     let Some(mut world) = silent_world(c"strict-msg") else { return };
-    assert_eq!(looks(&mut world, 8, true), 8, "one doubt at each look, of one peer");
+    assert_eq!(looks(&mut world, 8, true), 7, "one doubt at each look but the first, of one peer");
     assert_eq!(world.downs(0), 0, "the first look may be right behind the post");
     looks(&mut world, 3, true);
     assert_eq!(world.downs(0), 1);
@@ -82,9 +84,10 @@ fn peer_of_which_nothing_ends_although_it_polls_is_given_up_alone() {
 #[test]
 fn peer_whose_program_does_not_poll_is_not_given_up() {
     let _alone = alone();
-    for provider in [c"strict-msg", c"strict-domain"] {
+    // where endpoints are shared the path is that of both peers, and the other was sent messages
+    for (provider, peers) in [(c"strict-msg", 1), (c"strict-domain", 2)] {
         let Some(mut world) = silent_world(provider) else { return };
-        assert_eq!(looks(&mut world, 50, false), 50);
+        assert_eq!(looks(&mut world, 50, false), 49 * peers);
         assert_eq!((world.downs(0), world.downs(1)), (0, 0), "{provider:?}");
         let library = strict(Layout::One).unwrap();
         silence(library, false);
@@ -107,6 +110,40 @@ fn peer_of_which_something_ends_is_not_given_up() {
     }
     assert_eq!(world.downs(0), 0);
     silence(library, false);
+}
+
+/// The library has ended all of them, or takes them without telling of their ends.
+#[test]
+fn path_on_which_only_messages_were_sent_is_found_silent() {
+    let _alone = alone();
+    let Some(config) = strict_config(Layout::One, c"strict-msg") else { return };
+    let mut world = World::open(&Config { silence_max: SILENCE, ..config }).unwrap();
+    world.write_well();
+    looks(&mut world, 2, true);
+    silence_of_send(config.library);
+    world.send(0, 7, 8);
+    assert!(is_silent(config.library));
+    looks(&mut world, 12, true);
+    assert_eq!(world.downs(0), 1);
+    assert!(world.rails[0].error(PEER).expect("a report").silent >= SILENCE);
+    silence(config.library, false);
+}
+
+/// It was asked about at each look for as long as it carried anything.
+#[test]
+fn peer_of_whose_ops_some_end_is_never_doubted() {
+    let _alone = alone();
+    for provider in [c"strict-msg", c"strict-domain"] {
+        let Some(config) = strict_config(Layout::One, provider) else { return };
+        let mut world = World::open(&Config { silence_max: SILENCE, ..config }).unwrap();
+        for _ in 0..20 {
+            world.write_well();
+            world.write(0, 0, 4096);
+            world.send(0, 1, 8);
+            assert_eq!(looks(&mut world, 1, true), 0, "{provider:?}");
+        }
+        assert_eq!((world.downs(0), world.downs(1)), (0, 0));
+    }
 }
 
 /// Where nobody set a time.

@@ -20,7 +20,7 @@ use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::{Bytes, Instant, Span};
 use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::Provider;
 use crate::provider::beside::Later;
@@ -31,6 +31,9 @@ use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use crate::wire::status::{STATUS_FRESH, StatusHello};
 use core::net::SocketAddr;
+
+/// For how long a peer may owe an answer before it is asked once more.
+const OWED: Span = Span::millis(1000);
 
 /// Our ports of the lanes of a connection, from lane 1 on, and how many there are.
 pub(super) type LanePorts = ([u8; PORTS_MAX], usize);
@@ -462,8 +465,12 @@ impl Endpoint {
             if band.status_of_peer(connection).is_some_and(has_polled) {
                 rail.peer_polls(peer);
             }
-            // one that cannot be asked is not given up
-            let _ = band.status_ask(connection);
+            // a second question would make the answer to the first one late
+            let owed = band.status_owed_ms(connection);
+            if owed.is_none_or(|owed_ms| u64::from(owed_ms) * 1_000_000 >= within.0.max(OWED.0)) {
+                // one that cannot be asked is not given up
+                let _ = band.status_ask(connection);
+            }
         }
     }
 }
@@ -471,7 +478,6 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::units::Span;
     use crate::transport::rail::{LaneState, LaneStats};
 
     /// One that had carried a stripe of the peer's was prepared at once, although all of ours had

@@ -88,13 +88,22 @@ fn function(library: &CStr, name: &CStr) -> *mut c_void {
 
 /// The path of the next write that is posted to the strict fabric goes silent, until it is let go.
 pub fn silence(library: &CStr, on: bool) {
+    silence_how(library, on.into());
+}
+
+/// The path of the next send likewise.
+pub fn silence_of_send(library: &CStr) {
+    silence_how(library, 2);
+}
+
+fn silence_how(library: &CStr, how: i32) {
     // SAFETY: that is how it is declared there.
     let call: extern "C" fn(i32) =
         unsafe { std::mem::transmute(function(library, c"strict_silence")) };
-    call(on.into());
+    call(how);
 }
 
-/// Whether there was such a write.
+/// Whether there was such an op.
 pub fn is_silent(library: &CStr) -> bool {
     // SAFETY: that is how it is declared there.
     let call: extern "C" fn() -> i32 =

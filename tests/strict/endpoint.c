@@ -202,22 +202,22 @@ static int carry_out(struct endpoint *ep, struct op *op) {
     return 1;
 }
 
-/* A path that goes silent: of two endpoints, one of which posts the next write to the other. What
+/* A path that goes silent: of two endpoints, one of which posts the next op to the other. What
  * either posts to the other from then on is carried out when the path is let go, and not before. */
-static enum { OPEN, ARMED, SILENT } path;
+static enum { OPEN, ARMED, ARMED_FOR_SEND, SILENT } path;
 static struct endpoint *path_ends[2];
 
 /* Shorter writes are words that control it. */
 enum { PAYLOAD_MIN = 4096 };
 
-/* 1: the path of the next write of payload goes silent; 0: it is let go. */
-PUBLIC void strict_silence(int on) {
+/* 1: the path of the next write of payload goes silent; 2: that of the next send; 0: it is let go. */
+PUBLIC void strict_silence(int how) {
     pthread_mutex_lock(&lock);
-    path = on ? ARMED : OPEN;
+    path = how == 2 ? ARMED_FOR_SEND : how ? ARMED : OPEN;
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether there was a write since. */
+/* Whether there was such an op since. */
 PUBLIC int strict_is_silent(void) { return path == SILENT; }
 
 static int is_silent(const struct op *op, const struct endpoint *to) {
@@ -297,7 +297,8 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
             return 0;
         }
         list = &peer->inbound;
-        if (path == ARMED && op.verb == WRITE && op.length >= PAYLOAD_MIN) {
+        if ((path == ARMED && op.verb == WRITE && op.length >= PAYLOAD_MIN) ||
+            (path == ARMED_FOR_SEND && op.verb == SEND)) {
             path = SILENT;
             path_ends[0] = ep;
             path_ends[1] = peer;

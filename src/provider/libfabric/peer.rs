@@ -265,7 +265,7 @@ pub struct Peer {
     pub fences: List,
     /// What broke it.
     pub report: Option<ErrorReport>,
-    /// Ops of it that have ended, and questions that were answered.
+    /// Ops of it that have ended and that it has a part in, and questions that were answered.
     pub ended: u32,
     /// What looks at it have seen.
     pub watched: Watched,

@@ -3,8 +3,10 @@
 //! A library may hold an op for as long as it likes: `tcp` sends again for a quarter of an hour,
 //! others for ever. Whoever opened the rail says how long is too long
 //! ([`Config::silence_max`](super::Config::silence_max)): a peer that was sent something ends as on
-//! a failed op when nothing of that ends for so long. Any end counts, however long the others take,
-//! and so does an answer about a key.
+//! a failed op when nothing of that ends for so long. Any end counts that the peer has a part in,
+//! however long the others take, and so does an answer about a key. That a message has ended says
+//! nothing, because libraries end those when they have them: a peer that was sent nothing else
+//! between two looks is asked something, if only about a key that is none.
 //!
 //! Ends say less than a device's acknowledgements do ([`verbs`](crate::provider::verbs)).
 //! Providers of software confirm a delivery when the peer's *program* polls, so that one which
@@ -20,15 +22,17 @@
 //! (`CROSSTIE_OFI_SILENCE_MS`, `doc/decisions/0020`).
 
 use super::link::Phase;
-use super::peer::Peer;
+use super::peer::{Answer, AnswerState, KEYS, Peer};
 use super::rail::Libfabric;
 use super::report::ErrorReport;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
-use crate::fabric::DownCause;
+use crate::fabric::{DownCause, RailKey};
 
 /// Looks in the time that is too long.
 const LOOKS: u8 = 8;
+/// No region has it.
+const NO_KEY: RailKey = RailKey(u64::MAX);
 
 /// When peers are looked at.
 #[derive(Copy, Clone, Debug)]
@@ -46,6 +50,11 @@ impl Silence {
         Silence { every, last: Instant(0), has_doubts: false }
     }
 
+    /// Where nothing ends for so long, that is too long.
+    fn most(&self) -> Span {
+        Span(self.every.0 * u64::from(LOOKS))
+    }
+
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         self.every.0 != 0 && now.since(self.last) >= self.every
@@ -55,9 +64,11 @@ impl Silence {
 /// What looks at a peer have seen.
 #[derive(Copy, Clone, Debug)]
 pub struct Watched {
-    /// How many ops had ended.
+    /// How much had ended.
     ended: u32,
-    /// Looks in a row at which that was so.
+    /// How many messages it had been sent.
+    sent: u32,
+    /// The look after which that was so, and those that count in a row behind it.
     looks: u8,
     /// Whether its program has polled since the last one.
     polls: bool,
@@ -70,24 +81,33 @@ pub struct Watched {
 impl Watched {
     /// None yet.
     pub const NOTHING: Watched =
-        Watched { ended: 0, looks: 0, polls: false, is_doubted: false, since: Instant(0) };
+        Watched { ended: 0, sent: 0, looks: 0, polls: false, is_doubted: false, since: Instant(0) };
 }
 
 impl Peer {
-    /// One look; for how long nothing has ended, if it was the last at a silent peer.
-    fn look(&mut self, now: Instant) -> Option<Span> {
+    /// One look; for how long nothing has ended, if that is too long.
+    fn look(&mut self, now: Instant, most: Span) -> Option<Span> {
+        let (ended, sent) = (self.ended, self.sent_count);
         if !self.is_owing() {
-            self.watched = Watched::NOTHING;
+            self.watched = Watched { ended, sent, ..Watched::NOTHING };
             return None;
         }
         let watched = &mut self.watched;
-        if watched.looks == 0 || watched.ended != self.ended {
-            *watched = Watched { ended: self.ended, since: now, ..Watched::NOTHING };
+        if watched.looks == 0 || watched.ended != ended {
+            // this one may be right behind the post
+            *watched = Watched { ended, sent, looks: 1, since: now, ..Watched::NOTHING };
+            return None;
         }
-        // the first may be right behind the post
-        watched.looks += u8::from(watched.looks == 0 || watched.polls);
+        watched.looks = watched.looks.saturating_add(u8::from(watched.polls));
         (watched.polls, watched.is_doubted) = (false, true);
-        (watched.looks > LOOKS).then(|| now.since(watched.since))
+        let silent = now.since(watched.since);
+        (watched.looks >= LOOKS && silent >= most).then_some(silent)
+    }
+
+    /// Whether all that it was sent since the last look are messages, of which nothing is heard.
+    fn wants_question(&self) -> bool {
+        let Watched { ended, sent, .. } = self.watched;
+        self.sent_count != sent && self.ended == ended && !self.is_owing()
     }
 }
 
@@ -104,12 +124,27 @@ impl Libfabric<'_> {
                 record.watched = Watched::NOTHING;
                 continue;
             }
-            if let Some(silent) = record.look(self.now) {
+            if record.wants_question() {
+                self.ask_anything(index);
+            }
+            let record = &mut self.peers[index];
+            if let Some(silent) = record.look(self.now, self.silence.most()) {
                 let report = ErrorReport { silent, ..ErrorReport::new(libc::ETIMEDOUT, 0) };
                 record.report.get_or_insert(report);
                 self.end(index, DownCause::Broken(libc::ETIMEDOUT));
             }
             self.silence.has_doubts |= self.peers[index].watched.is_doubted;
+        }
+    }
+
+    /// Asks a peer about a key that is none, under a number that no answer has that is good: one
+    /// that has told of keys under all numbers is written to, and so heard of.
+    fn ask_anything(&mut self, index: usize) {
+        let answers = &self.answers[index * KEYS..][..KEYS];
+        let is_free =
+            |answer: &Answer| matches!(answer.state, AnswerState::Empty | AnswerState::Gone);
+        if let Some(place) = answers.iter().rposition(is_free) {
+            self.ask(index, NO_KEY, place as u8);
         }
     }
 
@@ -150,7 +185,7 @@ mod tests {
     fn looks(peer: &mut Peer, polls: impl Fn(u32) -> bool) -> Option<(u32, Span)> {
         (1..100).find_map(|look| {
             peer.watched.polls = polls(look);
-            let silent = peer.look(Instant(u64::from(look) * 100))?;
+            let silent = peer.look(Instant(u64::from(look) * 100), Span(800))?;
             Some((look, silent))
         })
     }
@@ -163,12 +198,12 @@ mod tests {
         assert_eq!(looks(&mut peer, |_| true), Some((9, Span(800))));
         peer.watched = Watched::NOTHING;
         peer.ended += 1;
-        assert_eq!(looks(&mut peer, |look| look % 2 == 0), Some((16, Span(1500))));
+        assert_eq!(looks(&mut peer, |look| look % 2 == 0), Some((14, Span(1300))));
         peer.watched = Watched::NOTHING;
         for _ in 0..3 {
-            for _ in 0..8 {
+            for _ in 0..7 {
                 peer.watched.polls = true;
-                assert_eq!(peer.look(Instant(5)), None);
+                assert_eq!(peer.look(Instant(5), Span(0)), None);
             }
             peer.ended += 1;
         }
@@ -182,6 +217,20 @@ mod tests {
         let mut peer = Peer { used: 1, ..Peer::CLOSED };
         assert_eq!(looks(&mut peer, |_| false), None);
         assert!(peer.watched.is_doubted, "it is to be found out");
+    }
+
+    #[test]
+    fn peer_that_was_sent_messages_alone_is_asked_something() {
+        let mut peer = Peer { sent_count: 1, ..Peer::CLOSED };
+        assert!(peer.wants_question());
+        assert_eq!(peer.look(Instant(0), Span(0)), None);
+        assert!(!peer.wants_question(), "nothing since");
+        peer.sent_count += 1;
+        assert!(peer.wants_question());
+        peer.ended += 1;
+        assert!(!peer.wants_question(), "it was heard of");
+        (peer.ended, peer.used) = (0, 1);
+        assert!(!peer.wants_question(), "it is waited for");
     }
 
     #[test]
