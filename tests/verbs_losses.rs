@@ -6,7 +6,7 @@ mod verbs_support;
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, Domain, Provider};
-use crosstie::provider::verbs::{GidText, loss_words};
+use crosstie::provider::verbs::{GidText, RECEIVES, loss_words};
 use std::path::Path;
 use verbs_support::fake::{libraries, story_in, story_told};
 use verbs_support::{NOTHING, PEER, World};
@@ -44,6 +44,7 @@ fn storyteller() {
         "give back" => give_back(),
         "be silent" => be_silent(),
         "be unanswered" => be_unanswered(),
+        "be stopped" => be_stopped(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -240,6 +241,21 @@ fn be_unanswered() {
     assert!(!world.end(0, id));
     let of_it = |it: &&Completion| matches!(it, Completion::Done { id: done, .. } if *done == id);
     println!("{:?}", world.seen[0].iter().find(of_it));
+}
+
+/// One side stops its queue pair. The other, which has not heard of that, sends as much as finds a
+/// receive, once more, and a write.
+fn be_stopped() {
+    let mut world = World::new().expect("devices");
+    world.fill(0, 0, 4096, 1);
+    world.fence(1);
+    for number in 0..=RECEIVES {
+        world.send(0, number as u8, 8);
+    }
+    let write = world.write(0, 0, 4096);
+    assert!(!world.end(0, write) && world.holds(1, 0, 4096, 0), "bytes came behind a fence");
+    world.until("the peer ends", |world| world.downs(0) == 1);
+    println!("{}", world.rails[0].error(PEER).expect("why"));
 }
 
 /// What was registered with a device that is gone is given back, and the rail, too.
@@ -483,4 +499,13 @@ fn peer_whose_device_acknowledges_nothing_ends_in_the_time_that_was_said() {
         .expect("this program runs");
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success() && said.contains("it stays"), "{said}");
+}
+
+/// The false device gave a queue pair that was stopped what was sent to it, and wrote to address 0
+/// when that met the marker, which has no memory.
+#[test]
+fn queue_pair_that_was_stopped_takes_nothing_that_is_sent_to_it() {
+    let Some([new, _]) = libraries() else { return };
+    let [said, _] = told(new, "be stopped", "", "");
+    assert!(said.contains("the peer's device did not acknowledge it"), "{said}");
 }

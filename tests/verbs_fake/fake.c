@@ -139,7 +139,9 @@ static enum ibv_wc_status carry(struct pair *pair, struct ibv_send_wr *wr) {
     uint32_t length = length_of(wr);
     int is_send = wr->opcode == IBV_WR_SEND, has_word = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (pair->state == IBV_QPS_ERR) return IBV_WC_WR_FLUSH_ERR;
-    if (!other || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
+    /* a queue pair that was stopped takes no packets, and acknowledges none */
+    int is_deaf = !other || other->state == IBV_QPS_ERR;
+    if (is_deaf || value("unanswered")) return IBV_WC_RETRY_EXC_ERR;
     if (!is_send && length && value("bad_key")) return IBV_WC_REM_ACCESS_ERR;
     if (wr->opcode == IBV_WR_RDMA_READ) fetch_parts(wr->wr.rdma.remote_addr, wr);
     else if (!is_send) copy_parts(wr->wr.rdma.remote_addr, wr);
