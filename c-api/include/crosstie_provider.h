@@ -551,7 +551,8 @@ typedef struct xtie_provider_ops {
                           uint64_t slot,
                           uint64_t offset,
                           const struct xtie_provider_span *to);
-    // Gives a receive slot back, in any order.
+    // Gives a receive slot back, in any order. When this returns, the peer may post to it again,
+    // without a poll here between: its credit may come over another rail.
     void (*received_release)(void *provider, uint32_t peer, uint64_t slot);
     // Says from outside that a peer is gone: the next polls report what had come, complete all
     // that was taken, and then report XTIE_PROVIDER_EVENT_PEER_DOWN (P6). cause:

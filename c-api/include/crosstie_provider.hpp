@@ -66,14 +66,27 @@ struct has_fence<P, std::void_t<decltype(std::declval<P &>().fence_begin(
 
 // Whether a class has a member of a name, whatever that takes and whoever may use it: then the name
 // has two meanings in what is made of the class and `optional`. Nothing can be made of a final
-// class; of such a one a member is seen that is public and has one signature.
+// class, of a union, or where a virtual destructor is not for all; of such a one a member is seen
+// that is public and has one signature. Nor of a class whose destructor is final: say that the
+// class is.
 struct optional {
     int peer_detach, flush, fence_begin;
 };
-template <typename P, bool IsFinal = std::is_final_v<P>>
-struct beside : P, optional {};
 template <typename P>
-struct beside<P, true> : optional {};
+constexpr bool is_base_v = std::is_class_v<P> && !std::is_final_v<P> &&
+                           (std::is_destructible_v<P> || !std::has_virtual_destructor_v<P>);
+// No object of it is ever made. Its destructor is declared, since one of the compiler's would be
+// deleted where that of the class, or its operator delete, is private.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Weffc++"
+#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
+template <typename P, bool IsBase = is_base_v<P>>
+struct beside : P, optional {
+    ~beside() noexcept;
+};
+#pragma GCC diagnostic pop
+template <typename P>
+struct beside<P, false> : optional {};
 #define XTIE_DETAIL_NAMES(name)                                                                    \
     template <typename P, typename = void>                                                         \
     struct has_two_##name : std::true_type {};                                                     \

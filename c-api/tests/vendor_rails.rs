@@ -172,6 +172,7 @@ fn compiled(compiler: &str, language: &str, standard: &str, source: &str) -> Out
     std::fs::write(&file, source).unwrap();
     let done = Command::new(compiler)
         .args(["-x", language, standard, "-Wall", "-Wextra", "-pedantic", "-Werror"])
+        .args(if language == "c++" { &["-Weffc++", "-Wnon-virtual-dtor"][..] } else { &[] })
         .args(["-fsyntax-only", "-I", concat!(env!("CARGO_MANIFEST_DIR"), "/include")])
         .arg(&file)
         .output();
@@ -216,6 +217,7 @@ fn optional_member_of_another_signature_does_not_compile() {
         "int flushes; int detach();",
         "FINAL int peer_detach(std::uint32_t);",
         "FINAL",
+        "UNION",
     ];
     let bad = [
         ("flush", "void flush();"),
@@ -238,26 +240,55 @@ fn optional_member_of_another_signature_does_not_compile() {
         ),
     ];
     for compiler in compilers() {
-        let said = |members: &str| {
-            let source = match members.strip_prefix("FINAL") {
-                Some(members) => {
-                    PROVIDER.replace("MEMBERS", members).replace("acme {", "acme final {")
-                }
-                None => PROVIDER.replace("MEMBERS", members),
-            };
-            let done = compiled(compiler, "c++", "-std=c++17", &source);
-            (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+        tables(compiler, &good, &bad);
+    }
+}
+
+/// Who may end an object is the class's own business. What is derived from the class to look at its
+/// names had a destructor that could not be, or that compilers warned of.
+#[test]
+fn class_whose_destructor_is_not_for_all_makes_a_table() {
+    let good = [
+        "private: ~acme();",
+        "private: virtual ~acme();",
+        "protected: virtual ~acme();",
+        "protected: ~acme(); virtual void work();",
+        "virtual ~acme(); private: void operator delete(void *);",
+        "virtual ~acme() noexcept(false);",
+        "virtual ~acme() = delete;",
+        "int peer_detach(std::uint32_t); private: virtual ~acme();",
+    ];
+    let bad = [
+        ("flush", "void flush(); private: virtual ~acme();"),
+        ("flush", "void flush(); void flush(int, int); private: ~acme();"),
+        ("flush", "virtual ~acme(); private: void flush(); void operator delete(void *);"),
+    ];
+    for compiler in compilers() {
+        tables(compiler, &good, &bad);
+    }
+}
+
+/// A compiler makes tables of classes with these members, and of others says which one is wrong.
+fn tables(compiler: &str, good: &[&str], bad: &[(&str, &str)]) {
+    let said = |members: &str| {
+        let (kind, members) = match (members.strip_prefix("FINAL"), members) {
+            (Some(members), _) => ("struct acme final {", members),
+            (None, "UNION") => ("union acme {", ""),
+            (None, members) => ("struct acme {", members),
         };
-        for members in good {
-            let (compiles, said) = said(members);
-            assert!(compiles, "{compiler}: {members}: {said}");
-        }
-        for (name, members) in bad {
-            let (compiles, said) = said(members);
-            assert!(!compiles, "{compiler} takes {members}");
-            let sentence = format!("the member {name} is not one that the table can call");
-            assert!(said.contains(&sentence), "{compiler}: {members}: {said}");
-        }
+        let source = PROVIDER.replace("MEMBERS", members).replace("struct acme {", kind);
+        let done = compiled(compiler, "c++", "-std=c++17", &source);
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    for members in good {
+        let (compiles, said) = said(members);
+        assert!(compiles, "{compiler}: {members}: {said}");
+    }
+    for (name, members) in bad {
+        let (compiles, said) = said(members);
+        assert!(!compiles, "{compiler} takes {members}");
+        let sentence = format!("the member {name} is not one that the table can call");
+        assert!(said.contains(&sentence), "{compiler}: {members}: {said}");
     }
 }
 

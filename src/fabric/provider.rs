@@ -223,7 +223,8 @@ pub trait Provider {
     /// *Panics* when the payload is shorter, or the slot is not held.
     fn received_peek(&self, peer: PeerIndex, slot: RecvSlot, to: &mut [u8]);
 
-    /// Gives a receive slot back. Slots may be given back in any order.
+    /// Gives a receive slot back. Slots may be given back in any order. When this returns, the peer
+    /// may post to it again, without a poll here between: its credit may come over another rail.
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot);
 
     /// Copies the first `to.length()` bytes of a received payload to `to`, and gives the slot back.

@@ -95,7 +95,9 @@ fn not_there(nics: &Found, settings: &Environment, survey: &Survey) -> Option<Li
             Err(_) => !survey.offers.iter().any(has),
         }
     };
-    let missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    let mut missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
+    missing.sort();
+    missing.dedup();
     let missing: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
     let text = format!("{} (CROSSTIE_OFI_DOMAINS asks for it)", missing.join(", "));
     (!missing.is_empty()).then(|| line("not there", text))
@@ -140,6 +142,17 @@ mod tests {
         let line = not_there(&nobody_asks, &of(&[c"eth9"]), &survey).unwrap();
         assert_eq!(line.text, "eth9 (CROSSTIE_OFI_DOMAINS asks for it)");
         assert!(not_there(&nobody_asks, &of(&[]), &survey).is_none());
+    }
+
+    /// It was there as often as the setting names it.
+    #[test]
+    fn missing_domain_that_is_named_twice_is_said_once() {
+        let survey = Survey { version: "1.17".into(), offers: Vec::new() };
+        let domains = [c"eth9", c"eth8", c"eth9"].map(CString::from).into();
+        let libfabric = Settings { domains, ..Settings::default() };
+        let environment = Environment { libfabric, ..Environment::default() };
+        let line = not_there(&Err(NoNic::NotWanted), &environment, &survey).unwrap();
+        assert_eq!(line.text, "eth8, eth9 (CROSSTIE_OFI_DOMAINS asks for it)");
     }
 
     /// `used` and `not there` said two things of it, of which one was not so where the provider is

@@ -1,7 +1,9 @@
 //! W8.12: how one connection stands, as its writer sees it; what a stall report is made of.
 //!
 //! The same plain value is the machine's own snapshot of a connection and what goes to the peer.
-//! It is for people: nothing that a peer says in it changes what the reader does with messages.
+//! It is for people: nothing that a peer says in it changes what the reader does with messages. But
+//! one that is fresh shows that the writer's program polls, and a rail that stands still
+//! nevertheless may be given up (`doc/decisions/0020`).
 #![forbid(unsafe_code)]
 
 use super::{DecodeError, GROUP_MAX, RAILS_MAX, wire_struct};

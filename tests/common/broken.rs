@@ -16,6 +16,8 @@ use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::loopback::Loopback;
 use crosstie::provider::random::{CERTAIN, Random};
 
+/// Polls between two sends of a provider that is slow to take them.
+const SLOW_POLLS: u64 = 64;
 /// Parts of a write at most.
 const PARTS_MAX: usize = 3;
 /// In the id of a write that is a part of another one.
@@ -69,6 +71,8 @@ pub enum Vice {
     FreesHeldAtDetach,
     OwnPostsPassFence,
     OwnOpsOutliveFence,
+    /// No vice: it takes a send every so many polls, and says AGAIN until then.
+    TakesSendsSlowly,
 }
 
 /// Registration that remembers the last whole arena, and may forget a region too early.
@@ -274,6 +278,12 @@ impl Broken {
                 Err(PostError::Again)
             }
             Vice::LeaksHeldAtClose if self.is_full() => Err(PostError::Again),
+            Vice::TakesSendsSlowly if self.count > 0 => Err(PostError::Again),
+            Vice::TakesSendsSlowly => {
+                let posted = self.inner.post(&op, now)?;
+                self.count = SLOW_POLLS;
+                Ok(posted)
+            }
             Vice::DropsEmpty if length(&op.kind) == 0 => Ok(Posted::Done),
             Vice::SendsLate => self.later(op, 2),
             Vice::CutsLongest if length(&op.kind) == longest => {
@@ -482,6 +492,9 @@ impl Provider for Broken {
         let mut all = Batch { items: [crate::NOTHING; 64], count: 0 };
         for completion in self.made_up.drain(..) {
             all.push(completion);
+        }
+        if self.vice == Vice::TakesSendsSlowly {
+            self.count = self.count.saturating_sub(1);
         }
         if self.vice == Vice::Allocates {
             drop(std::hint::black_box(Box::new(room)));

@@ -55,7 +55,7 @@ pub fn counts(library: &CStr) -> [usize; 2] {
     let mut counts = [0; 2];
     // SAFETY: that is its type.
     let call: extern "C" fn(*mut usize) =
-        unsafe { std::mem::transmute(strict_function(library, c"strict_registrations")) };
+        unsafe { std::mem::transmute(function(library, c"strict_registrations")) };
     call(counts.as_mut_ptr());
     counts
 }
@@ -64,22 +64,13 @@ pub fn counts(library: &CStr) -> [usize; 2] {
 pub fn message_bytes(library: &CStr) -> usize {
     // SAFETY: that is its type.
     let call: extern "C" fn() -> usize =
-        unsafe { std::mem::transmute(strict_function(library, c"strict_message_bytes")) };
+        unsafe { std::mem::transmute(function(library, c"strict_message_bytes")) };
     call()
 }
 
 /// A function that the strict fabric, which an endpoint has loaded, has for tests.
-fn strict_function(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: two names that end with a zero.
-    let call =
-        unsafe { libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
-    assert!(!call.is_null(), "the strict fabric counts");
-    call
-}
-
-/// A function of the strict fabric for tests.
 fn function(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: the strict fabric, which an endpoint has loaded.
+    // SAFETY: two names that end with a zero.
     let call =
         unsafe { libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
     assert!(!call.is_null(), "the strict fabric has {name:?}");

@@ -52,6 +52,12 @@ impl Stock {
         id.0 >= ID_FIRST
     }
 
+    /// What grows as long as the rail gets on: as many rounds as one message may take are waited
+    /// for each of it, since a short send queue makes many of many receives.
+    const fn progress(&self) -> [usize; 3] {
+        [self.posted, self.came, self.ended]
+    }
+
     pub fn end(&mut self, id: OpId, result: Result<(), OpError>) -> Check {
         let known = id.0 - ID_FIRST < self.posted as u64;
         ensure(known, 6, "a completion names an op that was never posted")?;
@@ -114,13 +120,19 @@ fn stock_up<R: Rig>(
     bench.stock.is_open = true;
     bench.stock.promise = promise;
     bench.stock.bytes = bench.caps.send_payload_max.as_usize().min(BYTES_MAX);
-    let (whole, mut rounds) = (bench.stock.posted + count, 0);
+    let whole = bench.stock.posted + count;
+    let (mut seen, mut rounds) = (bench.stock.progress(), 0);
     while bench.stock.came < whole || bench.stock.ended < whole {
-        if bench.stock.posted == whole || !post(bench, seed)? {
-            ensure(rounds < PATIENCE, promise, why)?;
-            bench.round()?;
-            rounds += 1;
+        if bench.stock.posted < whole && post(bench, seed)? {
+            continue;
         }
+        let now = bench.stock.progress();
+        if now != seen {
+            (seen, rounds) = (now, 0);
+        }
+        ensure(rounds < PATIENCE, promise, why)?;
+        bench.round()?;
+        rounds += 1;
     }
     Ok(())
 }

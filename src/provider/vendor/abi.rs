@@ -347,7 +347,8 @@ pub struct xtie_provider_ops {
             to: *const xtie_provider_span,
         ),
     >,
-    /// Gives a receive slot back, in any order.
+    /// Gives a receive slot back, in any order. When this returns, the peer may post to it again,
+    /// without a poll here between: its credit may come over another rail.
     pub received_release: Option<unsafe extern "C" fn(provider: *mut c_void, peer: u32, slot: u64)>,
     /// Says from outside that a peer is gone: the next polls report what had come, complete all
     /// that was taken, and then report XTIE_PROVIDER_EVENT_PEER_DOWN (P6). cause:
