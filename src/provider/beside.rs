@@ -8,6 +8,7 @@
 
 extern crate std;
 
+mod doubts;
 mod looks;
 mod seats;
 
@@ -290,31 +291,6 @@ impl<'m> WithPorts<'m> {
     pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
         let (rail, number) = self.port_at(peer)?;
         rail.error(number)
-    }
-
-    /// Whether [`WithPorts::doubted`] may have a peer to name.
-    #[inline]
-    pub fn has_doubts(&self) -> bool {
-        self.devices.iter().any(|device| device.rail.has_doubts())
-    }
-
-    /// The next peer of which is to be known whether its program has polled within that time; see
-    /// [`PortRail::doubted`].
-    pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
-        for Device { rail, seats, .. } in &mut self.devices {
-            if let Some((PeerIndex(number), within)) = rail.doubted() {
-                let peer = number << self.lane_bits | seats.lane(number as usize);
-                return Some((PeerIndex(peer), within));
-            }
-        }
-        None
-    }
-
-    /// It has.
-    pub fn peer_polls(&mut self, peer: PeerIndex) {
-        if let Some((rail, number)) = self.port_of(peer) {
-            rail.peer_polls(number);
-        }
     }
 
     /// Whether something was posted that no poll has handed over yet.

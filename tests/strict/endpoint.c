@@ -210,7 +210,7 @@ static struct endpoint *path_ends[2];
 /* Shorter writes are words that control it. */
 enum { PAYLOAD_MIN = 4096 };
 
-/* 1: the path of the next write of payload goes silent; 2: that of the next send; 0: it is let go. */
+/* 1: the path of the next write of payload goes silent; 2: of the next send; 0: it is let go. */
 PUBLIC void strict_silence(int how) {
     pthread_mutex_lock(&lock);
     path = how == 2 ? ARMED_FOR_SEND : how ? ARMED : OPEN;
