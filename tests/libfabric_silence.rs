@@ -129,6 +129,39 @@ fn path_on_which_only_messages_were_sent_is_found_silent() {
     silence(config.library, false);
 }
 
+/// The last messages left after something else had ended, with no look between.
+#[test]
+fn path_that_goes_silent_under_a_message_behind_a_write_is_found_silent() {
+    let _alone = alone();
+    let Some(config) = strict_config(Layout::One, c"strict-msg") else { return };
+    let mut world = World::open(&Config { silence_max: SILENCE, ..config }).unwrap();
+    looks(&mut world, 1, true);
+    world.write_well();
+    silence_of_send(config.library);
+    world.send(0, 7, 8);
+    assert!(is_silent(config.library));
+    looks(&mut world, 14, true);
+    assert_eq!(world.downs(0), 1);
+    silence(config.library, false);
+}
+
+/// Messages end when the library says so, and one is always under way.
+#[test]
+fn peer_that_is_sent_one_message_after_another_is_not_given_up() {
+    let _alone = alone();
+    for provider in [c"strict-msg", c"strict-domain"] {
+        let Some(config) = strict_config(Layout::One, provider) else { return };
+        let mut world = World::open(&Config { silence_max: SILENCE, ..config }).unwrap();
+        world.write_well();
+        for _ in 0..30 {
+            // longer than what is injected
+            world.send(0, 1, 512);
+            looks(&mut world, 1, true);
+        }
+        assert_eq!((world.downs(0), world.downs(1)), (0, 0), "{provider:?}");
+    }
+}
+
 /// It was asked about at each look for as long as it carried anything.
 #[test]
 fn peer_of_whose_ops_some_end_is_never_doubted() {

@@ -359,7 +359,7 @@ fn a_connection_whose_streams_never_all_come_gives_its_slot_back() {
     let mut hand = Hand::new(&handle);
     hand.ready();
     let kept = hand.stream(&handle, 0, 2);
-    until("gathered", || b.all_free().is_none().then_some(()));
+    until("gathered", || b.some_taken());
     until("given back at the deadline", || b.all_free());
     drop(kept);
     // one that is given up is noticed before
@@ -368,7 +368,7 @@ fn a_connection_whose_streams_never_all_come_gives_its_slot_back() {
     let mut hand = Hand::new(&handle);
     hand.ready();
     let dropped = hand.stream(&handle, 1, 2);
-    until("gathered", || b.all_free().is_none().then_some(()));
+    until("gathered", || b.some_taken());
     drop(dropped);
     until("given back", || b.all_free());
 }

@@ -331,6 +331,15 @@ impl Node {
         })
     }
 
+    /// Whether a slot is not in the pool. All are taken for a moment to find that out, when nobody
+    /// else gets one, who is then refused: so they are left alone for most of the time.
+    pub fn some_taken(&self) -> Option<()> {
+        for _ in 0..4096 {
+            std::thread::yield_now();
+        }
+        self.all_free().is_none().then_some(())
+    }
+
     /// Whether every slot is in the pool.
     pub fn all_free(&self) -> Option<()> {
         let mut taken = 0;

@@ -28,8 +28,11 @@ impl Libfabric<'_> {
         let count = record.ask_count.wrapping_add(1);
         *answer = Answer { words, state: AnswerState::Asked, count, ..Answer::default() };
         (record.asked, record.ask_place, record.ask_count) = (words, place, count);
+        if self.asks == 0 {
+            // the first of those without an answer says when they are asked again
+            self.asked_at = self.now;
+        }
         self.asks += 1;
-        self.asked_at = self.now;
         self.want(index, wants::ASK);
     }
 

@@ -22,6 +22,7 @@
 //! (`CROSSTIE_OFI_SILENCE_MS`, `doc/decisions/0020`).
 
 use super::link::Phase;
+use super::message::KeyWords;
 use super::peer::{Answer, AnswerState, KEYS, Peer};
 use super::rail::Libfabric;
 use super::report::ErrorReport;
@@ -66,7 +67,7 @@ impl Silence {
 pub struct Watched {
     /// How much had ended.
     ended: u32,
-    /// How many messages it had been sent.
+    /// How many messages it had been sent when it was asked something last.
     sent: u32,
     /// The look after which that was so, and those that count in a row behind it.
     looks: u8,
@@ -87,14 +88,16 @@ impl Watched {
 impl Peer {
     /// One look; for how long nothing has ended, if that is too long.
     fn look(&mut self, now: Instant, most: Span) -> Option<Span> {
-        let (ended, sent) = (self.ended, self.sent_count);
-        if !self.is_owing() {
-            self.watched = Watched { ended, sent, ..Watched::NOTHING };
+        let is_owing = self.is_owing();
+        let Watched { sent, .. } = self.watched;
+        let watched = &mut self.watched;
+        if !is_owing {
+            *watched = Watched { sent, ..Watched::NOTHING };
             return None;
         }
-        let watched = &mut self.watched;
-        if watched.looks == 0 || watched.ended != ended {
+        if watched.looks == 0 || watched.ended != self.ended {
             // this one may be right behind the post
+            let ended = self.ended;
             *watched = Watched { ended, sent, looks: 1, since: now, ..Watched::NOTHING };
             return None;
         }
@@ -104,10 +107,14 @@ impl Peer {
         (watched.looks >= LOOKS && silent >= most).then_some(silent)
     }
 
-    /// Whether all that it was sent since the last look are messages, of which nothing is heard.
+    /// Whether messages have been sent since it was asked something: their ends say nothing.
     fn wants_question(&self) -> bool {
-        let Watched { ended, sent, .. } = self.watched;
-        self.sent_count != sent && self.ended == ended && !self.is_owing()
+        self.sent_count != self.watched.sent && self.asked == KeyWords::default()
+    }
+
+    /// What it was sent so far needs no question.
+    fn watch_anew(&mut self) {
+        self.watched = Watched { sent: self.sent_count, ..Watched::NOTHING };
     }
 }
 
@@ -121,7 +128,7 @@ impl Libfabric<'_> {
             let record = &mut self.peers[index];
             let stands = !self.traits.connected || self.links[index].phase == Phase::Up;
             if !record.takes_ops() || !stands {
-                record.watched = Watched::NOTHING;
+                record.watch_anew();
                 continue;
             }
             if record.wants_question() {
@@ -137,14 +144,18 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Asks a peer about a key that is none, under a number that no answer has that is good: one
-    /// that has told of keys under all numbers is written to, and so heard of.
+    /// Asks a peer about a key that is none, at a place that no answer has that is good. Where all
+    /// have one, messages alone show nothing, and only what touches its memory counts.
     fn ask_anything(&mut self, index: usize) {
         let answers = &self.answers[index * KEYS..][..KEYS];
-        let is_free =
-            |answer: &Answer| matches!(answer.state, AnswerState::Empty | AnswerState::Gone);
-        if let Some(place) = answers.iter().rposition(is_free) {
-            self.ask(index, NO_KEY, place as u8);
+        let is_free = |it: &Answer| matches!(it.state, AnswerState::Empty | AnswerState::Gone);
+        match answers.iter().rposition(is_free) {
+            Some(place) => {
+                self.peers[index].watched.sent = self.peers[index].sent_count;
+                self.ask(index, NO_KEY, place as u8);
+            }
+            None if self.peers[index].touching == 0 => self.peers[index].watch_anew(),
+            None => {}
         }
     }
 
@@ -220,17 +231,19 @@ mod tests {
     }
 
     #[test]
-    fn peer_that_was_sent_messages_alone_is_asked_something() {
+    fn peer_that_was_sent_messages_is_asked_something_whatever_else_it_was_sent() {
         let mut peer = Peer { sent_count: 1, ..Peer::CLOSED };
         assert!(peer.wants_question());
-        assert_eq!(peer.look(Instant(0), Span(0)), None);
-        assert!(!peer.wants_question(), "nothing since");
-        peer.sent_count += 1;
+        peer.watched.sent = 1;
+        assert!(!peer.wants_question(), "it was asked since");
+        peer.sent_count = 2;
+        (peer.used, peer.ended) = (1, 5);
         assert!(peer.wants_question());
-        peer.ended += 1;
-        assert!(!peer.wants_question(), "it was heard of");
-        (peer.ended, peer.used) = (0, 1);
-        assert!(!peer.wants_question(), "it is waited for");
+        assert_eq!(peer.look(Instant(0), Span(0)), None);
+        assert_eq!(peer.look(Instant(1), Span(0)), None);
+        assert!(peer.wants_question(), "looks put no question");
+        peer.asked.key = 7;
+        assert!(!peer.wants_question(), "one is on its way");
     }
 
     #[test]
