@@ -504,8 +504,13 @@ impl<'m> Provider for WithPorts<'m> {
             let part = &mut out[found..found + places];
             found += match ((self.turn + at) % rails).checked_sub(1) {
                 Some(place) => self.poll_device(place, part, budget, now),
-                None if looks => self.mixed.poll(part, budget, now),
-                None => 0,
+                None if looks && !part.is_empty() => self.mixed.poll(part, budget, now),
+                None => {
+                    if looks {
+                        self.looks.hasten(); // ports had filled all places
+                    }
+                    0
+                }
             };
         }
         found
