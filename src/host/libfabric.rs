@@ -9,7 +9,6 @@ use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nic
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::{CONNECTED, Config};
 use crate::wire::pair::PortHello;
-use std::ffi::CString;
 use std::format;
 use std::path::Path;
 use std::string::String;
@@ -58,13 +57,9 @@ pub(super) fn unused_say(settings: &Settings) {
 
 /// Says which of the domains that are named are not there, beside those that are.
 fn missing_say(settings: &Settings, nics: &[Nic]) {
-    let is_missing = |name: &&CString| !nics.iter().any(|nic| nic.domain == **name);
-    let mut missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
-    if !missing.is_empty() {
-        missing.sort();
-        missing.dedup();
-        let names: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
-        let (names, provider) = (names.join(", "), nics[0].provider.to_string_lossy());
+    let names = settings.missing_domains(|name| nics.iter().any(|nic| *nic.domain == *name));
+    if !names.is_empty() {
+        let provider = nics[0].provider.to_string_lossy();
         say(
             Level::Warning,
             &format!("CROSSTIE_OFI_DOMAINS names domains that {provider} has not: {names}"),

@@ -11,7 +11,6 @@ use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
 use crate::wire::pair::PORTS_MAX;
-use std::ffi::CString;
 use std::format;
 use std::path::Path;
 use std::string::{String, ToString};
@@ -88,19 +87,15 @@ fn not_there(nics: &Found, settings: &Environment, survey: &Survey) -> Option<Li
         // the line of what is used has said it
         return (!rails.libfabric).then(|| line("not there", why.words(settings)));
     }
-    let is_missing = |name: &&CString| {
+    let missing = settings.missing_domains(|name| {
         let has = |offer: &Offered| offer.domains.iter().any(|it| it.as_bytes() == name.to_bytes());
         match nics {
-            Ok(nics) => !nics.iter().any(|nic| nic.domain == **name),
-            Err(_) => !survey.offers.iter().any(has),
+            Ok(nics) => nics.iter().any(|nic| *nic.domain == *name),
+            Err(_) => survey.offers.iter().any(has),
         }
-    };
-    let mut missing: Vec<_> = settings.domains.iter().filter(is_missing).collect();
-    missing.sort();
-    missing.dedup();
-    let missing: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
-    let text = format!("{} (CROSSTIE_OFI_DOMAINS asks for it)", missing.join(", "));
-    (!missing.is_empty()).then(|| line("not there", text))
+    });
+    let text = || format!("{missing} (CROSSTIE_OFI_DOMAINS asks for it)");
+    (!missing.is_empty()).then(|| line("not there", text()))
 }
 
 fn offer_text(offer: &Offered) -> String {
@@ -127,7 +122,7 @@ fn domain_text(domain: &str, speed_mbps: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CStr;
+    use std::ffi::{CStr, CString};
 
     /// It was shown as set, and nothing more.
     #[test]

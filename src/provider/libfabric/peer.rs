@@ -269,6 +269,8 @@ pub struct Peer {
     pub ended: u32,
     /// What looks at it have seen.
     pub watched: Watched,
+    /// How many messages it had been sent when a look asked it something last.
+    pub asked_after: u32,
 }
 
 impl Peer {
@@ -321,6 +323,7 @@ impl Peer {
         report: None,
         ended: 0,
         watched: Watched::NOTHING,
+        asked_after: 0,
     };
 
     /// Whether ops other than fences are accepted.

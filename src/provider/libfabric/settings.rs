@@ -34,6 +34,15 @@ impl Settings {
             ..Config::DEFAULT
         }
     }
+
+    /// The domains that are named and not there, each once; empty: all are.
+    pub fn missing_domains(&self, is_there: impl Fn(&CStr) -> bool) -> String {
+        let mut missing: Vec<_> = self.domains.iter().filter(|name| !is_there(name)).collect();
+        missing.sort();
+        missing.dedup();
+        let names: Vec<_> = missing.iter().map(|name| name.to_string_lossy()).collect();
+        names.join(", ")
+    }
 }
 
 /// One variable.

@@ -5,8 +5,8 @@
 //! ([`Config::silence_max`](super::Config::silence_max)): a peer that was sent something ends as on
 //! a failed op when nothing of that ends for so long. Any end counts that the peer has a part in,
 //! however long the others take, and so does an answer about a key. That a message has ended says
-//! nothing, because libraries end those when they have them: a peer that was sent nothing else
-//! between two looks is asked something, if only about a key that is none.
+//! nothing, because libraries end those when they have them: a peer that was sent some since it was
+//! asked something last is asked again, about a key that is none.
 //!
 //! Ends say less than a device's acknowledgements do ([`verbs`](crate::provider::verbs)).
 //! Providers of software confirm a delivery when the peer's *program* polls, so that one which
@@ -67,8 +67,6 @@ impl Silence {
 pub struct Watched {
     /// How much had ended.
     ended: u32,
-    /// How many messages it had been sent when it was asked something last.
-    sent: u32,
     /// The look after which that was so, and those that count in a row behind it.
     looks: u8,
     /// Whether its program has polled since the last one.
@@ -82,23 +80,20 @@ pub struct Watched {
 impl Watched {
     /// None yet.
     pub const NOTHING: Watched =
-        Watched { ended: 0, sent: 0, looks: 0, polls: false, is_doubted: false, since: Instant(0) };
+        Watched { ended: 0, looks: 0, polls: false, is_doubted: false, since: Instant(0) };
 }
 
 impl Peer {
     /// One look; for how long nothing has ended, if that is too long.
     fn look(&mut self, now: Instant, most: Span) -> Option<Span> {
-        let is_owing = self.is_owing();
-        let Watched { sent, .. } = self.watched;
-        let watched = &mut self.watched;
-        if !is_owing {
-            *watched = Watched { sent, ..Watched::NOTHING };
+        if !self.is_owing() {
+            self.watched = Watched::NOTHING;
             return None;
         }
-        if watched.looks == 0 || watched.ended != self.ended {
+        let (ended, watched) = (self.ended, &mut self.watched);
+        if watched.looks == 0 || watched.ended != ended {
             // this one may be right behind the post
-            let ended = self.ended;
-            *watched = Watched { ended, sent, looks: 1, since: now, ..Watched::NOTHING };
+            *watched = Watched { ended, looks: 1, since: now, ..Watched::NOTHING };
             return None;
         }
         watched.looks = watched.looks.saturating_add(u8::from(watched.polls));
@@ -109,12 +104,12 @@ impl Peer {
 
     /// Whether messages have been sent since it was asked something: their ends say nothing.
     fn wants_question(&self) -> bool {
-        self.sent_count != self.watched.sent && self.asked == KeyWords::default()
+        self.sent_count != self.asked_after && self.asked == KeyWords::default()
     }
 
     /// What it was sent so far needs no question.
     fn watch_anew(&mut self) {
-        self.watched = Watched { sent: self.sent_count, ..Watched::NOTHING };
+        (self.watched, self.asked_after) = (Watched::NOTHING, self.sent_count);
     }
 }
 
@@ -151,7 +146,7 @@ impl Libfabric<'_> {
         let is_free = |it: &Answer| matches!(it.state, AnswerState::Empty | AnswerState::Gone);
         match answers.iter().rposition(is_free) {
             Some(place) => {
-                self.peers[index].watched.sent = self.peers[index].sent_count;
+                self.peers[index].asked_after = self.peers[index].sent_count;
                 self.ask(index, NO_KEY, place as u8);
             }
             None if self.peers[index].touching == 0 => self.peers[index].watch_anew(),
@@ -234,7 +229,7 @@ mod tests {
     fn peer_that_was_sent_messages_is_asked_something_whatever_else_it_was_sent() {
         let mut peer = Peer { sent_count: 1, ..Peer::CLOSED };
         assert!(peer.wants_question());
-        peer.watched.sent = 1;
+        peer.asked_after = 1;
         assert!(!peer.wants_question(), "it was asked since");
         peer.sent_count = 2;
         (peer.used, peer.ended) = (1, 5);
