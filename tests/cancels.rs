@@ -11,7 +11,7 @@ use host_support::{Memory, Node, Place, joined, small, wait_both};
 const LENGTHS: [usize; 2] = [64, 40_000];
 const TAG: i32 = 5;
 /// One that goes in no stream, from whatever memory.
-const LONG: usize = 40_000;
+const LONG: usize = 200_000;
 
 /// A rail: what opens it, and whether it pushes through shared memory.
 const RAILS: [(&str, DeviceKind, bool); 3] = [

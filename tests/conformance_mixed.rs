@@ -39,7 +39,7 @@ fn alone() -> Limits {
 }
 
 fn tcp_limits(streams: u32) -> tcp::Limits {
-    tcp::Limits { peers_max: 2, ops_max: 128, streams }
+    tcp::Limits { peers_max: 2, ops_max: 128, streams, lanes: 1 }
 }
 
 struct Side {

@@ -188,6 +188,7 @@ fn documented() -> Vec<(String, usize)> {
             ("CREDITS_FOR_STARTS", limits::CREDITS_FOR_STARTS as usize),
             ("UNDELIVERED_MAX", limits::UNDELIVERED_MAX as usize),
             ("EARLY_MAX", limits::EARLY_MAX as usize),
+            ("EARLY_LONG_MAX", limits::EARLY_LONG_MAX as usize),
             ("CELLS", limits::CELLS),
             ("POLL_BATCH", limits::POLL_BATCH),
             ("GROUP_MAX", wire::GROUP_MAX),

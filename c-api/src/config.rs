@@ -70,7 +70,8 @@ pub struct xtie_endpoint_config {
     pub regions_max: u32,
     /// Longest message in bytes that is copied instead of read in place: up to a quarter of the
     /// send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
-    /// peers read that without help.
+    /// peers read that without help. Over TCP sixteen times as many, and 131072 at most, leave
+    /// before their receive is there; a connection of several rails sends 2048 at most so.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
     /// 4096 to 131072; default 65536.
@@ -223,6 +224,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         push: config.flags & XTIE_ENDPOINT_PUSH != 0,
         accept_taken: default.accept_taken,
         shm_threads: default.shm_threads,
+        tcp_threads: default.tcp_threads,
         verbs_names: default.verbs_names,
         verbs_traffic_class: default.verbs_traffic_class,
         ports: default.ports,

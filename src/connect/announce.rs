@@ -104,6 +104,7 @@ impl<M: LinkMemory> Control<M> {
         };
         let mut peer = connection.peer;
         peer.features &= template.features;
+        peer.eager_bytes_max = peer.eager_bytes_max.min(template.eager_bytes_max);
         if template.groups_max != peer.groups_max {
             peer.features &= !CONNECT_PUSH; // slots are numbered alike by both
         }

@@ -449,7 +449,14 @@ impl<M: LinkMemory> Control<M> {
                 let (streams, lanes) = (u32::from(streams), u32::from(connection.lanes));
                 let pairs = if connection.pairs == 0 { 0 } else { CONNECT_PAIRS };
                 let features = hello.features | pairs;
-                ConnectHello { streams, data_rails: lanes, control_rails: lanes, features, ..hello }
+                ConnectHello {
+                    streams,
+                    data_rails: lanes,
+                    control_rails: lanes,
+                    eager_bytes_max: template.tcp_eager_bytes_max,
+                    features,
+                    ..hello
+                }
             }
         }
     }

@@ -167,6 +167,8 @@ pub struct LocalTemplate {
     pub credits: u32,
     /// Longest eager payload that we take.
     pub eager_bytes_max: u32,
+    /// The same over TCP.
+    pub tcp_eager_bytes_max: u32,
     /// Data rails over shared memory; over TCP it is the number of lanes.
     pub data_rails: u32,
     /// Control rails, likewise.

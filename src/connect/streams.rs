@@ -29,10 +29,22 @@ use std::os::fd::AsFd;
 const STREAM_LOOK: Span = Span::millis(20);
 
 impl<M: LinkMemory> Control<M> {
+    /// Streams of each lane of a connection that is about to be asked for: as many as both sides
+    /// take, or one, where those that other connections have beside their first leave no more.
+    pub fn streams_each(&self, link: u32) -> u32 {
+        let wanted = self.links[link as usize].streams;
+        let beside = self.connections.iter().map(|connection| {
+            let each = u32::from(connection.stream_count.saturating_sub(1));
+            each * u32::from(connection.lanes.max(1))
+        });
+        let taken = beside.fold(0, u32::saturating_add);
+        if taken.saturating_add(wanted - 1) > self.config.streams_beside_max { 1 } else { wanted }
+    }
+
     /// Dials a connection's streams and asks for it.
     pub fn ask_streams(&mut self, index: u32) {
         let link = self.connections[index as usize].link;
-        let count = self.links[link as usize].streams;
+        let count = self.streams_each(link);
         let connection = &mut self.connections[index as usize];
         connection.stream_count = count as u8;
         connection.asked = true;

@@ -92,8 +92,9 @@ impl<M: LinkMemory> Control<M> {
             (self.config.note)(Note::Apart { peer: link.peer, why: Apart::Address });
             return;
         };
+        let streams = self.streams_each(at);
         let connection = &mut self.connections[index as usize];
-        connection.stream_count = link.streams as u8;
+        connection.stream_count = streams as u8;
         connection.lanes = plan.count as u8;
         for (lane, path) in plan.paths[..plan.count].iter().enumerate() {
             self.lane(index, lane as u32).path = *path;

@@ -39,5 +39,7 @@ pub mod region;
 pub use caps::{Caps, FenceKind, Syscalls};
 pub use completion::{Completion, DownCause, Next, OpError, OpErrorKind};
 pub use op::{Gather, HEAD_BYTES, Head, LINE_BYTES, Line, Op, OpId, OpKind, RemoteSpan, Source};
-pub use provider::{CloseError, Domain, LocalSpan, PostError, Posted, Provider, RecvSlot};
+pub use provider::{
+    CloseError, Domain, LONG_SLOTS, LocalSpan, PostError, Posted, Provider, RecvSlot,
+};
 pub use region::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};

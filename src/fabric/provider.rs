@@ -66,6 +66,10 @@ pub struct RecvSlot(pub u64);
 // SAFETY: an integer.
 unsafe impl Zeroable for RecvSlot {}
 
+/// Payloads longer than [`Caps::send_payload_max`] that receives of one peer have room for: see
+/// [`Provider::send_payload_max`].
+pub const LONG_SLOTS: u32 = 8;
+
 /// How an op was accepted (P2).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Posted {
@@ -124,7 +128,9 @@ pub trait Provider {
     /// The promises.
     fn caps(&self) -> Caps;
 
-    /// [`Caps::send_payload_max`] towards an open peer, which may be longer than towards all.
+    /// [`Caps::send_payload_max`] towards an open peer, which may be longer than towards all. Of
+    /// payloads beyond that there may be [`LONG_SLOTS`] received and not yet released, or on their
+    /// way to where those before them are held, and one more if it is released before a next.
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         let _ = peer;
         self.caps().send_payload_max
@@ -134,6 +140,13 @@ pub trait Provider {
     fn transfer_max(&self, peer: PeerIndex) -> Bytes {
         let _ = peer;
         self.caps().transfer_max
+    }
+
+    /// Whether long writes to an open peer go one after the other on one stream, so that a message
+    /// in parts takes no less time.
+    fn is_single_stream(&self, peer: PeerIndex) -> bool {
+        let _ = peer;
+        false
     }
 
     /// Accepts or refuses an op (P1, P2).

@@ -136,6 +136,15 @@ fn tcp_use<R: HostRail>(
         tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
+    if let Some(errno) = endpoint.rail_mut().mixed_mut().tcp_threads_refused() {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "threads that move long messages over TCP cannot be started ({errno}): the \
+                 threads that call do so; CROSSTIE_TCP_THREADS=0 asks for none"
+            ),
+        );
+    }
     if lanes > 1 {
         endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
     }

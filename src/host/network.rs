@@ -11,6 +11,7 @@ use super::ports::Port;
 use super::settings::Environment;
 use super::vendor::VendorRail;
 use super::{libfabric, news, rdma, vendor as vendors};
+use crate::connect::descriptor_limit;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::{CpuSet, Errno, probe};
@@ -20,6 +21,23 @@ use crate::wire::hello::{
 };
 use std::format;
 use std::vec::Vec;
+
+/// Descriptors that the process may have for each socket beside the first of a connection, where
+/// nobody asks for such: both sides of a connection have it, and a thread a copy of it.
+const DESCRIPTORS_PER_STREAM: u64 = 16;
+
+/// Sockets of TCP, and threads that move what is long over them.
+#[derive(Copy, Clone)]
+pub(super) struct Streams {
+    /// Sockets of each connection that this side opens.
+    pub(super) each: u32,
+    /// How many all connections have beside their first, at most.
+    pub(super) beside_max: u32,
+    /// Threads; each moves one or more beside the first.
+    pub(super) threads: u32,
+    /// Their CPUs; empty: they inherit the opener's.
+    pub(super) cpus: CpuSet,
+}
 
 /// All of it.
 pub(super) struct Network {
@@ -33,8 +51,8 @@ pub(super) struct Network {
     pub(super) excluded: Vec<InterfaceAddress>,
     /// What peers must have too.
     pub(super) key: Option<Key>,
-    /// Threads that move long payloads, and their CPUs.
-    pub(super) threads: (u32, CpuSet),
+    /// Sockets and threads of TCP.
+    pub(super) streams: Streams,
     /// Ports of RDMA, libfabric and vendors.
     pub(super) ports: Vec<Port>,
 }
@@ -57,14 +75,13 @@ impl Network {
         }
         // asked of peers on this host, too
         let key = key(environment)?;
-        let threads = if allowed.tcp { threads(environment) } else { (0, CpuSet::EMPTY) };
         let mut network = Network {
             rails: allowed,
             without_interface: false,
             addresses: AddressList::EMPTY,
             excluded: Vec::new(),
             key,
-            threads,
+            streams: Streams::ONE,
             ports: Vec::new(),
         };
         if !allowed.tcp || !allowed.vendor {
@@ -101,6 +118,9 @@ impl Network {
         }
         network.shm_look();
         network.ports_choose(options, environment, vendor);
+        // ports carry what is long
+        let threads = if network.ports.is_empty() { options.tcp_threads } else { 0 };
+        network.streams = Streams::choose(threads, environment);
         Ok(network)
     }
 
@@ -215,31 +235,48 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
     list
 }
 
-/// Each thread wants a stream of its own to each peer, beside the first; a setting that leaves it
-/// none is ignored. Whether the CPUs can be had is seen when the threads start.
-fn threads(environment: &Environment) -> (u32, CpuSet) {
-    let (threads, streams) = (environment.tcp_threads, environment.tcp_streams);
-    let cpus = environment.tcp_thread_cpus;
-    let none = (0, CpuSet::EMPTY);
-    if threads >= streams {
-        let most = streams - 1;
-        say_once(
-            Level::Warning,
-            &format!(
-                "CROSSTIE_TCP_THREADS={threads} is ignored: it may be {most} at most with \
-                 CROSSTIE_TCP_STREAMS={streams}, since each thread moves a stream beside the first"
-            ),
-        );
-        return none;
+impl Streams {
+    /// One socket, and no threads.
+    pub(super) const ONE: Streams =
+        Streams { each: 1, beside_max: u32::MAX, threads: 0, cpus: CpuSet::EMPTY };
+
+    /// As the environment says, or with so many threads. Each wants a stream of its own to each
+    /// peer, beside the first; a setting that leaves it none is ignored. Whether the CPUs can be
+    /// had is seen when the rail is opened.
+    fn choose(threads: u32, environment: &Environment) -> Streams {
+        let (threads, each) = match (environment.tcp_threads, environment.tcp_streams) {
+            (None, None) => (threads, threads + 1),
+            (None, Some(streams)) => (threads.min(streams - 1), streams),
+            (Some(threads), None) => (threads, threads + 1),
+            (Some(threads), Some(streams)) if threads < streams => (threads, streams),
+            (Some(threads), Some(streams)) => {
+                let most = streams - 1;
+                say_once(
+                    Level::Warning,
+                    &format!(
+                        "CROSSTIE_TCP_THREADS={threads} is ignored: it may be {most} at most with \
+                         CROSSTIE_TCP_STREAMS={streams}, since each thread moves a stream beside \
+                         the first"
+                    ),
+                );
+                return Streams { each: streams, ..Streams::ONE };
+            }
+        };
+        let mut cpus = environment.tcp_thread_cpus;
+        if !cpus.is_empty() && threads == 0 {
+            say_once(
+                Level::Warning,
+                "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
+            );
+            cpus = CpuSet::EMPTY;
+        }
+        let asked = environment.tcp_threads.is_some() || environment.tcp_streams.is_some();
+        let beside_max = match asked {
+            true => u32::MAX,
+            false => (descriptor_limit() / DESCRIPTORS_PER_STREAM).min(u32::MAX.into()) as u32,
+        };
+        Streams { each, beside_max, threads, cpus }
     }
-    if !cpus.is_empty() && threads == 0 {
-        say_once(
-            Level::Warning,
-            "CROSSTIE_TCP_THREAD_CPUS is ignored: CROSSTIE_TCP_THREADS asks for no thread",
-        );
-        return none;
-    }
-    (threads, cpus)
 }
 
 /// Who names a provider of libfabric's wants it used, which another setting may not let it be. The

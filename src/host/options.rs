@@ -53,6 +53,9 @@ pub struct Options {
     /// rings ([`Options::push`]), at most [`shm::THREADS_MAX`]; `CROSSTIE_SHM_THREADS` counts
     /// instead.
     pub shm_threads: u32,
+    /// Threads that move what is long over TCP where there are no ports, unless the environment
+    /// says how many; each has a socket of every connection.
+    pub tcp_threads: u32,
     /// Whose variables count for RDMA ports.
     pub verbs_names: Names,
     /// The traffic class of RDMA ports, and where it can be one the service level, where the
@@ -84,6 +87,7 @@ impl Default for Options {
             push: false,
             accept_taken: false,
             shm_threads: 0,
+            tcp_threads: 0,
             verbs_names: Names::Own,
             verbs_traffic_class: None,
             ports: None,
@@ -118,6 +122,12 @@ pub(super) const TAKEN_BYTES_MAX: Bytes = Bytes(taken::CELL_BYTES as u64);
 pub(super) const fn eager_bytes_max(send_ring_bytes: u32) -> Bytes {
     Bytes((send_ring_bytes / 4 - 64) as u64).min(Bytes(SHM_PAYLOAD_MAX as u64))
 }
+
+/// How many times as long as through shared memory they may be over TCP.
+const TCP_EAGER_TIMES: u64 = 16;
+
+/// Longest message that we send so where threads move what is long.
+pub(super) const TCP_EAGER_BESIDE_THREADS: Bytes = Bytes::kib(32);
 
 /// Lanes of one connection that the side band may bring.
 pub(super) const fn lanes_each(limits: &Limits) -> usize {
@@ -158,7 +168,7 @@ pub(super) const fn mixed_limits(device: DeviceKind, limits: &Limits) -> mixed::
 /// Writes of one connection over TCP are cut into stripes: a few of them fly, of many connections.
 pub(super) const fn tcp_limits(limits: &Limits, streams: u32) -> tcp::Limits {
     let ops_max = 4 * ops(limits);
-    tcp::Limits { peers_max: limits.peers_max(), ops_max, streams }
+    tcp::Limits { peers_max: limits.peers_max(), ops_max, streams, lanes: limits.rails_max }
 }
 
 pub(super) const fn loopback_limits(limits: &Limits) -> loopback::Limits {
@@ -240,6 +250,13 @@ impl Options {
             return Err(OpenError::Rings(RingsError::Eager { bytes, most, ring: send }));
         }
         Ok(())
+    }
+
+    /// Longest message that is taken over TCP before its receive was offered. The offer, and the
+    /// word that a message has come, are packets of their own there, and take longer than a copy.
+    pub(super) fn tcp_eager_bytes_max(&self) -> Bytes {
+        let bytes = self.eager_bytes_max.0.saturating_mul(TCP_EAGER_TIMES);
+        Bytes(bytes.min(tcp::SEND_BYTES_MAX.into()))
     }
 
     /// Shortens what is copied through the send ring to what this takes, if it is a ring at all.

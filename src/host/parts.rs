@@ -9,7 +9,7 @@ use super::lanes::{LaneKnown, LanesTold};
 use super::link_memory::HostMemory;
 use super::log::{Level, say_once};
 use super::machine::{HostRail, Machine};
-use super::network::Network;
+use super::network::{Network, Streams};
 use super::news::{self, note};
 use super::options::{self, Options};
 use super::own::Own;
@@ -39,9 +39,6 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use std::vec::Vec;
-
-/// Shortest stripe on a connection of one TCP stream.
-const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
 
 /// Regions that a heap can be cut into besides those that can be registered.
 const HEAP_SPARE: usize = 16;
@@ -146,17 +143,14 @@ struct Opened {
 }
 
 impl Parts {
-    fn config(&self) -> Config {
-        Config {
-            eager_bytes_max: self.options.eager_bytes_max,
-            salt: self.salt,
-            stripe_bytes_min: match self.environment.tcp_streams {
-                // on one stream, stripes only let short messages pass between them
-                1 => STRIPE_BYTES_ONE_STREAM,
-                _ => Config::default().stripe_bytes_min,
-            },
-            ..Config::default()
-        }
+    fn config(&self, streams: &Streams) -> Config {
+        let over_tcp = self.options.tcp_eager_bytes_max();
+        let over_tcp = match streams.threads {
+            0 => over_tcp,
+            _ => over_tcp.min(options::TCP_EAGER_BESIDE_THREADS),
+        };
+        let eager_bytes_max = self.options.eager_bytes_max.max(over_tcp);
+        Config { eager_bytes_max, salt: self.salt, ..Config::default() }
     }
 
     pub(super) fn open_host(
@@ -191,7 +185,7 @@ impl Parts {
         // one alone needs no set
         let wait = if fds.len() > 1 { Some(WaitSet::over(&fds)?) } else { None };
         let domain = rail.domain();
-        let config = self.config();
+        let config = self.config(&network.streams);
         let mut machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
         assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
         let mailboxes = machine.mailboxes();
@@ -274,11 +268,10 @@ impl Parts {
         let span =
             self.heap.as_ref().map(|heap| HeapSpan { start: heap.start(), length: heap.length() });
         let tcp = network.rails.tcp.then(|| {
-            let streams = self.environment.tcp_streams;
-            let (threads, thread_cpus) = network.threads;
+            let Streams { each, threads, cpus: thread_cpus, .. } = network.streams;
             let call_bytes = self.options.tcp_call_bytes;
             let settings = tcp::Settings { threads, thread_cpus, call_bytes };
-            (options::tcp_limits(&limits, streams), settings)
+            (options::tcp_limits(&limits, each), settings)
         });
         // SAFETY: the heap's head was allocated for the board (`heap_create`), and the endpoint
         // keeps the heap until after the machine is gone (`close`).
@@ -301,6 +294,7 @@ impl Parts {
             groups_max: self.options.limits.groups_max(),
             credits: CREDITS,
             eager_bytes_max: self.options.eager_bytes_max.0 as u32,
+            tcp_eager_bytes_max: self.options.tcp_eager_bytes_max().0 as u32,
             data_rails: self.options.limits.rails_max,
             control_rails: self.options.limits.rails_max,
             features: CONNECT_PROBED | if self.options.push { CONNECT_PUSH } else { 0 },
@@ -320,7 +314,7 @@ impl Parts {
         let limits = self.options.limits;
         let rail = Loopback::open(options::loopback_limits(&limits), block)?;
         let domain = rail.domain();
-        let config = self.config();
+        let config = self.config(&Streams::ONE);
         let machine = transport::Endpoint::open(block, limits, config, self.regions, rail)?;
         assert_eq!(block.left(), 0, "what was cut is what `Options::bytes` says");
         // SAFETY: the mailboxes lie in the block, which outlives the machine.
@@ -382,7 +376,8 @@ fn band_config(
         listeners_max: connections_max,
         node_id: environment.node_id,
         rails: network.rail_bits(),
-        streams: environment.tcp_streams,
+        streams: network.streams.each,
+        streams_beside_max: network.streams.beside_max,
         lanes_max: options.limits.rails_max,
         lanes_wish: match environment.tcp_rails {
             0 => options.tcp_rails,

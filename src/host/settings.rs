@@ -51,7 +51,9 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_EAGER_BYTES",
         default: "8192",
         unit: "bytes",
-        effect: "longest message that is copied through the ring instead of read in place",
+        effect: "longest message that is copied through the ring instead of read in place; over \
+            TCP one of sixteen times as many, at most 131072, or 32768 with threads, leaves before \
+            its receive was offered",
     },
     Setting {
         name: "CROSSTIE_SEND_RING_BYTES",
@@ -117,11 +119,14 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_TCP_STREAMS",
         default: "one more than CROSSTIE_TCP_THREADS",
         unit: "1 to 6",
-        effect: "sockets of each connection over TCP that this side opens",
+        effect: "sockets of each connection over TCP that this side opens; where neither this nor \
+                 CROSSTIE_TCP_THREADS is set, one when a sixteenth of the descriptors that the \
+                 process may have are such beside the first",
     },
     Setting {
         name: "CROSSTIE_TCP_THREADS",
-        default: "0",
+        default: "0; in the NCCL plugin, where there are no ports, an eighth of the CPUs that it \
+                  may use, at most 3",
         unit: "threads, 0 to 5, and fewer than CROSSTIE_TCP_STREAMS",
         effect: "threads that move long messages over TCP; 0: the caller does",
     },
@@ -207,11 +212,11 @@ pub struct Environment {
     /// Which interfaces other hosts reach us by; `None`: as by default.
     pub socket_ifname: Option<String>,
     /// Sockets of a connection over TCP, when we connect.
-    pub tcp_streams: u32,
+    pub tcp_streams: Option<u32>,
     /// TCP rails of each connection; 0: as many as there are common subnets.
     pub tcp_rails: u32,
     /// Threads that move long payloads.
-    pub tcp_threads: u32,
+    pub tcp_threads: Option<u32>,
     /// Their CPUs; empty: they inherit the opener's.
     pub tcp_thread_cpus: CpuSet,
     /// Threads that copy what is long through shared memory, if not as the options say.
@@ -245,9 +250,9 @@ impl Default for Environment {
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
             socket_ifname: None,
-            tcp_streams: 1,
+            tcp_streams: None,
             tcp_rails: 0,
-            tcp_threads: 0,
+            tcp_threads: None,
             tcp_thread_cpus: CpuSet::EMPTY,
             shm_threads: None,
             key_file: None,
@@ -316,18 +321,14 @@ fn environment_of(names: verbs::Names) -> Environment {
     let default = Environment::default();
     let path = |name| std::env::var_os(name).map(PathBuf::from);
     let among = |name, most| number(name).and_then(|value| within(name, value, most));
-    let tcp_threads = among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX)
-        .map_or(default.tcp_threads, |n| n as u32);
     Environment {
         kernel_copy: among("CROSSTIE_KERNEL_COPY", 0..=1).map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").map_or(default.shm_dir, directory),
         rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
-        // each thread moves a stream beside the first
-        tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64)
-            .map_or(1 + tcp_threads, |n| n as u32),
-        tcp_threads,
+        tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64).map(|n| n as u32),
+        tcp_threads: among("CROSSTIE_TCP_THREADS", 0..=TCP_THREADS_MAX).map(|n| n as u32),
         tcp_thread_cpus: understood("CROSSTIE_TCP_THREAD_CPUS", cpus)
             .unwrap_or(default.tcp_thread_cpus),
         shm_threads: among("CROSSTIE_SHM_THREADS", 0..=shm::THREADS_MAX as u64).map(|n| n as u32),

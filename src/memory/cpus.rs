@@ -3,6 +3,7 @@
 extern crate std;
 
 use super::errno::Errno;
+use super::threads;
 use core::mem;
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
@@ -17,6 +18,19 @@ impl CpuSet {
     /// The first number that is none of a set.
     pub const END: u32 = libc::CPU_SETSIZE as u32;
     const WORDS: usize = libc::CPU_SETSIZE as usize / 64;
+
+    /// Those that the calling thread may use; empty where the kernel does not say.
+    pub fn of_this_thread() -> CpuSet {
+        // SAFETY: a plain set of bits, for which zero is a value.
+        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+        // SAFETY: a whole set.
+        if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
+            return CpuSet::EMPTY; // more CPUs than a set has
+        }
+        // SAFETY: below the size of the set.
+        let mine = (0..CpuSet::END).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) });
+        mine.fold(CpuSet::EMPTY, |all, cpu| all.with(cpu).unwrap_or(all))
+    }
 
     /// The same and one more. `None`: the number is too high.
     pub fn with(mut self, cpu: u32) -> Option<CpuSet> {
@@ -38,6 +52,20 @@ impl CpuSet {
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..CpuSet::END).filter(|cpu| self.contains(*cpu))
     }
+}
+
+/// Whether a thread can be kept on `cpus`: tries it with one.
+pub fn cpus_try(cpus: &CpuSet) -> Result<(), PinError> {
+    let (keep, gone) = std::sync::mpsc::channel::<()>();
+    let thread = threads::start("crosstie-try", move || {
+        let _ = gone.recv(); // nothing is ever sent
+    });
+    let thread = thread.map_err(PinError::System)?;
+    let pinned = thread_pin(&thread, cpus);
+    drop(keep);
+    // it waits for nothing but this
+    let _ = thread.join();
+    pinned
 }
 
 /// Why a thread could not be kept where it was wanted.

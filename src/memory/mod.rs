@@ -32,7 +32,7 @@ pub mod stderr;
 pub mod threads;
 pub mod wake;
 
-pub use cpus::{CpuSet, PinError, thread_pin};
+pub use cpus::{CpuSet, PinError, cpus_try, thread_pin};
 pub use errno::Errno;
 pub use heap::{HeapError, SharedHeap};
 pub use reserve::Reserve;

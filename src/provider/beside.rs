@@ -423,6 +423,10 @@ impl<'m> Provider for WithPorts<'m> {
         }
     }
 
+    fn is_single_stream(&self, peer: PeerIndex) -> bool {
+        self.port_at(peer).is_some() || self.mixed.is_single_stream(peer)
+    }
+
     fn transfer_max(&self, peer: PeerIndex) -> Bytes {
         match self.port_at(peer) {
             Some((rail, _)) => rail.caps().transfer_max,

@@ -162,6 +162,11 @@ impl<'m> Mixed<'m> {
         Ok(())
     }
 
+    /// What kept the threads of TCP from starting; told once.
+    pub fn tcp_threads_refused(&mut self) -> Option<Errno> {
+        self.tcp.as_mut().and_then(Tcp::threads_refused)
+    }
+
     /// Takes address space for what comes through shared memory on one of several lanes; without
     /// it there are none. Once.
     pub fn lanes_reserve(&mut self) -> Result<(), Errno> {
@@ -375,9 +380,16 @@ impl<'m> Provider for Mixed<'m> {
         self.caps
     }
 
+    fn is_single_stream(&self, peer: PeerIndex) -> bool {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.is_single_stream(peer),
+            _ => true,
+        }
+    }
+
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
-            (Some(tcp), Some(&ON_TCP)) => tcp.caps().send_payload_max,
+            (Some(tcp), Some(&ON_TCP)) => tcp.send_payload_max(peer),
             _ => self.shm.caps().send_payload_max,
         }
     }

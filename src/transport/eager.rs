@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
-use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX, UNDELIVERED_MAX};
+use super::limits::{CREDITS_FOR_STARTS, EARLY_LONG_MAX, EARLY_MAX, UNDELIVERED_MAX};
 use super::matching;
 use super::mutant::{Mutant, NARROW};
 use super::push::Offer;
@@ -50,7 +50,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let offer = match pull {
             true => Offer::NotYet,
-            false => self.early_offer(index, message.tag)?,
+            false => self.early_offer(index, message.tag, message.length)?,
         };
         let span = self.regions.span(region, message.address, message.length, DataRail(0));
         self.stream_post(index, KIND_EAGER, message.tag, 0, span).ok()?;
@@ -71,13 +71,21 @@ impl<P: Provider> Endpoint<'_, P> {
         length <= c.eager_bytes_max && copied
     }
 
+    /// Whether one more message, of `length` bytes, may leave before its receive was seen.
+    #[inline]
+    pub(super) fn may_go_early(&self, index: usize, length: u64) -> bool {
+        let is_long = length > self.caps.send_payload_max.0;
+        let most = if is_long { EARLY_LONG_MAX } else { EARLY_MAX };
+        u32::from(self.connections[index].early) < most
+    }
+
     /// What the peer's oldest group says to a message with `tag` that may go early: either it
     /// takes the message, or it is not visible and there is room to remember the message.
     #[inline]
-    fn early_offer(&mut self, index: usize, tag: i32) -> Option<Offer> {
+    fn early_offer(&mut self, index: usize, tag: i32, length: u64) -> Option<Offer> {
         match self.offer(index, tag) {
             Offer::NoMatch => None,
-            Offer::NotYet if u32::from(self.connections[index].early) >= EARLY_MAX => None,
+            Offer::NotYet if !self.may_go_early(index, length) => None,
             offer => Some(offer),
         }
     }

@@ -11,6 +11,7 @@ use crate::base::bitset;
 use crate::base::carve::{bytes_for, lines};
 use crate::base::regions::RegionSlot;
 use crate::base::units::{Bytes, Span};
+use crate::fabric::LONG_SLOTS;
 use crate::wire::{GROUP_MAX, RAILS_MAX};
 
 /// Most outstanding sends, and most outstanding groups of receives, of one connection: a record's
@@ -56,6 +57,11 @@ pub const UNDELIVERED_MAX: u32 = 64;
 /// Early sends that may be unbound: never more than there are control slots, or slots would be
 /// written over before the sender has replayed them.
 pub const EARLY_MAX: u32 = 24;
+
+/// Early sends that may be unbound when one leaves that is longer than what a rail takes from all:
+/// its receiver has room for so many that nobody receives yet. Not fewer than may wait for slots
+/// that are held back.
+pub const EARLY_LONG_MAX: u32 = LONG_SLOTS;
 
 /// How long slots are held back when nothing comes, at least: some looks at a socket, and less than
 /// a message over one costs.

@@ -24,6 +24,7 @@ const HELD_MAX: u32 = 8;
 const SHORT_RUN: u16 = 8;
 
 const _: () = assert!(HELD_MAX < super::limits::EARLY_MAX / 2);
+const _: () = assert!(HELD_MAX <= super::limits::EARLY_LONG_MAX);
 // users of a cell are counted in 16 bits
 const _: () = assert!(super::limits::REQUESTS_MAX as usize * GROUP_MAX <= u16::MAX as usize);
 

@@ -176,7 +176,7 @@ impl<P: Provider> Endpoint<'_, P> {
                 Offer::Receive(_) if short => self.eager_queued(index, previous, record, offer),
                 Offer::Receive(receive) => self.start_send(index, previous, record, receive),
                 Offer::NotYet => {
-                    let room = u32::from(self.connections[index].early) < EARLY_MAX;
+                    let room = self.may_go_early(index, send.length);
                     let may = previous.is_none() && short && room;
                     may && self.eager_queued(index, previous, record, offer)
                 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::limits::{CREDITS_FOR_STARTS, EARLY_MAX};
+use super::limits::CREDITS_FOR_STARTS;
 use super::matching;
 use super::rail::LaneState;
 use super::records::{ConnectionState, GroupRecord, NIL, SendRecord, SendState};
@@ -410,7 +410,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return match head {
                 false => Waits::Turn,
                 true if short && !credit => Waits::Credit,
-                true if short && u32::from(c.early) < EARLY_MAX => Waits::Room,
+                true if short && self.may_go_early(index, send.length) => Waits::Room,
                 true => Waits::Slot,
             };
         }

@@ -11,11 +11,19 @@ use crate::base::units::Bytes;
 use crate::fabric::{Posted, Provider, RailKey, RemoteSpan};
 use crate::wire::immediate;
 
+/// Shortest stripe where one stream carries all of them.
+const STRIPE_BYTES_ONE_STREAM: Bytes = Bytes::mib(1);
+
 impl<P: Provider> Endpoint<'_, P> {
     /// The cut of a message that was accepted: once, whatever becomes of the lanes.
     pub(super) fn cut(&self, index: usize, length: u64) -> Cut {
         let lanes = u32::from(self.connections[index].lane_count);
-        let min = schedule::stripe_min(length, lanes, self.config.stripe_bytes_min);
+        let min = match self.rail.is_single_stream(self.lane_peer_of(index, 0)) {
+            // parts only let short messages pass between them
+            true => self.config.stripe_bytes_min.max(STRIPE_BYTES_ONE_STREAM),
+            false => self.config.stripe_bytes_min,
+        };
+        let min = schedule::stripe_min(length, lanes, min);
         let every = self.caps.transfer_max;
         let first = match length > schedule::length_max(every) {
             true => self.rail.transfer_max(self.lane_peer_of(index, 0)),

@@ -17,7 +17,7 @@ use crosstie::provider::host_domain::HostDomain;
 use crosstie::provider::tcp::{Limits, Settings, Tcp, bytes};
 use crosstie::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
-const LIMITS: Limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
+const LIMITS: Limits = Limits { peers_max: 1, ops_max: 8, streams: 1, lanes: 1 };
 const PEER: PeerIndex = PeerIndex(0);
 /// Memory of the side that is lied to, and what lies on either side of it.
 const OWN_BYTES: usize = 256;

@@ -1,15 +1,20 @@
 //! Where a peer's storage lies: one part of the reserve each, touched where it is used.
 
+use super::Limits;
 use super::out::{Out, OutSpan, SPANS_MAX};
-use crate::fabric::Head;
+use crate::fabric::{Head, LONG_SLOTS};
 use crate::memory::Reserve;
 
 /// Received messages of one peer that may be held: more than the credits of the transport.
 pub const SLOTS: usize = 64;
 /// Longest payload of a send.
-pub const SEND_BYTES_MAX: u32 = 8 << 10;
-/// Staged bytes of a peer's first stream.
-const STAGING_FIRST: u32 = 32 << 10;
+pub const SEND_BYTES_MAX: u32 = 128 << 10;
+/// Longest payload of which every slot may have one.
+pub const SHORT_BYTES_MAX: u32 = 8 << 10;
+/// Longer ones of one peer: those that may be held, and one that is released before a next.
+pub const LONG_CELLS: usize = LONG_SLOTS as usize + 1;
+/// Staged bytes of a peer's first stream: short messages, and what the kernel leaves of a long one.
+const STAGING_FIRST: u32 = SEND_BYTES_MAX + (32 << 10);
 /// Staged bytes of the others, which carry long writes alone: their headers and answers.
 const STAGING_OTHER: u32 = 8 << 10;
 /// What a stream has beside its staging: spans, and reads of the peer that wait to be answered.
@@ -18,10 +23,13 @@ const ASKED_AT: usize = SPANS_MAX as usize * size_of::<OutSpan>();
 /// The table of receive slots.
 const SLOT_TABLE: usize = 4096;
 /// The scratch buffer, and before it room for the start of a frame that came before.
-pub const SCRATCH_BYTES: usize = 64 << 10;
+pub const SCRATCH_BYTES: usize = 256 << 10;
 pub const SCRATCH_AT: usize = 64;
 /// The scratch buffer's part of the reserve.
 const SCRATCH_PART: usize = SCRATCH_BYTES + 4096;
+
+/// The long cells of a peer that has them.
+const LONG_BYTES: usize = LONG_CELLS * SEND_BYTES_MAX as usize;
 
 const _: () = assert!(SLOTS * size_of::<Slot>() <= SLOT_TABLE);
 const _: () = assert!(ASKED_AT + super::stream::ASKED_MAX * size_of::<Asked>() <= STREAM_TABLES);
@@ -43,29 +51,46 @@ pub struct Slot {
     /// Where its payload lies now: in the scratch buffer, or in the slot's own cell.
     pub address: u64,
     pub length: u32,
+    /// The long cell that it has, plus one; 0: none.
+    pub long: u32,
     pub head: Head,
 }
 
-/// The reserve, cut into parts.
+/// The reserve, cut into parts; the long cells lie behind them.
 #[derive(Debug)]
 pub struct Area {
     reserve: Reserve,
+    peers: usize,
     streams: usize,
+    lanes: usize,
 }
 
-/// Address space of one peer with so many streams; what is used of it becomes memory.
-pub const fn part_bytes(streams: usize) -> usize {
+/// Address space of one peer with so many streams, and its long cells; what is used of it becomes
+/// memory.
+pub const fn peer_reserve_bytes(streams: usize) -> usize {
+    part_bytes(streams) + LONG_BYTES
+}
+
+const fn part_bytes(streams: usize) -> usize {
     let staging = STAGING_FIRST as usize + (streams - 1) * STAGING_OTHER as usize;
-    staging + streams * STREAM_TABLES + SLOT_TABLE + SLOTS * SEND_BYTES_MAX as usize
+    staging + streams * STREAM_TABLES + SLOT_TABLE + SLOTS * SHORT_BYTES_MAX as usize
 }
 
 impl Area {
-    /// Parts for so many peers with so many streams each.
-    pub fn create(peers_max: u32, streams: u32) -> Result<Area, i32> {
-        let streams = streams as usize;
-        let length = SCRATCH_PART + peers_max as usize * part_bytes(streams);
+    /// Parts for all peers.
+    pub fn create(limits: &Limits) -> Result<Area, i32> {
+        let Limits { peers_max, streams, lanes, .. } = *limits;
+        let (peers, streams, lanes) = (peers_max as usize, streams as usize, lanes as usize);
+        let parts = SCRATCH_PART + peers * part_bytes(streams);
+        let length = parts + peers.div_ceil(lanes) * LONG_BYTES;
         let reserve = Reserve::create(length).map_err(|errno| errno.0)?;
-        Ok(Area { reserve, streams })
+        Ok(Area { reserve, peers, streams, lanes })
+    }
+
+    /// Whether a peer has long cells.
+    #[inline]
+    pub fn has_long(&self, peer: usize) -> bool {
+        peer.is_multiple_of(self.lanes)
     }
 
     /// First byte of the scratch buffer's room for starts of frames.
@@ -87,7 +112,7 @@ impl Area {
     fn staging_at(&self, stream: usize) -> usize {
         let first = if stream == 0 { 0 } else { STAGING_FIRST as usize };
         let others = stream.saturating_sub(1) * STAGING_OTHER as usize;
-        self.cells_at() + SLOTS * SEND_BYTES_MAX as usize + first + others
+        self.cells_at() + SLOTS * SHORT_BYTES_MAX as usize + first + others
     }
 
     fn cells_at(&self) -> usize {
@@ -115,15 +140,33 @@ impl Area {
         self.part(peer, self.slots_at() + slot * size_of::<Slot>()).cast()
     }
 
-    /// A receive slot's own memory, [`SEND_BYTES_MAX`] long.
-    pub fn cell(&self, peer: usize, slot: usize) -> *mut u8 {
+    /// A receive slot's own memory, [`SHORT_BYTES_MAX`] long, or the long cell that it has,
+    /// counted from one, [`SEND_BYTES_MAX`] long.
+    pub fn cell(&self, peer: usize, slot: usize, long: u32) -> *mut u8 {
         assert!(slot < SLOTS);
-        self.part(peer, self.cells_at() + slot * SEND_BYTES_MAX as usize)
+        match (long as usize).checked_sub(1) {
+            None => self.part(peer, self.cells_at() + slot * SHORT_BYTES_MAX as usize),
+            Some(cell) => {
+                assert!(cell < LONG_CELLS && self.has_long(peer));
+                let at = self.long_at(peer) + cell * SEND_BYTES_MAX as usize;
+                assert!(at < self.reserve.length());
+                // SAFETY: inside the reserve, as just asserted.
+                unsafe { self.reserve.start().add(at) }
+            }
+        }
+    }
+
+    /// Where the long cells of a peer lie that has them.
+    fn long_at(&self, peer: usize) -> usize {
+        SCRATCH_PART + self.peers * part_bytes(self.streams) + peer / self.lanes * LONG_BYTES
     }
 
     /// Gives a closed peer's pages back.
     pub fn release(&self, peer: usize) {
         let length = part_bytes(self.streams);
         self.reserve.release(SCRATCH_PART + peer * length, length);
+        if self.has_long(peer) {
+            self.reserve.release(self.long_at(peer), LONG_BYTES);
+        }
     }
 }

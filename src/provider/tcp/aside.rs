@@ -34,6 +34,13 @@ pub struct Aside {
 
 const _: () = assert!(UNANSWERED_MAX < u8::MAX as u32);
 
+impl Aside {
+    /// Whether threads were given streams of the peer.
+    pub fn is_used(&self) -> bool {
+        self.all != 0
+    }
+}
+
 impl Tcp<'_> {
     /// Whether long writes are left to threads.
     #[inline]

@@ -207,7 +207,7 @@ impl Tcp<'_> {
     /// Gives back what a forgotten peer has sent.
     pub(super) fn discard(&mut self, peer: usize) {
         let record = &mut self.peers[peer];
-        (record.held, record.in_scratch) = (0, 0);
+        (record.held, record.long_held, record.in_scratch) = (0, 0, 0);
         self.area.release(peer);
     }
 

@@ -35,7 +35,7 @@ mod tests;
 mod threads;
 mod watching;
 
-pub use area::part_bytes as peer_reserve_bytes;
+pub use area::{SEND_BYTES_MAX, peer_reserve_bytes};
 pub use rail::{RECORD_SIZES, Tcp, bytes};
 
 use crate::base::carve::BlockTooSmall;
@@ -54,6 +54,9 @@ pub struct Limits {
     pub ops_max: u32,
     /// Streams of one peer at most, 1 to [`STREAMS_MAX`]. With 1 the rail keeps order.
     pub streams: u32,
+    /// How many peers in a row are ways to one process. The first of them alone takes payloads
+    /// beyond [`crate::fabric::Caps::send_payload_max`].
+    pub lanes: u32,
 }
 
 /// What a rail is opened with besides its limits.

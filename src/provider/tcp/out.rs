@@ -169,6 +169,12 @@ impl Out {
         self.span_bytes += length;
     }
 
+    /// Whether spans wait.
+    #[inline]
+    pub fn has_spans(&self) -> bool {
+        self.first != self.next
+    }
+
     /// The count of the next span that is queued.
     #[inline]
     pub fn next_span(&self) -> u32 {
@@ -189,7 +195,7 @@ impl Out {
     /// What waits, if that is staged bytes alone; something waits.
     #[inline]
     pub fn only_staged(&self) -> Option<Piece> {
-        if self.first != self.next {
+        if self.has_spans() {
             return None;
         }
         let at = self.sent.wrapping_sub(self.origin) as usize;
@@ -263,6 +269,15 @@ impl Out {
             }
             self.first = self.first.wrapping_add(1);
         }
+    }
+
+    /// Counts staged bytes as sent, and what `bytes` is beyond them as handed to the kernel from
+    /// elsewhere; says how many those are. No span waits.
+    pub fn advance_past(&mut self, bytes: u64) -> u64 {
+        let staged = bytes.min(self.staged().into());
+        self.advance(staged, |_| ());
+        self.handed += bytes - staged;
+        bytes - staged
     }
 
     /// Drops everything.

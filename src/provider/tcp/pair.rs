@@ -30,7 +30,7 @@ pub struct PairConfig {
 impl Default for PairConfig {
     fn default() -> PairConfig {
         PairConfig {
-            limits: Limits { peers_max: 2, ops_max: 128, streams: 1 },
+            limits: Limits { peers_max: 2, ops_max: 128, streams: 1, lanes: 1 },
             regions_max: 16,
             v6: false,
             buffer_bytes: None,

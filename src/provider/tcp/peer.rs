@@ -1,6 +1,6 @@
 //! One peer: its state, and its receive slots.
 
-use super::area::{Area, SLOTS, Slot};
+use super::area::{Area, LONG_CELLS, SHORT_BYTES_MAX, SLOTS, Slot};
 use super::aside::Aside;
 use crate::base::carve::Zeroable;
 use crate::base::units::Instant;
@@ -46,6 +46,8 @@ pub struct Peer {
     pub streams: u32,
     /// Bit `i`: slot `i` is held.
     pub held: u64,
+    /// Bit `i`: a slot that is held has long cell `i`.
+    pub long_held: u16,
     /// Bit `i`: the payload of slot `i` lies in the scratch buffer.
     pub in_scratch: u64,
     /// When the end is reported although more might come.
@@ -58,8 +60,9 @@ pub struct Peer {
 unsafe impl Zeroable for Peer {}
 
 impl Peer {
-    /// A peer that was just opened. `held`: slots of its last use that are held still.
-    pub fn opened(streams: u32, aside: Aside, held: u64) -> Peer {
+    /// A peer that was just opened. `held`: slots of its last use that are held still, and their
+    /// long cells.
+    pub fn opened(streams: u32, aside: Aside, (held, long_held): (u64, u16)) -> Peer {
         let (code, in_flight, in_scratch) = (0, 0, 0);
         let (is_fenced, has_until, is_unsure, is_lane) = (false, false, false, false);
         let is_fresh = false;
@@ -77,6 +80,7 @@ impl Peer {
             in_flight,
             streams,
             held,
+            long_held,
             in_scratch,
             until,
             aside,
@@ -117,8 +121,14 @@ impl Peer {
         }
     }
 
-    /// Takes a receive slot for a payload at `address`. `None`: the peer has sent more messages
-    /// than there are slots.
+    /// Whether one more payload of `length` bytes may be held, as far as its cell goes.
+    #[inline]
+    pub fn has_cell(&self, length: u32) -> bool {
+        length <= SHORT_BYTES_MAX || self.long_held.trailing_ones() < LONG_CELLS as u32
+    }
+
+    /// Takes a receive slot for a payload of `length` bytes, for which there is a cell. `None`: the
+    /// peer has sent more messages than there are slots.
     #[inline]
     pub fn slot_acquire(&mut self, area: &Area, peer: usize, length: u32) -> Option<u32> {
         let slot = (!self.held).trailing_zeros();
@@ -126,13 +136,35 @@ impl Peer {
             return None;
         }
         self.held |= 1 << slot;
-        let address = area.cell(peer, slot as usize) as u64;
+        let mut long = 0;
+        if length > SHORT_BYTES_MAX {
+            let free = self.long_held.trailing_ones();
+            self.long_held |= 1 << free;
+            long = free + 1;
+        }
+        let address = area.cell(peer, slot as usize, long) as u64;
         let record = area.slot(peer, slot as usize);
         // SAFETY: the record is this slot's alone, and inside the reserve.
         unsafe { (*record).address = address };
         // SAFETY: as above.
         unsafe { (*record).length = length };
+        // SAFETY: as above.
+        unsafe { (*record).long = long };
         Some(slot)
+    }
+
+    /// Gives a held slot back. *Panics* when it is not held.
+    #[inline]
+    pub fn slot_release(&mut self, area: &Area, peer: usize, slot: u64) {
+        let bit = 1u64 << (slot & 63);
+        assert!(slot < SLOTS as u64 && self.held & bit != 0, "a receive slot that is held");
+        self.held &= !bit;
+        self.in_scratch &= !bit;
+        if self.long_held != 0 {
+            // SAFETY: inside the reserve, and written when the slot was acquired.
+            let long = unsafe { (*area.slot(peer, slot as usize)).long };
+            self.long_held &= !long.checked_sub(1).map_or(0, |cell| 1 << cell);
+        }
     }
 
     /// A held slot's record. *Panics* when it is not held.
@@ -151,8 +183,8 @@ impl Peer {
             self.in_scratch &= self.in_scratch - 1;
             let record = area.slot(peer, slot);
             // SAFETY: written when the slot was acquired.
-            let (from, length) = unsafe { ((*record).address, (*record).length) };
-            let cell = area.cell(peer, slot);
+            let Slot { address: from, length, long, .. } = unsafe { record.read() };
+            let cell = area.cell(peer, slot, long);
             // SAFETY: the payload lies in the scratch buffer, and fits into a cell (checked when
             // its frame was read).
             unsafe { cell.copy_from(from as *const u8, length as usize) };

@@ -1,6 +1,6 @@
 //! [`Provider`] on top of the streams.
 
-use super::area::SEND_BYTES_MAX;
+use super::area::{SEND_BYTES_MAX, SHORT_BYTES_MAX};
 use super::ops::{Entry, Outcome};
 use super::peer::State;
 use super::pull::READ_BYTES_MIN;
@@ -65,13 +65,26 @@ impl Tcp<'_> {
         self.streams[index].out.has_room(wanted)
     }
 
+    /// Whether the kernel may take what is posted now at once, behind staged bytes alone.
+    fn is_ready(&mut self, index: usize) -> bool {
+        if self.streams[index].out.has_spans() {
+            self.flush_stream(index, &mut POST_BYTES.clone());
+        }
+        let stream = &self.streams[index];
+        !stream.is_blocked && !stream.out.has_spans()
+    }
+
     fn send(&mut self, peer: PeerIndex, head: &Head, payload: LocalSpan) -> Result<(), PostError> {
         let index = self.stream_index(peer, 0);
         let length = payload.length().0;
-        if length > u64::from(SEND_BYTES_MAX) {
+        if length > self.send_payload_max(peer).0 {
             return Err(PostError::Unsupported);
         }
         if !self.makes_room(index, HEADER_BYTES_MAX as u32 + length as u32) {
+            return Err(PostError::Again);
+        }
+        let is_direct = length > u64::from(SHORT_BYTES_MAX);
+        if is_direct && !self.is_ready(index) {
             return Err(PostError::Again);
         }
         let mut header = [0; HEADER_BYTES_MAX];
@@ -79,7 +92,12 @@ impl Tcp<'_> {
         header[SEND_HEAD_AT..].copy_from_slice(head);
         let out = &mut self.streams[index].out;
         out.put(&header);
-        // SAFETY: the span's maker vouches for it until the op has completed, which is now.
+        if is_direct {
+            // SAFETY: the span's maker vouches for it until the op has completed, which is now.
+            unsafe { self.send_directly(index, payload) };
+            return Ok(());
+        }
+        // SAFETY: as above.
         unsafe { out.put_from(payload.address(), length as u32) };
         out.message_ends();
         self.mark_dirty(index);
@@ -295,7 +313,7 @@ impl<'m> Provider for Tcp<'m> {
 
     fn caps(&self) -> Caps {
         Caps {
-            send_payload_max: Bytes(SEND_BYTES_MAX.into()),
+            send_payload_max: Bytes(SHORT_BYTES_MAX.into()),
             recv_slots: super::area::SLOTS as u32,
             transfer_max: Bytes(PAYLOAD_BYTES_MAX.into()),
             pull: true,
@@ -308,6 +326,11 @@ impl<'m> Provider for Tcp<'m> {
             bad_key_breaks: false,
             syscalls: Syscalls::PerBatch,
         }
+    }
+
+    fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
+        let is_long = self.area.has_long(peer.as_usize());
+        Bytes(if is_long { SEND_BYTES_MAX } else { SHORT_BYTES_MAX }.into())
     }
 
     #[inline]
@@ -420,11 +443,8 @@ impl<'m> Provider for Tcp<'m> {
 
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
-        let record = &mut self.peers[peer.as_usize()];
-        let bit = 1u64 << (slot.0 & 63);
-        assert!(slot.0 < 64 && record.held & bit != 0, "a receive slot that is held");
-        record.held &= !bit;
-        record.in_scratch &= !bit;
+        let peer = peer.as_usize();
+        self.peers[peer].slot_release(&self.area, peer, slot.0);
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {

@@ -1,6 +1,6 @@
 //! The way in: bytes are read where they belong, or into the scratch buffer, and frames taken out.
 
-use super::area::{Asked, SCRATCH_BYTES, SEND_BYTES_MAX};
+use super::area::{Asked, SCRATCH_BYTES, SEND_BYTES_MAX, SHORT_BYTES_MAX};
 use super::ops::Outcome;
 use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
@@ -53,11 +53,12 @@ impl Tcp<'_> {
     /// Reads what there is, about `budget` bytes of it, as long as events find room.
     #[inline]
     pub(super) fn receive(&mut self, events: &mut Events, budget: &mut u64) {
+        self.scratch.has_long = false;
         if self.scratch.owner != NONE && self.parse(events) == Parsed::Full {
             return;
         }
         let mut turn = 0;
-        while *budget > 0 && events.has_room() {
+        while *budget > 0 && events.has_room() && !self.scratch.has_long {
             let Some(index) = self.next_readable(&mut turn) else { return };
             self.receive_stream(index, events, budget);
         }
@@ -74,7 +75,7 @@ impl Tcp<'_> {
         budget: &mut u64,
     ) -> bool {
         while *budget > 0 && events.has_room() && self.streams[index].is_open {
-            if self.scratch.owner != NONE {
+            if self.scratch.owner != NONE || self.scratch.has_long {
                 return false;
             }
             let read = self.read(index, budget);
@@ -109,13 +110,14 @@ impl Tcp<'_> {
             touch_out(&stream.carry[..carried], before);
         }
         // what follows a long payload is likely one more: its bytes wait for their place
-        let was_long = core::mem::take(&mut stream.was_long);
-        let most = if was_long { BEHIND_LONG } else { SCRATCH_BYTES };
+        let is_long = stream.was_long || self.is_bulk;
+        let most = if is_long { BEHIND_LONG } else { SCRATCH_BYTES };
         // SAFETY: the scratch buffer is as long, and nobody looks at it now.
         let moved = unsafe { socket::receive(stream.fd, start, most) };
         match moved {
             Moved::Bytes(bytes) => {
                 self.moved = true;
+                stream.was_long = false;
                 stream.carried = 0;
                 self.scratch.end = bytes;
                 self.scratch.is_full = bytes == most;
@@ -229,6 +231,7 @@ impl Tcp<'_> {
             };
             match step {
                 Ok(true) => {}
+                Ok(false) if core::mem::take(&mut self.scratch.waits) => return Parsed::Full,
                 Ok(false) if events.has_room() => break,
                 Ok(false) if self.scratch_left() == 0 && self.between_frames(index) => break,
                 Ok(false) => return Parsed::Full,
@@ -281,6 +284,10 @@ impl Tcp<'_> {
             return Ok(false);
         }
         if let Some(length) = stream::send_length(bytes) {
+            if self.scratch.has_long && !self.peers[self.peer_of(index).0].has_cell(length) {
+                self.scratch.waits = true;
+                return Ok(false);
+            }
             if let Some((slot, head)) = self.take_send(index, length)? {
                 events.push(received(self.peer_of(index).0, slot, head, length));
             }
@@ -323,12 +330,17 @@ impl Tcp<'_> {
         let mut head: Head = [0; SEND_HEAD_BYTES];
         head.copy_from_slice(&self.scratch_bytes()[SEND_HEAD_AT..][..SEND_HEAD_BYTES]);
         self.scratch_pass(HEADER_BYTES_MAX);
+        let is_long = length > SHORT_BYTES_MAX;
+        if !self.peers[peer].has_cell(length) || (is_long && !self.area.has_long(peer)) {
+            return Err(Garbage);
+        }
         let slot = self.peers[peer].slot_acquire(&self.area, peer, length).ok_or(Garbage)?;
+        self.scratch.has_long |= is_long;
         if self.scratch_left() < length as usize {
             // SAFETY: the record is this slot's alone.
             unsafe { (*self.area.slot(peer, slot as usize)).head = head };
-            let address = self.area.cell(peer, slot as usize) as u64;
-            let to = To::Cell;
+            let record = self.peers[peer].slot(&self.area, peer, slot.into());
+            let (to, address) = (To::Cell, record.address);
             self.streams[index].payload =
                 Payload { to, address, left: length.into(), slot, ..Payload::default() };
             return Ok(None);
@@ -516,6 +528,7 @@ impl Tcp<'_> {
             To::Nowhere => {}
             To::Cell => {
                 let record = self.peers[peer].slot(&self.area, peer, payload.slot.into());
+                self.scratch.has_long |= record.long != 0;
                 events.push(received(peer, payload.slot, record.head, record.length));
             }
             To::Region => {

@@ -2,9 +2,9 @@
 
 use super::out::PIECES_MAX;
 use super::rail::Tcp;
-use super::socket::{self, Moved, NO_PIECE};
+use super::socket::{self, Moved, NO_PIECE, Piece};
 use super::stream::Stream;
-use crate::fabric::RailKey;
+use crate::fabric::{LocalSpan, RailKey};
 use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
 
 /// Staged bytes that ops leave free for answers: 64 refusals, and the count.
@@ -81,6 +81,40 @@ impl Tcp<'_> {
         }
         if self.streams[index].wants_room {
             self.want_no_room(index);
+        }
+    }
+
+    /// Hands over what is staged, which ends with the head of a message, and behind it the payload,
+    /// which is so spared a copy; stages what the kernel does not take. There is room for it.
+    ///
+    /// # Safety
+    /// - the payload is valid for reads.
+    pub(super) unsafe fn send_directly(&mut self, index: usize, payload: LocalSpan) {
+        let stream = &mut self.streams[index];
+        let (address, length) = (payload.address(), payload.length().0);
+        let mut sent = 0;
+        if let Some(staged) = stream.out.only_staged() {
+            let place = Piece { iov_base: address as *mut _, iov_len: length as usize };
+            // SAFETY: staged bytes, and the caller vouches for the payload.
+            let moved = unsafe { socket::send(stream.fd, &mut [staged, place]) };
+            let all = match moved {
+                Moved::Bytes(all) => all as u64,
+                Moved::Nothing | Moved::Ended => 0,
+                Moved::Broken(code) => {
+                    let (peer, _) = self.peer_of(index);
+                    return self.end_unsure(peer, code);
+                }
+            };
+            sent = stream.out.advance_past(all);
+            stream.is_blocked = sent < length;
+            self.moved |= all > 0;
+            self.drained |= all > 0;
+        }
+        // SAFETY: the caller vouches for the payload.
+        unsafe { stream.out.put_from(address + sent, (length - sent) as u32) };
+        stream.out.message_ends();
+        if !stream.out.is_empty() {
+            self.mark_dirty(index);
         }
     }
 

@@ -11,8 +11,8 @@ use super::threads::{Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
-use crate::base::units::Instant;
-use crate::memory::WakeFd;
+use crate::base::units::{Bytes, Instant};
+use crate::memory::{CpuSet, Errno, PinError, WakeFd, cpus_try};
 use crate::provider::events::Events;
 use crate::provider::fifo::Fifo;
 use crate::provider::host_domain::HostDomain;
@@ -57,6 +57,11 @@ pub(super) struct Scratch {
     pub owner: u32,
     /// Whose messages may lie in the buffer.
     pub holder: u32,
+    /// Whether this poll has a long message: no more is read before it was looked at, since what
+    /// is held in the buffer then moves, and there are few cells for such.
+    pub has_long: bool,
+    /// Whether a long message waits for one that this poll has reported to be given back.
+    pub waits: bool,
 }
 
 /// The TCP rail of one endpoint.
@@ -98,6 +103,11 @@ pub struct Tcp<'m> {
     pub(super) drained: bool,
     /// Whether it is that of a copy thread, which moves long writes alone.
     pub(super) is_bulk: bool,
+    /// Copy threads that the first peer starts, and their CPUs; empty: they inherit its opener's.
+    threads_wanted: u32,
+    thread_cpus: CpuSet,
+    /// What kept them from starting.
+    threads_refused: Option<Errno>,
     /// Copy threads, the first so many.
     pub(super) helpers: [Option<Helper>; THREADS_MAX],
     /// Rung by copy threads while this one sleeps.
@@ -122,7 +132,8 @@ impl<'m> Tcp<'m> {
         settings: Settings,
     ) -> Result<Tcp<'m>, OpenError> {
         let fits = (1..=STREAMS_MAX as u32).contains(&limits.streams);
-        if !fits || limits.peers_max == 0 || settings.threads >= limits.streams {
+        if !fits || limits.peers_max == 0 || limits.lanes == 0 || settings.threads >= limits.streams
+        {
             return Err(OpenError::Settings);
         }
         let count = limits.peers_max as usize * limits.streams as usize;
@@ -131,13 +142,15 @@ impl<'m> Tcp<'m> {
         let ops = Ops::new(block.slice::<Entry>(limits.ops_max as usize)?);
         let dirty = Fifo::new(block.slice::<u32>(count.next_power_of_two())?);
         let open = block.slice::<u32>(count)?;
-        let area = Area::create(limits.peers_max, limits.streams).map_err(OpenError::System)?;
+        let area = Area::create(limits).map_err(OpenError::System)?;
         let watch = Watch::create().map_err(|errno| OpenError::System(errno.0))?;
         // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
         let start = unsafe { area.scratch().add(SCRATCH_AT) };
         let nothing = Ready { stream: NONE, readable: false, writable: false };
-        // SAFETY: this function's contract.
-        let (helpers, wake) = unsafe { start_helpers(limits, &settings, &watch, domain) }?;
+        let thread_cpus = match settings.threads {
+            0 => CpuSet::EMPTY,
+            _ => thread_cpus(&settings)?,
+        };
         Ok(Tcp {
             domain,
             limits: *limits,
@@ -162,6 +175,8 @@ impl<'m> Tcp<'m> {
                 is_full: false,
                 owner: NONE,
                 holder: NONE,
+                has_long: false,
+                waits: false,
             },
             ready: [nothing; READY_MAX],
             ready_at: 0,
@@ -172,10 +187,39 @@ impl<'m> Tcp<'m> {
             starved: false,
             drained: false,
             is_bulk: false,
-            helpers,
-            wake,
+            threads_wanted: settings.threads,
+            thread_cpus,
+            threads_refused: None,
+            helpers: [const { None }; THREADS_MAX],
+            wake: None,
             armed: false,
         })
+    }
+
+    /// What kept the copy threads from starting, which the thread that polls works for then; told
+    /// once.
+    pub fn threads_refused(&mut self) -> Option<Errno> {
+        self.threads_refused.take()
+    }
+
+    /// Starts the copy threads, once.
+    #[cold]
+    fn threads_start(&mut self) {
+        let threads = core::mem::take(&mut self.threads_wanted);
+        let (thread_cpus, call_bytes) = (self.thread_cpus, Bytes(self.call_bytes));
+        let settings = Settings { threads, thread_cpus, call_bytes };
+        // SAFETY: the contract of `open`.
+        match unsafe { start_helpers(&self.limits, &settings, &self.watch, self.domain) } {
+            Ok((helpers, wake)) => (self.helpers, self.wake) = (helpers, Some(wake)),
+            Err(OpenError::System(errno)) => self.threads_refused = Some(Errno(errno)),
+            Err(_) => self.threads_refused = Some(Errno(libc::EINVAL)),
+        }
+    }
+
+    /// Whether what is long goes to a peer on one stream.
+    pub fn is_single_stream(&self, peer: PeerIndex) -> bool {
+        let record = &self.peers[peer.as_usize()];
+        record.streams == 1 && !record.aside.is_used()
     }
 
     /// Takes a peer into use, over connected sockets of which the first carries sends and lines.
@@ -188,6 +232,9 @@ impl<'m> Tcp<'m> {
         if fds.is_empty() || fds.len() > self.limits.streams as usize {
             return Err(PeerOpenError::Streams);
         }
+        if self.threads_wanted != 0 {
+            self.threads_start();
+        }
         let aside = if self.has_helpers() { &fds[1..] } else { &[] };
         let fds = &fds[..fds.len() - aside.len()];
         for (n, fd) in fds.iter().enumerate() {
@@ -198,7 +245,7 @@ impl<'m> Tcp<'m> {
             })?;
         }
         let record = &mut self.peers[peer.as_usize()];
-        *record = Peer::opened(fds.len() as u32, record.aside, record.held);
+        *record = Peer::opened(fds.len() as u32, record.aside, (record.held, record.long_held));
         if self.has_helpers()
             && let Err(error) = self.open_aside(peer, aside)
         {
@@ -383,7 +430,19 @@ impl<'m> Tcp<'m> {
     }
 }
 
-type Helpers = ([Option<Helper>; THREADS_MAX], Option<WakeFd>);
+/// The CPUs of copy threads, which can be had: those that the settings say, or this thread's.
+fn thread_cpus(settings: &Settings) -> Result<CpuSet, OpenError> {
+    if settings.thread_cpus.is_empty() {
+        return Ok(CpuSet::of_this_thread());
+    }
+    match cpus_try(&settings.thread_cpus) {
+        Ok(()) => Ok(settings.thread_cpus),
+        Err(PinError::Cpu(cpu)) => Err(OpenError::Cpu(cpu)),
+        Err(PinError::System(errno)) => Err(OpenError::System(errno.0)),
+    }
+}
+
+type Helpers = ([Option<Helper>; THREADS_MAX], WakeFd);
 
 /// Starts the copy threads, which end when they are dropped.
 ///
@@ -396,10 +455,7 @@ unsafe fn start_helpers(
     domain: HostDomain<'_>,
 ) -> Result<Helpers, OpenError> {
     let mut helpers = [const { None }; THREADS_MAX];
-    if settings.threads == 0 {
-        return Ok((helpers, None));
-    }
-    let system = |errno: crate::memory::Errno| OpenError::System(errno.0);
+    let system = |errno: Errno| OpenError::System(errno.0);
     let wake = WakeFd::create().map_err(system)?;
     let fd = wake.fd().as_raw_fd();
     watch.add(fd, NONE).map_err(system)?;
@@ -407,5 +463,5 @@ unsafe fn start_helpers(
         // SAFETY: this function's contract.
         *slot = Some(unsafe { Helper::start(limits, settings, fd, domain) }?);
     }
-    Ok((helpers, Some(wake)))
+    Ok((helpers, wake))
 }

@@ -4,6 +4,7 @@
 //! Whatever else there is, it leaves to a poll as it was.
 #![forbid(unsafe_code)]
 
+use super::area::SHORT_BYTES_MAX;
 use super::pull::{Garbage, Read};
 use super::rail::{NONE, Tcp};
 use super::stream::To;
@@ -56,7 +57,8 @@ impl Tcp<'_> {
         loop {
             let bytes = self.scratch_bytes();
             if let Some(length) = stream::send_length(bytes) {
-                if bytes.len() - HEADER_BYTES_MAX < length as usize {
+                let is_there = bytes.len() - HEADER_BYTES_MAX >= length as usize;
+                if !is_there || length > SHORT_BYTES_MAX {
                     return Ok(Next::Poll);
                 }
                 let Some((slot, head)) = self.take_send(index, length)? else {

@@ -62,7 +62,7 @@ pub struct Stream {
     pub is_blocked: bool,
     /// Whether the peer has said that nothing follows.
     pub bye: bool,
-    /// Whether the last frame was a write with a long payload.
+    /// Whether what came last was a write with a long payload.
     pub was_long: bool,
     /// Whether answers must go out although nothing else does.
     pub answer_now: bool,

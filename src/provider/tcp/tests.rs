@@ -217,7 +217,7 @@ fn line_to_a_bad_key_breaks_the_connection() {
 
 #[test]
 fn armed_rail_wakes_for_each_of_many_peers() {
-    let limits = Limits { peers_max: PEERS, ops_max: 8, streams: 1 };
+    let limits = Limits { peers_max: PEERS, ops_max: 8, streams: 1, lanes: 1 };
     let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(1)));
     let mut rails = blocks.each_mut().map(|block| {
         let mut carver = block.carver();
@@ -259,7 +259,7 @@ fn threads_without_streams_of_their_own_are_refused() {
     let mut block = HeapBlock::new(1 << 20);
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
-    let limits = Limits { peers_max: 1, ops_max: 8, streams: 1 };
+    let limits = Limits { peers_max: 1, ops_max: 8, streams: 1, lanes: 1 };
     let settings = Settings { threads: 1, ..Settings::default() };
     // SAFETY: the block outlives what is opened.
     let opened = unsafe { Tcp::open(&mut carver, &limits, domain, settings) };
@@ -269,7 +269,7 @@ fn threads_without_streams_of_their_own_are_refused() {
 /// A stream that always had something was read alone, for as long as it had.
 #[test]
 fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
-    let limits = Limits { peers_max: 2, ops_max: 8, streams: 1 };
+    let limits = Limits { peers_max: 2, ops_max: 8, streams: 1, lanes: 1 };
     let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
     let mut carver = block.carver();
     let domain = HostDomain::carve(&mut carver, 1).unwrap();
@@ -308,7 +308,7 @@ fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {
 fn stream_that_is_full_goes_on_when_others_close() {
     use std::io::Read;
     let config = PairConfig { buffer_bytes: Some(4096), ..PairConfig::default() };
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1 };
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
     for closed in 1..=2 {
         let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
         let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
@@ -343,7 +343,7 @@ fn stream_that_is_full_goes_on_when_others_close() {
 #[test]
 fn every_stream_is_read_when_others_have_closed() {
     let config = PairConfig::default();
-    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1 };
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
     for (closed, turns) in [(1..4, 1), (1..4, 2), (2..4, 3), (1..3, 3), (0..2, 3), (0..3, 3)] {
         let pairs: Vec<_> = (0..4).map(|_| connected(&config)).collect();
         let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(16)));

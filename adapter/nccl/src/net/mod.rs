@@ -192,12 +192,14 @@ fn connect_timeout(its: &Environment) -> Span {
 fn told(its: &Environment) -> String {
     let by_subnet = || "by subnet".to_string();
     let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
+    let threads = its.tcp_threads.unwrap_or_else(room::tcp_threads);
+    let streams = its.tcp_streams.unwrap_or(threads + 1);
     let effective = format!(
         "rails {}, TCP rails {rails}, streams {}, threads {}, threads of shared memory {}, connect \
          timeout {} ms, peer timeout {} ms, stalls after {} ms",
         its.rails,
-        its.tcp_streams,
-        its.tcp_threads,
+        streams,
+        threads.min(streams - 1),
         its.shm_threads.unwrap_or_else(room::shm_threads),
         connect_timeout(its).0 / 1_000_000,
         its.peer_timeout.0 / 1_000_000,

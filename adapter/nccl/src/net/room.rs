@@ -48,6 +48,9 @@ const CPUS_PER_THREAD: usize = 8;
 /// More copy faster than GPUs behind host memory take it.
 const SHM_THREADS: u32 = 4;
 
+/// More, with NCCL's own, take no message faster than its GPUs do.
+const TCP_THREADS: u32 = 3;
+
 /// What a call hands to TCP: NCCL's thread sends and receives as much.
 const TCP_CALL_BYTES: Bytes = Bytes::kib(1024);
 
@@ -56,6 +59,12 @@ const TCP_CALL_BYTES: Bytes = Bytes::kib(1024);
 pub fn shm_threads() -> u32 {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     SHM_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
+}
+
+/// The same of threads that move what is long over TCP, and of `CROSSTIE_TCP_THREADS`.
+pub fn tcp_threads() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    TCP_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
 }
 
 fn options(device: &Device, traffic_class: Option<i32>) -> Options {
@@ -73,6 +82,7 @@ fn options(device: &Device, traffic_class: Option<i32>) -> Options {
         accept_taken: true,
         tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: shm_threads(),
+        tcp_threads: tcp_threads(),
         verbs_names: Names::WithNccl,
         verbs_traffic_class: traffic_class.and_then(|class| u8::try_from(class).ok()),
         family: device.family,
