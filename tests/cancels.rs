@@ -7,8 +7,8 @@ use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{Limits, RequestError, RequestId};
 use host_support::{Memory, Node, Place, joined, small, wait_both};
 
-/// Goes in the stream, and does not.
-const LENGTHS: [usize; 2] = [64, 40_000];
+/// Goes in the stream, does so over TCP alone, and nowhere.
+const LENGTHS: [usize; 3] = [64, 40_000, LONG];
 const TAG: i32 = 5;
 /// One that goes in no stream, from whatever memory.
 const LONG: usize = 200_000;
@@ -90,8 +90,8 @@ impl Ends {
 fn receives_canceled_newest_first_end_once_and_the_connection_goes_on() {
     for rail in &RAILS {
         let mut ends = Ends::over(rail);
-        let from = Memory::new(&ends.a, Place::Private, LENGTHS[1]);
-        let into = Memory::new(&ends.b, Place::Private, 100 * LENGTHS[1]);
+        let from = Memory::new(&ends.a, Place::Private, LONG);
+        let into = Memory::new(&ends.b, Place::Private, 100 * LONG);
         ends.goes_on(&from, &into, 1); // an end takes part once it has used the connection
         let mut seed = 0;
         for count in [2, 3, 100] {

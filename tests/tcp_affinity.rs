@@ -5,8 +5,8 @@
 mod host_support;
 mod net_support;
 
-use crosstie::host::OpenError;
-use host_support::{Node, Watch, joined};
+use crosstie::host::{OpenError, Options};
+use host_support::{Memory, Node, Place, Watch, joined, wait_both};
 use net_support::tcp;
 
 /// The CPUs that a task may run on, as the kernel lists them.
@@ -37,6 +37,20 @@ fn cpus_of_so_many(name: &str, count: usize) -> Vec<String> {
     }
 }
 
+/// Two endpoints between which a message has crossed each way: each has its threads then.
+fn used(options: &Options) -> (Node, Node) {
+    let (mut a, mut b) = (Node::open(options), Node::open(options));
+    assert_eq!(cpus_of_threads(THREAD), [""; 0], "no peer, no threads");
+    let (to_b, to_a) = joined(&mut a, &mut b);
+    let (here, there) = (Memory::new(&a, Place::Private, 8), Memory::new(&b, Place::Private, 8));
+    let receive = b.irecv(to_a, &[there.incoming(0, 8, 1)]).unwrap();
+    a.isend(to_b, here.outgoing(0, 8, 1)).unwrap();
+    assert_eq!(wait_both(&mut b, &mut a, receive).result, Ok(()));
+    here.release(&a);
+    there.release(&b);
+    (a, b)
+}
+
 #[test]
 fn copy_threads_run_on_the_cpus_of_the_setting_and_nowhere_else() {
     let here = cpus_of("/proc/thread-self");
@@ -52,17 +66,16 @@ fn copy_threads_run_on_the_cpus_of_the_setting_and_nowhere_else() {
         // SAFETY: the only test of this program, before the first endpoint.
         unsafe { std::env::set_var(format!("CROSSTIE_TCP_{name}"), value) };
     }
-    let (mut a, mut b) = (Node::open(&options), Node::open(&options));
-    joined(&mut a, &mut b);
+    let both = used(&options);
     assert_eq!(cpus_of_so_many(THREAD, 2), [last.clone(), last.clone()]);
     assert_eq!(cpus_of("/proc/thread-self"), here);
-    drop((a, b));
+    drop(both);
     // as mpirun and `crosstie perf` bind their processes: others may still be named
     crosstie::memory::probe::cpu_pin(first).unwrap();
-    let node = Node::open(&options);
-    assert_eq!(cpus_of_so_many(THREAD, 1), [last]);
+    let both = used(&options);
+    assert_eq!(cpus_of_so_many(THREAD, 2), [last.clone(), last]);
     assert_eq!(cpus_of("/proc/thread-self"), first.to_string());
-    node.close();
+    drop(both);
     // SAFETY: as above; no endpoint is open.
     unsafe { std::env::set_var("CROSSTIE_TCP_THREAD_CPUS", format!("{first},1023")) };
     assert_eq!(Node::try_open(&options).err(), Some(OpenError::Cpu(1023)));
