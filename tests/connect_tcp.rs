@@ -75,6 +75,17 @@ fn a_connection_over_tcp_is_established_with_its_streams() {
 }
 
 #[test]
+fn a_connection_has_one_stream_where_either_side_has_many_descriptors() {
+    for [here, there] in [[0, u64::MAX], [u64::MAX, 0]] {
+        let limits = |descriptors_max| Limits { streams: 4, descriptors_max, ..Limits::tcp() };
+        let (mut a, b) = (Node::new(&limits(here)), Node::new(&limits(there)));
+        let (listener, handle) = b.band.listen().unwrap();
+        let (here, _) = pair(&a, &b, listener, &handle.encode());
+        assert_eq!(a.established(here).unwrap().stream_count, 1);
+    }
+}
+
+#[test]
 fn the_listener_limits_the_streams() {
     let (a, b) = (Limits { streams: 4, ..Limits::tcp() }, Limits { streams: 2, ..Limits::tcp() });
     let (mut a, b) = (Node::new(&a), Node::new(&b));

@@ -110,7 +110,7 @@ fn limit(which: libc::__rlimit_resource_t, to: u64) {
 fn little_address_space() {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-    limit(libc::RLIMIT_AS, pages * 4096 + (400 << 20));
+    limit(libc::RLIMIT_AS, pages * 4096 + (440 << 20));
     let options = Options { heap_bytes: Bytes(64 << 30), ..small(2) };
     let mut a = Node::open(&options);
     a.shared.allocate(Bytes(4096)).unwrap();

@@ -51,9 +51,9 @@ pub struct BandConfig {
     /// Data streams of each lane over TCP, 1 to [`STREAMS_MAX`](super::STREAMS_MAX): our wish
     /// when we connect, our limit when we listen.
     pub streams: u32,
-    /// Streams that connections have beside their first, of all that this side opens; those that
-    /// find no room have one each.
-    pub streams_beside_max: u32,
+    /// Descriptors of the process from which on connections have one stream all the same;
+    /// `u64::MAX`: never.
+    pub descriptors_max: u64,
     /// Lanes per connection over TCP, 1 to [`RAILS_MAX`](crate::wire::RAILS_MAX): our limit.
     pub lanes_max: u32,
     /// Lanes that we ask for when we connect: so many, as far as both limits allow. 0: as many as

@@ -43,7 +43,7 @@ impl<M: LinkMemory> Control<M> {
             name_high: number(high),
             nonce: link.nonce,
             rails: self.config.rails,
-            streams: self.config.streams,
+            streams: link.streams,
             lanes: match link.rail {
                 Rail::Shm if !self.wants_together() => 0,
                 Rail::Shm | Rail::Tcp => self.config.lanes_max,
@@ -309,7 +309,7 @@ impl<M: LinkMemory> Control<M> {
             return Err(RefuseReason::Protocol);
         }
         link.peer_nonce = hello.nonce;
-        link.streams = self.config.streams.min(hello.streams.max(1));
+        link.streams = link.streams.min(hello.streams.max(1));
         if link.rail == Rail::Tcp {
             link.lanes = self.config.lanes_max.min(hello.lanes.max(1));
         }

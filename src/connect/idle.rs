@@ -64,6 +64,7 @@ impl<M: LinkMemory> Control<M> {
             self.link_dismiss(oldest);
         }
         let index = self.links_free.pop()?;
+        self.links[index as usize].streams = self.streams_each(self.config.streams);
         self.link_stamp(index);
         Some(index)
     }

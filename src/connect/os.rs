@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use crate::base::private;
 use core::mem::zeroed;
 use core::ptr;
 use std::io;
@@ -151,6 +152,19 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: the set that the kernel gave us.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
     result
+}
+
+/// The number of the next descriptor that this process opens: the lowest that is free, so that at
+/// least as many are in use. The highest number where none can be opened.
+pub fn descriptor_next() -> u64 {
+    // SAFETY: a call without pointers.
+    let made = private::made(|| check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }));
+    let Ok(fd) = made else { return u64::MAX };
+    private::closed(fd, || {
+        // SAFETY: ours, and used by nobody.
+        unsafe { libc::close(fd) };
+    });
+    fd as u64
 }
 
 /// How many descriptors this process may have open.

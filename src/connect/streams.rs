@@ -16,6 +16,7 @@ use super::error::ConnectError;
 use super::event::{Rail, STREAMS_MAX, Side};
 use super::link::{LinkPhase, Parting};
 use super::memory::LinkMemory;
+use super::os;
 use super::stream::StreamSocket;
 use crate::base::units::{Instant, Span};
 use crate::wire::WIRE_MAJOR;
@@ -29,22 +30,19 @@ use std::os::fd::AsFd;
 const STREAM_LOOK: Span = Span::millis(20);
 
 impl<M: LinkMemory> Control<M> {
-    /// Streams of each lane of a connection that is about to be asked for: as many as both sides
-    /// take, or one, where those that other connections have beside their first leave no more.
-    pub fn streams_each(&self, link: u32) -> u32 {
-        let wanted = self.links[link as usize].streams;
-        let beside = self.connections.iter().map(|connection| {
-            let each = u32::from(connection.stream_count.saturating_sub(1));
-            each * u32::from(connection.lanes.max(1))
-        });
-        let taken = beside.fold(0, u32::saturating_add);
-        if taken.saturating_add(wanted - 1) > self.config.streams_beside_max { 1 } else { wanted }
+    /// Streams of each lane of a connection that is about to be asked for, or that a peer may ask
+    /// for on a new link: as many as `wanted`, or one where the process has so many descriptors
+    /// that streams beside the first are too many.
+    pub fn streams_each(&self, wanted: u32) -> u32 {
+        let most = self.config.descriptors_max;
+        let spared = wanted == 1 || most == u64::MAX || os::descriptor_next() < most;
+        if spared { wanted } else { 1 }
     }
 
     /// Dials a connection's streams and asks for it.
     pub fn ask_streams(&mut self, index: u32) {
         let link = self.connections[index as usize].link;
-        let count = self.streams_each(link);
+        let count = self.streams_each(self.links[link as usize].streams);
         let connection = &mut self.connections[index as usize];
         connection.stream_count = count as u8;
         connection.asked = true;
@@ -231,7 +229,8 @@ impl<M: LinkMemory> Control<M> {
             let link = &self.links[*link as usize];
             // on one host a connection is asked for over the link
             let asks = joins || link.rail == Rail::Tcp;
-            sound && asks && hello.streams <= link.streams
+            // a lane that comes back has the streams of its connection
+            sound && asks && (joins || hello.streams <= link.streams)
         };
         let Some(link) = self.link_of_stream(hello).filter(limit) else {
             if !self.dismissed.knows(hello.endpoint_id) {

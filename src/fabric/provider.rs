@@ -211,6 +211,13 @@ pub trait Provider {
         let _ = budget;
     }
 
+    /// Says that the next poll is for what comes from one peer: a provider to which each costs a
+    /// call of the system may leave the others to the poll after it.
+    #[inline]
+    fn look_at(&mut self, peer: PeerIndex) {
+        let _ = peer;
+    }
+
     /// Whether something that was posted to a peer waits for the next poll or flush, and what is
     /// posted to it now leaves with it, at no further call.
     #[inline]

@@ -34,6 +34,8 @@ use std::sync::Arc;
 
 /// Most bytes copied in one call of [`Endpoint::progress`].
 const POLL_BUDGET: Bytes = Bytes::kib(256);
+/// One of so many requests that are asked after looks at all connections.
+const ASKED_ALONE: u32 = 8;
 
 /// Calls of progress that closing an endpoint grants each connection to be fenced.
 const CLOSE_STEPS: usize = 10_000;
@@ -76,6 +78,8 @@ pub struct Endpoint {
     /// How many eager sends there were when nothing was staged, the last time that one was posted.
     /// What a full socket has not taken does not count as staged.
     pub(super) left: u64,
+    /// Requests that were asked after, of which most look at their own connection alone.
+    pub(super) asked: u32,
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,
     pub(super) opened: std::time::Instant,
@@ -218,8 +222,19 @@ impl Endpoint {
     pub fn test(&mut self, request: RequestId) -> Result<Option<Outcome>, RequestIdError> {
         // a request may have ended before its message has left
         let outstanding = each!(&self.machine, endpoint => endpoint.is_outstanding(request));
-        if outstanding || self.is_unsent_before(request) {
+        if outstanding {
+            self.asked = self.asked.wrapping_add(1);
+            if !self.asked.is_multiple_of(ASKED_ALONE) {
+                each!(&mut self.machine, endpoint => endpoint.look_for(request));
+            }
             self.progress();
+        } else if self.is_unsent_before(request) {
+            self.asked = self.asked.wrapping_add(1);
+            if self.asked.is_multiple_of(ASKED_ALONE) {
+                self.progress();
+            } else {
+                each!(&mut self.machine, endpoint => endpoint.flush(POLL_BUDGET));
+            }
         }
         let outcome = each!(&mut self.machine, endpoint => endpoint.test(request));
         // what ended it may have staged an answer, and the caller may never come again

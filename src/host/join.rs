@@ -10,6 +10,7 @@ use crate::base::units::Bytes;
 use crate::connect::{LinkParams, Rail};
 use crate::fabric::{RailKey, RemoteSpan};
 use crate::provider::loopback::Loopback;
+use crate::provider::mixed::Mixed;
 use crate::provider::shm::{self, HeapSpan, PeerSetup, RingSizes};
 use crate::provider::taken;
 use crate::provider::tcp;
@@ -130,21 +131,14 @@ fn tcp_use<R: HostRail>(
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
     let peer = endpoint.lane_peer(ConnectionIndex(index), 0);
-    endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams).map_err(|error| match error {
+    let opened = endpoint.rail_mut().mixed_mut().peer_open_tcp(peer, streams);
+    threads_say(endpoint.rail_mut().mixed_mut());
+    opened.map_err(|error| match error {
         tcp::PeerOpenError::Index | tcp::PeerOpenError::Streams => broken,
         // nothing was taken into use: asked again after some progress
         tcp::PeerOpenError::Again => SubmitError::Again,
         tcp::PeerOpenError::System(code) => SubmitError::Failed(RequestError::Fabric(code)),
     })?;
-    if let Some(errno) = endpoint.rail_mut().mixed_mut().tcp_threads_refused() {
-        say_of(
-            Level::Warning,
-            format_args!(
-                "threads that move long messages over TCP cannot be started ({errno}): the \
-                 threads that call do so; CROSSTIE_TCP_THREADS=0 asks for none"
-            ),
-        );
-    }
     if lanes > 1 {
         endpoint.rail_mut().mixed_mut().peer_is_lane(peer);
     }
@@ -160,6 +154,18 @@ fn tcp_use<R: HostRail>(
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
+}
+
+/// Says why threads of TCP could not be started, once.
+pub(super) fn threads_say(mixed: &mut Mixed) {
+    let Some(errno) = mixed.tcp_threads_refused() else { return };
+    say_of(
+        Level::Warning,
+        format_args!(
+            "threads that move long messages over TCP cannot be started ({errno}): the threads \
+             that call do so; CROSSTIE_TCP_THREADS=0 asks for none"
+        ),
+    );
 }
 
 /// Whether the peer answers probes of lanes, as we do.

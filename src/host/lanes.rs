@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{ConnectionRail, Endpoint};
+use super::join;
 use super::log::Level;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
@@ -205,6 +206,7 @@ impl Endpoint {
             let peer = endpoint.lane_peer(connection, lane);
             let mixed = endpoint.rail_mut().mixed_mut();
             let opened = mixed.peer_open_tcp(peer, streams);
+            join::threads_say(mixed);
             if opened.is_ok() {
                 mixed.peer_is_lane(peer);
                 if !endpoint.lane_rejoin(connection, lane, fresh.generation) {

@@ -15,6 +15,7 @@ use crate::connect::descriptor_limit;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
 use crate::memory::{CpuSet, Errno, probe};
+use crate::provider::tcp;
 use crate::wire::hello::{
     ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR,
     RAIL_VERBS,
@@ -22,17 +23,18 @@ use crate::wire::hello::{
 use std::format;
 use std::vec::Vec;
 
-/// Descriptors that the process may have for each socket beside the first of a connection, where
-/// nobody asks for such: both sides of a connection have it, and a thread a copy of it.
-const DESCRIPTORS_PER_STREAM: u64 = 16;
+/// The part of the descriptors that the process may have which are in use when connections get one
+/// socket, where nobody asks for more: a thread has a copy of each beside the first, and the peer
+/// may ask for as many connections as we.
+const DESCRIPTORS_PART: u64 = 4;
 
 /// Sockets of TCP, and threads that move what is long over them.
 #[derive(Copy, Clone)]
 pub(super) struct Streams {
     /// Sockets of each connection that this side opens.
     pub(super) each: u32,
-    /// How many all connections have beside their first, at most.
-    pub(super) beside_max: u32,
+    /// Descriptors of the process from which on that is one all the same.
+    pub(super) descriptors_max: u64,
     /// Threads; each moves one or more beside the first.
     pub(super) threads: u32,
     /// Their CPUs; empty: they inherit the opener's.
@@ -119,7 +121,8 @@ impl Network {
         network.shm_look();
         network.ports_choose(options, environment, vendor);
         // ports carry what is long
-        let threads = if network.ports.is_empty() { options.tcp_threads } else { 0 };
+        let most = tcp::THREADS_MAX as u32;
+        let threads = if network.ports.is_empty() { options.tcp_threads.min(most) } else { 0 };
         network.streams = Streams::choose(threads, environment);
         Ok(network)
     }
@@ -238,30 +241,22 @@ fn list(found: &[InterfaceAddress]) -> AddressList {
 impl Streams {
     /// One socket, and no threads.
     pub(super) const ONE: Streams =
-        Streams { each: 1, beside_max: u32::MAX, threads: 0, cpus: CpuSet::EMPTY };
+        Streams { each: 1, descriptors_max: u64::MAX, threads: 0, cpus: CpuSet::EMPTY };
 
     /// As the environment says, or with so many threads. Each wants a stream of its own to each
     /// peer, beside the first; a setting that leaves it none is ignored. Whether the CPUs can be
     /// had is seen when the rail is opened.
     fn choose(threads: u32, environment: &Environment) -> Streams {
-        let (threads, each) = match (environment.tcp_threads, environment.tcp_streams) {
-            (None, None) => (threads, threads + 1),
-            (None, Some(streams)) => (threads.min(streams - 1), streams),
-            (Some(threads), None) => (threads, threads + 1),
-            (Some(threads), Some(streams)) if threads < streams => (threads, streams),
-            (Some(threads), Some(streams)) => {
-                let most = streams - 1;
-                say_once(
-                    Level::Warning,
-                    &format!(
-                        "CROSSTIE_TCP_THREADS={threads} is ignored: it may be {most} at most with \
-                         CROSSTIE_TCP_STREAMS={streams}, since each thread moves a stream beside \
-                         the first"
-                    ),
-                );
-                return Streams { each: streams, ..Streams::ONE };
-            }
-        };
+        let (each, threads) = environment.tcp(threads);
+        if let Some(wanted) = environment.tcp_threads.filter(|wanted| *wanted != threads) {
+            let most = each - 1;
+            let text = format!(
+                "CROSSTIE_TCP_THREADS={wanted} is ignored: it may be {most} at most with \
+                 CROSSTIE_TCP_STREAMS={each}, since each thread moves a stream beside the first"
+            );
+            say_once(Level::Warning, &text);
+            return Streams { each, ..Streams::ONE };
+        }
         let mut cpus = environment.tcp_thread_cpus;
         if !cpus.is_empty() && threads == 0 {
             say_once(
@@ -271,11 +266,11 @@ impl Streams {
             cpus = CpuSet::EMPTY;
         }
         let asked = environment.tcp_threads.is_some() || environment.tcp_streams.is_some();
-        let beside_max = match asked {
-            true => u32::MAX,
-            false => (descriptor_limit() / DESCRIPTORS_PER_STREAM).min(u32::MAX.into()) as u32,
+        let descriptors_max = match asked {
+            true => u64::MAX,
+            false => descriptor_limit() / DESCRIPTORS_PART,
         };
-        Streams { each, beside_max, threads, cpus }
+        Streams { each, descriptors_max, threads, cpus }
     }
 }
 

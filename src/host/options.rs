@@ -53,8 +53,9 @@ pub struct Options {
     /// rings ([`Options::push`]), at most [`shm::THREADS_MAX`]; `CROSSTIE_SHM_THREADS` counts
     /// instead.
     pub shm_threads: u32,
-    /// Threads that move what is long over TCP where there are no ports, unless the environment
-    /// says how many; each has a socket of every connection.
+    /// Threads that move what is long over TCP where there are no ports, at most
+    /// [`tcp::THREADS_MAX`], unless the environment says how many; each has a socket of every
+    /// connection.
     pub tcp_threads: u32,
     /// Whose variables count for RDMA ports.
     pub verbs_names: Names,

@@ -120,8 +120,8 @@ pub const SETTINGS: &[Setting] = &[
         default: "one more than CROSSTIE_TCP_THREADS",
         unit: "1 to 6",
         effect: "sockets of each connection over TCP that this side opens; where neither this nor \
-                 CROSSTIE_TCP_THREADS is set, one when a sixteenth of the descriptors that the \
-                 process may have are such beside the first",
+                 CROSSTIE_TCP_THREADS is set, one when a quarter of the descriptors that the \
+                 process may have are in use",
     },
     Setting {
         name: "CROSSTIE_TCP_THREADS",
@@ -271,6 +271,21 @@ impl Default for Environment {
 
 /// Most threads that move payloads: one for each stream beside the first.
 const TCP_THREADS_MAX: u64 = STREAMS_MAX as u64 - 1;
+
+impl Environment {
+    /// Sockets of each connection over TCP, and threads that move some of them, where `threads` are
+    /// wanted when the environment does not say how many.
+    pub fn tcp(&self, threads: u32) -> (u32, u32) {
+        match (self.tcp_streams, self.tcp_threads) {
+            (None, wanted) => {
+                let threads = wanted.unwrap_or(threads);
+                (threads + 1, threads)
+            }
+            (Some(streams), None) => (streams, threads.min(streams - 1)),
+            (Some(streams), Some(wanted)) => (streams, if wanted < streams { wanted } else { 0 }),
+        }
+    }
+}
 
 /// Lets the environment change `options`, and says what it does not understand.
 pub fn apply(options: &mut Options) -> Environment {

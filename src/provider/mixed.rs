@@ -446,6 +446,13 @@ impl<'m> Provider for Mixed<'m> {
     }
 
     #[inline]
+    fn look_at(&mut self, peer: PeerIndex) {
+        if let Some(tcp) = self.tcp_of(peer) {
+            tcp.look_at(peer);
+        }
+    }
+
+    #[inline]
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         if self.looks_at_sockets() {
             return self.poll_both(out, budget, now);

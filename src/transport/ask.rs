@@ -3,10 +3,11 @@
 
 use super::endpoint::Endpoint;
 use super::matching;
-use super::records::{SendRecord, SendState};
+use super::records::{ConnectionState, SendRecord, SendState};
 use super::request::{Outcome, RequestError, RequestId, RequestIdError, RequestKind};
 use super::used::record_leave;
 use crate::base::ids::ConnectionIndex;
+use crate::base::units::Bytes;
 use crate::fabric::Provider;
 use crate::wire::GROUP_MAX;
 
@@ -60,6 +61,31 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             Some(_) | None => false,
         }
+    }
+
+    /// Has the next [`Endpoint::progress`] look at what comes on the connection of a request, and
+    /// not at others, where a look costs a call of the system.
+    #[inline]
+    pub fn look_for(&mut self, request: RequestId) {
+        let connection = match request.unpack() {
+            Some(
+                RequestKind::Send { connection, .. } | RequestKind::Receive { connection, .. },
+            ) => connection.as_usize(),
+            Some(RequestKind::Complete { .. }) | None => return,
+        };
+        if let Some(c) = self.connections.get(connection)
+            && !c.pull
+            && !c.fails_over()
+            && c.state == ConnectionState::Open
+        {
+            self.rail.look_at(c.peer);
+        }
+    }
+
+    /// Hands over what was posted, and nothing more.
+    #[inline]
+    pub fn flush(&mut self, budget: Bytes) {
+        self.rail.flush(budget);
     }
 
     /// Asks how a request stands. `None`: it is outstanding. An outcome is told once; after that

@@ -2,7 +2,8 @@
 //!
 //! Each connection has one to [`STREAMS_MAX`] sockets of its own, which the side band has made and
 //! owns; this rail reads and writes them, and never blocks. What is posted is staged, and goes out
-//! with the next poll, many messages in one system call.
+//! with the next poll, many messages in one system call; a payload of more than 8 KiB goes out as
+//! it is posted, and what the kernel does not take of it is staged.
 //!
 //! - The first stream carries sends, lines, adds, reads and short writes; long writes take the
 //!   emptiest of the others, if there are any ([`Limits::streams`]). With one stream everything
@@ -37,6 +38,7 @@ mod watching;
 
 pub use area::{SEND_BYTES_MAX, peer_reserve_bytes};
 pub use rail::{RECORD_SIZES, Tcp, bytes};
+pub use threads::THREADS_MAX;
 
 use crate::base::carve::BlockTooSmall;
 use crate::base::units::Bytes;

@@ -80,11 +80,11 @@ impl Tcp<'_> {
         if length > self.send_payload_max(peer).0 {
             return Err(PostError::Unsupported);
         }
-        if !self.makes_room(index, HEADER_BYTES_MAX as u32 + length as u32) {
-            return Err(PostError::Again);
-        }
         let is_direct = length > u64::from(SHORT_BYTES_MAX);
         if is_direct && !self.is_ready(index) {
+            return Err(PostError::Again);
+        }
+        if !self.makes_room(index, HEADER_BYTES_MAX as u32 + length as u32) {
             return Err(PostError::Again);
         }
         let mut header = [0; HEADER_BYTES_MAX];
@@ -426,6 +426,14 @@ impl<'m> Provider for Tcp<'m> {
     fn flush(&mut self, budget: Bytes) {
         if !self.dirty.is_empty() {
             self.flush_dirty(&mut budget.0.clone());
+        }
+    }
+
+    #[inline]
+    fn look_at(&mut self, peer: PeerIndex) {
+        let index = self.stream_index(peer, 0);
+        if self.peers[peer.as_usize()].streams == 1 && self.streams[index].is_open {
+            self.only = index as u32;
         }
     }
 

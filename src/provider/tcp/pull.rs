@@ -2,6 +2,7 @@
 
 use super::area::{Asked, SCRATCH_BYTES, SEND_BYTES_MAX, SHORT_BYTES_MAX};
 use super::ops::Outcome;
+use super::peer::State;
 use super::rail::{NONE, Tcp};
 use super::socket::{self, Moved, Piece};
 use super::stream::{ASKED_MAX, Payload, To};
@@ -57,6 +58,11 @@ impl Tcp<'_> {
         if self.scratch.owner != NONE && self.parse(events) == Parsed::Full {
             return;
         }
+        let only = core::mem::replace(&mut self.only, NONE);
+        if only != NONE {
+            self.receive_stream(only as usize, events, budget);
+            return;
+        }
         let mut turn = 0;
         while *budget > 0 && events.has_room() && !self.scratch.has_long {
             let Some(index) = self.next_readable(&mut turn) else { return };
@@ -75,7 +81,9 @@ impl Tcp<'_> {
         budget: &mut u64,
     ) -> bool {
         while *budget > 0 && events.has_room() && self.streams[index].is_open {
-            if self.scratch.owner != NONE || self.scratch.has_long {
+            let (peer, _) = self.peer_of(index);
+            let enough = self.scratch.has_long && self.peers[peer].state == State::Open;
+            if self.scratch.owner != NONE || enough {
                 return false;
             }
             let read = self.read(index, budget);
@@ -111,7 +119,10 @@ impl Tcp<'_> {
         }
         // what follows a long payload is likely one more: its bytes wait for their place
         let is_long = stream.was_long || self.is_bulk;
-        let most = if is_long { BEHIND_LONG } else { SCRATCH_BYTES };
+        let most = match is_long {
+            true => BEHIND_LONG,
+            false => SCRATCH_BYTES.min((*budget).max(READ_BYTES_MIN) as usize),
+        };
         // SAFETY: the scratch buffer is as long, and nobody looks at it now.
         let moved = unsafe { socket::receive(stream.fd, start, most) };
         match moved {
@@ -335,7 +346,6 @@ impl Tcp<'_> {
             return Err(Garbage);
         }
         let slot = self.peers[peer].slot_acquire(&self.area, peer, length).ok_or(Garbage)?;
-        self.scratch.has_long |= is_long;
         if self.scratch_left() < length as usize {
             // SAFETY: the record is this slot's alone.
             unsafe { (*self.area.slot(peer, slot as usize)).head = head };
@@ -345,6 +355,7 @@ impl Tcp<'_> {
                 Payload { to, address, left: length.into(), slot, ..Payload::default() };
             return Ok(None);
         }
+        self.scratch.has_long |= is_long;
         if length > 0 {
             // SAFETY: the payload lies in the buffer, whole.
             let address = unsafe { self.scratch.start.add(self.scratch.at) } as u64;

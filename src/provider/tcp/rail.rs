@@ -79,6 +79,8 @@ pub struct Tcp<'m> {
     /// Streams in use, the first `open_count`.
     open: &'m mut [u32],
     pub(super) open_count: usize,
+    /// The stream that the next poll alone reads; [`NONE`]: all.
+    pub(super) only: u32,
     /// Which of them is read first, where they are read in turn.
     pub(super) first_read: u32,
     pub(super) peers_open: u32,
@@ -103,7 +105,8 @@ pub struct Tcp<'m> {
     pub(super) drained: bool,
     /// Whether it is that of a copy thread, which moves long writes alone.
     pub(super) is_bulk: bool,
-    /// Copy threads that the first peer starts, and their CPUs; empty: they inherit its opener's.
+    /// Copy threads that the first peer starts, and their CPUs: those of the thread that has opened
+    /// the rail, unless the settings say others; empty where the kernel did not say.
     threads_wanted: u32,
     thread_cpus: CpuSet,
     /// What kept them from starting.
@@ -161,6 +164,7 @@ impl<'m> Tcp<'m> {
             dirty,
             open,
             open_count: 0,
+            only: NONE,
             first_read: 0,
             peers_open: 0,
             area,

@@ -266,6 +266,51 @@ fn threads_without_streams_of_their_own_are_refused() {
     assert!(matches!(opened, Err(OpenError::Settings)));
 }
 
+/// The end of a peer whose sockets stay open was not reported as long as another sent messages that
+/// are longer than what every slot takes.
+#[test]
+fn end_of_a_silent_peer_is_reported_while_another_sends_long_messages() {
+    let limits = Limits { peers_max: 2, ops_max: 8, streams: 1, lanes: 1 };
+    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(1));
+    let mut carver = block.carver();
+    let domain = HostDomain::carve(&mut carver, 1).unwrap();
+    // SAFETY: no threads.
+    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, Settings::default()) }.unwrap();
+    let sockets = [(); 2].map(|()| connected(&PairConfig::default()));
+    for (peer, ends) in sockets.iter().enumerate() {
+        rail.peer_open(PeerIndex(peer as u32), &[ends[0].as_raw_fd()]).unwrap();
+    }
+    let silent = PeerIndex(1);
+    let mut message = std::vec![0; HEADER_BYTES_MAX + 10_000];
+    StreamFrame::Send { length: 10_000 }
+        .encode((&mut message[..HEADER_BYTES_MAX]).try_into().unwrap());
+    rail.peer_fail(silent, DownCause::Silent);
+    for round in 1..=8 {
+        let mut full = &sockets[0][1];
+        full.write_all(&message).unwrap();
+        let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+        let mut out = [nothing; 4];
+        let (mut came, mut ended) = (false, false);
+        while !came {
+            let count = rail.poll(&mut out, Bytes::kib(64), Instant(round));
+            for completion in &out[..count] {
+                match *completion {
+                    Completion::Received { peer, slot, .. } => {
+                        rail.received_release(peer, slot);
+                        came = true;
+                    }
+                    Completion::PeerDown { peer, .. } => ended = peer == silent,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        if ended {
+            return;
+        }
+    }
+    panic!("no end of the silent peer");
+}
+
 /// A stream that always had something was read alone, for as long as it had.
 #[test]
 fn stream_with_more_than_a_poll_takes_does_not_keep_another_from_being_read() {

@@ -127,6 +127,8 @@ impl Helper {
         domain: HostDomain<'_>,
     ) -> Result<Helper, OpenError> {
         let system = |errno: Errno| OpenError::System(errno.0);
+        // no sends come here
+        let limits = &Limits { lanes: limits.peers_max, ..*limits };
         let commands = commands_max(limits);
         let fds = limits.peers_max as usize * super::STREAMS_MAX;
         let length = bytes_for::<Shared>(1)

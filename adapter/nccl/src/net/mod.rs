@@ -25,6 +25,7 @@ mod tender;
 pub use fault::Fault;
 
 use crate::abi::Logger;
+use crate::net::kind::Kind;
 use crosstie::base::units::Span;
 use crosstie::host::Options;
 use crosstie::host::settings::{self, Environment};
@@ -180,7 +181,7 @@ fn line(number: usize, device: &Device, its: &Environment) -> String {
         device.kind.rails_text(its.rails.tcp),
         device.cabling_text(),
         env!("CARGO_PKG_VERSION"),
-        told(its),
+        told(device, its),
     )
 }
 
@@ -189,17 +190,19 @@ fn connect_timeout(its: &Environment) -> Span {
 }
 
 /// What the variables come to, and those that are set with what they are set to.
-fn told(its: &Environment) -> String {
+fn told(device: &Device, its: &Environment) -> String {
     let by_subnet = || "by subnet".to_string();
     let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
-    let threads = its.tcp_threads.unwrap_or_else(room::tcp_threads);
-    let streams = its.tcp_streams.unwrap_or(threads + 1);
+    let (streams, threads) = its.tcp(match device.kind {
+        Kind::Alone | Kind::Interfaces(_) => room::tcp_threads(),
+        Kind::Ports { .. } | Kind::Nics { .. } => 0,
+    });
     let effective = format!(
         "rails {}, TCP rails {rails}, streams {}, threads {}, threads of shared memory {}, connect \
          timeout {} ms, peer timeout {} ms, stalls after {} ms",
         its.rails,
         streams,
-        threads.min(streams - 1),
+        threads,
         its.shm_threads.unwrap_or_else(room::shm_threads),
         connect_timeout(its).0 / 1_000_000,
         its.peer_timeout.0 / 1_000_000,
