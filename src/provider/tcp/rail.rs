@@ -150,10 +150,7 @@ impl<'m> Tcp<'m> {
         // SAFETY: the buffer's part of the reserve starts with the room for starts of frames.
         let start = unsafe { area.scratch().add(SCRATCH_AT) };
         let nothing = Ready { stream: NONE, readable: false, writable: false };
-        let thread_cpus = match settings.threads {
-            0 => CpuSet::EMPTY,
-            _ => thread_cpus(&settings)?,
-        };
+        let thread_cpus = thread_cpus(&settings)?;
         Ok(Tcp {
             domain,
             limits: *limits,
@@ -436,6 +433,9 @@ impl<'m> Tcp<'m> {
 
 /// The CPUs of copy threads, which can be had: those that the settings say, or this thread's.
 fn thread_cpus(settings: &Settings) -> Result<CpuSet, OpenError> {
+    if settings.threads == 0 {
+        return Ok(CpuSet::EMPTY);
+    }
     if settings.thread_cpus.is_empty() {
         return Ok(CpuSet::of_this_thread());
     }
