@@ -54,10 +54,15 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("close_gives_held_receives_back", Vice::LeaksHeldAtClose),
     ("held_messages_outlive_a_detach", Vice::FreesHeldAtDetach),
     ("own_posts_do_not_pass_the_fence", Vice::OwnPostsPassFence),
+    ("long_payloads_are_held_as_many_as_promised", Vice::HoldsOneLongLess),
 ];
 
 /// Other ways to break a promise, and the entry that finds them.
-const MORE: [(&str, Vice); 1] = [("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence)];
+const MORE: [(&str, Vice); 3] = [
+    ("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence),
+    ("long_payloads_are_held_as_many_as_promised", Vice::TakesNoLongMore),
+    ("long_payloads_are_held_as_many_as_promised", Vice::LeaksLongPlaces),
+];
 
 /// More receives than entries had looked at that are about other promises.
 const SLOTS: u32 = 96;
@@ -65,6 +70,7 @@ const SLOTS: u32 = 96;
 fn verdict(index: usize, vice: Vice) -> Verdict {
     let limits = match vice {
         Vice::PromisesMoreReceives | Vice::TakesSendsSlowly => Limits { slots: SLOTS, ..LOOPBACK },
+        vice if vice.is_of_longs() => Limits { slots: SLOTS, ..LOOPBACK },
         _ => LOOPBACK,
     };
     let make = move || over(Broken::new(loopback_of(limits), vice));
@@ -107,6 +113,9 @@ fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
         Vice::FreesHeldAtDetach,
         Vice::OwnPostsPassFence,
         Vice::OwnOpsOutliveFence,
+        Vice::HoldsOneLongLess,
+        Vice::TakesNoLongMore,
+        Vice::LeaksLongPlaces,
     ];
     for vice in newer {
         let found = VICES.iter().chain(&MORE).find(|(_, other)| *other == vice);
@@ -119,8 +128,18 @@ fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
 
 #[test]
 fn wrapper_without_a_vice_fails_none() {
-    // a loopback detaches no peers
-    common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 1);
+    // a loopback detaches no peers, and has no longer payloads towards one
+    common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 2);
+}
+
+/// So what the vices of long payloads fail of is the vice.
+#[test]
+fn long_payloads_without_a_vice_fail_none() {
+    for slots in [LOOPBACK.slots, 9, 12, SLOTS] {
+        let limits = Limits { slots, ..LOOPBACK };
+        let make = move || over(Broken::new(loopback_of(limits), Vice::HasLongs));
+        common::run_all(make, 1); // a loopback detaches no peers
+    }
 }
 
 /// The suite waited no longer for all of them than it does for one, so a rail of many receives and

@@ -29,7 +29,7 @@ fn pair(rates: Rates, seed: u64) -> common::Pair<Faulty> {
 fn delays_and_agains_keep_every_promise() {
     for seed in 0..8 {
         println!("seed {seed}");
-        common::run_all(move || pair(MILD, seed), 1); // a loopback detaches no peers
+        common::run_all(move || pair(MILD, seed), 2); // as over a loopback
     }
 }
 

@@ -25,7 +25,7 @@ impl OverLoopback for Trace<Loopback<'static>, TraceRing<'static>> {
 #[test]
 fn traced_provider_keeps_every_promise() {
     // a loopback detaches no peers
-    common::run_all(|| common::over_loopback(|rail| Trace::new(rail, ring())), 1);
+    common::run_all(|| common::over_loopback(|rail| Trace::new(rail, ring())), 2);
 }
 
 #[test]

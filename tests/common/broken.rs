@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
-    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LocalSpan,
-    MemoryKind, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region,
-    RegisterError, RemoteSpan, Source,
+    Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, LONG_SLOTS,
+    LocalSpan, MemoryKind, Op, OpId, OpKind, PostError, Posted, Provider, RailKey, RecvSlot,
+    Region, RegisterError, RemoteSpan, Source,
 };
 use crosstie::provider::conformance::ARENA_BYTES;
 use crosstie::provider::host_domain::HostDomain;
@@ -22,6 +22,9 @@ const SLOW_POLLS: u64 = 64;
 const PARTS_MAX: usize = 3;
 /// In the id of a write that is a part of another one.
 const PART: u64 = 1 << 62;
+
+/// The longest payload towards all peers of a provider that has longer ones towards one.
+const SHORT_BYTES: Bytes = Bytes::kib(1);
 
 /// What is broken.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -71,6 +74,14 @@ pub enum Vice {
     FreesHeldAtDetach,
     OwnPostsPassFence,
     OwnOpsOutliveFence,
+    /// The oldest long payload is gone when as many are held as may be.
+    HoldsOneLongLess,
+    /// None comes when as many are held as may be.
+    TakesNoLongMore,
+    /// The place of one that is not released as the oldest is lost.
+    LeaksLongPlaces,
+    /// No vice: longer payloads towards one peer.
+    HasLongs,
     /// No vice: it takes a send every so many polls, and says AGAIN until then.
     TakesSendsSlowly,
 }
@@ -113,6 +124,9 @@ impl Domain for BrokenDomain {
     }
 }
 
+/// B's name for the one that the suite mostly posts from.
+const FROM_A: PeerIndex = crate::common::PEERS[1];
+
 /// What one poll gathers, without allocating.
 struct Batch {
     items: [Completion; 64],
@@ -147,6 +161,10 @@ pub struct Broken {
     writes: [Option<Copied>; 2],
     /// Peers that were fenced.
     is_fenced: [bool; 2],
+    /// Long payloads of A's that have come and are not released, the oldest first.
+    longs: VecDeque<RecvSlot>,
+    /// Places for them that are lost.
+    long_places_lost: u32,
     /// A write that outlives its fence, and the polls until it is carried out.
     outliving: Option<(Copied, u32)>,
 }
@@ -207,6 +225,16 @@ fn length(kind: &OpKind) -> u64 {
     }
 }
 
+impl Vice {
+    /// Whether it is about payloads that are longer than towards all peers.
+    pub fn is_of_longs(self) -> bool {
+        matches!(
+            self,
+            Vice::HoldsOneLongLess | Vice::TakesNoLongMore | Vice::LeaksLongPlaces | Vice::HasLongs
+        )
+    }
+}
+
 impl Broken {
     pub fn new(inner: Loopback<'static>, vice: Vice) -> Broken {
         let arena_key = Box::leak(Box::new(AtomicU64::new(0)));
@@ -225,6 +253,8 @@ impl Broken {
             is_emptied: false,
             writes: [None; 2],
             is_fenced: [false; 2],
+            longs: VecDeque::with_capacity(64),
+            long_places_lost: 0,
             outliving: None,
         }
     }
@@ -259,6 +289,16 @@ impl Broken {
         self.unreleased >= self.inner.caps().recv_slots
     }
 
+    /// Whether there is no place for a long payload from A.
+    fn is_full_of_longs(&self) -> bool {
+        let held = self.longs.len() as u32;
+        match self.vice {
+            Vice::TakesNoLongMore => held >= LONG_SLOTS,
+            Vice::LeaksLongPlaces => held + self.long_places_lost > LONG_SLOTS,
+            _ => false,
+        }
+    }
+
     /// The end of a write that was under way when its fence held.
     fn outlive(&mut self) {
         let Some((write, polls)) = &mut self.outliving else { return };
@@ -278,6 +318,9 @@ impl Broken {
                 Err(PostError::Again)
             }
             Vice::LeaksHeldAtClose if self.is_full() => Err(PostError::Again),
+            _ if length(&op.kind) > SHORT_BYTES.0 && self.is_full_of_longs() => {
+                Err(PostError::Again)
+            }
             Vice::TakesSendsSlowly if self.count > 0 => Err(PostError::Again),
             Vice::TakesSendsSlowly => {
                 let posted = self.inner.post(&op, now)?;
@@ -379,7 +422,10 @@ impl Broken {
             (Vice::WrongId, Completion::Done { peer, id, result: result @ Err(_) }) => {
                 out.push(Completion::Done { peer, id: OpId(id.0 ^ 1 << 40), result });
             }
-            (_, Completion::Received { slot, .. }) => {
+            (_, Completion::Received { peer, slot, length, .. }) => {
+                if peer == FROM_A && Bytes(length.into()) > SHORT_BYTES {
+                    self.longs.push_back(slot);
+                }
                 self.newest = slot;
                 self.is_emptied = false;
                 out.push(completion);
@@ -415,9 +461,14 @@ impl Provider for Broken {
             Vice::ChangesCaps => {
                 Caps { recv_slots: caps.recv_slots - self.asked.get() % 2, ..caps }
             }
+            vice if vice.is_of_longs() => Caps { send_payload_max: SHORT_BYTES, ..caps },
             Vice::PromisesMoreReceives => Caps { recv_slots: caps.recv_slots + 1, ..caps },
             _ => caps,
         }
+    }
+
+    fn send_payload_max(&self, _peer: PeerIndex) -> Bytes {
+        self.inner.caps().send_payload_max
     }
 
     fn post(&mut self, op: &Op, now: Instant) -> Result<Posted, PostError> {
@@ -516,6 +567,11 @@ impl Provider for Broken {
         if self.is_emptied {
             return; // nothing is there
         }
+        let is_oldest = peer == FROM_A && self.longs.front() == Some(&slot);
+        let is_last = self.longs.len() >= LONG_SLOTS as usize;
+        if self.vice == Vice::HoldsOneLongLess && is_oldest && is_last {
+            return; // its bytes are gone
+        }
         let slot = if self.vice == Vice::ServesNewest { self.newest } else { slot };
         self.inner.received_copy(peer, slot, offset, to);
     }
@@ -527,6 +583,13 @@ impl Provider for Broken {
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         if self.vice != Vice::LeaksSlot || !self.every(3) {
             self.unreleased = self.unreleased.saturating_sub(1);
+            let long = self.longs.iter().position(|long| peer == FROM_A && *long == slot);
+            if let Some(at) = long {
+                self.longs.remove(at);
+                // the one behind those that are held has no place of its own
+                let is_extra = at as u32 == LONG_SLOTS;
+                self.long_places_lost += u32::from(at > 0 && !is_extra);
+            }
             self.inner.received_release(peer, slot);
         }
     }

@@ -315,6 +315,17 @@ impl<'r, R: Rig> Bench<'r, R> {
         self.ops[(id.0 - ID_FIRST) as usize].1
     }
 
+    /// Forgets the op that was posted last, which was refused: the next one has its id.
+    pub fn forget_last(&mut self) {
+        self.op_count -= 1;
+        debug_assert!(matches!(self.ops[self.op_count].1, Fate::Refused(_)));
+    }
+
+    /// Whether an op that was taken has failed.
+    pub fn has_failed(&self) -> bool {
+        self.ops[..self.op_count].iter().any(|(_, fate)| matches!(fate, Fate::Ended(Err(_))))
+    }
+
     pub fn succeeded(&self, id: OpId) -> bool {
         self.fate(id) == Fate::Ended(Ok(()))
     }

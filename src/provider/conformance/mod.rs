@@ -11,6 +11,7 @@
 mod bench;
 mod data;
 mod ending;
+mod longs;
 mod order;
 mod parts;
 mod posting;
@@ -155,7 +156,7 @@ pub struct Entry<R: Rig> {
 }
 
 /// How many entries there are.
-pub const ENTRY_COUNT: usize = 43;
+pub const ENTRY_COUNT: usize = 44;
 
 /// The list.
 pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
@@ -208,5 +209,6 @@ pub fn entries<R: Rig>() -> [Entry<R>; ENTRY_COUNT] {
         9 receives close_gives_held_receives_back,
         9 receives held_messages_outlive_a_detach,
         10 ending own_posts_do_not_pass_the_fence,
+        5 longs long_payloads_are_held_as_many_as_promised,
     ]
 }
