@@ -6,7 +6,7 @@ use super::area::{Area, SCRATCH_AT};
 use super::ops::{Entry, Ops};
 use super::peer::{Peer, State};
 use super::socket::{self, READY_MAX, Ready, Watch};
-use super::stream::{Payload, Stream};
+use super::stream::{Stream, To};
 use super::threads::{Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
@@ -400,9 +400,14 @@ impl<'m> Tcp<'m> {
             return;
         }
         stream.is_open = false;
-        stream.payload = Payload::default();
+        let cut_off = core::mem::take(&mut stream.payload);
         stream.carried = 0;
         self.watch.remove(stream.fd);
+        if cut_off.to == To::Cell {
+            // nobody is told of it, who would give it back
+            let (peer, _) = self.peer_of(index);
+            self.peers[peer].slot_release(&self.area, peer, cut_off.slot.into());
+        }
         let open = &mut self.open[..self.open_count];
         if let Some(at) = open.iter().position(|open| *open == index as u32) {
             open[at] = open[open.len() - 1];

@@ -1,16 +1,17 @@
 //! What only this rail does: how its peers end, and how it sleeps.
 
+use super::area::{LONG_CELLS, SHORT_BYTES_MAX, SLOTS};
 use super::pair::{PairConfig, PairMemory, connected};
 use super::{Limits, OpenError, Settings, Tcp, bytes};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
-    Completion, Domain, DownCause, LINE_BYTES, LocalSpan, MemoryKind, Op, OpId, OpKind, Posted,
-    Provider, RailKey, Region, RemoteSpan, Source,
+    Completion, Domain, DownCause, LINE_BYTES, LONG_SLOTS, LocalSpan, MemoryKind, Next, Op, OpId,
+    OpKind, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
 };
 use crate::provider::host_domain::HostDomain;
-use crate::wire::stream::{HEADER_BYTES_MAX, StreamFrame};
+use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, StreamFrame};
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -459,4 +460,146 @@ fn lane_is_undelivered_from_its_break_until_that_is_reported() {
     }
     assert!(polls > 0 && matches!(one[0], Completion::PeerDown { .. }));
     assert!(!a.is_undelivered(PEER));
+}
+
+/// The frame of a message, and so many of its bytes.
+fn message(length: u32, there: usize) -> Vec<u8> {
+    let mut frame = std::vec![7; HEADER_BYTES_MAX + there];
+    StreamFrame::Send { length }.encode((&mut frame[..HEADER_BYTES_MAX]).try_into().unwrap());
+    frame[SEND_HEAD_AT..].fill(7);
+    frame
+}
+
+/// What had come of a message was never told and never given back: a peer that was fenced and
+/// detached a few times in the middle of long ones was taken for broken, since it has room for few.
+#[test]
+fn room_of_a_message_that_was_cut_off_comes_back() {
+    for (length, receives) in
+        [(100_000, LONG_CELLS), (SHORT_BYTES_MAX + 1, LONG_CELLS), (SHORT_BYTES_MAX, SLOTS)]
+    {
+        let config = PairConfig::default();
+        let mut memory = PairMemory::new(config);
+        let mut writer = memory.sockets[0][0].try_clone().unwrap();
+        let [_a, mut b] = memory.open();
+        let mut sockets = Vec::new();
+        for id in 0..SLOTS as u64 + 1 {
+            writer.write_all(&message(length, 1000)).unwrap();
+            b.take_moved();
+            while !b.take_moved() {
+                assert_eq!(b.poll(&mut [], Bytes::kib(64), Instant(0)), 0);
+                let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+                assert_eq!(b.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+            }
+            let kind = OpKind::Fence { generation: RailGeneration(id as u32) };
+            b.post(&Op { id: OpId(id), peer: PEER, kind }, Instant(0)).unwrap();
+            let ended = poll(&mut b);
+            let is_fenced = matches!(ended[..], [Completion::Fenced { .. }]);
+            assert!(is_fenced, "{length} bytes, cut off {id} times before: {ended:?}");
+            b.peer_detach(PEER).unwrap();
+            let [near, far] = connected(&config);
+            b.peer_open(PEER, &[far.as_raw_fd()]).unwrap();
+            writer = near;
+            sockets.push(far);
+        }
+        for came in 0..receives {
+            let mut frame = &message(length, length as usize)[..];
+            let completion = loop {
+                // the kernel may take less than all of it
+                frame = &frame[writer.write(frame).unwrap_or(0)..];
+                let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+                let mut one = [nothing];
+                if b.poll(&mut one, Bytes::kib(64), Instant(0)) == 1 {
+                    break one[0];
+                }
+            };
+            let is_message = matches!(completion, Completion::Received { .. });
+            assert!(is_message, "{length} bytes, {came} of {receives} held: {completion:?}");
+        }
+    }
+}
+
+/// The next message, found by looks or by polls.
+fn received(rail: &mut Tcp) -> Option<(PeerIndex, RecvSlot, u8, u32)> {
+    if let Next::Received { peer, slot, head, length } = rail.next() {
+        return Some((peer, slot, head[0], length));
+    }
+    let mut one = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }];
+    match rail.poll(&mut one, Bytes::kib(64), Instant(0)) {
+        0 => None,
+        _ => match one[0] {
+            Completion::Received { peer, slot, head, length } => {
+                Some((peer, slot, head[0], length))
+            }
+            other => panic!("{other:?}"),
+        },
+    }
+}
+
+/// Other peers' messages and later ones come through the buffer in which long ones lie at first.
+#[test]
+fn long_messages_that_are_held_stay_whole_whoever_sends_behind_them() {
+    const OTHER: PeerIndex = PeerIndex(1);
+    for (peers, lanes) in [(1, 1), (2, 1), (2, 2)] {
+        let config = PairConfig::default();
+        let limits = Limits { peers_max: peers, ops_max: 16, streams: 1, lanes };
+        let pairs: Vec<_> = (0..peers).map(|_| connected(&config)).collect();
+        let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(16)));
+        let [mut near, mut far] = blocks.each_mut().map(|block| {
+            let mut carver = block.carver();
+            let domain = HostDomain::carve(&mut carver, 16).unwrap();
+            // SAFETY: no threads.
+            unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap()
+        });
+        for (n, pair) in pairs.iter().enumerate() {
+            near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
+            far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();
+        }
+        let is_long = |peer: PeerIndex| peer.0.is_multiple_of(lanes);
+        // a byte, and as many of it as the message has
+        let (mut queue, mut held) = (Vec::new(), Vec::new());
+        let other = if peers > 1 { OTHER } else { PEER };
+        for number in 1..=LONG_SLOTS as u8 {
+            queue.push((
+                PEER,
+                number,
+                [100_000, SHORT_BYTES_MAX + 1, 128 << 10][number as usize % 3],
+            ));
+            queue.push((other, 100, if is_long(other) && peers > 1 { 128 << 10 } else { 8192 }));
+            queue.push((PEER, 100, 64));
+        }
+        queue.extend([(PEER, 100, 128 << 10), (PEER, 100, 8192), (other, 100, 8192)].repeat(4));
+        let (count, mut came) = (queue.len(), 0);
+        let mut queue = queue.into_iter().peekable();
+        let mut rounds = 0;
+        while came < count {
+            while let Some((peer, byte, length)) = queue.peek().copied() {
+                let payload = std::vec![byte; length as usize];
+                let length = Bytes(length.into());
+                // SAFETY: it is copied before this returns.
+                let span = unsafe { LocalSpan::new(payload.as_ptr() as u64, length, RailKey(0)) };
+                if !far.send_now(peer, &[byte; 32], span) {
+                    break;
+                }
+                queue.next();
+            }
+            let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+            assert_eq!(far.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+            while let Some((peer, slot, byte, length)) = received(&mut near) {
+                came += 1;
+                match byte {
+                    100 => near.received_release(peer, slot),
+                    _ => held.push((peer, slot, byte, length)),
+                }
+            }
+            rounds += 1;
+            assert!(rounds < 1_000_000, "{came} of {count} came");
+        }
+        assert_eq!(held.len(), LONG_SLOTS as usize);
+        for (peer, slot, byte, length) in held {
+            let mut payload = std::vec![0; length as usize];
+            near.received_peek(peer, slot, &mut payload);
+            assert!(payload.iter().all(|b| *b == byte), "{byte} of {peers} peers, {lanes} lanes");
+            near.received_release(peer, slot);
+        }
+    }
 }
