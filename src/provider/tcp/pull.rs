@@ -25,6 +25,13 @@ const LONG_BYTES: u64 = 16 << 10;
 /// How much is read behind a long payload: a few headers.
 const BEHIND_LONG: usize = 256;
 
+const _: () = assert!(LONG_BYTES < READ_BYTES_MIN && READ_BYTES_MIN < SCRATCH_BYTES as u64);
+
+/// What one read gives the scratch buffer at most: what it holds is copied before the next one.
+fn scratch_bytes(budget: u64) -> usize {
+    budget.clamp(READ_BYTES_MIN, SCRATCH_BYTES as u64) as usize
+}
+
 /// The peer broke the rules of the wire.
 pub(super) struct Garbage;
 
@@ -119,10 +126,7 @@ impl Tcp<'_> {
         }
         // what follows a long payload is likely one more: its bytes wait for their place
         let is_long = stream.was_long || self.is_bulk;
-        let most = match is_long {
-            true => BEHIND_LONG,
-            false => SCRATCH_BYTES.min((*budget).max(READ_BYTES_MIN) as usize),
-        };
+        let most = if is_long { BEHIND_LONG } else { scratch_bytes(*budget) };
         // SAFETY: the scratch buffer is as long, and nobody looks at it now.
         let moved = unsafe { socket::receive(stream.fd, start, most) };
         match moved {
@@ -153,7 +157,7 @@ impl Tcp<'_> {
         let whole = part == payload.left;
         let behind = match whole {
             true if payload.left >= LONG_BYTES => BEHIND_LONG,
-            true => SCRATCH_BYTES,
+            true => scratch_bytes(*budget) - part as usize,
             false => 0,
         };
         let mut pieces = [

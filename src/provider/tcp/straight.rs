@@ -4,7 +4,7 @@
 //! Whatever else there is, it leaves to a poll as it was.
 #![forbid(unsafe_code)]
 
-use super::area::SHORT_BYTES_MAX;
+use super::area::{SCRATCH_BYTES, SHORT_BYTES_MAX};
 use super::pull::{Garbage, Read};
 use super::rail::{NONE, Tcp};
 use super::stream::To;
@@ -12,7 +12,7 @@ use crate::base::ids::PeerIndex;
 use crate::fabric::{Next, RecvSlot};
 use crate::wire::stream::{self, HEADER_BYTES_MAX};
 
-/// Staged bytes that one look hands over, and bytes that it reads: what fits into the buffers.
+/// Staged bytes that one look hands over.
 const LOOK_BYTES: u64 = 64 << 10;
 
 impl Tcp<'_> {
@@ -25,7 +25,7 @@ impl Tcp<'_> {
             if !self.dirty.is_empty() {
                 self.flush_dirty(&mut LOOK_BYTES.clone());
             }
-            match self.read(index, &mut LOOK_BYTES.clone()) {
+            match self.read(index, &mut (SCRATCH_BYTES as u64)) {
                 Read::Whole | Read::Short => {}
                 Read::Empty if self.endings == 0 => return Next::Nothing,
                 Read::Empty | Read::Closed => return Next::Poll,

@@ -518,6 +518,54 @@ fn room_of_a_message_that_was_cut_off_comes_back() {
     }
 }
 
+/// A look took in a quarter of a MiB, whatever the budget, which counts for many short writes.
+#[test]
+fn poll_of_many_short_writes_stays_inside_its_budget() {
+    const EACH: usize = 8 << 10;
+    const COUNT: usize = 48;
+    let settings = Settings { call_bytes: Bytes::kib(8), ..Settings::default() };
+    let mut memory =
+        PairMemory::new(PairConfig { settings, buffer_bytes: Some(1 << 20), ..Default::default() });
+    let (mut source, mut target) = (std::vec![1u8; EACH * COUNT], std::vec![0u8; EACH * COUNT]);
+    let [mut a, mut b] = memory.open();
+    let register = |rail: &Tcp, bytes: &mut [u8]| {
+        let (address, length) =
+            (bytes.as_mut_ptr().expose_provenance() as u64, Bytes::of(bytes.len()));
+        // SAFETY: the memory outlives the rails' last poll.
+        unsafe { rail.domain().register(Region { address, length, kind: MemoryKind::Host }) }
+    };
+    let keys = [register(&a, &mut source).unwrap(), register(&b, &mut target).unwrap()];
+    let addresses = [source.as_ptr() as u64, target.as_ptr() as u64];
+    let (mut posted, mut seen, budget) = (0, 0, Bytes(4096));
+    let most = (budget.0 + b.caps().copy_granule.0) as usize;
+    while seen < EACH * COUNT {
+        while posted < COUNT {
+            let at = (posted * EACH) as u64;
+            // SAFETY: inside the region, which is read alone.
+            let span = unsafe { LocalSpan::new(addresses[0] + at, Bytes::of(EACH), keys[0]) };
+            let target = RemoteSpan { key: keys[1], address: addresses[1] + at };
+            let kind = OpKind::Write { source: Source::Span(span), target, immediate: None };
+            let op = Op { id: OpId(posted as u64), peer: PEER, kind };
+            if a.post(&op, Instant(0)).is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+        // all that the kernel takes
+        for _ in 0..COUNT {
+            a.poll(&mut [nothing; 16], Bytes::kib(64), Instant(0));
+        }
+        b.poll(&mut [nothing; 16], budget, Instant(0));
+        let start = target.as_ptr();
+        // SAFETY: the polls that write there are over.
+        let landed =
+            (0..EACH * COUNT).filter(|n| unsafe { start.add(*n).read_volatile() } == 1).count();
+        assert!(landed - seen <= most, "{} bytes in a poll, and not {most}", landed - seen);
+        seen = landed;
+    }
+}
+
 /// The next message, found by looks or by polls.
 fn received(rail: &mut Tcp) -> Option<(PeerIndex, RecvSlot, u8, u32)> {
     if let Next::Received { peer, slot, head, length } = rail.next() {
