@@ -915,8 +915,9 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // Of one connection 48 short messages may wait here for a group that takes them where shared
 // memory alone carries it (the receiver keeps a place for each), and 24 where TCP does, alone or
 // beside shared memory (fewer than the smallest requests_max: the sender has to remember them
-// until it sees their groups). Further ones, and all long ones, wait at the sender, whatever their
-// tags: their requests do not end, and when requests_max sends are outstanding
+// until it sees their groups), or 8 where one of more than 8192 bytes is sent behind them. Further
+// ones, and all long ones (over TCP those of more than 131072 bytes), wait at the sender, whatever
+// their tags: their requests do not end, and when requests_max sends are outstanding
 // xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send before the
 // peer has posted the receives of what was sent before it: post receives for what is sent.
 //
