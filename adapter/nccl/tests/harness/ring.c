@@ -5,7 +5,9 @@
  *   cc -O2 ring.c -o ring && ./ring LIBRARY.so [CHANNELS]
  *
  * "hop" is the time from rank to rank of a short message, one at a time, on the first channel while
- * the others are open; "each way" is what a rank sends while it receives as much. */
+ * the others are open; "each way" is what a rank sends while it receives as much. An "exchange" is
+ * what a short all_reduce of two ranks is: on each channel a step each way, and, when it has come,
+ * another. */
 #define _GNU_SOURCE
 #include "net.h"
 #include <errno.h>
@@ -20,6 +22,7 @@
 #include <unistd.h>
 
 enum { VERSION = 11, STEPS = 8, STEP = 512 << 10, CHANNELS_MAX = 16, SHORT = 128, RUNS = 5 };
+enum { EXCHANGED = 4 << 10, EXCHANGES = 6 }; /* the shortest step of an exchange, and doublings */
 
 static double now_us(void) {
     struct timespec now;
@@ -135,6 +138,25 @@ static double flood(long count, size_t bytes) {
     return (double)count * (double)bytes * channels / (now_us() - start) / 1e3;
 }
 
+/* Microseconds of one exchange; the next begins when all steps of the last have ended. */
+static double exchanges(long count, size_t bytes) {
+    double start = now_us();
+    for (long turn = 0; turn < count; turn++) {
+        long left = 1, sent[CHANNELS_MAX], come[CHANNELS_MAX];
+        for (int c = 0; c < channels; c++) sent[c] = out[c].ended, come[c] = in[c].ended;
+        while (left) {
+            left = 0;
+            for (int c = 0; c < channels; c++) {
+                begin(&in[c], 0, bytes, come[c] + 2);
+                begin(&out[c], 1, bytes, sent[c] + (in[c].ended > come[c] ? 2 : 1));
+                look(&out[c], 1), look(&in[c], 0);
+                left += sent[c] + 2 - out[c].ended + come[c] + 2 - in[c].ended;
+            }
+        }
+    }
+    return (now_us() - start) / (double)count;
+}
+
 static void say(int with, const void *data, size_t bytes) {
     if (write(with, data, bytes) != (ssize_t)bytes) FAIL("the other rank is gone");
 }
@@ -205,11 +227,13 @@ static void measure(const char *library, int rank, int with) {
     }
     if (is_bare) bare_open(rank, with);
     else plugin_open(library, with);
-    double hop[RUNS], short_flow[RUNS], flow[RUNS];
+    double hop[RUNS], short_flow[RUNS], flow[RUNS], exchange[EXCHANGES][RUNS];
     for (int run = 0; run < RUNS; run++) {
         together(with), hop[run] = hops(5000);
         together(with), short_flow[run] = flood(2000, 32 << 10);
         together(with), flow[run] = flood(400, STEP);
+        for (int size = 0; size < EXCHANGES; size++)
+            together(with), exchange[size][run] = exchanges(1000, (size_t)EXCHANGED << size);
     }
     together(with);
     if (rank) return;
@@ -218,6 +242,13 @@ static void measure(const char *library, int rank, int with) {
     printf("%-8s hop %6.2f us (best %6.2f); each way %5.2f GB/s (best %5.2f), of 32 KiB %5.2f\n",
         is_bare ? "sockets" : "plugin", hop[RUNS / 2], hop[0], flow[RUNS / 2], flow[RUNS - 1],
         short_flow[RUNS / 2]);
+    printf("         exchange");
+    for (int size = 0; size < EXCHANGES; size++) {
+        qsort(exchange[size], RUNS, sizeof **exchange, ascending);
+        printf("%s %d KiB %.1f", size ? "," : "", (EXCHANGED << size) >> 10,
+            exchange[size][RUNS / 2]);
+    }
+    printf(" us\n");
 }
 
 int main(int count, char **words) {
