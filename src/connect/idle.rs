@@ -64,7 +64,9 @@ impl<M: LinkMemory> Control<M> {
             self.link_dismiss(oldest);
         }
         let index = self.links_free.pop()?;
-        self.links[index as usize].streams = self.streams_each(self.config.streams);
+        // a peer of each link may ask for a connection, whatever this side has open now
+        let links = self.links.len() - self.links_free.len();
+        self.links[index as usize].streams = self.streams_each(self.config.streams, links);
         self.link_stamp(index);
         Some(index)
     }

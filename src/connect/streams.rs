@@ -33,16 +33,20 @@ impl<M: LinkMemory> Control<M> {
     /// Streams of each lane of a connection that is about to be asked for, or that a peer may ask
     /// for on a new link: as many as `wanted`, or one where the process has so many descriptors
     /// that streams beside the first are too many.
-    pub fn streams_each(&self, wanted: u32) -> u32 {
+    /// `expected`: connections that may come besides, each of them with a copy of each such stream.
+    pub fn streams_each(&self, wanted: u32, expected: usize) -> u32 {
         let most = self.config.descriptors_max;
-        let spared = wanted == 1 || most == u64::MAX || os::descriptor_next() < most;
-        if spared { wanted } else { 1 }
+        if wanted == 1 || most == u64::MAX {
+            return wanted;
+        }
+        let beside = expected as u64 * 2 * u64::from(wanted - 1);
+        if os::descriptor_next().saturating_add(beside) < most { wanted } else { 1 }
     }
 
     /// Dials a connection's streams and asks for it.
     pub fn ask_streams(&mut self, index: u32) {
         let link = self.connections[index as usize].link;
-        let count = self.streams_each(self.links[link as usize].streams);
+        let count = self.streams_each(self.links[link as usize].streams, 0);
         let connection = &mut self.connections[index as usize];
         connection.stream_count = count as u8;
         connection.asked = true;

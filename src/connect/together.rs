@@ -92,7 +92,7 @@ impl<M: LinkMemory> Control<M> {
             (self.config.note)(Note::Apart { peer: link.peer, why: Apart::Address });
             return;
         };
-        let streams = self.streams_each(link.streams);
+        let streams = self.streams_each(link.streams, 0);
         let connection = &mut self.connections[index as usize];
         connection.stream_count = streams as u8;
         connection.lanes = plan.count as u8;

@@ -1,7 +1,9 @@
 //! Taking a connection that the side band has made into use, on the rail that it runs over.
 
+extern crate std;
+
 use super::endpoint::Known;
-use super::log::Level;
+use super::log::{Level, say_once};
 use super::machine::HostRail;
 use super::news::say_of;
 use super::options;
@@ -159,13 +161,11 @@ fn tcp_use<R: HostRail>(
 /// Says why threads of TCP could not be started, once.
 pub(super) fn threads_say(mixed: &mut Mixed) {
     let Some(errno) = mixed.tcp_threads_refused() else { return };
-    say_of(
-        Level::Warning,
-        format_args!(
-            "threads that move long messages over TCP cannot be started ({errno}): the threads \
-             that call do so; CROSSTIE_TCP_THREADS=0 asks for none"
-        ),
+    let text = std::format!(
+        "threads cannot move long messages over TCP here ({errno}): the threads that call do so; \
+         CROSSTIE_TCP_THREADS=0 asks for none"
     );
+    say_once(Level::Warning, &text);
 }
 
 /// Whether the peer answers probes of lanes, as we do.

@@ -447,7 +447,10 @@ impl<'m> Provider for Mixed<'m> {
 
     #[inline]
     fn look_at(&mut self, peer: PeerIndex) {
-        if let Some(tcp) = self.tcp_of(peer) {
+        // beside rings not every poll looks at the sockets
+        if self.shm.is_idle()
+            && let Some(tcp) = self.tcp_of(peer)
+        {
             tcp.look_at(peer);
         }
     }

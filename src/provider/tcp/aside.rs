@@ -1,10 +1,10 @@
 //! What the data thread leaves to copy threads: handing over, and hearing.
 
+use super::STREAMS_MAX;
 use super::ops::{Entry, List, Outcome};
 use super::peer::State;
 use super::rail::Tcp;
-use super::threads::{self, Command, Event, THREADS_MAX};
-use super::{PeerOpenError, STREAMS_MAX};
+use super::threads::{Command, Copies, Event, THREADS_MAX};
 use crate::base::ids::PeerIndex;
 use crate::fabric::{
     Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, PostError, Posted, RemoteSpan,
@@ -48,27 +48,15 @@ impl Tcp<'_> {
         self.helpers[0].is_some()
     }
 
-    /// Gives all streams but the first to the threads.
-    pub(super) fn open_aside(&mut self, peer: PeerIndex, fds: &[i32]) -> Result<(), PeerOpenError> {
+    /// Gives copies of all streams but the first to the threads, if any were made.
+    pub(super) fn open_aside(&mut self, peer: PeerIndex, copies: &Copies) {
         let count = self.helpers.iter().flatten().count();
-        if self.peers[peer.as_usize()].aside.closing != 0 {
-            return Err(PeerOpenError::Again);
-        }
-        let mut copies = [-1; STREAMS_MAX];
-        for (n, fd) in fds.iter().enumerate() {
-            match threads::own_copy(*fd) {
-                Ok(copy) => copies[n] = copy,
-                Err(errno) => {
-                    copies[..n].iter().for_each(|copy| threads::close(*copy));
-                    return Err(PeerOpenError::System(errno.0));
-                }
-            }
-        }
+        let copies = copies.as_slice();
         let mut up = 0;
         for (helper, slot) in self.helpers[..count].iter_mut().enumerate() {
             let mut own = [-1; STREAMS_MAX];
             let mut taken = 0;
-            for copy in copies[..fds.len()].iter().skip(helper).step_by(count) {
+            for copy in copies.iter().skip(helper).step_by(count) {
                 own[taken] = *copy;
                 taken += 1;
             }
@@ -80,7 +68,6 @@ impl Tcp<'_> {
             }
         }
         self.peers[peer.as_usize()].aside = Aside { all: up, up, ..Aside::default() };
-        Ok(())
     }
 
     /// Hands a long write over. `None`: no thread has streams of the peer.

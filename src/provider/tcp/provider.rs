@@ -432,7 +432,9 @@ impl<'m> Provider for Tcp<'m> {
     #[inline]
     fn look_at(&mut self, peer: PeerIndex) {
         let index = self.stream_index(peer, 0);
-        if self.peers[peer.as_usize()].streams == 1 && self.streams[index].is_open {
+        let stream = &self.streams[index];
+        // that a full one has room again is seen where all are asked
+        if self.peers[peer.as_usize()].streams == 1 && stream.is_open && !stream.wants_room {
             self.only = index as u32;
         }
     }

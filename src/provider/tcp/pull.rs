@@ -61,11 +61,11 @@ impl Tcp<'_> {
     /// Reads what there is, about `budget` bytes of it, as long as events find room.
     #[inline]
     pub(super) fn receive(&mut self, events: &mut Events, budget: &mut u64) {
+        let only = core::mem::replace(&mut self.only, NONE);
         self.scratch.has_long = false;
         if self.scratch.owner != NONE && self.parse(events) == Parsed::Full {
             return;
         }
-        let only = core::mem::replace(&mut self.only, NONE);
         if only != NONE {
             self.receive_stream(only as usize, events, budget);
             return;
@@ -152,7 +152,7 @@ impl Tcp<'_> {
         let most = (*budget).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         let part = payload.left.min(most);
         let Some(pinned) = self.payload_pin(index) else {
-            return Read::Whole; // it is dropped from now on
+            return self.read(index, budget); // it is dropped from now on
         };
         let whole = part == payload.left;
         let behind = match whole {

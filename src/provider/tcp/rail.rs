@@ -7,7 +7,7 @@ use super::ops::{Entry, Ops};
 use super::peer::{Peer, State};
 use super::socket::{self, READY_MAX, Ready, Watch};
 use super::stream::{Stream, To};
-use super::threads::{Helper, THREADS_MAX};
+use super::threads::{Copies, Helper, THREADS_MAX};
 use super::{Limits, OpenError, PeerOpenError, STREAMS_MAX, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -197,8 +197,8 @@ impl<'m> Tcp<'m> {
         })
     }
 
-    /// What kept the copy threads from starting, which the thread that polls works for then; told
-    /// once.
+    /// What kept the copy threads from starting, or from having the streams of a peer, which the
+    /// thread that polls moves then; told once.
     pub fn threads_refused(&mut self) -> Option<Errno> {
         self.threads_refused.take()
     }
@@ -236,23 +236,22 @@ impl<'m> Tcp<'m> {
         if self.threads_wanted != 0 {
             self.threads_start();
         }
-        let aside = if self.has_helpers() { &fds[1..] } else { &[] };
-        let fds = &fds[..fds.len() - aside.len()];
+        if self.peers[peer.as_usize()].aside.closing != 0 {
+            return Err(PeerOpenError::Again);
+        }
+        let (fds, aside) = self.divided(fds);
         for (n, fd) in fds.iter().enumerate() {
             socket::without_delay(*fd);
             self.watch_one(*fd, self.stream_index(peer, n)).map_err(|errno| {
                 fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
+                aside.close();
                 PeerOpenError::System(errno.0)
             })?;
         }
         let record = &mut self.peers[peer.as_usize()];
         *record = Peer::opened(fds.len() as u32, record.aside, (record.held, record.long_held));
-        if self.has_helpers()
-            && let Err(error) = self.open_aside(peer, aside)
-        {
-            fds.iter().for_each(|fd| self.watch.remove(*fd));
-            self.peers[peer.as_usize()].state = State::Closed;
-            return Err(error);
+        if self.has_helpers() {
+            self.open_aside(peer, &aside);
         }
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
@@ -265,6 +264,21 @@ impl<'m> Tcp<'m> {
         self.peers_open += 1;
         self.watch_many();
         Ok(())
+    }
+
+    /// The streams that this thread moves, and copies of the others for the copy threads: none
+    /// where there are no such threads, or no descriptors for them, which is told as their refusal.
+    fn divided<'f>(&mut self, fds: &'f [i32]) -> (&'f [i32], Copies) {
+        if !self.has_helpers() {
+            return (fds, Copies::NONE);
+        }
+        match Copies::of(&fds[1..]) {
+            Ok(copies) => (&fds[..1], copies),
+            Err(errno) => {
+                self.threads_refused = Some(errno);
+                (fds, Copies::NONE)
+            }
+        }
     }
 
     /// An open peer is one of several ways to one process: that a stream of it has ended says

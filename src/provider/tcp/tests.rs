@@ -148,6 +148,39 @@ fn garbage_is_a_failure_and_what_came_before_it_is_reported() {
     assert_eq!(end(&mut b), (DownCause::Failed, 1));
 }
 
+/// A look at the rest of a write whose region had gone since its first bytes came was a panic.
+#[test]
+fn region_that_goes_in_the_middle_of_a_write_is_refused() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let mut writer = memory.sockets[0][0].try_clone().unwrap();
+    let [mut a, mut b] = memory.open();
+    let mut target = std::vec![0u8; 100_000];
+    let (address, length) = (target.as_mut_ptr() as u64, Bytes(target.len() as u64));
+    // SAFETY: the vector outlives its registration.
+    let key = unsafe { b.domain().register(Region { address, length, kind: MemoryKind::Host }) };
+    let key = key.unwrap();
+    let mut header = [0; HEADER_BYTES_MAX];
+    let (immediate, silent) = (Some(5), false);
+    let frame = StreamFrame::Write { length: 100_000, key: key.0, address, immediate, silent };
+    let bytes = frame.encode(&mut header);
+    writer.write_all(&header[..bytes]).unwrap();
+    writer.write_all(&[7; 1000]).unwrap();
+    let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+    while !b.take_moved() {
+        assert_eq!(b.poll(&mut [nothing], Bytes::kib(64), Instant(0)), 0);
+    }
+    b.domain().deregister(key).unwrap();
+    writer.write_all(&std::vec![7; 99_000]).unwrap();
+    // what comes behind it is in its place; nobody hears of the write itself
+    send(&mut a, PEER);
+    a.poll(&mut [], Bytes::kib(64), Instant(0));
+    let [Completion::Received { peer, slot, .. }] = poll(&mut b)[..] else {
+        panic!("the message behind the write")
+    };
+    b.received_release(peer, slot);
+    assert!(target[1000..].iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn write_to_the_end_of_the_address_space_is_read_and_dropped() {
     let mut memory = PairMemory::new(PairConfig::default());

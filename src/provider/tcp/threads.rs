@@ -221,9 +221,45 @@ impl Drop for Helper {
     }
 }
 
-/// Copies of the streams' descriptors for a thread, which closes them: the caller may close its own
+/// Copies of the streams' descriptors for threads, which close them: the caller may close its own
 /// as soon as the peer is closed.
-pub(super) fn own_copy(fd: i32) -> Result<i32, Errno> {
+pub(super) struct Copies {
+    fds: [i32; super::STREAMS_MAX],
+    count: usize,
+}
+
+impl Copies {
+    /// None.
+    pub const NONE: Copies = Copies { fds: [-1; super::STREAMS_MAX], count: 0 };
+
+    /// Of all of these.
+    pub fn of(fds: &[i32]) -> Result<Copies, Errno> {
+        let mut copies = Copies::NONE;
+        for fd in fds {
+            match own_copy(*fd) {
+                Ok(copy) => copies.fds[copies.count] = copy,
+                Err(errno) => {
+                    copies.close();
+                    return Err(errno);
+                }
+            }
+            copies.count += 1;
+        }
+        Ok(copies)
+    }
+
+    /// Those that were made.
+    pub fn as_slice(&self) -> &[i32] {
+        &self.fds[..self.count]
+    }
+
+    /// Gives up what no thread was told of.
+    pub fn close(&self) {
+        self.as_slice().iter().for_each(|copy| close(*copy));
+    }
+}
+
+fn own_copy(fd: i32) -> Result<i32, Errno> {
     private::made(|| {
         // SAFETY: a call without pointers.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -232,7 +268,7 @@ pub(super) fn own_copy(fd: i32) -> Result<i32, Errno> {
 }
 
 /// Closes what [`own_copy`] has made.
-pub(super) fn close(fd: i32) {
+fn close(fd: i32) {
     private::closed(fd, || {
         // SAFETY: ours, and used by nobody any more.
         unsafe { libc::close(fd) };
