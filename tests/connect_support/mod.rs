@@ -197,7 +197,8 @@ pub struct Node {
     pub band: Band<TestMemory>,
     pub events: Consumer<'static, BandEvent>,
     pub generations: &'static [AtomicU32],
-    pub pool: Pool<'static>,
+    /// What the pool of slots is made of.
+    pool_words: (&'static AtomicU64, &'static [AtomicU32]),
     pub seen: Vec<BandEvent>,
     /// What lanes of connections were given: which generation, and the peer's end.
     pub ends: Vec<(Handle, u8, u32, PairEnd)>,
@@ -232,9 +233,10 @@ fn note(note: Note) {
 
 impl Node {
     pub fn new(limits: &Limits) -> Node {
-        let head = Box::leak(Box::new(AtomicU64::new(0)));
+        let head: &AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
         let generations = leak(limits.connections, || AtomicU32::new(0));
-        let pool = Pool::new(head, leak(limits.connections, || AtomicU32::new(0)));
+        let next = leak(limits.connections, || AtomicU32::new(0));
+        let pool = Pool::new(head, next);
         let unused = BandEvent::Gone { index: 0, generation: 0, cause: DownCause::Closed };
         let slots = leak(limits.events, || Cell::new(unused));
         let (producer, events) = split(Box::leak(Box::new(Indices::default())), slots);
@@ -293,7 +295,8 @@ impl Node {
         let memory = TestMemory { doorbell, heap, populate_bytes_left: limits.populate_bytes };
         let tables = BandTables { pool, generations, events: producer };
         let band = Band::open(config, tables, memory).unwrap();
-        Node { band, events, generations, pool, seen: Vec::with_capacity(8192), ends: Vec::new() }
+        let (seen, ends) = (Vec::with_capacity(8192), Vec::new());
+        Node { band, events, generations, pool_words: (head, next), seen, ends }
     }
 
     /// Takes news out of the queue.
@@ -335,27 +338,27 @@ impl Node {
         })
     }
 
-    /// Whether a slot is not in the pool. All are taken for a moment to find that out, when nobody
-    /// else gets one, who is then refused: so they are left alone for most of the time.
+    /// Whether a slot is not in the pool.
     pub fn some_taken(&self) -> Option<()> {
-        for _ in 0..4096 {
-            std::thread::yield_now();
-        }
-        self.all_free().is_none().then_some(())
+        (self.free_count()? < self.generations.len()).then_some(())
     }
 
     /// Whether every slot is in the pool.
     pub fn all_free(&self) -> Option<()> {
-        let mut taken = 0;
-        let mut held = [0; 4096];
-        while let Some(index) = self.pool.acquire() {
-            held[taken] = index;
-            taken += 1;
+        (self.free_count()? == self.generations.len()).then_some(())
+    }
+
+    /// How many slots are in the pool, counted without taking one, so that nobody is refused
+    /// meanwhile; `None` when the pool changed during the count.
+    fn free_count(&self) -> Option<usize> {
+        let (head, next) = self.pool_words;
+        let seen = head.load(Ordering::Acquire);
+        let (mut at, mut count) = (seen as u32, 0);
+        while at != 0 && count <= next.len() {
+            at = next[at as usize - 1].load(Ordering::Acquire);
+            count += 1;
         }
-        for index in &held[..taken] {
-            self.pool.release(*index);
-        }
-        (taken == self.generations.len()).then_some(())
+        (head.load(Ordering::Acquire) == seen).then_some(count)
     }
 }
 
