@@ -3,10 +3,10 @@
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Bytes;
-use crosstie::fabric::MemoryKind;
+use crosstie::fabric::{MemoryKind, RegisterError};
 use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Endpoint, Options};
-use crosstie::transport::{Incoming, Outcome, Outgoing, RequestError, RequestId};
+use crosstie::transport::{Incoming, Limits, Outcome, Outgoing, RequestError, RequestId};
 use std::time::{Duration, Instant};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -192,6 +192,156 @@ fn loopback_endpoint_talks_to_itself() {
         close(&mut endpoint, to);
         close(&mut endpoint, from);
         endpoint.shared.free(region).unwrap();
+    }
+    endpoint.close();
+}
+
+fn options_of(device: DeviceKind, connections_max: u32) -> Options {
+    let limits = Limits { connections_max, requests_max: 32, regions_max: 64, rails_max: 1 };
+    Options { device, limits, ..Options::default() }
+}
+
+/// An endpoint behind its block, so that a test that fails ends it first.
+fn opened(options: &Options) -> (HeapBlock, Endpoint) {
+    let mut block = HeapBlock::new(options.bytes());
+    let endpoint = open(&mut block, options);
+    (block, endpoint)
+}
+
+/// A byte from one end to the other.
+fn byte_crosses(endpoints: &mut [&mut Endpoint], from: (usize, Handle), to: (usize, Handle)) {
+    let mut of = [from.0, to.0].map(|who| {
+        let (start, region) = endpoints[who].shared.allocate(Bytes(4096)).unwrap();
+        (start as u64, region)
+    });
+    let [(address, region), (room, into)] = of;
+    let incoming = Incoming { region: into, address: room, length: 1, tag: 1 };
+    let receive = endpoints[to.0].irecv(to.1, &[incoming]).expect("a receive");
+    let message = Outgoing { region, address, length: 1, tag: 1 };
+    let send = endpoints[from.0].isend(from.1, message).expect("a send");
+    assert_eq!(wait(endpoints, to.0, receive).result, Ok(()));
+    assert_eq!(wait(endpoints, from.0, send).result, Ok(()));
+    for (who, (_, region)) in [from.0, to.0].into_iter().zip(&mut of) {
+        endpoints[who].shared.free(*region).unwrap();
+    }
+}
+
+/// Waits until both sides have said that they closed.
+fn all_places_free(endpoints: &[&Endpoint]) {
+    let start = Instant::now();
+    while endpoints.iter().any(|it| it.shared.connections_left() < 2) {
+        assert!(start.elapsed() < WATCHDOG);
+        std::thread::yield_now();
+    }
+}
+
+/// What nobody had taken of earlier connections filled the queue of news, and set-up waited for
+/// room there without end.
+#[test]
+fn set_up_goes_on_where_nobody_makes_progress() {
+    for device in [DeviceKind::SharedMemory, DeviceKind::Tcp, DeviceKind::Host] {
+        let options = options_of(device, 2);
+        let ((_at, mut a), (_bt, mut b)) = (opened(&options), opened(&options));
+        for _ in 0..20 {
+            all_places_free(&[&a, &b]);
+            let (to_b, to_a) = joined(&mut a, &mut b);
+            assert_eq!(a.connection_close(to_b), Closing::Closed);
+            assert_eq!(b.connection_close(to_a), Closing::Closed);
+        }
+        // an attempt that was made before it is given up is news as well
+        for round in 0..20 {
+            all_places_free(&[&a, &b]);
+            let (listener, bytes) = b.shared.listen().expect("a listener");
+            let attempt = a.shared.connect(&bytes).expect("an attempt");
+            let start = Instant::now();
+            let to_a = loop {
+                if let Some(to_a) = b.shared.accept(listener).expect("a listener") {
+                    break to_a;
+                }
+                assert!(start.elapsed() < WATCHDOG, "{device:?}, round {round}");
+            };
+            a.shared.connect_abandon(attempt).expect("an attempt");
+            assert_eq!(b.connection_close(to_a), Closing::Closed);
+            b.shared.listener_close(listener).unwrap();
+        }
+        all_places_free(&[&a, &b]);
+        let (to_b, to_a) = joined(&mut a, &mut b);
+        byte_crosses(&mut [&mut a, &mut b], (0, to_b), (1, to_a));
+        a.close();
+        b.close();
+    }
+}
+
+#[test]
+fn loopback_connections_that_were_never_used_are_in_nobodys_way() {
+    let (_block, mut endpoint) = opened(&options_of(DeviceKind::Loopback, 2));
+    for _ in 0..100 {
+        let (to, from) = joined_to_itself(&endpoint);
+        close(&mut endpoint, to);
+        close(&mut endpoint, from);
+    }
+    let (to, from) = joined_to_itself(&endpoint);
+    byte_crosses(&mut [&mut endpoint], (0, to), (0, from));
+    endpoint.close();
+}
+
+fn joined_to_itself(endpoint: &Endpoint) -> (Handle, Handle) {
+    let (listener, bytes) = endpoint.shared.listen().expect("a listener");
+    let attempt = endpoint.shared.connect(&bytes).expect("an attempt");
+    let to = endpoint.shared.connect_poll(attempt).unwrap().expect("a connection");
+    let from = endpoint.shared.accept(listener).unwrap().expect("a connection");
+    endpoint.shared.listener_close(listener).unwrap();
+    (to, from)
+}
+
+/// The other end of a connection that nobody had accepted was forgotten while it was in use.
+#[test]
+fn loopback_listener_ends_the_connections_that_wait_there() {
+    let (_block, mut endpoint) = opened(&options_of(DeviceKind::Loopback, 2));
+    for _ in 0..10 {
+        let (listener, bytes) = endpoint.shared.listen().unwrap();
+        let attempt = endpoint.shared.connect(&bytes).unwrap();
+        let to = endpoint.shared.connect_poll(attempt).unwrap().unwrap();
+        let (start, region) = endpoint.shared.allocate(Bytes(4096)).unwrap();
+        let room = Incoming { region, address: start as u64, length: 4096, tag: 1 };
+        let receive = endpoint.irecv(to, &[room]).expect("a receive");
+        endpoint.shared.listener_close(listener).unwrap();
+        let outcome = wait(&mut [&mut endpoint], 0, receive);
+        assert_eq!(outcome.result, Err(RequestError::PeerClosed));
+        close(&mut endpoint, to);
+        endpoint.shared.free(region).unwrap();
+        let (to, from) = joined_to_itself(&endpoint);
+        byte_crosses(&mut [&mut endpoint], (0, to), (0, from));
+        close(&mut endpoint, to);
+        close(&mut endpoint, from);
+        assert_eq!(endpoint.shared.connections_left(), 2);
+    }
+    endpoint.close();
+}
+
+#[test]
+fn loopback_connections_wait_until_the_table_is_full() {
+    let (_block, endpoint) = opened(&options_of(DeviceKind::Loopback, 64));
+    let (listener, bytes) = endpoint.shared.listen().unwrap();
+    let made: Vec<_> = (0..32).map(|_| endpoint.shared.connect(&bytes).expect("made")).collect();
+    assert!(endpoint.shared.connect(&bytes).is_err(), "64 places are taken");
+    for attempt in made {
+        let to = endpoint.shared.connect_poll(attempt).unwrap().expect("a connection");
+        assert!(endpoint.shared.accept(listener).unwrap().is_some_and(|from| from != to));
+    }
+    assert_eq!(endpoint.shared.accept(listener), Ok(None));
+    endpoint.close();
+}
+
+/// It was called a full table.
+#[test]
+fn memory_of_an_absurd_length_is_a_range_that_cannot_be() {
+    let (_block, endpoint) = opened(&options_of(DeviceKind::Host, 2));
+    for length in [1 << 56, u64::MAX / 2] {
+        // SAFETY: refused.
+        let refused =
+            unsafe { endpoint.shared.register(4096, Bytes(length), MemoryKind::Host) }.err();
+        assert_eq!(refused, Some(RegisterError::Range));
     }
     endpoint.close();
 }

@@ -334,7 +334,7 @@ typedef enum xtie_result {
     XTIE_ERR_STALE = -28,
     // The buffer does not lie inside the memory that was named for it.
     XTIE_ERR_RANGE = -30,
-    // The range to register is empty or wraps around the address space.
+    // The range to register is empty, or longer than can be, or wraps around the address space.
     XTIE_ERR_REGISTER_RANGE = -31,
     // Requests that use the memory are outstanding.
     XTIE_ERR_MEMORY_BUSY = -32,
@@ -348,7 +348,8 @@ typedef enum xtie_result {
     XTIE_ERR_REGIONS_FULL = -40,
     // All listeners are in use.
     XTIE_ERR_LISTENERS_FULL = -41,
-    // As many connections are open as connections_max allows.
+    // As many connections are open as connections_max allows, with those that are closed here and
+    // not by their peers.
     XTIE_ERR_CONNECTIONS_FULL = -42,
     // The endpoint is connected to as many other endpoints as it can be.
     XTIE_ERR_PEERS_FULL = -43,
@@ -490,9 +491,10 @@ typedef struct xtie_endpoint_config {
     // Most pieces of registered memory, 1 to 65534; default 256.
     uint32_t regions_max;
     // Longest message in bytes that is copied instead of read in place: up to a quarter of the
-    // send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
-    // peers read that without help. Over TCP sixteen times as many, and 131072 at most, leave
-    // before their receive is there; a connection of several rails sends 2048 at most so.
+    // send ring less 64, and 16384; default 8192, or what a shorter ring takes. From memory of
+    // xtie_memory_alloc, 1024 at most: peers read that without help. Over TCP sixteen times as
+    // many, and 131072 at most, leave before their receive is there; a connection of several
+    // rails sends 2048 at most so.
     uint32_t eager_bytes_max;
     // Shared memory in bytes for messages, of each connection and direction: a power of two from
     // 4096 to 131072; default 65536.
@@ -929,8 +931,8 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // buffers: read only during the call; the bytes that they name are the library's to write until
 //     the request has ended.
 // count: how many.
-// request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
-//     then call again.
+// request_out: to be tested to its end; NULL: the group that was posted requests_max groups before
+//     has not been tested to its end: test that, then call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 //     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
 //     than 2^40 bytes; and when the connection has failed its cause.
@@ -972,6 +974,9 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 // another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
 // that, and says in a warning that it has given up. That the peer's program has a message is known
 // by a message of its own alone.
+//
+// A closed connection keeps its place, of which there are connections_max, until the peer's
+// program has closed its end, too, or is gone: the peer may use what they share until then.
 //
 // connection: not to be used after XTIE_OK.
 // Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages
@@ -1096,7 +1101,9 @@ int xtie_endpoint_stats(struct xtie_endpoint *endpoint, struct xtie_stats *stats
 // connection: open.
 // rail: from 0; the first number that is not known ends a loop over them.
 // stats_out: with struct_size set; the rest is filled.
-// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL.
+// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL; of a
+//     connection that nothing was sent or received on yet also XTIE_AGAIN, where its place is
+//     still being left: make progress first; or the cause, where it cannot be used.
 // Threads: the endpoint's. Cost: a copy.
 int xtie_connection_rail_stats(struct xtie_endpoint *endpoint,
                                const struct xtie_connection *connection,

@@ -69,9 +69,10 @@ pub struct xtie_endpoint_config {
     /// Most pieces of registered memory, 1 to 65534; default 256.
     pub regions_max: u32,
     /// Longest message in bytes that is copied instead of read in place: up to a quarter of the
-    /// send ring less 64, and 16384; default 8192. From memory of xtie_memory_alloc, 1024 at most:
-    /// peers read that without help. Over TCP sixteen times as many, and 131072 at most, leave
-    /// before their receive is there; a connection of several rails sends 2048 at most so.
+    /// send ring less 64, and 16384; default 8192, or what a shorter ring takes. From memory of
+    /// xtie_memory_alloc, 1024 at most: peers read that without help. Over TCP sixteen times as
+    /// many, and 131072 at most, leave before their receive is there; a connection of several
+    /// rails sends 2048 at most so.
     pub eager_bytes_max: u32,
     /// Shared memory in bytes for messages, of each connection and direction: a power of two from
     /// 4096 to 131072; default 65536.
@@ -97,9 +98,12 @@ pub struct xtie_endpoint_config {
     pub reserved: u32,
 }
 
+/// The size of the first version, which ended before `rails_max`.
+const FIRST_BYTES: usize = 48;
+
 // SAFETY: integers without padding (8 of 4 bytes, one of 8, 4 of 4); the snapshot has the offsets.
 unsafe impl Sized32 for xtie_endpoint_config {
-    const FIRST_BYTES: usize = 48;
+    const EARLIER_BYTES: &'static [usize] = &[FIRST_BYTES];
 }
 
 /// The larger of what was asked for and nothing, which means the default.
@@ -117,7 +121,7 @@ pub(crate) fn refused(result: xtie_result, why: Arguments<'_>) -> xtie_result {
 
 /// A size that no version of the structure has.
 fn size_refused(size: usize) -> xtie_result {
-    let (ours, first) = (size_of::<xtie_endpoint_config>(), xtie_endpoint_config::FIRST_BYTES);
+    let (ours, first) = (size_of::<xtie_endpoint_config>(), FIRST_BYTES);
     refused(
         XTIE_ERR_STRUCT_SIZE,
         format_args!(
@@ -206,7 +210,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         ));
     }
     let default = Options::default();
-    let options = Options {
+    let mut options = Options {
         device: device(config.device)?,
         limits: Limits {
             connections_max: or(config.connections_max, default.limits.connections_max),
@@ -214,7 +218,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             regions_max: or(config.regions_max, default.limits.regions_max),
             rails_max: match config.struct_size as usize {
                 // a program of a time when there was one, and of the storage that this takes
-                xtie_endpoint_config::FIRST_BYTES => 1,
+                FIRST_BYTES => 1,
                 _ => or(config.rails_max, default.limits.rails_max),
             },
         },
@@ -223,6 +227,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         write_ring_bytes: or(config.write_ring_bytes, default.write_ring_bytes),
         push: config.flags & XTIE_ENDPOINT_PUSH != 0,
         accept_taken: default.accept_taken,
+        thread_retires: default.thread_retires,
         shm_threads: default.shm_threads,
         tcp_threads: default.tcp_threads,
         verbs_names: default.verbs_names,
@@ -242,6 +247,15 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         tcp_rails: 0,
         tcp_call_bytes: default.tcp_call_bytes,
     };
+    if config.eager_bytes_max == 0 {
+        // who wants a short ring need not know what else follows from it
+        options.eager_bytes_fit();
+    }
+    checked(options)
+}
+
+/// The options, if they are possible.
+fn checked(options: Options) -> Result<Options, xtie_result> {
     let limits = &options.limits;
     limits.check().map_err(|error| limit_refused(limits, error))?;
     if limits.regions_max > 65534 {
@@ -297,7 +311,7 @@ pub unsafe extern "C" fn xtie_endpoint_config_init(
             return XTIE_ERR_NULL;
         }
         let Ok(size) = u32::try_from(struct_size) else { return size_refused(struct_size) };
-        if struct_size < xtie_endpoint_config::FIRST_BYTES || size > 4096 {
+        if !xtie_endpoint_config::is_size(struct_size) {
             return size_refused(struct_size);
         }
         let default = Options::default();

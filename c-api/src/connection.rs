@@ -115,8 +115,8 @@ fn too_long(entered: &mut Entered<'_>, connection: Handle) -> c_int {
 /// buffers: read only during the call; the bytes that they name are the library's to write until
 ///     the request has ended.
 /// count: how many.
-/// request_out: to be tested to its end; NULL: requests_max groups are outstanding: make progress,
-///     then call again.
+/// request_out: to be tested to its end; NULL: the group that was posted requests_max groups before
+///     has not been tested to its end: test that, then call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 ///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
 ///     than 2^40 bytes; and when the connection has failed its cause.
@@ -246,6 +246,9 @@ pub unsafe extern "C" fn xtie_connection_rail(
 /// another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
 /// that, and says in a warning that it has given up. That the peer's program has a message is known
 /// by a message of its own alone.
+///
+/// A closed connection keeps its place, of which there are connections_max, until the peer's
+/// program has closed its end, too, or is gone: the peer may use what they share until then.
 ///
 /// connection: not to be used after XTIE_OK.
 /// Results: XTIE_OK; XTIE_AGAIN: operations on its memory are being stopped, or messages

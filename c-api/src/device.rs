@@ -42,9 +42,7 @@ pub struct xtie_device_properties {
 }
 
 // SAFETY: integers without padding (24 bytes, then characters); the ABI snapshot has the offsets.
-unsafe impl Sized32 for xtie_device_properties {
-    const FIRST_BYTES: usize = 280;
-}
+unsafe impl Sized32 for xtie_device_properties {}
 
 /// ---- Device ------------------------------------------------------------------------------------
 ///

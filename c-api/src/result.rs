@@ -69,7 +69,7 @@ pub enum xtie_result {
 
     /// The buffer does not lie inside the memory that was named for it.
     XTIE_ERR_RANGE = -30,
-    /// The range to register is empty or wraps around the address space.
+    /// The range to register is empty, or longer than can be, or wraps around the address space.
     XTIE_ERR_REGISTER_RANGE = -31,
     /// Requests that use the memory are outstanding.
     XTIE_ERR_MEMORY_BUSY = -32,
@@ -84,7 +84,8 @@ pub enum xtie_result {
     XTIE_ERR_REGIONS_FULL = -40,
     /// All listeners are in use.
     XTIE_ERR_LISTENERS_FULL = -41,
-    /// As many connections are open as connections_max allows.
+    /// As many connections are open as connections_max allows, with those that are closed here and
+    /// not by their peers.
     XTIE_ERR_CONNECTIONS_FULL = -42,
     /// The endpoint is connected to as many other endpoints as it can be.
     XTIE_ERR_PEERS_FULL = -43,

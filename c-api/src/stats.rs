@@ -4,6 +4,7 @@ use crate::connection::{
     XTIE_RAIL_LIBFABRIC, XTIE_RAIL_LOOPBACK, XTIE_RAIL_SHARED_MEMORY,
     XTIE_RAIL_SHARED_MEMORY_AND_TCP, XTIE_RAIL_TCP, XTIE_RAIL_VENDOR, XTIE_RAIL_VERBS,
 };
+use crate::errors::Ended;
 use crate::guard;
 use crate::handle::{untag, xtie_connection, xtie_endpoint};
 use crate::result::xtie_result::*;
@@ -14,6 +15,7 @@ use core::net::SocketAddr;
 use crosstie::connect::TextBuffer;
 use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
+use crosstie::transport::SubmitError;
 use crosstie::transport::rail::LaneState;
 
 /// Counts since an endpoint was opened. Set struct_size before xtie_endpoint_stats.
@@ -53,9 +55,7 @@ pub struct xtie_stats {
 }
 
 // SAFETY: integers without padding (two of 4 bytes, then of 8); the snapshot has the offsets.
-unsafe impl Sized32 for xtie_stats {
-    const FIRST_BYTES: usize = 112;
-}
+unsafe impl Sized32 for xtie_stats {}
 
 /// ---- Statistics --------------------------------------------------------------------------------
 ///
@@ -153,7 +153,7 @@ pub struct xtie_rail_stats {
 // SAFETY: integers without padding (six of 4 bytes, six of 8, 128 of 1); the snapshot has the
 // offsets.
 unsafe impl Sized32 for xtie_rail_stats {
-    const FIRST_BYTES: usize = 72;
+    const EARLIER_BYTES: &'static [usize] = &[72];
 }
 
 /// How one rail of a connection is, and what it has carried. Where rails_max is 1 on either side,
@@ -163,7 +163,9 @@ unsafe impl Sized32 for xtie_rail_stats {
 /// connection: open.
 /// rail: from 0; the first number that is not known ends a loop over them.
 /// stats_out: with struct_size set; the rest is filled.
-/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL.
+/// Results: XTIE_OK, XTIE_ERR_NULL, XTIE_ERR_STRUCT_SIZE, XTIE_ERR_CONNECTION, XTIE_ERR_RAIL; of a
+///     connection that nothing was sent or received on yet also XTIE_AGAIN, where its place is
+///     still being left: make progress first; or the cause, where it cannot be used.
 /// Threads: the endpoint's. Cost: a copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_connection_rail_stats(
@@ -176,7 +178,8 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
         let view = match entered.host.rail_view(untag(connection), rail) {
             Ok(Some(known)) => known,
             Ok(None) => return entered.fail(&XTIE_ERR_RAIL),
-            Err(_) => return entered.fail(&XTIE_ERR_CONNECTION),
+            Err(SubmitError::Again) => return XTIE_AGAIN as c_int,
+            Err(error) => return entered.fail(&Ended::submit(error, untag(connection))),
         };
         let RailView { lane: view, rail: kind, ends } = view;
         let [local, remote] = ends.map_or([[0; XTIE_ADDRESS_BYTES]; 2], |ends| ends.map(text_of));

@@ -10,8 +10,15 @@ use crate::result::xtie_result::*;
 /// - the type is `repr(C)`, has no padding, any bytes are a value of it, and its first field is the
 ///   `u32` that holds its size.
 pub(crate) unsafe trait Sized32: Copy {
-    /// Its size in the first version of the library that had it.
-    const FIRST_BYTES: usize;
+    /// Its sizes in earlier versions of the library.
+    const EARLIER_BYTES: &'static [usize] = &[];
+
+    /// Whether a version of it has this size, or a later one may.
+    fn is_size(size: usize) -> bool {
+        let is_later = (size_of::<Self>()..=STRUCT_BYTES_MAX).contains(&size);
+        let may_be = is_later && size.is_multiple_of(align_of::<Self>());
+        may_be || Self::EARLIER_BYTES.contains(&size)
+    }
 }
 
 /// Larger than any version that there will be: a size beyond it is a variable never set.
@@ -25,7 +32,7 @@ unsafe fn size_of_callers<T: Sized32>(place: *const T) -> Result<usize, xtie_res
     // SAFETY: not null, and the caller says that it points to a structure which begins with its
     // size (crosstie.h); alignment is not relied on.
     let size = unsafe { place.cast::<u32>().read_unaligned() } as usize;
-    if size < T::FIRST_BYTES || size > STRUCT_BYTES_MAX {
+    if !T::is_size(size) {
         return Err(XTIE_ERR_STRUCT_SIZE);
     }
     Ok(size)

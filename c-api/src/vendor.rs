@@ -49,9 +49,7 @@ pub struct xtie_vendor_rail {
 }
 
 // SAFETY: integers and pointers without padding; the snapshot has the offsets.
-unsafe impl Sized32 for xtie_vendor_rail {
-    const FIRST_BYTES: usize = 48;
-}
+unsafe impl Sized32 for xtie_vendor_rail {}
 
 /// Opens an endpoint as xtie_endpoint_open does, with rails of vendors beside those of the host.
 /// Each is a rail of connections to peers that have one of the same network, for messages, and TCP

@@ -29,6 +29,21 @@ fn each_field_of_a_configuration_is_checked() {
     expect(size_of_config(|c| c.struct_size = 0), XTIE_ERR_STRUCT_SIZE);
     expect(size_of_config(|c| c.struct_size = 47), XTIE_ERR_STRUCT_SIZE);
     expect(size_of_config(|c| c.struct_size = 5000), XTIE_ERR_STRUCT_SIZE);
+    expect(size_of_config(|c| c.struct_size = 48), XTIE_OK);
+    // between two versions, and longer than this one by what no version can be
+    for size in (49..56).chain([57, 60, 63]) {
+        expect(size_of_config(|c| c.struct_size = size), XTIE_ERR_STRUCT_SIZE);
+        let mut config = config(HOST);
+        // SAFETY: room of ours, of which nothing may be written.
+        let result = unsafe { xtie_endpoint_config_init(&mut config, size as usize) };
+        expect(result, XTIE_ERR_STRUCT_SIZE);
+    }
+    // a ring alone may be chosen: what is copied through it follows
+    for bytes in [4096, 8192, 16384, 32768, 65536, 131072] {
+        let ring =
+            |c: &mut xtie_endpoint_config| (c.send_ring_bytes, c.eager_bytes_max) = (bytes, 0);
+        expect(size_of_config(ring), XTIE_OK);
+    }
     expect(size_of_config(|c| c.flags = 0x8000), XTIE_ERR_FLAGS);
     expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_NO_HEAP), XTIE_OK);
     expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_NO_HEAP | XTIE_ENDPOINT_PUSH), XTIE_OK);

@@ -15,16 +15,17 @@ use core::num::{NonZeroI32, NonZeroUsize};
 use std::os::fd::{AsFd, AsRawFd};
 
 impl<M: LinkMemory> Control<M> {
-    /// Tries to tell the data thread all that it is owed.
-    pub fn announce_all(&mut self) {
+    /// Tries to tell the data thread all that it is owed; `false`: the queue is full.
+    pub fn announce_all(&mut self) -> bool {
         let mut from = 0;
         while let Some(index) = self.owing.next_from(from) {
             from = index + 1;
             if !self.announce(index) {
                 self.look_by(self.now().after(RETRY));
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Marks events as owed, and tells what the queue has room for.

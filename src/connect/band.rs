@@ -83,6 +83,8 @@ pub struct BandConfig {
     /// Whether the connections that we ask for may be accepted only once our own user has them:
     /// of several, the peer's user takes none that ours has stopped asking for.
     pub accept_taken: bool,
+    /// Whether the thread ends while nothing can be ready or due for it.
+    pub thread_retires: bool,
     /// Our numbers in every connection.
     pub template: LocalTemplate,
     /// How the data thread is woken after an event.
@@ -178,7 +180,8 @@ impl<M: LinkMemory> Band<M> {
     }
 
     /// How far an attempt is: `None` means call again. The id is spent once this gives a connection
-    /// or an error. The data thread's [`BandEvent::Established`] is in its queue before.
+    /// or an error. The data thread's [`BandEvent::Established`] is in its queue before; where that
+    /// is full, [`Band::tell`] brings it.
     pub fn connect_poll(&self, id: PendingId) -> Result<Option<Handle>, ConnectError> {
         self.with(ConnectError::Forked, |control| control.connect_poll(id))
     }
@@ -206,6 +209,14 @@ impl<M: LinkMemory> Band<M> {
     /// its rings. Its slot is used again when the peer has closed too, or died.
     pub fn connection_close(&self, connection: Handle) -> Result<(), CloseError> {
         self.with(CloseError::Forked, |control| control.connection_close(connection))
+    }
+
+    /// Tells the data thread what the queue of events has room for; `false`: more is owed. Whoever
+    /// takes the events calls it where a handle is not known yet: the news of earlier connections,
+    /// which nobody took, may have filled the queue.
+    pub fn tell(&self) -> bool {
+        let told = self.with((), |control| Ok(control.announce_all()));
+        told.unwrap_or(true) // in a forked child there is nothing to tell
     }
 
     /// Asks for the next generation of a lane: the data thread has let go of the streams that the

@@ -368,7 +368,7 @@ impl<M: LinkMemory> Control<M> {
             self.next_look = Instant(u64::MAX);
         }
         if self.owing.count() > 0 {
-            self.announce_all();
+            let _ = self.announce_all();
         }
         if !due {
             return;
@@ -529,7 +529,8 @@ impl<M: LinkMemory> Control<M> {
     /// Whether there is nothing to wait for any more, so that the thread can end.
     pub fn is_done(&self) -> bool {
         let links = self.links.len() - self.links_free.len();
-        self.worked
+        self.config.thread_retires
+            && self.worked
             && self.listeners_live == 0
             && links == 0
             && self.greetings.is_empty()

@@ -151,10 +151,6 @@ impl<M: LinkMemory> Control<M> {
         self.help();
         let listener = &mut self.listeners[index as usize];
         let Some(first) = listener.first_taken(&self.connections) else { return Ok(None) };
-        if self.connections[first as usize].owes_established {
-            // the data thread must hear of it before its user can
-            return Ok(None);
-        }
         listener.remove(&mut self.connections, first);
         Ok(Some(self.connections[first as usize].handle(first)))
     }
@@ -217,7 +213,6 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let connection = &mut self.connections[index as usize];
         match connection.phase {
-            Phase::Open if connection.owes_established => Ok(None),
             Phase::Open => {
                 self.take(index);
                 Ok(Some(handle))

@@ -1,6 +1,7 @@
 //! Memory that a rail may touch.
 #![forbid(unsafe_code)]
 
+use crate::base::regions::RemoveError;
 use crate::base::units::Bytes;
 
 /// Where memory lies.
@@ -53,4 +54,13 @@ pub enum DeregisterError {
     Stale,
     /// The provider's library or device refused, with its code.
     Fabric(i32),
+}
+
+impl From<RemoveError> for DeregisterError {
+    fn from(error: RemoveError) -> DeregisterError {
+        match error {
+            RemoveError::Stale => DeregisterError::Stale,
+            RemoveError::Busy => DeregisterError::Busy,
+        }
+    }
 }

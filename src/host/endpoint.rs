@@ -5,7 +5,7 @@ extern crate std;
 use super::device::DeviceKind;
 use super::error::OpenError;
 use super::join;
-use super::lanes::{Fresh, LaneKnown, LanesTold, RailView};
+use super::lanes::{LaneKnown, LanesTold, RailView};
 use super::linger::Patience;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::network;
@@ -57,7 +57,7 @@ impl Known {
     /// Nothing.
     pub(super) const NOTHING: Known = Known::new(0, LinkParams::NONE);
 
-    const fn new(generation: u32, params: LinkParams) -> Known {
+    pub(super) const fn new(generation: u32, params: LinkParams) -> Known {
         Known { generation, linger_until_ms: 0, in_use: false, gone: None, params }
     }
 }
@@ -78,6 +78,8 @@ pub struct Endpoint {
     /// How many eager sends there were when nothing was staged, the last time that one was posted.
     /// What a full socket has not taken does not count as staged.
     pub(super) left: u64,
+    /// Ends of loopback connections whose listener has closed before they were accepted.
+    pub(super) orphans: u32,
     /// Requests that were asked after, of which most look at their own connection alone.
     pub(super) asked: u32,
     /// How long closing a connection may wait for room for what was accepted.
@@ -274,6 +276,9 @@ impl Endpoint {
             }
             Machine::Loopback(endpoint) => {
                 let progress = endpoint.progress(Instant(0), POLL_BUDGET);
+                if self.orphans != 0 {
+                    self.orphans_end();
+                }
                 if self.stalls.polled() {
                     self.stalls_look();
                 }
@@ -316,50 +321,6 @@ impl Endpoint {
         Instant(self.opened.elapsed().as_nanos() as u64)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn events_take(&mut self) {
-        while let Some(event) = self.events.pop() {
-            self.event(event);
-        }
-    }
-
-    fn event(&mut self, event: BandEvent) {
-        match event {
-            BandEvent::Established { index, generation, params } => {
-                self.lanes_forget(index);
-                self.known[index as usize] = Known::new(generation, params);
-            }
-            BandEvent::Lane { index, generation, lane, lane_generation, streams, stream_count } => {
-                if self.known[index as usize].generation == generation {
-                    let fresh = Fresh { generation: lane_generation, streams, stream_count };
-                    self.lane_came(index, lane, fresh);
-                }
-            }
-            BandEvent::Pair { index, generation, lane, lane_generation } => {
-                let known = &self.known[index as usize];
-                if known.generation == generation && known.in_use {
-                    self.pair_came(index, lane, lane_generation);
-                }
-            }
-            BandEvent::LaneGone { index, generation, lane, cause, silent } => {
-                if self.known[index as usize].generation == generation {
-                    self.lane_gone(index, lane, cause, silent);
-                }
-            }
-            BandEvent::Gone { index, generation, cause } => {
-                let known = &mut self.known[index as usize];
-                if known.generation != generation {
-                    return;
-                }
-                known.gone = Some(cause);
-                if known.in_use {
-                    self.connection_gone(index, cause);
-                }
-            }
-        }
-    }
-
     /// The number of a connection, taken into use if this is the first use.
     #[inline(always)]
     fn take_into_use(&mut self, connection: Handle) -> Result<ConnectionIndex, SubmitError> {
@@ -378,7 +339,7 @@ impl Endpoint {
         if !is_live(self.generations, connection) {
             return Err(SubmitError::Connection);
         }
-        self.events_take();
+        self.news_take(connection);
         let known = self.known[connection.index as usize];
         if known.generation != connection.generation {
             return Err(SubmitError::Connection);
@@ -423,7 +384,7 @@ impl Endpoint {
         if !is_live(self.generations, connection) {
             return None;
         }
-        self.events_take();
+        self.news_take(connection);
         let known = self.known.get(connection.index as usize)?;
         match (&self.machine, known.params.rail) {
             _ if known.generation != connection.generation => None,
@@ -468,6 +429,8 @@ impl Endpoint {
         if !is_live(self.generations, connection) {
             return Closing::Stale;
         }
+        // who only sets up and closes makes no progress
+        self.events_take();
         let known = &self.known[connection.index as usize];
         if known.in_use && known.generation == connection.generation {
             if self.lingers(connection.index, patience) {

@@ -8,6 +8,7 @@
 pub mod device;
 pub mod endpoint;
 pub mod error;
+mod events;
 mod join;
 mod lanes;
 mod libfabric;

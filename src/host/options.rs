@@ -49,6 +49,9 @@ pub struct Options {
     /// given to who asked: who asks for several and stops asking when one is made, as NCCL before
     /// 2.27 does, then shares that one with its peer.
     pub accept_taken: bool,
+    /// Whether the thread of set-up ends while there is nothing that it waits for, for who has
+    /// nobody to close the endpoint; what is set up next starts it again, and waits until it runs.
+    pub thread_retires: bool,
     /// Threads that copy what is long to and from peers of this host, where messages go through
     /// rings ([`Options::push`]), at most [`shm::THREADS_MAX`]; `CROSSTIE_SHM_THREADS` counts
     /// instead.
@@ -87,6 +90,7 @@ impl Default for Options {
             family: AddressFamily::Any,
             push: false,
             accept_taken: false,
+            thread_retires: false,
             shm_threads: 0,
             tcp_threads: 0,
             verbs_names: Names::Own,
@@ -261,7 +265,7 @@ impl Options {
     }
 
     /// Shortens what is copied through the send ring to what this takes, if it is a ring at all.
-    pub(super) fn eager_bytes_fit(&mut self) {
+    pub fn eager_bytes_fit(&mut self) {
         if self.send_ring_bytes >= RING_BYTES_MIN {
             let most = eager_bytes_max(self.send_ring_bytes);
             self.eager_bytes_max = self.eager_bytes_max.min(most);

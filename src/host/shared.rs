@@ -10,13 +10,11 @@ use super::news;
 use super::own::Own;
 use super::ports_memory::PortsMemory;
 use crate::base::carve::{BLOCK_ALIGN, RawSlice};
-use crate::base::regions::RemoveError;
+use crate::base::regions::LENGTH_MAX;
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::{Bytes, Span};
-use crate::connect::{
-    Band, BandEvent, CloseError, Ending, LinkParams, ListenerId, PendingId, Side,
-};
+use crate::connect::{Band, CloseError, Ending, ListenerId, PendingId};
 use crate::fabric::{Domain, MemoryKind, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
@@ -25,7 +23,6 @@ use crate::provider::shm::ShmDomain;
 use crate::transport::{DataMrs, MAPPED};
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
-use crate::wire::hello::ConnectHello;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -187,6 +184,9 @@ impl Shared {
         length: Bytes,
         kind: MemoryKind,
     ) -> Result<Handle, RegisterError> {
+        if length.0 > LENGTH_MAX {
+            return Err(RegisterError::Range);
+        }
         let region = Region { address, length, kind };
         // SAFETY: the caller's promise is the domain's.
         let key = unsafe { self.domain.domain().register(region) }?;
@@ -242,12 +242,12 @@ impl Shared {
     }
 
     fn forget(&self, region: Handle) -> Result<(), DeregisterError> {
-        let keys = self.regions.idle_keys(region).map_err(remove_error)?;
+        let keys = self.regions.idle_keys(region)?;
         if let Some(ports) = self.domain.ports() {
             ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
         }
-        self.domain.domain().deregister(keys[0])?;
-        self.regions.remove(region).map_err(remove_error)
+        // a request may begin at any moment: what it holds stays
+        self.regions.remove_with(region, || self.domain.domain().deregister(keys[0]))
     }
 
     /// Allocates shared memory that peers reach without a system call, and registers it.
@@ -315,20 +315,7 @@ impl Shared {
     pub fn connect(&self, handle: &[u8; HANDLE_BYTES]) -> Result<Attempt, ConnectError> {
         match &self.set_up {
             SetUp::Band(band) => band.connect_begin(handle).map(|PendingId(id)| Attempt(id)),
-            SetUp::Own(own) => {
-                let mut own = locked(own);
-                let joined = own.connect(handle)?;
-                for (index, other) in
-                    [(joined.connecting, joined.listening), (joined.listening, joined.connecting)]
-                {
-                    let Handle { generation, .. } = own.handle(index);
-                    let side = if index < other { Side::Connector } else { Side::Listener };
-                    let event = established(index, generation, other, side);
-                    // the ring has two places for each connection
-                    let _ = own.events.push(event);
-                }
-                Ok(Attempt(own.handle(joined.connecting)))
-            }
+            SetUp::Own(own) => locked(own).connect(handle).map(Attempt),
         }
     }
 
@@ -419,17 +406,4 @@ impl Shared {
     pub fn is_live(&self, connection: Handle) -> bool {
         is_live(self.generations, connection)
     }
-}
-
-fn remove_error(error: RemoveError) -> DeregisterError {
-    match error {
-        RemoveError::Stale => DeregisterError::Stale,
-        RemoveError::Busy => DeregisterError::Busy,
-    }
-}
-
-fn established(index: u32, generation: u32, other: u32, side: Side) -> BandEvent {
-    let peer = ConnectHello { connection: u64::from(other), ..ConnectHello::default() };
-    let params = LinkParams { peer, side, ..LinkParams::NONE };
-    BandEvent::Established { index, generation, params }
 }

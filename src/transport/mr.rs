@@ -96,6 +96,16 @@ impl<'m> DataMrs<'m> {
         self.table.remove(handle)
     }
 
+    /// The same, if `forget` succeeds, which is called when no use of the region is left and none
+    /// can begin. When it fails, the region stays in.
+    pub fn remove_with<E: From<RemoveError>>(
+        &self,
+        handle: Handle,
+        forget: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.table.remove_with(handle, forget)
+    }
+
     /// Checks that a buffer lies in a region, and returns the region's number for the records.
     #[inline(always)]
     pub(super) fn check(

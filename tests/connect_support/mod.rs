@@ -285,6 +285,7 @@ impl Node {
             key: limits.key.clone(),
             peer_deadline: limits.peer_deadline,
             accept_taken: limits.accept_taken,
+            thread_retires: true,
             template,
             wake: Wake { call: wake, context: 0 },
             note: limits.note,

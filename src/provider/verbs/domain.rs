@@ -4,7 +4,7 @@ use super::sys::objects::deregister_raw;
 use super::sys::{Device, MemoryRegion, ProtectionDomain, numbers};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
-use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::regions::{Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
@@ -84,15 +84,6 @@ pub(super) const fn rkey(key: RailKey) -> u32 {
 
 fn system(error: Errno) -> RegisterError {
     RegisterError::Fabric(error.0)
-}
-
-impl From<RemoveError> for DeregisterError {
-    fn from(error: RemoveError) -> DeregisterError {
-        match error {
-            RemoveError::Stale => DeregisterError::Stale,
-            RemoveError::Busy => DeregisterError::Busy,
-        }
-    }
 }
 
 impl<'m> VerbsDomain<'m> {

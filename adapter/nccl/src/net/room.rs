@@ -80,6 +80,7 @@ fn options(device: &Device, traffic_class: Option<i32>) -> Options {
         // several of NCCL's ranks share a connection, each with a tag of its own
         push: true,
         accept_taken: true,
+        thread_retires: true,
         tcp_call_bytes: TCP_CALL_BYTES,
         shm_threads: shm_threads(),
         tcp_threads: tcp_threads(),
