@@ -714,7 +714,9 @@ int xtie_endpoint_config_init(struct xtie_endpoint_config *config_out, size_t st
 // Threads: any. Cost: none.
 int xtie_endpoint_size(const struct xtie_endpoint_config *config, size_t *bytes_out);
 
-// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread.
+// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread, but
+// for threads that CROSSTIE_TCP_THREADS or CROSSTIE_SHM_THREADS ask for, which start with the
+// first connection that they serve.
 //
 // storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_endpoint_close has
 //     succeeded. It must not be moved, copied or touched.
@@ -897,7 +899,8 @@ int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *at
 //     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
 // Threads: the endpoint's. Cost: data path. A short message is copied. Through shared memory it
 // leaves at once, else with the test of its request or any progress: several in one call of the
-// system.
+// system. What that has no room for leaves with later progress; the request of a message of more
+// than 8192 bytes ends only then.
 int xtie_connection_isend(struct xtie_endpoint *endpoint,
                           struct xtie_connection *connection,
                           const void *data,

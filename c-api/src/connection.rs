@@ -53,7 +53,8 @@ pub struct xtie_buffer {
 ///     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
 /// Threads: the endpoint's. Cost: data path. A short message is copied. Through shared memory it
 /// leaves at once, else with the test of its request or any progress: several in one call of the
-/// system.
+/// system. What that has no room for leaves with later progress; the request of a message of more
+/// than 8192 bytes ends only then.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // a structure would be filled and read again for each message
 pub unsafe extern "C" fn xtie_connection_isend(

@@ -14,7 +14,9 @@ use crosstie::base::carve::BLOCK_ALIGN;
 use crosstie::host::vendor::VendorRail;
 use crosstie::host::{Endpoint, log};
 
-/// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread.
+/// Opens an endpoint in memory of the caller's. Nothing is allocated after this, on any thread, but
+/// for threads that CROSSTIE_TCP_THREADS or CROSSTIE_SHM_THREADS ask for, which start with the
+/// first connection that they serve.
 ///
 /// storage: XTIE_STORAGE_ALIGN aligned; the library's from now on until xtie_endpoint_close has
 ///     succeeded. It must not be moved, copied or touched.

@@ -40,6 +40,6 @@ pub use caps::{Caps, FenceKind, Syscalls};
 pub use completion::{Completion, DownCause, Next, OpError, OpErrorKind};
 pub use op::{Gather, HEAD_BYTES, Head, LINE_BYTES, Line, Op, OpId, OpKind, RemoteSpan, Source};
 pub use provider::{
-    CloseError, Domain, LONG_SLOTS, LocalSpan, PostError, Posted, Provider, RecvSlot,
+    CloseError, Domain, LONG_SLOTS, LocalSpan, PostError, Posted, Provider, RecvSlot, SentThrough,
 };
 pub use region::{DeregisterError, MemoryKind, RailKey, Region, RegisterError};

@@ -113,6 +113,15 @@ pub trait Domain: Sync {
     fn deregister(&self, key: RailKey) -> Result<(), DeregisterError>;
 }
 
+/// How far what was posted to a peer has left; see [`Provider::sent_through`].
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct SentThrough {
+    /// Bytes that have left.
+    pub left: u64,
+    /// What that will be when the last send has.
+    pub posted: u64,
+}
+
 /// One rail, driven by one thread. See the contract in [`super`].
 pub trait Provider {
     /// The registration side.
@@ -134,6 +143,14 @@ pub trait Provider {
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         let _ = peer;
         self.caps().send_payload_max
+    }
+
+    /// How many bytes of all that was posted to an open peer have left for the system or the
+    /// device, and how many those are up to the end of its last send, counted alike. Until these
+    /// have left, further calls are wanted. Asked after sends beyond [`Caps::send_payload_max`].
+    fn sent_through(&self, peer: PeerIndex) -> SentThrough {
+        let _ = peer;
+        SentThrough { left: 0, posted: 0 }
     }
 
     /// [`Caps::transfer_max`] towards a peer, which may be longer than towards all.

@@ -25,7 +25,7 @@ use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, Gather, Head, Line, LocalSpan, Next, Op, OpId,
-    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan,
+    PostError, Posted, Provider, RailKey, RecvSlot, RemoteSpan, SentThrough,
 };
 use crate::memory::{Alarm, Reserve};
 use crate::wire::pair::LaneEnd;
@@ -420,6 +420,13 @@ impl<'m> Provider for WithPorts<'m> {
         match self.port_at(peer) {
             Some((rail, number)) => rail.send_payload_max(number),
             None => self.mixed.send_payload_max(peer),
+        }
+    }
+
+    fn sent_through(&self, peer: PeerIndex) -> SentThrough {
+        match self.port_at(peer) {
+            Some((rail, number)) => rail.sent_through(number),
+            None => self.mixed.sent_through(peer),
         }
     }
 

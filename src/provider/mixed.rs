@@ -13,7 +13,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, Head, Line, LocalSpan, Next, Op, OpId,
-    PostError, Posted, Provider, RecvSlot, RemoteSpan, Syscalls,
+    PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough, Syscalls,
 };
 use crate::memory::{Errno, Reserve};
 
@@ -391,6 +391,13 @@ impl<'m> Provider for Mixed<'m> {
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
             (Some(tcp), Some(&ON_TCP)) => tcp.send_payload_max(peer),
             _ => self.shm.caps().send_payload_max,
+        }
+    }
+
+    fn sent_through(&self, peer: PeerIndex) -> SentThrough {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.sent_through(peer),
+            _ => self.shm.sent_through(peer),
         }
     }
 

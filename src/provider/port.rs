@@ -13,7 +13,7 @@ use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DeregisterError, Domain, DownCause, Gather, Head, Line,
     LocalSpan, Op, OpId, PostError, Posted, Provider, RailKey, RecvSlot, Region, RegisterError,
-    RemoteSpan,
+    RemoteSpan, SentThrough,
 };
 use crate::wire::pair::LaneEnd;
 use core::fmt;
@@ -393,6 +393,10 @@ impl<'m> PortRail<'m> {
 
     pub(super) fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         on!(self, rail => rail.send_payload_max(peer))
+    }
+
+    pub(super) fn sent_through(&self, peer: PeerIndex) -> SentThrough {
+        on!(self, rail => rail.sent_through(peer))
     }
 
     #[inline]

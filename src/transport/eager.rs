@@ -7,9 +7,8 @@ use super::matching;
 use super::mutant::{Mutant, NARROW};
 use super::push::Offer;
 use super::rail::DataRail;
-use super::records::{ConnectionState, EarlySend, HeldMessage, NIL, SendRecord, SendState};
-use super::request::{RequestError, RequestId, RequestKind, SubmitError};
-use super::used::record_take;
+use super::records::{ConnectionState, EarlySend, HeldMessage, NIL};
+use super::request::{RequestError, RequestId, SubmitError};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
 use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
@@ -57,6 +56,13 @@ impl<P: Provider> Endpoint<'_, P> {
         self.stats.eager += 1;
         if !pull {
             self.eager_account(index, message.tag, offer);
+        }
+        let kept = self.kept_through(index, message.length);
+        if let Some(through) = kept
+            && let Some((record, request)) = self.send_take(index, region, message)
+        {
+            self.leaving_begin(index, record, through);
+            return Some(request);
         }
         Some(self.complete(message.length))
     }
@@ -178,29 +184,15 @@ impl<P: Provider> Endpoint<'_, P> {
         if !plain && message.length > self.length_max(index) {
             return Err(SubmitError::TooLong);
         }
-        let records = self.limits.requests_max;
-        let record = record_take(self.sends_used_mut(index), records).ok_or(SubmitError::Again)?;
-        let at = self.send_at(index, record);
-        let generation = self.sends[at].generation;
-        self.sends[at] = SendRecord {
-            address: message.address,
-            length: message.length,
-            tag: message.tag,
-            region,
-            generation,
-            state: SendState::Queued,
-            ..SendRecord::FREE
-        };
-        self.carried_clear(at);
-        self.regions.pin(region);
+        let taken = self.send_take(index, region, message);
+        let (record, request) = taken.ok_or(SubmitError::Again)?;
         self.queue_append(index, record);
         if self.sends_step(index) {
             self.stats.queued += 1;
             self.watch.insert(index);
             self.work.insert(index);
         }
-        let connection = ConnectionIndex(index as u32);
-        Ok(RequestId::pack(RequestKind::Send { connection, record, generation }))
+        Ok(request)
     }
 
     fn queue_append(&mut self, index: usize, record: u8) {
@@ -266,7 +258,10 @@ impl<P: Provider> Endpoint<'_, P> {
         if !self.connections[index].pull {
             self.eager_account(index, send.tag, offer);
         }
-        self.send_end(index, record, None);
+        match self.kept_through(index, send.length) {
+            Some(through) => self.leaving_begin(index, record, through),
+            None => self.send_end(index, record, None),
+        }
         true
     }
 

@@ -36,6 +36,7 @@ pub mod flush;
 mod hold;
 mod joining;
 mod lanes;
+mod leaving;
 mod left;
 pub mod limits;
 pub mod matching;

@@ -350,6 +350,11 @@ pub enum SendState {
     Writing,
     /// Everything is posted; the peer has not said that it is delivered, or the source is in use.
     Waiting,
+    /// Sent, and nobody else's business, but the rail keeps some of its bytes until further calls:
+    /// `address` says how far the peer's bytes must have left ([`Provider::sent_through`]).
+    ///
+    /// [`Provider::sent_through`]: crate::fabric::Provider::sent_through
+    Leaving,
     /// Ended; the user has not asked.
     Done,
 }

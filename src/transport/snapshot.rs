@@ -390,6 +390,7 @@ impl<P: Provider> Endpoint<'_, P> {
             SendState::Writing => Waits::Stripes,
             SendState::Waiting if c.pull => Waits::Reading,
             SendState::Waiting if send.posted != send.written => Waits::Completion,
+            SendState::Leaving => Waits::Completion,
             SendState::Waiting => Waits::Delivery,
         }
     }

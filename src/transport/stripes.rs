@@ -67,8 +67,10 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let mut remain = false;
         for record in self.sends_used(index) {
-            if self.sends[self.send_at(index, record)].state == SendState::Writing {
-                remain |= !self.stripes_write(index, record);
+            match self.sends[self.send_at(index, record)].state {
+                SendState::Writing => remain |= !self.stripes_write(index, record),
+                SendState::Leaving => remain |= !self.leaving_end(index, record),
+                SendState::Free | SendState::Queued | SendState::Waiting | SendState::Done => {}
             }
         }
         remain

@@ -1,7 +1,12 @@
 //! Which of a connection's records hold a send, and in what order queued ones leave.
 #![forbid(unsafe_code)]
 
+use super::endpoint::{Endpoint, Outgoing};
 use super::limits::REQUESTS_MAX;
+use super::records::{SendRecord, SendState};
+use super::request::{RequestId, RequestKind};
+use crate::base::ids::ConnectionIndex;
+use crate::fabric::Provider;
 
 /// Queued sends, through the `next` fields of their records: with as many of them as a number can
 /// say, none is left for "no more", so that the last is known by being the tail.
@@ -69,5 +74,34 @@ impl Iterator for RecordsUsed {
         let bit = self.0[at].trailing_zeros();
         self.0[at] &= self.0[at] - 1;
         Some((at as u32 * u64::BITS + bit) as u8)
+    }
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// A record for a send, and the request that names it.
+    pub(super) fn send_take(
+        &mut self,
+        index: usize,
+        region: u16,
+        message: &Outgoing,
+    ) -> Option<(u8, RequestId)> {
+        let records = self.limits.requests_max;
+        let record = record_take(self.sends_used_mut(index), records)?;
+        let at = self.send_at(index, record);
+        let generation = self.sends[at].generation;
+        self.sends[at] = SendRecord {
+            address: message.address,
+            length: message.length,
+            tag: message.tag,
+            region,
+            generation,
+            state: SendState::Queued,
+            ..SendRecord::FREE
+        };
+        self.carried_clear(at);
+        self.regions.pin(region);
+        let connection = ConnectionIndex(index as u32);
+        let request = RequestId::pack(RequestKind::Send { connection, record, generation });
+        Some((record, request))
     }
 }

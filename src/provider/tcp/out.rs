@@ -1,6 +1,7 @@
 //! What waits to be sent on one stream: staged bytes, and between them spans of user memory.
 
 use super::socket::Piece;
+use crate::fabric::SentThrough;
 use crate::provider::touch;
 
 /// Spans that may wait: every unanswered write and read reply of a stream, rounded up.
@@ -92,6 +93,11 @@ impl Out {
     #[inline]
     pub fn message_ends(&mut self) {
         self.message_end = self.handed + self.queued();
+    }
+
+    /// What the kernel was handed, and where the last message ends.
+    pub fn sent_through(&self) -> SentThrough {
+        SentThrough { left: self.handed, posted: self.message_end }
     }
 
     /// Whether some of the messages waits, or is among the last bytes that the kernel was handed,

@@ -10,8 +10,8 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, HEAD_BYTES, Head, LINE_BYTES, Line,
-    LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, Source,
-    Syscalls,
+    LocalSpan, Op, OpId, OpKind, PostError, Posted, Provider, RecvSlot, RemoteSpan, SentThrough,
+    Source, Syscalls,
 };
 use crate::provider::events::Events;
 use crate::provider::host_domain::HostDomain;
@@ -331,6 +331,10 @@ impl<'m> Provider for Tcp<'m> {
     fn send_payload_max(&self, peer: PeerIndex) -> Bytes {
         let is_long = self.area.has_long(peer.as_usize());
         Bytes(if is_long { SEND_BYTES_MAX } else { SHORT_BYTES_MAX }.into())
+    }
+
+    fn sent_through(&self, peer: PeerIndex) -> SentThrough {
+        self.streams[self.stream_index(peer, 0)].out.sent_through()
     }
 
     #[inline]

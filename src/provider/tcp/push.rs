@@ -79,7 +79,8 @@ impl Tcp<'_> {
             }
             self.serve(index);
         }
-        if self.streams[index].wants_room {
+        let stream = &self.streams[index];
+        if stream.wants_room && stream.out.is_empty() {
             self.want_no_room(index);
         }
     }

@@ -20,8 +20,8 @@ impl Tcp<'_> {
     /// was read, one send per call. *Cost*: at most two system calls.
     #[inline(never)]
     pub fn next_straight(&mut self) -> Next {
-        self.only = NONE; // there is one, or a poll looks at all
         let Some(index) = self.straight_stream() else { return Next::Poll };
+        self.only = NONE; // there is one
         if self.scratch.owner == NONE {
             if !self.dirty.is_empty() {
                 self.flush_dirty(&mut LOOK_BYTES.clone());

@@ -8,7 +8,7 @@ use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
 use crate::fabric::{
     Completion, Domain, DownCause, LINE_BYTES, LONG_SLOTS, LocalSpan, MemoryKind, Next, Op, OpId,
-    OpKind, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
+    OpKind, PostError, Posted, Provider, RailKey, RecvSlot, Region, RemoteSpan, Source,
 };
 use crate::provider::host_domain::HostDomain;
 use crate::wire::stream::{HEADER_BYTES_MAX, SEND_HEAD_AT, StreamFrame};
@@ -414,6 +414,99 @@ fn stream_that_is_full_goes_on_when_others_close() {
             turns += 1;
             assert!(turns < 1_000_000, "{posted} messages wait, {closed} closed");
         }
+    }
+}
+
+/// A send that found a long write before it, and handed over as much of that as a send may, took
+/// away the wish to hear of room: what was left of the write waited for nobody.
+#[test]
+fn write_goes_on_behind_a_send_that_was_refused() {
+    use std::io::Read;
+    const LENGTH: usize = 32 << 20;
+    let config = PairConfig::default();
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
+    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
+    let mut carver = block.carver();
+    let domain = HostDomain::carve(&mut carver, 16).unwrap();
+    // SAFETY: no threads.
+    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
+    for (n, pair) in pairs.iter().enumerate() {
+        rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
+    }
+    let source = std::vec![7; LENGTH];
+    let address = source.as_ptr().expose_provenance() as u64;
+    let region = Region { address, length: Bytes(LENGTH as u64), kind: MemoryKind::Host };
+    // SAFETY: memory of this test's, longer there than the rail.
+    let key = unsafe { rail.domain().register(region) }.unwrap();
+    // SAFETY: inside the region.
+    let span = |length| unsafe { LocalSpan::new(address, Bytes(length), key) };
+    let target = RemoteSpan { key: RailKey(1), address: 0 };
+    let source = Source::Span(span(LENGTH as u64));
+    let kind = OpKind::Write { source, target, immediate: None };
+    let op = Op { peer: PEER, id: OpId(1), kind };
+    assert_eq!(rail.post(&op, Instant(0)), Ok(Posted::Pending));
+    let mut into = std::vec![0; 1 << 20];
+    let mut out = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }; 4];
+    let mut refused = 0;
+    while rail.is_undelivered(PEER) && refused < 8 {
+        // the kernel takes no more, and then it has room again
+        let mut polls = 0;
+        while rail.is_undelivered(PEER) && !rail.streams[0].wants_room {
+            rail.poll(&mut out, Bytes::kib(64), Instant(0));
+            polls += 1;
+            assert!(polls < 1_000_000, "nobody waits for room");
+        }
+        while pairs[0][1].read(&mut into).is_ok() {}
+        let kind = OpKind::Send { head: [7; 32], payload: span(16 << 10) };
+        let posted = rail.post(&Op { peer: PEER, id: OpId(2), kind }, Instant(0));
+        refused += u32::from(posted == Err(PostError::Again));
+    }
+    assert!(refused > 0, "nothing was refused");
+    let mut turns = 0;
+    while rail.is_undelivered(PEER) {
+        let _ = pairs[0][1].read(&mut into);
+        rail.poll(&mut out, Bytes::kib(64), Instant(0));
+        turns += 1;
+        assert!(turns < 1_000_000, "the write stands still");
+    }
+}
+
+/// Whoever waits for one peer may say so: what the others have sent costs no call then, and is seen
+/// by the next look at all.
+#[test]
+fn look_at_one_peer_reads_its_stream_alone_and_the_next_reads_all() {
+    let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
+    for count in [2, 3] {
+        let config = PairConfig::default();
+        let pairs: Vec<_> = (0..count).map(|_| connected(&config)).collect();
+        let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
+        let mut carver = block.carver();
+        let domain = HostDomain::carve(&mut carver, 16).unwrap();
+        // SAFETY: no threads.
+        let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
+        for (n, [near, far]) in pairs.iter().enumerate() {
+            rail.peer_open(PeerIndex(n as u32), &[near.as_raw_fd()]).unwrap();
+            let mut header = [0; HEADER_BYTES_MAX];
+            StreamFrame::Send { length: 0 }.encode(&mut header);
+            (&mut &*far).write_all(&header).unwrap();
+        }
+        let mut out = [Completion::PeerDown { peer: PEER, cause: DownCause::Closed }; 8];
+        let mut of = |rail: &mut Tcp| {
+            assert!(matches!(rail.next(), Next::Poll));
+            let came = rail.poll(&mut out, Bytes::kib(64), Instant(0));
+            let peer_of = |it: &Completion| match it {
+                Completion::Received { peer, .. } => *peer,
+                other => panic!("{other:?}"),
+            };
+            out[..came].iter().map(peer_of).collect::<Vec<_>>()
+        };
+        rail.look_at(PeerIndex(1));
+        assert_eq!(of(&mut rail), [PeerIndex(1)], "{count}");
+        let mut rest = of(&mut rail);
+        rest.sort_unstable_by_key(|peer| peer.0);
+        let others: Vec<_> = (0..count).filter(|n| *n != 1).map(PeerIndex).collect();
+        assert_eq!(rest, others, "{count}");
     }
 }
 

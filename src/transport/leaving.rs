@@ -1,0 +1,41 @@
+//! Long sends of which the rail keeps a part: their requests end when it has left, since their user
+//! may make no call after that.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::records::SendState;
+use crate::fabric::Provider;
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// How far the peer's bytes must leave until a message has left that was just posted; `None`:
+    /// it has. A short one leaves with the test of its request.
+    #[inline(always)]
+    pub(super) fn kept_through(&self, index: usize, length: u64) -> Option<u64> {
+        if length <= self.caps.send_payload_max.0 {
+            return None;
+        }
+        let sent = self.rail.sent_through(self.connections[index].peer);
+        (sent.left < sent.posted).then_some(sent.posted)
+    }
+
+    #[inline(never)]
+    pub(super) fn leaving_begin(&mut self, index: usize, record: u8, through: u64) {
+        let at = self.send_at(index, record);
+        let send = &mut self.sends[at];
+        (send.state, send.address) = (SendState::Leaving, through);
+        (send.stripes, send.posted) = (1, 1);
+        self.connections[index].waiting += 1;
+        self.work.insert(index);
+    }
+
+    /// Ends a long send whose last bytes have left; whether they have.
+    pub(super) fn leaving_end(&mut self, index: usize, record: u8) -> bool {
+        let through = self.sends[self.send_at(index, record)].address;
+        if self.rail.sent_through(self.connections[index].peer).left < through {
+            return false;
+        }
+        self.connections[index].waiting -= 1;
+        self.send_end(index, record, None);
+        true
+    }
+}
