@@ -247,7 +247,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
         tcp_rails: 0,
         tcp_call_bytes: default.tcp_call_bytes,
     };
-    if config.eager_bytes_max == 0 {
+    if options.eager_bytes_max == default.eager_bytes_max {
         // who wants a short ring need not know what else follows from it
         options.eager_bytes_fit();
     }

@@ -40,9 +40,12 @@ fn each_field_of_a_configuration_is_checked() {
     }
     // a ring alone may be chosen: what is copied through it follows
     for bytes in [4096, 8192, 16384, 32768, 65536, 131072] {
-        let ring =
-            |c: &mut xtie_endpoint_config| (c.send_ring_bytes, c.eager_bytes_max) = (bytes, 0);
-        expect(size_of_config(ring), XTIE_OK);
+        for eager in [0, 8192] {
+            let ring = |c: &mut xtie_endpoint_config| {
+                (c.send_ring_bytes, c.eager_bytes_max) = (bytes, eager);
+            };
+            expect(size_of_config(ring), XTIE_OK);
+        }
     }
     expect(size_of_config(|c| c.flags = 0x8000), XTIE_ERR_FLAGS);
     expect(size_of_config(|c| c.flags = XTIE_ENDPOINT_NO_HEAP), XTIE_OK);

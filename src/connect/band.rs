@@ -515,8 +515,7 @@ fn run<M: LinkMemory>(shared: &Shared<M>) {
         }
         control.drive(&ready);
         control.attention = false;
-        if control.is_done() {
-            control.retire();
+        if control.is_done() && control.retire() {
             return;
         }
         sleep_ms = control.sleep_ms();

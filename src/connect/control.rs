@@ -526,11 +526,10 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Whether there is nothing to wait for any more, so that the thread can end.
+    /// Whether there is nothing to wait for any more.
     pub fn is_done(&self) -> bool {
         let links = self.links.len() - self.links_free.len();
-        self.config.thread_retires
-            && self.worked
+        self.worked
             && self.listeners_live == 0
             && links == 0
             && self.greetings.is_empty()
@@ -538,11 +537,12 @@ impl<M: LinkMemory> Control<M> {
             && self.graves.iter().all(Option::is_none)
     }
 
-    /// The thread has nothing left to do and ends; the sockets at which nobody listens close, since
-    /// nobody would answer there.
-    pub fn retire(&mut self) {
-        self.running = false;
+    /// The thread has nothing left to do: the sockets at which nobody listens close. Whether it
+    /// ends.
+    pub fn retire(&mut self) -> bool {
         self.unlisten();
+        self.running = !self.config.thread_retires;
+        !self.running
     }
 
     /// Deadline of something that begins now.

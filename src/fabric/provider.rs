@@ -146,8 +146,8 @@ pub trait Provider {
     }
 
     /// How many bytes of all that was posted to an open peer have left for the system or the
-    /// device, and how many those are up to the end of its last send, counted alike. Until these
-    /// have left, further calls are wanted. Asked after sends beyond [`Caps::send_payload_max`].
+    /// device, and how many those are up to the end of its last send beyond
+    /// [`Caps::send_payload_max`], counted alike. Until these have left, further calls are wanted.
     fn sent_through(&self, peer: PeerIndex) -> SentThrough {
         let _ = peer;
         SentThrough { left: 0, posted: 0 }

@@ -469,7 +469,8 @@ impl Endpoint {
             self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }
         hosted!(&mut self.machine, endpoint => {
-            endpoint.look_around() && endpoint.rail_mut().arm_all()
+            // arming hands over what is staged
+            endpoint.look_around() && endpoint.rail_mut().arm_all() && !endpoint.has_left()
         }, else false)
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Own {
     events: Producer<'static, BandEvent>,
     listeners: [Listener; LISTENERS_MAX],
     places: Box<[Place]>,
+    /// Places whose handles are stale, and that the data thread has not closed.
+    orphans: u32,
 }
 
 impl Own {
@@ -67,6 +69,7 @@ impl Own {
             events,
             listeners: [listener; LISTENERS_MAX],
             places: std::vec![place; generations.len()].into(),
+            orphans: 0,
         }
     }
 
@@ -95,6 +98,7 @@ impl Own {
                 // the data thread has opened it, and closes it
                 let Handle { index, generation } = self.handle(at);
                 self.step(at);
+                self.orphans += 1;
                 let event = BandEvent::Gone { index, generation, cause: DownCause::Closed };
                 assert!(self.events.push(event).is_ok(), "a place for each connection");
             } else {
@@ -136,7 +140,7 @@ impl Own {
 
     pub(super) fn connections_left(&self) -> u32 {
         let is_free = |it: &&AtomicU32| it.load(Ordering::Acquire) & 1 == 0;
-        self.generations.iter().filter(is_free).count() as u32
+        self.generations.iter().filter(is_free).count() as u32 - self.orphans
     }
 
     pub(super) fn accept(&mut self, id: ListenerId) -> Result<Option<Handle>, AcceptError> {
@@ -177,8 +181,9 @@ impl Own {
 
     /// Frees a connection's number.
     pub(super) fn release(&mut self, index: u32) {
-        if self.handle(index).generation & 1 == 1 {
-            self.step(index);
+        match self.handle(index).generation & 1 {
+            0 => self.orphans -= 1,
+            _ => self.step(index),
         }
         self.pool.release(index);
     }

@@ -243,11 +243,13 @@ impl Shared {
 
     fn forget(&self, region: Handle) -> Result<(), DeregisterError> {
         let keys = self.regions.idle_keys(region)?;
-        if let Some(ports) = self.domain.ports() {
-            ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
-        }
-        // a request may begin at any moment: what it holds stays
-        self.regions.remove_with(region, || self.domain.domain().deregister(keys[0]))
+        // a request may begin at any moment: what it holds stays as it is
+        self.regions.remove_with(region, || {
+            if let Some(ports) = self.domain.ports() {
+                ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
+            }
+            self.domain.domain().deregister(keys[0])
+        })
     }
 
     /// Allocates shared memory that peers reach without a system call, and registers it.

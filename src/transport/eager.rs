@@ -47,6 +47,11 @@ impl<P: Provider> Endpoint<'_, P> {
         if !c.queue.is_empty() || !self.is_short(index, region, message.length) {
             return None;
         }
+        // of a long one the rail may keep a part, for which a record stands
+        let is_long = message.length > self.caps.send_payload_max.0;
+        if is_long && !self.has_record(index) {
+            return None;
+        }
         let offer = match pull {
             true => Offer::NotYet,
             false => self.early_offer(index, message.tag, message.length)?,

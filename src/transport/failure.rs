@@ -246,7 +246,8 @@ impl<P: Provider> Endpoint<'_, P> {
         let is_open = self.connections[index].state == ConnectionState::Open;
         let at = self.send_at(index, record);
         let SendRecord { state, generation, .. } = self.sends[at];
-        if matches!(state, SendState::Free | SendState::Done) {
+        // what is leaving is nobody's memory but the rail's
+        if matches!(state, SendState::Free | SendState::Done | SendState::Leaving) {
             return false;
         }
         if !is_open || self.send_cancel(index, record, generation).is_err() {

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::records::SendState;
+use super::mr::NO_REGION;
+use super::records::{ConnectionState, SendState};
 use crate::fabric::Provider;
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -24,8 +25,30 @@ impl<P: Provider> Endpoint<'_, P> {
         let send = &mut self.sends[at];
         (send.state, send.address) = (SendState::Leaving, through);
         (send.stripes, send.posted) = (1, 1);
+        // the rail has copied what it keeps
+        let region = core::mem::replace(&mut send.region, NO_REGION);
+        self.regions.unpin(region);
         self.connections[index].waiting += 1;
         self.work.insert(index);
+    }
+
+    /// Before its user sleeps, and after the rail has handed over what it could: ends the long
+    /// sends that have left by that. Whether there are some: nothing else would tell.
+    pub fn has_left(&mut self) -> bool {
+        let before = self.news;
+        let mut from = 0;
+        while let Some(index) = self.work.next_from(from) {
+            from = index + 1;
+            if self.connections[index].state != ConnectionState::Open {
+                continue;
+            }
+            for record in self.sends_used(index) {
+                if self.sends[self.send_at(index, record)].state == SendState::Leaving {
+                    self.leaving_end(index, record);
+                }
+            }
+        }
+        self.news != before
     }
 
     /// Ends a long send whose last bytes have left; whether they have.

@@ -78,6 +78,11 @@ impl Iterator for RecordsUsed {
 }
 
 impl<P: Provider> Endpoint<'_, P> {
+    /// Whether a record is free for a send.
+    pub(super) fn has_record(&self, index: usize) -> bool {
+        self.sends_used(index).count() < self.limits.requests_max as usize
+    }
+
     /// A record for a send, and the request that names it.
     pub(super) fn send_take(
         &mut self,

@@ -44,6 +44,8 @@ pub struct Out {
     handed: u64,
     /// How many that will be when the last message has been.
     message_end: u64,
+    /// The same of the last one that went to the kernel at once, as far as it took it.
+    direct_end: u64,
 }
 
 impl Out {
@@ -55,7 +57,7 @@ impl Out {
     pub unsafe fn new(staging: *mut u8, size: u32, spans: *mut u8) -> Out {
         let spans = spans.cast();
         let (origin, sent, filled, first, next) = (0, 0, 0, 0, 0);
-        let (span_bytes, handed, message_end) = (0, 0, 0);
+        let (span_bytes, handed, message_end, direct_end) = (0, 0, 0, 0);
         Out {
             staging,
             spans,
@@ -68,6 +70,7 @@ impl Out {
             span_bytes,
             handed,
             message_end,
+            direct_end,
         }
     }
 
@@ -95,9 +98,15 @@ impl Out {
         self.message_end = self.handed + self.queued();
     }
 
-    /// What the kernel was handed, and where the last message ends.
+    /// The same of a message that the kernel was asked to take at once.
+    pub fn direct_ends(&mut self) {
+        self.message_ends();
+        self.direct_end = self.message_end;
+    }
+
+    /// What the kernel was handed, and where the last such message ends.
     pub fn sent_through(&self) -> SentThrough {
-        SentThrough { left: self.handed, posted: self.message_end }
+        SentThrough { left: self.handed, posted: self.direct_end }
     }
 
     /// Whether some of the messages waits, or is among the last bytes that the kernel was handed,

@@ -113,7 +113,7 @@ impl Tcp<'_> {
         }
         // SAFETY: the caller vouches for the payload.
         unsafe { stream.out.put_from(address + sent, (length - sent) as u32) };
-        stream.out.message_ends();
+        stream.out.direct_ends();
         if !stream.out.is_empty() {
             self.mark_dirty(index);
         }
