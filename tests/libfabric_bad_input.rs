@@ -152,6 +152,18 @@ fn completions_of_nobody_are_counted_and_harm_nothing() {
     let id = world.write(0, 0, 4096);
     assert!(world.end(0, id) && world.holds(1, 0, 4096, 0x66));
     world.until("they are counted", |world| world.rails[0].health().strange > 0);
+    // the end of a receive that has ended was believed
+    let before = world.rails[1].health().unknown;
+    for number in 0..3 {
+        let send = world.send(0, number, 1024);
+        assert!(world.end(0, send));
+    }
+    let received = |seen: &&Completion| matches!(seen, Completion::Received { .. });
+    world.until("all came", |world| world.seen[1].iter().filter(received).count() >= 3);
+    world.until_quiet();
+    assert_eq!(world.seen[1].iter().filter(received).count(), 3);
+    assert!(world.rails[1].health().unknown > before);
+    assert_eq!([world.downs(0), world.downs(1)], [0, 0]);
 }
 
 #[test]

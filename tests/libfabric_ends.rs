@@ -6,7 +6,7 @@ mod libfabric_support;
 use crosstie::base::ids::RailGeneration;
 use crosstie::fabric::{Completion, DownCause, OpKind, Provider};
 use crosstie::provider::libfabric::PeerOpenError;
-use libfabric_support::{Layout, OTHER, PEER, World, strict_config};
+use libfabric_support::{Layout, OTHER, PEER, World, hold_read, strict_config};
 use std::ffi::CStr;
 use std::time::Duration;
 
@@ -195,6 +195,39 @@ fn last_word_to_a_peer_behind_what_ends_late_is_not_lost_with_its_number() {
         });
         assert_eq!(world.rails[1].health().lost_code, 0, "it did not wait in vain");
     }
+}
+
+/// A read of a number's last peer that ends late, and badly, ends nothing of the next one, which
+/// meanwhile waits for it with nothing of its own: no write of the next one was ever taken, no
+/// fence held, and its end was that read's.
+#[test]
+fn read_of_a_peer_that_was_given_up_is_no_business_of_the_next_one() {
+    let Some(config) = strict_config(Layout::One, c"strict-reads") else { return };
+    let mut world = World::open(&config).unwrap();
+    world.write_well();
+    hold_read(config.library, true);
+    let (target, source) = (world.local(0, 8192, 4096), world.remote(1, 8192));
+    let late = world.post(0, OpKind::Read { target, source });
+    world.until_quiet();
+    assert_eq!(world.result(0, late), None, "it is held");
+    world.rails[0].peer_fail(PEER, DownCause::Silent);
+    world.poll_side(0);
+    world.pass(Duration::from_secs(3));
+    world.until("it is answered for", |world| world.result(0, late).is_some());
+    world.rails[0].peer_close(PEER).unwrap();
+    world.rails[1].peer_fail(PEER, DownCause::Silent);
+    world.until("its end is told", |world| world.downs(1) == 1);
+    world.rails[1].peer_close(PEER).unwrap();
+    world.join(PEER, 0x99);
+    world.write_well();
+    assert!(!world.rails[0].is_undelivered(PEER));
+    hold_read(config.library, false);
+    world.until_quiet();
+    assert_eq!(world.downs(0), 0, "that was the last peer's");
+    world.write_well();
+    let fence = world.fence(0);
+    assert!(world.end(0, fence));
+    assert_eq!(world.rails[0].health().unknown, 0);
 }
 
 /// The last word to a peer that was given up may still be under way when the NIC fails: the

@@ -128,6 +128,25 @@ fn peer_that_the_vendor_puts_off_is_asked_for_by_polls_and_may_end_before() {
     assert!(port.is_idle());
 }
 
+/// The vendor opened it behind the fence, and nothing ever told of that fence.
+#[test]
+fn fence_of_a_peer_that_the_vendor_puts_off_ends_the_attempt() {
+    let wire = Wire::new();
+    let mut ends = ports(wire);
+    let hellos = [0, 1].map(|side: usize| ends[side].peer_prepare(PEER).unwrap());
+    wire.fail(Faults { not_yet: 1, ..Faults::default() });
+    ends[0].peer_connect(PEER, &hellos[1]).unwrap();
+    assert_eq!(fence(&mut ends[0], 1), Ok(Posted::Pending));
+    assert_eq!(send(&mut ends[0], 2), Err(PostError::PeerDown), "a fenced peer");
+    assert_eq!(told(&mut ends[0]), words([fenced(1)]));
+    assert_eq!(told(&mut ends[0]), words([]));
+    ends[0].peer_fail(PEER, DownCause::Closed);
+    let down = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
+    assert_eq!(told(&mut ends[0]), words([down]));
+    assert_eq!(ends[0].peer_close(PEER), Ok(()));
+    assert!(ends[0].is_idle());
+}
+
 #[test]
 fn blob_of_another_length_or_of_ones_own_side_is_refused_and_the_number_is_free() {
     let mut ends = ports(Wire::new());

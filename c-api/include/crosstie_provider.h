@@ -606,7 +606,7 @@ typedef struct xtie_conformance_result {
     uint32_t entry;
     // The promise that was broken: 1 for P1; 0 when it is none of them.
     uint32_t promise;
-    // The code that the provider's open or peer_open refused with; else 0.
+    // The code that the provider's open, peer_blob or peer_open refused with; else 0.
     int32_t code;
     // A bit for each entry that passed.
     uint64_t passed;

@@ -802,13 +802,23 @@ static int peer_open_never(void *self, uint32_t peer, const void *blob)
     return XTIE_PROVIDER_AGAIN;
 }
 
+static int peer_open_refuses(void *self, uint32_t peer, const void *blob)
+{
+    (void)self, (void)peer, (void)blob;
+    return XTIE_PROVIDER_CODE - 12;
+}
+
 static void refusals_are_told(void)
 {
     xtie_provider_ops ops = vendor_ops;
     xtie_conformance_result result;
     ops.open = open_refuses;
     expect(suite(&ops, &result) == XTIE_CORE_ERR_OPEN && result.code == 19, "open", &result);
+    expect(result.why[0], "why open", &result);
     ops = vendor_ops;
+    ops.peer_open = peer_open_refuses;
+    expect(suite(&ops, &result) == XTIE_CORE_ERR_PEER && result.code == 12, "a peer", &result);
+    expect(result.why[0], "why a peer", &result);
     ops.peer_open = peer_open_never;
     expect(suite(&ops, &result) == XTIE_CORE_ERR_PEER && result.why[0], "peer_open", &result);
     xtie_conformance_setup setup = {.struct_size = sizeof setup,
@@ -818,6 +828,8 @@ static void refusals_are_told(void)
                                     .storage_bytes = sizeof storage};
     // one end twice: its blob is its own
     expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_BLOB, "a blob", NULL);
+    (void)xtie_conformance_run(&vendor_ops, &setup, &result);
+    expect(result.result == XTIE_CORE_ERR_BLOB && result.why[0], "why a blob", &result);
     setup.context_b = &ends[1];
     setup.flags = 2;
     expect(xtie_conformance_run(&vendor_ops, &setup, NULL) == XTIE_CORE_ERR_FLAGS, "flags", NULL);

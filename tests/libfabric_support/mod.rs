@@ -94,6 +94,14 @@ fn silence_how(library: &CStr, how: i32) {
     call(how);
 }
 
+/// The next read that is posted to the strict fabric is held, and fails when that ends.
+pub fn hold_read(library: &CStr, on: bool) {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(function(library, c"strict_hold")) };
+    call(on.into());
+}
+
 /// Whether there was such an op.
 pub fn is_silent(library: &CStr) -> bool {
     // SAFETY: that is how it is declared there.

@@ -31,6 +31,8 @@ static const struct kind kinds[] = {
      SAYS_AGAIN},
     {"strict-memory", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_MEMORY},
     {"strict-inject", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_INJECT},
+    {"strict-reads", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8,
+     ALL_ORDERS & ~(FI_ORDER_WAR | FI_ORDER_SAR), 0},
     {"strict-strange", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STRANGE},
     {"strict-overrun", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS},
     {"strict-delivery", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, NO_DELIVERY},

@@ -133,6 +133,7 @@ struct op {
     size_t length;
     char *copy; /* of what was injected */
     uint64_t data, flags, address, key, sum;
+    int held;
     struct op *next;
 };
 

@@ -5,7 +5,7 @@ use crosstie::provider::conformance::{ARENA_BYTES, ENTRY_COUNT};
 use crosstie::provider::vendor::abi::*;
 use crosstie::provider::vendor::sized::{self, Sized32, SizedError};
 use crosstie::provider::vendor::suite::{self, JoinError, Setup, Verdict};
-use crosstie::provider::vendor::{OpenError, Table, TableError};
+use crosstie::provider::vendor::{OpenError, PeerError, Table, TableError};
 
 use crate::result::xtie_core_result;
 use crate::result::xtie_core_result::*;
@@ -67,7 +67,7 @@ pub struct xtie_conformance_result {
     pub entry: u32,
     /// The promise that was broken: 1 for P1; 0 when it is none of them.
     pub promise: u32,
-    /// The code that the provider's open or peer_open refused with; else 0.
+    /// The code that the provider's open, peer_blob or peer_open refused with; else 0.
     pub code: i32,
     /// A bit for each entry that passed.
     pub passed: u64,
@@ -223,18 +223,29 @@ fn verdict(verdict: &Verdict, out: &mut xtie_conformance_result) -> xtie_core_re
         }
         Verdict::NoPair(_, JoinError::Open(error)) => {
             match error {
-                OpenError::Refused(code) => out.code = *code,
+                OpenError::Refused(code) => {
+                    out.code = *code;
+                    put(&mut out.why, "open refused");
+                }
                 OpenError::Caps(caps) => put(&mut out.why, caps.words()),
             }
             (*error).into()
         }
-        Verdict::NoPair(_, JoinError::Peer(error)) => match xtie_core_result::from(*error) {
-            XTIE_CORE_AGAIN => {
-                put(&mut out.why, "peer_open never stopped saying XTIE_PROVIDER_AGAIN");
-                XTIE_CORE_ERR_PEER
+        Verdict::NoPair(_, JoinError::Peer(error)) => {
+            let why = match error {
+                PeerError::Again => "peer_open never stopped saying XTIE_PROVIDER_AGAIN",
+                PeerError::Blob => "peer_open does not know the other end's blob",
+                PeerError::Refused(code) => {
+                    out.code = *code;
+                    "peer_blob or peer_open refused"
+                }
+            };
+            put(&mut out.why, why);
+            match (*error).into() {
+                XTIE_CORE_AGAIN => XTIE_CORE_ERR_PEER, // it was waited for long enough
+                result => result,
             }
-            result => result,
-        },
+        }
     }
 }
 

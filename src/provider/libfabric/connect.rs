@@ -213,6 +213,9 @@ impl Libfabric<'_> {
     #[cold]
     pub(super) fn receive_failed(&mut self, cell: usize, report: ErrorReport) {
         let index = cell / CELLS;
+        if self.cells[cell] != Cell::Posted {
+            return self.unknown();
+        }
         self.cells[cell] = Cell::Unused;
         if self.links[index].phase == Phase::Up {
             self.peers[index].report.get_or_insert(report);
@@ -289,8 +292,12 @@ impl Libfabric<'_> {
         if matches!(used, Use::Loud | Use::WordDue) {
             (self.sent[op].pin, self.sent[op].key_place) = (0, 0);
         } else {
+            let bit = 1 << (op % SENDS);
             self.sent[op] = Sent::FREE;
-            self.peers[index].used &= !(1 << (op % SENDS));
+            self.peers[index].used &= !bit;
+            if self.peers[index].left_ops != 0 {
+                self.left_retired(index, bit);
+            }
         }
     }
 

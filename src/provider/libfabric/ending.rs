@@ -44,22 +44,14 @@ impl Libfabric<'_> {
         self.part_open(index)?;
         self.told_release_all(index);
         let (left, left_ops) = self.address_leave(index);
-        let before = &self.peers[index];
-        // what the library still has of an earlier use keeps its places
-        let (used, touching, reads) = (before.used, before.touching, before.reads);
-        self.peers[index] = Peer {
-            state: State::Prepared,
-            token,
-            used,
-            touching,
-            reads,
-            left,
-            left_ops,
-            ..Peer::CLOSED
-        };
+        // what the library still has of an earlier use keeps its places, and is not counted here
+        let used = self.peers[index].used;
+        self.peers[index] =
+            Peer { state: State::Prepared, token, used, left, left_ops, ..Peer::CLOSED };
         for sent in &mut self.sent[index * SENDS..(index + 1) * SENDS] {
-            // both were for the peer before: it gave the answers, and this one's are others
+            // they were for the peer before: it gave the answers, and this one's are others
             (sent.word, sent.key_place) = (None, 0);
+            (sent.touches, sent.is_read) = (false, false);
         }
         for place in 0..KEYS {
             self.answers[index * KEYS + place] = Answer::default();

@@ -238,7 +238,7 @@ pub struct Peer {
     pub used: u64,
     /// Bit `i`: the word of op `i` could not leave yet.
     pub words_due: u64,
-    /// How many of them touch memory of the peer's, and how many are reads.
+    /// How many of this use's touch memory of the peer's, and how many are reads.
     pub touching: u32,
     pub reads: u32,
     /// Ops accepted and not reported.
@@ -338,9 +338,14 @@ impl Peer {
         self.state == State::Live && !self.is_fenced && self.down != Down::Told
     }
 
+    /// Ops that are under way to it, by their bits: not those to the number's last peer.
+    pub fn under_way(&self) -> u64 {
+        self.used & !self.left_ops
+    }
+
     /// Whether something of ours is under way to it, or a question of ours has no answer.
     pub fn is_owing(&self) -> bool {
-        self.used & !self.left_ops != 0 || self.asked != KeyWords::default()
+        self.under_way() != 0 || self.asked != KeyWords::default()
     }
 
     /// Whether it is owed a message.

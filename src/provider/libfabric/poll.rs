@@ -77,19 +77,39 @@ impl Libfabric<'_> {
             // whether it took a receive: its context says so, where the library wants it
             if self.traits.words_take_receives
                 && let Some(cell) = index.and_then(|at| at.checked_sub(self.peers.len() * SENDS))
+                && self.has_ended(cell)
             {
                 self.receive_again(cell);
             }
             return;
         }
         match index {
-            None => {
-                self.health.strange += 1;
-                self.health.unknown += 1;
-            }
+            None => self.unknown(),
             Some(op) if op < self.peers.len() * SENDS => self.retire(op, Ok(()), events),
-            Some(at) => self.received(at - self.peers.len() * SENDS, entry.len, events),
+            Some(at) => {
+                let cell = at - self.peers.len() * SENDS;
+                if self.has_ended(cell) {
+                    self.received(cell, entry.len, events);
+                }
+            }
         }
+    }
+
+    /// Whether a cell of which the library says that its receive has ended was posted.
+    #[inline]
+    fn has_ended(&mut self, cell: usize) -> bool {
+        let was_posted = self.cells[cell] == Cell::Posted;
+        if !was_posted {
+            self.unknown();
+        }
+        was_posted
+    }
+
+    /// A completion of what is not under way.
+    #[cold]
+    pub(super) fn unknown(&mut self) {
+        self.health.strange += 1;
+        self.health.unknown += 1;
     }
 
     /// A write with a word has landed.
@@ -138,8 +158,9 @@ impl Libfabric<'_> {
             }
             Some(op) if op < ops => {
                 let index = op / SENDS;
-                if self.is_cut(index) {
-                    // the end of what we have ended ourselves
+                let is_its = self.peers[index].under_way() & 1 << (op % SENDS) != 0;
+                if self.is_cut(index) || !is_its {
+                    // the end of what we have ended ourselves, or of the number's last peer's
                     return self.retire(op, Err(self.peers[index].cut_off()), events);
                 }
                 if self.peers[index].report.is_none() {
@@ -152,7 +173,9 @@ impl Libfabric<'_> {
             Some(at) if self.traits.connected => self.receive_failed(at - ops, report),
             Some(at) => {
                 self.health.strange += 1;
-                self.receive_again(at - ops);
+                if self.has_ended(at - ops) {
+                    self.receive_again(at - ops);
+                }
             }
         }
     }
@@ -160,9 +183,7 @@ impl Libfabric<'_> {
     /// The library has done with an op.
     pub(super) fn retire(&mut self, op: usize, result: Result<(), OpError>, events: &mut Events) {
         if self.op_is_free(op) {
-            self.health.strange += 1;
-            self.health.unknown += 1;
-            return;
+            return self.unknown();
         }
         let index = op / SENDS;
         let bit = 1u64 << (op % SENDS);

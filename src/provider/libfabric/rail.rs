@@ -368,7 +368,7 @@ impl<'m> Libfabric<'m> {
     /// Whether something that was posted to a living peer has not ended yet: poll and ask again.
     pub fn is_undelivered(&self, peer: PeerIndex) -> bool {
         let record = self.peers.get(peer.as_usize());
-        record.is_some_and(|record| record.takes_ops() && record.used != 0)
+        record.is_some_and(|record| record.takes_ops() && record.under_way() != 0)
     }
 
     /// The same of messages, words, and those ops on the peer's memory that `awaits` says.

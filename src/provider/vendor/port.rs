@@ -491,6 +491,12 @@ impl<'m> Provider for VendorPort<'m> {
                 answer
             }
             (State::Closed, _) => Err(PostError::PeerDown),
+            (State::Opening, OpKind::Fence { generation }) => {
+                // the vendor has nothing of it yet, and is asked for it no more
+                self.seats[op.peer.as_usize()].state = State::Prepared;
+                self.due -= 1;
+                Ok(self.fence_ours(op, generation))
+            }
             (_, OpKind::Fence { generation }) => Ok(self.fence_ours(op, generation)),
             (State::Opening, _) => Err(PostError::Again),
             (State::Prepared | State::Cut | State::Failed(_) | State::Ended, _) => {

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn irecv(
 ///
 /// # Safety
 /// - `request` is NULL or was given by isend or irecv just now, `parent` is the profiler's.
-#[cold]
+#[inline]
 unsafe fn profiled(request: Pointer, parent: Pointer, is_send: bool, bytes: usize) {
     // SAFETY: NULL or a request by this function's contract.
     if let Some(request) = unsafe { request.cast::<Request>().as_ref() } {

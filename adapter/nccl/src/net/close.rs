@@ -1,5 +1,5 @@
 //! The end of connections. Never waits for a peer: what is still on its way to one is seen off by
-//! a thread of its own, which ends by itself.
+//! a thread of its own, which ends by itself; where none can be started, the caller sees it off.
 #![forbid(unsafe_code)]
 
 use super::comm::Comm;
@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Calls of progress that a caller of close makes itself.
 const STEPS: usize = 256;
-/// How long memory may take to be let go by rails that must be fenced.
-const STOP_MAX: Duration = Duration::from_secs(10);
+/// How long memory may take to be let go by rails that must be fenced: longer than the library
+/// itself waits for a fence.
+const STOP_MAX: Duration = Duration::from_secs(15);
 /// How long what is on its way is seen off: longer than the library itself waits for a peer.
 const LINGER_MAX: Duration = Duration::from_secs(60);
 /// How long a host may acknowledge nothing before the end of the plugin waits for it no longer: two

@@ -231,7 +231,10 @@ impl Comm {
             Way::Send => "sent to",
             Way::Receive => "received from",
         };
-        let views: Vec<_> = (0..MEMBERS_MAX as u32)
+        // to look at the rails of one that never carried anything would bring them up
+        let is_free = |word: &AtomicU64| word.load(ORDER) == u64::MAX;
+        let is_used = messages > 0 || !self.free.iter().all(is_free);
+        let views: Vec<_> = (0..if is_used { MEMBERS_MAX as u32 } else { 0 })
             .map_while(|rail| entered.endpoint().rail_view(self.connection, rail).ok().flatten())
             .collect();
         let over = |(at, view): (usize, &RailView)| match self.way {

@@ -43,21 +43,20 @@ pub fn deregister(comm: &Comm, memory: Handle) -> Result<(), Fault> {
     if comm.room.is_forked() {
         return Ok(());
     }
-    locked(&comm.memories).retain(|it| *it != memory);
+    let forget = || comm.room.shared().deregister(memory).is_ok();
     match comm.room.shared().deregister(memory) {
-        Ok(()) => return Ok(()),
-        Err(DeregisterError::Busy) => {}
+        Ok(()) => {}
+        Err(DeregisterError::Busy) if close::settle(comm, forget) => {}
+        Err(DeregisterError::Busy) => {
+            comm.give_up();
+            if !close::stop(comm, forget) {
+                log::warn("memory of a connection is still in use: a rail cannot be fenced");
+                return Err(Fault::System); // the connection's close tries once more
+            }
+        }
         Err(DeregisterError::Stale) => return Err(Fault::Argument),
         Err(DeregisterError::Fabric(_)) => return Err(Fault::System),
     }
-    let forget = || comm.room.shared().deregister(memory).is_ok();
-    if close::settle(comm, forget) {
-        return Ok(());
-    }
-    comm.give_up();
-    if !close::stop(comm, forget) {
-        log::warn("memory of a connection is still in use: a rail cannot be fenced");
-        return Err(Fault::System);
-    }
+    locked(&comm.memories).retain(|it| *it != memory);
     Ok(())
 }

@@ -1,17 +1,23 @@
 //! NCCL's profiler, from v10 on: it is told when a request begins that it has given a parent for,
 //! and when that ends. What is told has the form of NCCL's own sockets, which profilers know.
 
-use super::process::OfProcess;
 use crate::abi::ProfilerCallback;
 use crate::abi::table::Pointer;
 use core::ffi::c_int;
 use core::ptr::{from_mut, null_mut};
 use crosstie::wire::GROUP_MAX;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-static PROFILER: OfProcess<RwLock<Option<ProfilerCallback>>> =
-    OfProcess::new(RwLock::new(None), || RwLock::new(None));
+/// A [`ProfilerCallback`], or NULL. Each message of NCCL's comes here, also where no profiler is
+/// loaded: no lock, and nothing that threads write.
+static PROFILER: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+#[inline]
+fn profiler() -> Option<ProfilerCallback> {
+    let address = PROFILER.load(Ordering::Acquire);
+    // SAFETY: NULL, or what `set` was given.
+    unsafe { core::mem::transmute::<*mut (), Option<ProfilerCallback>>(address) }
+}
 
 /// Kinds of calls.
 const START: c_int = 0;
@@ -38,8 +44,8 @@ crate::abi::layout!(Event, 24 / 8, kind 0, spare 1, socket 8, operation 12, byte
 
 /// Who is told from now on; `None` changes nothing, because tables below v10 have none to give.
 pub fn set(profiler: Option<ProfilerCallback>) {
-    if let (Some(_), Ok(mut place)) = (profiler, PROFILER.get().write()) {
-        *place = profiler;
+    if let Some(profiler) = profiler {
+        PROFILER.store(profiler as *mut (), Ordering::Release);
     }
 }
 
@@ -59,11 +65,10 @@ impl Spans {
     ///
     /// # Safety
     /// - `parent` is NULL or what NCCL's profiler has given for the request.
-    #[cold]
+    #[inline]
     pub unsafe fn begin(&self, parent: Pointer, is_send: bool, bytes: u64) {
-        let profiler = PROFILER.get().read().ok().and_then(|place| *place);
         let count = self.count.load(ORDER);
-        let (Some(profiler), Some(place)) = (profiler, self.all.get(usize::from(count))) else {
+        let (Some(profiler), Some(place)) = (profiler(), self.all.get(usize::from(count))) else {
             return;
         };
         let operation = if is_send { SEND } else { RECEIVE };
@@ -93,7 +98,7 @@ impl Spans {
     #[cold]
     fn end_all(&self) {
         let count = usize::from(self.count.swap(0, ORDER)).min(GROUP_MAX);
-        let Some(profiler) = PROFILER.get().read().ok().and_then(|place| *place) else { return };
+        let Some(profiler) = profiler() else { return };
         for place in &self.all[..count] {
             let mut event = place.swap(null_mut(), ORDER);
             // SAFETY: NCCL's function, with the event that it gave to `begin`.
