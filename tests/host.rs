@@ -239,7 +239,10 @@ fn all_places_free(endpoints: &[&Endpoint]) {
 /// room there without end.
 #[test]
 fn set_up_goes_on_where_nobody_makes_progress() {
-    for device in [DeviceKind::SharedMemory, DeviceKind::Tcp, DeviceKind::Host] {
+    // a host's rails are those of the environment, which a device of another rail contradicts
+    let named = [DeviceKind::SharedMemory, DeviceKind::Tcp];
+    let named = if std::env::var_os("CROSSTIE_RAILS").is_none() { &named[..] } else { &[] };
+    for device in named.iter().copied().chain([DeviceKind::Host]) {
         let options = options_of(device, 2);
         let ((_at, mut a), (_bt, mut b)) = (opened(&options), opened(&options));
         for _ in 0..20 {

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum { QUEUE = 256, PAIRS = 64, COMPLETIONS = 4096, PARTS = 4, STRAYS = 32, CARDS = 16 };
@@ -42,6 +41,7 @@ struct pair {
 static struct pair *pairs[PAIRS];
 static unsigned pairs_made, keys_made, gids_asked;
 static int tellers[PAIRS], opened; /* the ends that devices are told by */
+static int callers[PAIRS], channels; /* those of completion channels, which hang up */
 static struct ibv_device devices[CARDS];
 
 static const char *value(const char *word) {
@@ -80,6 +80,8 @@ static void happen(void) {
     for (int n = 0; event >= 0 && event != happened && n < opened; n++)
         for (int times = number("times", 1); times > 0; times--)
             if (write(tellers[n], &event, sizeof event) < 0) abort();
+    /* a device that is gone hangs up at those who wait for its completions, as the kernel does */
+    while (event == IBV_EVENT_DEVICE_FATAL && channels > 0) close(callers[--channels]);
     happened = event;
 }
 
@@ -196,6 +198,7 @@ static void go(struct pair *pair, struct ibv_send_wr *wr) {
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     (void)bad;
     if (value("dead")) return 0;
+    if (value("sends_refused")) return EINVAL; /* as bnxt_re, of a queue pair with an error */
     if (value("say_doorbells")) fprintf(stderr, "doorbell\n");
     for (; wr; wr = wr->next) {
         struct pair *pair = (struct pair *)qp;
@@ -490,7 +493,10 @@ int ibv_dereg_mr(struct ibv_mr *mr) { return give_back(mr); }
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
     struct ibv_comp_channel *channel = calloc(1, sizeof *channel);
-    channel->context = context, channel->fd = eventfd(0, EFD_CLOEXEC);
+    int ends[2];
+    if (channels == PAIRS || pipe(ends)) abort();
+    channel->context = context, channel->fd = ends[0];
+    callers[channels++] = ends[1];
     return channel;
 }
 
@@ -539,6 +545,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
     struct pair *pair = (struct pair *)qp;
     if (value("dead")) return EIO;
+    if (value("stuck")) return ETIMEDOUT; /* a device that obeys no more, and moves bytes */
     if (mask & IBV_QP_ACCESS_FLAGS) {
         fprintf(stderr, "queue pair, access %#x\n", attr->qp_access_flags);
         if (attr->qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC && refuses_adds()) return errno;
@@ -567,6 +574,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp) {
+    if (value("stuck")) return ETIMEDOUT;
     arrive(pairs[qp->qp_num]);
     pairs[qp->qp_num] = NULL;
     return give_back(qp);

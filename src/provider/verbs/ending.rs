@@ -8,6 +8,7 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
 use crate::fabric::{Completion, DownCause};
 use crate::provider::events::Events;
+use core::mem::ManuallyDrop;
 
 /// How long a stopped queue pair may take to give back what it had. Devices do so within
 /// milliseconds; one that does not is past asking, and its queue pair is destroyed.
@@ -60,12 +61,14 @@ impl Verbs<'_> {
             ..SendWr::NOTHING
         };
         // SAFETY: one request without memory; the library copies it. A place is kept for it.
-        let _ = unsafe { qp.send(&mut send, false) };
+        let sent = unsafe { qp.send(&mut send, false) };
         let (next, sg_list) = (core::ptr::null_mut(), core::ptr::null_mut());
         let wr_id = name(Kind::LastReceive);
         let mut receive = RecvWr { wr_id, next, sg_list, num_sge: 0 };
         // SAFETY: as above.
-        let _ = unsafe { qp.receive(&mut receive) };
+        let received = unsafe { qp.receive(&mut receive) };
+        // `bnxt_re` of before its rewrite refuses requests of a queue pair that has failed
+        record.is_unmarked = sent.is_err() || received.is_err();
     }
 
     /// Goes on with every peer that is ending or being fenced.
@@ -73,7 +76,8 @@ impl Verbs<'_> {
     pub(super) fn end_peers(&mut self, events: &mut Events) {
         for index in 0..self.peers.len() {
             if self.peers[index].state == State::Draining {
-                self.drain_on(index);
+                let is_empty = self.batch_at == self.batch_count && events.has_room();
+                self.drain_on(index, is_empty);
             }
             if self.peers[index].state == State::Drained && self.report(index, events) {
                 self.finish_end(index, events);
@@ -81,21 +85,32 @@ impl Verbs<'_> {
         }
     }
 
-    /// Whether everything has come back by now; if it takes too long, the queue pair is destroyed.
-    fn drain_on(&mut self, index: usize) {
-        let now = self.now;
+    /// Whether everything has come back by now; if it takes too long, or nothing would tell of it,
+    /// the queue pair is destroyed: not before what is in the queue was taken, `is_empty`. One that
+    /// the device does not destroy may be moving bytes still, and is not over.
+    fn drain_on(&mut self, index: usize, is_empty: bool) {
+        let (now, is_gone) = (self.now, self.health.lost_code == libc::ENODEV);
         let record = &mut self.peers[index];
         let done = record.drained_sends && record.drained_receives;
         if !record.is_timed {
             (record.is_timed, record.drains_since) = (true, now);
         }
-        // what has been taken out of the queue and not looked at comes first
-        if !done && (now.since(record.drains_since) < DRAIN || self.batch_at < self.batch_count) {
+        let is_late = record.is_unmarked || now.since(record.drains_since) >= DRAIN;
+        let is_over = done || is_late && is_empty;
+        if !is_over {
             return;
         }
-        if !done {
-            drop(record.qp.take());
-            self.health.undrained += 1;
+        if !done && let Some(qp) = record.qp.take() {
+            match qp.destroy() {
+                Ok(()) => {}
+                Err(kept) if !is_gone => {
+                    record.qp = ManuallyDrop::new(Some(kept));
+                    (record.is_unmarked, record.drains_since) = (false, now);
+                    return;
+                }
+                Err(gone) => core::mem::forget(gone), // the kernel has, with the device
+            }
+            self.health.undrained += u32::from(!record.is_unmarked);
         }
         record.state = State::Drained;
         self.cut_off(index);
@@ -123,6 +138,7 @@ impl Verbs<'_> {
     /// All ops but fences are reported: so are those now, and the end.
     fn finish_end(&mut self, index: usize, events: &mut Events) {
         let mut fences = core::mem::take(&mut self.peers[index].fences);
+        self.endings -= u32::from(!fences.is_empty());
         while let Some(fence) = self.asides.take_first(&mut fences) {
             self.asides.finish(fence);
         }
@@ -146,6 +162,9 @@ impl Verbs<'_> {
         if matches!(self.health.lost_code, 0 | libc::EADDRNOTAVAIL) {
             self.health.lost_code = code;
         }
+        if code == libc::ENODEV {
+            self.cq.mute();
+        }
         self.end_all(&[State::Live, State::Prepared], DownCause::Broken(code));
     }
 
@@ -165,7 +184,6 @@ impl Verbs<'_> {
         self.ring(index);
         let record = &mut self.peers[index];
         self.endings -= u32::from(matches!(record.down, Down::Due(_)));
-        self.endings -= u32::from(record.is_fenced);
         let held = if discard { 0 } else { record.held };
         self.queue_pair_close(index);
         let record = &mut self.peers[index];

@@ -102,6 +102,8 @@ pub struct Peer {
     /// Whether the end of its sends, and of its receives, has come back.
     pub drained_sends: bool,
     pub drained_receives: bool,
+    /// Whether the queue pair did not take a marker, so that none of that will.
+    pub is_unmarked: bool,
     /// Whether `drains_since` is set.
     pub is_timed: bool,
     /// Which use of this number: completions of an earlier one are dropped. 14 bits.
@@ -167,6 +169,7 @@ impl Peer {
             is_dirty,
             drained_sends: false,
             drained_receives: false,
+            is_unmarked: false,
             is_timed: false,
             generation,
             drains_since: Instant(0),

@@ -298,14 +298,12 @@ impl Verbs<'_> {
         let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
         let index = peer.as_usize();
         let mut fences = self.peers[index].fences;
+        self.endings += u32::from(fences.is_empty());
         self.asides.append(&mut fences, entry);
         let record = &mut self.peers[index];
         record.fences = fences;
         record.in_flight += 1;
-        if !record.is_fenced {
-            record.is_fenced = true;
-            self.endings += 1;
-        }
+        record.is_fenced = true;
         self.drain(index);
         Ok(Posted::Pending)
     }
@@ -371,10 +369,11 @@ impl Verbs<'_> {
         unsafe { qp.receive(&mut request) }
     }
 
-    /// The same where the queue pair may have ended meanwhile.
+    /// The same where the queue pair may have ended meanwhile. One that does not know its other end
+    /// yet takes receives, too.
     #[inline]
     pub(super) fn receive_again(&mut self, index: usize, cell: usize) {
-        if self.peers[index].state == State::Live
+        if matches!(self.peers[index].state, State::Prepared | State::Live)
             && let Err(errno) = self.receive_post(index, cell)
         {
             self.end(index, DownCause::Broken(errno.0));

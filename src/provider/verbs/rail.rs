@@ -159,7 +159,7 @@ pub struct Verbs<'m> {
     pub(super) batch_at: usize,
     pub(super) batch_count: usize,
     pub(super) peers_open: u32,
-    /// Peers whose end or fence is under way.
+    /// Ends that are to be told, and peers whose fences wait.
     pub(super) endings: u32,
     pub(super) now: Instant,
     pub(super) port_grace: Span,

@@ -1,6 +1,7 @@
 //! Before the rail's user sleeps. Messages, and stripes with their immediates, complete here, and
 //! so wake who sleeps; lines of control do not.
 
+use super::peer::State;
 use super::rail::Verbs;
 
 impl Verbs<'_> {
@@ -24,13 +25,16 @@ impl Verbs<'_> {
         if !self.dirty.is_empty() {
             self.ring_all();
         }
+        // those that work still end when that has been so for long enough
+        let is_port_late = self.health().port_down_since.is_some()
+            && self.peers.iter().any(|peer| peer.state == State::Live);
         // what is not looked at comes without a completion, or was taken already
         let is_quiet = self.dirty.is_empty()
             && self.owing.is_empty()
             && self.asides.none_done()
             && self.endings == 0
             && self.batch_at == self.batch_count
-            && self.health().port_down_since.is_none();
+            && !is_port_late;
         is_quiet && self.cq.ask() && {
             // what came before it was asked is told of by nobody
             let count = self.cq.poll(&mut self.batch);

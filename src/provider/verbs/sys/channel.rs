@@ -1,11 +1,14 @@
 //! What wakes who sleeps until a completion comes.
 
+extern crate std;
+
 use super::abi::{CompChannel, Cq};
 use super::library::Library;
 use super::objects::Device;
-use crate::memory::Errno;
+use crate::memory::{Errno, WakeFd};
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
+use std::os::fd::AsRawFd;
 
 /// A completion channel: a descriptor that is readable when a queue that was asked to has told of a
 /// completion. Dropped after its queue, before its device.
@@ -41,6 +44,17 @@ impl CompletionChannel {
     /// For making a queue.
     pub fn as_ptr(&self) -> *mut CompChannel {
         self.channel.as_ptr()
+    }
+
+    /// Nothing wakes by it any more. The kernel hangs up at whoever waits for a device that is
+    /// gone, which `poll` reports for ever: a counter that nobody rings takes the descriptor's
+    /// place. Where none can be had it stays as it is.
+    pub fn mute(&self) {
+        if let Ok(quiet) = WakeFd::create() {
+            // SAFETY: two open descriptors; the second is closed by that, and the channel's from
+            // then on.
+            unsafe { libc::dup3(quiet.fd().as_raw_fd(), self.fd(), libc::O_CLOEXEC) };
+        }
     }
 
     /// Takes back what it has told. *Cost*: a system call for each time that it was asked, and one.

@@ -8,7 +8,8 @@
 //!   of the installed header. They have not moved since libibverbs 1.1 (2007).
 //! - [`numbers`]: the numbers, checked likewise.
 //! - [`extended`]: the newer way to post, of queue pairs that are made for it.
-//! - [`library`]: the functions, and `objects` what they make, given back when it is dropped.
+//! - [`library`]: the functions, and `objects` what they make, given back when it is dropped; `queue` and
+//! `channel` where completions come, and what tells of them.
 
 pub mod abi;
 pub mod channel;
@@ -16,9 +17,9 @@ pub mod extended;
 pub mod library;
 pub mod numbers;
 pub mod objects;
+pub mod queue;
 
 pub use channel::CompletionChannel;
 pub use library::{Library, LoadError};
-pub use objects::{
-    CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks,
-};
+pub use objects::{Device, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks};
+pub use queue::CompletionQueue;

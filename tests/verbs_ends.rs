@@ -1,0 +1,186 @@
+//! How a verbs rail's peers end where devices are unwilling, and what its user may sleep on then:
+//! over a libibverbs of our own (`tests/verbs_fake`).
+
+mod verbs_support;
+
+use crosstie::base::ids::RailGeneration;
+use crosstie::base::units::{Bytes, Instant, Span};
+use crosstie::fabric::{Completion, DownCause, Provider};
+use crosstie::provider::verbs::RECEIVES;
+use verbs_support::fake::{libraries, story_told, told_in};
+use verbs_support::{NOTHING, OTHER, PEER, World};
+
+/// What the device of a story does from now on.
+fn turn(fake: &str) {
+    // SAFETY: a process of one story; its only other thread waits for this one.
+    unsafe { std::env::set_var("FAKE", fake) };
+}
+
+/// What the others start, each in a process of its own.
+#[test]
+fn storyteller() {
+    let Some(story) = story_told() else { return };
+    match story.as_str() {
+        "release late" => release_late(),
+        "sleep beside the dead" => sleep_beside_the_dead(),
+        "sleep while it is down" => sleep_while_it_is_down(),
+        "sleep when it is gone" => sleep_when_it_is_gone(),
+        "obey no more" => obey_no_more(),
+        "take no marker" => take_no_marker(),
+        _ => panic!("no story is called {story}"),
+    }
+}
+
+fn tell(story: &str, wanted: &str) {
+    let Some([new, _]) = libraries() else { return };
+    let said = told_in(new, story, "");
+    assert!(said.contains(wanted), "{said}");
+}
+
+fn end_both(world: &mut World) {
+    for side in 0..2 {
+        world.rails[side].peer_fail(PEER, DownCause::Silent);
+        let fence = world.fence(side);
+        assert!(world.end(side, fence));
+        world.until("its end is told", |world| world.downs(side) == 1);
+    }
+}
+
+/// What one side is told by so many polls at a time.
+fn told(world: &mut World, side: usize, polls: u32, now: Instant) -> Vec<Completion> {
+    let mut all = Vec::new();
+    for _ in 0..polls {
+        let mut out = [NOTHING; 16];
+        let count = world.rails[side].poll(&mut out, Bytes::kib(64), now);
+        all.extend_from_slice(&out[..count]);
+    }
+    all
+}
+
+fn has_fence(events: &[Completion]) -> bool {
+    events.iter().any(|event| matches!(event, Completion::Fenced { .. }))
+}
+
+/// Messages of the last peer are let go when the next one has its queue pair, and does not know
+/// its other end yet.
+fn release_late() {
+    const HELD: usize = 20;
+    let mut world = World::new().expect("devices");
+    let slots = |world: &World| -> Vec<_> {
+        let slot = |event: &Completion| match event {
+            Completion::Received { slot, .. } => Some(*slot),
+            _ => None,
+        };
+        world.seen[1].iter().filter_map(slot).collect()
+    };
+    for number in 0..HELD {
+        world.send(0, number as u8, 8);
+    }
+    world.until("all came", |world| slots(world).len() == HELD);
+    let held = slots(&world);
+    end_both(&mut world);
+    world.rails.iter_mut().for_each(|rail| rail.peer_detach(PEER).unwrap());
+    let mut prepare = |side: usize| {
+        world.rails[side].peer_prepare(PEER, RailGeneration(2), 7).expect("a queue pair")
+    };
+    let ends = [prepare(0), prepare(1)];
+    held.into_iter().for_each(|slot| world.rails[1].received_release(PEER, slot));
+    world.rails[0].peer_connect(PEER, &ends[1]).unwrap();
+    world.rails[1].peer_connect(PEER, &ends[0]).unwrap();
+    world.seen = [Vec::new(), Vec::new()];
+    for number in 0..RECEIVES {
+        world.send(0, number as u8, 8);
+    }
+    world.until("each found a receive", |world| {
+        slots(world).len() == RECEIVES || world.downs(0) > 0
+    });
+    println!("{} of {RECEIVES}", slots(&world).len());
+}
+
+#[test]
+fn message_released_before_the_next_peer_is_joined_gives_its_receive_back() {
+    tell("release late", &format!("{RECEIVES} of {RECEIVES}"));
+}
+
+/// Both peers have ended and are fenced; nobody has closed them.
+fn sleep_beside_the_dead() {
+    let mut world = World::new().expect("devices");
+    world.join(OTHER, 1);
+    end_both(&mut world);
+    (0..8).for_each(|_| world.poll());
+    println!("sleeps: {}", world.rails[0].arm());
+}
+
+#[test]
+fn fenced_peer_that_nobody_closes_keeps_nobody_awake() {
+    tell("sleep beside the dead", "sleeps: true");
+}
+
+/// The port goes down while a peer waits for its other end.
+fn sleep_while_it_is_down() {
+    let mut world = World::of(|config| config.port_grace = Span::millis(1)).expect("devices");
+    world.rails[0].peer_prepare(OTHER, RailGeneration(1), 7).expect("a queue pair");
+    turn("event=10 port_down");
+    world.until("the end is told", |world| world.downs(0) == 1);
+    let fence = world.fence(0);
+    assert!(world.end(0, fence));
+    (0..8).for_each(|_| world.poll());
+    println!("sleeps: {}", world.rails[0].arm());
+}
+
+#[test]
+fn peer_that_waits_for_its_other_end_keeps_nobody_awake_while_the_port_is_down() {
+    tell("sleep while it is down", "sleeps: true");
+}
+
+/// The device is gone, and hangs up at who waits for its completions.
+fn sleep_when_it_is_gone() {
+    let mut world = World::new().expect("devices");
+    turn("event=8");
+    world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
+    let fence = world.fence(0);
+    assert!(world.end(0, fence));
+    world.rails[0].peer_close(PEER).unwrap();
+    assert!(world.rails[0].arm());
+    for fd in world.rails[0].wait_fds().expect("a channel") {
+        let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        let ready = unsafe { libc::poll(&mut wait, 1, 0) };
+        println!("ready: {ready}, {}", wait.revents);
+    }
+}
+
+#[test]
+fn device_that_is_gone_wakes_nobody_for_ever() {
+    tell("sleep when it is gone", "ready: 0, 0\nready: 0, 0");
+}
+
+/// The device neither stops nor destroys a queue pair, and may move its bytes still.
+fn obey_no_more() {
+    let mut world = World::new().expect("devices");
+    turn("stuck");
+    world.fence(0);
+    let after = |seconds: u64| Instant(seconds * 1_000_000_000);
+    let is_told = (1..20).any(|at| has_fence(&told(&mut world, 0, 4, after(at))));
+    turn("");
+    let is_told_then = (20..40).any(|at| has_fence(&told(&mut world, 0, 4, after(at))));
+    println!("a fence: {is_told}, then {is_told_then}");
+}
+
+#[test]
+fn fence_holds_only_when_the_queue_pair_is_gone() {
+    tell("obey no more", "a fence: false, then true");
+}
+
+/// A queue pair that has failed takes no request, so that none can tell of its end.
+fn take_no_marker() {
+    let mut world = World::new().expect("devices");
+    turn("sends_refused");
+    world.fence(0);
+    println!("a fence: {}", has_fence(&told(&mut world, 0, 16, Instant(1))));
+}
+
+#[test]
+fn queue_pair_that_takes_no_marker_is_not_waited_for() {
+    tell("take no marker", "a fence: true");
+}
