@@ -111,6 +111,12 @@ impl Connection {
             self.peer_groups_through = through;
         }
     }
+
+    /// Whether the peer, which pushes, can have bound our groups so far: that many were posted.
+    #[inline]
+    pub(super) fn has_groups(&self, through: Seq) -> bool {
+        self.pull || !self.group_post.before(through)
+    }
 }
 
 impl<P: Provider> Endpoint<'_, P> {
@@ -176,6 +182,9 @@ impl<P: Provider> Endpoint<'_, P> {
         self.news += 1;
         self.acks_take(index, Seq(line.credits_through), Seq(line.delivered_through));
         let c = &mut self.connections[index];
+        if !c.has_groups(Seq(line.groups_through)) {
+            return self.connection_fail(index, RequestError::Protocol);
+        }
         c.groups_take(Seq(line.groups_through));
         c.taken_take(Seq(line.eager_through));
         if self.connections[index].waiting != 0 && line.delivered_mask != 0 {

@@ -330,6 +330,16 @@ impl<P: Provider> Endpoint<'_, P> {
     ) {
         self.acks_take(index, Seq(head.credits_through), Seq(head.delivered_through));
         let c = &mut self.connections[index];
+        let is_of_its_kind = match head.kind {
+            KIND_START => !c.pull,
+            KIND_DESCRIPTOR => c.pull,
+            _ => true,
+        };
+        if !is_of_its_kind || !c.has_groups(Seq(head.group_base)) {
+            let message = HeldMessage { slot, lane, ..HeldMessage::FREE };
+            self.release(index, &message);
+            return self.connection_fail(index, RequestError::Protocol);
+        }
         c.groups_take(Seq(head.group_base));
         let message = HeldMessage {
             group_base: Seq(head.group_base),

@@ -473,6 +473,8 @@ impl<P: Provider> Endpoint<'_, P> {
     fn connection_lost(&mut self, connection: ConnectionIndex, cause: DownCause) {
         let index = connection.as_usize();
         self.connections[index].peer_down = true;
+        // what it has said of itself is the better reason
+        self.state_look(index);
         let error = match cause {
             DownCause::Closed => RequestError::PeerClosed,
             DownCause::Died => RequestError::PeerDied,
@@ -553,16 +555,17 @@ impl<P: Provider> Endpoint<'_, P> {
         Ok(())
     }
 
-    /// Chooses the lane for a stripe; `None`: every lane has enough on its way.
+    /// Chooses the lane for a stripe among `lanes`, a bit for each; `None`: none of them is in use,
+    /// or each has enough on its way.
     #[inline]
-    pub(super) fn lane_pick(&mut self, index: usize, bytes: u64) -> Option<u8> {
+    pub(super) fn lane_pick(&mut self, index: usize, bytes: u64, lanes: u8) -> Option<u8> {
         let c = &self.connections[index];
         if !(P::SEVERAL_LANES && c.fails_over()) {
             return Some(0);
         }
         let up = match bytes > self.caps.transfer_max.0 {
-            true => c.up & self.lanes_carrying(index, bytes),
-            false => c.up,
+            true => c.up & lanes & self.lanes_carrying(index, bytes),
+            false => c.up & lanes,
         };
         if up == 0 {
             return None;

@@ -205,7 +205,7 @@ impl Limits {
     /// Bytes of the region table.
     pub const fn regions_bytes(&self) -> usize {
         let regions = self.regions_max as usize;
-        bytes_for::<u64>(1)
+        bytes_for::<u64>(2)
             + bytes_for::<u32>(regions)
             + bytes_for::<RegionSlot>(regions)
             + bytes_for::<[u64; RAILS_MAX]>(regions)

@@ -27,6 +27,8 @@ pub const MAPPED: u64 = 1;
 pub struct DataMrs<'m> {
     table: RegionTable<'m>,
     keys: &'m [[AtomicU64; RAILS_MAX]],
+    /// How often keys of regions that stayed in the table were changed, at most 255.
+    versions: &'m AtomicU64,
 }
 
 /// Why a buffer is not one that may be sent or received into.
@@ -47,11 +49,12 @@ impl<'m> DataMrs<'m> {
         salt: u32,
     ) -> Result<DataMrs<'m>, BlockTooSmall> {
         let count = regions_max as usize;
-        let head: &AtomicU64 = block.value()?;
+        let [head, versions]: &[AtomicU64; 2] = block.value()?;
         let next: &[AtomicU32] = block.slice(count)?;
         let slots = block.slice(count)?;
         let keys = block.slice(count)?;
-        Ok(DataMrs { table: RegionTable::salted(slots, Pool::new(head, next), salt), keys })
+        let table = RegionTable::salted(slots, Pool::new(head, next), salt);
+        Ok(DataMrs { table, keys, versions })
     }
 
     /// Enters a region whose rails gave `keys`. `None` when the table is full.
@@ -89,6 +92,14 @@ impl<'m> DataMrs<'m> {
         for (key, cell) in keys.iter().zip(&self.keys[region.index as usize][first..]) {
             cell.store(key.0, Ordering::Release);
         }
+        // whoever sees the new count, sees the keys
+        let next = |version: u64| (version < u64::from(u8::MAX)).then(|| version + 1);
+        let _ = self.versions.fetch_update(Ordering::Release, Ordering::Relaxed, next);
+    }
+
+    /// A number that changes with each [`DataMrs::keys_set`], up to 255.
+    pub(super) fn keys_version(&self) -> u8 {
+        self.versions.load(Ordering::Acquire) as u8
     }
 
     /// Takes a region out.

@@ -5,7 +5,7 @@
 //! before the user sleeps. To the peer we are a receiver that posts a little later.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::mutant::Mutant;
 use super::rail::DataRail;
 use super::records::{Connection, HeldMessage, KnownRegion, NIL, ReceiveRecord};
@@ -20,6 +20,8 @@ use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
 /// Receives that are held back are fewer: the peer remembers more messages that it sends early.
 const HELD_MAX: u32 = 8;
+/// The last version of keys: of changes behind it nobody knows, so that it is never known.
+const LATE: u8 = u8::MAX;
 /// Messages of the stream without a start after which the next is taken to be short as well.
 const SHORT_RUN: u16 = 8;
 
@@ -213,7 +215,11 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let region = self.regions.handle(record.region);
         let cells = self.connections[index].cells;
-        let known = cells.iter().position(|cell| cell.region == region);
+        let version = self.regions.keys_version();
+        let is_known = |cell: &KnownRegion| {
+            cell.region == region && cell.version == version && version != LATE
+        };
+        let known = cells.iter().position(is_known);
         let lost = self.connections[index].cells_lost;
         let at = match known {
             Some(at) if lost >> at & 1 == 1 && !self.cell_rewrite(index, at) => return None,
@@ -237,10 +243,11 @@ impl<P: Provider> Endpoint<'_, P> {
         if used && !self.next_lands_last(index) {
             return false;
         }
+        let version = self.regions.keys_version();
         let c = &mut self.connections[index];
         // a number is never used for two contents, not even when the second line is never written
         let sequence = c.cells[at].sequence.wrapping_add(1);
-        c.cells[at] = KnownRegion { region, sequence, ..KnownRegion::NONE };
+        c.cells[at] = KnownRegion { region, sequence, version, ..KnownRegion::NONE };
         c.cells_lost |= 1 << at;
         self.cell_rewrite(index, at)
     }
@@ -361,13 +368,14 @@ impl<P: Provider> Endpoint<'_, P> {
         self.connections[index].short_run_set(0);
         let at = self.group_at(index, group);
         let record_at = at * GROUP_MAX + usize::from(receive);
-        if self.groups[at].bound >> receive & 1 == 1 {
+        let length = u64::from_le_bytes(length);
+        if self.groups[at].bound >> receive & 1 == 1 || length > MESSAGE_BYTES_MAX {
             return self.connection_fail(index, RequestError::Protocol);
         }
         self.groups[at].bound |= 1 << receive;
         let record = &mut self.receives[record_at];
         let room = record.length;
-        record.length = u64::from_le_bytes(length);
+        record.length = length;
         record.label = message.number.0;
         record.total = message.stripes;
         let (wanted, stripes) = (record.length, record.stripes);
@@ -388,7 +396,8 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         self.credit_return(index);
         let (token, stripe) = immediate::decode(word);
-        let Some((group, receive)) = self.token_find(index, token) else {
+        let pulls = self.connections[index].pull;
+        let Some((group, receive)) = self.token_find(index, token).filter(|_| !pulls) else {
             return self.connection_fail(index, RequestError::Protocol);
         };
         let record_at = self.group_at(index, group) * GROUP_MAX + usize::from(receive);
@@ -422,7 +431,7 @@ impl<P: Provider> Endpoint<'_, P> {
 impl KnownRegion {
     /// None; its cell was never written.
     pub(super) const NONE: KnownRegion =
-        KnownRegion { region: Handle::unpack(0), sequence: 0, users: 0, half: false };
+        KnownRegion { region: Handle::unpack(0), sequence: 0, users: 0, half: false, version: 0 };
 }
 
 impl Connection {

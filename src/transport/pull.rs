@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::eager::{OP_READ, op_id};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::push::Offer;
 use super::rail::DataRail;
 use super::records::{HeldMessage, NIL, SendState};
@@ -136,7 +136,8 @@ impl<P: Provider> Endpoint<'_, P> {
         receive: u8,
         message: &HeldMessage,
     ) -> Reading {
-        let Some(descriptor) = self.descriptor_read(index, message) else {
+        let sound = |descriptor: &Descriptor| descriptor.length <= MESSAGE_BYTES_MAX;
+        let Some(descriptor) = self.descriptor_read(index, message).filter(sound) else {
             self.connection_fail(index, RequestError::Protocol);
             return Reading::Begun;
         };

@@ -87,6 +87,8 @@ pub struct KnownRegion {
     pub users: u16,
     /// Of its two lines, which are to be written, the first has been.
     pub half: bool,
+    /// [`super::mr::DataMrs::keys_version`] when its keys were read.
+    pub version: u8,
 }
 
 /// One connection, both directions of it.

@@ -88,6 +88,7 @@ impl<P: Provider> Endpoint<'_, P> {
             && c.state == ConnectionState::Open
             && head.eager_number == c.eager_expected.0
             && c.group_oldest != c.group_post
+            && c.has_groups(Seq(head.group_base))
             && c.has_no_detours()
             && group.count == 1
             && group.bound == 0

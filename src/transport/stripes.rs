@@ -82,6 +82,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let send = self.sends[at];
         let cut = Cut { count: u32::from(send.stripes), stripe_bytes: send.stripe_bytes };
         let mut missing = cut.all() & !send.posted;
+        let lanes = self.lanes_knowing(index, &send);
         while missing != 0 {
             let stripe = missing.trailing_zeros();
             missing &= missing - 1;
@@ -89,12 +90,11 @@ impl<P: Provider> Endpoint<'_, P> {
             if !self.may_consume(index, 0) {
                 return false;
             }
-            let Some(lane) = self.lane_pick(index, length) else {
-                return false; // goes on when one of its stripes has ended
+            let Some(lane) = self.lane_pick(index, length, lanes) else {
+                // goes on when one of its stripes has ended, or a lane is back that has keys
+                return false;
             };
-            let Some((lane, rail, target)) = self.stripe_ends(index, &send, lane) else {
-                return false; // goes on when a lane is back that has keys for both ends
-            };
+            let (rail, target) = self.stripe_ends(index, &send, lane);
             let span = self.regions.span(send.region, send.address + offset, length, rail);
             let word = immediate::encode(send.token, stripe);
             let write = rail.write(span, target.plus(offset), word);
@@ -109,29 +109,36 @@ impl<P: Provider> Endpoint<'_, P> {
         true
     }
 
-    /// By which lane and keys a stripe goes that was given to `lane`: to the first, where one end
-    /// has no key on the other. `None`: that one is not in use.
+    /// A bit for each lane whose rail knows the memory of both ends. All that go by the first
+    /// rail's keys do.
+    fn lanes_knowing(&self, index: usize, send: &SendRecord) -> u8 {
+        if send.next == NIL || !self.fails_over(index) {
+            return u8::MAX;
+        }
+        let knows = |lane: &u8| match self.lane(index, *lane).key {
+            0 => true,
+            key => {
+                self.cell_key(index, send.next, *lane) != 0
+                    && self.regions.key(send.region, DataRail(key)) != 0
+            }
+        };
+        let lanes = 0..self.connections[index].lane_count;
+        lanes.filter(knows).fold(0, |all, lane| all | 1 << lane)
+    }
+
+    /// By which keys a stripe goes on a lane that knows its memory.
     #[inline]
-    fn stripe_ends(
-        &self,
-        index: usize,
-        send: &SendRecord,
-        lane: u8,
-    ) -> Option<(u8, DataRail, DataSpan)> {
+    fn stripe_ends(&self, index: usize, send: &SendRecord, lane: u8) -> (DataRail, DataSpan) {
         let key = match self.fails_over(index) {
             true => self.lane(index, lane).key,
             false => 0,
         };
         if key == 0 || send.next == NIL {
-            return Some((lane, DataRail(0), send.target));
+            return (DataRail(0), send.target);
         }
         let theirs = RailKey(self.cell_key(index, send.next, lane));
-        if theirs.0 != 0 && self.regions.key(send.region, DataRail(key)) != 0 {
-            let target = RemoteSpan { key: theirs, address: send.target.0.address };
-            return Some((lane, DataRail(key), DataSpan(target)));
-        }
-        let first = self.connections[index].up & 1 == 1;
-        first.then_some((0, DataRail(0), send.target))
+        let target = RemoteSpan { key: theirs, address: send.target.0.address };
+        (DataRail(key), DataSpan(target))
     }
 
     /// Accounts for a stripe that was posted.

@@ -3,6 +3,7 @@
 
 mod again;
 mod cancels;
+mod hostile;
 mod many;
 mod offers;
 mod reports;

@@ -8,8 +8,8 @@
 //!   of the installed header. They have not moved since libibverbs 1.1 (2007).
 //! - [`numbers`]: the numbers, checked likewise.
 //! - [`extended`]: the newer way to post, of queue pairs that are made for it.
-//! - [`library`]: the functions, and `objects` what they make, given back when it is dropped; `queue` and
-//! `channel` where completions come, and what tells of them.
+//! - [`library`]: the functions, and `objects` what they make, given back when it is dropped;
+//!   `queue` is where completions come, `channel` what tells of them.
 
 pub mod abi;
 pub mod channel;
