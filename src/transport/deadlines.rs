@@ -94,6 +94,10 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             if is_past(now, c.stranded_at, config.loss_span.0) {
                 let control = c.control;
+                if c.up != 0 && !self.has_unknown(index) {
+                    self.connections[index].stranded_at = NEVER; // what waited is gone
+                    return waits;
+                }
                 let code = self.lane(index, control).code;
                 self.connection_fail(index, RequestError::RailsLost(code));
                 return true;

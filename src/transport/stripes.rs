@@ -4,10 +4,10 @@
 use super::eager::{OP_STRIPE, op_id};
 use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::rail::{DataRail, DataSpan};
-use super::records::{NIL, SendRecord, SendState};
+use super::records::{NEVER, NIL, SendRecord, SendState};
 use super::schedule::{self, Cut};
 use crate::base::ids::ConnectionIndex;
-use crate::base::units::Bytes;
+use crate::base::units::{Bytes, Instant};
 use crate::fabric::{Posted, Provider, RailKey, RemoteSpan};
 use crate::wire::immediate;
 
@@ -92,6 +92,9 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let Some(lane) = self.lane_pick(index, length, lanes) else {
                 // goes on when one of its stripes has ended, or a lane is back that has keys
+                if P::SEVERAL_LANES && lanes & self.connections[index].up == 0 {
+                    self.strand(index);
+                }
                 return false;
             };
             let (rail, target) = self.stripe_ends(index, &send, lane);
@@ -124,6 +127,26 @@ impl<P: Provider> Endpoint<'_, P> {
         };
         let lanes = 0..self.connections[index].lane_count;
         lanes.filter(knows).fold(0, |all, lane| all | 1 << lane)
+    }
+
+    /// Nothing that is in use carries what a message is in: it is waited for as for any rail.
+    #[cold]
+    fn strand(&mut self, index: usize) {
+        let c = &mut self.connections[index];
+        if c.stranded_at == NEVER {
+            c.stranded_at = Instant(0);
+            self.troubled.insert(index);
+        }
+    }
+
+    /// Whether a message waits for a lane that knows its memory, and none of these is in use.
+    #[cold]
+    pub(super) fn has_unknown(&self, index: usize) -> bool {
+        let up = self.connections[index].up;
+        self.sends_used(index).any(|record| {
+            let send = &self.sends[self.send_at(index, record)];
+            send.state == SendState::Writing && self.lanes_knowing(index, send) & up == 0
+        })
     }
 
     /// By which keys a stripe goes on a lane that knows its memory.

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::lanes::LOSS_SPAN;
 use super::network::calm;
 use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
@@ -70,6 +71,40 @@ fn messages_go_on_over_the_lane_that_knows_their_memory() {
                 });
             }
         }
+    }
+}
+
+/// No lane that is left knows it: that was waited for without end.
+#[test]
+fn message_that_no_lane_carries_any_more_ends() {
+    for returns in [true, false] {
+        stage::set(calm(false, 2, 0), 2, |stage| {
+            stage.world.endpoints.iter_mut().for_each(|it| it.lane_key_set(CONNECTION, 1, 1));
+            stage.memory_forgotten(1, 1);
+            stage.fabric.sever(0, PeerIndex(0), stage.world.now);
+            stage.both();
+            let receive = stage.receive(1, 0);
+            let send = stage.send(0, 0, LONG);
+            stage.both();
+            assert_eq!(stage.ended(0, &[send]), None);
+            if returns {
+                (0..2).for_each(|side| stage.world.lanes_release(side).unwrap());
+                stage.lane_open(0, 2);
+                stage.both();
+                assert_eq!(stage.ended(0, &[send]).expect("an end")[0].result, Ok(()));
+                assert!(stage.ended(1, &[receive]).is_some());
+            }
+            for side in [0, 1, 0, 1] {
+                stage.step(side, LOSS_SPAN);
+                stage.one(side);
+            }
+            if returns {
+                stage.long_messages_flow(0, 2..4);
+            } else {
+                let errors = stage.errors(0, &[send]).expect("an end");
+                assert!(matches!(errors[..], [RequestError::RailsLost(_)]), "{errors:?}");
+            }
+        });
     }
 }
 

@@ -45,7 +45,7 @@ pub fn set(config: SimConfig, lanes: u32, act: impl FnOnce(&mut Stage<'_, '_>)) 
 
 impl Stage<'_, '_> {
     /// Opens a lane at both ends, and waits until it is in use.
-    fn lane_open(&mut self, lane: u8, generation: u32) {
+    pub fn lane_open(&mut self, lane: u8, generation: u32) {
         self.fabric.connect_at(0, 1, PeerIndex(u32::from(lane))).unwrap();
         for side in 0..2 {
             assert!(self.world.endpoints[side].lane_rejoin(CONNECTION, lane, generation));
