@@ -84,6 +84,12 @@ fn listens(socket: i32) -> bool {
     rc == 0 && answer != 0
 }
 
+/// Whether a socket of this process waits to be answered (`TCP_SYN_SENT`).
+fn is_dialing() -> bool {
+    let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    all.lines().any(|line| line.split_whitespace().nth(3) == Some("02"))
+}
+
 /// This process's sockets that listen at an address, and both ends of what was accepted there.
 fn sockets(at: Ipv4Addr) -> Vec<i32> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -586,6 +592,39 @@ fn a_link_is_taken_over_by_nobody_else() {
     }
     carry(one.1, one.2);
     assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+    both.close();
+}
+
+/// The attempt to take over a lost link gave its place to a stranger, and the lost link took that
+/// one's for its attempt: it was dialled no more, and closed the stranger's when it ended.
+#[test]
+fn attempt_whose_place_is_wanted_is_made_again() {
+    let _alone = alone();
+    let mut both = Pair::new(&Limits { links: 2, ..at(13, 2) }, &at(13, 2));
+    both.joined(1, 1);
+    let (listener, handle) = both.a.band.listen().unwrap();
+    // the peer answers nobody any more, at its second address neither
+    let port = |handle: &ListenHandle| handle.addresses[1].port;
+    let is_door = |socket: &i32| {
+        listens(*socket) && name(*socket, false).is_some_and(|it| it.port() == port(&both.handle))
+    };
+    let doors: Vec<_> = sockets(ip(13, 2)).into_iter().filter(is_door).collect();
+    assert_eq!(doors.len(), 1);
+    black_hole(doors[0]);
+    cut(ip(13, 1));
+    both.lost(1);
+    until("an attempt", || is_dialing().then_some(()));
+    let stranger = std::net::TcpStream::connect((ip(13, 2), port(&handle)));
+    let raw = RawTcp::of(stranger.unwrap());
+    let mine = LinkHello { rails: RAIL_TCP, streams: 1, arena_bytes: 0, ..hello_to(&handle) };
+    raw.send(Frame::LinkHello(LinkHello { lanes: 8, ..mine }));
+    assert!(matches!(raw.receive(), Frame::LinkReply(_)));
+    drop(raw);
+    mend(ip(13, 1));
+    mend(ip(13, 2));
+    both.back(1);
+    assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
+    both.a.band.listener_close(listener).unwrap();
     both.close();
 }
 

@@ -40,6 +40,9 @@ fn role_listen() {
     let (listener, handle) = node.shared.listen().unwrap();
     line.say(&handle);
     let connection = node.accepted(listener);
+    if std::env::var_os("TEST_LOSES").is_some() {
+        assert!(host_support::deny::deny(libc::SYS_process_vm_readv, libc::ESRCH));
+    }
     exchange(&mut node, connection, false);
     line.say_number(node.stats().pulled);
     // the other side may still be reading our last message
@@ -115,6 +118,17 @@ fn outside(role: &str, place: &str, more: &[(&str, &str)]) -> Process {
 
 fn inside(role: &str, place: &str) -> Process {
     roles::start("container", &[("TEST_PLACE", place), ("TEST_INNER", role)])
+}
+
+/// The kernel knows no memory of a process whose first thread has ended, while others work on. It
+/// was taken for dead.
+#[test]
+fn peer_whose_memory_the_kernel_does_not_find_lives() {
+    let _alone = alone();
+    run_pair(
+        outside("listen", "private", &[("TEST_LOSES", "1")]),
+        outside("connect", "private", &[]),
+    );
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -101,8 +101,11 @@ impl<M: LinkMemory> Control<M> {
                 }
                 Ok(())
             }
-            Err(ConnectError::NoListener(_)) if self.has_route(index) => {
-                // another network namespace, or a host that was cloned with its number
+            Err(ConnectError::NoListener(_) | ConnectError::System(libc::EACCES | libc::EPERM))
+                if self.has_route(index) =>
+            {
+                // another network namespace, a host that was cloned with its number, or a socket
+                // that is another user's
                 self.link_unplug(index);
                 let link = &mut self.links[index as usize];
                 link.rail = Rail::Tcp;

@@ -132,10 +132,7 @@ impl<M: LinkMemory> Control<M> {
         self.spare = File::open("/dev/null").ok();
         if !told {
             // another thread was faster: look again later instead of at once and for ever
-            self.deaf = true;
-            self.hearing(false);
-            self.look_by(self.now().after(DEAF));
-            return;
+            return self.be_deaf();
         }
         self.descriptors_short();
     }
@@ -173,8 +170,16 @@ impl<M: LinkMemory> Control<M> {
         caller.refuse(0, RefuseReason::Descriptors);
     }
 
-    /// Whether the listening sockets are watched.
+    /// Nobody is answered for a while.
+    pub(super) fn be_deaf(&mut self) {
+        self.deaf = true;
+        self.hearing(false);
+        self.look_by(self.now().after(DEAF));
+    }
+
+    /// Whether the sockets at which peers knock, and who wants a report, are watched.
     pub fn hearing(&self, on: bool) {
+        self.report_hearing(on);
         let Some(listening) = &self.listening else { return };
         for door in DOORS {
             if let Some(socket) = listening.socket(door) {

@@ -103,7 +103,11 @@ impl<M: LinkMemory> Control<M> {
             self.send(index, &Frame::Closed(goodbye));
             self.dismissed.note(self.links[index as usize].peer.endpoint_id);
         }
+        let resumes = self.links[index as usize].resumes;
         self.link_forget(index);
+        if resumes != NONE {
+            self.redial_put_off(resumes, index);
+        }
     }
 
     /// The peer has closed a link on which it has no connection.

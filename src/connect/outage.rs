@@ -422,6 +422,7 @@ impl<M: LinkMemory> Control<M> {
         let attempt = core::mem::replace(&mut link.outage.redial.attempt, NONE);
         self.lost.put(index, false);
         if attempt != NONE {
+            debug_assert_eq!(self.links[attempt as usize].resumes, index);
             self.link_forget(attempt);
         }
     }

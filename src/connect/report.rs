@@ -8,6 +8,7 @@
 
 extern crate std;
 
+use super::address;
 use super::connection::Phase;
 use super::control::{Control, TOKEN_REPORT};
 use super::memory::LinkMemory;
@@ -84,8 +85,11 @@ impl<M: LinkMemory> Control<M> {
     }
 
     fn report_answer_door(&mut self) {
-        let Some(Ok(caller)) = self.statuses.report_door.door.as_ref().map(Socket::accept) else {
-            return;
+        let caller = match self.statuses.report_door.door.as_ref().map(Socket::accept) {
+            Some(Ok(caller)) => caller,
+            // who waits keeps the door ready for ever
+            Some(Err(error)) if address::is_out_of_descriptors(&error) => return self.be_deaf(),
+            Some(Err(_)) | None => return,
         };
         let known = caller.credentials().is_ok_and(|who| who.uid == 0 || who.uid == os::user());
         if !known {
@@ -94,6 +98,13 @@ impl<M: LinkMemory> Control<M> {
         self.report_goodbye();
         if self.poller.add(caller.as_fd(), TOKEN_REPORT | 1).is_ok() {
             self.statuses.report_door.caller = Some(caller);
+        }
+    }
+
+    /// Whether the door is watched.
+    pub(super) fn report_hearing(&self, on: bool) {
+        if let Some(door) = &self.statuses.report_door.door {
+            self.poller.change(door.as_fd(), TOKEN_REPORT, on, false);
         }
     }
 
@@ -207,7 +218,9 @@ pub fn reports(pid: u32, patience: Duration) -> io::Result<Vec<Vec<ReportEntry>>
 /// The names of the doors of a process.
 fn doors(pid: u32) -> io::Result<Vec<String>> {
     let prefix = std::format!("@{NAME}-{pid}-");
-    let sockets = fs::read_to_string("/proc/net/unix")?;
+    // of other programs' names not all are text
+    let sockets = fs::read("/proc/net/unix")?;
+    let sockets = String::from_utf8_lossy(&sockets);
     let mut names = Vec::new();
     for name in sockets.lines().filter_map(|line| line.split_whitespace().last()) {
         let known = |known: &String| known[..] == name[1..];

@@ -35,8 +35,9 @@ pub fn handle_error(error: DecodeError) -> ConnectError {
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// Opens a listener; the first one opens the sockets, which stay until the band closes: a
-    /// forked child may hold copies of them, and as long as it does nobody can bind their name.
+    /// Opens a listener; the first one opens the sockets, which stay while there is something to
+    /// wait for. As long as a forked child holds copies of them, nobody can bind their name: the
+    /// next ones are reached by a path.
     pub fn listen(&mut self) -> Result<(ListenerId, ListenHandle), ListenError> {
         let index = self.listeners.iter().position(|listener| !listener.generation.is_live());
         let index = index.ok_or(ListenError::Full)?;

@@ -158,6 +158,19 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
+    /// The link `index` that was to take over `lost` was closed because others want its place: it
+    /// is tried again later, not at once, or they would close each other's in turn.
+    pub fn redial_put_off(&mut self, lost: u32, index: u32) {
+        let now = self.now();
+        let link = &mut self.links[lost as usize];
+        if link.phase == LinkPhase::Lost && link.outage.redial.attempt == index {
+            link.outage.redial.attempt = NONE;
+            link.outage.redial.rest(now);
+            let at = link.outage.redial.at;
+            self.look_by(at);
+        }
+    }
+
     /// An address does not lead to the peer now; `true`: it says that the peer is gone.
     fn redial_missed(&mut self, index: u32, error: ConnectError) -> bool {
         let link = &self.links[index as usize];

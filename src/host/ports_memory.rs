@@ -143,9 +143,9 @@ impl PortsMemory {
         let _ = self.cache.release(registration);
     }
 
-    /// A region is given up. One that holds nothing has done so before. `told` is given the keys
-    /// that it has from now on, by place, before anybody else can give it up: where one port is
-    /// busy, others have forgotten theirs.
+    /// A region is given up. One that holds nothing has done so before. Where it cannot be, because
+    /// one port is busy, others have forgotten theirs: `told` is given the keys that it has from
+    /// now on, by place, before anybody else can give it up.
     pub fn release(
         &self,
         region: Handle,
@@ -154,15 +154,16 @@ impl PortsMemory {
         let mut holds = self.holds();
         let Some(place) = holds.get_mut(region.index as usize) else { return Ok(()) };
         let Some(hold) = place.filter(|it| it.region == region) else { return Ok(()) };
-        let (result, keys) = match self.cache.release_wholly(hold.registration) {
-            Err(LetGoError::Rail(error)) => (Err(error), self.cache.keys(hold.registration)),
+        match self.cache.release_wholly(hold.registration) {
+            Err(LetGoError::Rail(error)) => {
+                told(&self.cache.keys(hold.registration).unwrap_or_default()[..self.count]);
+                Err(error)
+            }
             Ok(LetGo::Forgotten | LetGo::Held) | Err(LetGoError::Stale) => {
                 *place = None;
-                (Ok(()), None)
+                Ok(())
             }
-        };
-        told(&keys.unwrap_or_default()[..self.count]);
-        result
+        }
     }
 
     fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {

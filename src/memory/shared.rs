@@ -73,6 +73,9 @@ impl SharedMapping {
         // SAFETY: a call on a descriptor that we own.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+        if is_of_huge_pages(&fd)? {
+            return Err(Errno(libc::EINVAL));
+        }
         if !sealed || (stat.st_size as u64) < bytes as u64 {
             return Err(Errno(libc::EINVAL));
         }
@@ -172,6 +175,15 @@ fn file_bytes_max() -> u64 {
     }
 }
 
+/// Whether a file is of huge pages: of those there may be none, which the first touch finds.
+fn is_of_huge_pages(fd: &OwnedFd) -> Result<bool, Errno> {
+    // SAFETY: all-zero bytes are a value of this plain C struct.
+    let mut stat: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is valid for writes for the length of the call.
+    Errno::check(unsafe { libc::fstatfs(fd.as_raw_fd(), &mut stat) }.into())?;
+    Ok(stat.f_type as u64 == libc::HUGETLBFS_MAGIC as u64)
+}
+
 fn map_at(fd: &OwnedFd, length: usize) -> Result<*mut u8, Errno> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
@@ -212,5 +224,26 @@ mod tests {
         assert_eq!(ours.populate(BYTES - 4096, 8192), Err(Errno(libc::EINVAL)));
         let fd = ours.fd().try_clone_to_owned().unwrap();
         assert_eq!(SharedMapping::from_fd(fd, 2 * BYTES).unwrap_err(), Errno(libc::EINVAL));
+    }
+
+    /// Such a file is sealed like others, and killed whoever touched it where there are no huge
+    /// pages.
+    #[test]
+    fn file_of_huge_pages_is_refused() {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a terminated name.
+        let raw = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+        if raw < 0 {
+            return std::println!("SKIP: this kernel has no huge pages");
+        }
+        // SAFETY: just made, and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: calls on a descriptor that we own.
+        let made = unsafe {
+            libc::ftruncate(raw, 2 << 20) == 0
+                && libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0
+        };
+        assert!(made);
+        assert_eq!(SharedMapping::from_fd(fd, 2 << 20).unwrap_err(), Errno(libc::EINVAL));
     }
 }

@@ -13,7 +13,8 @@ use crate::wire::head::KIND_EAGER;
 impl Connection {
     /// Whether it was lost because the peer has ended: whatever came of it is right.
     const fn outlived(&self) -> bool {
-        matches!(self.failure.0, RequestError::PeerDied | RequestError::PeerClosed)
+        use RequestError::{PeerClosed, PeerDied, PeerGaveUp};
+        matches!(self.failure.0, PeerDied | PeerClosed | PeerGaveUp)
     }
 }
 

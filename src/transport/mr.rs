@@ -27,7 +27,7 @@ pub const MAPPED: u64 = 1;
 pub struct DataMrs<'m> {
     table: RegionTable<'m>,
     keys: &'m [[AtomicU64; RAILS_MAX]],
-    /// How often keys of regions that stayed in the table were changed, at most 255.
+    /// How often keys of regions in the table were changed, at most 255.
     versions: &'m AtomicU64,
 }
 
@@ -89,15 +89,19 @@ impl<'m> DataMrs<'m> {
     /// What rails from `first` on call a region from now on. Key 0: nothing of it goes over that
     /// rail. No request uses the region, and nobody removes it meanwhile.
     pub fn keys_set(&self, region: Handle, first: usize, keys: &[RailKey]) {
+        let mut is_other = false;
         for (key, cell) in keys.iter().zip(&self.keys[region.index as usize][first..]) {
-            cell.store(key.0, Ordering::Release);
+            is_other |= cell.swap(key.0, Ordering::Release) != key.0;
+        }
+        if !is_other {
+            return;
         }
         // whoever sees the new count, sees the keys
         let next = |version: u64| (version < u64::from(u8::MAX)).then(|| version + 1);
         let _ = self.versions.fetch_update(Ordering::Release, Ordering::Relaxed, next);
     }
 
-    /// A number that changes with each [`DataMrs::keys_set`], up to 255.
+    /// A number that changes with each change of keys, up to 255.
     pub(super) fn keys_version(&self) -> u8 {
         self.versions.load(Ordering::Acquire) as u8
     }

@@ -4,7 +4,7 @@ use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
 use super::link::{Link, Watch};
 use super::offer::{self, CONNECTED, Traits};
-use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told, Use};
+use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
 use super::report::Health;
 use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
@@ -373,9 +373,15 @@ impl<'m> Libfabric<'m> {
 
     /// The same of messages, words, and those ops on the peer's memory that `awaits` says.
     pub fn is_awaiting(&self, peer: PeerIndex, awaits: fn(OpId) -> bool) -> bool {
-        let awaited = |op: &Sent| op.used != Use::Free && (!op.touches || awaits(op.id));
-        let first = peer.as_usize() * SENDS;
-        self.is_undelivered(peer) && self.sent[first..first + SENDS].iter().any(awaited)
+        if !self.is_undelivered(peer) {
+            return false;
+        }
+        let index = peer.as_usize();
+        let under_way = self.peers[index].under_way();
+        self.sent[index * SENDS..(index + 1) * SENDS]
+            .iter()
+            .enumerate()
+            .any(|(place, op)| under_way >> place & 1 == 1 && (!op.touches || awaits(op.id)))
     }
 
     /// Whether something is owed to a peer that the next poll says.

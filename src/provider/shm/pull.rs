@@ -16,7 +16,6 @@ use super::ring::{Corrupt, Record};
 use super::serve::REQUESTS_MAX;
 use super::word::{ACQUIRE, fence};
 use crate::base::slab::Handle;
-use crate::fabric::DownCause;
 use crate::memory::{Errno, kernel_copy};
 
 /// Bytes that were pulled from one peer, by the way they came.
@@ -148,14 +147,12 @@ impl Peer {
     #[cold]
     fn kernel_refused(&mut self, work: &mut Work, index: u32, errno: Errno) -> Step {
         match errno.0 {
-            libc::EPERM | libc::ENOSYS => {
+            // ESRCH says that its first thread has ended, not that the peer has: of that the side
+            // band tells
+            libc::EPERM | libc::ENOSYS | libc::ESRCH => {
                 self.kernel_pid = 0;
                 work.ops.get(index).way = Way::Ring;
                 Step::Next
-            }
-            libc::ESRCH => {
-                self.begin_down(DownCause::Died);
-                Step::Wait
             }
             libc::EINTR | libc::EAGAIN => Step::Wait,
             // pages that the kernel does not lend, a device's for one: the peer reads them itself

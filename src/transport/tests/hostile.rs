@@ -133,7 +133,18 @@ fn peer_that_gave_up_has_not_closed_to_who_only_receives_either() {
         for _ in 0..10 {
             pair.endpoint.progress(Instant(0), BUDGET);
         }
+        // this one has come to who pulls, and stays
+        let mut source = [7u8; 8];
+        let from = pair.register(&mut source);
+        pair.endpoint.isend(A, outgoing(from, &source, 5)).unwrap();
+        for _ in 0..10 {
+            pair.endpoint.progress(Instant(0), BUDGET);
+        }
         pair.endpoint.connection_fail(0, RequestError::NoAnswer);
         assert_eq!(pair.finish(receive).result, Err(RequestError::PeerGaveUp), "pull {pull}");
+        // where the sender has slots to look at, it keeps what has none
+        let left = pair.endpoint.irecv(B, &[incoming(to, &target[..8], 5)]);
+        assert_eq!(left.map(|left| pair.finish(left).result).is_ok(), pull);
+        assert_eq!(target[..8], [if pull { 7 } else { 0 }; 8]);
     }
 }
