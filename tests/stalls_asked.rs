@@ -180,3 +180,27 @@ fn stopped_peer_stays_stopped_in_every_later_report() {
         }
     }
 }
+
+/// Any program may give a socket such a name, and nobody was told of any process meanwhile.
+#[test]
+fn report_is_had_beside_sockets_whose_names_are_no_text() {
+    // SAFETY: integers, for which zero is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as _;
+    for (to, from) in address.sun_path[1..].iter_mut().zip(std::process::id().to_le_bytes()) {
+        *to = (from | 0x80) as _;
+    }
+    address.sun_path[5] = 0xffu8 as _;
+    let length = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
+    // SAFETY: no pointers; then an address that is as long.
+    let bound = unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        libc::bind(socket, (&raw const address).cast(), length)
+    };
+    assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+    let (other, mut node, _) = started("idle", DEVICES[0]);
+    let output = report(other.id(), || {
+        node.progress();
+    });
+    assert!(output.status.success(), "{output:?}");
+}
