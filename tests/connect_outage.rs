@@ -84,10 +84,15 @@ fn listens(socket: i32) -> bool {
     rc == 0 && answer != 0
 }
 
-/// Whether a socket of this process waits to be answered (`TCP_SYN_SENT`).
-fn is_dialing() -> bool {
+/// Whether a socket waits to be answered at an address (`TCP_SYN_SENT`).
+fn is_dialled(at: Ipv4Addr, port: u16) -> bool {
+    let remote = format!("{:08X}:{port:04X}", u32::from_ne_bytes(at.octets()));
     let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
-    all.lines().any(|line| line.split_whitespace().nth(3) == Some("02"))
+    let waits = |line: &str| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next() == Some(&remote[..]) && words.next() == Some("02")
+    };
+    all.lines().any(waits)
 }
 
 /// This process's sockets that listen at an address, and both ends of what was accepted there.
@@ -613,7 +618,7 @@ fn attempt_whose_place_is_wanted_is_made_again() {
     black_hole(doors[0]);
     cut(ip(13, 1));
     both.lost(1);
-    until("an attempt", || is_dialing().then_some(()));
+    until("an attempt", || is_dialled(ip(13, 2), port(&both.handle)).then_some(()));
     let stranger = std::net::TcpStream::connect((ip(13, 2), port(&handle)));
     let raw = RawTcp::of(stranger.unwrap());
     let mine = LinkHello { rails: RAIL_TCP, streams: 1, arena_bytes: 0, ..hello_to(&handle) };

@@ -18,9 +18,9 @@ pub const EVENTS_MAX: usize = 64;
 /// that cannot be found out, because `/proc` is not there, it is believed.
 pub fn is_counter(fd: &OwnedFd) -> bool {
     const COUNTER: &[u8] = b"anon_inode:[eventfd]";
-    let mut bytes = [0; 40];
+    let mut bytes = [0; 48];
     let mut path = TextBuffer::new(&mut bytes);
-    let _ = write!(path, "/proc/self/fd/{}\0", fd.as_raw_fd());
+    let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.as_raw_fd());
     let mut name = [0u8; COUNTER.len() + 1];
     // SAFETY: a terminated path, and room for as many bytes as are said.
     let length =

@@ -164,9 +164,10 @@ impl<M: LinkMemory> Control<M> {
         let now = self.now();
         let link = &mut self.links[lost as usize];
         if link.phase == LinkPhase::Lost && link.outage.redial.attempt == index {
-            link.outage.redial.attempt = NONE;
-            link.outage.redial.rest(now);
-            let at = link.outage.redial.at;
+            // what answers at other addresses is still to be seen
+            let redial = &mut link.outage.redial;
+            (redial.attempt, redial.at) = (NONE, now.after(redial.backoff));
+            let at = redial.at;
             self.look_by(at);
         }
     }

@@ -15,7 +15,7 @@ use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, CloseError, Ending, ListenerId, PendingId};
-use crate::fabric::{Domain, MemoryKind, Region};
+use crate::fabric::{Domain, MemoryKind, RailKey, Region};
 use crate::memory::heap::HeapError;
 use crate::memory::{SharedHeap, WaitSet, WakeFd};
 use crate::provider::host_domain::HostDomain;
@@ -248,7 +248,11 @@ impl Shared {
             if let Some(ports) = self.domain.ports() {
                 ports.release(region, |keys| self.regions.keys_set(region, 1, keys))?;
             }
-            self.domain.domain().deregister(keys[0])
+            let forgotten = self.domain.domain().deregister(keys[0]);
+            if forgotten.is_err() && self.domain.ports().is_some() {
+                self.regions.keys_set(region, 1, &[RailKey(0); RAILS_MAX - 1]);
+            }
+            forgotten
         })
     }
 

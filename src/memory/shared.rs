@@ -231,10 +231,11 @@ mod tests {
     #[test]
     fn file_of_huge_pages_is_refused() {
         let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_ALLOW_SEALING;
+        let flags = flags | libc::MFD_HUGE_2MB;
         // SAFETY: a terminated name.
         let raw = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
         if raw < 0 {
-            return std::println!("SKIP: this kernel has no huge pages");
+            return std::println!("SKIP: this kernel has no huge pages of 2 MiB");
         }
         // SAFETY: just made, and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };

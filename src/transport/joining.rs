@@ -218,7 +218,10 @@ impl<P: Provider> Endpoint<'_, P> {
         self.meter_mut(index, lane).stats.joins += 1;
         let c = &mut self.connections[index];
         c.up |= 1 << lane;
-        c.stranded_at = NEVER;
+        // what this one does not carry either has waited since before
+        if !self.has_unknown(index) {
+            self.connections[index].stranded_at = NEVER;
+        }
         self.stats.lane_joins += 1;
         self.news += 1;
         self.work.insert(index);

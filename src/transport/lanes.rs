@@ -563,10 +563,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if !(P::SEVERAL_LANES && c.fails_over()) {
             return Some(0);
         }
-        let up = match bytes > self.caps.transfer_max.0 {
-            true => c.up & lanes & self.lanes_carrying(index, bytes),
-            false => c.up & lanes,
-        };
+        let up = c.up & lanes & self.lanes_long(index, bytes);
         if up == 0 {
             return None;
         }

@@ -60,6 +60,12 @@ impl<P: Provider> Endpoint<'_, P> {
         lanes.filter(carries).fold(0, |all, lane| all | 1 << lane)
     }
 
+    /// The same, without a look where each does.
+    #[inline]
+    pub(super) fn lanes_long(&self, index: usize, bytes: u64) -> u8 {
+        if bytes > self.caps.transfer_max.0 { self.lanes_carrying(index, bytes) } else { u8::MAX }
+    }
+
     /// Writes the stripes that are due; says whether some remain.
     pub(super) fn stripes_step(&mut self, index: usize) -> bool {
         if self.connections[index].waiting == 0 {
@@ -92,7 +98,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             let Some(lane) = self.lane_pick(index, length, lanes) else {
                 // goes on when one of its stripes has ended, or a lane is back that has keys
-                if P::SEVERAL_LANES && lanes & self.connections[index].up == 0 {
+                if P::SEVERAL_LANES && self.is_unknown(index, &send) {
                     self.strand(index);
                 }
                 return false;
@@ -142,11 +148,16 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether a message waits for a lane that knows its memory, and none of these is in use.
     #[cold]
     pub(super) fn has_unknown(&self, index: usize) -> bool {
-        let up = self.connections[index].up;
         self.sends_used(index).any(|record| {
             let send = &self.sends[self.send_at(index, record)];
-            send.state == SendState::Writing && self.lanes_knowing(index, send) & up == 0
+            send.state == SendState::Writing && self.is_unknown(index, send)
         })
+    }
+
+    /// Whether no lane in use carries the stripes of a message.
+    fn is_unknown(&self, index: usize, send: &SendRecord) -> bool {
+        let lanes = self.lanes_knowing(index, send) & self.lanes_long(index, send.stripe_bytes);
+        lanes & self.connections[index].up == 0
     }
 
     /// By which keys a stripe goes on a lane that knows its memory.

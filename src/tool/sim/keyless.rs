@@ -8,6 +8,7 @@ use super::network::calm;
 use super::schedule::CONNECTION;
 use super::stage::{self, Stage};
 use crate::base::ids::PeerIndex;
+use crate::base::units::Span;
 use crate::fabric::RailKey;
 use crate::transport::RequestError;
 use std::ops::Range;
@@ -106,6 +107,32 @@ fn message_that_no_lane_carries_any_more_ends() {
             }
         });
     }
+}
+
+/// A lane that comes back, and does not know it either, is no news to a message that waits.
+#[test]
+fn message_waits_no_longer_because_other_lanes_come_and_go() {
+    const PART: Span = Span(LOSS_SPAN.0 / 10);
+    stage::set(calm(false, u32::from(LANES), 0), u32::from(LANES), |stage| {
+        stage.keys_differ();
+        (1..LANES).for_each(|lane| stage.memory_forgotten(1, lane));
+        for lane in [0, 2] {
+            stage.fabric.sever(0, PeerIndex(lane), stage.world.now);
+        }
+        stage.both();
+        stage.receive(1, 0);
+        let send = stage.send(0, 0, LONG);
+        stage.both();
+        (0..7).for_each(|_| stage.step(0, PART));
+        assert_eq!(stage.ended(0, &[send]), None);
+        (0..2).for_each(|side| stage.world.lanes_release(side).unwrap());
+        stage.lane_open(2, 2);
+        assert_eq!(stage.ended(0, &[send]), None);
+        (0..7).for_each(|_| stage.step(0, PART));
+        stage.one(0);
+        let errors = stage.errors(0, &[send]).expect("an end");
+        assert!(matches!(errors[..], [RequestError::RailsLost(_)]), "{errors:?}");
+    });
 }
 
 /// A rail that was asked to forget memory and has, while another was busy: the peer went on writing
