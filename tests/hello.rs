@@ -22,7 +22,7 @@ use crosstie::wire::status::*;
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use raw::{ARENA_BYTES, Raw, RawTcp, hello_to, memfd};
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -143,14 +143,9 @@ fn every_recorded_frame_is_read() {
     }
 }
 
-fn doorbell() -> OwnedFd {
-    // SAFETY: a new descriptor.
-    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }
-}
-
 /// What goes with a recorded hello: arena, heap, doorbell.
 fn with_hello() -> [OwnedFd; 3] {
-    [memfd(ARENA_BYTES), memfd(4096), doorbell()]
+    [memfd(ARENA_BYTES), memfd(4096), memfd(4096)]
 }
 
 /// A recorded connector against an endpoint of today: link, connection, close.
@@ -291,28 +286,6 @@ fn a_peer_of_minor_version_0_is_never_pinged() {
     old.send_bytes(&aimed(&oldest, "connect", u64::MAX), &[]);
     let first = Frame::decode(&old.receive_bytes()).unwrap();
     assert!(matches!(first, Frame::Refused(_)), "{first:?}");
-}
-
-/// Whoever rang a pipe waited in it when it was full, and was ended by a signal when it was closed.
-#[test]
-fn doorbell_that_is_none_is_refused() {
-    let node = Node::new(&Limits::default());
-    let (listener, handle) = node.band.listen().unwrap();
-    for is_one in [false, true] {
-        let bell = if is_one { doorbell() } else { memfd(4096) };
-        let raw = Raw::dial(&handle);
-        let hello = LinkHello { features: FEATURE_DOORBELL, ..hello_to(&handle) };
-        raw.send(Frame::LinkHello(hello), &[&memfd(ARENA_BYTES), &bell]);
-        match raw.receive() {
-            Frame::LinkReply(_) => assert!(is_one),
-            Frame::Refused(refused) => {
-                assert_eq!(RefuseReason::from_wire(refused.reason), RefuseReason::Protocol);
-                assert!(!is_one);
-            }
-            frame => panic!("{frame:?}"),
-        }
-    }
-    node.band.listener_close(listener).unwrap();
 }
 
 /// A hello of this version as one to another host.

@@ -453,10 +453,6 @@ impl<M: LinkMemory> Control<M> {
         }
         if hello.features & FEATURE_DOORBELL != 0 {
             let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
-            // who rings something else may wait there, or be ended by a signal
-            if !os::is_counter(&fd) {
-                return Err(RefuseReason::Protocol);
-            }
             self.links[index as usize].doorbell = Some(fd);
         }
         self.memory.allow_tracer();

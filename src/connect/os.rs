@@ -3,9 +3,7 @@
 
 extern crate std;
 
-use super::peer::TextBuffer;
 use crate::base::private;
-use core::fmt::Write;
 use core::mem::zeroed;
 use core::ptr;
 use std::io;
@@ -13,20 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Events taken by one wait; more stay ready for the next.
 pub const EVENTS_MAX: usize = 64;
-
-/// Whether a descriptor that a peer has sent is a counter as doorbells are (`eventfd(2)`). Where
-/// that cannot be found out, because `/proc` is not there, it is believed.
-pub fn is_counter(fd: &OwnedFd) -> bool {
-    const COUNTER: &[u8] = b"anon_inode:[eventfd]";
-    let mut bytes = [0; 48];
-    let mut path = TextBuffer::new(&mut bytes);
-    let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.as_raw_fd());
-    let mut name = [0u8; COUNTER.len() + 1];
-    // SAFETY: a terminated path, and room for as many bytes as are said.
-    let length =
-        unsafe { libc::readlink(bytes.as_ptr().cast(), name.as_mut_ptr().cast(), name.len()) };
-    length < 0 || &name[..length as usize] == COUNTER
-}
 
 /// What became ready.
 pub struct Ready {
