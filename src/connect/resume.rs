@@ -148,12 +148,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// The link `index` that was to take over `lost` has ended.
     pub fn redial_failed(&mut self, lost: u32, index: u32, error: ConnectError) {
-        let link = &mut self.links[lost as usize];
-        if link.phase != LinkPhase::Lost || link.outage.redial.attempt != index {
-            return;
-        }
-        link.outage.redial.attempt = NONE;
-        if !self.redial_missed(lost, error) {
+        if self.redial_over(lost, index) && !self.redial_missed(lost, error) {
             self.look_by(self.now());
         }
     }
@@ -161,15 +156,24 @@ impl<M: LinkMemory> Control<M> {
     /// The link `index` that was to take over `lost` was closed because others want its place: it
     /// is tried again later, not at once, or they would close each other's in turn.
     pub fn redial_put_off(&mut self, lost: u32, index: u32) {
-        let now = self.now();
-        let link = &mut self.links[lost as usize];
-        if link.phase == LinkPhase::Lost && link.outage.redial.attempt == index {
+        if self.redial_over(lost, index) {
             // what answers at other addresses is still to be seen
-            let redial = &mut link.outage.redial;
-            (redial.attempt, redial.at) = (NONE, now.after(redial.backoff));
+            let now = self.now();
+            let redial = &mut self.links[lost as usize].outage.redial;
+            redial.at = now.after(redial.backoff);
             let at = redial.at;
             self.look_by(at);
         }
+    }
+
+    /// The link `index` is nobody's attempt any more; whether it was that of `lost`.
+    fn redial_over(&mut self, lost: u32, index: u32) -> bool {
+        let link = &mut self.links[lost as usize];
+        let was_its = link.phase == LinkPhase::Lost && link.outage.redial.attempt == index;
+        if was_its {
+            link.outage.redial.attempt = NONE;
+        }
+        was_its
     }
 
     /// An address does not lead to the peer now; `true`: it says that the peer is gone.

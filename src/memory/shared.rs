@@ -73,10 +73,7 @@ impl SharedMapping {
         // SAFETY: a call on a descriptor that we own.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         let sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
-        if is_of_huge_pages(&fd)? {
-            return Err(Errno(libc::EINVAL));
-        }
-        if !sealed || (stat.st_size as u64) < bytes as u64 {
+        if !sealed || (stat.st_size as u64) < bytes as u64 || is_of_huge_pages(&fd)? {
             return Err(Errno(libc::EINVAL));
         }
         let (start, length) = match map_at(&fd, bytes) {

@@ -2,7 +2,7 @@
 
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
-use crate::base::regions::{Counter, Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::regions::{Counter, Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
@@ -80,9 +80,6 @@ impl Domain for HostDomain<'_> {
     }
 
     fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
-        self.table.remove(Handle::unpack(key.0)).map_err(|error| match error {
-            RemoveError::Stale => DeregisterError::Stale,
-            RemoveError::Busy => DeregisterError::Busy,
-        })
+        Ok(self.table.remove(Handle::unpack(key.0))?)
     }
 }

@@ -7,7 +7,7 @@ use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
 use super::rail::{Answer, CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
 use super::records::{
-    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NEVER, NIL, SendRecord, SendState,
+    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
 };
 use super::report_error::ReportError;
 use super::request::{COMPLETE_BYTES_MAX, RequestError};
@@ -303,10 +303,10 @@ impl<P: Provider> Endpoint<'_, P> {
             c.control_blocked = true;
             c.epoch = c.epoch.wrapping_add(1);
         }
-        if c.up == 0 && c.stranded_at == NEVER {
-            c.stranded_at = Instant(0);
+        let (is_stranded, lost) = (c.up == 0, c.lost.filter(|_| c.up == 0));
+        if is_stranded {
+            self.strand(index);
         }
-        let lost = c.lost.filter(|_| c.up == 0);
         self.stats.lane_failures += 1;
         self.news += 1;
         self.work.insert(index);

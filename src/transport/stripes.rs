@@ -135,9 +135,9 @@ impl<P: Provider> Endpoint<'_, P> {
         lanes.filter(knows).fold(0, |all, lane| all | 1 << lane)
     }
 
-    /// Nothing that is in use carries what a message is in: it is waited for as for any rail.
+    /// No lane is in use, or none that carries a message: one is waited for, for so long.
     #[cold]
-    fn strand(&mut self, index: usize) {
+    pub(super) fn strand(&mut self, index: usize) {
         let c = &mut self.connections[index];
         if c.stranded_at == NEVER {
             c.stranded_at = Instant(0);

@@ -98,6 +98,13 @@ impl<'m, P: Provider> Pair<'m, P> {
         vouched::insert(&self.endpoint.rail().domain(), &self.regions, memory)
     }
 
+    /// Progress, until nothing happens any more without more requests.
+    fn settle(&mut self) {
+        for _ in 0..40 {
+            self.endpoint.progress(Instant(0), BUDGET);
+        }
+    }
+
     fn finish(&mut self, request: RequestId) -> Outcome {
         for _ in 0..100_000 {
             if let Some(outcome) = self.endpoint.test(request).unwrap() {

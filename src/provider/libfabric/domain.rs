@@ -6,7 +6,7 @@ use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
 use super::turns::{Act, Turn, Turns};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
-use crate::base::regions::{Range, RegionSlot, RegionTable, RemoveError};
+use crate::base::regions::{Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
@@ -370,17 +370,6 @@ impl<'m> LibfabricDomain<'m> {
     }
 }
 
-impl From<RemoveError> for Refusal {
-    fn from(error: RemoveError) -> Refusal {
-        Refusal(match error {
-            RemoveError::Stale => DeregisterError::Stale,
-            RemoveError::Busy => DeregisterError::Busy,
-        })
-    }
-}
-
-struct Refusal(DeregisterError);
-
 impl Domain for LibfabricDomain<'_> {
     unsafe fn register(&self, region: Region) -> Result<RailKey, RegisterError> {
         match region.kind {
@@ -436,17 +425,17 @@ impl Domain for LibfabricDomain<'_> {
                 let _turn = self.turn(Act::Register);
                 Registration::from_raw(raw).close().map_err(|code| {
                     registration.store(raw, Ordering::Release);
-                    Refusal(match code.0 {
+                    match code.0 {
                         libc::EBUSY => DeregisterError::Busy,
                         code => DeregisterError::Fabric(code),
-                    })
+                    }
                 })?;
             }
             // before the place is another region's, which `bury` must not take for a doomed one
             self.wanted[handle.index as usize].store(0, Ordering::Release);
             Ok(())
         });
-        if let Err(Refusal(DeregisterError::Busy)) = result {
+        if let Err(DeregisterError::Busy) = result {
             let wanted = &self.wanted[handle.index as usize];
             if wanted.load(Ordering::Relaxed) != DOOMED {
                 wanted.store(WANTED, Ordering::Release);
@@ -454,7 +443,7 @@ impl Domain for LibfabricDomain<'_> {
             self.shared.wanted.store(1, Ordering::Release);
         }
         self.leave();
-        result.map_err(|Refusal(error)| error)
+        result
     }
 }
 

@@ -1,7 +1,7 @@
 //! Registration: a table that the data thread looks keys up in, and the board that peers read.
 
 use super::board::Board;
-use crate::base::regions::{Range, RegionTable, RemoveError};
+use crate::base::regions::{Range, RegionTable};
 use crate::base::slab::Handle;
 use crate::fabric::{
     DeregisterError, Domain, LocalSpan, MemoryKind, RailKey, Region, RegisterError,
@@ -46,10 +46,7 @@ impl Domain for ShmDomain<'_> {
 
     fn deregister(&self, key: RailKey) -> Result<(), DeregisterError> {
         let handle = Handle::unpack(key.0);
-        self.regions.remove(handle).map_err(|error| match error {
-            RemoveError::Busy => DeregisterError::Busy,
-            RemoveError::Stale => DeregisterError::Stale,
-        })?;
+        self.regions.remove(handle)?;
         self.board.withdraw(handle);
         Ok(())
     }

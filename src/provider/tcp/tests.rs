@@ -20,6 +20,21 @@ use std::vec::Vec;
 const PEER: PeerIndex = PeerIndex(0);
 const PEERS: u32 = 8;
 
+/// Regions of the rails that [`rail_in`] opens.
+const REGIONS: u32 = 16;
+
+/// What [`rail_in`] is given.
+fn block_of(limits: &Limits) -> HeapBlock {
+    HeapBlock::new(bytes(limits) + HostDomain::bytes(REGIONS))
+}
+
+fn rail_in<'m>(block: &'m mut HeapBlock, limits: &Limits, settings: Settings) -> Tcp<'m> {
+    let mut carver = block.carver();
+    let domain = HostDomain::carve(&mut carver, REGIONS).unwrap();
+    // SAFETY: no threads.
+    unsafe { Tcp::open(&mut carver, limits, domain, settings) }.unwrap()
+}
+
 /// Polls until something is reported; the kernel's part of it takes microseconds.
 fn poll(rail: &mut Tcp) -> Vec<Completion> {
     let nothing = Completion::PeerDown { peer: PEER, cause: DownCause::Closed };
@@ -390,11 +405,8 @@ fn stream_that_is_full_goes_on_when_others_close() {
     let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
     for closed in 1..=2 {
         let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
-        let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
-        let mut carver = block.carver();
-        let domain = HostDomain::carve(&mut carver, 16).unwrap();
-        // SAFETY: no threads.
-        let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
+        let mut block = block_of(&limits);
+        let mut rail = rail_in(&mut block, &limits, config.settings);
         for (n, pair) in pairs.iter().enumerate() {
             rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
         }
@@ -426,11 +438,8 @@ fn write_goes_on_behind_a_send_that_was_refused() {
     let config = PairConfig::default();
     let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
     let mut pairs: Vec<_> = (0..3).map(|_| connected(&config)).collect();
-    let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
-    let mut carver = block.carver();
-    let domain = HostDomain::carve(&mut carver, 16).unwrap();
-    // SAFETY: no threads.
-    let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
+    let mut block = block_of(&limits);
+    let mut rail = rail_in(&mut block, &limits, config.settings);
     for (n, pair) in pairs.iter().enumerate() {
         rail.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
     }
@@ -480,11 +489,8 @@ fn look_at_one_peer_reads_its_stream_alone_and_the_next_reads_all() {
     for count in [2, 3] {
         let config = PairConfig::default();
         let pairs: Vec<_> = (0..count).map(|_| connected(&config)).collect();
-        let mut block = HeapBlock::new(bytes(&limits) + HostDomain::bytes(16));
-        let mut carver = block.carver();
-        let domain = HostDomain::carve(&mut carver, 16).unwrap();
-        // SAFETY: no threads.
-        let mut rail = unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap();
+        let mut block = block_of(&limits);
+        let mut rail = rail_in(&mut block, &limits, config.settings);
         for (n, [near, far]) in pairs.iter().enumerate() {
             rail.peer_open(PeerIndex(n as u32), &[near.as_raw_fd()]).unwrap();
             let mut header = [0; HEADER_BYTES_MAX];
@@ -518,13 +524,9 @@ fn every_stream_is_read_when_others_have_closed() {
     let limits = Limits { peers_max: 4, ops_max: 128, streams: 1, lanes: 1 };
     for (closed, turns) in [(1..4, 1), (1..4, 2), (2..4, 3), (1..3, 3), (0..2, 3), (0..3, 3)] {
         let pairs: Vec<_> = (0..4).map(|_| connected(&config)).collect();
-        let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(16)));
-        let [mut near, mut far] = blocks.each_mut().map(|block| {
-            let mut carver = block.carver();
-            let domain = HostDomain::carve(&mut carver, 16).unwrap();
-            // SAFETY: no threads.
-            unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap()
-        });
+        let mut blocks = [(); 2].map(|()| block_of(&limits));
+        let [mut near, mut far] =
+            blocks.each_mut().map(|block| rail_in(block, &limits, config.settings));
         for (n, pair) in pairs.iter().enumerate() {
             near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
             far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();
@@ -717,13 +719,9 @@ fn long_messages_that_are_held_stay_whole_whoever_sends_behind_them() {
         let config = PairConfig::default();
         let limits = Limits { peers_max: peers, ops_max: 16, streams: 1, lanes };
         let pairs: Vec<_> = (0..peers).map(|_| connected(&config)).collect();
-        let mut blocks = [(); 2].map(|()| HeapBlock::new(bytes(&limits) + HostDomain::bytes(16)));
-        let [mut near, mut far] = blocks.each_mut().map(|block| {
-            let mut carver = block.carver();
-            let domain = HostDomain::carve(&mut carver, 16).unwrap();
-            // SAFETY: no threads.
-            unsafe { Tcp::open(&mut carver, &limits, domain, config.settings) }.unwrap()
-        });
+        let mut blocks = [(); 2].map(|()| block_of(&limits));
+        let [mut near, mut far] =
+            blocks.each_mut().map(|block| rail_in(block, &limits, config.settings));
         for (n, pair) in pairs.iter().enumerate() {
             near.peer_open(PeerIndex(n as u32), &[pair[0].as_raw_fd()]).unwrap();
             far.peer_open(PeerIndex(n as u32), &[pair[1].as_raw_fd()]).unwrap();

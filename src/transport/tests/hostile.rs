@@ -20,9 +20,7 @@ impl Pair<'_> {
     fn tell(&mut self, kind: OpKind) {
         let op = Op { id: OpId(0), peer: TO_B, kind };
         self.endpoint.rail_mut().post(&op, Instant(0)).unwrap();
-        for _ in 0..10 {
-            self.endpoint.progress(Instant(0), BUDGET);
-        }
+        self.settle();
     }
 
     fn span_of(&self, memory: Handle, bytes: &[u8]) -> LocalSpan {
@@ -108,9 +106,7 @@ fn message_longer_than_any_is_none() {
         assert_eq!(pair.finish(request).result, Ok(()));
     }
     let second = pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap();
-    for _ in 0..10 {
-        pair.endpoint.progress(Instant(0), BUDGET);
-    }
+    pair.settle();
     let mut length = u64::MAX.to_le_bytes();
     let words = pair.register(&mut length);
     let payload = pair.span_of(words, &length);
@@ -130,16 +126,12 @@ fn peer_that_gave_up_has_not_closed_to_who_only_receives_either() {
         let mut target = [0u8; 64];
         let to = pair.register(&mut target);
         let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 0)]).unwrap();
-        for _ in 0..10 {
-            pair.endpoint.progress(Instant(0), BUDGET);
-        }
+        pair.settle();
         // this one has come to who pulls, and stays
         let mut source = [7u8; 8];
         let from = pair.register(&mut source);
         pair.endpoint.isend(A, outgoing(from, &source, 5)).unwrap();
-        for _ in 0..10 {
-            pair.endpoint.progress(Instant(0), BUDGET);
-        }
+        pair.settle();
         pair.endpoint.connection_fail(0, RequestError::NoAnswer);
         assert_eq!(pair.finish(receive).result, Err(RequestError::PeerGaveUp), "pull {pull}");
         // where the sender has slots to look at, it keeps what has none

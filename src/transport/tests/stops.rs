@@ -4,14 +4,6 @@
 
 use super::*;
 
-const ROUNDS: usize = 40;
-
-fn settle(pair: &mut Pair) {
-    for _ in 0..ROUNDS {
-        pair.endpoint.progress(Instant(0), BUDGET);
-    }
-}
-
 #[test]
 fn what_no_rail_knows_ends_at_once_and_is_never_read_or_written() {
     for pull in [true, false] {
@@ -28,13 +20,13 @@ fn what_no_rail_knows_ends_at_once_and_is_never_read_or_written() {
         if !pull {
             // nothing receives it: it is not bound
             let send = pair.endpoint.isend(A, outgoing(from, &source, 3)).unwrap();
-            settle(&mut pair);
+            pair.settle();
             assert!(!pair.endpoint.requests_give_up(A));
             assert_eq!(pair.finish(send).result, Err(RequestError::Closed));
             pair.regions.remove(from).unwrap();
         }
         let offered = pair.endpoint.irecv(A, &[incoming(to, rest, 3)]).unwrap();
-        settle(&mut pair);
+        pair.settle();
         // who receives by reading is written to by nobody
         assert_eq!(pair.endpoint.requests_give_up(A), !pull);
         assert_eq!(pair.endpoint.test(offered).unwrap().is_some(), pull);
