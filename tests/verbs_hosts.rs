@@ -293,7 +293,8 @@ fn answer() {
 }
 
 /// Lines of control had a doorbell of their own before each sixteenth answer; on a device of
-/// software that is a system call, and the longest part of the way.
+/// software that is a system call, and the longest part of the way. And each receive had a line,
+/// which is a packet.
 #[test]
 fn answers_take_a_doorbell_each_and_hardly_more() {
     let Some(said) = told("Ethernet", "answer", "say_posts say_doorbells") else { return };
@@ -302,6 +303,8 @@ fn answers_take_a_doorbell_each_and_hardly_more() {
     let doorbells = said.lines().filter(|line| *line == "doorbell").count();
     let sends = said.lines().filter(|line| line.starts_with("post 2 ")).count();
     assert!(sends > 1900, "most go over the port: {sends}");
+    let lines = said.lines().filter(|line| line.starts_with("post 0 ")).count();
+    assert!(lines <= sends / 6, "{lines} lines for {sends} sends");
     assert!(doorbells <= sends + sends / 50, "{doorbells} doorbells for {sends} sends");
 }
 

@@ -99,6 +99,7 @@ fn slot(index: u8, count: u8, flags: u16) -> ControlSlot {
         index,
         count,
         flags,
+        more: 0,
         credits_through: n32(0x30),
         delivered_through: n32(0x34),
         taken_by: n32(0x2c),
@@ -270,6 +271,18 @@ fn w3_control_slot() {
     for (index, count, flags) in [(0, 0, 0), (0, 9, 0), (1, 1, 0), (0, 1, 4), (0, 1, 0x8000)] {
         let decoded = ControlSlot::decode(&slot(index, count, flags).encode());
         assert_eq!(decoded, Err(DecodeError::Field), "{index} of {count}, flags {flags:#x}");
+    }
+    // what stands for many groups
+    let run = ControlSlot { more: 31, ..slot(0, 1, SLOT_TAKEN) };
+    assert_eq!(run.encode()[32..40], [0, 1, 2, 0, 31, 0, 0, 0]);
+    assert_eq!(ControlSlot::decode(&run.encode()), Ok(run));
+    for wrong in [
+        ControlSlot { more: 32, ..run },
+        ControlSlot { count: 2, ..run },
+        ControlSlot { flags: 0, ..run },
+        ControlSlot { flags: SLOT_TAKEN | SLOT_CANCEL, ..run },
+    ] {
+        assert_eq!(ControlSlot::decode(&wrong.encode()), Err(DecodeError::Field), "{wrong:?}");
     }
 }
 
@@ -521,6 +534,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("descriptor", "eight_rails", descriptor(8).encode().to_vec()),
         ("slot", "alone", slot(0, 1, 0).encode().to_vec()),
         ("slot", "last_of_eight_canceled", slot(7, 8, SLOT_CANCEL).encode().to_vec()),
+        ("slot", "for_32", ControlSlot { more: 31, ..slot(0, 1, SLOT_TAKEN) }.encode().to_vec()),
         ("cell", "whole", [first, second].concat()),
         ("state", "plain", state(0).encode().to_vec()),
         ("state", "canceled_and_failed", state(STATE_CANCELED | STATE_FAILED).encode().to_vec()),

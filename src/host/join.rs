@@ -18,7 +18,7 @@ use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
-use crate::wire::hello::{CONNECT_PROBED, CONNECT_PUSH};
+use crate::wire::hello::{CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
 use crate::wire::report::REPORT_BYTES_MAX;
 use core::num::{NonZeroI32, NonZeroUsize};
 
@@ -50,7 +50,7 @@ fn shm_use<R: HostRail>(
     let params = &known.params;
     let broken = SubmitError::Failed(RequestError::Protocol);
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;
-    let pull = lanes == 1 && params.peer.features & CONNECT_PUSH == 0;
+    let pull = lanes == 1 && !has(params, CONNECT_PUSH);
     // both sides have looked at this before they agreed on lanes over TCP, or on pushing
     if !pull && params.peer.groups_max != endpoint.limits().groups_max() {
         return Err(broken);
@@ -101,7 +101,8 @@ fn shm_use<R: HostRail>(
         lanes,
         // a rail of sockets beside rings costs the processor that both live on
         reserve: !1,
-        probed: answers_probes(params),
+        probed: has(params, CONNECT_PROBED),
+        reads_runs: has(params, CONNECT_RUNS),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -152,7 +153,8 @@ fn tcp_use<R: HostRail>(
         groups_max: params.peer.groups_max,
         lanes,
         reserve,
-        probed: answers_probes(params),
+        probed: has(params, CONNECT_PROBED),
+        reads_runs: has(params, CONNECT_RUNS),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -168,9 +170,9 @@ pub(super) fn threads_say(mixed: &mut Mixed) {
     say_once(Level::Warning, &text);
 }
 
-/// Whether the peer answers probes of lanes, as we do.
-const fn answers_probes(params: &LinkParams) -> bool {
-    params.peer.features & CONNECT_PROBED != 0
+/// Whether the peer says that it has a feature of connections.
+const fn has(params: &LinkParams, feature: u64) -> bool {
+    params.peer.features & feature != 0
 }
 
 /// The peer's mailbox for a connection.
@@ -201,6 +203,7 @@ pub(super) fn loopback_use(
             lanes: 1,
             reserve: 0,
             probed: false,
+            reads_runs: false,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

@@ -33,7 +33,7 @@ use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
-use crate::wire::hello::{AddressList, CONNECT_PROBED, CONNECT_PUSH};
+use crate::wire::hello::{AddressList, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -299,7 +299,9 @@ impl Parts {
             tcp_eager_bytes_max: self.options.tcp_eager_bytes_max().0 as u32,
             data_rails: self.options.limits.rails_max,
             control_rails: self.options.limits.rails_max,
-            features: CONNECT_PROBED | if self.options.push { CONNECT_PUSH } else { 0 },
+            features: CONNECT_PROBED
+                | CONNECT_RUNS
+                | if self.options.push { CONNECT_PUSH } else { 0 },
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,
             rings_bytes: |send, write| {

@@ -71,6 +71,8 @@ pub struct ConnectionSetup {
     pub reserve: u8,
     /// Both ends answer probes: a lane is used by whom the other has heard there (W10).
     pub probed: bool,
+    /// The peer reads slots that speak for several groups (W3).
+    pub reads_runs: bool,
 }
 
 /// What a call of [`Endpoint::progress`] did.

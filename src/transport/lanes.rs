@@ -152,6 +152,7 @@ impl<P: Provider> Endpoint<'_, P> {
             peer,
             lane_count: setup.lanes,
             probed: setup.probed,
+            reads_runs: setup.reads_runs,
             eager_bytes_max: eager.min(sent).0,
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),

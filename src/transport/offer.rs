@@ -2,20 +2,21 @@
 //!
 //! Where a line costs a system call, slots are held back while nothing but short messages comes:
 //! those need no offer. Several leave together then, or all when nothing has come for a while, or
-//! before the user sleeps. To the peer we are a receiver that posts a little later.
+//! before the user sleeps. To the peer we are a receiver that posts a little later. What such
+//! messages have filled by then, one slot says.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::mutant::Mutant;
 use super::rail::DataRail;
-use super::records::{Connection, HeldMessage, KnownRegion, NIL, ReceiveRecord};
+use super::records::{Connection, GroupRecord, HeldMessage, KnownRegion, NIL, ReceiveRecord};
 use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
 use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::base::slab::Handle;
 use crate::fabric::{Provider, Syscalls};
-use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_TAKEN};
+use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_MORE_MAX, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
 /// Receives that are held back are fewer: the peer remembers more messages that it sends early.
@@ -49,12 +50,13 @@ impl<P: Provider> Endpoint<'_, P> {
             // what was to be written again has been seen
             (c.slots_next, c.slots_at) = (c.peer_groups_through, 0);
         }
-        let holds = self.offers_wait(index);
-        self.offers_hold(index, holds);
-        if holds {
-            return false;
-        }
+        let idle = self.connections[index].is_held_idle(self.now);
+        let mut holds = !idle && self.offers_wait(index);
         loop {
+            self.offers_hold(index, holds);
+            if holds {
+                return false;
+            }
             let c = &self.connections[index];
             let (number, first) = (c.slots_next, c.slots_at);
             if number == c.group_post {
@@ -64,13 +66,56 @@ impl<P: Provider> Endpoint<'_, P> {
                 self.watch.insert(index); // the peer will say when there is room
                 return false;
             }
-            if !self.group_offer(index, number, first) {
+            let more = self.more_taken(index, number);
+            if !self.group_offer(index, number, first, more) {
                 return true;
             }
+            self.run_told(index, number, more);
             let c = &mut self.connections[index];
-            (c.slots_next, c.slots_at) = (number.next(), 0);
+            (c.slots_next, c.slots_at) = (number.plus(1 + u32::from(more)), 0);
             // so that the run stays one that the record can say
             c.short_run_set(c.short_run().min(SHORT_RUN));
+            // they were many because of what is filled: the others go on waiting
+            holds = more != 0 && !idle && self.offers_wait(index);
+        }
+    }
+
+    /// How many groups behind `number` its slot speaks for: each of one receive, as that one is,
+    /// filled by the messages of the stream behind the one that fills that. The peer has seen no
+    /// slot of them, so that it has bound nothing to them itself.
+    #[inline(never)]
+    fn more_taken(&self, index: usize, number: Seq) -> u8 {
+        let c = &self.connections[index];
+        if !c.reads_runs || c.offered_through != number {
+            return 0;
+        }
+        let (mut number, mut filled, mut due) = (number, 0, None);
+        while number != c.group_post && filled <= SLOT_MORE_MAX {
+            let at = self.group_at(index, number);
+            let message = Seq(self.receives[at * GROUP_MAX].label);
+            let is_alone = self.groups[at].count == 1 && self.groups[at].bound == 1;
+            // one that was taken back has a number that has not come
+            let is_due = due.unwrap_or(message) == message && message.before(c.eager_expected);
+            if !is_alone || !is_due {
+                break;
+            }
+            (number, filled, due) = (number.next(), filled + 1, Some(message.next()));
+        }
+        filled.saturating_sub(1)
+    }
+
+    /// A slot has left that speaks for `more` groups behind `number`: to have filled them, their
+    /// messages were taken in, so that no state line need say it.
+    fn run_told(&mut self, index: usize, number: Seq, more: u8) {
+        if more == 0 {
+            return;
+        }
+        let last = self.group_at(index, number.plus(more.into()));
+        let through = Seq(self.receives[last * GROUP_MAX].label).next();
+        let c = &mut self.connections[index];
+        if c.taken_told.before(through) {
+            c.taken_told = through;
+            c.taken_bytes = if through == c.eager_expected { 0 } else { c.taken_bytes };
         }
     }
 
@@ -82,14 +127,14 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Whether the slots that are due may wait for more.
+    #[inline(never)]
     fn offers_wait(&self, index: usize) -> bool {
         let c = &self.connections[index];
         let some = c.group_post != c.slots_next;
         let short = c.short_run() >= SHORT_RUN;
-        let idle = c.is_held_idle(self.now);
         let costs = self.caps.syscalls == Syscalls::PerBatch;
         let whole = c.slots_at == 0 && !c.cancels_due;
-        costs && some && short && whole && !idle && self.receives_due(index) < HELD_MAX
+        costs && some && short && whole && self.receives_due(index) < HELD_MAX
     }
 
     /// How many receives have slots that are due, or some more than may be held back.
@@ -142,37 +187,32 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Writes the slots of the next group from `first` on; `false` when the rail has no room or no
-    /// cell is free, and then those written stay written.
-    fn group_offer(&mut self, index: usize, number: Seq, first: u8) -> bool {
+    /// cell is free, and then those written stay written. That of one receive speaks for `more`
+    /// groups behind it.
+    fn group_offer(&mut self, index: usize, number: Seq, first: u8, more: u8) -> bool {
         let group = self.groups[self.group_at(index, number)];
         debug_assert_eq!(group.number, number);
         for receive in first..group.count {
             // a slot that was written anew for a cancel may lie where this one will, and land later
             let covered = self.connections[index].cancels_due && !self.next_lands_last(index);
-            if covered || !self.slot_write(index, number, receive, group.count, 0) {
+            if covered || !self.slot_write(index, number, receive, 0, more) {
                 return false;
             }
             let c = &mut self.connections[index];
             c.slots_at = receive + 1;
             if !number.before(c.offered_through) {
-                c.offered_through = number.next();
+                c.offered_through = number.plus(1 + u32::from(more));
             }
         }
         true
     }
 
-    fn slot_write(
-        &mut self,
-        index: usize,
-        number: Seq,
-        receive: u8,
-        count: u8,
-        flags: u16,
-    ) -> bool {
+    fn slot_write(&mut self, index: usize, number: Seq, receive: u8, flags: u16, more: u8) -> bool {
         let at = self.group_at(index, number);
         let record_at = at * GROUP_MAX + usize::from(receive);
         let record = self.receives[record_at];
-        let taken = self.groups[at].bound >> receive & 1 == 1;
+        let GroupRecord { count, bound, .. } = self.groups[at];
+        let taken = bound >> receive & 1 == 1;
         let Some((cell, cell_sequence)) = self.cell_for(index, record_at, taken) else {
             return false;
         };
@@ -190,6 +230,7 @@ impl<P: Provider> Endpoint<'_, P> {
             index: receive,
             count,
             flags: flags | if taken { SLOT_TAKEN } else { 0 },
+            more,
             credits_through: c.credits_now().0,
             delivered_through: c.arrived.through().0,
             taken_by: if taken { record.label } else { 0 },
@@ -343,8 +384,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Writes the first slot of a group that is offered anew; `false` when that must be retried.
     fn first_slot_rewrite(&mut self, index: usize, number: Seq, flags: u16) -> bool {
-        let count = self.groups[self.group_at(index, number)].count;
-        self.next_lands_last(index) && self.slot_write(index, number, 0, count, flags)
+        self.next_lands_last(index) && self.slot_write(index, number, 0, flags, 0)
     }
 
     /// Whether a line that is written now lands behind all that were written before: what is

@@ -92,7 +92,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         let flags = self.slot_flags(index, number, 0);
         let fresh = c.group_count == 0 && (flags & SLOT_TAKEN != 0 || c.early != 0);
-        if (flags & SLOT_CANCEL != 0 || fresh) && self.slot_whole(index, number, 0).is_some() {
+        if (flags & SLOT_CANCEL != 0 || fresh) && self.slot_glance(index, number, 0).is_some() {
             self.group_seen(index);
             self.news += usize::from(self.connections[index].group_next != number);
         }
@@ -102,18 +102,22 @@ impl<P: Provider> Endpoint<'_, P> {
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
         let number = c.group_next;
-        let Some(first) = self.slot_glance(index, number) else {
+        let Some(first) = self.slot_glance(index, number, 0) else {
             return false;
         };
         if first.index != 0 {
             return false;
         }
         for receive in 1..first.count {
-            if self.slot_whole(index, number, receive).is_none() {
+            if self.slot_glance(index, number, receive).is_none() {
                 return false;
             }
         }
         self.acks_take(index, Seq(first.credits_through), Seq(first.delivered_through));
+        if first.more != 0 {
+            self.run_pass(index, number, first.more);
+            return true;
+        }
         self.connections[index].group_count = first.count;
         if first.count > 1 || first.flags & SLOT_TAKEN != 0 || self.connections[index].early > 0 {
             self.early_replay(index, number, first.count);
@@ -125,13 +129,25 @@ impl<P: Provider> Endpoint<'_, P> {
         true
     }
 
+    /// Steps over groups that early messages have filled, one each, of which one slot speaks: the
+    /// peer has taken those in.
+    #[inline(never)]
+    fn run_pass(&mut self, index: usize, number: Seq, more: u8) {
+        let first = Seq(self.slot_read(index, number, 0).taken_by);
+        self.connections[index].taken_take(first.plus(1 + u32::from(more)));
+        for filled in 0..=u32::from(more) {
+            self.taken_forget(index, first.plus(filled));
+            self.group_pass(index);
+        }
+    }
+
     /// Accounts for the messages that were sent before their group was seen.
     fn early_replay(&mut self, index: usize, number: Seq, count: u8) {
         for receive in 0..count {
             let slot = self.slot_read(index, number, receive);
             if slot.flags & SLOT_TAKEN != 0 {
                 self.connections[index].group_bound |= 1 << receive;
-                self.early_forget(index, |_, number| number == Seq(slot.taken_by));
+                self.taken_forget(index, Seq(slot.taken_by));
             }
         }
         let mut at = 0;
@@ -142,21 +158,28 @@ impl<P: Provider> Endpoint<'_, P> {
             match matching::find(tags, bound, early.tag) {
                 Some(receive) => {
                     self.connections[index].group_bound |= 1 << receive;
-                    self.early_forget(index, |place, _| place == at);
+                    self.early_forget(index, at);
                 }
                 None => at += 1,
             }
         }
     }
 
-    fn early_forget(&mut self, index: usize, is: impl Fn(usize, Seq) -> bool) {
+    /// The message of that number, if it was sent early, is in a slot.
+    fn taken_forget(&mut self, index: usize, number: Seq) {
         let first = index * EARLY_MAX as usize;
         let count = usize::from(self.connections[index].early);
-        let list = &mut self.early[first..first + count];
-        if let Some(at) = (0..count).find(|at| is(*at, list[*at].number)) {
-            list.copy_within(at + 1.., at);
-            self.connections[index].early -= 1;
+        let list = &self.early[first..first + count];
+        if let Some(place) = list.iter().position(|early| early.number == number) {
+            self.early_forget(index, place);
         }
+    }
+
+    fn early_forget(&mut self, index: usize, place: usize) {
+        let first = index * EARLY_MAX as usize;
+        let count = usize::from(self.connections[index].early);
+        self.early[first..first + count].copy_within(place + 1.., place);
+        self.connections[index].early -= 1;
     }
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.

@@ -111,6 +111,8 @@ pub struct Connection {
     pub lane_count: u8,
     /// Probes of its lanes are answered.
     pub probed: bool,
+    /// The peer reads slots that speak for several groups.
+    pub reads_runs: bool,
     /// A bit for each lane that is in use.
     pub up: u8,
     /// The lane that carries our stream of sends and our lines.
@@ -277,6 +279,7 @@ impl Connection {
         failure: Failure(RequestError::Closed),
         lane_count: 1,
         probed: false,
+        reads_runs: false,
         up: 1,
         control: 0,
         turn: 0,

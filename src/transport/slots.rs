@@ -54,21 +54,13 @@ impl<P: Provider> Endpoint<'_, P> {
         self.mailboxes.last_word(index, self.slot_line(group, receive)) == expected
     }
 
-    /// A slot that is there and valid.
-    pub(super) fn slot_whole(&self, index: usize, group: Seq, receive: u8) -> Option<ControlSlot> {
+    /// What a slot that is there and valid says of its place.
+    #[inline]
+    pub(super) fn slot_glance(&self, index: usize, group: Seq, receive: u8) -> Option<SlotGlance> {
         if !self.slot_is_there(index, group, receive) {
             return None;
         }
-        ControlSlot::decode(&self.mailboxes.line(index, self.slot_line(group, receive))).ok()
-    }
-
-    /// The same, of the first slot of a group.
-    #[inline]
-    pub(super) fn slot_glance(&self, index: usize, group: Seq) -> Option<SlotGlance> {
-        if !self.slot_is_there(index, group, 0) {
-            return None;
-        }
-        let line = self.slot_line(group, 0);
+        let line = self.slot_line(group, receive);
         let word = |at| self.mailboxes.word_at(index, line, at);
         SlotGlance::decode(word(SlotGlance::PLACE_WORD), word(SlotGlance::COUNTS_WORD)).ok()
     }

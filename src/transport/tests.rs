@@ -88,6 +88,7 @@ impl<'m, P: Provider> Pair<'m, P> {
                 lanes: 1,
                 reserve: 0,
                 probed: true,
+                reads_runs: true,
             };
             endpoint.connection_open(own, &setup);
         }

@@ -13,6 +13,8 @@ pub const RAIL_BLOB_BYTES_MAX: usize = 128;
 pub const BLOB_PULL: u32 = 0x1;
 /// The writer's rail writes with immediates, and reports them.
 pub const BLOB_IMMEDIATE: u32 = 0x2;
+/// The writer reads slots that speak for several groups.
+pub const BLOB_RUNS: u32 = 0x4;
 const HEAD_BYTES: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"tie-blob");
 /// The checksum covers all but itself.

@@ -42,6 +42,9 @@ pub const CONNECT_TAKEN: u64 = 0x4;
 /// `ConnectHello::features`.
 pub const CONNECT_PROBED: u64 = 0x8;
 
+/// The writer reads slots that speak for several groups (W3): a bit of `ConnectHello::features`.
+pub const CONNECT_RUNS: u64 = 0x10;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.

@@ -7,6 +7,8 @@ use super::{DecodeError, GROUP_MAX, wire_struct};
 pub const SLOT_CANCEL: u16 = 1;
 /// An early message fills this receive already: `taken_by` is its eager number.
 pub const SLOT_TAKEN: u16 = 2;
+/// Most further groups that one slot speaks for.
+pub const SLOT_MORE_MAX: u8 = 31;
 /// Every flag that this version knows.
 pub const SLOT_FLAGS: u16 = SLOT_CANCEL | SLOT_TAKEN;
 
@@ -31,6 +33,9 @@ wire_struct! {
         count: u8 = 33,
         /// `SLOT_` flags.
         flags: u16 = 34,
+        /// With `SLOT_TAKEN` and one receive, how many groups behind this one have one receive
+        /// each, too, filled by the messages behind `taken_by`: they have no slots of their own.
+        more: u8 = 36,
         /// As in the send head.
         credits_through: u32 = 40,
         /// As in the send head.
@@ -48,17 +53,20 @@ impl ControlSlot {
     /// Decodes and checks position, count and flags.
     pub fn decode(bytes: &[u8; 64]) -> Result<ControlSlot, DecodeError> {
         let slot = ControlSlot::from_bytes(bytes);
-        check(slot.index, slot.count, slot.flags)?;
+        check(slot.index, slot.count, slot.flags, slot.more)?;
         Ok(slot)
     }
 }
 
 #[inline]
-fn check(index: u8, count: u8, flags: u16) -> Result<(), DecodeError> {
+fn check(index: u8, count: u8, flags: u16, more: u8) -> Result<(), DecodeError> {
     if !(1..=GROUP_MAX).contains(&usize::from(count)) || index >= count {
         return Err(DecodeError::Field);
     }
     if flags & !SLOT_FLAGS != 0 {
+        return Err(DecodeError::Field);
+    }
+    if more != 0 && (count != 1 || flags != SLOT_TAKEN || more > SLOT_MORE_MAX) {
         return Err(DecodeError::Field);
     }
     Ok(())
@@ -74,13 +82,15 @@ pub struct SlotGlance {
     /// As in the slot.
     pub flags: u16,
     /// As in the slot.
+    pub more: u8,
+    /// As in the slot.
     pub credits_through: u32,
     /// As in the slot.
     pub delivered_through: u32,
 }
 
 impl SlotGlance {
-    /// Which word holds position, count and flags.
+    /// Which word holds position, count, flags and what more it speaks for.
     pub const PLACE_WORD: usize = 4;
     /// Which word holds both counts.
     pub const COUNTS_WORD: usize = 5;
@@ -89,9 +99,10 @@ impl SlotGlance {
     #[inline]
     pub fn decode(place: u64, counts: u64) -> Result<SlotGlance, DecodeError> {
         let (index, count, flags) = (place as u8, (place >> 8) as u8, (place >> 16) as u16);
-        check(index, count, flags)?;
+        let more = (place >> 32) as u8;
+        check(index, count, flags, more)?;
         let (credits_through, delivered_through) = (counts as u32, (counts >> 32) as u32);
-        Ok(SlotGlance { index, count, flags, credits_through, delivered_through })
+        Ok(SlotGlance { index, count, flags, more, credits_through, delivered_through })
     }
 }
 
@@ -101,9 +112,19 @@ mod tests {
 
     #[test]
     fn a_glance_shows_the_same() {
-        for (index, count, flags) in
-            [(0, 1, 0), (7, 8, SLOT_CANCEL), (1, 1, 0), (0, 9, 0), (0, 1, 4)]
-        {
+        let taken = SLOT_TAKEN;
+        for (index, count, flags, more) in [
+            (0, 1, 0, 0),
+            (7, 8, SLOT_CANCEL, 0),
+            (1, 1, 0, 0),
+            (0, 9, 0, 0),
+            (0, 1, 4, 0),
+            (0, 1, taken, SLOT_MORE_MAX),
+            (0, 1, taken, SLOT_MORE_MAX + 1),
+            (0, 2, taken, 1),
+            (0, 1, taken | SLOT_CANCEL, 1),
+            (0, 1, 0, 1),
+        ] {
             let (credits_through, delivered_through) = (0x0102_0304, 0x0506_0708);
             let slot = ControlSlot {
                 address: 1,
@@ -115,6 +136,7 @@ mod tests {
                 index,
                 count,
                 flags,
+                more,
                 credits_through,
                 delivered_through,
                 taken_by: 7,
@@ -133,6 +155,7 @@ mod tests {
                 index: slot.index,
                 count: slot.count,
                 flags: slot.flags,
+                more: slot.more,
                 credits_through: slot.credits_through,
                 delivered_through: slot.delivered_through,
             });

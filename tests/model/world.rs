@@ -218,6 +218,7 @@ impl World {
                 lanes: LANES as u8,
                 reserve: 0,
                 probed: true,
+                reads_runs: true,
             };
             world.net.borrow_mut().open(side, 0);
             world.endpoints[side].connection_open(CONNECTION, &setup);

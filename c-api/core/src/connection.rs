@@ -10,7 +10,7 @@ use crosstie::fabric::{Provider, RailKey, RemoteSpan};
 use crosstie::transport::endpoint::ConnectionCloseError;
 use crosstie::transport::limits::CREDITS;
 use crosstie::transport::{ConnectionSetup, Incoming, Outgoing, RequestId};
-use crosstie::wire::blob::{BLOB_BYTES, BLOB_IMMEDIATE, BLOB_PULL, ConnectionBlob};
+use crosstie::wire::blob::{BLOB_BYTES, BLOB_IMMEDIATE, BLOB_PULL, BLOB_RUNS, ConnectionBlob};
 use crosstie::wire::{DecodeError, GROUP_MAX};
 
 use crate::endpoint::{Host, enter, peer_of, xtie_core_endpoint};
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn xtie_core_connection_blob(
     enter(endpoint, |host| {
         let index = free(host, connection)?;
         let caps = host.machine.rail().caps();
-        let mut flags = 0;
+        let mut flags = BLOB_RUNS;
         if caps.pull {
             flags |= BLOB_PULL;
         }
@@ -162,6 +162,7 @@ fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_cor
         lanes: 1,
         reserve: 0,
         probed: false,
+        reads_runs: blob.flags & BLOB_RUNS != 0,
     })
 }
 

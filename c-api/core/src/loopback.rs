@@ -117,6 +117,7 @@ impl<'m> Pair<'m> {
                 lanes: 1,
                 reserve: 0,
                 probed: false,
+                reads_runs: true,
             };
             endpoint.connection_open(own, &setup);
         }

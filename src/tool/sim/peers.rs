@@ -221,6 +221,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 lanes: 1,
                 reserve: 0,
                 probed: true,
+                reads_runs: true,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

@@ -229,8 +229,9 @@ impl<'f, 'm> World<'f, 'm> {
                 lanes: lanes.count as u8,
                 // of every other schedule control leaves lane 0 as soon as another is up
                 reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
-                // and of every other two a peer is of an older version, which answers no probes
+                // and of others a peer is older: it answers no probes, or wants all slots
                 probed: seed & 2 == 0,
+                reads_runs: seed & 4 == 0,
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }

@@ -208,6 +208,7 @@ impl<'f, 'm> Side<'f, 'm> {
             lanes,
             reserve: 0,
             probed: true,
+            reads_runs: true,
         };
         self.endpoint.connection_open(CONNECTION, &setup);
         for lane in 1..lanes {

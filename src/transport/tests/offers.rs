@@ -2,48 +2,139 @@
 #![forbid(unsafe_code)]
 
 use super::*;
+use crate::base::seq::Seq;
 use crate::transport::request::SubmitError;
 
 const GROUP: usize = 4;
 const GROUPS: usize = 40;
 const BYTES: usize = 8;
 
+const MICRO: u64 = 1000;
+
+/// Two ends between which short messages cross one at a time, each when the one before has come.
+struct Crossing<'m> {
+    pair: Pair<'m>,
+    source: Vec<u8>,
+    target: Vec<u8>,
+    from: Handle,
+    to: Handle,
+    now: u64,
+}
+
+impl<'m> Crossing<'m> {
+    fn open(block: &'m mut HeapBlock, reads_runs: bool) -> Crossing<'m> {
+        let mut pair = Pair::open(block, false);
+        pair.endpoint.caps.syscalls = Syscalls::PerBatch;
+        pair.endpoint.connections[B.as_usize()].reads_runs = reads_runs;
+        let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
+        let (from, to) = (pair.register(&mut source), pair.register(&mut target));
+        Crossing { pair, source, target, from, to, now: 1000 * MICRO }
+    }
+
+    /// How many groups have not been offered at a time.
+    fn held(&mut self, now: u64) -> i32 {
+        self.pair.endpoint.progress(Instant(now), BUDGET);
+        let c = &self.pair.endpoint.connections[B.as_usize()];
+        c.group_post.ahead_of(c.slots_next)
+    }
+
+    /// One message; what was held back after three quarters of the time in which nothing came.
+    fn cross(&mut self, gap_us: u64) -> i32 {
+        let receive = self.pair.endpoint.irecv(B, &[incoming(self.to, &self.target, 7)]).unwrap();
+        self.held(self.now);
+        let late = self.held(self.now + gap_us * MICRO * 3 / 4);
+        self.now += gap_us * MICRO;
+        let message = outgoing(self.from, &self.source[..BYTES], 7);
+        let send = self.pair.endpoint.isend(A, message).unwrap();
+        while self.pair.endpoint.test(receive).unwrap().is_none() {
+            self.pair.endpoint.progress(Instant(self.now), BUDGET);
+        }
+        assert_eq!(self.pair.finish(send).result, Ok(()));
+        late
+    }
+
+    /// How many of the newest groups have a slot that was written.
+    fn slots(&self, newest: u32) -> usize {
+        let post = self.pair.endpoint.connections[B.as_usize()].group_post;
+        let at = |back| Seq(post.0.wrapping_sub(back));
+        let endpoint = &self.pair.endpoint;
+        (1..=newest).filter(|back| endpoint.slot_is_there(A.as_usize(), at(*back), 0)).count()
+    }
+}
+
 /// Who answered each message in more than the least hold was offered a slot while the answer was on
 /// its way, at a packet, and a system call, each.
 #[test]
 fn slots_are_held_back_from_a_peer_that_answers_as_steadily_as_before() {
-    const MICRO: u64 = 1000;
-    let mut block = block();
-    let mut pair = Pair::open(&mut block, false);
-    pair.endpoint.caps.syscalls = Syscalls::PerBatch;
-    let (mut source, mut target) = (pattern(BYTES, 1), vec![0u8; BYTES]);
-    let (from, to) = (pair.register(&mut source), pair.register(&mut target));
-    let mut now = 1000 * MICRO;
-    let held = |pair: &mut Pair, now: u64| {
-        pair.endpoint.progress(Instant(now), BUDGET);
-        let c = &pair.endpoint.connections[B.as_usize()];
-        c.group_post.ahead_of(c.slots_next)
-    };
-    // what was held back after three quarters of the time in which nothing comes
-    let mut cross = |pair: &mut Pair, gap_us: u64| {
-        let receive = pair.endpoint.irecv(B, &[incoming(to, &target, 7)]).unwrap();
-        held(pair, now);
-        let late = held(pair, now + gap_us * MICRO * 3 / 4);
-        now += gap_us * MICRO;
-        let send = pair.endpoint.isend(A, outgoing(from, &source, 7)).unwrap();
-        while pair.endpoint.test(receive).unwrap().is_none() {
-            pair.endpoint.progress(Instant(now), BUDGET);
+    for (reads_runs, times_none) in [(false, 3), (true, 0)] {
+        let mut block = block();
+        let mut ends = Crossing::open(&mut block, reads_runs);
+        assert!((0..16).all(|_| ends.cross(100) < 8));
+        let counts: Vec<i32> = (0..24).map(|_| ends.cross(100)).collect();
+        assert_eq!(counts.iter().filter(|count| **count == 7).count(), 3, "{counts:?}");
+        assert_eq!(counts.iter().filter(|count| **count == 0).count(), times_none, "{counts:?}");
+        // beyond that nobody waits for the next
+        assert!((0..8).all(|_| ends.cross(1000) < 8));
+        assert!((0..24).all(|_| ends.cross(1000) == 0));
+    }
+}
+
+/// Each had a line of its own, which is a packet.
+#[test]
+fn one_slot_speaks_for_what_short_messages_have_filled() {
+    for reads_runs in [true, false] {
+        let mut block = block();
+        let mut ends = Crossing::open(&mut block, reads_runs);
+        (0..40).for_each(|_| assert!(ends.cross(100) < 8));
+        let held = ends.held(ends.now) as u32;
+        let slots = ends.slots(28 + held);
+        assert_eq!(slots, if reads_runs { 4 } else { 28 });
+        // the sender has stepped over them: a long message finds its receive
+        let room = incoming(ends.to, &ends.target, 7);
+        let receive = ends.pair.endpoint.irecv(B, &[room]).unwrap();
+        let send = ends.pair.endpoint.isend(A, outgoing(ends.from, &ends.source, 7)).unwrap();
+        while ends.held(ends.now) != 0 {
+            ends.now += 100 * MICRO;
         }
-        assert_eq!(pair.finish(send).result, Ok(()));
-        late
-    };
-    assert!((0..16).all(|_| cross(&mut pair, 100) < 8));
-    let counts: Vec<i32> = (0..24).map(|_| cross(&mut pair, 100)).collect();
-    assert_eq!(counts.iter().filter(|count| **count == 7).count(), 3, "{counts:?}");
-    assert_eq!(counts.iter().filter(|count| **count == 0).count(), 3, "{counts:?}");
-    // beyond that nobody waits for the next
-    assert!((0..8).all(|_| cross(&mut pair, 1000) < 8));
-    assert!((0..24).all(|_| cross(&mut pair, 1000) == 0));
+        assert_eq!(ends.pair.finish(receive).result, Ok(()));
+        assert_eq!(ends.pair.finish(send).result, Ok(()));
+        assert_eq!(ends.target, ends.source);
+        let [ours, theirs] = [A, B].map(|of| &ends.pair.endpoint.connections[of.as_usize()]);
+        assert_eq!((ours.early, ours.group_next), (0, theirs.group_post));
+    }
+}
+
+/// Groups of several receives, and such as were taken back, have slots of their own; a run ends
+/// before them.
+#[test]
+fn run_ends_before_what_is_no_part_of_it() {
+    let mut block = block();
+    let mut ends = Crossing::open(&mut block, true);
+    (0..16).for_each(|_| assert!(ends.cross(100) < 8));
+    while ends.held(ends.now) != 1 {
+        ends.cross(100);
+    }
+    let offered = ends.pair.endpoint.connections[B.as_usize()].slots_next;
+    ends.cross(100);
+    let room = incoming(ends.to, &ends.target, 7);
+    let other = ends.pair.endpoint.irecv(B, &[room]).unwrap();
+    ends.pair.endpoint.cancel(other).unwrap();
+    assert_eq!(ends.pair.finish(other).result, Err(RequestError::Canceled));
+    (0..2).for_each(|_| assert!(ends.cross(100) < 8));
+    let two = [incoming(ends.to, &ends.target[..8], 7), incoming(ends.to, &ends.target[..8], 7)];
+    let both = ends.pair.endpoint.irecv(B, &two).unwrap();
+    for _ in 0..2 {
+        ends.pair.endpoint.isend(A, outgoing(ends.from, &ends.source[..BYTES], 7)).unwrap();
+    }
+    assert_eq!(ends.pair.finish(both).result, Ok(()));
+    while ends.held(ends.now) != 0 {
+        ends.now += 100 * MICRO;
+    }
+    let there = |ahead| ends.pair.endpoint.slot_is_there(A.as_usize(), offered.plus(ahead), 0);
+    let seen: Vec<bool> = (0..6).map(there).collect();
+    // two filled, one taken back, two filled, the group of two
+    assert_eq!(seen, [true, false, true, true, false, true]);
+    assert_eq!(ends.pair.endpoint.connections[A.as_usize()].early, 0);
 }
 
 /// The sender is ahead: it remembers so many messages that went before their receives, however many

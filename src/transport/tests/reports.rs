@@ -80,6 +80,7 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
         lanes: 2,
         reserve: 0,
         probed: true,
+        reads_runs: true,
     };
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
