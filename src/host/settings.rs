@@ -126,7 +126,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "CROSSTIE_TCP_THREADS",
         default: "0; in the NCCL plugin, where there are no ports, an eighth of the CPUs that it \
-                  may use, at most 3",
+                  may use, 3 at most, fewer with many ranks",
         unit: "threads, 0 to 5, and fewer than CROSSTIE_TCP_STREAMS",
         effect: "threads that move long messages over TCP; 0: the caller does",
     },
@@ -138,7 +138,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "CROSSTIE_SHM_THREADS",
-        default: "0; in the NCCL plugin an eighth of the CPUs that it may use, at most 4",
+        default: "0; in the NCCL plugin an eighth of the CPUs that it may use, 4 at most, fewer \
+                  with many ranks",
         unit: "threads, 0 to 7",
         effect: "threads that copy long messages through shared memory where they are pushed, as \
                  the NCCL plugin does; 0: the caller does",

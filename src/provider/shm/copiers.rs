@@ -7,6 +7,9 @@
 //! its immediate are given in the order of the ring, by the data thread.
 //!
 //! The peer need not know: it sees records as ever, and has threads of its own, or none.
+//!
+//! A thread that the scheduler has put aside keeps its jobs, and whoever waits for the message, for
+//! milliseconds. Where that happens the data thread copies itself for a while ([`Pace`]).
 
 extern crate std;
 
@@ -36,6 +39,15 @@ pub(super) const TAKEN_MAX: usize = 64;
 const JOBS: usize = 8;
 /// Looks at an empty queue before others are let run.
 const LOOKS: u32 = 200;
+/// A copy that is over so much later than it was given has waited for a processor: copies take
+/// microseconds each, and first touches of fresh memory some hundreds.
+const LATE: Duration = Duration::from_millis(1);
+/// How long the data thread copies itself after the first late copy, and at most after others.
+const REST_MIN: Duration = Duration::from_millis(10);
+const REST_MAX: Duration = Duration::from_secs(1);
+/// After so many copies in time a late one counts as the first: processors are there, most of the
+/// time.
+const IN_TIME: u64 = 2048;
 /// How long a thread stays awake without work: longer than a collective's pauses.
 const AWAKE: Duration = Duration::from_micros(500);
 
@@ -50,6 +62,13 @@ pub(super) enum Job {
     In { from: u64, body: u64, length: u32, header: u64, word: u64, bell: Bell },
     /// Out of the ring; `taken` is the number of its [`Taken`].
     Out { body: u64, to: u64, length: u32, taken: u32 },
+}
+
+/// A copy, and when it was given.
+#[derive(Copy, Clone, Debug)]
+struct Order {
+    job: Job,
+    at: Instant,
 }
 
 /// A record that was passed and has not given its place back.
@@ -97,6 +116,8 @@ struct Shared {
     jobs: Indices,
     /// How many jobs are done.
     done: AtomicU64,
+    /// How many of them were late.
+    late: AtomicU64,
     /// Whether the thread sleeps, or is about to.
     asleep: AtomicU32,
     /// Whether the thread is to end.
@@ -112,12 +133,50 @@ unsafe impl Zeroable for Shared {}
 
 /// The data thread's end of one thread. Dropping it ends the thread.
 struct Copier {
-    jobs: Producer<'static, Job>,
+    jobs: Producer<'static, Order>,
     shared: &'static Shared,
     given: u64,
     /// By number of a job: whose it is, and which of its acknowledged ops, where it copies in.
     whose: [Option<(PeerIndex, u32)>; JOBS],
     thread: Option<JoinHandle<()>>,
+}
+
+/// Whether the threads are given anything: not while they lack processors.
+#[derive(Copy, Clone, Debug)]
+struct Pace {
+    /// Late copies that have been seen.
+    late: u64,
+    /// Copies given when the last rest ended.
+    given: u64,
+    /// How long the last rest was.
+    rest: Duration,
+    /// Until when the threads rest, if they do.
+    until: Option<Instant>,
+}
+
+impl Pace {
+    const NEW: Pace = Pace { late: 0, given: 0, rest: Duration::ZERO, until: None };
+
+    /// Whether the threads rest, where so many copies were late of so many that were given.
+    fn rests(&mut self, late: u64, given: u64, now: impl FnOnce() -> Instant) -> bool {
+        if late == self.late && self.until.is_none() {
+            return false;
+        }
+        let now = now();
+        if late != self.late && self.until.is_none() {
+            let is_first = given - self.given >= IN_TIME;
+            let longer = if is_first { REST_MIN } else { self.rest * 2 };
+            self.rest = longer.clamp(REST_MIN, REST_MAX);
+            self.until = Some(now + self.rest);
+        }
+        // what was under way may end late while they rest: that is no news
+        self.late = late;
+        let rests = self.until.is_some_and(|until| now < until);
+        if !rests {
+            (self.until, self.given) = (None, given);
+        }
+        rests
+    }
 }
 
 /// The threads, and what they have not finished.
@@ -127,6 +186,7 @@ pub(super) struct Copiers {
     taken: &'static mut [Taken],
     /// By number of a [`Taken`]: whether its copy has ended.
     ended: &'static [AtomicU32],
+    pace: core::cell::Cell<Pace>,
     /// How many there are, not none.
     count: u32,
     /// Who has started the threads: a forked child has none.
@@ -149,7 +209,7 @@ impl Copiers {
         let length = bytes_for::<PeerCopies>(peers_max)
             + bytes_for::<Taken>(records)
             + bytes_for::<AtomicU32>(records)
-            + count * (bytes_for::<Shared>(1) + bytes_for::<Cell<Job>>(JOBS));
+            + count * (bytes_for::<Shared>(1) + bytes_for::<Cell<Order>>(JOBS));
         let memory = Reserve::create(length)?;
         // SAFETY: fresh memory of that length, aligned to a page; it outlives the threads, which
         // are joined before it is unmapped (order of the fields).
@@ -160,12 +220,21 @@ impl Copiers {
         let ended = carver.slice::<AtomicU32>(records).expect(fits);
         let process = std::process::id();
         let copiers = [const { None }; THREADS_MAX];
-        let number = count as u32;
-        let mut all =
-            Copiers { copiers, peers, taken, ended, count: number, process, _memory: memory };
+        let pace = core::cell::Cell::new(Pace::NEW);
+        let nothing = Order { job: Job::Nothing, at: Instant::now() };
+        let mut all = Copiers {
+            copiers,
+            peers,
+            taken,
+            ended,
+            pace,
+            count: count as u32,
+            process,
+            _memory: memory,
+        };
         for place in &mut all.copiers[..count] {
             let shared: &'static Shared = carver.value::<Shared>().expect(fits);
-            let queue = carver.filled_with(JOBS, || Cell::new(Job::Nothing)).expect(fits);
+            let queue = carver.filled_with(JOBS, || Cell::new(nothing)).expect(fits);
             let (jobs, told) = split(&shared.jobs, queue);
             let mut work = Work { told, shared, ended };
             let thread = threads::start("crosstie-copy", move || work.run())?;
@@ -183,9 +252,23 @@ impl Copiers {
         most & !(PART_BYTES_MIN / 4 - 1)
     }
 
-    /// The thread that has the least to do. `None`: all sleep, or have enough; the caller copies.
+    /// Whether the threads lack processors, and rest.
+    fn rest(&self) -> bool {
+        let late = |copier: &Copier| copier.shared.late.load(Ordering::Relaxed);
+        let late = self.copiers.iter().flatten().map(late).sum();
+        let mut pace = self.pace.get();
+        let rests = pace.rests(late, self.given(), Instant::now);
+        self.pace.set(pace);
+        rests
+    }
+
+    /// The thread that has the least to do. `None`: all sleep, rest, or have enough; the caller
+    /// copies.
     /// Where all that are awake have something to do, one more is woken.
     pub(super) fn choose(&self) -> Option<usize> {
+        if self.rest() {
+            return None;
+        }
         let (mut least, mut sleeper) = ((DEEP, None), None);
         for (n, copier) in self.copiers.iter().flatten().enumerate() {
             if copier.shared.asleep.load(Ordering::Relaxed) != 0 {
@@ -208,7 +291,8 @@ impl Copiers {
     pub(super) fn give(&mut self, copier: usize, peer: PeerIndex, op: Option<u32>, job: Job) {
         let Some(to) = &mut self.copiers[copier] else { return };
         to.whose[to.given as usize % JOBS] = op.map(|op| (peer, op));
-        assert!(to.jobs.push(job).is_ok(), "a queue with room for every part that may wait");
+        let order = Order { job, at: Instant::now() };
+        assert!(to.jobs.push(order).is_ok(), "a queue with room for every part that may wait");
         to.given += 1;
         self.peers[peer.as_usize()].marks[copier] = to.given;
         // [asleep]: our job before our look at whether it sleeps
@@ -330,7 +414,7 @@ impl Drop for Copier {
 
 /// The thread's side.
 struct Work {
-    told: Consumer<'static, Job>,
+    told: Consumer<'static, Order>,
     shared: &'static Shared,
     ended: &'static [AtomicU32],
 }
@@ -339,8 +423,11 @@ impl Work {
     fn run(&mut self) {
         let (mut looks, mut idle_since) = (0, None);
         loop {
-            if let Some(job) = self.told.pop() {
+            if let Some(Order { job, at }) = self.told.pop() {
                 self.copy(job);
+                if at.elapsed() > LATE {
+                    self.shared.late.fetch_add(1, Ordering::Relaxed);
+                }
                 (looks, idle_since) = (0, None);
                 continue;
             }
@@ -396,5 +483,36 @@ impl Work {
             std::thread::park();
         }
         self.shared.asleep.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight ranks of two threads each beside 16 processors' own took five times as long as none.
+    #[test]
+    fn threads_without_processors_rest_longer_and_longer() {
+        let (start, mut pace) = (Instant::now(), Pace::NEW);
+        let at = |ms: u64| move || start + Duration::from_millis(ms);
+        assert!(!pace.rests(0, 100, || unreachable!("nothing is late")));
+        // late; what ends late meanwhile changes nothing
+        assert!(pace.rests(1, 200, at(1000)));
+        assert!(pace.rests(3, 200, at(1009)));
+        assert!(!pace.rests(3, 200, at(1010)));
+        assert!(!pace.rests(3, 300, || unreachable!("nothing is late")));
+        // soon again: twice as long each time
+        let mut now = 1011;
+        for rest in [20, 40, 80, 160, 320, 640, 1000, 1000] {
+            let late = pace.late + 1;
+            assert!(pace.rests(late, 300, at(now)));
+            assert!(pace.rests(late, 300, at(now + rest - 1)));
+            assert!(!pace.rests(late, 300, at(now + rest)));
+            now += rest + 1;
+        }
+        // after many in time one is a chance
+        let late = pace.late + 1;
+        assert!(pace.rests(late, 300 + IN_TIME, at(now)));
+        assert!(!pace.rests(late, 300 + IN_TIME, at(now + 10)));
     }
 }

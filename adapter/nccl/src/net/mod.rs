@@ -9,6 +9,7 @@
 mod abandoned;
 pub mod close;
 pub mod comm;
+mod crew;
 pub mod device;
 mod fault;
 pub mod kind;
@@ -194,7 +195,7 @@ fn told(device: &Device, its: &Environment) -> String {
     let by_subnet = || "by subnet".to_string();
     let rails = if its.tcp_rails == 0 { by_subnet() } else { its.tcp_rails.to_string() };
     let (streams, threads) = its.tcp(match device.kind {
-        Kind::Alone | Kind::Interfaces(_) => room::tcp_threads(),
+        Kind::Alone | Kind::Interfaces(_) => crew::tcp_threads(),
         Kind::Ports { .. } | Kind::Nics { .. } => 0,
     });
     let effective = format!(
@@ -203,7 +204,7 @@ fn told(device: &Device, its: &Environment) -> String {
         its.rails,
         streams,
         threads,
-        its.shm_threads.unwrap_or_else(room::shm_threads),
+        its.shm_threads.unwrap_or_else(crew::shm_threads),
         connect_timeout(its).0 / 1_000_000,
         its.peer_timeout.0 / 1_000_000,
         its.stall.0 / 1_000_000,

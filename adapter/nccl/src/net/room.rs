@@ -10,7 +10,7 @@ use super::device::Device;
 use super::kind::Kind;
 use super::process::OfProcess;
 use super::tender::{Seat, Seated};
-use super::{Fault, log};
+use super::{Fault, crew, log};
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
 use crosstie::connect::fork::forks;
@@ -43,29 +43,8 @@ const WRITE_RING_BYTES: u32 = 1 << 20;
 // connection has as many rails as the smaller of both sides allows.
 const _: () = assert!(RAILS_MAX >= crate::net::device::MEMBERS_MAX);
 
-/// One CPU of eight, as there are other ranks, and threads of NCCL's.
-const CPUS_PER_THREAD: usize = 8;
-/// More copy faster than GPUs behind host memory take it.
-const SHM_THREADS: u32 = 4;
-
-/// More, with NCCL's own, take no message faster than its GPUs do.
-const TCP_THREADS: u32 = 3;
-
 /// What a call hands to TCP: NCCL's thread sends and receives as much.
 const TCP_CALL_BYTES: Bytes = Bytes::kib(1024);
-
-/// Threads that copy through shared memory, where `CROSSTIE_SHM_THREADS` does not say it: as many
-/// as the CPUs that this process may use have room for.
-pub fn shm_threads() -> u32 {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    SHM_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
-}
-
-/// The same of threads that move what is long over TCP, and of `CROSSTIE_TCP_THREADS`.
-pub fn tcp_threads() -> u32 {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    TCP_THREADS.min((cpus / CPUS_PER_THREAD) as u32)
-}
 
 fn options(device: &Device, traffic_class: Option<i32>) -> Options {
     let mut options = Options {
@@ -82,8 +61,8 @@ fn options(device: &Device, traffic_class: Option<i32>) -> Options {
         accept_taken: true,
         thread_retires: true,
         tcp_call_bytes: TCP_CALL_BYTES,
-        shm_threads: shm_threads(),
-        tcp_threads: tcp_threads(),
+        shm_threads: crew::shm_threads(),
+        tcp_threads: crew::tcp_threads(),
         verbs_names: Names::WithNccl,
         verbs_traffic_class: traffic_class.and_then(|class| u8::try_from(class).ok()),
         family: device.family,
