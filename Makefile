@@ -12,10 +12,8 @@ all:
 	@scripts/dist
 
 ## make install            copy dist/ to PREFIX (/usr/local), under DESTDIR when that is given
-install: all
-	@mkdir -p "$(DESTDIR)$(PREFIX)"
-	@cp -R dist/. "$(DESTDIR)$(PREFIX)"
-	@echo "installed to $(DESTDIR)$(PREFIX)"
+install:
+	@scripts/install "$(DESTDIR)" "$(PREFIX)"
 
 ## make demo               two processes exchange verified data over shared memory, then TCP
 demo:

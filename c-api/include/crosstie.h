@@ -342,7 +342,7 @@ typedef enum xtie_result {
     XTIE_ERR_GROUP = -33,
     // The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
-    // The request is under way already and will end by itself.
+    // The request is under way already: it ends when the peer receives, or with the connection.
     XTIE_ERR_UNDER_WAY = -35,
     // As much memory is registered as regions_max allows.
     XTIE_ERR_REGIONS_FULL = -40,
@@ -1083,8 +1083,9 @@ int xtie_request_test(struct xtie_endpoint *endpoint,
 // posted something on its end of the connection.
 //
 // request: of isend or irecv, not yet tested to its end.
-// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
-//     XTIE_ERR_STALE. A send that is complete already is under way in this sense.
+// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it ends with the message, when
+//     the peer receives it, or with the connection; XTIE_ERR_STALE. A send that is complete
+//     already is under way in this sense.
 // Threads: the endpoint's. Cost: data path.
 int xtie_request_cancel(struct xtie_endpoint *endpoint, struct xtie_request *request);
 

@@ -94,8 +94,9 @@ fn ended(entered: &mut Entered<'_>, request: RequestId, error: RequestError) -> 
 /// posted something on its end of the connection.
 ///
 /// request: of isend or irecv, not yet tested to its end.
-/// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it will end by itself;
-///     XTIE_ERR_STALE. A send that is complete already is under way in this sense.
+/// Results: XTIE_OK; XTIE_ERR_UNDER_WAY: its data may be moving, so it ends with the message, when
+///     the peer receives it, or with the connection; XTIE_ERR_STALE. A send that is complete
+///     already is under way in this sense.
 /// Threads: the endpoint's. Cost: data path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_request_cancel(

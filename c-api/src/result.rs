@@ -77,7 +77,7 @@ pub enum xtie_result {
     XTIE_ERR_GROUP = -33,
     /// The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
-    /// The request is under way already and will end by itself.
+    /// The request is under way already: it ends when the peer receives, or with the connection.
     XTIE_ERR_UNDER_WAY = -35,
 
     /// As much memory is registered as regions_max allows.
@@ -205,8 +205,11 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
     (XTIE_ERR_TOO_LONG, c"the message is longer than the connection takes"),
-    (XTIE_ERR_UNDER_WAY, c"the request is under way and will end by itself"),
-    (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered: deregister one first"),
+    (
+        XTIE_ERR_UNDER_WAY,
+        c"the request is under way: it ends with its message, or with the connection",
+    ),
+    (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered, or the heap is used up"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
     (XTIE_ERR_CONNECTIONS_FULL, c"connections_max connections are open: close one first"),
     (XTIE_ERR_PEERS_FULL, c"the endpoint is connected to as many peers as it can be"),

@@ -173,7 +173,7 @@ pub struct LocalTemplate {
     pub data_rails: u32,
     /// Control rails, likewise.
     pub control_rails: u32,
-    /// [`crate::wire::hello::CONNECT_PUSH`], or nothing.
+    /// Bits of [`crate::wire::hello`] that begin with `CONNECT_`.
     pub features: u64,
     /// Length of one send ring in bytes, when we connect.
     pub send_ring_bytes: u32,

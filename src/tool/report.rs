@@ -7,6 +7,7 @@ use super::{Failure, write_out};
 use crate::connect::{ReportEntry, reports};
 use crate::diagnose::stall::Answer;
 use crate::host::stall::describe;
+use crate::wire::status::STATUS_FRESH;
 use core::fmt::Write;
 use std::io::ErrorKind;
 use std::string::{String, ToString};
@@ -33,6 +34,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         _ => return Err(std::format!("one process id is expected\n\n{USAGE}")),
     };
     let endpoints = reports(pid, PATIENCE).map_err(|error| match error.kind() {
+        ErrorKind::NotFound if !is_there(pid) => std::format!("there is no process {pid}"),
         ErrorKind::NotFound => {
             std::format!(
                 "process {pid} has no endpoint here that could be asked: it has none, or runs in \
@@ -64,6 +66,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     write_out(&out)
 }
 
+fn is_there(pid: u32) -> bool {
+    std::path::Path::new(&std::format!("/proc/{pid}")).exists()
+}
+
 /// What the peer has said within our patience.
 fn answer_of(entry: &ReportEntry) -> Answer<'_> {
     match &entry.theirs {
@@ -76,10 +82,11 @@ fn answer_of(entry: &ReportEntry) -> Answer<'_> {
 fn entry_write(entry: &ReportEntry, out: &mut String) -> core::fmt::Result {
     let status = &entry.ours.status;
     let (peer, sends, receives) = (&entry.peer, status.sends, status.receives);
-    writeln!(
-        out,
-        "connection {} with {peer}: {sends} send(s), {receives} group(s) of receives open",
-        entry.connection
-    )?;
+    write!(out, "connection {} with {peer}: ", entry.connection)?;
+    match status.flags & STATUS_FRESH == 0 && status.silent_ms == u32::MAX {
+        // what stands there was written before
+        true => writeln!(out, "what is open is not known")?,
+        false => writeln!(out, "{sends} send(s), {receives} group(s) of receives open")?,
+    }
     describe(&entry.ours, answer_of(entry), peer, out)
 }

@@ -81,8 +81,9 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// How many groups behind `number` its slot speaks for: each of one receive, as that one is,
-    /// filled by the messages of the stream behind the one that fills that. The peer has seen no
-    /// slot of them, so that it has bound nothing to them itself.
+    /// filled by the messages of the stream behind the one that fills that. None of them ever had a
+    /// slot: of slots on an earlier control lane the peer may have passed some, and it looks for
+    /// that of the next.
     #[inline(never)]
     fn more_taken(&self, index: usize, number: Seq) -> u8 {
         let c = &self.connections[index];
@@ -94,9 +95,8 @@ impl<P: Provider> Endpoint<'_, P> {
             let at = self.group_at(index, number);
             let message = Seq(self.receives[at * GROUP_MAX].label);
             let is_alone = self.groups[at].count == 1 && self.groups[at].bound == 1;
-            // one that was taken back has a number that has not come
-            let is_due = due.unwrap_or(message) == message && message.before(c.eager_expected);
-            if !is_alone || !is_due {
+            // one that was taken back has a number that is nobody's, nor is the next one
+            if !is_alone || due.unwrap_or(message) != message {
                 break;
             }
             (number, filled, due) = (number.next(), filled + 1, Some(message.next()));

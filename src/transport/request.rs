@@ -188,7 +188,7 @@ pub struct Outcome {
 pub enum RequestIdError {
     /// The number names no outstanding request: it was tested to its end, or never existed.
     Stale,
-    /// The request is under way and will end by itself.
+    /// The request is under way: it ends with its message, or with the connection.
     Busy,
 }
 

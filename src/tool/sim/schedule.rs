@@ -231,7 +231,7 @@ impl<'f, 'm> World<'f, 'm> {
                 reserve: u8::from(lanes.count > 1 && seed & 1 == 1),
                 // and of others a peer is older: it answers no probes, or wants all slots
                 probed: seed & 2 == 0,
-                reads_runs: seed & 4 == 0,
+                reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }
