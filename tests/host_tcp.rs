@@ -157,7 +157,7 @@ fn different_requests_max_are_named_by_both_sides() {
     {
         let memory = Memory::new(node, Place::Shared, 8);
         let refused = node.isend(connection, memory.outgoing(0, 8, 0));
-        assert_eq!(refused, Err(SubmitError::Failed(RequestError::Protocol)));
+        assert_eq!(refused, Err(SubmitError::RequestsMax));
         let text = SAID.lock().unwrap().clone();
         assert!(text.contains("requests_max differs") && text.contains(said), "{text}");
         node.disconnect(connection);

@@ -300,7 +300,8 @@ typedef enum xtie_result {
     XTIE_ERR_STORAGE_SIZE = -9,
     // connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
-    // requests_max is not 32, 64, 128 or 256.
+    // requests_max is not 32, 64, 128 or 256; of a connection over TCP: it is 32 at one end, and
+    // more at the other.
     XTIE_ERR_REQUESTS_MAX = -11,
     // regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
@@ -895,8 +896,9 @@ int xtie_attempt_abandon(struct xtie_endpoint *endpoint, struct xtie_attempt *at
 // request_out: to be tested to its end; NULL: there is no room now (requests_max sends are
 //     outstanding, or as many as the peer takes), nothing was sent: make progress, call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY,
-//     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); and when the connection has
-//     failed its cause, such as XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
+//     XTIE_ERR_RANGE, XTIE_ERR_TOO_LONG (the sentence has the limit); XTIE_ERR_REQUESTS_MAX: over
+//     TCP the ends do not go together; and when the connection has failed its cause, such as
+//     XTIE_ERR_PEER_DIED or XTIE_ERR_PEER_CLOSED.
 // Threads: the endpoint's. Cost: data path. A short message is copied. Through shared memory it
 // leaves at once, else with the test of its request or any progress: several in one call of the
 // system. What that has no room for leaves with later progress; the request of a message of more
@@ -938,7 +940,8 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 //     has not been tested to its end: test that, then call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 //     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
-//     than 2^40 bytes; and when the connection has failed its cause.
+//     than 2^40 bytes; XTIE_ERR_REQUESTS_MAX as of isend; and when the connection has failed its
+//     cause.
 // Threads: the endpoint's. Cost: data path.
 int xtie_connection_irecv(struct xtie_endpoint *endpoint,
                           struct xtie_connection *connection,

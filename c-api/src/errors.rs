@@ -215,6 +215,7 @@ impl Ended {
             SubmitError::Range => XTIE_ERR_RANGE,
             SubmitError::Group => XTIE_ERR_GROUP,
             SubmitError::TooLong => XTIE_ERR_TOO_LONG,
+            SubmitError::RequestsMax => XTIE_ERR_REQUESTS_MAX,
         };
         Ended { result, code: 0, bytes_max: None, connection: Some(connection) }
     }

@@ -33,7 +33,8 @@ pub enum xtie_result {
     XTIE_ERR_STORAGE_SIZE = -9,
     /// connections_max is not from 1 to 65536.
     XTIE_ERR_CONNECTIONS_MAX = -10,
-    /// requests_max is not 32, 64, 128 or 256.
+    /// requests_max is not 32, 64, 128 or 256; of a connection over TCP: it is 32 at one end, and
+    /// more at the other.
     XTIE_ERR_REQUESTS_MAX = -11,
     /// regions_max is not from 1 to 65534.
     XTIE_ERR_REGIONS_MAX = -12,
@@ -183,7 +184,10 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_STORAGE_SIZE, c"the storage is smaller than xtie_endpoint_size asks for"),
     (XTIE_ERR_STORAGE_IN_USE, c"an endpoint that is not closed stands in the storage"),
     (XTIE_ERR_CONNECTIONS_MAX, c"connections_max must be from 1 to 65536"),
-    (XTIE_ERR_REQUESTS_MAX, c"requests_max must be 32, 64, 128 or 256"),
+    (
+        XTIE_ERR_REQUESTS_MAX,
+        c"requests_max must be 32, 64, 128 or 256, and 32 at both ends over TCP, or at neither",
+    ),
     (XTIE_ERR_REGIONS_MAX, c"regions_max must be from 1 to 65534"),
     (
         XTIE_ERR_RINGS,

@@ -129,7 +129,7 @@ fn tcp_use<R: HostRail>(
                 Limits::or_more(theirs),
             ),
         );
-        return Err(broken);
+        return Err(SubmitError::RequestsMax);
     }
     let streams = params.streams.get(..params.stream_count as usize).ok_or(broken)?;
     let lanes = params.lanes.clamp(1, endpoint.limits().rails_max) as u8;

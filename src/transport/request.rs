@@ -112,6 +112,9 @@ pub enum SubmitError {
     /// The message is longer than any message may be, or than the connection takes:
     /// [`Endpoint::message_bytes_max`](super::Endpoint::message_bytes_max).
     TooLong,
+    /// The connection's rail pushes, and the ends offer different numbers of groups at a time:
+    /// `requests_max` is 32 at one of them, and more at the other.
+    RequestsMax,
 }
 
 /// Why a request did not end well.

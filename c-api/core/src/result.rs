@@ -287,6 +287,7 @@ impl From<SubmitError> for xtie_core_result {
             SubmitError::Range => XTIE_CORE_ERR_RANGE,
             SubmitError::Group => XTIE_CORE_ERR_GROUP,
             SubmitError::TooLong => XTIE_CORE_ERR_TOO_LONG,
+            SubmitError::RequestsMax => XTIE_CORE_ERR_PEER_OTHER,
         }
     }
 }

@@ -65,7 +65,7 @@ impl From<SubmitError> for Fault {
         match error {
             SubmitError::Failed(error) => error.into(),
             SubmitError::Again => Fault::Internal,
-            SubmitError::Connection => Fault::Usage,
+            SubmitError::Connection | SubmitError::RequestsMax => Fault::Usage,
             SubmitError::Region
             | SubmitError::Range
             | SubmitError::Group
