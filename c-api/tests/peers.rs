@@ -50,6 +50,21 @@ fn handles_are_checked() {
     }
 }
 
+/// Its last listener is closed while others still dial: the door shuts when the side band's thread
+/// gets to it, with who has come meanwhile in it. That said that the operating system refused.
+#[test]
+fn door_that_is_being_shut_has_no_listener() {
+    for _ in 0..40 {
+        let (it, other) = (Opened::new(&config(HOST)), Opened::new(&config(HOST)));
+        let (listener, handle) = other.listen();
+        // SAFETY: an open listener.
+        expect(unsafe { xtie_listener_close(other.endpoint, listener) }, XTIE_OK);
+        expect(connect(&it, &handle).0, XTIE_ERR_NO_LISTENER);
+        it.close();
+        other.close();
+    }
+}
+
 #[test]
 fn attempt_can_be_abandoned_and_is_stale_afterwards() {
     let (it, other) = (Opened::new(&config(HOST)), Opened::new(&config(HOST)));

@@ -149,7 +149,10 @@ impl<M: LinkMemory> Control<M> {
     fn dial_error(&mut self, index: u32, error: &io::Error) -> ConnectError {
         let link = &self.links[index as usize];
         match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            // reset: it was shut while we stood in it
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::NotFound => {
                 if let Some(address) = &link.address {
                     address.remove_if_stale();
                 }

@@ -490,7 +490,8 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Eight ranks of two threads each beside 16 processors' own took five times as long as none.
+    /// Eight ranks with two threads each on 16 processors took up to seven times as long as with
+    /// none.
     #[test]
     fn threads_without_processors_rest_longer_and_longer() {
         let (start, mut pace) = (Instant::now(), Pace::NEW);
