@@ -29,10 +29,14 @@ static int exchange(xtie_connection *to, xtie_connection *from, xtie_memory *sou
         source[at] = (unsigned char)(message * 31 + at * 7);
     xtie_buffer buffer = {target, BYTES, 0, 0, target_memory};
     xtie_request *send = NULL, *receive = NULL;
-    while (receive == NULL)
+    while (receive == NULL) {  // no room now
         TRY(xtie_connection_irecv(endpoint, from, &buffer, 1, &receive));
-    while (send == NULL)
+        TRY(xtie_endpoint_progress(endpoint, NULL));
+    }
+    while (send == NULL) {
         TRY(xtie_connection_isend(endpoint, to, source, BYTES, 0, source_memory, &send));
+        TRY(xtie_endpoint_progress(endpoint, NULL));
+    }
     int received = 0, sent = 0;
     size_t bytes = 0;
     while (!received)

@@ -8,6 +8,7 @@ use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{
     Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Provider, RegisterError,
+    Source,
 };
 use crosstie::provider::libfabric::survey::survey;
 use crosstie::provider::libfabric::sys::Code;
@@ -191,6 +192,132 @@ fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
     assert!(!world.rails[0].health().is_lost());
 }
 
+/// Over a device that has died `ofi_rxm` writes an error of no op each time that it is asked: one
+/// poll took them for ever, and nobody heard that the NIC was gone.
+#[test]
+fn nic_that_fails_by_no_op_is_lost_and_comes_back() {
+    let Some(config) = config(c"strict-dies") else { return };
+    let mut world = World::open(&config).unwrap();
+    let mut posted = 0;
+    while world.downs(0) == 0 {
+        let kind = world.write_kind(0, 0, 4096);
+        let op = Op { id: OpId(posted), peer: PEER, kind };
+        posted += u64::from(world.rails[0].post(&op, world.now).is_ok());
+        world.poll();
+    }
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
+    assert!(world.rails[0].health().is_lost());
+    let report = world.rails[0].error(PEER).expect("what broke it").to_string();
+    assert!(report.contains("strict trouble"), "{report}");
+    world.rails[0].reopen().unwrap();
+    for id in 0..posted {
+        world.until("every op ends", |world| world.result(0, OpId(id)).is_some());
+    }
+    assert!(!world.rails[0].health().is_lost());
+}
+
+/// It says that a word has 8 bytes, and delivers 4, without those that say whose it is: it was
+/// dropped, and who waited for it waited for ever.
+#[test]
+fn words_that_are_cut_end_their_peers_with_a_sentence_and_go_as_messages_from_then_on() {
+    for provider in [c"strict-cut", c"strict-msg-cut"] {
+        let Some(config) = config(provider) else { return };
+        let mut world = World::open(&config).unwrap();
+        assert!(world.rails[0].traits().carries_words, "it is believed at first");
+        let write = |world: &mut World, peer, word| {
+            let source = Source::Span(world.local(0, 0, 4096));
+            let target = world.remote(1, 0);
+            world.post_to(0, peer, OpKind::Write { source, target, immediate: Some(word) });
+        };
+        write(&mut world, PEER, 0x7777);
+        world.until("the end is told", |world| world.downs(1) == 1);
+        let is_word = |seen: &&Completion| matches!(seen, Completion::Immediate { .. });
+        assert_eq!(world.seen[1].iter().filter(is_word).count(), 0, "it may be another's");
+        assert_eq!(down_cause(&world, 1), DownCause::Broken(libc::EPROTO));
+        let report = world.rails[1].error(PEER).expect("what broke it").to_string();
+        assert!(report.contains("of 8 bytes") && report.contains("delivers 4"), "{report}");
+        world.join(OTHER, 0x300);
+        write(&mut world, OTHER, 0x8888);
+        world.until("the word comes", |world| world.seen[1].iter().any(|seen| is_word(&seen)));
+        let came = world.seen[1].iter().find(is_word);
+        assert!(
+            matches!(came, Some(Completion::Immediate { peer: OTHER, immediate: 0x8888 })),
+            "{came:?}"
+        );
+        assert_eq!([0, 1].map(|side| world.rails[side].traits().carries_words), [false; 2]);
+    }
+}
+
+/// Some libraries say so when their queue is full: the peer was lost for it.
+#[test]
+fn post_for_which_a_library_has_no_memory_is_taken_when_it_has_some() {
+    for provider in [c"strict-full", c"strict-msg-full"] {
+        let Some(config) = config(provider) else { return };
+        let mut world = World::open(&config).unwrap();
+        for number in 0..40 {
+            let id = world.write(0, 0, 4096);
+            assert!(world.end(0, id));
+            world.send(0, number, if number % 2 == 0 { 64 } else { 4096 });
+            let is_message = |seen: &Completion| matches!(seen, Completion::Received { .. });
+            world.until("it comes", |world| world.seen[1].iter().any(is_message));
+            for seen in std::mem::take(&mut world.seen[1]) {
+                if let Completion::Received { slot, .. } = seen {
+                    world.rails[1].received_release(PEER, slot);
+                }
+            }
+        }
+        assert_eq!([world.downs(0), world.downs(1)], [0, 0], "{provider:?}");
+    }
+}
+
+/// Nobody waits for ever for memory that does not come.
+#[test]
+fn library_that_never_has_memory_again_loses_the_peer() {
+    let Some(config) = config(c"strict-poor") else { return };
+    let mut world = World::open(&config).unwrap();
+    let mut refused = 0;
+    while world.downs(0) == 0 {
+        let payload = world.local(0, 0, 64);
+        let op = Op { id: OpId(1), peer: PEER, kind: OpKind::Send { head: [1; 32], payload } };
+        match world.rails[0].post(&op, world.now) {
+            Ok(_) => assert_eq!(refused, 0),
+            Err(error) => {
+                assert!(matches!(error, PostError::Again | PostError::PeerDown), "{error:?}");
+                refused += 1;
+                world.pass(std::time::Duration::from_millis(100));
+            }
+        }
+        world.poll();
+        for seen in std::mem::take(&mut world.seen[1]) {
+            if let Completion::Received { slot, .. } = seen {
+                world.rails[1].received_release(PEER, slot);
+            }
+        }
+    }
+    assert!(refused > 10, "not at the first refusal");
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::ENOMEM));
+}
+
+/// Words carry the lower half of a token alone, and one of zeroes is what a cut word has.
+#[test]
+fn token_whose_lower_half_is_zero_is_given_to_nobody() {
+    let Some(config) = config(c"strict") else { return };
+    let mut rail = open(&config).unwrap();
+    assert_eq!(rail.peer_prepare(PEER, 0x7_0000).unwrap().token, 0x7_0001);
+    assert_eq!(rail.peer_prepare(OTHER, 0x7_0002).unwrap().token, 0x7_0002);
+}
+
+/// A queue that is never empty, of nothing that anybody is to hear of.
+#[test]
+fn poll_ends_however_much_of_nobody_there_is() {
+    let Some(config) = config(c"strict-flood") else { return };
+    let mut world = World::open(&config).unwrap();
+    for _ in 0..4 {
+        world.write_well();
+    }
+    assert!(world.rails[0].health().unknown > 0);
+}
+
 /// Whoever registers may be the thread that is to open the endpoint again: it waited for itself.
 #[test]
 fn memory_comes_and_goes_while_a_nic_stays_away() {
@@ -204,7 +331,7 @@ fn memory_comes_and_goes_while_a_nic_stays_away() {
     let meanwhile = register(&world.rails[0], more[1], BLOCK_BYTES).unwrap();
     assert_eq!(world.rails[0].reopen(), Err(away));
     assert_eq!(world.rails[0].reopen(), Ok(()));
-    assert_eq!(world.rails[0].health().unregistered, 0);
+    assert_eq!(world.rails[0].health().refused, None);
     world.until("the end is told", |world| world.downs(0) == 1);
     assert_eq!(world.rails[0].peer_close(PEER), Ok(()));
     world.join(OTHER, 9);

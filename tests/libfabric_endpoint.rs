@@ -20,6 +20,7 @@ use host_support::pair::{Pair, alone, disconnect_both};
 use host_support::{Memory, Node, Place, Watch, roles, small, wait_both};
 use libfabric_support::{Layout, skip, strict};
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,20 @@ fn strict_wish(provider: &'static str, rails: usize) -> Option<Wish<'static>> {
     Some(Wish { library, provider, domains })
 }
 
+/// `cxi` may not loop back.
+#[test]
+fn peers_of_one_host_get_no_rail_that_may_not_reach_them() {
+    let Some(wish) = strict_wish("cxi", 1) else { return };
+    let alone = alone();
+    let [a, b] = [wish; 2].map(|wish| open(2, wish));
+    let mut pair = Pair::of(alone, a, b, 1);
+    let mut flows = pair.flows(Place::Private);
+    pair.flow(&mut flows, 32);
+    assert_eq!(pair.a.connection_rail(pair.to_b), Some(ConnectionRail::Tcp));
+    assert!(pair.view(0, 1).is_none());
+    pair.close();
+}
+
 #[test]
 fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
     // bound to endpoints, with words, with short words, without words; bound to domains; of
@@ -182,6 +197,7 @@ fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
             let Some(wish) = strict_wish(provider, rails) else { return };
             println!("{rails} rails over {provider}");
             let mut pair = pair([wish; 2]);
+            exchange(&mut pair, rails);
             let mut flows = pair.flows(Place::Private);
             pair.settle(&mut flows);
             let before: Vec<_> = (1..=rails as u8).map(|lane| pair.bytes(lane)).collect();
@@ -200,6 +216,38 @@ fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
             pair.close();
         }
     }
+}
+
+/// Groups with tags, before and behind their receives, and long messages, both ways at once, as
+/// soon as so many rails are up.
+fn exchange(pair: &mut Pair, rails: usize) {
+    const ROUNDS: u64 = 16;
+    let Pair { a, b, to_b, to_a, .. } = pair;
+    let done = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for (side, node, connection) in [(0, a, *to_b), (1, b, *to_a)] {
+            let done = &done;
+            scope.spawn(move || {
+                let exchange = Exchange::new(node, connection, side, Place::Private);
+                exchange.run(node, 3, 5);
+                let watch = Watch::start();
+                let is_up = |view: LaneView| view.state == LaneState::Up;
+                for lane in 1..=rails as u8 {
+                    while !node.lane_view(connection, lane).is_some_and(is_up) {
+                        node.progress();
+                        watch.look("a rail of libfabric");
+                    }
+                }
+                exchange.run(node, ROUNDS, 7);
+                done.fetch_add(1, Ordering::Relaxed);
+                while done.load(Ordering::Relaxed) < 2 {
+                    node.progress(); // what the other side still waits for
+                    watch.look("the other side's end");
+                }
+                exchange.release(node);
+            });
+        }
+    });
 }
 
 /// The two lines of a region's cell never both found room here.
@@ -248,19 +296,21 @@ fn memory_is_given_back_at_once_and_forgotten_when_the_peer_polls() {
 
 #[test]
 fn sides_with_unlike_numbers_of_rails_use_what_both_have() {
-    for (near, far) in [(1, 3), (4, 2), (3, 1)] {
-        let (Some(a), Some(b)) = (strict_wish("strict", near), strict_wish("strict", far)) else {
-            return;
-        };
-        let mut pair = pair([a, b]);
-        let mut flows = pair.flows(Place::Private);
-        pair.settle(&mut flows);
-        pair.flow(&mut flows, 32);
-        for side in [0, 1] {
-            let lanes = (0..8).filter(|lane| pair.view(side, *lane).is_some()).count();
-            assert_eq!(lanes, near.min(far) + 1);
+    for provider in ["strict", "strict-domain", "strict-short"] {
+        for (near, far) in [(1, 3), (4, 2), (3, 1)] {
+            let wishes = [near, far].map(|rails| strict_wish(provider, rails));
+            let [Some(a), Some(b)] = wishes else { return };
+            let mut pair = pair([a, b]);
+            exchange(&mut pair, near.min(far));
+            let mut flows = pair.flows(Place::Private);
+            pair.settle(&mut flows);
+            pair.flow(&mut flows, 32);
+            for side in [0, 1] {
+                let lanes = (0..8).filter(|lane| pair.view(side, *lane).is_some()).count();
+                assert_eq!(lanes, near.min(far) + 1);
+            }
+            pair.close();
         }
-        pair.close();
     }
 }
 
@@ -269,10 +319,22 @@ fn nics_that_fail_again_and_again_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-overrun");
 }
 
+/// Memory that the provider refuses then would be there for nobody: messages ended with errors.
+#[test]
+fn nics_that_refuse_memory_when_they_come_back_are_tried_again_and_cost_no_message() {
+    nics_fail("strict-regrets");
+}
+
 /// Their failure belongs to no op.
 #[test]
 fn nics_that_fail_beside_the_completion_queue_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-beside");
+}
+
+/// Theirs belongs to no op either, and is in the completion queue.
+#[test]
+fn nics_whose_device_dies_are_opened_anew_and_cost_no_message() {
+    nics_fail("strict-dies");
 }
 
 #[test]
@@ -379,6 +441,32 @@ fn library_that_makes_completions_up_is_told_of_once() {
     let count = said.iter().filter(|text| text.contains("operations that nobody posted")).count();
     assert!((1..=2).contains(&count), "once of each end at most: {said:?}");
     drop(turn);
+}
+
+/// A provider that cuts the words of writes kept long messages waiting for ever.
+#[test]
+fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
+    for provider in ["strict-cut", "strict-msg-cut"] {
+        let Some(wish) = strict_wish(provider, 1) else { return };
+        let hearing = Hearing::start();
+        let mut pair = pair([wish; 2]);
+        let mut flows = pair.flows(Place::Private);
+        pair.flow(&mut flows, 64);
+        pair.flow_until(&mut flows, "the rail to come back", |pair, _| {
+            pair.views(1).iter().any(|view| view.stats.failures > 0)
+                && pair.views(1).iter().all(|view| view.state == LaneState::Up)
+        });
+        let before = pair.bytes(1);
+        pair.flow_until(&mut flows, "long messages over it", |pair, _| {
+            pair.bytes(1).iter().zip(&before).all(|(now, before)| now - before > 200_000)
+        });
+        pair.close();
+        let said = hearing.end();
+        let lines = said.iter().filter(|text| text.contains("and delivers 4 of them"));
+        let lines: Vec<_> = lines.collect();
+        assert!((1..=2).contains(&lines.len()), "once of each end at most: {said:?}");
+        assert!(lines[0].contains(provider), "{lines:?}");
+    }
 }
 
 #[test]

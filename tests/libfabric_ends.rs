@@ -4,11 +4,14 @@
 mod libfabric_support;
 
 use crosstie::base::ids::RailGeneration;
-use crosstie::fabric::{Completion, DownCause, OpKind, Provider};
-use crosstie::provider::libfabric::PeerOpenError;
-use libfabric_support::{Layout, OTHER, PEER, World, hold_read, strict_config};
+use crosstie::fabric::{Completion, Domain, DownCause, OpKind, Provider};
+use crosstie::provider::libfabric::{Hello, PeerOpenError};
+use libfabric_support::{Layout, OTHER, PEER, World, hold_read, register, strict_config};
 use std::ffi::CStr;
 use std::time::Duration;
+
+/// Polls that take in whatever one peer may have had under way.
+const TAKING: usize = 80;
 
 fn strict_world(provider: &'static CStr) -> Option<World> {
     Some(World::open(&strict_config(Layout::One, provider)?).unwrap())
@@ -100,6 +103,34 @@ fn connected_end_that_nobody_answered_meets_the_next_end_of_the_other_side() {
     }
 }
 
+/// A region that was told of with the hello was held until the number was prepared again.
+#[test]
+fn peer_that_cannot_be_joined_holds_no_region() {
+    let Some(mut world) = strict_world(c"strict") else { return };
+    let key = register(&world.rails[0], world.blocks[0], 4096).unwrap();
+    let near = world.rails[0].peer_prepare_telling(OTHER, 0x77, key).unwrap();
+    let foreign = Hello { format: 77, ..near };
+    assert_eq!(world.rails[0].peer_connect(OTHER, &foreign), Err(PeerOpenError::Format));
+    assert_eq!(world.rails[0].domain().deregister(key), Ok(()));
+}
+
+/// Where the endpoint could not be opened anew either, the end of a closed number was told.
+#[test]
+fn peer_that_cannot_be_joined_since_its_nic_is_away_has_no_end() {
+    let Some(mut world) = strict_world(c"strict-away") else { return };
+    let _ = world.rails[0].peer_prepare(OTHER, 0x77).unwrap();
+    let far = world.rails[1].peer_prepare(OTHER, 0x78).unwrap();
+    assert!(world.rails[0].reopen().is_err());
+    assert_eq!(world.rails[0].peer_connect(OTHER, &far), Err(PeerOpenError::RailLost));
+    while world.rails[0].reopen().is_err() {
+        world.poll();
+    }
+    world.until("the other's end is told", |world| world.downs(0) > 0);
+    world.until_quiet();
+    let is_its = |seen: &Completion| matches!(seen, Completion::PeerDown { peer: OTHER, .. });
+    assert!(!world.seen[0].iter().any(is_its), "{:?}", world.seen[0]);
+}
+
 /// Whose endpoint is opened anew has not closed its connections: a lane that ends so is a lane that
 /// failed, and comes back. As one that was closed it waited for the word of the other side, which
 /// may have left on another lane that ended so.
@@ -149,10 +180,10 @@ fn word_of_a_peer_that_has_closed_is_waited_for_as_far_as_it_could_write() {
         let fence = world.fence(side);
         world.poll_side(side);
         world.pass(Duration::from_millis(500));
-        (0..4).for_each(|_| world.poll_side(side));
+        (0..TAKING).for_each(|_| world.poll_side(side));
         assert_eq!(world.result(side, fence).is_none(), waits, "{cause:?} of {side}");
         world.pass(Duration::from_millis(2000));
-        (0..4).for_each(|_| world.poll_side(side));
+        (0..TAKING).for_each(|_| world.poll_side(side));
         assert!(world.result(side, fence).is_some(), "{cause:?} of {side}");
         assert_eq!(world.downs(side), 1);
     }

@@ -302,7 +302,7 @@ fn endpoint_is_opened_again_and_regions_keep_their_keys() {
         assert!(world.end(0, fence), "a closed endpoint fences everything");
         world.until("the end is told", |world| world.downs(0) == 1);
         let health = world.rails[0].health();
-        assert_eq!((health.reopened, health.unregistered, health.lost_code), (1, 0, 0));
+        assert_eq!((health.reopened, health.refused, health.lost_code), (1, None, 0));
         // the other end has not failed, and keeps its endpoint: the word comes from the new one
         let theirs = world.fence(1);
         assert!(world.end(1, theirs), "who was closed says so");

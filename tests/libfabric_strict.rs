@@ -3,13 +3,13 @@
 
 mod libfabric_support;
 
-use crosstie::provider::libfabric::sys::abi::CqEntry;
+use crosstie::provider::libfabric::sys::abi::{CqEntry, CqErrEntry, CqErrRoom};
 use crosstie::provider::libfabric::sys::calls::{FidEp, MsgRma, RmaIov};
 use crosstie::provider::libfabric::sys::{
     Cq, Domain, Endpoint, Fabric, Info, Library, Registration, Vector, numbers as n,
 };
-use libfabric_support::{Layout, skip, strict};
-use std::ffi::c_void;
+use libfabric_support::{Layout, error_write, skip, strict};
+use std::ffi::{CStr, c_void};
 use std::mem::ManuallyDrop;
 use std::process::Command;
 
@@ -41,8 +41,8 @@ fn leaked(bytes: usize) -> *mut u8 {
 }
 
 impl Fixture {
-    fn new(provider: &std::ffi::CStr) -> Fixture {
-        let library = Library::load(strict(Layout::One).unwrap()).unwrap();
+    fn new(layout: Layout, provider: &CStr) -> Fixture {
+        let library = Library::load(strict(layout).unwrap()).unwrap();
         let mut hints = library.hints().unwrap();
         hints.set_provider(provider.to_bytes());
         let raw = hints.get_mut();
@@ -154,7 +154,7 @@ fn right_use(mut at: Fixture) {
 }
 
 /// A misuse: how it is called, the provider that it is of, and what the strict fabric says.
-type Misuse = (&'static str, &'static std::ffi::CStr, fn(Fixture), &'static str);
+type Misuse = (&'static str, &'static CStr, fn(Fixture), &'static str);
 
 const MISUSES: &[Misuse] = &[
     (
@@ -372,6 +372,61 @@ const MISUSES: &[Misuse] = &[
     ),
 ];
 
+/// Misuses of a library of 2.x by who knows the structures of 1.17.
+const MISUSES_OF_TWO: &[Misuse] = &[
+    (
+        "field of 2.x",
+        c"strict",
+        |mut at| {
+            // SAFETY: an offer of the library's, which has something behind what 1.17 has.
+            unsafe { (*at.info.get_mut().domain_attr.cast::<[u64; APPENDED + 1]>())[APPENDED] = 0 };
+            let _ = Domain::open(&at.fabric, &at.info);
+        },
+        "a field of libfabric 2 written by a caller of 1.17",
+    ),
+    (
+        "older getinfo",
+        c"strict",
+        |_| call_older(c"fi_getinfo", c"FABRIC_1.3"),
+        "a function of an older library's, which takes shorter structures",
+    ),
+    (
+        "older dupinfo",
+        c"strict",
+        |_| call_older(c"fi_dupinfo", c"FABRIC_1.3"),
+        "a function of an older library's, which takes shorter structures",
+    ),
+    (
+        "older freeinfo",
+        c"strict",
+        |_| call_older(c"fi_freeinfo", c"FABRIC_1.3"),
+        "a function of an older library's, which takes shorter structures",
+    ),
+    (
+        "older fabric",
+        c"strict",
+        |_| call_older(c"fi_fabric", c"FABRIC_1.0"),
+        "a function of an older library's, which takes shorter structures",
+    ),
+];
+
+/// Words of 64 bits that `fi_domain_attr` of 1.17 has.
+const APPENDED: usize = 24;
+
+/// Calls what a program gets that was linked with an older library.
+fn call_older(name: &CStr, version: &CStr) {
+    let file = strict(Layout::Two).unwrap();
+    // SAFETY: a library that stays, and names that end with a zero.
+    let symbol = unsafe {
+        let handle = libc::dlopen(file.as_ptr(), libc::RTLD_NOW);
+        libc::dlvsym(handle, name.as_ptr(), version.as_ptr())
+    };
+    assert!(!symbol.is_null(), "{name:?} of {version:?}");
+    // SAFETY: each stops the program, whatever it is given.
+    let call: extern "C" fn() = unsafe { std::mem::transmute(symbol) };
+    call();
+}
+
 /// Binds memory to an endpoint in one thread, and polls its queue in another, without turns.
 fn at_once(at: Fixture) {
     let (range, domain) = ((at.ends[0].memory as u64, BYTES), at.domain.as_raw());
@@ -404,11 +459,18 @@ fn bind_only(registration: Registration, endpoint: *mut FidEp) {
 fn child() {
     let Ok(which) = std::env::var(WHICH) else { return };
     if which == "right" {
-        return right_use(Fixture::new(c"strict"));
+        return right_use(Fixture::new(Layout::One, c"strict"));
     }
-    let (_, provider, commit, _) =
-        MISUSES.iter().find(|misuse| misuse.0 == which).expect("a misuse of the list");
-    commit(Fixture::new(provider));
+    if which == "right of two" {
+        return right_use(Fixture::new(Layout::Two, c"strict"));
+    }
+    let of = |(layout, list): (Layout, &'static [Misuse])| {
+        list.iter().find(|misuse| misuse.0 == which).map(|misuse| (layout, misuse))
+    };
+    let lists = [(Layout::One, MISUSES), (Layout::Two, MISUSES_OF_TWO)];
+    let (layout, (_, provider, commit, _)) =
+        lists.into_iter().find_map(of).expect("a misuse of the lists");
+    commit(Fixture::new(layout, provider));
     println!("went through");
 }
 
@@ -428,9 +490,11 @@ fn each_misuse_is_stopped_with_the_word_for_it() {
     if strict(Layout::One).is_none() {
         return skip("the strict fabric cannot be built");
     }
-    let (passed, said) = run_child("right");
-    assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
-    for (which, _, _, word) in MISUSES {
+    for which in ["right", "right of two"] {
+        let (passed, said) = run_child(which);
+        assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
+    }
+    for (which, _, _, word) in MISUSES.iter().chain(MISUSES_OF_TWO) {
         let (passed, said) = run_child(which);
         assert!(!passed, "{which}: not stopped: {said}");
         assert!(!said.contains("went through"), "{which}: stopped too late: {said}");
@@ -446,4 +510,30 @@ fn library_of_two_is_read_as_far_as_it_is_known() {
     assert_eq!(library.version(), n::version(2, 6));
     let hints = library.hints().unwrap();
     assert!(library.offers(&hints).is_err(), "empty hints want no reliable datagrams");
+}
+
+/// One of 2.x writes a field more of a failure than 1.17 has.
+#[test]
+fn failure_of_a_library_of_two_has_room() {
+    const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+    #[repr(C)]
+    struct Place {
+        room: CqErrRoom,
+        beside: [u64; 4],
+    }
+    #[repr(C)]
+    struct Short {
+        entry: CqErrEntry,
+        beside: [u64; 4],
+    }
+    let Some(file) = strict(Layout::Two) else { return };
+    let mut place = Place { room: CqErrRoom::NOTHING, beside: [UNTOUCHED; 4] };
+    error_write(file, (&raw mut place.room).cast());
+    assert_eq!(place.room.entry.err, libc::EIO);
+    assert_eq!(place.beside, [UNTOUCHED; 4], "written to what is not the failure's");
+    // who has no room for it finds it in what is not the failure's
+    let mut short = Short { entry: place.room.entry, beside: [UNTOUCHED; 4] };
+    error_write(file, (&raw mut short).cast());
+    assert_ne!(short.beside[0], UNTOUCHED);
+    assert_eq!(short.beside[1..], [UNTOUCHED; 3]);
 }

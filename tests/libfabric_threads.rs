@@ -54,7 +54,7 @@ fn any_thread_calls_where_the_library_is_safe() {
 /// `net` of 1.17 takes registrations out of its tree without a lock: "key not available", or a
 /// search without end, in one of twenty runs over the real one.
 #[test]
-fn registrations_and_polls_take_turns_where_the_library_has_no_lock() {
+fn all_calls_take_turns_where_the_library_has_no_lock_at_its_registrations() {
     takes_turns(c"net", Callers::OneAtRegistrations);
 }
 

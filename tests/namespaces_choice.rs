@@ -197,6 +197,33 @@ fn connector_goes_out_of_chosen_interfaces_alone() {
     assert_ne!(ends[0], ends[1]);
 }
 
+/// A socket that is bound to no address does not see such a route: the way was over another
+/// interface then, and refused.
+#[test]
+fn route_of_a_chosen_address_alone_leads_to_the_listener() {
+    if !may("route_of_a_chosen_address_alone_leads_to_the_listener") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    let by = |choice| [("CROSSTIE_SOCKET_IFNAME", choice), ("CROSSTIE_TCP_RAILS", "1")];
+    // host 0 is the router and the listener, too
+    hosts.ip(1, "rule add from 10.78.0.2 table 7\nroute add 10.77.0.0/24 via 10.78.0.1 table 7\n");
+    let start = |at, role: &str, environment: &[(&str, &str)]| {
+        hosts.start(at, role, Start { environment, log: None })
+    };
+    let mut listening = start(0, "listen", &by("eth0"));
+    let mut connecting = start(1, "connect", &by("eth1"));
+    let handle = listening.line.hear::<128>();
+    connecting.line.say(&handle);
+    assert_eq!(connecting.line.hear_text(), "connected");
+    let used = local_addresses(&connecting);
+    assert!(used.len() >= 2 && used.iter().all(|ip| ip == "02004E0A"), "10.78.0.2: {used:?}");
+    for process in [&mut listening, &mut connecting] {
+        process.line.say_text("close");
+    }
+}
+
 #[test]
 fn wrong_interface_names_are_named_when_other_hosts_cannot_be_reached_for_them() {
     if !may("wrong_interface_names_are_named_when_other_hosts_cannot_be_reached_for_them") {

@@ -4,6 +4,7 @@
 mod host_support;
 
 use crosstie::base::slab::Handle;
+use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::RequestError;
 use host_support::roles::{self, Process};
@@ -190,7 +191,69 @@ fn closing(tcp: bool) {
             let (result, _) = a.sleep_until_done(receive);
             assert_eq!(result, Err(RequestError::PeerClosed));
         });
+        assert_eq!(a.stats().failures, 0, "that is no failure");
         a.disconnect(to_b);
         watch.look("closing");
+    }
+}
+
+/// An event loop asks after each of its requests and arms when none has ended; what ends after it
+/// was asked, by the progress of the next call, was slept over, for ever after a long rest.
+#[test]
+fn end_that_came_between_two_tests_is_not_slept_over() {
+    let _alone = alone();
+    for tcp in [false, true] {
+        let (mut a, mut b) = (Node::open(&on(tcp)), Node::open(&on(tcp)));
+        let (to_b, to_a) = host_support::joined(&mut a, &mut b);
+        let into = Memory::new(&a, Place::Shared, 128);
+        let from = Memory::new(&b, Place::Shared, 64);
+        for by_test in [true, false] {
+            let first = a.irecv(to_b, &[into.incoming(0, 64, 0)]).unwrap();
+            let second = a.irecv(to_b, &[into.incoming(64, 64, 1)]).unwrap();
+            let (ended, watch) = (a.stats().receives, Watch::start());
+            let send = b.isend(to_a, from.outgoing(0, 8, 0)).unwrap();
+            while a.stats().receives == ended {
+                match by_test {
+                    true => assert_eq!(a.test(second), Ok(None)),
+                    false => _ = a.progress(),
+                }
+                b.progress();
+                watch.look("a message");
+            }
+            assert!(!a.wait_arm(), "it may not have been asked after");
+            assert_eq!(a.wait(first).result, Ok(()));
+            assert_eq!(b.wait(send).result, Ok(()));
+            let send = b.isend(to_a, from.outgoing(0, 8, 1)).unwrap();
+            assert_eq!(b.wait(send).result, Ok(()));
+            assert_eq!(a.sleep_until_done(second).0, Ok(()));
+        }
+    }
+}
+
+/// Who closes and sleeps in between is woken when closing waits no longer for the peer.
+#[test]
+fn closing_on_a_peer_that_takes_nothing_ends_although_we_sleep() {
+    let _alone = alone();
+    // without reports of stalls, which wake whoever sleeps now and then
+    let settings = [("CROSSTIE_PEER_TIMEOUT_MS", "3000"), ("CROSSTIE_STALL_MS", "0")];
+    for (name, value) in settings {
+        // SAFETY: nobody else is in a test now.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let (mut a, mut b) = (Node::open(&on(true)), Node::open(&on(true)));
+    let (to_b, _) = host_support::joined(&mut a, &mut b);
+    let from = Memory::new(&a, Place::Private, 8192);
+    for _ in 0..20 {
+        let send = a.isend(to_b, from.outgoing(0, 8192, 0)).unwrap();
+        assert_eq!(a.wait(send).result, Ok(()));
+    }
+    let watch = Watch::start();
+    while a.connection_close(to_b) == Closing::Again {
+        a.sleep();
+        watch.look("closing");
+    }
+    for (name, _) in settings {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(name) };
     }
 }

@@ -128,6 +128,19 @@ fn peer_that_the_vendor_puts_off_is_asked_for_by_polls_and_may_end_before() {
     assert!(port.is_idle());
 }
 
+/// The second took the place of the first, which nothing ever told of.
+#[test]
+fn second_fence_before_a_poll_waits_until_the_first_is_told() {
+    let mut port = port(Wire::new());
+    let _ = port.peer_prepare(PEER).unwrap();
+    assert_eq!(fence(&mut port, 1), Ok(Posted::Pending));
+    assert_eq!(fence(&mut port, 2), Err(PostError::Again));
+    assert_eq!(told(&mut port), words([fenced(1)]));
+    assert_eq!(fence(&mut port, 2), Ok(Posted::Pending));
+    assert_eq!(told(&mut port), words([fenced(2)]));
+    assert_eq!(port.peer_close(PEER), Ok(()));
+}
+
 /// The vendor opened it behind the fence, and nothing ever told of that fence.
 #[test]
 fn fence_of_a_peer_that_the_vendor_puts_off_ends_the_attempt() {

@@ -27,6 +27,7 @@ fn storyteller() {
         "sleep when it is gone" => sleep_when_it_is_gone(),
         "obey no more" => obey_no_more(),
         "take no marker" => take_no_marker(),
+        "ask for the gid in vain" => ask_for_the_gid_in_vain(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -183,4 +184,29 @@ fn take_no_marker() {
 #[test]
 fn queue_pair_that_takes_no_marker_is_not_waited_for() {
     tell("take no marker", "a fence: true");
+}
+
+/// The GID cannot be asked for, since the process may open no more descriptors; then it can.
+fn ask_for_the_gid_in_vain() {
+    let mut world = World::new().expect("devices");
+    turn("gid_refused");
+    let refused = world.rails[0].peer_prepare(OTHER, RailGeneration(2), 7).map(|_| ());
+    println!("{}", refused.expect_err("its GID is not known"));
+    assert!(!world.rails[0].health().is_lost(), "nothing has gone");
+    let write = world.write(0, 0, 64);
+    assert!(world.end(0, write) && world.downs(0) == 0);
+    turn("");
+    world.join(OTHER, 2);
+    println!("and then it is known");
+}
+
+/// Every peer of the port ended, for good with a library that reads no tables.
+#[test]
+fn gid_that_cannot_be_asked_for_refuses_one_peer_and_ends_none() {
+    let Some(libraries) = libraries() else { return };
+    for folder in libraries {
+        let said = told_in(folder, "ask for the gid in vain", "");
+        let wanted = "the GID of the port cannot be read: errno 24";
+        assert!(said.contains(wanted) && said.contains("and then it is known"), "{said}");
+    }
 }

@@ -121,7 +121,7 @@ impl End {
         }
         let seconds = start.elapsed().as_secs_f64();
         let (rate, speed) = (count as f64 / seconds, (count * length as u64) as f64 / seconds);
-        println!("stream {length:>8} B: {rate:>9.0} /s, {:>8.2} MB/s", speed / 1e6);
+        println!("stream {length:>8} B: {rate:>12.2} /s, {:>8.2} MB/s", speed / 1e6);
     }
 
     fn take(&mut self, before: u64, count: u64) {

@@ -40,10 +40,14 @@
 //     xtie_memory_alloc(endpoint, 8192, &data, &memory);
 //     xtie_request *send = NULL, *receive = NULL;
 //     xtie_buffer buffer = {(char *)data + 4096, 4096, 7, 0, memory};  // 4096 bytes, tag 7
-//     while (receive == NULL)
+//     while (receive == NULL) {  // NULL: no room now
 //         xtie_connection_irecv(endpoint, connection, &buffer, 1, &receive);
-//     while (send == NULL)
+//         xtie_endpoint_progress(endpoint, NULL);
+//     }
+//     while (send == NULL) {
 //         xtie_connection_isend(endpoint, connection, data, 4096, 7, memory, &send);
+//         xtie_endpoint_progress(endpoint, NULL);
+//     }
 //     int sent = 0, received = 0;
 //     size_t bytes = 0;
 //     while (!sent || !received) {
@@ -343,7 +347,7 @@ typedef enum xtie_result {
     XTIE_ERR_GROUP = -33,
     // The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
-    // The request is under way already: it ends when the peer receives, or with the connection.
+    // The request is under way already, or has ended: test it until it says so.
     XTIE_ERR_UNDER_WAY = -35,
     // As much memory is registered as regions_max allows.
     XTIE_ERR_REGIONS_FULL = -40,
@@ -368,7 +372,8 @@ typedef enum xtie_result {
     XTIE_ERR_VERSION_HERE = -52,
     // The peer speaks an older wire version: upgrade the peer.
     XTIE_ERR_VERSION_PEER = -53,
-    // The listener is on another host, which this device does not reach.
+    // The listener is on another host, which this device does not reach; of the loopback device:
+    // it is another endpoint's.
     XTIE_ERR_OTHER_HOST = -54,
     // Nobody listens there any more; another program may answer in its place.
     XTIE_ERR_NO_LISTENER = -55,
@@ -572,7 +577,7 @@ typedef struct xtie_stats {
     uint64_t again;
     // Control messages about what has arrived.
     uint64_t state_lines;
-    // Connections that failed.
+    // Connections that failed: those that either side closed are not among them.
     uint64_t failures;
 } xtie_stats;
 
@@ -769,7 +774,8 @@ int xtie_endpoint_wait_fd(const struct xtie_endpoint *endpoint, int *fd_out);
 int xtie_endpoint_wait_arm(struct xtie_endpoint *endpoint);
 
 // Why the last call on this endpoint failed, with its particulars: the peer's program, process
-// and host, numbers of the system. Every failing call that found its endpoint replaces it.
+// and host, numbers of the system. Every failing call that found its endpoint replaces it,
+// but for this one and those that answer XTIE_ERR_FORKED.
 //
 // text_out: room for the sentence, in UTF-8; what does not fit is cut. 320 bytes hold any.
 // text_bytes: that room in bytes, with the zero at the end; not zero.
@@ -823,7 +829,8 @@ int xtie_endpoint_listen(struct xtie_endpoint *endpoint,
                          struct xtie_handle *handle_out,
                          struct xtie_listener **listener_out);
 
-// Takes a connection that a peer has made.
+// Takes a connection that a peer has made, and perhaps closed since: it has its place among
+// connections_max until it is accepted and closed, or its listener is closed.
 //
 // listener: open.
 // connection_out: the connection, until xtie_connection_close; NULL: none is there now, call
@@ -843,7 +850,8 @@ int xtie_listener_accept(struct xtie_endpoint *endpoint,
 int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *listener);
 
 // Connects to a listener: call it again with the same arguments until *connection_out is not NULL
-// or an error comes. Nobody needs to accept for that.
+// or an error comes. Nobody needs to accept for that; what nobody accepts has its place among the
+// connections of both ends all the same, also after it was closed here.
 //
 // An attempt ends connect_timeout_ms (CROSSTIE_CONNECT_TIMEOUT_MS) after its first call at the
 // latest, and no other timeout ends it. XTIE_ERR_UNREACHABLE: no address of a listener on another
@@ -853,7 +861,8 @@ int xtie_listener_close(struct xtie_endpoint *endpoint, struct xtie_listener *li
 // handle: the listener's, read during the first call only.
 // attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it
 //     there. When the connection is made, and also after an error, it is NULL again: the attempt
-//     is over.
+//     is over. XTIE_ERR_ATTEMPT (it is none of this endpoint's, or over) leaves it as it is, and
+//     so do XTIE_ERR_NULL and errors of the endpoint itself.
 // connection_out: the connection, until xtie_connection_close; NULL: not yet.
 // Results: XTIE_OK; XTIE_ERR_NULL, XTIE_ERR_ATTEMPT; about the handle XTIE_ERR_HANDLE_CORRUPT,
 //     XTIE_ERR_HANDLE_FOREIGN, XTIE_ERR_VERSION_HERE, XTIE_ERR_VERSION_PEER, XTIE_ERR_OTHER_HOST;
@@ -919,14 +928,16 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
 // Two receives are two groups: the second takes nothing before the first has all its messages.
 //
-// Of one connection 48 short messages may wait here for a group that takes them where shared
-// memory alone carries it (the receiver keeps a place for each), and 24 where TCP does, alone or
-// beside shared memory (fewer than the smallest requests_max: the sender has to remember them
-// until it sees their groups), or 8 where one of more than 8192 bytes is sent behind them. Further
-// ones, and all long ones (over TCP those of more than 131072 bytes), wait at the sender, whatever
-// their tags: their requests do not end, and when requests_max sends are outstanding
-// xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send before the
-// peer has posted the receives of what was sent before it: post receives for what is sent.
+// Short messages may wait here for a group that takes them, so many of one connection: 48 where
+// shared memory alone carries it, but no more than send_ring_bytes hold, which by default are 30
+// of 2048 bytes and 7 of 8192; and 24 where TCP does, alone or beside shared memory (fewer than
+// the smallest requests_max: the sender has to remember them until it sees their groups), or 8
+// where one of more than 8192 bytes is sent behind them; and on the loopback device 48 of 1024
+// bytes at most. Further ones, and all long ones (over TCP those of more than 131072 bytes), wait
+// at the sender, whatever their tags: their requests do not end, and when requests_max sends are
+// outstanding xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send
+// before the peer has posted the receives of what was sent before it: post receives for what is
+// sent.
 //
 // A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 // the group is full, sizes_out of xtie_request_test has the message's length, and the send ends
@@ -936,8 +947,9 @@ int xtie_connection_isend(struct xtie_endpoint *endpoint,
 // buffers: read only during the call; the bytes that they name are the library's to write until
 //     the request has ended.
 // count: how many.
-// request_out: to be tested to its end; NULL: the group that was posted requests_max groups before
-//     has not been tested to its end: test that, then call again.
+// request_out: to be tested to its end; NULL: there is no room now, mostly because the group
+//     that was posted requests_max groups before has not been tested to its end: test that, make
+//     progress, call again.
 // Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 //     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
 //     than 2^40 bytes; XTIE_ERR_REQUESTS_MAX as of isend; and when the connection has failed its
@@ -979,7 +991,8 @@ int xtie_connection_rail(struct xtie_endpoint *endpoint,
 // rails of vendors as far as 200 ms are enough. What a dead rail has lost of them goes over
 // another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
 // that, and says in a warning that it has given up. That the peer's program has a message is known
-// by a message of its own alone.
+// by a message of its own alone. Of messages that are lost the receives end with the cause, and a
+// later message of the same tag does not go into them, but may into the receives behind.
 //
 // A closed connection keeps its place, of which there are connections_max, until the peer's
 // program has closed its end, too, or is gone: the peer may use what they share until then.

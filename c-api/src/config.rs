@@ -243,6 +243,7 @@ pub(crate) unsafe fn options(config: *const xtie_endpoint_config) -> Result<Opti
             default.handshake_deadline,
         ),
         interfaces: Interfaces::NONE,
+        interfaces_spare: None,
         family: AddressFamily::Any,
         tcp_rails: 0,
         tcp_call_bytes: default.tcp_call_bytes,

@@ -100,14 +100,16 @@ fn too_long(entered: &mut Entered<'_>, connection: Handle) -> c_int {
 /// others pass it. So one receive at a time matches in the order of the sends, if their tags agree.
 /// Two receives are two groups: the second takes nothing before the first has all its messages.
 ///
-/// Of one connection 48 short messages may wait here for a group that takes them where shared
-/// memory alone carries it (the receiver keeps a place for each), and 24 where TCP does, alone or
-/// beside shared memory (fewer than the smallest requests_max: the sender has to remember them
-/// until it sees their groups), or 8 where one of more than 8192 bytes is sent behind them. Further
-/// ones, and all long ones (over TCP those of more than 131072 bytes), wait at the sender, whatever
-/// their tags: their requests do not end, and when requests_max sends are outstanding
-/// xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send before the
-/// peer has posted the receives of what was sent before it: post receives for what is sent.
+/// Short messages may wait here for a group that takes them, so many of one connection: 48 where
+/// shared memory alone carries it, but no more than send_ring_bytes hold, which by default are 30
+/// of 2048 bytes and 7 of 8192; and 24 where TCP does, alone or beside shared memory (fewer than
+/// the smallest requests_max: the sender has to remember them until it sees their groups), or 8
+/// where one of more than 8192 bytes is sent behind them; and on the loopback device 48 of 1024
+/// bytes at most. Further ones, and all long ones (over TCP those of more than 131072 bytes), wait
+/// at the sender, whatever their tags: their requests do not end, and when requests_max sends are
+/// outstanding xtie_connection_isend gives NULL until a receive takes one. Do not wait for a send
+/// before the peer has posted the receives of what was sent before it: post receives for what is
+/// sent.
 ///
 /// A message longer than its buffer is not written: the request ends with XTIE_ERR_TRUNCATED once
 /// the group is full, sizes_out of xtie_request_test has the message's length, and the send ends
@@ -117,8 +119,9 @@ fn too_long(entered: &mut Entered<'_>, connection: Handle) -> c_int {
 /// buffers: read only during the call; the bytes that they name are the library's to write until
 ///     the request has ended.
 /// count: how many.
-/// request_out: to be tested to its end; NULL: the group that was posted requests_max groups before
-///     has not been tested to its end: test that, then call again.
+/// request_out: to be tested to its end; NULL: there is no room now, mostly because the group
+///     that was posted requests_max groups before has not been tested to its end: test that, make
+///     progress, call again.
 /// Results: XTIE_OK in both cases; XTIE_ERR_NULL, XTIE_ERR_GROUP, XTIE_ERR_RESERVED,
 ///     XTIE_ERR_CONNECTION, XTIE_ERR_MEMORY, XTIE_ERR_RANGE; XTIE_ERR_TOO_LONG: a buffer of more
 ///     than 2^40 bytes; XTIE_ERR_REQUESTS_MAX as of isend; and when the connection has failed its
@@ -248,7 +251,8 @@ pub unsafe extern "C" fn xtie_connection_rail(
 /// rails of vendors as far as 200 ms are enough. What a dead rail has lost of them goes over
 /// another first, for which the peer must make progress; closing waits CROSSTIE_PEER_TIMEOUT_MS for
 /// that, and says in a warning that it has given up. That the peer's program has a message is known
-/// by a message of its own alone.
+/// by a message of its own alone. Of messages that are lost the receives end with the cause, and a
+/// later message of the same tag does not go into them, but may into the receives behind.
 ///
 /// A closed connection keeps its place, of which there are connections_max, until the peer's
 /// program has closed its end, too, or is gone: the peer may use what they share until then.

@@ -161,7 +161,8 @@ pub unsafe extern "C" fn xtie_endpoint_wait_arm(endpoint: *mut xtie_endpoint) ->
 }
 
 /// Why the last call on this endpoint failed, with its particulars: the peer's program, process
-/// and host, numbers of the system. Every failing call that found its endpoint replaces it.
+/// and host, numbers of the system. Every failing call that found its endpoint replaces it,
+/// but for this one and those that answer XTIE_ERR_FORKED.
 ///
 /// text_out: room for the sentence, in UTF-8; what does not fit is cut. 320 bytes hold any.
 /// text_bytes: that room in bytes, with the zero at the end; not zero.

@@ -42,7 +42,7 @@ impl Explain for ConnectError {
             ConnectError::HandleForeign => XTIE_ERR_HANDLE_FOREIGN,
             ConnectError::Version(theirs) if *theirs > WIRE_MAJOR => XTIE_ERR_VERSION_HERE,
             ConnectError::Version(_) => XTIE_ERR_VERSION_PEER,
-            ConnectError::OtherHost => XTIE_ERR_OTHER_HOST,
+            ConnectError::OtherHost | ConnectError::OtherEndpoint => XTIE_ERR_OTHER_HOST,
             ConnectError::NoInterface | ConnectError::Interface { .. } => XTIE_ERR_INTERFACE,
             ConnectError::NoListener(_) | ConnectError::OtherProgram(_) => XTIE_ERR_NO_LISTENER,
             ConnectError::PeerFull(_) => XTIE_ERR_PEER_FULL,

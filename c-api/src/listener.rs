@@ -39,7 +39,8 @@ pub unsafe extern "C" fn xtie_endpoint_listen(
     })
 }
 
-/// Takes a connection that a peer has made.
+/// Takes a connection that a peer has made, and perhaps closed since: it has its place among
+/// connections_max until it is accepted and closed, or its listener is closed.
 ///
 /// listener: open.
 /// connection_out: the connection, until xtie_connection_close; NULL: none is there now, call
@@ -81,7 +82,8 @@ pub unsafe extern "C" fn xtie_listener_close(
 }
 
 /// Connects to a listener: call it again with the same arguments until *connection_out is not NULL
-/// or an error comes. Nobody needs to accept for that.
+/// or an error comes. Nobody needs to accept for that; what nobody accepts has its place among the
+/// connections of both ends all the same, also after it was closed here.
 ///
 /// An attempt ends connect_timeout_ms (CROSSTIE_CONNECT_TIMEOUT_MS) after its first call at the
 /// latest, and no other timeout ends it. XTIE_ERR_UNREACHABLE: no address of a listener on another
@@ -91,7 +93,8 @@ pub unsafe extern "C" fn xtie_listener_close(
 /// handle: the listener's, read during the first call only.
 /// attempt_inout: *attempt_inout is NULL for the first call, which starts an attempt and leaves it
 ///     there. When the connection is made, and also after an error, it is NULL again: the attempt
-///     is over.
+///     is over. XTIE_ERR_ATTEMPT (it is none of this endpoint's, or over) leaves it as it is, and
+///     so do XTIE_ERR_NULL and errors of the endpoint itself.
 /// connection_out: the connection, until xtie_connection_close; NULL: not yet.
 /// Results: XTIE_OK; XTIE_ERR_NULL, XTIE_ERR_ATTEMPT; about the handle XTIE_ERR_HANDLE_CORRUPT,
 ///     XTIE_ERR_HANDLE_FOREIGN, XTIE_ERR_VERSION_HERE, XTIE_ERR_VERSION_PEER, XTIE_ERR_OTHER_HOST;
@@ -121,6 +124,8 @@ pub unsafe extern "C" fn xtie_endpoint_connect(
         let step = unsafe { connect_step(shared, handle, attempt) };
         let (attempt, connection) = match step {
             Ok((attempt, connection)) => (attempt, connection),
+            // perhaps it is another endpoint's, which stands
+            Err(ConnectError::Stale) => return Err(ConnectError::Stale),
             Err(error) => {
                 // SAFETY: not null, and the caller's to be written.
                 unsafe { attempt_inout.write(null_mut()) };

@@ -78,7 +78,7 @@ pub enum xtie_result {
     XTIE_ERR_GROUP = -33,
     /// The message is longer than any message may be, or than the connection takes.
     XTIE_ERR_TOO_LONG = -34,
-    /// The request is under way already: it ends when the peer receives, or with the connection.
+    /// The request is under way already, or has ended: test it until it says so.
     XTIE_ERR_UNDER_WAY = -35,
 
     /// As much memory is registered as regions_max allows.
@@ -105,7 +105,8 @@ pub enum xtie_result {
     XTIE_ERR_VERSION_HERE = -52,
     /// The peer speaks an older wire version: upgrade the peer.
     XTIE_ERR_VERSION_PEER = -53,
-    /// The listener is on another host, which this device does not reach.
+    /// The listener is on another host, which this device does not reach; of the loopback device:
+    /// it is another endpoint's.
     XTIE_ERR_OTHER_HOST = -54,
     /// Nobody listens there any more; another program may answer in its place.
     XTIE_ERR_NO_LISTENER = -55,
@@ -208,14 +209,14 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_REGISTER_RANGE, c"the range is empty or wraps around the address space"),
     (XTIE_ERR_MEMORY_BUSY, c"requests that use the memory are outstanding"),
     (XTIE_ERR_GROUP, c"a group has 1 to 8 receives"),
-    (XTIE_ERR_TOO_LONG, c"the message is longer than the connection takes"),
-    (
-        XTIE_ERR_UNDER_WAY,
-        c"the request is under way: it ends with its message, or with the connection",
-    ),
+    (XTIE_ERR_TOO_LONG, c"the message, or its buffer, is longer than the connection takes"),
+    (XTIE_ERR_UNDER_WAY, c"the request is under way, or has ended: test it until it says so"),
     (XTIE_ERR_REGIONS_FULL, c"regions_max pieces of memory are registered, or the heap is used up"),
     (XTIE_ERR_LISTENERS_FULL, c"all listeners are in use: close one first"),
-    (XTIE_ERR_CONNECTIONS_FULL, c"connections_max connections are open: close one first"),
+    (
+        XTIE_ERR_CONNECTIONS_FULL,
+        c"connections_max connections are open, or closed here and not yet by their peers",
+    ),
     (XTIE_ERR_PEERS_FULL, c"the endpoint is connected to as many peers as it can be"),
     (XTIE_ERR_DESCRIPTORS, c"the process may open no more file descriptors (ulimit -n)"),
     (XTIE_ERR_NO_MEMORY, c"there is not enough (shared) memory"),
@@ -224,12 +225,12 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_HANDLE_FOREIGN, c"the bytes are not a handle of crosstie"),
     (XTIE_ERR_VERSION_HERE, c"the peer speaks a newer wire version: upgrade this side"),
     (XTIE_ERR_VERSION_PEER, c"the peer speaks an older wire version: upgrade the peer"),
-    (XTIE_ERR_OTHER_HOST, c"the listener is on another host, which the device does not reach"),
+    (XTIE_ERR_OTHER_HOST, c"the listener is where the device does not reach"),
     (XTIE_ERR_NO_LISTENER, c"nobody listens there: closed, or the process has ended"),
     (XTIE_ERR_PEER_FULL, c"the peer has no connection left"),
     (XTIE_ERR_PEER_MEMORY, c"the peer has no memory for a connection"),
     (XTIE_ERR_PEER_DESCRIPTORS, c"the peer may open no more file descriptors (ulimit -n)"),
-    (XTIE_ERR_DEADLINE, c"the peer did not answer in time"),
+    (XTIE_ERR_DEADLINE, c"the peer did not answer in time (CROSSTIE_CONNECT_TIMEOUT_MS)"),
     (XTIE_ERR_TRUNCATED, c"the message was longer than the receive"),
     (XTIE_ERR_PEER_CLOSED, c"the peer closed the connection"),
     (XTIE_ERR_PEER_DIED, c"the peer's process ended, or cannot be reached any more"),

@@ -50,7 +50,7 @@ pub struct xtie_stats {
     pub again: u64,
     /// Control messages about what has arrived.
     pub state_lines: u64,
-    /// Connections that failed.
+    /// Connections that failed: those that either side closed are not among them.
     pub failures: u64,
 }
 

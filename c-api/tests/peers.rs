@@ -84,7 +84,8 @@ fn attempt_can_be_abandoned_and_is_stale_afterwards() {
         let result =
             unsafe { xtie_endpoint_connect(it.endpoint, &handle, &mut attempt, &mut connection) };
         expect(result, XTIE_ERR_ATTEMPT);
-        assert!(attempt.is_null());
+        // where it is another endpoint's, it stands
+        assert!(!attempt.is_null());
     }
     expect(connect(&it, &handle).0, XTIE_OK);
     it.close();

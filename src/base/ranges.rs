@@ -6,9 +6,10 @@
 //! A reader looks again only where two changes overtook it. Each copy has a number, odd while it is
 //! rewritten, by which a reader knows that what it read was of one version.
 //!
-//! A range may overlap others, also be inside of one, and is nobody's who asks for a part of it.
-//! Its *identity* is a number of the owner's that tells two uses of the same addresses apart, such
-//! as an allocation's; what is looked up must have the same.
+//! A range may overlap others, also be inside of one. Its *identity* is a number of the owner's
+//! that tells two uses of the same addresses apart, such as an allocation's; what is looked up must
+//! have the same. Who asks for a part of a range gets the range if it has an identity: an
+//! allocation goes as a whole, while of what has none parts may go.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -22,7 +23,7 @@ pub struct Span {
     pub start: u64,
     /// Address behind the last byte; above `start`.
     pub end: u64,
-    /// Which use of these addresses.
+    /// Which use of these addresses; 0: nobody knows.
     pub identity: u64,
     /// What kind of memory, as the owner packs it.
     pub kind: u64,
@@ -32,6 +33,12 @@ impl Span {
     /// Whether they have a byte in common.
     pub const fn overlaps(&self, other: &Span) -> bool {
         self.start < other.end && other.start < self.end
+    }
+
+    /// Whether the other lies inside, and is of the same use and kind.
+    const fn holds(&self, part: &Span) -> bool {
+        let is_inside = self.start <= part.start && part.end <= self.end;
+        is_inside && self.identity == part.identity && self.kind == part.kind
     }
 }
 
@@ -116,8 +123,9 @@ impl<'m> CountedRanges<'m> {
         self.slots.len()
     }
 
-    /// The range that is `span`, to the byte. *Cost*: a binary search, and a step for each range
-    /// that begins where `span` does.
+    /// The range that is `span`, to the byte; else, if `span` has an identity, one that holds it.
+    /// *Cost*: a binary search, and a step for each range that begins where `span` does; for a
+    /// part, one for each range that begins before the part.
     pub fn find(&self, span: &Span) -> Option<Handle> {
         loop {
             // acquire: pairs with [active]
@@ -144,7 +152,16 @@ impl<'m> CountedRanges<'m> {
             entries[..count].partition_point(|e| e.start.load(Ordering::Relaxed) < span.start);
         let same = (first..count).map(|at| self.entry(copy, at));
         let mut same = same.take_while(|(other, _)| other.start == span.start);
-        same.find(|(other, _)| other == span).map(|(_, handle)| handle)
+        if let Some((_, handle)) = same.find(|(other, _)| other == span) {
+            return Some(handle);
+        }
+        if span.identity == 0 {
+            return None;
+        }
+        let behind =
+            entries[..count].partition_point(|e| e.start.load(Ordering::Relaxed) <= span.start);
+        let mut before = (0..behind).rev().map(|at| self.entry(copy, at));
+        before.find(|(other, _)| other.holds(span)).map(|(_, handle)| handle)
     }
 
     /// [`CountedRanges::find`], and holds the range. `None` also where its last holder has just let
@@ -409,6 +426,22 @@ mod tests {
         let mapped = (insert(&table, mapped), mapped);
         assert_eq!(table.find(&mapped.1), Some(mapped.0));
         assert_eq!(table.find(&span(100, 300, 0)), Some(short));
+    }
+
+    #[test]
+    fn part_of_a_known_allocation_finds_the_whole() {
+        table!(table, 4);
+        let whole = insert(&table, span(100, 1000, 7));
+        insert(&table, span(100, 300, 7));
+        let late = insert(&table, span(500, 600, 7));
+        for part in [span(100, 301, 7), span(499, 600, 7), span(999, 1000, 7)] {
+            assert_eq!(table.find(&part), Some(whole), "{part:?}");
+        }
+        assert_eq!(table.find(&span(501, 600, 7)), Some(late), "the nearest");
+        for other in [span(99, 300, 7), span(100, 1001, 7), span(101, 300, 8), span(101, 300, 0)] {
+            assert_eq!(table.find(&other), None, "{other:?}");
+        }
+        assert_eq!(table.find(&Span { kind: 1, ..span(101, 300, 7) }), None, "of another kind");
     }
 
     #[test]

@@ -45,6 +45,7 @@ impl<M: LinkMemory> Control<M> {
         connection.owes_established = false;
         connection.owes_gone = None;
         connection.owes_lanes = 0;
+        connection.vouched.owed = false;
         self.owing.put(index, false);
     }
 
@@ -64,6 +65,9 @@ impl<M: LinkMemory> Control<M> {
             self.connections[index as usize].owes_established = false;
         }
         if connection.owes_lanes != 0 && !self.announce_lanes(index) {
+            return false;
+        }
+        if connection.vouched.owed && !self.announce_vouch(index) {
             return false;
         }
         if let Some(cause) = connection.owes_gone {

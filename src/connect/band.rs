@@ -16,6 +16,7 @@ use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
 use super::together::rails_sound;
+use super::vouch::Vouch;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
 use crate::base::slab::Handle;
@@ -72,6 +73,8 @@ pub struct BandConfig {
     pub bind: bool,
     /// Addresses of interfaces that `bind` leaves out, to be named when they are the only way.
     pub excluded: Vec<InterfaceAddress>,
+    /// Those of them from which peers are dialled to whom none of our addresses leads.
+    pub spare: Vec<InterfaceAddress>,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
     /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
@@ -276,6 +279,14 @@ impl<M: LinkMemory> Band<M> {
         });
     }
 
+    /// What was found out since [`BandEvent::Vouch`] asked for it.
+    pub fn vouch(&self, connection: Handle, vouch: Vouch) {
+        let _ = self.with((), |control| {
+            control.vouch(connection, vouch);
+            Ok(())
+        });
+    }
+
     /// Writes who a connection's peer is, cut to fit, and says how many bytes that took; 0: the
     /// handle is stale.
     pub fn peer_text(&self, connection: Handle, out: &mut [u8]) -> usize {
@@ -323,6 +334,15 @@ impl<M: LinkMemory> Band<M> {
     pub fn watch_start(&self, span: Span) {
         let _ = self.with((), |control| {
             control.watch_start(span);
+            Ok(())
+        });
+    }
+
+    /// Wakes the data thread after a while, if it sleeps then: once, at the earliest time that was
+    /// asked for.
+    pub fn wake_after(&self, span: Span) {
+        let _ = self.with((), |control| {
+            control.wake_after(span);
             Ok(())
         });
     }

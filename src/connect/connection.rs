@@ -4,6 +4,7 @@
 use super::error::ConnectError;
 use super::event::{STREAMS_MAX, Side};
 use super::stalls::Stall;
+use super::vouch::Vouched;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
 use crate::fabric::completion::DownCause;
@@ -96,6 +97,8 @@ pub(super) struct Connection {
     pub owes_gone: Option<DownCause>,
     /// A bit for each lane of which it has not been told something.
     pub owes_lanes: u8,
+    /// Whether its queue pairs hear the peer.
+    pub vouched: Vouched,
 }
 
 impl Connection {
@@ -136,6 +139,7 @@ impl Connection {
         owes_established: false,
         owes_gone: None,
         owes_lanes: 0,
+        vouched: Vouched::NONE,
     };
 
     /// Whether both sides said that it is for the listener's user once the connector's has it.
@@ -155,6 +159,9 @@ impl Connection {
 
     /// Whether the data thread is owed an event.
     pub fn owes_event(&self) -> bool {
-        self.owes_established || self.owes_gone.is_some() || self.owes_lanes != 0
+        self.owes_established
+            || self.owes_gone.is_some()
+            || self.owes_lanes != 0
+            || self.vouched.owed
     }
 }

@@ -12,6 +12,7 @@ use super::error::{ConnectError, KeyCause, OpenError};
 use super::event::{BandCounters, Rail, STREAMS_MAX, Side};
 use super::greeting::Greetings;
 use super::idle::Dismissed;
+use super::interfaces::InterfaceName;
 use super::lanes::Lane;
 use super::link::{BUFFER_BYTES, Link, LinkPhase};
 use super::listener::{self, Listener};
@@ -129,6 +130,14 @@ pub enum Note {
         peer: Peer,
         /// How long it was away.
         lost: Span,
+    },
+    /// None of the interfaces of the endpoint's choice leads to a peer, and another does that may
+    /// be used then. Once per attempt, and address.
+    Spare {
+        /// Who.
+        peer: Peer,
+        /// The other.
+        over: InterfaceName,
     },
     /// Shared memory and TCP would have been used together, and are not; once per link, or
     /// connection.
@@ -386,6 +395,7 @@ impl<M: LinkMemory> Control<M> {
         self.outages_look(now);
         self.stalls_look(now);
         self.watch_look(now);
+        self.wake_look(now);
     }
 
     /// Ends handshakes that take too long, and dials again where it is time.

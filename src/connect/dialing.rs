@@ -196,6 +196,10 @@ impl<M: LinkMemory> Control<M> {
             let from = match self.way_to(to.ip()) {
                 Way::Any => None,
                 Way::From(ip) => Some(ip),
+                Way::Spare(ip) => {
+                    self.way_note(index, ip);
+                    Some(ip)
+                }
                 Way::Excluded(ip) => {
                     let link = &mut self.links[index as usize];
                     link.route.exclude(ip);

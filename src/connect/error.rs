@@ -51,6 +51,8 @@ pub enum ConnectError {
     Version(u16),
     /// The listener is on another host, and we allow, or its handle names, no way to it.
     OtherHost,
+    /// The listener is another endpoint's, and the device reaches its own alone.
+    OtherEndpoint,
     /// The listener is on another host, and this side has no interface: none that was chosen is up
     /// and has an address.
     NoInterface,
@@ -167,6 +169,10 @@ pub enum CloseError {
     Forked,
 }
 
+/// Whose listener it is not.
+const OTHER_ENDPOINT: &str =
+    "the listener is another endpoint's, and loopback0 reaches its own alone";
+
 /// What may have no room.
 const NO_MEMORY: &str = "no memory for the rings of a connection: the host, the container's \
                          limit, or one of this process (ulimit -f, ulimit -v) has no room for \
@@ -227,6 +233,7 @@ impl fmt::Display for ConnectError {
                 "the listener is on another host, and this side allows no rail that leads there \
                  (its device and CROSSTIE_RAILS)",
             ),
+            ConnectError::OtherEndpoint => f.write_str(OTHER_ENDPOINT),
             ConnectError::NoInterface => f.write_str(
                 "the listener is on another host, and this side has no interface that leads there: \
                  none of its device, or that CROSSTIE_SOCKET_IFNAME chooses, is up and has an \
@@ -234,8 +241,8 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::Interface { peer, interface } => write!(
                 f,
-                "no chosen interface leads to {peer}{}: the way there is over {}, which \
-                 CROSSTIE_SOCKET_IFNAME leaves out",
+                "no chosen interface leads to {peer}{}: the way there is over {}, which is not \
+                 among those of the device or of CROSSTIE_SOCKET_IFNAME",
                 peer.tried,
                 interface.as_str()
             ),
@@ -259,7 +266,8 @@ impl fmt::Display for ConnectError {
                 write!(f, "this process may open no more than {limit} file descriptors (ulimit -n)")
             }
             ConnectError::Deadline(peer) => {
-                write!(f, "{peer} did not answer in time{}", peer.tried)
+                let setting = "CROSSTIE_CONNECT_TIMEOUT_MS";
+                write!(f, "{peer} did not answer in time ({setting}){}", peer.tried)
             }
             ConnectError::PeerDied(peer) => write!(f, "{peer} ended before it answered"),
             ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),

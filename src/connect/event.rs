@@ -58,6 +58,17 @@ pub enum BandEvent {
         /// Which time it comes up, more than the last time.
         lane_generation: u32,
     },
+    /// Nothing is heard of a connection's peer over TCP: whether its device answers on a queue pair
+    /// is to be found out, and said with [`Band::vouch`](super::Band::vouch). Always after the
+    /// `Established` of its connection. One that comes later takes the place of the one before.
+    Vouch {
+        /// The connection's slot.
+        index: u32,
+        /// Which use of the slot.
+        generation: u32,
+        /// How long the answer may take.
+        patience: Span,
+    },
     /// Packets of a lane vanish, although its peer answers otherwise. Its streams stay open until
     /// [`Band::lane_wanted`](super::Band::lane_wanted).
     LaneGone {

@@ -9,6 +9,8 @@
 //!   altogether is noticed within the deadline.
 //! - Of one whose socket *ended* it is asked whether theirs have, too. A process that dies takes
 //!   all of them with it; a firewall, or who kills a socket, does not.
+//! - Of lanes that are queue pairs, the data thread says whether their peer's device answers
+//!   ([`super::vouch`]), which is as good as a socket that stands and is heard.
 //!
 //! The side that connected dials the link again ([`super::resume`]); an address at which nobody
 //! listens any more says that the peer is dead, too.
@@ -32,6 +34,7 @@ use super::link::LinkPhase;
 use super::memory::LinkMemory;
 use super::resume::Redial;
 use super::stream::shutdown;
+use super::vouch::ANSWER;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
 use core::net::SocketAddr;
@@ -149,7 +152,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Whether a connection outlives the path of its link.
-    fn is_kept(&self, index: u32) -> bool {
+    pub fn is_kept(&self, index: u32) -> bool {
         let connection = &self.connections[index as usize];
         let open = connection.phase == Phase::Open && !connection.peer_closed;
         open && !connection.closed_here && self.lanes_of(index) > 1
@@ -184,7 +187,17 @@ impl<M: LinkMemory> Control<M> {
         if ended.is_none() {
             self.outage_note(index);
         }
+        let patience = self.vouch_patience(index);
+        self.vouch_ask(index, true, patience);
         self.look_by(now);
+    }
+
+    /// How long a queue pair may take to hear the peer of a link that is silent, or lost.
+    fn vouch_patience(&self, index: u32) -> Span {
+        match self.links[index as usize].outage.ended {
+            Some(_) if self.links[index as usize].phase == LinkPhase::Lost => ANSWER,
+            Some(_) | None => self.outage_limit(),
+        }
     }
 
     /// Reports an outage, once.
@@ -219,6 +232,8 @@ impl<M: LinkMemory> Control<M> {
             }
             at = self.connections[at as usize].link_next;
         }
+        let patience = self.vouch_patience(index);
+        self.vouch_ask(index, true, patience);
     }
 
     /// Seconds between two questions to the peer's kernel on an idle lane.
@@ -249,7 +264,7 @@ impl<M: LinkMemory> Control<M> {
                 newest = newest.max(Instant(heard));
             }
         }
-        newest
+        newest.max(self.when_vouched(index))
     }
 
     /// How long nothing has come of the host of a link's peer, on the link or any of its streams.
@@ -299,17 +314,23 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Whether a link's socket has ended, all lanes of its connections have, and the peer has not
-    /// dialled again in time. *Cost*: a system call per stream until one stands, the more seldom
-    /// the longer they do.
+    /// Whether a link's socket has ended, all lanes of its connections have, no queue pair hears
+    /// the peer, or none its program for as long as it may be silent, and it has not dialled again
+    /// in time. *Cost*: a system call per stream until one
+    /// stands, the more seldom the longer they do.
     fn is_alone(&mut self, index: u32, now: Instant) -> bool {
         let Some(pause) = self.links[index as usize].outage.ended else { return false };
-        let longest = Span(self.outage_limit().0 / LOOKS);
+        let longest_silence = self.outage_limit();
+        let longest = Span(longest_silence.0 / LOOKS);
         let outage = &self.links[index as usize].outage;
         let (since, alone) = (outage.since, outage.alone);
+        let is_fresh = now.since(since) < longest_silence;
+        let lately = if is_fresh { 0 } else { now.0.saturating_sub(longest_silence.0) };
         let lives = self.is_resumed(index)
             || self.is_any(self.links[index as usize].first, |control, at| {
-                (0..control.lanes_of(at)).any(|lane| control.is_lane_standing(at, lane))
+                let mut lanes = 0..control.lanes_of(at);
+                lanes.any(|lane| control.is_lane_standing(at, lane))
+                    || control.is_vouched_for(at, Instant(lately))
             });
         if lives && now.since(since) >= ALONE_MAX {
             self.outage_note(index);
@@ -320,6 +341,8 @@ impl<M: LinkMemory> Control<M> {
         let end = outage.alone.map(|alone| alone.after(ALONE_MAX));
         let next = now.after(pause);
         self.look_by(end.map_or(next, |end| next.min(end)));
+        // queue pairs of a process that ends may outlive its sockets by a little
+        self.vouch_ask(index, false, ANSWER);
         end.is_some_and(|end| now >= end)
     }
 
@@ -329,12 +352,13 @@ impl<M: LinkMemory> Control<M> {
         let sockets = if lane == 0 { &self.streams[index as usize] } else { &entry.streams };
         entry.state == LaneState::Held
             && !entry.stalled
-            && sockets.iter().any(Option::is_some) // queue pairs say nothing
+            && sockets.iter().any(Option::is_some) // of queue pairs, somebody else says so
             && sockets.iter().flatten().all(|socket| socket.heard_ms().is_some())
     }
 
-    /// Whether no lane has heard the peer of a lost link for too long. *Cost*: a system call per
-    /// stream until one was heard lately, a few times per limit.
+    /// Whether no lane has heard the peer of a lost link for too long. One of which it is not known
+    /// yet whether a queue pair does is not given up. *Cost*: a system call per stream until one
+    /// was heard lately, a few times per limit.
     fn is_given_up_on(&mut self, index: u32, now: Instant) -> bool {
         let limit = self.outage_limit();
         let answer = Span(self.asks_s() as u64 * 1_500_000_000);
@@ -361,10 +385,18 @@ impl<M: LinkMemory> Control<M> {
         let end = heard.after(limit).max(asked.after(answer));
         let outage = &mut self.links[index as usize].outage;
         outage.heard = heard;
-        outage.look_at = now.after(Span(limit.0 / LOOKS)).min(end);
+        let (later, is_whole) = (now.after(Span(limit.0 / LOOKS)), outage.ended.is_none());
+        outage.look_at = if end > now { later.min(end) } else { later };
         let next = outage.look_at;
         self.look_by(next);
-        now >= end
+        let is_known = !self.is_any(first, |control, at| control.is_vouch_pending(at));
+        let is_over = is_known && now >= end;
+        if !is_over {
+            // where all sockets have ended, one silence is enough
+            let patience = self.vouch_patience(index);
+            self.vouch_ask(index, is_whole, patience);
+        }
+        is_over
     }
 
     /// Takes the old socket back into use on which a peer has gone on talking.

@@ -77,6 +77,11 @@ impl Pair {
     /// Nothing.
     pub const NONE: Pair =
         Pair { ours: PairEnd::NONE, theirs: PairEnd::NONE, asked: 0, word: 0, generation: 0 };
+
+    /// Whether our end is a queue pair in the strict sense, of an RDMA port.
+    pub const fn is_of_rdma(&self) -> bool {
+        matches!(self.ours.end, LaneEnd::QueuePair(_))
+    }
 }
 
 /// Ports make further lanes of connections over TCP.

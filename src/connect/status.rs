@@ -115,6 +115,8 @@ pub(super) struct Statuses {
     wanted: Marks,
     span: Span,
     next: Instant,
+    /// When the data thread wants to be woken.
+    wake_at: Instant,
     pub report_door: ReportDoor,
 }
 
@@ -127,6 +129,7 @@ impl Statuses {
             wanted: Marks::new(connections),
             span: Span(0),
             next: Instant(u64::MAX),
+            wake_at: Instant(u64::MAX),
             report_door: ReportDoor::CLOSED,
         }
     }
@@ -164,6 +167,22 @@ impl<M: LinkMemory> Control<M> {
         if self.statuses.span != Span(0) && self.statuses.next == Instant(u64::MAX) {
             self.statuses.next = now.after(self.statuses.span);
             self.look_by(self.statuses.next);
+        }
+    }
+
+    /// Has the data thread woken after a while.
+    pub fn wake_after(&mut self, span: Span) {
+        self.statuses.wake_at = self.statuses.wake_at.min(self.now().after(span));
+        self.look_by(self.statuses.wake_at);
+    }
+
+    /// Wakes it when it is time.
+    pub fn wake_look(&mut self, now: Instant) {
+        if now >= self.statuses.wake_at {
+            self.statuses.wake_at = Instant(u64::MAX);
+            (self.config.wake.call)(self.config.wake.context);
+        } else if self.statuses.wake_at != Instant(u64::MAX) {
+            self.look_by(self.statuses.wake_at);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the five files of this
+//! Sockets between hosts: TCP over IPv4 and IPv6, non-blocking. One of the six files of this
 //! room that call the C library.
 
 extern crate std;

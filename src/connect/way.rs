@@ -2,14 +2,17 @@
 //!
 //! A listener that was told its interfaces answers at their addresses alone; a connector goes out
 //! of them alone. A common subnet needs no question. Through a router the kernel chooses the
-//! address; one of an interface that was left out is no way. Peers of this host are not concerned.
+//! address. One of an interface that was left out is no way: then an address of ours goes whose own
+//! routes lead there by its interface, and else the kernel's, if it may be used where none of those
+//! chosen leads. Peers of this host are not concerned.
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;
-use super::control::Control;
+use super::control::{Control, Note};
 use super::error::ConnectError;
 use super::interfaces::{InterfaceName, ip_of, is_common_subnet};
 use super::memory::LinkMemory;
+use super::routed;
 use super::stream;
 use core::net::IpAddr;
 
@@ -20,13 +23,16 @@ pub(super) enum Way {
     Any,
     /// At this address of ours.
     From(IpAddr),
+    /// At this address, which the kernel chose, and whose interface may be used where none of those
+    /// chosen leads.
+    Spare(IpAddr),
     /// At this address, whose interface was left out.
     Excluded(IpAddr),
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// How an address of a link's peer is dialled. *Cost*: two system calls where a router is
-    /// needed.
+    /// How an address of a link's peer is dialled. *Cost*: where a router is needed, a few system
+    /// calls for each interface.
     pub fn way_to(&self, to: IpAddr) -> Way {
         if !self.config.bind || self.is_own(to) {
             return Way::Any;
@@ -38,11 +44,20 @@ impl<M: LinkMemory> Control<M> {
         if let Some(ip) = near.next() {
             return Way::From(ip);
         }
-        match stream::source(to) {
-            Ok(ip) if self.excluded(ip).is_some() => Way::Excluded(ip),
-            // one that we have not seen at open may be of a chosen interface, too; and what has no
-            // way at all says so when it is dialled
-            Ok(_) | Err(_) => Way::Any,
+        let source = stream::source(to);
+        // one that we have not seen at open may be of a chosen interface, too
+        if source.as_ref().is_ok_and(|ip| self.excluded(*ip).is_none()) {
+            return Way::Any;
+        }
+        let mut routed = ours.iter().filter_map(ip_of);
+        if let Some(ip) = routed.find(|ip| routed::leads_by_its_own(*ip, to)) {
+            return Way::From(ip);
+        }
+        match source {
+            Ok(ip) if self.config.spare.iter().any(|it| it.ip == ip) => Way::Spare(ip),
+            Ok(ip) => Way::Excluded(ip),
+            // what has no way at all says so when it is dialled
+            Err(_) => Way::Any,
         }
     }
 
@@ -65,6 +80,13 @@ impl<M: LinkMemory> Control<M> {
     /// The interface of an address of ours, if it was left out.
     fn excluded(&self, ip: IpAddr) -> Option<InterfaceName> {
         self.config.excluded.iter().find(|other| other.ip == ip).map(|other| other.name)
+    }
+
+    /// Says that a link's peer is reached over an interface that is not the first choice.
+    pub fn way_note(&self, index: u32, from: IpAddr) {
+        let peer = self.links[index as usize].named();
+        let over = self.excluded(from).unwrap_or(InterfaceName::new(b""));
+        (self.config.note)(Note::Spare { peer, over });
     }
 
     /// What to say of a link to whose peer no chosen interface leads.

@@ -16,6 +16,7 @@ use super::settings;
 use super::shared::{Half, SetUp, Shared, is_current, is_live, locked};
 use super::stall::Stalls;
 use super::vendor::{self, VendorRail};
+use super::vouch::Vouching;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
@@ -80,10 +81,18 @@ pub struct Endpoint {
     pub(super) left: u64,
     /// Ends of loopback connections whose listener has closed before they were accepted.
     pub(super) orphans: u32,
+    /// Connections whose queue pairs are to say whether they hear the peer.
+    pub(super) vouching: Vouching,
     /// Requests that were asked after, of which most look at their own connection alone.
     pub(super) asked: u32,
     /// How long closing a connection may wait for room for what was accepted.
     pub(super) linger: Span,
+    /// When the next close that has said [`Closing::Again`] waits no longer, in ms since open; 0:
+    /// none does.
+    pub(super) linger_next_ms: u64,
+    /// Whether anything has happened since the wait descriptor was armed last: what progress has
+    /// found for one request may be the end of another, which is not asked after before the sleep.
+    pub(super) has_happened: bool,
     pub(super) opened: std::time::Instant,
     pub(super) stalls: Stalls,
     /// What any thread may use, also while another thread uses the rest.
@@ -302,11 +311,15 @@ impl Endpoint {
     fn progress_with_peers(&mut self) -> Progress {
         let now = if self.machine.wants_time() { self.now() } else { Instant(0) };
         let progress = each!(&mut self.machine, endpoint => endpoint.progress(now, POLL_BUDGET));
+        self.has_happened |= progress.events != 0;
         if self.lanes_fresh != 0 {
             self.lanes_look();
         }
         if self.machine.has_lane_down() {
             self.lanes_return();
+        }
+        if self.vouching.has_some() {
+            self.vouch_look();
         }
         if now != Instant(0) {
             self.lies_tell();
@@ -317,7 +330,7 @@ impl Endpoint {
     }
 
     /// The time since open.
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         Instant(self.opened.elapsed().as_nanos() as u64)
     }
 
@@ -462,9 +475,11 @@ impl Endpoint {
     pub fn wait_arm(&mut self) -> bool {
         // whoever rang has changed something that the caller may not have looked at since
         let rung = self.shared.wake.drain();
-        if self.progress().events != 0 || rung {
+        self.progress();
+        if core::mem::take(&mut self.has_happened) || rung {
             return false;
         }
+        self.linger_wake();
         if self.stalls.unseen {
             self.stalls.watch.busy_set(true); // woken now and then, to look at its requests
         }

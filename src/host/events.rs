@@ -60,6 +60,9 @@ impl Endpoint {
                     self.pair_came(index, lane, lane_generation);
                 }
             }
+            BandEvent::Vouch { index, generation, patience } => {
+                self.vouch_begin(Handle { index, generation }, patience);
+            }
             BandEvent::LaneGone { index, generation, lane, cause, silent } => {
                 if self.known[index as usize].generation == generation {
                     self.lane_gone(index, lane, cause, silent);

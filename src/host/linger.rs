@@ -4,6 +4,7 @@
 use super::endpoint::Endpoint;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news;
+use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
@@ -66,10 +67,24 @@ impl Endpoint {
         }
         let beyond_ms = if is_awaiting { 0 } else { linger_ms.saturating_sub(LINGER_BRIEF_MS) };
         let waits = now_ms + beyond_ms < *until_ms;
+        if waits {
+            let next_ms = *until_ms - beyond_ms;
+            let known_ms = core::mem::replace(&mut self.linger_next_ms, next_ms);
+            self.linger_next_ms = if known_ms == 0 { next_ms } else { next_ms.min(known_ms) };
+        }
         if !waits && core::mem::replace(until_ms, LINGERED) != LINGERED && is_awaiting {
             self.lingered(index, self.linger);
         }
         waits
+    }
+
+    /// Who closes, and sleeps in between, is woken when that waits no longer.
+    pub(super) fn linger_wake(&mut self) {
+        let next_ms = core::mem::take(&mut self.linger_next_ms);
+        if let (1.., SetUp::Band(band)) = (next_ms, &self.shared.set_up) {
+            let now_ms = self.opened.elapsed().as_millis() as u64;
+            band.wake_after(Span::millis(next_ms.saturating_sub(now_ms)));
+        }
     }
 
     fn lingered(&self, index: u32, waited: Span) {

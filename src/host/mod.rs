@@ -32,6 +32,7 @@ pub mod shared;
 pub mod stall;
 mod told;
 pub mod vendor;
+mod vouch;
 
 pub use device::{DeviceKind, DeviceProperties};
 pub use endpoint::Endpoint;

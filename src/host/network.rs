@@ -51,6 +51,8 @@ pub(super) struct Network {
     pub(super) addresses: AddressList,
     /// Addresses of interfaces that `CROSSTIE_SOCKET_IFNAME` leaves out.
     pub(super) excluded: Vec<InterfaceAddress>,
+    /// Those of them that are used where none of the others leads.
+    pub(super) spare: Vec<InterfaceAddress>,
     /// What peers must have too.
     pub(super) key: Option<Key>,
     /// Sockets and threads of TCP.
@@ -82,6 +84,7 @@ impl Network {
             without_interface: false,
             addresses: AddressList::EMPTY,
             excluded: Vec::new(),
+            spare: Vec::new(),
             key,
             streams: Streams::ONE,
             ports: Vec::new(),
@@ -100,12 +103,7 @@ impl Network {
             return Ok(network);
         }
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
-        if let Some((missing, there)) = interfaces::unmatched(choice) {
-            let name = "CROSSTIE_SOCKET_IFNAME";
-            let text =
-                format!("{name}={choice}: no interface matches {missing}; there are {there}");
-            say(Level::Warning, &text);
-        }
+        unmatched_say(options, choice);
         if !choice.trim().is_empty() && !choice.trim().starts_with('^') {
             news::own_host_meant();
         }
@@ -114,6 +112,7 @@ impl Network {
                 network.addresses = list(&found);
                 if !choice.trim().is_empty() {
                     network.excluded = excluded(&found);
+                    network.spare = spare(options, &network.excluded);
                 }
             }
             Err(error) => network.without(&error)?,
@@ -227,6 +226,26 @@ fn excluded(found: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut all = interfaces::all_addresses().unwrap_or_default();
     all.retain(|address| found.iter().all(|chosen| chosen.name != address.name));
     all
+}
+
+/// Of chosen interfaces that are not there.
+fn unmatched_say(options: &Options, choice: &str) {
+    let Some((missing, there)) = interfaces::unmatched(choice) else { return };
+    let text = match options.interfaces.exact_choice() {
+        Some(_) => format!("the device's interface {missing} is gone; there are {there}"),
+        None => format!(
+            "CROSSTIE_SOCKET_IFNAME={choice}: no interface matches {missing}; there are {there}"
+        ),
+    };
+    say(Level::Warning, &text);
+}
+
+/// Those of them that the options allow where nothing else leads to a peer.
+fn spare(options: &Options, excluded: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+    let Some(choice) = options.interfaces_spare else { return Vec::new() };
+    let mut found = interfaces::local_addresses_of(options.family, choice).unwrap_or_default();
+    found.retain(|address| excluded.iter().any(|other| other.ip == address.ip));
+    found
 }
 
 fn list(found: &[InterfaceAddress]) -> AddressList {

@@ -85,6 +85,7 @@ pub(super) fn note(note: Note) {
             Level::Warning,
             format_args!("the side-band link to {peer} is back, after {} ms", lost.0 / 1_000_000),
         ),
+        Note::Spare { peer, over } => spare(&peer, over.as_str()),
         Note::Apart { peer, why } => apart(&peer, why),
         Note::Descriptors(limit) => say_of(
             Level::Warning,
@@ -250,6 +251,13 @@ pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64) {
     say_of(Level::Warning, format_args!("{at} carries bytes again, after {away_ms} ms"));
 }
 
+/// Over an interface that is not the device's.
+fn spare(peer: &Peer, over: &str) {
+    let text =
+        format_args!("none of the device's interfaces leads to {peer}: it is reached over {over}");
+    say_of(Level::Info, text);
+}
+
 /// Shared memory alone, where one side would have had TCP beside it.
 fn apart(peer: &Peer, why: Apart) {
     match why {
@@ -325,6 +333,7 @@ fn tell(note: Note) {
         | Note::LaneStalled { .. }
         | Note::LinkLost { .. }
         | Note::LinkBack { .. }
+        | Note::Spare { .. }
         | Note::Apart { .. }
         | Note::Descriptors(_)
         | Note::Memory => {}

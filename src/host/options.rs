@@ -39,6 +39,9 @@ pub struct Options {
     /// The interfaces that other hosts reach the endpoint by; none: those that
     /// `CROSSTIE_SOCKET_IFNAME` chooses.
     pub interfaces: Interfaces,
+    /// Where none of [`Options::interfaces`] leads to a peer, others may be used that this choice
+    /// allows, in the words of `CROSSTIE_SOCKET_IFNAME`; `None`: no others.
+    pub interfaces_spare: Option<&'static str>,
     /// Of which family their addresses are.
     pub family: AddressFamily,
     /// Whether receives are offered over shared memory, too, where the peer says the same: messages
@@ -87,6 +90,7 @@ impl Default for Options {
             heap_bytes: Bytes(64 << 30),
             handshake_deadline: Span::millis(10_000),
             interfaces: Interfaces::NONE,
+            interfaces_spare: None,
             family: AddressFamily::Any,
             push: false,
             accept_taken: false,

@@ -113,7 +113,7 @@ impl Own {
     pub(super) fn connect(&mut self, bytes: &[u8; HANDLE_BYTES]) -> Result<Handle, ConnectError> {
         let handle = ListenHandle::decode(bytes).map_err(crate::connect::handle_error)?;
         if handle.endpoint_id != self.endpoint_id {
-            return Err(ConnectError::OtherHost);
+            return Err(ConnectError::OtherEndpoint);
         }
         let listener = Handle::unpack(handle.listener);
         let stale = ConnectError::NoListener(crate::connect::Peer::default());

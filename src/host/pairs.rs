@@ -26,7 +26,6 @@ use crate::fabric::Provider;
 use crate::provider::beside::Later;
 use crate::provider::port::{PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
-use crate::provider::verbs::loss_words;
 use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use crate::wire::status::{STATUS_FRESH, StatusHello};
@@ -240,7 +239,7 @@ impl Endpoint {
             match port_news(&mut self.lanes_told.ports_lost[place], code) {
                 Some(PortNews::Lost) => say_of(
                     Level::Warning,
-                    format_args!("{port} is out of use: {}", loss_words(code, port.is_gone())),
+                    format_args!("{port} is out of use: {}", port.loss_words()),
                 ),
                 Some(PortNews::Back) => {
                     say_of(Level::Warning, format_args!("{port} is in use again"));

@@ -19,6 +19,7 @@ use super::settings::Environment;
 use super::shared::{Half, PortsDomain, RailDomain, SetUp, Shared};
 use super::stall::Stalls;
 use super::vendor::VendorRail;
+use super::vouch::Vouching;
 use crate::base::carve::{BlockTooSmall, Carver, RawSlice};
 use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
@@ -250,8 +251,11 @@ impl Parts {
             generations,
             left: 0,
             orphans: 0,
+            vouching: Vouching::new(limits.connections_max as usize),
             asked: 0,
             linger,
+            linger_next_ms: 0,
+            has_happened: false,
             opened: Instant::now(),
             stalls,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
@@ -357,8 +361,11 @@ impl Parts {
             generations,
             left: 0,
             orphans: 0,
+            vouching: Vouching::new(0),
             asked: 0,
             linger: Span::millis(0),
+            linger_next_ms: 0,
+            has_happened: false,
             opened: Instant::now(),
             stalls,
             shared,
@@ -395,6 +402,7 @@ fn band_config(
         without_interface: network.without_interface,
         bind: environment.socket_ifname.is_some(),
         excluded: network.excluded,
+        spare: network.spare,
         membarrier: wake::barrier_register(),
         key: network.key,
         peer_deadline: environment.peer_timeout,

@@ -227,6 +227,23 @@ impl<'m> PortRail<'m> {
         }
     }
 
+    /// Posts to a peer what its device answers, though its program be stopped; `false`: there is no
+    /// such thing, or no peer.
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        match self {
+            PortRail::Verbs(rail) => rail.hear_begin(peer),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => false,
+        }
+    }
+
+    /// Whether that has answered, or anything else has been heard; `None`: as above.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        match self {
+            PortRail::Verbs(rail) => rail.is_heard(peer),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => None,
+        }
+    }
+
     /// What becomes readable when there is something to poll for, once [`PortRail::arm`] has said
     /// so. `None`: nothing does, so nobody sleeps.
     pub fn wait_fds(&self) -> Option<[i32; 2]> {
@@ -267,7 +284,7 @@ impl<'m> PortRail<'m> {
             // it sees by itself that its port is up
             PortRail::Verbs(rail) => drop(rail.revive(now)),
             PortRail::Vendor(_) => {} // what has broken its promises is not trusted again
-            // what is refused is tried again
+            // what is refused is tried again, and its health says why
             PortRail::Libfabric(rail) => drop(rail.reopen()),
         }
     }
@@ -281,13 +298,19 @@ impl<'m> PortRail<'m> {
         }
     }
 
-    /// Why the whole port is of no use, for people: a verbs rail's code, in words by
-    /// [`verbs::loss_words`]; 0: it is.
+    /// Why the whole port is of no use, for people, who are told it by [`PortRail::loss_words`];
+    /// 0: it is, or will be at once.
     pub fn loss(&self) -> i32 {
         match self {
             PortRail::Verbs(rail) => rail.health().lost_code,
+            PortRail::Libfabric(rail) if rail.health().refused.is_some() => rail.health().lost_code,
             PortRail::Libfabric(_) | PortRail::Vendor(_) => 0,
         }
+    }
+
+    /// The same in words.
+    pub fn loss_words(&self) -> LossWords<'_, 'm> {
+        LossWords(self)
     }
 
     /// Whether [`PortRail::doubted`] may have a peer to name.
@@ -489,6 +512,27 @@ impl<'m> PortRail<'m> {
 
     pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         on!(self, rail => rail.peer_detach(peer))
+    }
+}
+
+/// Why a port is of no use, in words.
+pub struct LossWords<'r, 'a>(&'r PortRail<'a>);
+
+impl fmt::Display for LossWords<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0 {
+            PortRail::Verbs(rail) => {
+                f.write_str(verbs::loss_words(rail.health().lost_code, self.0.is_gone()))
+            }
+            PortRail::Libfabric(rail) => match rail.health().refused {
+                Some((step, code)) => {
+                    let why = libfabric::PeerOpenError::Refused(step, code);
+                    write!(f, "it cannot be opened again ({why}); it is tried again")
+                }
+                None => Ok(()),
+            },
+            PortRail::Vendor(_) => Ok(()),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::info::{Line, Section, line};
 use crate::connect::interfaces::{
     InterfaceAddress, InterfaceName, all_addresses, ip_of, local_addresses, rank, subnet_rank,
 };
+use crate::connect::routed::leads_by_its_own;
 use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
@@ -227,7 +228,8 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let mut any = false;
     for address in &asked.addresses {
         let Some(ip) = ip_of(address) else { continue };
-        let leads = leads(ip);
+        let bound = if choice.trim().is_empty() { &[] } else { ours };
+        let leads = leads(bound, ip);
         let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
         let answer = asked.port.and(socket).map(answers).unwrap_or_default();
         let way = match all.iter().find(|our| our.ip == ip) {
@@ -352,8 +354,12 @@ fn route(
     }
 }
 
-/// From which of our addresses the kernel would go to an address. Nothing is sent.
-fn leads(ip: IpAddr) -> io::Result<IpAddr> {
+/// From which of our addresses an address is gone to: one that has a route of its own, or what the
+/// kernel chooses. Nothing is sent.
+fn leads(ours: &[InterfaceAddress], ip: IpAddr) -> io::Result<IpAddr> {
+    if let Some(own) = ours.iter().find(|our| leads_by_its_own(our.ip, ip)) {
+        return Ok(own.ip);
+    }
     let any: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -444,7 +450,7 @@ mod tests {
             assert!(text.contains("no route") && text.contains("unreachable"), "{text}");
             assert!(!reaches);
         }
-        assert_eq!(leads(Ipv4Addr::LOCALHOST.into()).unwrap(), Ipv4Addr::LOCALHOST);
+        assert_eq!(leads(&[], Ipv4Addr::LOCALHOST.into()).unwrap(), Ipv4Addr::LOCALHOST);
     }
 
     #[test]

@@ -279,7 +279,8 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.connections[index].state != ConnectionState::Open {
             return;
         }
-        self.stats.failures += 1;
+        let is_end = matches!(error, RequestError::PeerClosed | RequestError::Closed);
+        self.stats.failures += u64::from(!is_end);
         let c = &self.connections[index];
         if !c.peer_down && !c.control_blocked {
             self.state_write(index, STATE_FAILED); // one try: the peer has its own means too

@@ -55,6 +55,11 @@ impl<P: Provider> Endpoint<'_, P> {
         PeerIndex(connection.0 << self.lane_bits | u32::from(lane))
     }
 
+    /// A number that changes with whatever the program of a connection's peer does.
+    pub fn peer_moves(&self, connection: ConnectionIndex) -> u32 {
+        self.connections[connection.as_usize()].heard()
+    }
+
     /// Which connection, and which of its lanes, the rail means.
     #[inline(always)]
     pub(super) fn lane_of(&self, peer: PeerIndex) -> (usize, u8) {
@@ -584,6 +589,6 @@ impl<P: Provider> Endpoint<'_, P> {
                 load.on_trial();
             }
         }
-        super::schedule::pick(&loads[..count], up, bytes, c.turn, self.now)
+        super::schedule::pick(&loads[..count], up, bytes, c.turn, (self.now, c.consumed.0))
     }
 }

@@ -40,8 +40,9 @@ const ALIKE: u64 = 4;
 /// No lane counts as slower than the fastest by more than this.
 const SLOWNESS_MAX: u64 = 64;
 
-/// A lane that has been idle for so many times as long as a stripe would take it gets one, so that
-/// its speed is known: it costs at most the inverse of this.
+/// A lane that has been idle for so many times as long as a stripe would take it, and through so
+/// many messages and stripes, gets one, so that its speed is known: it costs at most the inverse of
+/// this, of the time and of messages that come one by one.
 const IDLE_TIMES: u64 = 32;
 
 /// The cut of one message.
@@ -139,8 +140,10 @@ pub struct Load {
     is_measured: bool,
     /// When a stripe was completed last.
     last: Instant,
+    /// Which message or stripe of the connection it carried last; see [`pick`].
+    pub number: u32,
     /// It counts as the slowest lane that there may be, whatever was measured: it is used where
-    /// the others are not, and to know its speed.
+    /// the others are not, and, but as lane 0, to know its speed.
     pub reserve: bool,
 }
 
@@ -159,6 +162,7 @@ impl Load {
         shown: 0,
         is_measured: false,
         last: Instant(0),
+        number: 0,
         reserve: false,
     };
 
@@ -236,7 +240,7 @@ impl Load {
 
     /// The lane has failed: what it carried is gone, what it was capable of is unknown.
     pub fn reset(&mut self) {
-        *self = Load { reserve: self.reserve, ..Load::IDLE };
+        *self = Load { number: self.number, reserve: self.reserve, ..Load::IDLE };
     }
 
     /// Whether the lane has enough on its way: what keeps it busy for [`FLYING`], and two stripes,
@@ -256,8 +260,15 @@ fn speed_of(bytes: u64, taken: Span) -> u64 {
 }
 
 /// The lane of `lanes` that should carry a stripe of `bytes`; `None` when each has enough on its
-/// way. `turn`: the lane that comes first among equals.
-pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Option<u8> {
+/// way. `turn`: the lane that comes first among equals. `number`: how many messages and stripes
+/// there have been on the connection.
+pub fn pick(
+    loads: &[Load],
+    lanes: u8,
+    bytes: u64,
+    turn: u8,
+    (now, number): (Instant, u32),
+) -> Option<u8> {
     if lanes.is_power_of_two() {
         return Some(lanes.trailing_zeros() as u8);
     }
@@ -274,7 +285,11 @@ pub fn pick(loads: &[Load], lanes: u8, bytes: u64, turn: u8, now: Instant) -> Op
         let (load, speed) = (&loads[lane], speeds[lane]);
         let alone_ns = time_ns(bytes, speed);
         let idle_ns = now.since(load.last).0;
-        if load.flying == 0 && speed < fastest && idle_ns > alone_ns.saturating_mul(IDLE_TIMES) {
+        // lane 0 as a reserve is what the connection was made by, and known to live
+        let is_asked = lane != 0 || !load.reserve;
+        let is_slow = load.flying == 0 && speed < fastest && is_asked;
+        let others = u64::from(number.wrapping_sub(load.number));
+        if is_slow && others > IDLE_TIMES && idle_ns > alone_ns.saturating_mul(IDLE_TIMES) {
             return Some(lane as u8); // how fast is it today?
         }
         if load.is_full(bytes) {
@@ -451,7 +466,8 @@ mod tests {
             let (mut speeds, mut shares) = (self.speeds, [0, 0]);
             while done < messages {
                 while posted / STRIPES_EACH < messages.min(done + OUTSTANDING) {
-                    let Some(lane) = pick(&loads, 0b11, STRIPE, turn, now) else { break };
+                    let at = (now, posted as u32);
+                    let Some(lane) = pick(&loads, 0b11, STRIPE, turn, at) else { break };
                     turn = (lane + 1) % 2;
                     let at = usize::from(lane);
                     let start_ns = if loads[at].flying == 0 { self.start_ns } else { 0 };
@@ -462,6 +478,7 @@ mod tests {
                     loads[at].posted(STRIPE, now);
                     shares[at] += 1;
                     posted += 1;
+                    loads[at].number = posted as u32;
                 }
                 let due = |lane: usize| lanes[lane].front().map_or(u64::MAX, |(due, _)| *due);
                 let at = usize::from(due(1) < due(0));
@@ -587,12 +604,14 @@ mod tests {
     fn slow_lane_is_left_out_of_messages_of_few_stripes() {
         let (mut loads, mut now, mut turn) = ([Load::IDLE; 2], 0, 0);
         let mut carried = [0; 2];
-        for _ in 0..100 {
+        for message in 0..100 {
             let picked: Vec<usize> = (0..2)
-                .map(|_| {
-                    let lane = pick(&loads, 0b11, STRIPE, turn, Instant(now)).unwrap();
+                .map(|stripe| {
+                    let number = 2 * message + stripe;
+                    let lane = pick(&loads, 0b11, STRIPE, turn, (Instant(now), number)).unwrap();
                     turn = 1 - lane;
                     loads[usize::from(lane)].posted(STRIPE, Instant(now));
+                    loads[usize::from(lane)].number = number + 1;
                     usize::from(lane)
                 })
                 .collect();
@@ -609,15 +628,18 @@ mod tests {
     /// how many the second carries.
     fn slow_share_of_messages_one_at_a_time(loads: &mut [Load; 2], messages: u64) -> u64 {
         let (mut now, mut turn, mut carried) = (0, 0, 0);
+        let mut number = loads[0].number.max(loads[1].number);
         for _ in 0..messages {
             let (mut left, mut free) = (STRIPES_EACH, [now; 2]);
             let mut flying = std::collections::BTreeSet::new();
             while left > 0 || !flying.is_empty() {
                 if left > 0
-                    && let Some(lane) = pick(loads, 0b11, STRIPE, turn, Instant(now))
+                    && let Some(lane) = pick(loads, 0b11, STRIPE, turn, (Instant(now), number))
                 {
                     let at = usize::from(lane);
+                    number += 1;
                     loads[at].posted(STRIPE, Instant(now));
+                    loads[at].number = number;
                     free[at] = free[at].max(now) + [1_000_000, 10_000_000][at];
                     flying.insert((free[at], at));
                     carried += u64::from(lane);
@@ -647,9 +669,9 @@ mod tests {
     fn measured_lane_is_not_the_fastest_because_no_other_was_measured() {
         let slow = Load { speed: 1 << 20, ..Load::IDLE };
         let fast = Load { lone: 10 << 20, flying: 8 * STRIPE, ..Load::IDLE };
-        assert_eq!(pick(&[slow, fast], 0b11, STRIPE, 0, Instant(1)), Some(1));
+        assert_eq!(pick(&[slow, fast], 0b11, STRIPE, 0, (Instant(1), 0)), Some(1));
         let alike = Load { lone: 1 << 20, ..fast };
-        assert_eq!(pick(&[slow, alike], 0b11, STRIPE, 0, Instant(1)), Some(0));
+        assert_eq!(pick(&[slow, alike], 0b11, STRIPE, 0, (Instant(1), 0)), Some(0));
     }
 
     #[test]
@@ -657,7 +679,7 @@ mod tests {
         let mut loads = [Load::IDLE; 3];
         let mut turn = 0;
         for at in 0..9 {
-            let lane = pick(&loads, 0b111, 1000, turn, Instant(at)).unwrap();
+            let lane = pick(&loads, 0b111, 1000, turn, (Instant(at), 0)).unwrap();
             assert_eq!(u64::from(lane), at % 3);
             loads[usize::from(lane)].posted(1000, Instant(at));
             turn = (lane + 1) % 3;
@@ -667,26 +689,53 @@ mod tests {
     #[test]
     fn reserve_carries_little_while_another_lane_lives_and_everything_when_none_does() {
         let stripe = 256 << 10;
-        let mut loads = [Load::IDLE, Load { reserve: true, ..Load::IDLE }];
-        let (mut carried, mut turn, mut now) = ([0u64; 2], 0, Instant(0));
-        for _ in 0..10_000 {
-            // both as fast, one stripe at a time
-            let lane = pick(&loads, 0b11, stripe, turn, now).unwrap();
-            turn = (lane + 1) % 2;
-            let at = usize::from(lane);
-            loads[at].posted(stripe, now);
-            now = Instant(now.0 + 100_000);
-            loads[at].completed(stripe, now);
-            carried[at] += 1;
+        for reserve in [0, 1] {
+            let mut loads = [Load::IDLE; 2];
+            loads[reserve].reserve = true;
+            let (mut carried, mut turn, mut now) = ([0; 2], 0, Instant(0));
+            for number in 0..10_000 {
+                // both as fast, one stripe at a time, some of them after a long rest
+                let lane = pick(&loads, 0b11, stripe, turn, (now, number)).unwrap();
+                turn = 1 - lane;
+                let at = usize::from(lane);
+                loads[at].posted(stripe, now);
+                now = Instant(now.0 + 100_000);
+                loads[at].completed(stripe, now);
+                loads[at].number = number + 1;
+                carried[at] += 1;
+                now = Instant(now.0 + u64::from(number % 2) * 50_000_000);
+            }
+            // beside ports it is lane 0, which nobody asks how fast it is
+            let most = [0, 10_000 / 32][reserve];
+            assert!(carried[reserve] <= most, "{carried:?}");
+            assert!(reserve == 0 || carried[reserve] > 1, "{carried:?}");
+            // behind a queue of the other's, too
+            loads[1 - reserve].flying = FLYING_BYTES_MAX;
+            loads[reserve].posted(1, now);
+            assert_eq!(pick(&loads, 0b11, stripe, 0, (now, 0)), None);
+            assert_eq!(pick(&loads, 1 << reserve, stripe, 0, (now, 0)), Some(reserve as u8));
+            loads[reserve].reset();
+            assert!(loads[reserve].reserve);
         }
-        assert!(carried[1] > 1 && carried[1] < carried[0] / 100, "{carried:?}");
-        // behind a queue of the other's, too
-        loads[0].flying = FLYING_BYTES_MAX;
-        loads[1].posted(1, now);
-        assert_eq!(pick(&loads, 0b11, stripe, 0, now), None);
-        assert_eq!(pick(&loads, 0b10, stripe, 0, now), Some(1));
-        loads[1].reset();
-        assert!(loads[1].reserve);
+    }
+
+    /// Each message after a rest went by the slow lane first, to see how fast that is: with rests
+    /// between all messages, each did.
+    #[test]
+    fn slow_lane_is_left_out_of_messages_with_rests_between_them() {
+        let (mut loads, mut now, mut turn, mut carried) = ([Load::IDLE; 2], 0, 0, [0; 2]);
+        for number in 0..1000 {
+            let lane = pick(&loads, 0b11, STRIPE, turn, (Instant(now), number)).unwrap();
+            let at = usize::from(lane);
+            turn = 1 - lane;
+            loads[at].posted(STRIPE, Instant(now));
+            loads[at].number = number + 1;
+            now += [100_000, 1_000_000][at];
+            loads[at].completed(STRIPE, Instant(now));
+            carried[at] += 1;
+            now += 50_000_000;
+        }
+        assert!((2..=40).contains(&carried[1]), "{carried:?}");
     }
 
     #[test]
@@ -695,7 +744,9 @@ mod tests {
         loads[1].last = Instant(1_000_000);
         // a stripe would take it a second by what it was, as the floor has it 64 times less
         let second = 1_000_000_000;
-        assert_eq!(pick(&loads, 0b11, 1 << 24, 0, Instant(second / 2)), Some(1));
-        assert_eq!(pick(&loads, 0b11, 1 << 24, 0, Instant(40 * second)), Some(0));
+        let pick_at = |at, number| pick(&loads, 0b11, 1 << 24, 0, (Instant(at), number));
+        assert_eq!(pick_at(second / 2, 33), Some(1));
+        assert_eq!(pick_at(40 * second, 32), Some(1));
+        assert_eq!(pick_at(40 * second, 33), Some(0));
     }
 }

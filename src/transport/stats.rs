@@ -28,7 +28,7 @@ pub struct Stats {
     pub again: u64,
     /// State lines written.
     pub state_lines: u64,
-    /// Connections that failed.
+    /// Connections that failed: those that either side closed are not among them.
     pub failures: u64,
     /// Lanes that failed while their connection went on.
     pub lane_failures: u64,

@@ -188,6 +188,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let now = self.now;
         let c = &mut self.connections[index];
         c.consumed = c.consumed.next();
+        let number = c.consumed.0;
         let several = P::SEVERAL_LANES && c.fails_over();
         c.turn = if lane + 1 < c.lane_count { lane + 1 } else { 0 };
         self.sends[at].posted |= 1 << stripe;
@@ -197,6 +198,7 @@ impl<P: Provider> Endpoint<'_, P> {
         if several {
             self.carried_mut(at)[usize::from(lane)] |= 1 << stripe;
             let meter = self.meter_mut(index, lane);
+            meter.load.number = number;
             meter.load.posted(bytes, now);
             if posted == Posted::Done {
                 meter.completed(bytes, true, now);

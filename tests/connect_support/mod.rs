@@ -280,6 +280,7 @@ impl Node {
             addresses,
             bind: true,
             excluded: vec![],
+            spare: vec![],
             without_interface: false,
             membarrier: true,
             key: limits.key.clone(),

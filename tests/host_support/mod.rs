@@ -102,16 +102,21 @@ impl Node {
             if let Some(outcome) = self.test(request).expect("a live request") {
                 return (outcome.result, sleeps);
             }
-            if !self.wait_arm() {
-                continue;
-            }
-            sleeps += 1;
-            let fd = self.shared.wait_fd();
-            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one structure, which lives until the call returns.
-            let woken = unsafe { libc::poll(&mut poll, 1, LOST_MS) };
-            assert_eq!(woken, 1, "a wake-up was lost");
+            sleeps += u64::from(self.sleep());
         }
+    }
+
+    /// Sleeps until something may have happened, if nothing has; whether it slept.
+    pub fn sleep(&mut self) -> bool {
+        if !self.wait_arm() {
+            return false;
+        }
+        let fd = self.shared.wait_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        let woken = unsafe { libc::poll(&mut poll, 1, LOST_MS) };
+        assert_eq!(woken, 1, "a wake-up was lost");
+        true
     }
 
     /// Polls an attempt until it ends.

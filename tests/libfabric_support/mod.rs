@@ -11,6 +11,7 @@ use crosstie::fabric::{
     Provider, RailKey, Region, RemoteSpan, Source,
 };
 use crosstie::provider::libfabric::pair::PairMemory;
+use crosstie::provider::libfabric::sys::abi::CqErrEntry;
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
 use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
@@ -68,6 +69,14 @@ pub fn message_bytes(library: &CStr) -> usize {
     call()
 }
 
+/// A failure as the strict fabric's queues write it.
+pub fn error_write(library: &CStr, entry: *mut CqErrEntry) {
+    // SAFETY: that is its type.
+    let call: extern "C" fn(*mut CqErrEntry) =
+        unsafe { std::mem::transmute(function(library, c"strict_error_write")) };
+    call(entry);
+}
+
 /// A function that the strict fabric, which an endpoint has loaded, has for tests.
 fn function(library: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: two names that end with a zero.
@@ -123,9 +132,14 @@ fn build(layout: Layout) -> Option<CString> {
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared"]);
     compiler.args(["-fvisibility=hidden", "-pthread", "-o", &aside]);
-    if layout == Layout::Two {
-        compiler.arg("-DLAYOUT_2");
-    }
+    let map = match layout {
+        Layout::One => "one.map",
+        Layout::Two => {
+            compiler.arg("-DLAYOUT_2");
+            "two.map"
+        }
+    };
+    compiler.arg(format!("-Wl,--version-script={sources}/{map}"));
     for source in ["strict.c", "memory.c", "endpoint.c", "connect.c"] {
         compiler.arg(format!("{sources}/{source}"));
     }

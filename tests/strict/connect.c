@@ -31,14 +31,14 @@ void fail_beside(struct endpoint *ep) {
 
 static int close_events(struct fid *fid) {
     struct events *events = (struct events *)fid;
-    enter_network(events->fabric, NULL, CONTROLS);
+    enter_network(events->fabric, NULL);
     if (!events->is_open)
         stop("an event queue closed twice");
     if (events->users)
         stop("an event queue closed before its endpoints");
     events->is_open = 0;
     events->fabric->others--;
-    leave_network(events->fabric, NULL, CONTROLS);
+    leave_network(events->fabric, NULL);
     return 0;
 }
 
@@ -73,9 +73,9 @@ static ssize_t read_events(struct fid_eq *fid, uint32_t *what, void *out, size_t
                            uint64_t flags) {
     struct events *events = (struct events *)fid;
     (void)flags;
-    enter_network(events->fabric, NULL, POLLS);
+    enter_network(events->fabric, NULL);
     ssize_t read = read_inside(events, what, out, length);
-    leave_network(events->fabric, NULL, POLLS);
+    leave_network(events->fabric, NULL);
     return read;
 }
 
@@ -98,9 +98,9 @@ static ssize_t failure_inside(struct events *events, struct fi_eq_err_entry *out
 static ssize_t read_failure(struct fid_eq *fid, struct fi_eq_err_entry *out, uint64_t flags) {
     struct events *events = (struct events *)fid;
     (void)flags;
-    enter_network(events->fabric, NULL, POLLS);
+    enter_network(events->fabric, NULL);
     ssize_t read = failure_inside(events, out);
-    leave_network(events->fabric, NULL, POLLS);
+    leave_network(events->fabric, NULL);
     return read;
 }
 
@@ -114,9 +114,9 @@ int open_events(struct fid_fabric *fid, struct fi_eq_attr *attr, struct fid_eq *
     events->fid.ops = &ops;
     events->is_open = 1;
     events->fabric = (struct fabric *)fid;
-    enter_network(events->fabric, NULL, CONTROLS);
+    enter_network(events->fabric, NULL);
     events->fabric->others++;
-    leave_network(events->fabric, NULL, CONTROLS);
+    leave_network(events->fabric, NULL);
     *out = &events->fid;
     return 0;
 }
@@ -146,7 +146,7 @@ void forget_events(struct endpoint *ep) {
 
 static int close_listener(struct fid *fid) {
     struct listener *listener = (struct listener *)fid;
-    enter_network(listener->fabric, NULL, CONTROLS);
+    enter_network(listener->fabric, NULL);
     pthread_mutex_lock(&lock);
     if (!listener->is_open)
         stop("a listener closed twice");
@@ -162,7 +162,7 @@ static int close_listener(struct fid *fid) {
     listener->fabric->others--;
     pthread_mutex_unlock(&lock);
     fi_freeinfo(listener->info);
-    leave_network(listener->fabric, NULL, CONTROLS);
+    leave_network(listener->fabric, NULL);
     return 0;
 }
 
@@ -171,10 +171,10 @@ static int bind_listener(struct fid *fid, struct fid *other, uint64_t flags) {
     (void)flags;
     if (other->fclass != FI_CLASS_EQ)
         stop("a listener joined to what is no event queue");
-    enter_network(listener->fabric, NULL, CONTROLS);
+    enter_network(listener->fabric, NULL);
     listener->events = (struct events *)other;
     listener->events->users++;
-    leave_network(listener->fabric, NULL, CONTROLS);
+    leave_network(listener->fabric, NULL);
     return 0;
 }
 
@@ -198,7 +198,7 @@ static int reject(struct fid_pep *fid, fid_t handle, const void *data, size_t le
     struct request *request = (struct request *)handle;
     struct listener *listener = (struct listener *)fid;
     (void)data, (void)length;
-    enter_network(listener->fabric, NULL, CONTROLS);
+    enter_network(listener->fabric, NULL);
     pthread_mutex_lock(&lock);
     if (handle->fclass != FI_CLASS_CONNREQ || request->is_taken || request->is_answered)
         stop("a request for a connection answered twice");
@@ -206,7 +206,7 @@ static int reject(struct fid_pep *fid, fid_t handle, const void *data, size_t le
     if (request->from->is_open)
         fail(request->from, FI_ECONNREFUSED);
     pthread_mutex_unlock(&lock);
-    leave_network(listener->fabric, NULL, CONTROLS);
+    leave_network(listener->fabric, NULL);
     return 0;
 }
 
@@ -263,9 +263,9 @@ static void ask(struct endpoint *ep, const void *address, const void *data, size
 
 int connect_endpoint(struct fid_ep *fid, const void *address, const void *data, size_t length) {
     struct endpoint *ep = (struct endpoint *)fid;
-    enter(ep->domain, ep->queue, CONTROLS);
+    enter(ep->domain, ep->queue);
     ask(ep, address, data, length);
-    leave(ep->domain, ep->queue, CONTROLS);
+    leave(ep->domain, ep->queue);
     return 0;
 }
 
@@ -280,7 +280,7 @@ void take_request(struct endpoint *ep, struct fid *handle) {
 int accept_request(struct fid_ep *fid, const void *data, size_t length) {
     struct endpoint *ep = (struct endpoint *)fid;
     (void)data, (void)length;
-    enter(ep->domain, ep->queue, CONTROLS);
+    enter(ep->domain, ep->queue);
     pthread_mutex_lock(&lock);
     if (!ep->is_open || !ep->is_enabled || ep->phase != NEW || !ep->request)
         stop("a connection granted that nobody asked for");
@@ -297,7 +297,7 @@ int accept_request(struct fid_ep *fid, const void *data, size_t length) {
         happen(ep->events, (struct event){.what = FI_CONNECTED, .fid = &ep->fid.fid});
     }
     pthread_mutex_unlock(&lock);
-    leave(ep->domain, ep->queue, CONTROLS);
+    leave(ep->domain, ep->queue);
     return 0;
 }
 
@@ -316,12 +316,12 @@ void end_connection(struct endpoint *ep) {
 int shut_down(struct fid_ep *fid, uint64_t flags) {
     struct endpoint *ep = (struct endpoint *)fid;
     (void)flags;
-    enter(ep->domain, ep->queue, CONTROLS);
+    enter(ep->domain, ep->queue);
     pthread_mutex_lock(&lock);
     if (!ep->is_open)
         stop("a connection ended of a closed endpoint");
     end_connection(ep);
     pthread_mutex_unlock(&lock);
-    leave(ep->domain, ep->queue, CONTROLS);
+    leave(ep->domain, ep->queue);
     return 0;
 }

@@ -54,6 +54,11 @@ static void complete(struct queue *queue, struct fi_cq_data_entry entry, int err
 }
 
 static void end_op(struct op *op, int err) {
+    if (op->lingers) { /* its endpoint has gone */
+        free(op->start);
+        free(op);
+        return;
+    }
     static const uint64_t flags[] = {FI_MSG | FI_SEND, FI_RMA | FI_WRITE, FI_RMA | FI_READ,
                                      FI_ATOMIC | FI_WRITE};
     struct endpoint *from = op->from;
@@ -202,6 +207,8 @@ static int carry_out(struct endpoint *ep, struct op *op) {
     default:
         if (op->flags & FI_REMOTE_CQ_DATA) {
             uint64_t flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+            if (kind->faults & CUTS_WORDS)
+                op->data &= 0xffffffff;
             struct op *receive = NULL;
             if (kind->mode & FI_RX_CQ_DATA && !(receive = receive_take(ep)))
                 return 0;
@@ -236,6 +243,31 @@ PUBLIC void strict_silence(int how) {
 /* Whether there was such an op since. */
 PUBLIC int strict_is_silent(void) { return path == SILENT; }
 
+/* Its endpoint is closed: the kernel has a copy of what it had written. */
+static void linger(struct endpoint *ep) {
+    for (size_t n = 0; ep->vector && n < 256; n++) {
+        struct endpoint *peer = ep->vector->ends[n];
+        for (struct op *op = peer ? peer->inbound : NULL; op; op = op->next)
+            if (op->from == ep && op->verb == WRITE && !op->lingers) {
+                op->start = memcpy(malloc(op->length), op->start, op->length);
+                op->lingers = 1;
+            }
+    }
+}
+
+/* One of the writes that closed endpoints have left. */
+static void look_at_lingering(struct endpoint *ep) {
+    for (struct op **list = &ep->inbound; *list; list = &(*list)->next) {
+        struct op *op = *list;
+        if (!op->lingers)
+            continue;
+        *list = op->next;
+        memcpy(check_remote(ep, op, FI_REMOTE_WRITE), op->start, op->length);
+        end_op(op, 0);
+        return;
+    }
+}
+
 static int is_silent(const struct op *op, const struct endpoint *to) {
     const struct endpoint *from = op->from;
     return path == SILENT && from->is_open &&
@@ -247,11 +279,13 @@ void move_on(struct endpoint *ep) {
     int shuffles = ep->domain->kind->faults & SHUFFLES;
     if (shuffles && ep->queue->reads++ % 2)
         return;
+    look_at_lingering(ep);
     struct op **first = &ep->inbound;
     for (int n = 0; n < (shuffles ? 1 : 64) && *first; n++) {
         if (shuffles)
             shuffle(ep);
-        while (*first && (is_silent(*first, ep) || ((*first)->held && hold == HELD)))
+        while (*first && ((*first)->lingers || is_silent(*first, ep) ||
+                          ((*first)->held && hold == HELD)))
             first = &(*first)->next;
         struct op *op = *first;
         if (!op)
@@ -268,6 +302,17 @@ void move_on(struct endpoint *ep) {
         if (done == 1)
             end_op(op, 0);
     }
+}
+
+/* What a provider says that has no memory for a post; 0: it has. */
+static int lacks_memory(struct endpoint *ep) {
+    uint64_t faults = ep->domain->kind->faults;
+    if (!(faults & (SAYS_NO_MEMORY | LACKS_MEMORY)))
+        return 0;
+    int n = ep->posts++;
+    if (faults & LACKS_MEMORY)
+        return n < 20 ? 0 : -FI_ENOMEM;
+    return n % 2 ? 0 : n % 4 ? -FI_ENOBUFS : -FI_ENOMEM;
 }
 
 static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void *descriptor,
@@ -288,11 +333,17 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
         pthread_mutex_unlock(&lock);
         return -FI_EAGAIN;
     }
+    int lacks = op.verb == RECEIVE ? 0 : lacks_memory(ep);
+    if (lacks) {
+        pthread_mutex_unlock(&lock);
+        return lacks;
+    }
     struct op *made = malloc(sizeof *made);
     *made = op;
     made->from = ep;
     made->copy = NULL;
     made->next = NULL;
+    made->lingers = 0;
     made->held = op.verb == READ && hold == NEXT_HELD;
     if (made->held)
         hold = HELD;
@@ -332,9 +383,9 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
 
 static ssize_t post(struct fid_ep *fid, struct op op, fi_addr_t to, void *descriptor, int inject) {
     struct endpoint *ep = (struct endpoint *)fid;
-    enter(ep->domain, ep->queue, POSTS);
+    enter(ep->domain, ep->queue);
     ssize_t posted = post_inside(ep, op, to, descriptor, inject);
-    leave(ep->domain, ep->queue, POSTS);
+    leave(ep->domain, ep->queue);
     return posted;
 }
 
@@ -447,7 +498,7 @@ void flush(struct endpoint *ep) {
 
 static int close_endpoint(struct fid *fid) {
     struct endpoint *ep = (struct endpoint *)fid;
-    enter(ep->domain, ep->queue, CONTROLS);
+    enter(ep->domain, ep->queue);
     pthread_mutex_lock(&lock);
     if (!ep->is_open)
         stop("an endpoint closed twice");
@@ -455,6 +506,8 @@ static int close_endpoint(struct fid *fid) {
         stop("an endpoint closed before its registrations");
     if (ep->domain->kind->faults & CONNECTS)
         end_connection(ep);
+    if (ep->domain->kind->faults & LINGERS)
+        linger(ep);
     ep->is_open = 0;
     if (ep->queue) {
         struct endpoint **list = &ep->queue->endpoints;
@@ -480,7 +533,7 @@ static int close_endpoint(struct fid *fid) {
         if (contexts[n].owner == ep)
             contexts[n] = contexts[--context_count];
     pthread_mutex_unlock(&lock);
-    leave(ep->domain, ep->queue, CONTROLS);
+    leave(ep->domain, ep->queue);
     return 0;
 }
 
@@ -490,7 +543,7 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
     if (ep->is_enabled)
         stop("an endpoint joined to something after it was enabled");
     struct queue *queue = ep->queue;
-    enter(ep->domain, queue, CONTROLS);
+    enter(ep->domain, queue);
     pthread_mutex_lock(&lock);
     if (other->fclass == FI_CLASS_CQ && flags == (FI_SEND | FI_RECV)) {
         ep->queue = (struct queue *)other;
@@ -499,7 +552,7 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
         ep->queue->users++;
     } else if (other->fclass == FI_CLASS_EQ && ep->domain->kind->faults & REFUSES_EVENTS) {
         pthread_mutex_unlock(&lock);
-        leave(ep->domain, queue, CONTROLS);
+        leave(ep->domain, queue);
         return -FI_EINVAL;
     } else if (other->fclass == FI_CLASS_EQ) {
         bind_events(ep, (struct events *)other);
@@ -510,7 +563,7 @@ static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags) {
         stop("an endpoint joined to what it has no use for");
     }
     pthread_mutex_unlock(&lock);
-    leave(ep->domain, queue, CONTROLS);
+    leave(ep->domain, queue);
     return 0;
 }
 
@@ -523,9 +576,9 @@ static int control_endpoint(struct fid *fid, int command, void *argument) {
         stop("an endpoint enabled without a queue, or without a vector or an event queue");
     if (ep->has_shortcut)
         stop("an endpoint that goes another way within its host");
-    enter(ep->domain, ep->queue, CONTROLS);
+    enter(ep->domain, ep->queue);
     ep->is_enabled = 1;
-    leave(ep->domain, ep->queue, CONTROLS);
+    leave(ep->domain, ep->queue);
     return 0;
 }
 
@@ -589,7 +642,7 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     ep->has_shortcut = ep->domain->kind->faults & OWN_SHORTCUT;
     if (info->ep_attr->rx_ctx_cnt == FI_SHARED_CONTEXT)
         stop("an endpoint without receives of its own");
-    enter(ep->domain, NULL, CONTROLS);
+    enter(ep->domain, NULL);
     pthread_mutex_lock(&lock);
     ep->domain->objects++;
     if (info->handle)
@@ -597,7 +650,7 @@ int open_endpoint(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     else if (ep->domain->kind->faults & CONNECTS && !info->dest_addr)
         stop("an endpoint that is to ask for a connection, of nobody");
     pthread_mutex_unlock(&lock);
-    leave(ep->domain, NULL, CONTROLS);
+    leave(ep->domain, NULL);
     *out = &ep->fid;
     return 0;
 }

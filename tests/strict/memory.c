@@ -3,21 +3,20 @@
 
 struct region *regions;
 
-/* What no two threads may be inside of at once for this; NULL: any number may. */
-static int *door(struct fabric *fabric, struct queue *queue, enum act act) {
-    int faults = fabric->kind->faults;
-    if (faults & ONE_IN_DOMAIN)
+/* What no two threads may be inside of at once; NULL: any number may. */
+static int *door(struct fabric *fabric, struct queue *queue) {
+    uint64_t faults = fabric->kind->faults;
+    /* progress, which looks registrations up, runs in posts, too */
+    if (faults & (ONE_IN_DOMAIN | ONE_AT_A_TIME))
         return &fabric->is_entered;
     if (faults & ONE_AT_QUEUE && queue)
         return &queue->is_entered;
-    if (faults & ONE_AT_A_TIME && (act == REGISTERS || act == POLLS))
-        return &fabric->is_entered;
     return NULL;
 }
 
 /* Where a provider has no lock: whoever comes while another is inside has found a misuse. */
-void enter_network(struct fabric *fabric, struct queue *queue, enum act act) {
-    int *entered = door(fabric, queue, act);
+void enter_network(struct fabric *fabric, struct queue *queue) {
+    int *entered = door(fabric, queue);
     if (!entered)
         return;
     if (__atomic_exchange_n(entered, 1, __ATOMIC_SEQ_CST))
@@ -27,27 +26,26 @@ void enter_network(struct fabric *fabric, struct queue *queue, enum act act) {
     sched_yield();
 }
 
-void leave_network(struct fabric *fabric, struct queue *queue, enum act act) {
-    int *entered = door(fabric, queue, act);
+void leave_network(struct fabric *fabric, struct queue *queue) {
+    int *entered = door(fabric, queue);
     if (entered)
         __atomic_store_n(entered, 0, __ATOMIC_SEQ_CST);
 }
 
-void enter(struct domain *domain, struct queue *queue, enum act act) {
-    enter_network(domain->fabric, queue, act);
+void enter(struct domain *domain, struct queue *queue) {
+    enter_network(domain->fabric, queue);
 }
 
-void leave(struct domain *domain, struct queue *queue, enum act act) {
-    leave_network(domain->fabric, queue, act);
+void leave(struct domain *domain, struct queue *queue) {
+    leave_network(domain->fabric, queue);
 }
 
 /* ---------------------------------------------------------------- registrations */
 
 static int close_region(struct fid *fid) {
     struct region *region = (struct region *)fid;
-    enum act act = region->bound ? BINDS : REGISTERS;
     struct queue *queue = region->bound ? region->bound->queue : NULL;
-    enter(region->domain, queue, act);
+    enter(region->domain, queue);
     pthread_mutex_lock(&lock);
     if (!region->is_open)
         stop("a registration closed twice");
@@ -56,7 +54,7 @@ static int close_region(struct fid *fid) {
     if (region->bound)
         region->bound->regions--;
     pthread_mutex_unlock(&lock);
-    leave(region->domain, queue, act);
+    leave(region->domain, queue);
     return 0;
 }
 
@@ -64,7 +62,7 @@ static int bind_region(struct fid *fid, struct fid *other, uint64_t flags) {
     struct region *region = (struct region *)fid;
     struct queue *queue = ((struct endpoint *)other)->queue;
     (void)flags;
-    enter(region->domain, queue, BINDS);
+    enter(region->domain, queue);
     pthread_mutex_lock(&lock);
     if (other->fclass != FI_CLASS_EP || !((struct endpoint *)other)->is_open)
         stop("a registration bound to what is no open endpoint");
@@ -73,7 +71,7 @@ static int bind_region(struct fid *fid, struct fid *other, uint64_t flags) {
     region->bound = (struct endpoint *)other;
     region->bound->regions++;
     pthread_mutex_unlock(&lock);
-    leave(region->domain, queue, BINDS);
+    leave(region->domain, queue);
     return 0;
 }
 
@@ -84,9 +82,9 @@ static int control_region(struct fid *fid, int command, void *argument) {
         return -FI_ENOSYS;
     if (!region->bound)
         stop("a registration enabled before it was bound");
-    enter(region->domain, region->bound->queue, BINDS);
+    enter(region->domain, region->bound->queue);
     region->is_enabled = 1;
-    leave(region->domain, region->bound->queue, BINDS);
+    leave(region->domain, region->bound->queue);
     return 0;
 }
 
@@ -102,8 +100,14 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
         stop("a registration with an offset, with flags or of nothing");
     if (domain->kind->faults & REFUSES_MEMORY)
         return -FI_ENOMEM;
-    enter(domain, NULL, REGISTERS);
+    enter(domain, NULL);
     pthread_mutex_lock(&lock);
+    if (domain->kind->faults & REGRETS && domain->regrets && length >= REGRETTED_BYTES) {
+        domain->regrets--;
+        pthread_mutex_unlock(&lock);
+        leave(domain, NULL);
+        return -FI_ENOMEM;
+    }
     if (domain->kind->mr_mode & FI_MR_PROV_KEY) {
         if (key)
             stop("a key wanted where the provider chooses");
@@ -131,7 +135,7 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     regions = region;
     domain->objects++;
     pthread_mutex_unlock(&lock);
-    leave(domain, NULL, REGISTERS);
+    leave(domain, NULL);
     *out = &region->fid;
     return 0;
 }
@@ -160,17 +164,23 @@ static int close_queue(struct fid *fid) {
     return 0;
 }
 
+/* Whether its device has died: each look finds an error, whose op nobody knows. */
+static int is_dead(const struct queue *queue) {
+    return queue->domain->kind->faults & DIES && queue->taken > 100;
+}
+
 static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     struct queue *queue = (struct queue *)fid;
     struct fi_cq_data_entry *entries = out;
     ssize_t taken = 0;
-    enter(queue->domain, queue, POLLS);
+    enter(queue->domain, queue);
     pthread_mutex_lock(&lock);
     if (!queue->is_open)
         stop("a completion queue read that was closed");
     if (queue->domain->kind->faults & OVERRUNS && queue->taken > 100) {
+        queue->domain->regrets = 2;
         pthread_mutex_unlock(&lock);
-        leave(queue->domain, queue, POLLS);
+        leave(queue->domain, queue);
         return -FI_EOVERRUN;
     }
     for (struct endpoint *ep = queue->endpoints; ep; ep = ep->next) {
@@ -178,7 +188,7 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
         if (queue->domain->kind->faults & FAILS_BESIDE && queue->taken > 100)
             fail_beside(ep);
     }
-    while ((size_t)taken < count && queue->count) {
+    while ((size_t)taken < count && queue->count && !is_dead(queue)) {
         struct item *item = &queue->items[queue->head];
         if (item->err)
             break;
@@ -188,30 +198,56 @@ static ssize_t read_queue(struct fid_cq *fid, void *out, size_t count) {
     }
     queue->taken += taken;
     int failed = !taken && (queue->count || queue->domain->kind->faults & CRIES_WOLF);
+    static char nobody[64];
+    while ((size_t)taken < count && queue->domain->kind->faults & FLOODS)
+        entries[taken++] =
+            (struct fi_cq_data_entry){nobody, FI_MSG | FI_SEND, 0, NULL, 0};
+    if (is_dead(queue))
+        failed = 1, taken = 0;
     pthread_mutex_unlock(&lock);
-    leave(queue->domain, queue, POLLS);
+    leave(queue->domain, queue);
     return taken ? taken : failed ? -FI_EAVAIL : -FI_EAGAIN;
+}
+
+/* A failure as a library of this age writes it: that of 2.x has the sender's address at its end. */
+static void write_error(struct fi_cq_err_entry *out, const struct item *item) {
+    out->op_context = item->entry.op_context;
+    out->flags = item->entry.flags;
+    out->err = item->err;
+    out->prov_errno = -item->err - 1000;
+#ifdef LAYOUT_2
+    fi_addr_t from = FI_ADDR_NOTAVAIL;
+    memcpy((char *)&out->err_data_size + sizeof out->err_data_size, &from, sizeof from);
+#endif
+}
+
+/* One into room of the caller's. */
+PUBLIC void strict_error_write(struct fi_cq_err_entry *out) {
+    write_error(out, &(struct item){.err = FI_EIO});
 }
 
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *out, uint64_t flags) {
     struct queue *queue = (struct queue *)fid;
     (void)flags;
-    enter(queue->domain, queue, POLLS);
+    enter(queue->domain, queue);
     pthread_mutex_lock(&lock);
+    if (is_dead(queue)) {
+        pthread_mutex_unlock(&lock);
+        leave(queue->domain, queue);
+        write_error(out, &(struct item){.err = FI_EIO});
+        return 1;
+    }
     if (!queue->count || !queue->items[queue->head].err) {
         pthread_mutex_unlock(&lock);
-        leave(queue->domain, queue, POLLS);
+        leave(queue->domain, queue);
         return -FI_EAGAIN;
     }
     struct item item = queue->items[queue->head];
     queue->head = (queue->head + 1) % queue->capacity;
     queue->count--;
     pthread_mutex_unlock(&lock);
-    leave(queue->domain, queue, POLLS);
-    out->op_context = item.entry.op_context;
-    out->flags = item.entry.flags;
-    out->err = item.err;
-    out->prov_errno = -item.err - 1000;
+    leave(queue->domain, queue);
+    write_error(out, &item);
     return 1;
 }
 
@@ -265,7 +301,7 @@ static int insert(struct fid_av *fid, const void *address, size_t count, fi_addr
     (void)flags, (void)ours;
     if (!vector->is_open || count != 1)
         stop("an address put into a closed vector, or several");
-    enter(vector->domain, NULL, CONTROLS);
+    enter(vector->domain, NULL);
     fi_addr_t n = 0;
     while (n < 256 && vector->ends[n])
         n++;
@@ -273,7 +309,7 @@ static int insert(struct fid_av *fid, const void *address, size_t count, fi_addr
         memcpy(&vector->ends[n], address, sizeof(void *));
         *out = n;
     }
-    leave(vector->domain, NULL, CONTROLS);
+    leave(vector->domain, NULL);
     return n < 256 ? 1 : -FI_ENOMEM;
 }
 
@@ -282,13 +318,13 @@ static int take_out(struct fid_av *fid, fi_addr_t *address, size_t count, uint64
     (void)flags;
     if (!vector->is_open || count != 1 || *address > 255 || !vector->ends[*address])
         stop("an address taken out that is not in");
-    enter(vector->domain, NULL, CONTROLS);
+    enter(vector->domain, NULL);
     pthread_mutex_lock(&lock);
     if (vector->domain->kind->faults & FORGETS_OPS)
         forget_ops(vector, vector->ends[*address]);
     vector->ends[*address] = NULL;
     pthread_mutex_unlock(&lock);
-    leave(vector->domain, NULL, CONTROLS);
+    leave(vector->domain, NULL);
     return 0;
 }
 

@@ -13,7 +13,8 @@
  *   - an op on an endpoint whose connection does not stand, a connection granted that nobody asked
  *     for or asked for twice, a request that is never answered or answered twice.
  *
- * With -DLAYOUT_2 its structures are as long as those of libfabric 2.x.
+ * With -DLAYOUT_2 its structures are as long as those of libfabric 2.x. Of functions that take such
+ * structures it has older versions, too, as the real one (one.map, two.map), which end the program.
  */
 #include "strict.h"
 
@@ -47,6 +48,7 @@ static const struct kind kinds[] = {
      CONNECTS},
     {"strict-msg-short", FI_MR_LOCAL, FI_CONTEXT, 4, 4, FI_ORDER_SAS, CONNECTS | SAYS_AGAIN},
     {"strict-msg-bound", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS},
+    {"strict-regrets", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS | REGRETS},
     {"strict-msg-overrun", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | OVERRUNS},
     {"strict-msg-deaf", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},
     /* as libfabric 1.17 has it */
@@ -68,6 +70,13 @@ static const struct kind kinds[] = {
     {"strict-direct", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DIRECT_FIRST},
     {"cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED, 0, 4, 8, FI_ORDER_SAS, REFUSES_WORDS},
     {"strict-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, REFUSES_WORDS},
+    {"strict-full", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, SAYS_NO_MEMORY},
+    {"strict-msg-full", FI_MR_LOCAL, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     CONNECTS | SAYS_NO_MEMORY},
+    {"strict-poor", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LACKS_MEMORY},
+    {"strict-cut", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CUTS_WORDS},
+    {"strict-msg-cut", FI_MR_LOCAL, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,
+     CONNECTS | CUTS_WORDS},
     {"strict-beside", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS_BESIDE},
     {"strict-again-wordless", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
      SAYS_AGAIN | REFUSES_WORDS},
@@ -75,6 +84,10 @@ static const struct kind kinds[] = {
     {"strict-shuffled", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 0, 0, SHUFFLES},
     {"strict-queue", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, SHORT_QUEUES},
     {"strict-wolf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CRIES_WOLF},
+    {"strict-dies", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DIES},
+    {"strict-flood", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FLOODS},
+    /* as sockets do it */
+    {"strict-lingers", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LINGERS},
     {"strict-tiny", FI_MR_LOCAL, FI_CONTEXT, 2, 8, ALL_ORDERS, 0},
     {"strict-unknown", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, NICS_UNKNOWN},
     {"strict-linkless", FI_MR_LOCAL, FI_CONTEXT, 8, 8, ALL_ORDERS, NICS_WITHOUT_LINK},
@@ -280,6 +293,22 @@ PUBLIC int fi_getinfo(uint32_t version, const char *node, const char *service, u
     }
     return *out ? 0 : -FI_ENODATA;
 }
+
+/* What programs get that were linked with an older library, whose structures are shorter. */
+#ifdef LAYOUT_2
+#define BEFORE "FABRIC_1.3"
+#else
+#define BEFORE "FABRIC_1.2"
+#endif
+#define OLDER(name, version)                                                                      \
+    __asm__(".symver older_" #name ", " #name "@" version);                                       \
+    PUBLIC void older_##name(void) {                                                              \
+        stop("a function of an older library's, which takes shorter structures");                 \
+    }
+OLDER(fi_getinfo, BEFORE)
+OLDER(fi_freeinfo, BEFORE)
+OLDER(fi_dupinfo, BEFORE)
+OLDER(fi_fabric, "FABRIC_1.0")
 
 PUBLIC const char *fi_strerror(int code) { return strerror(code); }
 

@@ -36,7 +36,7 @@ enum {
     FAILS = 1 << 8,            /* every write fails */
     DEAF = 1 << 9,             /* keeps what writes have done to itself */
     LIES_ABOUT_LENGTH = 1 << 10, /* writes less at a time than it says */
-    ONE_AT_A_TIME = 1 << 11,   /* no two threads among its registrations */
+    ONE_AT_A_TIME = 1 << 11,   /* no two threads at its registrations, nor at what looks for them */
     STAYS_AWAY = 1 << 12,      /* of its endpoints, the third and fourth cannot be opened */
     CONNECTS = 1 << 13,        /* no fault: its endpoints are connected one to one */
     ONE_AT_QUEUE = 1 << 14,    /* nor this: FI_THREAD_COMPLETION */
@@ -54,7 +54,18 @@ enum {
     OWN_SHORTCUT = 1 << 26,    /* no fault: within a host it goes another way, if it may */
     NICS_UNKNOWN = 1 << 27,    /* says nothing of its device */
     NICS_WITHOUT_LINK = 1 << 28, /* says of its device not how fast it is */
+    LINGERS = 1 << 29,         /* what a closed endpoint has written comes all the same, as from a
+                                  socket, one write with each look, and sends overtake it */
+    DIES = 1 << 30,            /* its device: after a while each look finds an error of no op */
+    FLOODS = 1ull << 31,       /* completions of nobody, as many as there is room for, ever again */
+    REGRETS = 1ull << 40,      /* when its queue has failed, it refuses long memory a few times */
+    CUTS_WORDS = 1ull << 32,   /* of a word with a write it delivers 4 of its 8 bytes */
+    SAYS_NO_MEMORY = 1ull << 33, /* every second post finds no memory, or no buffer */
+    LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
 };
+
+/* What is long to a provider with REGRETS: no buffer of a rail's own. */
+#define REGRETTED_BYTES 65536
 
 /* The network of efa's other endpoints, which are no good here. */
 #define OTHER_NETWORK "efa-direct"
@@ -67,13 +78,12 @@ struct kind {
     int mr_mode;
     uint64_t mode;
     size_t key_bytes, data_bytes;
-    uint64_t order;
-    int faults;
+    uint64_t order, faults;
 };
 
 struct domain {
     struct fid_domain fid;
-    int is_open, objects;
+    int is_open, objects, regrets;
     const struct kind *kind;
     struct fabric *fabric;
     uint64_t next_key;
@@ -133,7 +143,7 @@ struct op {
     size_t length;
     char *copy; /* of what was injected */
     uint64_t data, flags, address, key, sum;
-    int held;
+    int held, lingers;
     struct op *next;
 };
 
@@ -190,16 +200,13 @@ struct request {
     struct request *next;
 };
 
-/* What a thread is inside for. */
-enum act { REGISTERS, BINDS, POLLS, POSTS, CONTROLS };
-
 /* Ends the program with the word for what it did wrong. */
 void stop(const char *what);
-void enter(struct domain *domain, struct queue *queue, enum act act);
-void leave(struct domain *domain, struct queue *queue, enum act act);
+void enter(struct domain *domain, struct queue *queue);
+void leave(struct domain *domain, struct queue *queue);
 /* Of what belongs to a network: its one thread is that of the network's domain. */
-void enter_network(struct fabric *fabric, struct queue *queue, enum act act);
-void leave_network(struct fabric *fabric, struct queue *queue, enum act act);
+void enter_network(struct fabric *fabric, struct queue *queue);
+void leave_network(struct fabric *fabric, struct queue *queue);
 extern pthread_mutex_t lock;
 extern struct region *regions;
 struct fi_info *checked(const struct fi_info *info);

@@ -5,20 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-const HEADER: &str = "/usr/include/infiniband/verbs.h";
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs_fake");
 
 /// Folders with the library, and with one of before ECE and dma-bufs. `None`: the header is
 /// missing.
 pub fn libraries() -> Option<&'static [PathBuf; 2]> {
     static MADE: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
-    let make = || {
-        if !Path::new(HEADER).exists() {
-            println!("SKIP: {HEADER} is not installed (package libibverbs-dev)");
-            return None;
-        }
-        Some([compile("new", "fake.map", &[]), compile("old", "old.map", &["-DOLD"])])
-    };
+    let compiled = || [compile("new", "fake.map", &[]), compile("old", "old.map", &["-DOLD"])];
+    let make = || super::header::is_installed().then(compiled);
     MADE.get_or_init(make).as_ref()
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod fake;
+pub mod header;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::ids::{PeerIndex, RailGeneration};

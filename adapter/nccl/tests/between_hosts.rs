@@ -85,6 +85,14 @@ fn point_20_hosts_number_their_interfaces_as_they_like() {
     VERSIONS.into_iter().for_each(|version| play_between(&hosts, "numbered_otherwise", version));
 }
 
+/// NCCL pairs devices of two hosts as its rings want, and asks nobody which subnets they are in.
+#[test]
+fn devices_in_different_subnets_meet_over_what_leads_there() {
+    let test = "devices_in_different_subnets_meet_over_what_leads_there";
+    let Some(hosts) = Hosts::wired(test, 2) else { return };
+    VERSIONS.into_iter().for_each(|version| play_between(&hosts, "unlike", version));
+}
+
 #[test]
 fn point_2_properties_of_many_devices_differ_in_name() {
     let Some(hosts) = Hosts::wired("point_2_properties_of_many_devices_differ_in_name", 8) else {

@@ -292,6 +292,20 @@ fn point_14_closing_does_not_wait_for_a_stopped_peer() {
     play("peer_stops");
 }
 
+/// Its listeners were closed while another communicator waited at them.
+#[test]
+fn point_14_end_of_a_communicator_leaves_what_its_sharers_set_up() {
+    for rails in RAILS {
+        [11, 12].into_iter().for_each(|version| play_one("sharers", version, rails));
+    }
+}
+
+/// It waited for every thread of the process, and all other communicators' begins and ends with it.
+#[test]
+fn point_14_end_of_a_communicator_waits_for_no_other_communicators_peer() {
+    [11, 12].into_iter().for_each(|version| play_one("ends_apart", version, "tcp"));
+}
+
 #[test]
 fn point_23_settings_are_read_at_init_and_logged() {
     play_alone("settings");
@@ -324,6 +338,12 @@ fn devices_that_cannot_be_made_are_refused() {
 #[test]
 fn device_that_was_made_keeps_its_number() {
     FUSING.into_iter().for_each(|version| play_one("fused_again", version, "tcp"));
+}
+
+/// It was of another interface, where interfaces had come or gone while no communicator was there.
+#[test]
+fn number_of_a_device_stays_for_an_nccl_that_stays() {
+    [11, 12].into_iter().for_each(|version| play_one("numbers_held", version, "tcp"));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! A cache of registrations: memory that is registered again and again is registered once.
 //!
 //! Memory is registered by whole pages and counted. A range of the very same pages, of the same
-//! allocation and kind, is a hit, which takes no lock and makes no system call. A part of what is
-//! registered is none: whoever holds the whole may give its other pages up while the part is held.
+//! allocation and kind, is a hit, which takes no lock and makes no system call. So is a part of
+//! what is registered, where the allocation is known: that goes as a whole. Where it is not,
+//! whoever holds the whole may give its other pages up while the part is held, and a part is no
+//! hit.
 //! What the last holder lets go is deregistered; where a rail says that it is busy, the
 //! registration *leaves*: nobody finds it, and it is tried again whenever something is let go or
 //! made.

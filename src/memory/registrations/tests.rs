@@ -106,6 +106,18 @@ fn part_of_a_registration_is_registered_by_itself() {
 }
 
 #[test]
+fn part_of_a_known_allocation_is_a_hit() {
+    let mut block = block(2);
+    let cache = cache(&mut block, 2);
+    let whole = cache.acquire(&memory(PAGE, 3 * PAGE, 9)).unwrap();
+    let part = cache.acquire(&memory(2 * PAGE + 40, 8, 9)).unwrap();
+    assert_eq!((part.handle, part.keys), (whole.handle, whole.keys));
+    assert_eq!(cache.release_wholly(whole.handle), Ok(LetGo::Held));
+    assert_eq!(cache.lock().registrar.live.len(), 1, "for the part's holder");
+    assert_eq!(cache.release_wholly(part.handle), Ok(LetGo::Forgotten));
+}
+
+#[test]
 fn memory_of_another_kind_is_registered_by_itself() {
     let mut block = block(4);
     let cache = cache(&mut block, 4);

@@ -1,4 +1,4 @@
-//! Peers of whose ops nothing ends, of all ports together.
+//! Peers of whose ops nothing ends, and what ports hear of them, of all ports together.
 
 use super::{Device, WithPorts};
 use crate::base::ids::PeerIndex;
@@ -28,5 +28,16 @@ impl WithPorts<'_> {
         if let Some((rail, number)) = self.port_of(peer) {
             rail.peer_polls(number);
         }
+    }
+
+    /// See [`PortRail::hear_begin`](crate::provider::port::PortRail::hear_begin).
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        self.port_of(peer).is_some_and(|(rail, number)| rail.hear_begin(number))
+    }
+
+    /// See [`PortRail::is_heard`](crate::provider::port::PortRail::is_heard).
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let (rail, number) = self.port_at(peer)?;
+        rail.is_heard(number)
     }
 }

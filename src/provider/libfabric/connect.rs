@@ -162,7 +162,7 @@ impl Libfabric<'_> {
     /// An endpoint that peers share has failed, by no op of ours: some providers tell of that here
     /// alone (`efa`, which ends the process where nobody can be told).
     #[cold]
-    fn failed_beside(&mut self, report: ErrorReport) {
+    pub(super) fn failed_beside(&mut self, report: ErrorReport) {
         let code = if report.code == 0 { libc::EIO } else { report.code };
         let report = ErrorReport { code, ..report };
         for peer in self.peers.iter_mut().filter(|peer| peer.takes_ops()) {

@@ -1,7 +1,7 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
-use super::message::{KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
+use super::message::{AT_CLOSED, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
 use super::peer::{Answer, AnswerState, KEYS, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
@@ -125,6 +125,8 @@ impl Libfabric<'_> {
                 (Kind::GivenBack, place, record.given, record.give_count)
             }
             wants::DRAIN => (Kind::Drain, 0, writer, 0),
+            // what our closed endpoint had posted has ended for us alone
+            _ if record.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
             _ => (Kind::Drained, 0, writer, 0),
         };
         let prefix = self.prefix(index, kind, place, count).encode();
@@ -165,6 +167,7 @@ impl Libfabric<'_> {
             Kind::Revoke => self.revoked(index, place, words, count),
             Kind::GivenBack => self.given_back(index, place, count),
             Kind::Drain => self.drain_asked(index),
+            Kind::Drained if place == AT_CLOSED => self.was_closed(index),
             Kind::Drained => self.drained(index),
             Kind::Send | Kind::Brief | Kind::Word => {}
         }
@@ -322,13 +325,26 @@ impl Libfabric<'_> {
         }
     }
 
-    /// The peer has said that nothing of its is under way. Unasked it says so because its endpoint
-    /// was closed, maybe to be opened anew: that this is the end of more than a lane, only the side
-    /// band says.
+    /// The peer has said that nothing of its is under way. That this is the end of more than a lane
+    /// only the side band says.
     fn drained(&mut self, index: usize) {
         self.peers[index].is_attested = true;
         self.end(index, DownCause::Broken(0));
         self.told_release_all(index);
+    }
+
+    /// The peer's endpoint was closed, maybe to be opened anew. It posts nothing more, but what it
+    /// had posted may still come: a kernel goes on sending what a closed socket has, and this word
+    /// has taken another way. Whatever is sent to the old address has that kernel stop.
+    fn was_closed(&mut self, index: usize) {
+        let record = &self.peers[index];
+        if record.state == State::Live && !record.is_attested {
+            self.outlast(index, self.posted_for(index));
+            if self.peers[index].is_fenced {
+                self.want(index, wants::DRAIN);
+            }
+        }
+        self.end(index, DownCause::Broken(0));
     }
 
     /// Whether an op's place may be used again.

@@ -1,9 +1,10 @@
 //! Registration with the library.
 
+use super::Step;
 use super::offer::Traits;
 use super::sys::calls::FidEp;
 use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
-use super::turns::{Act, Turn, Turns};
+use super::turns::{Act, LOOKS, Turn, Turns};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionSlot, RegionTable};
@@ -21,6 +22,9 @@ const CLOSED: u32 = 1 << 31;
 /// Set in [`Shared::gate`] when it will not be opened again.
 const GONE: u32 = 1 << 30;
 
+/// Every key of ours has been used, and none is used twice.
+const NO_KEY_LEFT: Code = Code(libc::ENOSPC);
+
 /// To what a registration belongs. Chosen once, when the rail is opened.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Scope {
@@ -35,8 +39,8 @@ pub enum Scope {
 pub enum Keys {
     /// The library.
     Library,
-    /// We do, of 4 bytes.
-    Ours,
+    /// We do, of so many bytes.
+    Ours(u8),
 }
 
 /// What rail and registering threads share.
@@ -51,7 +55,7 @@ pub(super) struct Shared {
     domain: AtomicU64,
     endpoint: AtomicU64,
     /// Keys that were used.
-    keys_made: AtomicU32,
+    keys_made: AtomicU64,
     /// Whether a region is wanted back from peers.
     wanted: AtomicU32,
     turns: Turns,
@@ -123,7 +127,7 @@ impl<'m> LibfabricDomain<'m> {
             keys: traits.keys,
             domain: AtomicU64::new(0),
             endpoint: AtomicU64::new(0),
-            keys_made: AtomicU32::new(1),
+            keys_made: AtomicU64::new(1),
             wanted: AtomicU32::new(0),
             turns: Turns::new(traits.callers, traits.scope),
         })?;
@@ -173,10 +177,9 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Registers every region of the table anew, before threads are let in: one that came or went
     /// meanwhile would be registered twice, or for nobody. What is doomed is left out, since its
-    /// memory may have gone; [`LibfabricDomain::bury`] frees its place. How many the library
-    /// refused: they have no registration, and ops on them end with an error.
-    pub(super) fn restore(&self) -> u32 {
-        let mut refused = 0;
+    /// memory may have gone; [`LibfabricDomain::bury`] frees its place. Peers hold keys of the
+    /// others, so that where one is refused, the endpoint cannot be used.
+    pub(super) fn restore(&self) -> Result<(), (Step, Code)> {
         for (index, registration) in self.registrations.iter().enumerate() {
             let handle = self.table.current(index as u32);
             let Some(range) = self.table.get(handle) else { continue };
@@ -184,15 +187,12 @@ impl<'m> LibfabricDomain<'m> {
                 continue;
             }
             // SAFETY: who registered it vouches for the range until it is deregistered.
-            match unsafe { self.make((range.start, range.length as usize)) } {
-                Ok(made) => {
-                    self.library_keys[index].store(made.key(), Ordering::Relaxed);
-                    registration.store(made.into_raw(), Ordering::Release);
-                }
-                Err(_) => refused += 1,
-            }
+            let made = unsafe { self.make((range.start, range.length as usize)) };
+            let made = made.map_err(|code| (Step::Regions, code))?;
+            self.library_keys[index].store(made.key(), Ordering::Relaxed);
+            registration.store(made.into_raw(), Ordering::Release);
         }
-        refused
+        Ok(())
     }
 
     /// Registers memory: a region's, or the rail's own. No key is used twice, also not when the
@@ -202,11 +202,7 @@ impl<'m> LibfabricDomain<'m> {
     /// - the range stays valid until the registration is closed;
     /// - the caller is inside the gate, or is the rail's thread, and the domain is open.
     pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
-        let number = u64::from(self.shared.keys_made.fetch_add(1, Ordering::Relaxed));
-        let key = match self.shared.keys {
-            Keys::Library => 0,
-            Keys::Ours => number,
-        };
+        let key = self.key_next()?;
         let endpoint = match self.shared.scope {
             Scope::Domain => None,
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
@@ -219,6 +215,15 @@ impl<'m> LibfabricDomain<'m> {
         unsafe { domain.register(range, ACCESS, key, endpoint) }
     }
 
+    /// The key that is asked for: the next of ours, or none where the library chooses. No key is
+    /// used twice, so that short ones end.
+    fn key_next(&self) -> Result<u64, Code> {
+        let Keys::Ours(bytes) = self.shared.keys else { return Ok(0) };
+        let number = self.shared.keys_made.fetch_add(1, Ordering::Relaxed);
+        let is_short = number.checked_shr(8 * u32::from(bytes)).unwrap_or(0) == 0;
+        if is_short { Ok(number) } else { Err(NO_KEY_LEFT) }
+    }
+
     /// This thread's turn in the library, where it wants turns.
     #[inline]
     pub(super) fn turn(&self, act: Act) -> Turn<'m> {
@@ -227,6 +232,7 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Counts this thread in. `false`: the rail has closed for good.
     fn enter(&self) -> bool {
+        let mut looks = 0u32;
         loop {
             // acquire: [gate], orders what follows behind the count
             let before = self.shared.gate.fetch_add(1, Ordering::Acquire);
@@ -237,7 +243,13 @@ impl<'m> LibfabricDomain<'m> {
             if before & GONE != 0 {
                 return false;
             }
-            core::hint::spin_loop(); // the endpoint is being opened again
+            // the endpoint is being opened again, by a thread that may want this CPU
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) {
+                // SAFETY: takes nothing.
+                unsafe { libc::sched_yield() };
+            }
+            core::hint::spin_loop();
         }
     }
 
@@ -248,7 +260,7 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Pins the region of ours that a range lies in: its index, and what the library's calls name
     /// it by. `None`: the key names none, or the range lies outside.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hold(
         &self,
         key: RailKey,
@@ -493,5 +505,20 @@ mod tests {
         assert!(domain.wants_any(), "nobody asks again for what is doomed");
         domain.look_for_wanted(|| false);
         assert!(!domain.wants_any() && domain.table.get(handle_of(key)).is_none());
+    }
+
+    /// After 2^32 registrations they came again, and a library may still have had the first.
+    #[test]
+    fn keys_of_ours_are_used_once_and_end() {
+        for (bytes, are_more) in [(4, false), (5, true), (8, true)] {
+            let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
+            let traits = Traits { keys: Keys::Ours(bytes), ..TRAITS };
+            let domain = LibfabricDomain::carve(&mut block.carver(), 1, &traits).unwrap();
+            assert_eq!(domain.key_next(), Ok(1));
+            domain.shared.keys_made.store(u32::MAX.into(), Ordering::Relaxed);
+            assert_eq!(domain.key_next(), Ok(u32::MAX.into()));
+            let next = domain.key_next();
+            assert_eq!(next, if are_more { Ok(1 << 32) } else { Err(NO_KEY_LEFT) });
+        }
     }
 }

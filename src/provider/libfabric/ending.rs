@@ -2,7 +2,7 @@
 
 use super::area::{CELLS, SENDS};
 use super::control::AGAIN;
-use super::message::{KeyWords, READS_BRIEF};
+use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
 };
@@ -17,8 +17,9 @@ use crate::fabric::{CloseError, Completion, DownCause, Op, PostError, Posted, Ra
 use crate::provider::asides::Aside;
 use crate::provider::events::Events;
 
-/// How long a peer's ops may take to end by themselves after its end, before they are answered for.
-const PATIENCE: Span = Span::millis(2000);
+/// How long a peer's ops may take to end by themselves after its end, before they are answered for,
+/// and how long a library may have no memory for a peer to which nothing is under way.
+pub(super) const PATIENCE: Span = Span::millis(2000);
 /// How long what a process has sent that is dead, or has ended its connection, may be under way.
 const DEATH: Span = Span::millis(200);
 /// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
@@ -26,7 +27,7 @@ const STUCK: Span = Span::millis(3000);
 
 impl Libfabric<'_> {
     /// Gives a peer a number and says what its other end must know. `token` is a number that
-    /// strangers do not guess, not zero.
+    /// strangers do not guess, not zero; where its lower half is, the peer gets the next one.
     ///
     /// *Cost*: control path.
     pub fn peer_prepare(&mut self, peer: PeerIndex, token: u32) -> Result<Hello, PeerOpenError> {
@@ -42,12 +43,14 @@ impl Libfabric<'_> {
             return Err(PeerOpenError::Again);
         }
         self.part_open(index)?;
+        let token = word_token(token);
         self.told_release_all(index);
         let (left, left_ops) = self.address_leave(index);
         // what the library still has of an earlier use keeps its places, and is not counted here
         let used = self.peers[index].used;
         self.peers[index] =
             Peer { state: State::Prepared, token, used, left, left_ops, ..Peer::CLOSED };
+        self.peers[index].sends_words = !self.health.cuts_words;
         for sent in &mut self.sent[index * SENDS..(index + 1) * SENDS] {
             // they were for the peer before: it gave the answers, and this one's are others
             (sent.word, sent.key_place) = (None, 0);
@@ -64,7 +67,8 @@ impl Libfabric<'_> {
             name,
             name_bytes: self.name_bytes as u32,
             format: self.address_format
-                | if self.traits.messages_ordered { READS_BRIEF } else { 0 },
+                | if self.traits.messages_ordered { READS_BRIEF } else { 0 }
+                | if self.health.cuts_words { CUTS_WORDS } else { 0 },
             number: index as u32,
             token,
             payload_bytes_max: self.limits.payload_bytes_max,
@@ -141,7 +145,10 @@ impl Libfabric<'_> {
             if self.traits.connected {
                 self.cut(index);
             }
-            self.peers[index].state = State::Closed;
+            self.told_release_all(index);
+            // of a closed number no end is told; a fence of it still is
+            let record = &mut self.peers[index];
+            (record.state, record.down) = (State::Closed, Down::No);
             self.peers_open -= 1;
         } else if self.peers[index].down != Down::No {
             // the endpoint that the other end was told of is no more: it hears so, since it may
@@ -154,7 +161,7 @@ impl Libfabric<'_> {
     }
 
     fn join(&mut self, index: usize, other: &Hello) -> Result<(), PeerOpenError> {
-        if other.format & !READS_BRIEF != self.address_format {
+        if other.format & !(READS_BRIEF | CUTS_WORDS) != self.address_format {
             return Err(PeerOpenError::Format);
         }
         if self.open.is_none() {
@@ -179,6 +186,7 @@ impl Libfabric<'_> {
         record.payload_bytes_max = other.payload_bytes_max.min(self.limits.payload_bytes_max);
         record.reads_brief = self.traits.messages_ordered && other.format & READS_BRIEF != 0;
         record.state = State::Live;
+        self.traits.carries_words &= other.format & CUTS_WORDS == 0;
         self.early_due = true;
         match self.traits.connected {
             true => self.connection_begin(index, other),
@@ -204,9 +212,9 @@ impl Libfabric<'_> {
         }
     }
 
-    /// The endpoint was closed, so that nothing of ours is under way: peers are told, who may have
+    /// The endpoint was closed, and nothing more of ours is posted: peers are told, who may have
     /// others and must not lose their endpoint for us. They know our old address alone, but take
-    /// our word from any.
+    /// our word from any, as that of a closed endpoint.
     fn say_closed(&mut self) {
         if self.traits.connected {
             return; // the connections have told it
@@ -290,23 +298,42 @@ impl Libfabric<'_> {
     /// what it has sent is waited for.
     #[cold]
     pub(super) fn hear(&mut self, index: usize, cause: DownCause) {
-        let has_told = self.told[index * KEYS..(index + 1) * KEYS].iter().any(|it| it.region != 0);
-        let record = &mut self.peers[index];
         let span = match cause {
             DownCause::Died => Some(DEATH),
-            // its word goes with its endpoint, if that is closed, too; who was told of none of our
-            // memory can have posted nothing that writes there
-            DownCause::Closed if !has_told => Some(DEATH),
-            // it may have closed without having fenced us, and what it has posted be on its way
-            DownCause::Closed => Some(PATIENCE),
+            // its word goes with its endpoint, if that is closed, too; it may have closed without
+            // having fenced us
+            DownCause::Closed => Some(self.posted_for(index)),
             DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => None,
         };
-        if record.state == State::Live && record.gone.is_none() && span.is_some() {
-            record.gone = span;
+        if let (State::Live, Some(span)) = (self.peers[index].state, span) {
+            self.outlast(index, span);
+        }
+        self.end(index, cause);
+    }
+
+    /// Whether a peer can have posted what writes here: it was told of memory of ours.
+    fn is_told(&self, index: usize) -> bool {
+        self.told[index * KEYS..(index + 1) * KEYS].iter().any(|it| it.region != 0)
+    }
+
+    /// How long what a peer has posted may be on its way whose endpoint is closed.
+    pub(super) fn posted_for(&self, index: usize) -> Span {
+        if self.is_told(index) { PATIENCE } else { DEATH }
+    }
+
+    /// What a peer has posted is waited for instead of its word. Time alone takes nothing in: a
+    /// library of sockets does, when it is polled, and each time at least one op of a connection,
+    /// or all that has come. Peers at one endpoint may share one connection.
+    pub(super) fn outlast(&mut self, index: usize, span: Span) {
+        let address = self.peers[index].address;
+        let beside = self.peers.iter().filter(|peer| peer.address == address).count();
+        let polls = if self.is_told(index) { SENDS * beside } else { 0 };
+        let record = &mut self.peers[index];
+        if record.gone.is_none() {
+            (record.gone, record.gone_polls) = (Some(span), polls as u32);
             record.is_timed = false;
             self.mark_ending(index);
         }
-        self.end(index, cause);
     }
 
     fn mark_ending(&mut self, index: usize) {
@@ -372,8 +399,15 @@ impl Libfabric<'_> {
         }
         let waited = now.since(self.peers[index].ends_since);
         let record = &mut self.peers[index];
-        if record.gone.is_some_and(|span| waited >= span) && is_empty {
-            record.is_attested = true;
+        if let Some(span) = record.gone
+            && is_empty
+            && !record.is_attested
+        {
+            record.gone_polls = record.gone_polls.saturating_sub(1);
+            record.is_attested = waited >= span && record.gone_polls == 0;
+            if record.is_attested {
+                self.told_release_all(index);
+            }
         }
         let record = &self.peers[index];
         let is_told = record.down == Down::Told;
@@ -508,7 +542,7 @@ impl Libfabric<'_> {
         }
         self.endpoint_close(false);
         let cause = DownCause::Broken(self.health.lost_code);
-        (self.batch_at, self.batch_count) = (0, 0);
+        (self.batch_at, self.batch_count, self.watch.failures) = (0, 0, 0);
         while self.due.pop().is_some() {}
         while self.early.pop().is_some() {}
         for cell in self.cells.iter_mut() {
@@ -525,14 +559,20 @@ impl Libfabric<'_> {
             self.cut_off(index);
         }
         let opened = self.endpoint_open();
-        if opened.is_ok() {
-            self.health.unregistered += self.domain.restore();
-        }
+        let restored = opened.and_then(|()| self.domain.restore());
         self.domain.admit();
-        opened.map_err(|(step, code)| PeerOpenError::Refused(step, code))?;
-        self.health.lost_code = 0;
+        self.health.refused = restored.err();
+        let lost_code = self.health.lost_code;
+        if opened.is_ok() {
+            self.health.lost_code = 0;
+            self.say_closed();
+        }
+        if let Err((step, code)) = restored {
+            // nobody is joined; but peers waited for that word, and have it with the next polls
+            self.health.lost_code = lost_code;
+            return Err(PeerOpenError::Refused(step, code));
+        }
         self.health.reopened += 1;
-        self.say_closed();
         Ok(())
     }
 

@@ -60,6 +60,10 @@ pub struct Watch {
     pub cuts: u32,
     /// When events were looked for last.
     pub looked_at: Instant,
+    /// Failures of no op since the last completion.
+    pub failures: u32,
+    /// When the last of them was.
+    pub failed_at: Instant,
 }
 
 /// What a request says: who is meant. The token is one that was given to the asking peer alone.

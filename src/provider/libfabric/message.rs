@@ -33,7 +33,9 @@ pub enum Kind {
     /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
     /// gave: what an earlier end of the writer's said to the same end of ours is not for the next.
     Drain = 7,
-    /// Nothing is under way, nor will be. Its key as above.
+    /// Nothing is under way, nor will be. Its key as above. With [`AT_CLOSED`] for its place: the
+    /// writer's endpoint was closed, and what it had posted may still be on its way, and come
+    /// behind this, which has taken another connection.
     Drained = 8,
     /// A send whose head says only what is not as in the one before: `place` has a bit for each of
     /// its eight words that follow. To an end that takes messages in order, and has said that it
@@ -41,8 +43,13 @@ pub enum Kind {
     Brief = 9,
 }
 
+/// Of a [`Kind::Drained`]: nobody knows what has become of what was posted.
+pub const AT_CLOSED: u8 = 1;
+
 /// A bit of W13's `format`.
 pub const READS_BRIEF: u32 = 1 << 30;
+/// Another: its provider has cut a word that came with a write. They are sent as messages to it.
+pub const CUTS_WORDS: u32 = 1 << 29;
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
@@ -67,7 +74,7 @@ pub struct Prefix {
     /// What it is.
     pub kind: Kind,
     /// Of messages about keys: the asker's place for the answer. Of brief sends: which words of
-    /// the head follow.
+    /// the head follow. Of the last word: [`AT_CLOSED`], or 0.
     pub place: u8,
     /// Which peer of the receiver's it comes from.
     pub peer: u16,
@@ -157,6 +164,19 @@ pub fn head_renew(head: &mut Head, news: u8, words: &Head) {
 /// What a message about a key says.
 pub use crate::wire::shared_end::ToldRegion as KeyWords;
 
+/// A token whose lower half, all of it that a word with a write carries, is not zero.
+#[inline]
+pub const fn word_token(token: u32) -> u32 {
+    if token as u16 == 0 { token | 1 } else { token }
+}
+
+/// Whether a provider has delivered 4 of the 8 bytes of such a word: whose it is stands in the
+/// others, and no token is zero there ([`word_token`]).
+#[inline]
+pub const fn word_is_cut(data: u64) -> bool {
+    data >> 32 == 0
+}
+
 /// The word that goes with a write, where the library carries 64 bits.
 #[inline]
 pub const fn word_data(peer: u16, token: u32, word: u32) -> u64 {
@@ -187,6 +207,16 @@ mod tests {
             KeyWords { key: 1 << 40, library_key: u64::MAX - 1, start: 77, length: 1 << 50 };
         assert_eq!(KeyWords::decode(&words.encode()), words);
         assert_eq!(word_parts(word_data(0xabcd, 0x1234_5678, 9)), (0xabcd, 0x5678, 9));
+    }
+
+    /// Cut to 4 bytes it was a word of peer 0 whose token ended with zeroes.
+    #[test]
+    fn word_of_which_the_upper_half_was_cut_off_is_nobodys() {
+        for token in [1, 0xffff, 0x1_0000, 0xabcd_0000, 0x1234_5678] {
+            let data = word_data(0, word_token(token), u32::MAX);
+            assert!(!word_is_cut(data) && word_is_cut(data & 0xffff_ffff), "{token:#x}");
+        }
+        assert_eq!([word_token(0x1234_5678), word_token(1 << 16)], [0x1234_5678, 1 << 16 | 1]);
     }
 
     #[test]

@@ -145,6 +145,8 @@ pub enum Step {
     Listener,
     /// Connecting a peer.
     Connection,
+    /// Registering the user's memory again.
+    Regions,
 }
 
 impl Step {
@@ -163,6 +165,7 @@ impl Step {
             Step::EventQueue => "the network gives no event queue",
             Step::Listener => "the network gives no endpoint that listens",
             Step::Connection => "the peer cannot be connected",
+            Step::Regions => "memory that was registered cannot be registered again",
         }
     }
 }
@@ -253,7 +256,7 @@ impl fmt::Display for PeerOpenError {
 fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
     write!(f, "{}: {code}", step.words())?;
     match (step, code) {
-        (Step::Buffers, Code(libc::ENOMEM)) => {
+        (Step::Buffers | Step::Regions, Code(libc::ENOMEM)) => {
             f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
         }
         _ => Ok(()),

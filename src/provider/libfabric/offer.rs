@@ -108,7 +108,7 @@ impl Traits {
             scope: if has(n::MR_ENDPOINT) { Scope::Endpoint } else { Scope::Domain },
             keys: match has(n::MR_PROV_KEY) {
                 true => Keys::Library,
-                false => Keys::Ours,
+                false => Keys::Ours(domain.mr_key_size.min(8) as u8),
             },
             by_address: has(n::MR_VIRT_ADDR),
             carries_words,

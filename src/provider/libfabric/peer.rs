@@ -187,62 +187,77 @@ impl Part {
         Part { registration: 0, descriptor: core::ptr::null_mut(), receives: None, ops: None };
 }
 
-/// The record of one peer.
+/// The record of one peer. What every op looks at lies in its first cache line, since the system
+/// calls of some libraries leave little of it in the cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Peer {
-    pub state: State,
     pub down: Down,
+    pub state: State,
     /// Whether a fence was posted: nothing is received any more.
     pub is_fenced: bool,
     /// Whether it is among those that are ending.
     pub is_ending: bool,
+    /// Whether the other end wants us to say the same, and when.
+    pub owes_word: bool,
+    /// Whether it knows sends that say what is new in their heads alone.
+    pub reads_brief: bool,
+    /// What we are called there.
+    pub their_number: u16,
+    /// What the peer's messages carry.
+    pub token: u32,
+    /// What ours carry.
+    pub their_token: u32,
+    /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
+    pub used: u64,
+    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
+    pub address: u64,
+    /// Bit `i`: op `i` is under way to the number's last peer; see `left`.
+    pub left_ops: u64,
+    /// How many of this use's ops touch memory of the peer's, and how many are reads.
+    pub touching: u32,
+    pub reads: u32,
+    /// Ops accepted and not reported.
+    pub in_flight: u32,
+    /// Ops of it that have ended and that it has a part in, and questions that were answered.
+    pub ended: u32,
+    /// Sends and words: posted, and received.
+    pub sent_count: u32,
+    pub seen_count: u32,
+    /// Longest payload of a send to it.
+    pub payload_bytes_max: u32,
+    /// The heads of the last sends, posted and received.
+    pub head_sent: Head,
+    pub head_seen: Head,
+    /// Whether words may come with its writes: it was not told to send messages instead.
+    pub sends_words: bool,
+    /// Since when the library has had no memory for a call, and how much of `sent_count` and
+    /// `ended` there was then.
+    pub refused_since: Option<Instant>,
+    pub refused_count: u32,
     /// Whether the other end has said that nothing of its is under way, nor will be; or it cannot
     /// be, because our endpoint was closed.
     pub is_attested: bool,
-    /// Whether the other end wants us to say the same, and when.
-    pub owes_word: bool,
     /// Whether the library has nothing of it any more, because our endpoint was closed.
     pub is_cut: bool,
-    /// How long to wait for the word of a peer that is gone, as was heard beside the rail.
+    /// How long what a peer has posted is waited for that is gone, as was heard beside the rail, or
+    /// whose endpoint is; and how many polls are still to take some of it in.
     pub gone: Option<Span>,
+    pub gone_polls: u32,
     /// When it was fenced, as far as polls have seen.
     pub fenced_at: Option<Instant>,
     /// Whether `ends_since` is set.
     pub is_timed: bool,
     pub ends_since: Instant,
-    /// What the peer's messages carry.
-    pub token: u32,
-    /// What ours carry, and what we are called there.
-    pub their_token: u32,
-    pub their_number: u16,
-    /// What the library calls its endpoint; `ADDR_UNSPEC`: not known.
-    pub address: u64,
-    /// The same of the number's last peer, while some of its ops, by their bits, are under way.
+    /// What the library calls the endpoint of the number's last peer, while some of its ops are
+    /// under way.
     pub left: u64,
-    pub left_ops: u64,
     /// Bytes of its address as its library gives it.
     pub name_bytes: u8,
-    /// Longest payload of a send to it.
-    pub payload_bytes_max: u32,
-    /// Whether it knows sends that say what is new in their heads alone; and the heads of the last
-    /// of these, posted and received.
-    pub reads_brief: bool,
-    pub head_sent: Head,
-    pub head_seen: Head,
-    /// Sends and words: posted, and received.
-    pub sent_count: u32,
-    pub seen_count: u32,
     /// How many the peer had posted when it spoke of the end, where they may come behind that word.
     pub awaited_count: Option<u32>,
-    /// Bit `i`: op `i` is in use, of this use of the number or an earlier one.
-    pub used: u64,
     /// Bit `i`: the word of op `i` could not leave yet.
     pub words_due: u64,
-    /// How many of this use's touch memory of the peer's, and how many are reads.
-    pub touching: u32,
-    pub reads: u32,
-    /// Ops accepted and not reported.
-    pub in_flight: u32,
     /// Of [`wants`].
     pub wants: u8,
     /// The region that is asked about, at which place, and how many questions there were with it.
@@ -265,13 +280,13 @@ pub struct Peer {
     pub fences: List,
     /// What broke it.
     pub report: Option<ErrorReport>,
-    /// Ops of it that have ended and that it has a part in, and questions that were answered.
-    pub ended: u32,
     /// What looks at it have seen.
     pub watched: Watched,
     /// How many messages it had been sent when a look asked it something last.
     pub asked_after: u32,
 }
+
+const _: () = assert!(core::mem::offset_of!(Peer, ended) + size_of::<u32>() == 64);
 
 impl Peer {
     /// Nobody.
@@ -280,10 +295,14 @@ impl Peer {
         down: Down::No,
         is_fenced: false,
         is_ending: false,
+        sends_words: true,
+        refused_since: None,
+        refused_count: 0,
         is_attested: false,
         owes_word: false,
         is_cut: false,
         gone: None,
+        gone_polls: 0,
         fenced_at: None,
         is_timed: false,
         ends_since: Instant(0),

@@ -1,7 +1,9 @@
 //! Taking completions and reporting what they say.
 
 use super::area::{CELLS, RECEIVES, SENDS};
-use super::message::{BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_renew, word_parts};
+use super::message::{
+    BRIEF_BYTES, Kind, PREFIX_BYTES, Prefix, head_renew, word_is_cut, word_parts,
+};
 use super::peer::{Down, KEYS, Sent, State, Use};
 use super::rail::{BATCH, Cell, Libfabric};
 use super::report::{ErrorReport, TEXT_BYTES, errno};
@@ -15,6 +17,15 @@ use crate::provider::events::Events;
 use crate::provider::touch;
 
 const _: () = assert!(RECEIVES < CELLS);
+
+/// Looks into the queue that one poll takes at most: what nobody is told of fills no room, and a
+/// queue may have more and more of it.
+const LOOKS_MAX: u32 = 64;
+/// Failures of no op, in a row and none of them a second behind the one before, that are the
+/// endpoint's. `ofi_rxm` says so with every look when its device has died; some may be of
+/// connections that strangers have broken.
+const FAILURES_MAX: u32 = 64;
+const FAILURES_APART: Span = Span::millis(1000);
 
 /// A received message's name: its cell, and how long its payload is.
 #[inline]
@@ -35,12 +46,16 @@ impl Libfabric<'_> {
     /// are heard of: an empty one makes system calls to see what has come (`tcp`: a microsecond of
     /// each message). Who waits for a peer's end does ask, because that comes behind everything.
     pub(super) fn take(&mut self, events: &mut Events) -> bool {
-        let mut is_short = false;
+        let (mut is_short, mut looks) = (false, 0);
         while events.has_room() {
             if self.batch_at == self.batch_count {
                 if is_short && self.endings == 0 && self.watch.cuts == 0 {
                     return false;
                 }
+                if looks == LOOKS_MAX {
+                    return false;
+                }
+                looks += 1;
                 let Some(open) = self.open.as_ref() else { return true };
                 (self.batch_at, self.batch_count) = (0, 0);
                 let turn = self.domain.turn(Act::Poll);
@@ -48,7 +63,10 @@ impl Libfabric<'_> {
                 drop(turn);
                 match read {
                     Ok(0) | Err(Code::AGAIN) => return true,
-                    Ok(count) => (self.batch_count, is_short) = (count, count < BATCH),
+                    Ok(count) => {
+                        (self.batch_count, is_short) = (count, count < BATCH);
+                        self.watch.failures = 0;
+                    }
                     Err(Code(n::EAVAIL)) => {
                         if !self.take_error(events) {
                             return true;
@@ -108,8 +126,8 @@ impl Libfabric<'_> {
     /// A completion of what is not under way.
     #[cold]
     pub(super) fn unknown(&mut self) {
-        self.health.strange += 1;
-        self.health.unknown += 1;
+        self.health.strange = self.health.strange.wrapping_add(1);
+        self.health.unknown = self.health.unknown.wrapping_add(1);
     }
 
     /// A write with a word has landed.
@@ -121,7 +139,25 @@ impl Libfabric<'_> {
             Some(record) if record.token as u16 == token && record.hears() => {
                 events.push(Completion::Immediate { peer: PeerIndex(index as u32), immediate });
             }
+            Some(_) | None if word_is_cut(data) => self.words_cut(),
             Some(_) | None => self.health.strange += 1,
+        }
+    }
+
+    /// A word came whose upper half the provider has cut off: nobody knows who waits for what it
+    /// says, so every peer ends. Who joins again is told to send words as messages, and we do.
+    #[cold]
+    fn words_cut(&mut self) {
+        self.health.strange += 1;
+        self.health.cuts_words = true;
+        self.traits.carries_words = false;
+        let code = libc::EPROTO;
+        let report = ErrorReport { cuts_words: true, ..ErrorReport::new(code, 0) };
+        for index in 0..self.peers.len() {
+            if self.peers[index].takes_ops() && self.peers[index].sends_words {
+                self.peers[index].report.get_or_insert(report);
+                self.end(index, DownCause::Broken(code));
+            }
         }
     }
 
@@ -143,18 +179,21 @@ impl Libfabric<'_> {
                 return false;
             }
         }
-        true
+        self.watch.failures < FAILURES_MAX
     }
 
     fn look_at_error(&mut self, entry: &CqErrEntry, text: [u8; TEXT_BYTES], events: &mut Events) {
         let (code, provider_code) = (entry.err, entry.prov_errno);
-        let report = ErrorReport { code, provider_code, text, silent: Span(0) };
+        let report = ErrorReport { text, ..ErrorReport::new(code, provider_code) };
         let ops = self.peers.len() * SENDS;
         match self.context_index(entry.op_context) {
             None => {
                 self.health.strange += 1;
-                // a failure of the endpoint's may belong to no op
-                self.health.unknown += u32::from(!entry.op_context.is_null());
+                let is_of_none = entry.op_context.is_null();
+                self.health.unknown += u32::from(!is_of_none);
+                if is_of_none && code != 0 && !self.traits.connected {
+                    self.failed_of_none(report);
+                }
             }
             Some(op) if op < ops => {
                 let index = op / SENDS;
@@ -177,6 +216,18 @@ impl Libfabric<'_> {
                     self.receive_again(at - ops);
                 }
             }
+        }
+    }
+
+    /// A failure that belongs to no op may be the endpoint's.
+    fn failed_of_none(&mut self, report: ErrorReport) {
+        if self.now.since(self.watch.failed_at) >= FAILURES_APART {
+            self.watch.failures = 0;
+        }
+        self.watch.failed_at = self.now;
+        self.watch.failures = self.watch.failures.saturating_add(1);
+        if self.watch.failures >= FAILURES_MAX {
+            self.failed_beside(report);
         }
     }
 

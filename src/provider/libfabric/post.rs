@@ -1,6 +1,7 @@
 //! Taking ops and handing them to the library.
 
 use super::area::{AHEAD, SENDS};
+use super::ending::PATIENCE;
 use super::message::{Kind, PREFIX_BYTES, Prefix, head_news, news_bytes, word_data};
 use super::offer::{INJECT_MAX, Traits};
 use super::peer::{Lookup, Sent, Use, key_place};
@@ -63,7 +64,7 @@ impl Libfabric<'_> {
     }
 
     /// A free place of the peer's table of ops.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free_op(&self, index: usize) -> Option<usize> {
         let bit = self.peers[index].used.trailing_ones() as usize;
         (bit < SENDS).then_some(bit)
@@ -71,7 +72,7 @@ impl Libfabric<'_> {
 
     /// Whether an op that changes something must wait for what is before it: for reads, or, where
     /// the library was found to refuse words with writes, for words that go behind theirs.
-    #[inline]
+    #[inline(always)]
     fn must_wait(&self, index: usize) -> bool {
         let Traits { ordered, reads_ordered, carries_words, .. } = self.traits;
         ordered
@@ -86,7 +87,7 @@ impl Libfabric<'_> {
     }
 
     /// Where a peer's ops go. [`Code::AGAIN`]: it is not connected yet.
-    #[inline]
+    #[inline(always)]
     fn port(&self, index: usize) -> Result<Port, Code> {
         const NONE: [Code; 2] = [Code(libc::ENODEV), Code::AGAIN];
         self.parts[index].ops.ok_or(NONE[usize::from(self.traits.connected)])
@@ -102,6 +103,25 @@ impl Libfabric<'_> {
         PostError::PeerDown
     }
 
+    /// Some libraries have no memory for a call when their queue is full: [`Code::AGAIN`] where
+    /// that may be it, because something is under way or has moved since they said so first, or
+    /// they have not said so for long. Any other code is as it was.
+    #[cold]
+    fn refusal(&mut self, index: usize, code: Code) -> Code {
+        if !matches!(code, Code(libc::ENOMEM | libc::ENOBUFS)) {
+            return code;
+        }
+        let (now, record) = (self.now, &mut self.peers[index]);
+        let count = record.sent_count.wrapping_add(record.ended);
+        let is_moving = record.under_way() != 0 || record.refused_count != count;
+        match record.refused_since {
+            Some(since) if !is_moving && now.since(since) >= PATIENCE => return code,
+            Some(_) if !is_moving => {}
+            Some(_) | None => (record.refused_since, record.refused_count) = (Some(now), count),
+        }
+        Code::AGAIN
+    }
+
     /// The prefix of a message to a peer.
     #[inline]
     pub(super) fn prefix(&self, index: usize, kind: Kind, place: u8, word: u32) -> Prefix {
@@ -110,6 +130,7 @@ impl Libfabric<'_> {
         Prefix { kind, place, peer, token, number, word }
     }
 
+    #[inline(never)]
     pub(super) fn send(
         &mut self,
         peer: PeerIndex,
@@ -177,17 +198,20 @@ impl Libfabric<'_> {
         // SAFETY: as above; the caller vouches for the source.
         unsafe { touch::copy(last.0, at, last.1 as u64) };
         let Some(op) = op else {
-            let _turn = self.domain.turn(Act::Post);
+            let turn = self.domain.turn(Act::Post);
             // SAFETY: bytes of the buffer that were just written.
-            return unsafe { port.inject(start, bytes, to) };
+            let sent = unsafe { port.inject(start, bytes, to) };
+            drop(turn);
+            return sent.map_err(|code| self.refusal(index, code));
         };
         let context = self.op_context(index * SENDS + op);
         let descriptor = self.part_descriptor(index);
         let turn = self.domain.turn(Act::Post);
         // SAFETY: a place in staging, registered with the peer's part, and a context, which are in
         // use from now on.
-        unsafe { port.send((start, bytes), descriptor, to, context) }?;
+        let sent = unsafe { port.send((start, bytes), descriptor, to, context) };
         drop(turn);
+        sent.map_err(|code| self.refusal(index, code))?;
         self.peers[index].used |= 1 << op;
         self.sent[index * SENDS + op] = Sent { used: Use::Quiet, ..Sent::FREE };
         Ok(())
@@ -203,7 +227,7 @@ impl Libfabric<'_> {
     }
 
     /// Where a range of the peer's is, if its key is known; asks if it is not.
-    #[inline]
+    #[inline(always)]
     fn reach(&mut self, index: usize, span: RemoteSpan, length: u64) -> Result<Reach, PostError> {
         let place = usize::from(key_place(span.key));
         let answer = &self.answers[index * super::peer::KEYS + place];
@@ -222,6 +246,7 @@ impl Libfabric<'_> {
         }
     }
 
+    #[inline(never)]
     pub(super) fn line(
         &mut self,
         id: OpId,
@@ -249,22 +274,34 @@ impl Libfabric<'_> {
         Ok(if is_loud { Posted::Pending } else { Posted::Done })
     }
 
-    /// All ops but fences.
+    /// All ops but fences. Writes go in a straight line, and what is rarer has calls of its own.
+    #[inline]
     pub(super) fn post_op(&mut self, op: &Op) -> Result<Posted, PostError> {
         match op.kind {
-            OpKind::Send { head, payload } => self.send(op.peer, &head, payload),
-            OpKind::Write { source: Source::Line(line), target, immediate } => {
-                self.line(op.id, op.peer, target, &line, immediate)
-            }
             OpKind::Write { source: Source::Span(span), target, immediate } => {
                 self.write_span(op, span, target, immediate)
             }
-            OpKind::Read { target, source } => self.post_span(op, target, source, Verb::Read),
+            OpKind::Write { source: Source::Line(ref line), target, immediate } => {
+                self.line(op.id, op.peer, target, line, immediate)
+            }
+            OpKind::Send { ref head, payload } => self.send(op.peer, head, payload),
+            OpKind::Read { target, source } => self.read_span(op, target, source),
             OpKind::Add { target, value } => self.add(op, target, value),
             OpKind::Fence { generation } => self.fence(op, generation.0),
         }
     }
 
+    #[inline(never)]
+    fn read_span(
+        &mut self,
+        op: &Op,
+        target: LocalSpan,
+        source: RemoteSpan,
+    ) -> Result<Posted, PostError> {
+        self.post_span(op, target, source, Verb::Read)
+    }
+
+    #[inline(always)]
     fn write_span(
         &mut self,
         op: &Op,
@@ -287,6 +324,7 @@ impl Libfabric<'_> {
         }
     }
 
+    #[inline(always)]
     fn post_span(
         &mut self,
         op: &Op,
@@ -318,6 +356,7 @@ impl Libfabric<'_> {
         Ok(Posted::Pending)
     }
 
+    #[inline(never)]
     fn add(&mut self, op: &Op, target: RemoteSpan, value: u64) -> Result<Posted, PostError> {
         let index = op.peer.as_usize();
         if !self.has_atomics || !target.address.is_multiple_of(8) {
@@ -342,7 +381,7 @@ impl Libfabric<'_> {
 
     /// Gives an op to the library and keeps its books. A refusal has changed nothing, but may have
     /// ended the peer.
-    #[inline]
+    #[inline(always)]
     fn hand_over(
         &mut self,
         (index, op): (usize, usize),
@@ -351,37 +390,27 @@ impl Libfabric<'_> {
         verb: Verb,
         owner: (OpId, bool),
     ) -> Result<(), PostError> {
-        let to = self.peers[index].address;
-        let context = self.op_context(index * SENDS + op);
+        let record = &self.peers[index];
+        let to = (record.address, self.op_context(index * SENDS + op));
         let word = match verb {
             Verb::Write(word) => word,
             Verb::Read | Verb::Add => None,
         };
         let data = match word {
             Some(word) if self.traits.carries_words => {
-                let record = &self.peers[index];
                 Some(word_data(record.their_number, record.their_token, word))
             }
             Some(_) | None => None,
         };
-        let post = |data, port| call(port, &near, &far, verb, data, (to, context));
-        let port = self.port(index);
-        let turn = self.domain.turn(Act::Post);
-        let mut result = port.and_then(|port| post(data, port));
-        if let Err(code) = result
-            && data.is_some()
-            && refuses_words(code)
-        {
-            result = port.and_then(|port| post(None, port));
-            // what it takes without the word, it has refused for the word
-            self.traits.carries_words &= result.is_err();
-        }
-        drop(turn);
-        if let Err(code) = result {
-            if let Some(region) = near.pin.checked_sub(1) {
-                self.domain.release(region);
+        let taken = match self.port(index) {
+            Ok(port) => {
+                let _turn = self.domain.turn(Act::Post);
+                call(port, &near, &far, verb, data, to)
             }
-            return Err(self.call_refused(index, code));
+            Err(code) => Err(code),
+        };
+        if let Err(code) = taken {
+            self.call_again(index, (near, far), verb, to, code)?;
         }
         let rides = data.is_some() && self.traits.carries_words;
         let (id, is_loud) = owner;
@@ -404,6 +433,39 @@ impl Libfabric<'_> {
         Ok(())
     }
 
+    /// The library has refused a call: for its word, perhaps, and takes it without.
+    #[cold]
+    #[inline(never)]
+    fn call_again(
+        &mut self,
+        index: usize,
+        (near, far): (Near, Far),
+        verb: Verb,
+        to: (u64, *mut c_void),
+        mut code: Code,
+    ) -> Result<(), PostError> {
+        let had_word = matches!(verb, Verb::Write(Some(_))) && self.traits.carries_words;
+        if had_word
+            && refuses_words(code)
+            && let Ok(port) = self.port(index)
+        {
+            let _turn = self.domain.turn(Act::Post);
+            match call(port, &near, &far, verb, None, to) {
+                Ok(()) => {
+                    // what it takes without the word, it has refused for the word
+                    self.traits.carries_words = false;
+                    return Ok(());
+                }
+                Err(again) => code = again,
+            }
+        }
+        if let Some(region) = near.pin.checked_sub(1) {
+            self.domain.release(region);
+        }
+        let code = self.refusal(index, code);
+        Err(self.call_refused(index, code))
+    }
+
     /// Accepts an op that ends with `Key`. There is room for it.
     #[cold]
     fn refuse(&mut self, peer: PeerIndex, id: OpId) -> Posted {
@@ -416,13 +478,12 @@ impl Libfabric<'_> {
 }
 
 /// Whether a write may be refused so for the word that goes with it.
-#[cold]
 fn refuses_words(code: Code) -> bool {
     matches!(code, Code(n::EBADFLAGS | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL))
 }
 
 /// The library's call for a verb.
-#[inline]
+#[inline(always)]
 fn call(
     port: Port,
     near: &Near,

@@ -1,6 +1,8 @@
 //! What went wrong, in the provider's words.
 #![forbid(unsafe_code)]
 
+use super::Step;
+use super::sys::Code;
 use crate::base::units::Span;
 use core::fmt;
 
@@ -18,6 +20,8 @@ pub struct ErrorReport {
     pub text: [u8; TEXT_BYTES],
     /// For how long nothing that was sent has ended, if it was given up for that; else 0.
     pub silent: Span,
+    /// Whether a word that came with a write had lost its upper half.
+    pub cuts_words: bool,
 }
 
 /// A code of libfabric's as an errno: its own numbers have no meaning among those.
@@ -28,7 +32,8 @@ pub const fn errno(code: i32) -> i32 {
 impl ErrorReport {
     /// One of which the provider has said no words.
     pub const fn new(code: i32, provider_code: i32) -> ErrorReport {
-        ErrorReport { code, provider_code, text: [0; TEXT_BYTES], silent: Span(0) }
+        let (text, silent) = ([0; TEXT_BYTES], Span(0));
+        ErrorReport { code, provider_code, text, silent, cuts_words: false }
     }
 
     /// The provider's words; empty if it had none.
@@ -46,6 +51,12 @@ impl fmt::Display for ErrorReport {
                 f,
                 "silent, nothing that was sent on it has ended for {silent_ms} ms, although the \
                  peer's program polls"
+            );
+        }
+        if self.cuts_words {
+            return f.write_str(
+                "its provider says that words of 8 bytes go with writes (cq_data_size), and \
+                 delivers 4 of them; words go as messages from now on",
             );
         }
         write!(f, "{}", super::sys::Code(self.code))?;
@@ -66,10 +77,12 @@ pub struct Health {
     pub strange: u32,
     /// Of those, completions whose context is none of ours, or of an op that has ended.
     pub unknown: u32,
+    /// Whether its provider delivers less of a word with a write than it says.
+    pub cuts_words: bool,
     /// Ops that were answered for before the library had done with them.
     pub orphans: u32,
-    /// Regions that the library refused when the endpoint was opened again.
-    pub unregistered: u32,
+    /// Why the endpoint could not be opened again, the last time; `None`: it was, or need not be.
+    pub refused: Option<(Step, Code)>,
     /// Times that the endpoint was opened again.
     pub reopened: u32,
 }

@@ -4,7 +4,7 @@ use super::domain::Scope;
 use crate::base::sync::{AtomicU32, Ordering};
 
 /// Looks before a waiting thread lets others have its processor.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 
 /// Which of our threads may be in the library at once: those that register memory, and the rail's,
 /// which polls and posts. The offer says it.
@@ -12,8 +12,9 @@ const LOOKS: u32 = 64;
 pub enum Callers {
     /// All (`FI_THREAD_SAFE`).
     All,
-    /// All, says the library, but its registrations are one thread's at a time, and polls look for
-    /// them.
+    /// All, says the library, but its registrations are one thread's at a time, and whatever makes
+    /// progress looks for them: polls, and posts too (`xnet_get_conn` to a peer that is not
+    /// connected yet; `ofi_rxm` where some wait).
     OneAtRegistrations,
     /// One at a time of those that use what belongs to a completion queue, its endpoints among it
     /// (`FI_THREAD_COMPLETION`, and `FI_THREAD_ENDPOINT` and `FI_THREAD_FID`, which ask for less;
@@ -44,9 +45,11 @@ impl Callers {
         let at_queue = Act::Poll as u8 | Act::Post as u8;
         match (self, scope) {
             (Callers::All, _) | (Callers::OneAtQueue, Scope::Domain) => 0,
-            (Callers::OneAtRegistrations, _) => Act::Register as u8 | Act::Poll as u8,
             (Callers::OneAtQueue, Scope::Endpoint) => Act::Register as u8 | at_queue,
-            (Callers::One, _) => Act::Register as u8 | at_queue | Act::Control as u8,
+            // which posts make progress the library alone knows, and a turn is two adds
+            (Callers::OneAtRegistrations | Callers::One, _) => {
+                Act::Register as u8 | at_queue | Act::Control as u8
+            }
         }
     }
 }
@@ -120,7 +123,7 @@ mod tests {
     fn turns_are_taken_where_the_library_wants_them_and_nowhere_else() {
         for scope in [Scope::Domain, Scope::Endpoint] {
             assert_eq!(taken(Callers::All, scope), [false; 4]);
-            assert_eq!(taken(Callers::OneAtRegistrations, scope), [true, true, false, false]);
+            assert_eq!(taken(Callers::OneAtRegistrations, scope), [true; 4]);
             assert_eq!(taken(Callers::One, scope), [true; 4]);
         }
         assert_eq!(taken(Callers::OneAtQueue, Scope::Domain), [false; 4]);

@@ -1,7 +1,6 @@
 //! What ports refuse, and what breaks them.
 
 use super::{libfabric, vendor, verbs};
-use crate::base::units::Span;
 use crate::memory::Errno;
 use core::fmt;
 
@@ -94,9 +93,11 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether we have given it up, because nothing on it ended.
+    /// Whether we have given it up, because nothing on it ended, or words on it lose whose they
+    /// are.
     pub fn is_given_up(&self) -> bool {
-        matches!(self, PortError::Libfabric(report) if report.silent != Span(0))
+        let is_ours = |report: &libfabric::ErrorReport| report.silent.0 != 0 || report.cuts_words;
+        matches!(self, PortError::Libfabric(report) if is_ours(report))
     }
 }
 

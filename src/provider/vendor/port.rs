@@ -331,8 +331,7 @@ impl<'m> VendorPort<'m> {
         match self.vendor.peer_open(peer, &other.blob) {
             Ok(()) => self.seats[index].state = State::Open,
             Err(PeerError::Again) => {
-                self.seats[index].state = State::Opening;
-                self.due += 1;
+                (self.seats[index].state, self.due) = (State::Opening, self.due + 1);
             }
             Err(error) => {
                 self.forget(index);
@@ -351,12 +350,14 @@ impl<'m> VendorPort<'m> {
     }
 
     /// A fence of a peer that the vendor never opened, or that ends with the vendor's object:
-    /// nothing of its other end reaches us.
-    fn fence_ours(&mut self, op: &Op, generation: RailGeneration) -> Posted {
+    /// nothing of its other end reaches us. There is room for one, until that is told.
+    fn fence_ours(&mut self, op: &Op, generation: RailGeneration) -> Result<Posted, PostError> {
         let seat = &mut self.seats[op.peer.as_usize()];
-        self.due += u32::from(seat.fence.is_none());
-        seat.fence = Some((op.id, generation));
-        Posted::Pending
+        match seat.fence {
+            Some(_) => return Err(PostError::Again),
+            None => (seat.fence, self.due) = (Some((op.id, generation)), self.due + 1),
+        }
+        Ok(Posted::Pending)
     }
 
     /// Asks for peers that are to be joined, and tells of those that never were.
@@ -483,7 +484,7 @@ impl<'m> Provider for VendorPort<'m> {
         let seat = self.seats.get(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
         match (seat.state, op.kind) {
             (State::Open, OpKind::Fence { generation }) if self.is_lost() => {
-                Ok(self.fence_ours(op, generation))
+                self.fence_ours(op, generation)
             }
             (State::Open, _) => {
                 let answer = self.vendor.post(op, now);
@@ -493,11 +494,10 @@ impl<'m> Provider for VendorPort<'m> {
             (State::Closed, _) => Err(PostError::PeerDown),
             (State::Opening, OpKind::Fence { generation }) => {
                 // the vendor has nothing of it yet, and is asked for it no more
-                self.seats[op.peer.as_usize()].state = State::Prepared;
-                self.due -= 1;
-                Ok(self.fence_ours(op, generation))
+                (self.seats[op.peer.as_usize()].state, self.due) = (State::Prepared, self.due - 1);
+                self.fence_ours(op, generation)
             }
-            (_, OpKind::Fence { generation }) => Ok(self.fence_ours(op, generation)),
+            (_, OpKind::Fence { generation }) => self.fence_ours(op, generation),
             (State::Opening, _) => Err(PostError::Again),
             (State::Prepared | State::Cut | State::Failed(_) | State::Ended, _) => {
                 Err(PostError::PeerDown)

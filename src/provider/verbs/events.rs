@@ -3,10 +3,11 @@
 use super::peer::{Peer, State};
 use super::queue::mtu_bytes;
 use super::rail::{Verbs, wants_global};
-use super::sys::abi::{AsyncEvent, PortAttr};
+use super::sys::abi::{AsyncEvent, Gid, PortAttr};
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
 use crate::fabric::DownCause;
+use crate::memory::Errno;
 
 /// How often the device is asked, by the clock and by the number of polls, whichever is first.
 const EVERY: Span = Span::millis(10);
@@ -107,11 +108,12 @@ impl Verbs<'_> {
                 self.health.port_down_since = None;
                 self.search.begin();
                 self.check_port();
-                self.check_gid();
+                // one that is not known now is asked for before the next queue pair
+                let _ = self.check_gid();
             }
             n::EVENT_GID_CHANGE if is_ours => {
                 self.search.hasten();
-                self.check_gid();
+                let _ = self.check_gid(); // as above
             }
             n::EVENT_LID_CHANGE if is_ours && !self.is_ethernet => {
                 self.search.hasten();
@@ -147,14 +149,30 @@ impl Verbs<'_> {
     /// The rail stands on its GID: when another one has its place, packets of ours would name a
     /// stranger, and when it is of another version of RoCE, nobody would take them. It is given up,
     /// too, for one of its subnet that is back. A rail that is lost stands on none.
-    pub(super) fn check_gid(&mut self) {
+    ///
+    /// *Errors*: what stands there cannot be known now, for want of descriptors, say: nothing is
+    /// lost by that.
+    pub(super) fn check_gid(&mut self) -> Result<(), Errno> {
         if self.health.is_lost() {
-            return;
+            return Ok(());
         }
-        let device = self.domain.shared().device();
-        let there = device.gid_and_kind(self.port, self.gid_index);
-        if there != Ok((self.gid, self.gid_kind)) || self.may_go_home() {
+        if self.gid_there()? != Some((self.gid, self.gid_kind)) || self.may_go_home() {
             self.lose(libc::EADDRNOTAVAIL);
+        }
+        Ok(())
+    }
+
+    /// What stands at the place of our GID, as far as the library has told at the beginning;
+    /// `None`: nothing.
+    fn gid_there(&self) -> Result<Option<(Gid, Option<u32>)>, Errno> {
+        let device = self.domain.shared().device();
+        if self.gid_kind.is_none() {
+            return device.gid(self.port, self.gid_index).map(|gid| Some((gid, None)));
+        }
+        match device.gid_entry(self.port, self.gid_index.into()) {
+            Ok(entry) => Ok(Some((entry.gid, Some(entry.gid_type)))),
+            Err(Errno(libc::ENODATA)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

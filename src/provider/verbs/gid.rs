@@ -296,44 +296,5 @@ fn listed(table: &[GidEntry]) -> String {
     words.join(", ")
 }
 
-/// How a GID that was chosen is no longer what it was.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum GidChange {
-    /// It is in the table, but at this index: queue pairs name it by its index, so that new ones
-    /// are needed.
-    Moved(u8),
-    /// Another stands in its place.
-    Replaced(Gid),
-    /// It is not there, and nothing is in its place.
-    Gone,
-}
-
-impl fmt::Display for GidChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GidChange::Moved(index) => write!(f, "it is at index {index} now"),
-            GidChange::Replaced(gid) => write!(f, "{gid} stands in its place"),
-            GidChange::Gone => f.write_str("it is gone (was the address taken away?)"),
-        }
-    }
-}
-
-/// Whether the GID that was chosen is still there, to be asked when a device says that its table
-/// changed, and before a queue pair is made.
-///
-/// *Errors*: how it changed; the caller chooses again.
-pub fn still_there(chosen: &GidEntry, table: &[GidEntry]) -> Result<(), GidChange> {
-    let same = |entry: &&GidEntry| (entry.gid, entry.kind) == (chosen.gid, chosen.kind);
-    let place = table.iter().find(|entry| entry.index == chosen.index);
-    if place.is_some_and(|entry| same(&entry)) {
-        return Ok(());
-    }
-    match (table.iter().find(same), place) {
-        (Some(moved), _) => Err(GidChange::Moved(moved.index)),
-        (None, Some(other)) => Err(GidChange::Replaced(other.gid)),
-        (None, None) => Err(GidChange::Gone),
-    }
-}
-
 #[cfg(test)]
 mod tests;

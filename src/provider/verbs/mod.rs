@@ -59,6 +59,7 @@ mod revive;
 pub mod settings;
 mod silence;
 mod sleep;
+mod software;
 pub mod speed;
 pub mod sys;
 
@@ -162,6 +163,8 @@ pub enum Step {
     Port,
     /// Reading the GID.
     Gid,
+    /// Reading it again, before a queue pair is made.
+    GidNow,
     /// Making a protection domain.
     ProtectionDomain,
     /// Making the completion queue.
@@ -188,6 +191,7 @@ impl Step {
             Step::Device => "the device cannot be opened",
             Step::Port => "the device has no such port",
             Step::Gid => "the port has no such GID",
+            Step::GidNow => "the GID of the port cannot be read",
             Step::ProtectionDomain => "the device gives no protection domain",
             Step::CompletionQueue => "the device gives no completion queue",
             Step::Buffers => "buffers cannot be registered",

@@ -118,6 +118,8 @@ pub struct Peer {
     pub parts_max: u8,
     /// `IBV_MTU_…` that it was told of our port.
     pub mtu_code: u8,
+    /// Whether it was told of our extensions.
+    pub offered: bool,
     /// Longest payload of a send to it.
     pub payload_bytes_max: u32,
     /// Its GID.
@@ -136,6 +138,8 @@ pub struct Peer {
     /// What had ended at the last look, and looks since at which no more had.
     pub looked_at: u32,
     pub looks: u8,
+    /// Whether its device has been heard since that was asked.
+    pub heard: bool,
     /// Sends since the last one that is signalled, their staged bytes, and bytes of those that
     /// somebody waits for.
     quiet: u32,
@@ -179,6 +183,7 @@ impl Peer {
             inline_max: 0,
             parts_max: 0,
             mtu_code: 0,
+            offered: false,
             payload_bytes_max: 0,
             gid: Gid([0; 16]),
             first_packet: 0,
@@ -189,6 +194,7 @@ impl Peer {
             reported: 0,
             looked_at: 0,
             looks: 0,
+            heard: false,
             quiet: 0,
             quiet_staged: 0,
             waiting_bytes: 0,

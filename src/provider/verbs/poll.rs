@@ -82,6 +82,7 @@ impl Verbs<'_> {
             sent.outcome = if sent.is_loud { Outcome::Loud(Ok(())) } else { Outcome::Quiet };
         }
         record.ended = at.wrapping_add(1);
+        record.heard = true;
     }
 
     /// Reports sends that have ended. `false`: not all found room; the next poll goes on.
@@ -134,6 +135,7 @@ impl Verbs<'_> {
     #[inline]
     fn received(&mut self, index: usize, cell: u32, wc: &Wc, events: &mut Events) {
         let record = &mut self.peers[index];
+        record.heard = true;
         if record.is_fenced || cell as usize >= RECEIVES {
             return;
         }

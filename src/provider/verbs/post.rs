@@ -347,6 +347,18 @@ impl Verbs<'_> {
         if !self.peers[index].is_quiet() || !self.has_room(index, 1, None) {
             return;
         }
+        self.ask_anew(index);
+    }
+
+    /// The same where there may be nothing so far: the device hears from the peer's in any case.
+    pub(super) fn ask_anyway(&mut self, index: usize) {
+        match self.peers[index].is_undelivered() {
+            true => self.ask(index),
+            false => self.ask_anew(index),
+        }
+    }
+
+    fn ask_anew(&mut self, index: usize) {
         self.push(index, NOTHING, &write_shape(NOWHERE, None), Owner::quiet(0));
         self.peers[index].waits = true;
         self.ring(index);

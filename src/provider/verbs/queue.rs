@@ -63,7 +63,7 @@ impl Verbs<'_> {
         }
         // an address may have moved on without a word, and its place gone to another
         self.check_port();
-        self.check_gid();
+        self.check_gid().map_err(at(Step::GidNow))?;
         if self.health.is_lost() {
             return Err(PeerOpenError::RailLost);
         }
@@ -77,6 +77,7 @@ impl Verbs<'_> {
         let first_packet = first_packet & 0xff_ffff;
         self.peers[index].first_packet = first_packet;
         self.peers[index].mtu_code = mtu_code(self.mtu_bytes) as u8;
+        self.peers[index].offered = self.extensions;
         self.peers_open += 1;
         let qp = self.peers[index].qp.as_ref().expect("just made");
         let number = qp.number();
@@ -232,14 +233,12 @@ impl Verbs<'_> {
             | n::QP_RQ_PSN
             | n::QP_MAX_DEST_RD_ATOMIC
             | n::QP_MIN_RNR_TIMER;
-        let joined = match self.modify(index, &mut attr, mask) {
-            Err(error) if ece.options != 0 && is_refusal(error) => {
-                // bits that both have may make no sense together: the other end finds so, too
-                let none = self.extensions_set(index, &Ece { options: 0, ..ece });
-                none.and_then(|()| self.modify(index, &mut attr, mask))
-            }
-            joined => joined,
-        };
+        let joined = self.modify(index, &mut attr, mask);
+        if joined.is_err_and(|error| ece.options != 0 && is_refusal(error)) {
+            // bits that both have may make no sense together; the other end may have taken them,
+            // and so hears of none the next time
+            self.extensions = false;
+        }
         joined.map_err(at(Step::ReadyToReceive))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTS;
@@ -266,9 +265,10 @@ impl Verbs<'_> {
     /// Extensions that both ends have are used, those of one vendor alone. Both ends find the same,
     /// so that nobody has to answer.
     fn agree(&mut self, index: usize, other: &QueuePairHello) -> Result<Ece, Errno> {
+        let offered = self.peers[index].offered;
         let qp = self.peers[index].qp.as_mut().expect("a queue pair");
         let library = self.domain.shared().device().library();
-        let ours = if self.extensions { qp.extensions(library) } else { Ece::NONE };
+        let ours = if offered { qp.extensions(library) } else { Ece::NONE };
         let ece = common(&ours, other);
         match ece.vendor_id {
             0 => Ok(Ece::NONE),

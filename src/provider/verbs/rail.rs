@@ -1,13 +1,17 @@
 //! The rail: what it keeps, and how it is opened.
 
+extern crate std;
+
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
 use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
+use super::ports::SYSFS;
 use super::queue::mtu_bytes;
 use super::revive::Search;
 use super::silence::Silence;
+use super::software::is_software;
 use super::sys::abi::{DeviceAttr, Gid, PortAttr, SendWr, Sge, Wc};
 use super::sys::{CompletionQueue, Device, Library, ProtectionDomain, numbers as n};
 use super::{
@@ -21,6 +25,7 @@ use crate::memory::Errno;
 use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
+use std::path::Path;
 
 const ROOM: &str = "the block is as long as `bytes` says";
 /// Completions that are taken at a time.
@@ -134,7 +139,7 @@ pub struct Verbs<'m> {
     pub(super) mtu_bytes: u32,
     pub(super) message_bytes_max: u32,
     pub(super) has_atomics: bool,
-    /// Whether vendors' extensions are agreed upon.
+    /// Whether vendors' extensions are offered to peers: until a queue pair was refused with them.
     pub(super) extensions: bool,
     /// Whether queue pairs post by the extended interface where the driver has it.
     pub(super) extended_post: bool,
@@ -216,7 +221,7 @@ impl<'m> Verbs<'m> {
             lid: port.lid,
             wants_global: wants_global(&port),
             is_ethernet: port.link_layer == n::LINK_LAYER_ETHERNET,
-            is_software: !has_hardware(config.device),
+            is_software: is_software(Path::new(SYSFS), config.device),
             mtu_bytes: mtu_bytes(port.active_mtu),
             message_bytes_max: port.max_msg_sz,
             has_atomics,
@@ -365,24 +370,6 @@ fn check(limits: &Limits) -> Result<(), OpenError> {
         true => Ok(()),
         false => Err(OpenError::Limits),
     }
-}
-
-/// Whether a device stands on a bus: one that is made of software has a doorbell that is a system
-/// call.
-fn has_hardware(device: &str) -> bool {
-    const BEFORE: &[u8] = b"/sys/class/infiniband/";
-    const BEHIND: &[u8] = b"/device\0";
-    let mut path = [0u8; 128];
-    let name = device.as_bytes();
-    let length = BEFORE.len() + name.len() + BEHIND.len();
-    if length > path.len() {
-        return true;
-    }
-    path[..BEFORE.len()].copy_from_slice(BEFORE);
-    path[BEFORE.len()..BEFORE.len() + name.len()].copy_from_slice(name);
-    path[length - BEHIND.len()..length].copy_from_slice(BEHIND);
-    // SAFETY: a path that ends with a zero.
-    unsafe { libc::access(path.as_ptr().cast(), libc::F_OK) == 0 }
 }
 
 impl Drop for Verbs<'_> {

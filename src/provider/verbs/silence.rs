@@ -10,6 +10,7 @@
 use super::peer::Peer;
 use super::rail::Verbs;
 use super::report::{ErrorReport, SILENT};
+use crate::base::ids::PeerIndex;
 use crate::base::units::{Instant, Span};
 use crate::fabric::DownCause;
 
@@ -71,6 +72,26 @@ impl Verbs<'_> {
                 self.ask(index);
             }
         }
+    }
+}
+
+/// Whether a peer's device is there, for who hears nothing of the peer otherwise.
+impl Verbs<'_> {
+    /// Posts what a peer's device acknowledges, unless that is under way; `false`: it takes no ops.
+    #[cold]
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        let Some(record) = self.peers.get_mut(peer.as_usize()).filter(|it| it.takes_ops()) else {
+            return false;
+        };
+        record.heard = false;
+        self.ask_anyway(peer.as_usize());
+        true
+    }
+
+    /// Whether something has come of it since, or was acknowledged; `None`: it takes no ops.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let record = self.peers.get(peer.as_usize()).filter(|it| it.takes_ops())?;
+        Some(record.heard)
     }
 }
 

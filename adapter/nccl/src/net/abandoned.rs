@@ -95,6 +95,12 @@ impl Asker {
         silent >= patience.silent || (silent >= patience.dropped && self.has_ended())
     }
 
+    /// Whether it may be asked for by another thread than the calling one.
+    pub fn is_elsewhere(&self) -> bool {
+        let here = std::fs::read_link("/proc/thread-self").ok();
+        self.thread.is_some() && self.thread != here && !self.has_ended()
+    }
+
     /// Whether the thread has ended for certain.
     fn has_ended(&self) -> bool {
         let there = |path: &Path| Path::new("/proc").join(path).symlink_metadata();

@@ -10,7 +10,7 @@ use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
 use crosstie::memory::threads;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,11 +28,17 @@ const VAIN: Span = Span::millis(2_000);
 /// Between two looks of the thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-static THREADS: OfProcess<Mutex<Vec<JoinHandle<()>>>> =
-    OfProcess::new(Mutex::new(Vec::new()), || Mutex::new(Vec::new()));
+/// A thread that sees a connection off.
+struct SeeingOff {
+    /// Whose connection it was.
+    context: u64,
+    thread: JoinHandle<()>,
+    /// Whether somebody waits for the thread.
+    awaited: Arc<AtomicBool>,
+}
 
-/// Callers that wait for these threads.
-static FINISHING: OfProcess<AtomicU32> = OfProcess::new(AtomicU32::new(0), || AtomicU32::new(0));
+static THREADS: OfProcess<Mutex<Vec<SeeingOff>>> =
+    OfProcess::new(Mutex::new(Vec::new()), || Mutex::new(Vec::new()));
 
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
@@ -43,7 +49,7 @@ pub fn close(comm: Box<Comm>) {
         return;
     }
     comm.farewell();
-    let (room, connection) = (Arc::clone(&comm.room), comm.connection);
+    let (room, connection, context) = (Arc::clone(&comm.room), comm.connection, comm.context);
     let memories = std::mem::take(&mut *locked(&comm.memories));
     drop(comm);
     let start = Instant::now();
@@ -60,8 +66,10 @@ pub fn close(comm: Box<Comm>) {
     // what is seen off are bytes of the endpoint's own; where no fence came, pins keep the memory
     forget(&room, &memories);
     let (seen_off, theirs) = (Arc::clone(&room), memories.clone());
+    let awaited = Arc::new(AtomicBool::new(false));
+    let is_awaited = Arc::clone(&awaited);
     let work = move || {
-        see_off(&seen_off, connection);
+        see_off(&seen_off, connection, &is_awaited);
         forget(&seen_off, &theirs);
         drop(seen_off);
         leave();
@@ -69,10 +77,10 @@ pub fn close(comm: Box<Comm>) {
     // held, so that the thread finds its handle
     let mut threads = locked(THREADS.get());
     match threads::start("crosstie-close", work) {
-        Ok(thread) => threads.push(thread),
+        Ok(thread) => threads.push(SeeingOff { context, thread, awaited }),
         Err(_) => {
             drop(threads);
-            see_off(&room, connection);
+            see_off(&room, connection, &awaited);
             forget(&room, &memories);
         }
     }
@@ -90,7 +98,7 @@ fn forget(room: &Room, memories: &[Handle]) {
 /// never joined keeps its stack.
 fn leave() {
     let own = std::thread::current().id();
-    locked(THREADS.get()).retain(|thread| thread.thread().id() != own);
+    locked(THREADS.get()).retain(|it| it.thread.thread().id() != own);
 }
 
 /// One attempt to close; whether it is closed.
@@ -105,23 +113,22 @@ fn step(room: &Room, connection: Handle) -> bool {
     true
 }
 
-fn see_off(room: &Room, connection: Handle) {
+fn see_off(room: &Room, connection: Handle, awaited: &AtomicBool) {
     let start = Instant::now();
     while !step(room, connection) && start.elapsed() < LINGER_MAX {
-        if is_vain(room, connection, start.elapsed()) {
+        // a hint: the next look comes soon
+        let is_awaited = awaited.load(Ordering::Relaxed);
+        if is_awaited && is_vain(room, connection, start.elapsed()) {
             room.enter().endpoint().linger_end(connection);
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// Whether somebody waits for a connection to be seen off that was begun so long ago, and nothing
-/// comes of its peer's host. One whose program alone is slow acknowledges what it has room for.
+/// Whether a connection has been seen off for so long, and nothing comes of its peer's host. One
+/// whose program alone is slow acknowledges what it has room for.
 fn is_vain(room: &Room, connection: Handle, since: Duration) -> bool {
-    // a hint: the next look comes soon
-    FINISHING.get().load(Ordering::Relaxed) > 0
-        && since.as_nanos() >= VAIN.0.into()
-        && room.shared().peer_silence(connection) >= VAIN
+    since.as_nanos() >= VAIN.0.into() && room.shared().peer_silence(connection) >= VAIN
 }
 
 /// Makes progress for a moment, until `enough`; whether it was. For what has ended, and waits for
@@ -148,14 +155,22 @@ pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Waits until all that was closed has left, as far as hosts can be reached: NCCL may unload the
-/// plugin afterwards.
-pub fn finish() {
-    let threads = std::mem::take(&mut *locked(THREADS.get()));
-    FINISHING.get().fetch_add(1, Ordering::Relaxed);
-    for thread in threads {
-        // a panic there was reported when it happened
-        let _ = thread.join();
+/// Waits until what was closed of a context has left, as far as hosts can be reached; at the last
+/// that there is, what was closed of any, since NCCL may unload the plugin afterwards. Another
+/// communicator's peer may take nothing for long, and NCCL begins and ends none meanwhile (from
+/// 2.28.3 on its `ncclNetFinalize` holds the lock of `ncclNetInit`).
+pub fn finish(context: u64, is_last: bool) {
+    let mut threads = locked(THREADS.get());
+    let is_ours = |it: &mut SeeingOff| is_last || it.context == context;
+    let ours: Vec<SeeingOff> = threads.extract_if(.., is_ours).collect();
+    // a thread that ends takes it
+    drop(threads);
+    for it in &ours {
+        // a hint, as above
+        it.awaited.store(true, Ordering::Relaxed);
     }
-    FINISHING.get().fetch_sub(1, Ordering::Relaxed);
+    for it in ours {
+        // a panic there was reported when it happened
+        let _ = it.thread.join();
+    }
 }

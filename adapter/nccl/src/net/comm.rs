@@ -52,6 +52,8 @@ pub struct Request {
 pub struct Comm {
     /// Where it lives.
     pub room: Arc<Room>,
+    /// The number of the context that it was made in, which may have ended.
+    pub context: u64,
     /// Which it is.
     pub connection: Handle,
     /// Under which device.
@@ -82,6 +84,7 @@ const ORDER: Ordering = Ordering::Relaxed;
 impl Comm {
     /// A connection that stands.
     pub fn new(
+        context: u64,
         room: Arc<Room>,
         connection: Handle,
         device: &'static Device,
@@ -97,6 +100,7 @@ impl Comm {
         let over = room.enter().endpoint().connection_rail(connection);
         Box::new(Comm {
             room,
+            context,
             connection,
             device,
             way,

@@ -49,6 +49,8 @@ pub struct Device {
     pub speed_mbps: i32,
     /// The chip's port, from 1.
     pub port: i32,
+    /// Which interfaces are used where its own lead to no peer, as of `CROSSTIE_SOCKET_IFNAME`.
+    pub spare: &'static str,
     /// Which of the interfaces' addresses are used.
     pub family: AddressFamily,
     /// The rail and plane that NCCL is told.
@@ -250,7 +252,9 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
             };
             let mut found = ways.iter().map(|way| way(&reach));
             let devices = found.find(|devices| !devices.is_empty());
-            Ok(devices.unwrap_or_else(|| of_addresses(family, &addresses)))
+            let devices = devices.unwrap_or_else(|| of_addresses(family, &addresses));
+            let spare = kept(&choice).to_str().unwrap_or_default();
+            Ok(devices.into_iter().map(|device| Device { spare, ..device }).collect())
         }
         Err(error) => {
             let why = error.to_string().replace(CHOICE, variable);
@@ -290,6 +294,7 @@ fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize
         guid: guid(pci.as_deref().and_then(Path::to_str), name),
         speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
         port: port(pci.as_deref(), &folder),
+        spare: "",
         family,
         cabling: Cabling::default(),
     }
@@ -311,6 +316,7 @@ fn without_interface(family: AddressFamily) -> Device {
         guid: guid(None, "shm"),
         speed_mbps: SPEED_MBPS_DEFAULT,
         port: 1,
+        spare: "",
         family,
         cabling: Cabling::default(),
     }

@@ -80,6 +80,7 @@ impl From<&ConnectError> for Fault {
             ConnectError::HandleCorrupt | ConnectError::HandleForeign => Fault::Argument,
             ConnectError::Version(_)
             | ConnectError::OtherHost
+            | ConnectError::OtherEndpoint
             | ConnectError::NoInterface
             | ConnectError::Interface { .. }
             | ConnectError::Key(..)

@@ -38,6 +38,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Contexts of its own that NCCL counts for the plugin, so that it is never unloaded.
+const NCCL_STAYS: &str = "NCCL_NET_PLUGIN_REF_COUNT";
+
 /// A communicator of NCCL's, or all those of a table that does not tell them apart.
 pub struct Context {
     /// Its rooms.
@@ -128,11 +131,8 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
         log::set(logger);
     }
     if state.uses == 0 {
-        let devices = device::survey()?;
-        if !state.devices[..state.physical].iter().copied().eq(&devices) {
-            let kept = |device| &*Box::leak(Box::new(device));
-            state.devices = devices.into_iter().map(kept).collect();
-            state.physical = state.devices.len();
+        if state.devices.is_empty() || !stays_loaded() {
+            surveyed(state)?;
         }
         state.shown = state.physical;
         let its = settings::environment();
@@ -143,6 +143,26 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
     }
     state.uses += 1;
     Ok(())
+}
+
+/// Looks for devices. Where they are others than before, the numbers of those have no meaning any
+/// more: who loads the plugin asks for the new ones.
+fn surveyed(state: &mut State) -> Result<(), Fault> {
+    let devices = device::survey()?;
+    if !state.devices[..state.physical].iter().copied().eq(&devices) {
+        let kept = |device| &*Box::leak(Box::new(device));
+        state.devices = devices.into_iter().map(kept).collect();
+        state.physical = state.devices.len();
+    }
+    Ok(())
+}
+
+/// Whether NCCL keeps the plugin when its last communicator has ended. It then counts no devices
+/// for the next (from 2.28.7 on: `ncclNetPluginInit` in its `plugin/net.cc`), and the numbers that
+/// it has must mean what they did, as those of its own networks do.
+fn stays_loaded() -> bool {
+    let count = std::env::var(NCCL_STAYS).ok().and_then(|text| text.trim().parse::<i64>().ok());
+    count.is_some_and(|count| count > 0)
 }
 
 /// Makes one device of several physical ones; its number, the same for who makes it again.
@@ -210,7 +230,7 @@ fn told(device: &Device, its: &Environment) -> String {
         its.stall.0 / 1_000_000,
     );
     let ours = settings::all().map(|setting| setting.name);
-    let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY]);
+    let names = ours.chain([device::NCCL_CHOICE, device::NCCL_FAMILY, NCCL_STAYS]);
     let set: Vec<String> = names
         .filter_map(|name| std::env::var(name).ok().map(|value| format!("{name}={value}")))
         .collect();
@@ -230,16 +250,16 @@ pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Resul
 /// Ends a communicator's context. Connections that stand stay, because another communicator may
 /// share them, and with them NCCL's log; attempts and listeners are given up.
 pub fn context_close(number: u64) -> Result<(), Fault> {
-    let context = {
+    let (context, is_last) = {
         let mut state = state();
         let Some(context) = state.contexts.remove(&number) else { return Ok(()) };
         state.uses = state.uses.saturating_sub(1);
-        context
+        (context, state.uses == 0)
     };
     setup::abandon(&context);
-    setup::listeners_close(number);
+    setup::listeners_close(number, is_last);
     drop(context);
-    close::finish();
+    close::finish(number, is_last);
     tender::finish();
     // that took its time: another communicator may have begun since
     let state = state();

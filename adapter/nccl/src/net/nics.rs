@@ -61,6 +61,7 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
             guid: device::guid(pci, &name),
             speed_mbps: speed_of(nic),
             port: 1,
+            spare: "",
             family: reach.family,
             cabling: Cabling::default(),
         });

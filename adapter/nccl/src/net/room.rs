@@ -65,6 +65,7 @@ fn options(device: &Device, traffic_class: Option<i32>) -> Options {
         tcp_threads: crew::tcp_threads(),
         verbs_names: Names::WithNccl,
         verbs_traffic_class: traffic_class.and_then(|class| u8::try_from(class).ok()),
+        interfaces_spare: Some(device.spare),
         family: device.family,
         ..Options::default()
     };

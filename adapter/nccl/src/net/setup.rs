@@ -12,6 +12,7 @@ use crosstie::host::{AcceptError, Attempt, ConnectError};
 use crosstie::wire::handle::HANDLE_BYTES;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,10 @@ struct Listener {
     room: Arc<Room>,
     id: ListenerId,
     waiting: Mutex<Waiting>,
-    /// Where nobody says that its communicator has ended: who waits at it.
-    asker: Option<Asker>,
+    /// Who waits at it.
+    asker: Asker,
+    /// Whether nobody says that its communicator has ended.
+    is_left: AtomicBool,
 }
 
 /// NCCL's wait for the next peer of a listener.
@@ -47,6 +50,11 @@ struct Waiting {
 }
 
 impl Listener {
+    /// Whether nobody says that its communicator has ended.
+    fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::Relaxed) // read and written under the lock of the table
+    }
+
     /// Nobody has come yet. A rank may be late for good reasons, so that is no error for as long as
     /// nothing else is known; but the user is told after the time that a connect may take.
     fn alone(&self) -> Result<(), Fault> {
@@ -116,8 +124,9 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
         log::warn(&format!("device {:?} cannot listen: {error}", device.name));
         Fault::from(&error)
     })?;
-    let (waiting, asker) = (Mutex::default(), (!context.own).then(Asker::new));
-    let listener = Arc::new(Listener { context: of, device, room, id, waiting, asker });
+    let (waiting, asker) = (Mutex::default(), Asker::new());
+    let is_left = AtomicBool::new(!context.own);
+    let listener = Arc::new(Listener { context: of, device, room, id, waiting, asker, is_left });
     let name = {
         let mut listeners = listeners();
         let name = listeners.next;
@@ -135,9 +144,7 @@ pub fn listen(of: u64, number: i32) -> Result<(u64, [u8; HANDLE_BYTES]), Fault> 
 pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     let found = listeners().all.get(&listener).map(Arc::clone);
     let listener = found.ok_or_else(|| not_there(listener))?;
-    if let Some(asker) = &listener.asker {
-        asker.asks();
-    }
+    listener.asker.asks();
     let accepted = listener.room.shared().accept(listener.id);
     let accepted = accepted.map_err(|error| match error {
         AcceptError::Stale => Fault::Argument,
@@ -146,7 +153,7 @@ pub fn accept(listener: u64) -> Result<Option<Box<Comm>>, Fault> {
     let Some(connection) = accepted else { return listener.alone().map(|()| None) };
     *locked(&listener.waiting) = Waiting::default();
     let room = Arc::clone(&listener.room);
-    Ok(Some(Comm::new(room, connection, listener.device, Way::Receive)))
+    Ok(Some(Comm::new(listener.context, room, connection, listener.device, Way::Receive)))
 }
 
 /// Why no listener has a number.
@@ -174,7 +181,7 @@ pub fn listener_close(listener: u64) {
 
 /// Whether anything is there whose communicator nobody says the end of.
 pub fn is_anything_left() -> bool {
-    let is_listener = listeners().all.values().any(|it| it.asker.is_some());
+    let is_listener = listeners().all.values().any(|it| it.is_left());
     is_listener || common().is_some_and(|context| !locked(&context.attempts).is_empty())
 }
 
@@ -183,7 +190,7 @@ pub fn is_anything_left() -> bool {
 pub fn sweep(patience: Patience) {
     let gone = {
         let listeners = &mut *listeners();
-        let is_gone = |it: &Listener| it.asker.as_ref().is_some_and(|it| it.is_gone(patience));
+        let is_gone = |it: &Listener| it.is_left() && it.asker.is_gone(patience);
         let its = listeners.all.iter().filter(|(_, it)| is_gone(it));
         let names: Vec<u64> = its.map(|(name, _)| *name).collect();
         listeners.swept.extend(&names);
@@ -201,18 +208,31 @@ pub fn sweep(patience: Patience) {
     }
 }
 
-/// Closes what a context has left open.
-pub fn listeners_close(of: u64) {
+/// Closes what a context has left open; with the last context what any has. Until then a listener
+/// stays that another thread, which lives, may wait at: communicators that share resources have one
+/// service thread, and set up in the context of the one that began it, which NCCL 2.28.3 may end
+/// before the others (2.28.7 and later after them). Where none shares, that thread has ended.
+pub fn listeners_close(of: u64, is_last: bool) {
     // the end of a room takes a while, and nobody waits for it
-    for listener in listeners_of(of) {
+    for listener in listeners_of(of, is_last) {
         let _ = listener.room.shared().listener_close(listener.id);
+    }
+    match is_anything_left() {
+        true => abandoned::begin(),
+        false => abandoned::closed(),
     }
 }
 
-/// Takes the listeners of a context out of the table.
-fn listeners_of(context: u64) -> Vec<Arc<Listener>> {
+/// Takes the listeners of a context out of the table, and leaves those that are others'.
+fn listeners_of(context: u64, is_last: bool) -> Vec<Arc<Listener>> {
     let all = &mut listeners().all;
-    let its = all.iter().filter(|(_, it)| it.context == context);
+    let is_closed = |it: &Listener| {
+        let is_its = it.context == context;
+        let is_others = is_its && !is_last && it.asker.is_elsewhere();
+        it.is_left.fetch_or(is_others, Ordering::Relaxed);
+        (is_its && !is_others) || (is_last && it.context != 0 && it.is_left())
+    };
+    let its = all.iter().filter(|(_, it)| is_closed(it));
     let names: Vec<u64> = its.map(|(name, _)| *name).collect();
     names.into_iter().filter_map(|name| all.remove(&name)).collect()
 }
@@ -253,7 +273,7 @@ pub fn connect(
         abandoned::closed();
     }
     match polled {
-        Ok(connection) => Ok(connection.map(|it| Comm::new(room, it, device, Way::Send))),
+        Ok(connection) => Ok(connection.map(|it| Comm::new(of, room, it, device, Way::Send))),
         Err(error) => Err(refused(&context, device, handle, &error)),
     }
 }
@@ -420,7 +440,7 @@ mod tests {
         ended(&|of| listener_close(handle(of).0));
         ended(&|of| {
             handle(of);
-            listeners_close(of);
+            listeners_close(of, false);
         });
         let attempt = |of, at| {
             // one that is under way yet: this thread alone lets the other side go on

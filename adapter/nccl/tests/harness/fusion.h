@@ -141,6 +141,44 @@ static void fused_again(void) {
     OK(net_finalize(&first));
 }
 
+/* The name of the first device, which is the only one. */
+static const char *only(struct net *net) {
+    unsigned char raw[192];
+    int count = 0;
+    OK(net_devices(net, &count));
+    CHECK(count == 1 && !net_properties(net, 0, raw));
+    return seen_of(version, raw).name;
+}
+
+/* All communicators have ended, and other interfaces are there than before. Where NCCL has kept the
+ * plugin, the number that it holds is of the same device, which says by name that it is gone; where
+ * it has loaded it anew, of the one that is there now. */
+static void numbers_held(void) {
+    CHECK(!setenv("NCCL_NET_PLUGIN_REF_COUNT", "1", 1));
+    struct net net = started();
+    CHECK(!strcmp(only(&net), "lo"));
+    OK(net_finalize(&net));
+    CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "nowhere", 1));
+    OK(net_init(&net, log_line));
+    CHECK(!strcmp(only(&net), "lo"));
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    OK(net_listen(&net, 0, handle, &listener));
+    OK(net_close(&net, CLOSE_LISTEN, listener));
+    /* who is no user of its own has no other interfaces */
+    if (!unshare(CLONE_NEWNET)) {
+        listener = NULL;
+        int rc = net_listen(&net, 0, handle, &listener);
+        CHECK(rc == USAGE && !listener);
+        CHECK(was_logged("device \"lo\" cannot be opened: no interface that is up and chosen "));
+    }
+    OK(net_finalize(&net));
+    CHECK(!unsetenv("NCCL_NET_PLUGIN_REF_COUNT"));
+    OK(net_init(&net, log_line));
+    CHECK(!strcmp(only(&net), "shm"));
+    OK(net_finalize(&net));
+}
+
 /* The devices are the interfaces of HARNESS_WIRES ("eth0 eth1 "), in this order. */
 static void wires_shown(void) {
     struct net net = started();
@@ -306,6 +344,23 @@ static void numbered_otherwise(void) {
         exchange(&net, pair, SHORT, 3, 30);
         meet();
         part(&net, pair);
+    }
+    OK(net_finalize(&net));
+}
+
+/* One end's device and another's of the other host: no subnet is theirs alike, and the routes lead
+ * there by another device. Only one that nobody may use is no way. */
+static void unlike(void) {
+    struct net net = started();
+    int count = 0;
+    OK(net_devices(&net, &count));
+    CHECK(count == 2);
+    for (int mine = 0; mine < 2; mine++) {
+        struct pair pair = cross(&net, rank ? 1 - mine : mine);
+        exchange(&net, pair, SHORT, 3, 30);
+        meet();
+        part(&net, pair);
+        CHECK(was_logged("none of the device's interfaces leads to "));
     }
     OK(net_finalize(&net));
 }

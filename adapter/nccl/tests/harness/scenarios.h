@@ -569,6 +569,73 @@ static void peer_stops(void) {
     CHECK(!kill(peer_process, SIGKILL));
 }
 
+/* Threads of this process that see closed connections off; of these those alone that sleep, so that
+ * none counts which is ending. */
+static int seeing_off(int asleep) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[300], name[32] = "", state = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
+        FILE *file = fopen(path, "r");
+        /* it may have ended since */
+        if (!file) continue;
+        int read = fscanf(file, "%*d (%31[^)]) %c", name, &state);
+        fclose(file);
+        count += read == 2 && !strcmp(name, "crosstie-close") && (!asleep || state == 'S');
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A connection with short messages that have left, and that the stopped peer does not take. */
+static void fill_up(struct net *net, void *comm) {
+    enum { ROOM = 8192 };
+    static unsigned char memory[ROOM];
+    void *known = NULL, *request = STALE;
+    OK(net_reg(net, comm, memory, ROOM, HOST_MEMORY, &known));
+    for (int done = 1; request && done;) {
+        OK(net_isend(net, comm, memory, ROOM, 1, known, &request));
+        done = 0;
+        for (int i = 0; request && i < 1000 && !done; i++)
+            OK(net_test(net, request, &done, NULL));
+    }
+    OK(net_dereg(net, comm, known));
+}
+
+/* Connections with a peer that stands still are closed, whose communicators have ended before. The
+ * end of another waits for neither; the last waits for both, although it has none of its own. */
+static void ends_apart(void) {
+    /* so that no thread gives up while this looks */
+    CHECK(!setenv("CROSSTIE_PEER_TIMEOUT_MS", "50000", 1));
+    struct net first = started(), second = started(), third = started(), last = started();
+    struct pair of_first = cross(&first, 0), of_second = cross(&second, 0);
+    meet();
+    if (rank == 1) for (;;) pause();
+    int status = 0;
+    CHECK(!kill(peer_process, SIGSTOP));
+    CHECK(waitpid(peer_process, &status, WUNTRACED) == peer_process && WIFSTOPPED(status));
+    fill_up(&first, of_first.send);
+    fill_up(&second, of_second.send);
+    OK(net_finalize(&first));
+    OK(net_close(&first, CLOSE_SEND, of_first.send));
+    /* a thread has its name once it runs */
+    while (seeing_off(0) < 1) sched_yield();
+    OK(net_finalize(&second));
+    CHECK(seeing_off(0) == 1);
+    OK(net_close(&second, CLOSE_SEND, of_second.send));
+    while (seeing_off(0) < 2) sched_yield();
+    OK(net_finalize(&third));
+    CHECK(seeing_off(0) == 2);
+    OK(net_close(&first, CLOSE_RECV, of_first.recv));
+    OK(net_close(&second, CLOSE_RECV, of_second.recv));
+    CHECK(!kill(peer_process, SIGKILL));
+    OK(net_finalize(&last));
+    /* a thread that was joined stands in /proc a moment longer */
+    do CHECK(!seeing_off(1)); while (seeing_off(0));
+}
+
 /* Half-open connections are dropped without a word, listeners closed that nobody came to, one
  * listener taken by several: finalize gives all back, and no thread is left. */
 static void abandoned(void) {
@@ -615,6 +682,44 @@ static void reload(void) {
         while (threads() > before) sched_yield();
         CHECK(!dlclose(net.library));
     }
+}
+
+/* Communicators that share resources have one service thread, which sets up in the context of the
+ * first: that ends while the thread is at it (NCCL 2.28.3), and it goes on. What it leaves open is
+ * given back by the last end. */
+struct sharer {
+    struct net net;
+    pthread_barrier_t turn;
+};
+
+static void *sharer_run(void *argument) {
+    struct sharer *its = argument;
+    unsigned char handle[HANDLE], other[HANDLE];
+    void *listener = NULL, *left = NULL;
+    OK(net_listen(&its->net, 0, handle, &listener));
+    OK(net_listen(&its->net, 0, other, &left));
+    pthread_barrier_wait(&its->turn);
+    pthread_barrier_wait(&its->turn);
+    struct pair pair = joined(&its->net, listener, handle);
+    OK(net_close(&its->net, CLOSE_LISTEN, listener));
+    pass(&its->net, pair, 5);
+    part(&its->net, pair);
+    return NULL;
+}
+
+static void sharers(void) {
+    struct net child = started();
+    struct sharer parent = {.net = started()};
+    int before = threads();
+    pthread_t service;
+    CHECK(!pthread_barrier_init(&parent.turn, NULL, 2));
+    CHECK(!pthread_create(&service, NULL, sharer_run, &parent));
+    pthread_barrier_wait(&parent.turn);
+    OK(net_finalize(&parent.net));
+    pthread_barrier_wait(&parent.turn);
+    CHECK(!pthread_join(service, NULL));
+    OK(net_finalize(&child));
+    while (threads() > before) sched_yield();
 }
 
 /* Several communicators, each with two threads, in both processes at once. */
@@ -914,15 +1019,17 @@ static const struct scenario SCENARIOS[] = {
     {"tag_ahead", 1, tag_ahead}, {"half_written", 1, half_written}, {"peer_dies", 2, peer_dies},
     {"done_and_gone", 2, done_and_gone}, {"asleep", 1, asleep},
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
-    {"peer_stops", 2, peer_stops}, {"settings", 0, settings},
-    {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews}, {"many", 1, many},
+    {"peer_stops", 2, peer_stops}, {"ends_apart", 2, ends_apart}, {"settings", 0, settings},
+    {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews},
+    {"sharers", 0, sharers}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
     {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain},
     {"fused_on_one_host", 1, fused_on_one_host}, {"unfit", 0, unfit},
-    {"fused_again", 0, fused_again},
+    {"fused_again", 0, fused_again}, {"numbers_held", 0, numbers_held},
     {"no_subnet", 1, no_subnet}, {"no_answer", 1, no_answer}, {"uneven", 1, uneven},
     {"wire_pulled", 1, wire_pulled}, {"numbered_otherwise", 1, numbered_otherwise},
+    {"unlike", 1, unlike},
     {"hints", 0, hints}, {"classes", 1, classes}, {"profiled", 1, profiled},
     {"outlived", 1, outlived},
     {"profiled_without_events", 1, profiled_without_events},

@@ -26,9 +26,12 @@ struct Oracle {
 
 impl Oracle {
     fn find(&self, start: u64, end: u64, identity: u64) -> Option<usize> {
-        self.all
-            .iter()
-            .position(|k| k.found && (k.start, k.end, k.identity) == (start, end, identity))
+        let ours = |k: &Known| k.found && k.identity == identity;
+        let same = self.all.iter().position(|k| ours(k) && (k.start, k.end) == (start, end));
+        // a part of a known allocation's: the nearest, and of those the last
+        let holds = |k: &Known| identity != 0 && ours(k) && k.start <= start && end <= k.end;
+        let all = self.all.iter().enumerate().filter(|(_, k)| holds(k));
+        same.or_else(|| all.max_by_key(|(at, k)| (k.start, *at)).map(|(at, _)| at))
     }
 
     fn leave(&mut self) {

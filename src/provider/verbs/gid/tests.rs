@@ -126,23 +126,6 @@ fn infiniband_has_its_first_gid_whatever_is_asked_for_roce() {
 }
 
 #[test]
-fn gid_that_moved_was_replaced_or_is_gone_is_noticed() {
-    let mut table = table();
-    let chosen = table[3].clone();
-    assert_eq!(still_there(&chosen, &table), Ok(()));
-    table[3].interface = Some("renamed".into());
-    assert_eq!(still_there(&chosen, &table), Ok(()));
-    table[3].gid = Gid::from(IpAddr::from([10, 1, 0, 6]));
-    assert_eq!(still_there(&chosen, &table), Err(GidChange::Replaced(table[3].gid)));
-    table.remove(3);
-    assert_eq!(still_there(&chosen, &table), Err(GidChange::Gone));
-    table.push(entry(9, "10.1.0.5", GidKind::RoceV2));
-    assert_eq!(still_there(&chosen, &table), Err(GidChange::Moved(9)));
-    table.push(entry(3, "10.1.0.5", GidKind::RoceV1));
-    assert_eq!(still_there(&chosen, &table), Err(GidChange::Moved(9)), "of another version");
-}
-
-#[test]
 fn ranges_have_a_length_that_their_family_has() {
     assert!(Range::parse("10.0.0.0/33").is_none() && Range::parse("::/129").is_none());
     assert!(Range::parse("10.0.0.0").is_none() && Range::parse("x/8").is_none());

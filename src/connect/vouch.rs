@@ -1,0 +1,146 @@
+//! Queue pairs that vouch for a peer, while its link is lost.
+//!
+//! Of a socket, this thread asks the kernel when its peer was heard. A queue pair is the data
+//! thread's, and no other may look at it; so that is asked, by an event, whether the peer's device
+//! answers on one ([`BandEvent::Vouch`]), and says so ([`Vouch`]). A device answers for a process
+//! that is stopped. For one that is dead it does while a child that was forked holds the queue
+//! pairs, so that where sockets have ended, as they do when a process dies, the peer's program must
+//! have sent something lately.
+//!
+//! Of a program that does not call the library nothing is known, and its peer is not given up
+//! meanwhile: it is asked when it does call. Ends that are no queue pairs, of libfabric and of
+//! vendors, do not vouch: their libraries may only say that they have taken the bytes.
+#![forbid(unsafe_code)]
+
+use super::connection::NONE;
+use super::control::Control;
+use super::event::BandEvent;
+use super::lanes::LaneState;
+use super::memory::LinkMemory;
+use crate::base::slab::Handle;
+use crate::base::units::{Instant, Span};
+
+/// How long a device may take to answer where all sockets have ended, as they do when a process
+/// dies. A network takes microseconds; what it loses is sent again later than this, by default
+/// after 4.3 s. Where sockets are only silent it may take as long as they may be: a queue pair that
+/// is silent for less than that has ended by itself.
+pub(super) const ANSWER: Span = Span::millis(1000);
+
+/// What the data thread has found out about a connection's peer.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Vouch {
+    /// Its device has answered on a queue pair since it was asked for.
+    Heard {
+        /// Its program has sent something on one since this was said last.
+        spoken: bool,
+    },
+    /// It was given something to answer on each that works, and has not for too long; or none
+    /// works.
+    Silent,
+}
+
+/// What is known of one connection.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Vouched {
+    /// When the peer was heard last on a queue pair; 0: never.
+    pub heard: Instant,
+    /// When it was known last that its program had sent something there; 0: never.
+    spoken: Instant,
+    /// What was found out last.
+    last: Option<Vouch>,
+    /// It is to be found out, within so long, and was not yet.
+    pending: Option<Span>,
+    /// The data thread has not been told that it is.
+    pub owed: bool,
+}
+
+impl Vouched {
+    /// Nothing.
+    pub const NONE: Vouched =
+        Vouched { heard: Instant(0), spoken: Instant(0), last: None, pending: None, owed: false };
+}
+
+impl<M: LinkMemory> Control<M> {
+    /// Whether a connection has a queue pair that may vouch.
+    fn has_voucher(&self, index: u32) -> bool {
+        let is_one = |lane| {
+            let place = self.lane_place(index, lane) as usize;
+            let entry = &self.lanes[place];
+            let stands = entry.state == LaneState::Held && entry.generation != 0 && !entry.stalled;
+            stands && self.pairs[place].is_of_rdma()
+        };
+        (1..=u32::from(self.connections[index as usize].pairs)).any(is_one)
+    }
+
+    /// Has the data thread find out whether queue pairs hear the peer of a lost link. `anew`: also
+    /// where they have not, or where that was asked during an earlier outage. `patience`: how long
+    /// an answer may take from when the data thread has asked.
+    pub fn vouch_ask(&mut self, link: u32, anew: bool, patience: Span) {
+        let mut at = self.links[link as usize].first;
+        while at != NONE {
+            let next = self.connections[at as usize].link_next;
+            let Vouched { last, pending, .. } = self.connections[at as usize].vouched;
+            let wanted = match pending {
+                Some(pending) => patience < pending,
+                None => anew || matches!(last, Some(Vouch::Heard { .. })),
+            };
+            if wanted && self.is_kept(at) && self.has_voucher(at) {
+                let vouched = &mut self.connections[at as usize].vouched;
+                (vouched.pending, vouched.owed) = (Some(patience), true);
+                self.owe(at, false, None);
+            }
+            at = next;
+        }
+    }
+
+    /// Tells the data thread; `false`: the queue is full.
+    pub fn announce_vouch(&mut self, index: u32) -> bool {
+        let connection = &self.connections[index as usize];
+        let (generation, pending) = (connection.generation, connection.vouched.pending);
+        let patience = pending.unwrap_or(Span(0));
+        let event = BandEvent::Vouch { index, generation, patience };
+        let told = self.tables.events.push(event).is_ok();
+        self.connections[index as usize].vouched.owed = !told;
+        told
+    }
+
+    /// The data thread has found out.
+    pub fn vouch(&mut self, handle: Handle, vouch: Vouch) {
+        let Some(index) = self.live(handle) else { return };
+        let now = self.now();
+        let vouched = &mut self.connections[index as usize].vouched;
+        // what was found out before is told, and will be again
+        if vouched.pending.is_none() || vouched.owed {
+            return;
+        }
+        (vouched.pending, vouched.last) = (None, Some(vouch));
+        match vouch {
+            Vouch::Heard { spoken } => {
+                vouched.heard = now;
+                vouched.spoken = if spoken { now } else { vouched.spoken };
+            }
+            Vouch::Silent => self.look_by(now),
+        }
+    }
+
+    /// Whether it is still to be found out if a queue pair hears a connection's peer.
+    pub fn is_vouch_pending(&self, index: u32) -> bool {
+        self.connections[index as usize].vouched.pending.is_some() && self.has_voucher(index)
+    }
+
+    /// Whether a queue pair has heard a connection's peer, as far as is known, and since `lately`
+    /// also its program.
+    pub fn is_vouched_for(&self, index: u32, lately: Instant) -> bool {
+        let Vouched { spoken, last, pending, .. } = self.connections[index as usize].vouched;
+        let is_heard = matches!(last, Some(Vouch::Heard { .. })) && spoken >= lately;
+        (pending.is_some() || is_heard) && self.has_voucher(index)
+    }
+
+    /// When a queue pair of a connection has heard its peer last.
+    pub fn when_vouched(&self, index: u32) -> Instant {
+        match self.has_voucher(index) {
+            true => self.connections[index as usize].vouched.heard,
+            false => Instant(0),
+        }
+    }
+}
