@@ -2,7 +2,7 @@
 
 mod host_support;
 
-use crosstie::base::units::Bytes;
+use crosstie::base::units::{Bytes, Span};
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{
     AllocateError, ConnectError, DeviceKind, ListenError, OpenError, Options, RegisterError,
@@ -10,7 +10,12 @@ use crosstie::host::{
 use host_support::deny::deny;
 use host_support::roles;
 use host_support::{Memory, Node, Place, joined, small, wait_both};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 
 #[test]
 fn role() {
@@ -27,6 +32,8 @@ fn role() {
         ("wrong_settings", wrong_settings),
         ("read_only_directory", no_directory),
         ("listen", listen),
+        ("listen_beside_thief", listen_beside_thief),
+        ("descriptors_thief", descriptors_thief),
     ]);
 }
 
@@ -155,8 +162,7 @@ fn limit_on_files_shrinks_the_heap_and_kills_nobody() {
 
 /// From now on this process can open no descriptor more. Says the limit.
 fn descriptors_freeze() -> u64 {
-    use std::os::fd::AsRawFd;
-    let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    let next_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: one structure, valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut old) };
@@ -181,7 +187,7 @@ fn no_descriptors() {
     let (listener, handle) = b.shared.listen().unwrap();
     // with no room at all, and with room for a part of what a link needs
     for room in 0..4 {
-        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let held: Vec<_> = (0..room).map(|_| File::open("/dev/null").unwrap()).collect();
         let limit = descriptors_freeze();
         drop(held);
         let attempt = a.shared.connect(&handle);
@@ -217,6 +223,83 @@ fn peer_without_descriptors() {
     assert!(matches!(error, ConnectError::PeerDescriptors(_)), "{error}");
 }
 
+/// A thread of the program takes whatever descriptor comes free, so that the endpoint's own, with
+/// which it turns peers away, is gone now and then.
+fn listen_beside_thief() {
+    let mut line = roles::line();
+    let node = Node::open(&small(2));
+    let (listener, handle) = node.shared.listen().unwrap();
+    line.say(&handle);
+    let dialled = |line: &mut roles::Line| {
+        while !line.is_ready() {
+            assert_eq!(node.shared.accept(listener), Ok(None));
+            std::thread::yield_now();
+        }
+        line.hear::<1>()[0]
+    };
+    descriptors_freeze();
+    let mut stolen = 0;
+    while stolen < THEFTS {
+        let done = AtomicBool::new(false);
+        let (loot, said) = thread::scope(|scope| {
+            let thief = scope.spawn(|| steal(&done));
+            line.say(&[0]);
+            let said = dialled(&mut line);
+            done.store(true, Relaxed);
+            (thief.join().unwrap(), said)
+        });
+        assert!(said == TOLD || loot.is_some(), "turned away, and not told so");
+        stolen += u32::from(loot.is_some());
+        if let Some(loot) = loot {
+            let spare = loot.as_raw_fd();
+            drop(loot);
+            let watch = host_support::Watch::start();
+            // SAFETY: a question about a number.
+            while unsafe { libc::fcntl(spare, libc::F_GETFD) } < 0 {
+                watch.look("an endpoint's spare descriptor");
+            }
+        }
+        line.say(&[u8::from(stolen == THEFTS)]);
+        assert_eq!(dialled(&mut line), TOLD);
+    }
+}
+
+/// Takes a descriptor when there is one, unless it is `done` before.
+fn steal(done: &AtomicBool) -> Option<File> {
+    let attempts = std::iter::repeat_with(|| File::open("/dev/null").ok());
+    attempts.take_while(|_| !done.load(Relaxed)).flatten().next()
+}
+
+/// How often it must have been robbed.
+const THEFTS: u32 = 6;
+const TOLD: u8 = 1;
+
+fn descriptors_thief() {
+    let mut peer = roles::start("listen_beside_thief", &[]);
+    let handle = peer.line.hear::<128>();
+    let deadline = Span::millis(200);
+    let mut node = Node::open(&Options { handshake_deadline: deadline, ..small(2) });
+    let mut last = 0;
+    while last == 0 {
+        [last] = peer.line.hear::<1>();
+        let attempt = node.shared.connect(&handle).unwrap();
+        let error = node.connected(attempt).unwrap_err();
+        match error {
+            ConnectError::PeerDescriptors(_) => peer.line.say(&[TOLD]),
+            ConnectError::Deadline(_) => peer.line.say(&[0]),
+            _ => panic!("{error}"),
+        }
+    }
+    assert!(peer.finished().success());
+}
+
+/// One of a descriptor that another thread took was never opened again: from then on peers were
+/// kept waiting for their deadline where there was no descriptor for them.
+#[test]
+fn spare_descriptor_that_was_taken_is_opened_again() {
+    alone("descriptors_thief");
+}
+
 fn listen() {
     let mut line = roles::line();
     let node = Node::open(&small(2));
@@ -249,7 +332,7 @@ fn open_host_without_descriptors() {
 fn without_descriptors(options: &Options) {
     let before = host_support::descriptors();
     for room in 0..16 {
-        let held: Vec<_> = (0..room).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let held: Vec<_> = (0..room).map(|_| File::open("/dev/null").unwrap()).collect();
         let limit = descriptors_freeze();
         drop(held);
         let error = Node::try_open(options).err();

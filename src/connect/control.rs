@@ -383,10 +383,7 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         self.bury(now);
-        if core::mem::take(&mut self.deaf) {
-            self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
-            self.hearing(true);
-        }
+        self.deaf_look();
         self.greetings_look(now);
         self.attempts_look(now);
         self.lanes_look(now);
@@ -405,8 +402,8 @@ impl<M: LinkMemory> Control<M> {
             from = index + 1;
             let link = &self.links[index as usize];
             if now >= link.deadline {
-                let peer = link.named();
-                self.link_down(index, DownCause::Failed, ConnectError::Deadline(peer));
+                let error = link.unanswered();
+                self.link_down(index, DownCause::Failed, error);
                 continue;
             }
             self.look_by(self.links[index as usize].deadline);

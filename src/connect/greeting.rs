@@ -129,12 +129,32 @@ impl<M: LinkMemory> Control<M> {
             self.decline(caller);
             told = true;
         }
-        self.spare = File::open("/dev/null").ok();
-        if !told {
-            // another thread was faster: look again later instead of at once and for ever
-            return self.be_deaf();
+        self.spare_take();
+        if self.spare.is_none() {
+            // another thread was faster: again later, instead of at once and for ever
+            self.be_deaf();
         }
-        self.descriptors_short();
+        if told {
+            self.descriptors_short();
+        }
+    }
+
+    /// Opens the spare descriptor again, if it is gone and may be.
+    fn spare_take(&mut self) {
+        self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
+    }
+
+    /// Nobody was answered for a while: that ends when there is a spare descriptor again, without
+    /// which nobody could be told no.
+    pub(super) fn deaf_look(&mut self) {
+        if !core::mem::take(&mut self.deaf) {
+            return;
+        }
+        self.spare_take();
+        match self.spare {
+            Some(_) => self.hearing(true),
+            None => self.be_deaf(),
+        }
     }
 
     /// A peer was refused because this process may open no descriptor more: said once.

@@ -8,8 +8,10 @@ use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
 use super::ending::Ending;
+use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
+use super::os;
 use super::outage::Outage;
 use super::peer::Peer;
 use super::route::Route;
@@ -258,6 +260,17 @@ impl<Mapping> Link<Mapping> {
             (Rail::Tcp, _) => Tried::of(self.route.addresses()),
         };
         Peer { tried, ..self.peer }
+    }
+
+    /// Why the deadline of the handshake passed. A listener in this very process may have had no
+    /// descriptor to say so with.
+    pub fn unanswered(&self) -> ConnectError {
+        let peer = self.named();
+        let ours = peer.pid == std::process::id() && self.rail == Rail::Shm;
+        match ours && os::is_out_of_descriptors() {
+            true => ConnectError::Descriptors(os::descriptor_limit()),
+            false => ConnectError::Deadline(peer),
+        }
     }
 
     /// Whether the handshake is still going on, so that the deadline counts.

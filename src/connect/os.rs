@@ -3,9 +3,11 @@
 
 extern crate std;
 
+use super::address;
 use crate::base::private;
 use core::mem::zeroed;
 use core::ptr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -174,6 +176,12 @@ pub fn descriptor_limit() -> u64 {
     // SAFETY: valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     limit.rlim_cur
+}
+
+/// Whether this process can open no descriptor more.
+pub fn is_out_of_descriptors() -> bool {
+    let opened = File::open("/dev/null");
+    opened.is_err_and(|error| address::is_out_of_descriptors(&error))
 }
 
 /// How many processes, and threads, this process's user may have.

@@ -224,9 +224,9 @@ impl<M: LinkMemory> Control<M> {
                 Err(error)
             }
             Phase::Connecting if now >= connection.deadline => {
-                let peer = self.links[connection.link as usize].named();
+                let error = self.links[connection.link as usize].unanswered();
                 self.give_up(index);
-                Err(ConnectError::Deadline(peer))
+                Err(error)
             }
             Phase::Connecting => Ok(None),
             Phase::Free | Phase::Gathering => Err(ConnectError::Stale),
