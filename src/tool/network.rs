@@ -9,14 +9,14 @@ use super::info::{Line, Section, line};
 use crate::connect::interfaces::{
     InterfaceAddress, InterfaceName, all_addresses, ip_of, local_addresses, rank, subnet_rank,
 };
-use crate::connect::routed::leads_by_its_own;
+use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
 use crate::host::settings::{Environment, environment};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use core::fmt;
 use std::format;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::string::{String, ToString};
 use std::time::Duration;
 use std::vec::Vec;
@@ -354,20 +354,15 @@ fn route(
     }
 }
 
-/// From which of our addresses an address is gone to: one that has a route of its own, or what the
-/// kernel chooses. Nothing is sent.
-fn leads(ours: &[InterfaceAddress], ip: IpAddr) -> io::Result<IpAddr> {
-    if let Some(own) = ours.iter().find(|our| leads_by_its_own(our.ip, ip)) {
-        return Ok(own.ip);
+/// From which of our addresses an address is gone to: what the kernel chooses; where that is none
+/// of `bound`, if there are any, one of these that has a route of its own. Nothing is sent.
+fn leads(bound: &[InterfaceAddress], ip: IpAddr) -> io::Result<IpAddr> {
+    let chosen = source(ip);
+    if matches!(chosen, Ok(from) if bound.iter().any(|our| our.ip == from)) {
+        return chosen;
     }
-    let any: IpAddr = match ip {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    // of no service's; a socket of datagrams only looks the route up
-    socket.connect((ip, 9))?;
-    Ok(socket.local_addr()?.ip())
+    let own = bound.iter().find(|our| leads_by_its_own(our.ip, ip));
+    own.map_or(chosen, |own| Ok(own.ip))
 }
 
 /// Whether something listens at the port.
@@ -412,6 +407,7 @@ fn chosen(rails: Rails, own: bool, tcp: bool, over: &Ways, node_id: Option<u64>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn our(name: &str, ip: [u8; 4], prefix_bits: u8) -> InterfaceAddress {
         InterfaceAddress {

@@ -8,6 +8,7 @@
 
 extern crate std;
 
+use crate::base::netlink::{self, ANSWER_BYTES, Request};
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr;
 use core::time::Duration;
@@ -30,9 +31,9 @@ const VALID: u16 = libc::NUD_REACHABLE
     | libc::NUD_PROBE
     | libc::NUD_NOARP
     | libc::NUD_PERMANENT;
-/// `struct nlmsghdr`, and `struct ndmsg` behind it, of which the state is at 8.
-const HEADER_BYTES: usize = 16;
-const STATE_AT: usize = HEADER_BYTES + 8;
+/// `struct ndmsg`, of which the interface is at 4 and the state at 8.
+const ENTRY_BYTES: usize = 12;
+const STATE_AT: usize = 8;
 
 /// An address of this network namespace, and the number of the interface that has it.
 type Own = (u32, IpAddr);
@@ -134,37 +135,13 @@ fn ask(interface: u32, ours: IpAddr, theirs: IpAddr) -> io::Result<()> {
     socket.send_to(&[], at(theirs, DISCARD)).map(|_| ())
 }
 
-/// The request for one entry of the kernel's table.
-fn request(interface: u32, ip: IpAddr) -> Vec<u8> {
-    let (family, address) = match ip {
-        IpAddr::V4(ip) => (libc::AF_INET, Vec::from(ip.octets())),
-        IpAddr::V6(ip) => (libc::AF_INET6, Vec::from(ip.octets())),
-    };
-    let attribute = 4 + address.len();
-    let length = STATE_AT + 4 + attribute;
-    let mut bytes = Vec::with_capacity(length);
-    bytes.extend((length as u32).to_ne_bytes());
-    bytes.extend(libc::RTM_GETNEIGH.to_ne_bytes());
-    bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    bytes.extend([0; 8]); // number, and whose: the kernel's business
-    bytes.extend([family as u8, 0, 0, 0]);
-    bytes.extend(interface.to_ne_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend((attribute as u16).to_ne_bytes());
-    bytes.extend(libc::NDA_DST.to_ne_bytes());
-    bytes.extend(address);
-    bytes
-}
-
-/// What the kernel has answered: the state of the entry, if there is one.
-fn answer(bytes: &[u8]) -> Option<u16> {
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let state = u16::from_ne_bytes(bytes.get(STATE_AT..STATE_AT + 2)?.try_into().ok()?);
-    (kind == libc::RTM_NEWNEIGH).then_some(state)
-}
-
 /// The state of a peer's entry in the kernel's table; `None`: it has none, or cannot be asked.
 fn state(interface: u32, ip: IpAddr) -> Option<u16> {
+    let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut entry = [0; ENTRY_BYTES];
+    entry[0] = family as u8;
+    entry[4..8].copy_from_slice(&interface.to_ne_bytes());
+    let request = Request::new(libc::RTM_GETNEIGH, &entry).with(libc::NDA_DST, ip);
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -173,16 +150,16 @@ fn state(interface: u32, ip: IpAddr) -> Option<u16> {
     }
     // SAFETY: just opened, and nobody else's.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let (fd, request) = (socket.as_raw_fd(), request(interface, ip));
+    let (fd, request) = (socket.as_raw_fd(), request.bytes());
     // SAFETY: bytes of ours, as many as are said.
-    let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
-    if sent < 0 {
+    if unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) } < 0 {
         return None;
     }
-    let mut room = [0u8; 512];
-    // SAFETY: room of ours, as much as is said.
+    let mut room = [0u8; ANSWER_BYTES];
+    // SAFETY: room of ours, as much as is said. The kernel answers before `send` returns.
     let count = unsafe { libc::recv(fd, room.as_mut_ptr().cast(), room.len(), 0) };
-    answer(room.get(..usize::try_from(count).ok()?)?)
+    let answer = netlink::answered(room.get(..usize::try_from(count).ok()?)?, libc::RTM_NEWNEIGH)?;
+    Some(u16::from_ne_bytes(answer.get(STATE_AT..STATE_AT + 2)?.try_into().ok()?))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -190,25 +167,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_is_laid_out_as_the_kernel_reads_it() {
-        let bytes = request(7, IpAddr::from([10, 0, 0, 9]));
-        assert_eq!(bytes.len(), 36);
-        assert_eq!(bytes[..8], [36u32.to_ne_bytes(), [30, 0, 1, 0]].concat());
-        assert_eq!(bytes[16..24], [2, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!(bytes[28..], [8, 0, 1, 0, 10, 0, 0, 9]);
-        assert_eq!(request(7, IpAddr::from([0u16; 8])).len(), 48);
+    fn state_that_says_no_address_is_not_valid() {
+        assert!(is_valid(Some(libc::NUD_REACHABLE)) && is_valid(Some(libc::NUD_PERMANENT)));
+        assert!(!is_valid(Some(libc::NUD_INCOMPLETE)) && !is_valid(Some(libc::NUD_FAILED)));
+        assert!(!is_valid(None));
     }
 
     #[test]
-    fn answer_without_an_entry_is_none() {
-        let mut bytes = [0; 28];
-        (bytes[4], bytes[STATE_AT]) = (28, libc::NUD_REACHABLE as u8);
-        assert_eq!(answer(&bytes), Some(libc::NUD_REACHABLE));
-        assert!(is_valid(answer(&bytes)));
-        bytes[4] = 2; // NLMSG_ERROR
-        assert_eq!(answer(&bytes), None);
-        assert_eq!(answer(&bytes[..20]), None);
-        assert!(!is_valid(Some(libc::NUD_INCOMPLETE)) && !is_valid(Some(libc::NUD_FAILED)));
+    fn host_has_no_entry_of_what_is_no_neighbour() {
+        assert_eq!(state(1, IpAddr::from([192, 0, 2, 9])), None);
     }
 
     /// The name of another namespace's interface may be that of one of ours.

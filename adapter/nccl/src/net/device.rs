@@ -76,6 +76,8 @@ pub struct Reach {
     pub chosen: Option<Interfaces>,
     /// Whether they were named, and not what is left when others are left out.
     pub named: bool,
+    /// The text of the choice: what devices have as [`Device::spare`].
+    pub choice: &'static str,
 }
 
 impl Reach {
@@ -245,16 +247,15 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
         Ok(addresses) => {
             let chosen = (!choice.is_empty()).then(|| interfaces_of(&addresses));
             let named = !choice.trim().starts_with('^');
-            let reach = Reach { family, chosen, named };
+            let choice = kept(&choice).to_str().unwrap_or_default();
+            let reach = Reach { family, chosen, named, choice };
             let ways: [fn(&Reach) -> Vec<Device>; 2] = match nics::is_asked() {
                 true => [nics::survey, ports::survey],
                 false => [ports::survey, nics::survey],
             };
             let mut found = ways.iter().map(|way| way(&reach));
             let devices = found.find(|devices| !devices.is_empty());
-            let devices = devices.unwrap_or_else(|| of_addresses(family, &addresses));
-            let spare = kept(&choice).to_str().unwrap_or_default();
-            Ok(devices.into_iter().map(|device| Device { spare, ..device }).collect())
+            Ok(devices.unwrap_or_else(|| of_addresses(&reach, &addresses)))
         }
         Err(error) => {
             let why = error.to_string().replace(CHOICE, variable);
@@ -270,18 +271,18 @@ fn interfaces_of(addresses: &[InterfaceAddress]) -> Interfaces {
     each.fold(Interfaces::NONE, |all, one| joined(all, &one))
 }
 
-fn of_addresses(family: AddressFamily, addresses: &[InterfaceAddress]) -> Vec<Device> {
+fn of_addresses(reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for address in addresses {
         let its = Kind::Interfaces(Interfaces::one(address.name));
         if devices.iter().all(|device| device.kind != its) {
-            devices.push(of_interface(family, address, devices.len()));
+            devices.push(of_interface(reach, address, devices.len()));
         }
     }
     devices
 }
 
-fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize) -> Device {
+fn of_interface(reach: &Reach, address: &InterfaceAddress, number: usize) -> Device {
     let name = address.name.as_str();
     let folder = Path::new("/sys/class/net").join(name);
     let pci = pci_function(&folder.join("device"));
@@ -294,8 +295,8 @@ fn of_interface(family: AddressFamily, address: &InterfaceAddress, number: usize
         guid: guid(pci.as_deref().and_then(Path::to_str), name),
         speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
         port: port(pci.as_deref(), &folder),
-        spare: "",
-        family,
+        spare: reach.choice,
+        family: reach.family,
         cabling: Cabling::default(),
     }
 }

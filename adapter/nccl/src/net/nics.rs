@@ -61,7 +61,7 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
             guid: device::guid(pci, &name),
             speed_mbps: speed_of(nic),
             port: 1,
-            spare: "",
+            spare: reach.choice,
             family: reach.family,
             cabling: Cabling::default(),
         });
@@ -100,7 +100,7 @@ mod tests {
             reaches_others: true,
             speed_mbps,
         };
-        let reach = Reach { family: AddressFamily::Any, chosen: None, named: false };
+        let reach = Reach { family: AddressFamily::Any, chosen: None, named: false, choice: "" };
         let nics = [nic(c"none0", 0), nic(c"none1", 400_000), nic(c"none0", 0)];
         let found = devices(&nics, &reach, &[]);
         assert_eq!(found[0].speed_mbps, SPEED_MBPS_DEFAULT);

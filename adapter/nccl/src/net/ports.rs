@@ -139,7 +139,7 @@ impl Host<'_> {
             speed_mbps: if speed > 0 { speed } else { SPEED_MBPS_DEFAULT },
             // NCCL counts so: cards of two functions have a first port each
             port: i32::from(port.number) + *before as i32,
-            spare: "",
+            spare: reach.choice,
             family: reach.family,
             cabling: settings.hca.cabling(&device.name, port.number),
         })

@@ -5,7 +5,7 @@ use crosstie::provider::verbs::gid::{Gid, GidKind, LinkLayer};
 use crosstie::provider::verbs::ports::{NodeType, Port, PortState};
 use std::net::IpAddr;
 
-const ANY: Reach = Reach { family: AddressFamily::Any, chosen: None, named: true };
+const ANY: Reach = Reach { family: AddressFamily::Any, chosen: None, named: true, choice: "" };
 
 fn port(number: u8, state: PortState, ip: [u8; 4]) -> Port {
     let gid = Gid::from(IpAddr::from(ip));
