@@ -94,6 +94,8 @@ pub(super) struct Link<Mapping> {
     pub route: Route,
     /// Where the link's socket leads on the network; data streams are dialled there, too.
     pub remote: Option<SocketAddr>,
+    /// Whether it was said that an interface which is not the first choice leads to the peer.
+    pub spare_said: bool,
     pub peer: Peer,
     /// How it ended without a word from the peer, as far as it was seen.
     pub ending: Option<Ending>,
@@ -171,6 +173,7 @@ impl<Mapping> Link<Mapping> {
             address: None,
             route: Route::NONE,
             remote: None,
+            spare_said: false,
             peer: Peer::UNKNOWN,
             ending: None,
             pid: 0,

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::channel::Channel;
+use super::connection::NONE;
 use super::control::{Control, Note};
 use super::error::ConnectError;
 use super::interfaces::{InterfaceName, ip_of, is_common_subnet};
@@ -82,8 +83,13 @@ impl<M: LinkMemory> Control<M> {
         self.config.excluded.iter().find(|other| other.ip == ip).map(|other| other.name)
     }
 
-    /// Says that a link's peer is reached over an interface that is not the first choice.
-    pub fn way_note(&self, index: u32, from: IpAddr) {
+    /// Says that a link's peer is reached over an interface that is not the first choice: once, and
+    /// not again when a link that ended is dialled anew.
+    pub fn way_note(&mut self, index: u32, from: IpAddr) {
+        let link = &mut self.links[index as usize];
+        if core::mem::replace(&mut link.spare_said, true) || link.resumes != NONE {
+            return;
+        }
         let peer = self.links[index as usize].named();
         let over = self.excluded(from).unwrap_or(InterfaceName::new(b""));
         (self.config.note)(Note::Spare { peer, over });

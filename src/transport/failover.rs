@@ -350,7 +350,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// The peer cannot be reached by what was written on our old control lane any more: everything
     /// that it may have lost is written again, on another.
-    fn control_resume(&mut self, index: usize) {
+    pub(super) fn control_resume(&mut self, index: usize) {
         let from_start = self.is_mutant(Mutant::CursorIgnored);
         let control = self.control_lane(index);
         let mailbox_key = self.lane(index, control).mailbox_key;

@@ -168,3 +168,51 @@ fn groups_are_not_held_back_from_a_sender_that_has_sent_all_it_may() {
     }
     assert_eq!(target, source);
 }
+
+/// Of slots that were written on a control lane which died the sender may have passed some and lost
+/// others: it looks for the next one, of which a slot for several does not speak.
+#[test]
+fn slots_that_a_lane_may_have_lost_are_written_one_by_one() {
+    let mut block = block();
+    let mut ends = Crossing::open(&mut block, true);
+    let room = incoming(ends.to, &ends.target, 7);
+    // epochs tell lanes apart: the second slot and those behind it are of one that the sender does
+    // not know yet; and what it says of its state is lost
+    let epoch_set = |ends: &mut Crossing<'_>, writer: ConnectionIndex, epoch| {
+        ends.pair.endpoint.connections[writer.as_usize()].epoch = epoch;
+    };
+    let peer_epoch_set = |ends: &mut Crossing<'_>, reader: ConnectionIndex, epoch| {
+        ends.pair.endpoint.connections[reader.as_usize()].peer_epoch = epoch;
+    };
+    peer_epoch_set(&mut ends, A, 7);
+    let mut receives = Vec::new();
+    for number in 0..6 {
+        receives.push(ends.pair.endpoint.irecv(B, &[room]).unwrap());
+        assert_eq!(ends.held(ends.now), 0);
+        if number == 0 {
+            epoch_set(&mut ends, B, 2);
+        }
+    }
+    for receive in receives {
+        let message = outgoing(ends.from, &ends.source[..BYTES], 7);
+        let send = ends.pair.endpoint.isend(A, message).unwrap();
+        assert_eq!(ends.pair.finish(receive).result, Ok(()));
+        assert_eq!(ends.pair.finish(send).result, Ok(()));
+    }
+    peer_epoch_set(&mut ends, B, 7);
+    peer_epoch_set(&mut ends, A, 1);
+    ends.held(ends.now);
+    let [sender, receiver] = [A, B].map(|end| &ends.pair.endpoint.connections[end.as_usize()]);
+    assert_eq!((sender.group_next, sender.early), (Seq(1), 5));
+    assert_eq!((receiver.peer_groups_through, receiver.offered_through), (Seq(0), Seq(6)));
+    // both hear of a new lane
+    peer_epoch_set(&mut ends, B, 1);
+    epoch_set(&mut ends, B, 3);
+    peer_epoch_set(&mut ends, A, 3);
+    ends.pair.endpoint.control_resume(B.as_usize());
+    let receive = ends.pair.endpoint.irecv(B, &[room]).unwrap();
+    let send = ends.pair.endpoint.isend(A, outgoing(ends.from, &ends.source, 7)).unwrap();
+    assert_eq!(ends.pair.finish(receive).result, Ok(()));
+    assert_eq!(ends.pair.finish(send).result, Ok(()));
+    assert_eq!(ends.target, ends.source);
+}
