@@ -175,6 +175,14 @@ fn point_14_abandoned_connections_are_given_back() {
     play("abandoned");
 }
 
+/// A thread of ours lived on for a minute, in a library that NCCL may have unloaded.
+#[test]
+fn point_14_no_thread_outlives_the_last_finalize() {
+    for rails in RAILS {
+        [11, 12].into_iter().for_each(|version| play_one("abandoned_late", version, rails));
+    }
+}
+
 #[test]
 fn point_15_dead_peer_is_a_remote_error_by_test() {
     play("peer_dies");

@@ -9,6 +9,7 @@ use crosstie::memory::threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// After how long what nobody asks for was dropped.
@@ -30,44 +31,101 @@ impl Patience {
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Whether the thread runs, and what wakes it.
+/// The thread of a process that looks, and what wakes it.
 struct Keeper {
-    runs: Mutex<bool>,
+    state: Mutex<State>,
     bell: Condvar,
 }
 
-impl Keeper {
-    const fn new() -> Keeper {
-        Keeper { runs: Mutex::new(false), bell: Condvar::new() }
-    }
+struct State {
+    /// The thread that was started last, until somebody has waited for it.
+    thread: Option<JoinHandle<()>>,
+    /// Whether it looks.
+    runs: bool,
+    /// Which thread it is, counted: one that is waited for begins no other's work.
+    number: u64,
 }
 
 static KEEPER: OfProcess<Keeper> = OfProcess::new(Keeper::new(), Keeper::new);
 
+impl Keeper {
+    const fn new() -> Keeper {
+        let state = State { thread: None, runs: false, number: 0 };
+        Keeper { state: Mutex::new(state), bell: Condvar::new() }
+    }
+
+    fn begin(&'static self) {
+        let mut state = locked(&self.state);
+        if state.runs {
+            return;
+        }
+        joined(state.thread.take());
+        state.number += 1;
+        let number = state.number;
+        let sweep = || setup::sweep(Patience::USUAL);
+        let work = move || self.work(number, LOOK, setup::is_anything_left, sweep);
+        // without a thread all stays as it is until NCCL closes it, or the process ends
+        state.thread = threads::start("crosstie-left", work).ok();
+        state.runs = state.thread.is_some();
+    }
+
+    /// Looks until nothing is left, or the thread of this number is waited for.
+    fn work(&self, number: u64, look: Duration, is_left: impl Fn() -> bool, sweep: impl Fn()) {
+        let mut state = locked(&self.state);
+        while state.number == number && is_left() {
+            let waited = self.bell.wait_timeout(state, look);
+            drop(waited.unwrap_or_else(PoisonError::into_inner).0);
+            sweep();
+            state = locked(&self.state);
+        }
+        if state.number == number {
+            state.runs = false;
+        }
+    }
+
+    fn closed(&self) {
+        // the thread is before its look at what is left, or it waits
+        drop(locked(&self.state));
+        self.bell.notify_all();
+    }
+
+    fn finish(&self, is_left: impl Fn() -> bool) {
+        let thread = {
+            let mut state = locked(&self.state);
+            if state.runs && is_left() {
+                return;
+            }
+            // what is left from now on has a thread of its own
+            state.number += 1;
+            state.runs = false;
+            state.thread.take()
+        };
+        self.bell.notify_all();
+        joined(thread);
+    }
+}
+
+/// Waits for a thread that is about to end, if there is one.
+fn joined(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread {
+        // a panic there was reported when it happened
+        let _ = thread.join();
+    }
+}
+
 /// Something is there that nobody may ever close.
 pub fn begin() {
-    let mut runs = locked(&KEEPER.get().runs);
-    if !*runs {
-        // without a thread all stays as it is until NCCL closes it, or the process ends
-        *runs = threads::start("crosstie-left", keep).is_ok();
-    }
+    KEEPER.get().begin();
 }
 
 /// Something was closed: it may have been the last.
 pub fn closed() {
-    KEEPER.get().bell.notify_one();
+    KEEPER.get().closed();
 }
 
-fn keep() {
-    let keeper = KEEPER.get();
-    let mut runs = locked(&keeper.runs);
-    while setup::is_anything_left() {
-        let waited = keeper.bell.wait_timeout(runs, LOOK);
-        drop(waited.unwrap_or_else(PoisonError::into_inner).0);
-        setup::sweep(Patience::USUAL);
-        runs = locked(&keeper.runs);
-    }
-    *runs = false;
+/// Waits for the thread, if nothing is left to be looked at: NCCL may unload the plugin afterwards.
+pub fn finish() {
+    KEEPER.get().finish(setup::is_anything_left);
 }
 
 /// Who has opened something, and who asked for it last.
@@ -112,5 +170,55 @@ impl Asker {
 
 #[cfg(test)]
 pub fn runs() -> bool {
-    *locked(&KEEPER.get().runs)
+    locked(&KEEPER.get().state).runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    const HANGS: Duration = Duration::from_secs(20);
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    /// It rang while the thread stood between its look and its sleep, and nobody heard it.
+    #[test]
+    fn what_is_closed_right_after_the_look_wakes_the_thread() {
+        static LEFT: AtomicBool = AtomicBool::new(true);
+        let keeper: &'static Keeper = Box::leak(Box::new(Keeper::new()));
+        let (looked, look) = mpsc::channel();
+        let (ended, end) = mpsc::channel();
+        let is_left = move || {
+            let is_left = LEFT.load(Ordering::Relaxed);
+            let _ = looked.send(());
+            // for who closes meanwhile
+            std::thread::sleep(Duration::from_millis(100));
+            is_left
+        };
+        std::thread::spawn(move || {
+            keeper.work(0, NEVER, is_left, || {});
+            let _ = ended.send(());
+        });
+        look.recv().unwrap();
+        LEFT.store(false, Ordering::Relaxed);
+        keeper.closed();
+        end.recv_timeout(HANGS).expect("the thread sleeps over the end of what was left");
+    }
+
+    /// It was told, and the end of the last communicator did not wait until it had heard it.
+    #[test]
+    fn the_end_waits_for_a_thread_that_has_nothing_left() {
+        let keeper: &'static Keeper = Box::leak(Box::new(Keeper::new()));
+        let (ended, end) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            keeper.work(0, NEVER, || true, || std::thread::sleep(Duration::from_millis(100)));
+            let _ = ended.send(());
+        });
+        *locked(&keeper.state) = State { thread: Some(thread), runs: true, number: 0 };
+        keeper.finish(|| true);
+        assert!(end.try_recv().is_err(), "something is left");
+        keeper.finish(|| false);
+        assert!(end.try_recv().is_ok());
+    }
 }

@@ -257,7 +257,12 @@ pub fn context_close(number: u64) -> Result<(), Fault> {
         (context, state.uses == 0)
     };
     setup::abandon(&context);
+    if is_last && let Some(common) = common() {
+        // attempts of communicators that had outlived the one they name
+        setup::abandon(&common);
+    }
     setup::listeners_close(number, is_last);
+    abandoned::finish();
     drop(context);
     close::finish(number, is_last);
     tender::finish();

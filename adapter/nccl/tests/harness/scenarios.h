@@ -569,9 +569,9 @@ static void peer_stops(void) {
     CHECK(!kill(peer_process, SIGKILL));
 }
 
-/* Threads of this process that see closed connections off; of these those alone that sleep, so that
- * none counts which is ending. */
-static int seeing_off(int asleep) {
+/* Threads of this process that have a name; of these those alone that sleep, so that none counts
+ * which is ending. */
+static int threads_called(const char *wanted, int asleep) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     CHECK(tasks);
@@ -583,10 +583,15 @@ static int seeing_off(int asleep) {
         if (!file) continue;
         int read = fscanf(file, "%*d (%31[^)]) %c", name, &state);
         fclose(file);
-        count += read == 2 && !strcmp(name, "crosstie-close") && (!asleep || state == 'S');
+        count += read == 2 && !strcmp(name, wanted) && (!asleep || state == 'S');
     }
     closedir(tasks);
     return count;
+}
+
+/* Those that see closed connections off. */
+static int seeing_off(int asleep) {
+    return threads_called("crosstie-close", asleep);
 }
 
 /* A connection with short messages that have left, and that the stopped peer does not take. */
@@ -666,6 +671,26 @@ static void abandoned(void) {
     void *recv = STALE;
     CHECK(net_accept(&net, listeners[3], &recv, NULL) == ARGUMENT && !recv);
     OK(net_close(&net, CLOSE_LISTEN, listeners[3]));
+}
+
+/* A communicator that shares the resources of one which has ended (NCCL 2.28.3) is aborted while it
+ * connects: the last finalize gives that up, and joins the thread that would have later. */
+static void abandoned_late(void) {
+    struct net parent = started(), child = started();
+    int before = threads();
+    unsigned char handle[HANDLE];
+    void *listener = NULL, *send = NULL;
+    OK(net_listen(&child, 0, handle, &listener));
+    OK(net_finalize(&parent));
+    /* a peer so near may have answered already */
+    do {
+        OK(net_close(&parent, CLOSE_SEND, send));
+        OK(net_connect(&parent, 0, handle, &send, NULL));
+    } while (send);
+    while (!threads_called("crosstie-left", 0)) sched_yield();
+    OK(net_finalize(&child));
+    /* a thread that was joined stands in /proc a moment longer */
+    do CHECK(!threads_called("crosstie-left", 1)); while (threads() > before);
 }
 
 /* Loaded, used, unloaded, again: no thread is left, and the second time is as the first. */
@@ -1020,8 +1045,8 @@ static const struct scenario SCENARIOS[] = {
     {"done_and_gone", 2, done_and_gone}, {"asleep", 1, asleep},
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"ends_apart", 2, ends_apart}, {"settings", 0, settings},
-    {"abandoned", 0, abandoned}, {"reload", 1, reload}, {"crews", 1, crews},
-    {"sharers", 0, sharers}, {"many", 1, many},
+    {"abandoned", 0, abandoned}, {"abandoned_late", 0, abandoned_late},
+    {"reload", 1, reload}, {"crews", 1, crews}, {"sharers", 0, sharers}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
     {"fused", 1, fused}, {"fused_and_plain", 1, fused_and_plain},
