@@ -46,6 +46,14 @@ fn point_5_library_is_reloaded_and_leaves_no_thread() {
     assert!(said.contains("NODELETE") && said.contains("[libnccl-net-crosstie.so]"), "{said}");
 }
 
+/// The names of its devices stayed each time.
+#[test]
+fn point_5_opening_again_and_again_takes_no_more_memory() {
+    for rails in RAILS {
+        [11, 12].into_iter().for_each(|version| play_one("cycles", version, rails));
+    }
+}
+
 #[test]
 fn point_6_contexts_are_independent() {
     play("crews");

@@ -4,15 +4,18 @@
 #![forbid(unsafe_code)]
 
 use super::kind::{Kind, joined};
-use super::{Fault, log, nics, ports};
+use super::process::OfProcess;
+use super::{Fault, locked, log, nics, ports};
 use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
     AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of,
 };
 use crosstie::provider::verbs::choice::Cabling;
 use crosstie::wire::RAILS_MAX;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// What NCCL assumes where the driver does not say how fast an interface is, in Mbit/s.
 pub const SPEED_MBPS_DEFAULT: i32 = 10_000;
@@ -362,15 +365,59 @@ fn port(pci: Option<&Path>, folder: &Path) -> i32 {
     1 + function.unwrap_or(0) + FUNCTIONS_MAX * i32::from(within)
 }
 
-/// Text that is never freed.
+/// What is never freed, since NCCL keeps pointers to it, and is there once: NCCL may open the
+/// plugin any number of times, and mostly finds what it found before.
+struct Kept {
+    texts: BTreeSet<&'static CStr>,
+    devices: Vec<&'static Device>,
+}
+
+impl Kept {
+    const fn new() -> Mutex<Kept> {
+        Mutex::new(Kept { texts: BTreeSet::new(), devices: Vec::new() })
+    }
+}
+
+static KEPT: OfProcess<Mutex<Kept>> = OfProcess::new(Kept::new(), Kept::new);
+
+/// Text that is never freed, the same for who asks with the same again.
 pub fn kept(text: &str) -> &'static CStr {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    Box::leak(text.into_boxed_c_str())
+    let texts = &mut locked(KEPT.get()).texts;
+    if let Some(kept) = texts.get(text.as_c_str()) {
+        return kept;
+    }
+    let kept = Box::leak(text.into_boxed_c_str());
+    texts.insert(kept);
+    kept
+}
+
+/// A device that is never freed, the same for who asks with the same again.
+pub fn device_kept(device: Device) -> &'static Device {
+    let devices = &mut locked(KEPT.get()).devices;
+    if let Some(kept) = devices.iter().find(|it| ***it == device) {
+        return kept;
+    }
+    let kept = Box::leak(Box::new(device));
+    devices.push(kept);
+    kept
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each opening of the plugin left its own behind.
+    #[test]
+    fn what_is_kept_is_kept_once() {
+        let twice = || kept("kept-once");
+        assert!(std::ptr::eq(twice(), twice()));
+        let device = |name| Device { name: kept(name), ..without_interface(AddressFamily::V6) };
+        let first = device_kept(device("kept-once"));
+        let other = device_kept(device("kept-too"));
+        assert!(std::ptr::eq(first, device_kept(device("kept-once"))));
+        assert_ne!(first, other);
+    }
 
     #[test]
     fn choices_are_read_as_nccl_reads_them() {

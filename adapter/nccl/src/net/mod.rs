@@ -150,8 +150,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
 fn surveyed(state: &mut State) -> Result<(), Fault> {
     let devices = device::survey()?;
     if !state.devices[..state.physical].iter().copied().eq(&devices) {
-        let kept = |device| &*Box::leak(Box::new(device));
-        state.devices = devices.into_iter().map(kept).collect();
+        state.devices = devices.into_iter().map(device::device_kept).collect();
         state.physical = state.devices.len();
     }
     Ok(())
@@ -185,7 +184,7 @@ pub fn fuse(members: &[i32]) -> Result<i32, Fault> {
         let fused = device::fused(members_known, &devices, &state.devices[..state.physical])
             .ok_or(Fault::Argument)?;
         state.devices.truncate(number);
-        state.devices.push(Box::leak(Box::new(fused)));
+        state.devices.push(device::device_kept(fused));
     }
     state.shown += 1;
     log::info(&line(number, state.devices[number], &settings::environment()));

@@ -9,10 +9,12 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -36,32 +38,44 @@ static pid_t peer_process;
 /* ---- what is allocated ---- */
 
 void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
-void *__libc_memalign(size_t, size_t);
+void *__libc_memalign(size_t, size_t), __libc_free(void *);
 
 static __thread int counting;
 static int allocations;
+/* Bytes of the heap in use. */
+static atomic_long held;
 
 /* A sanitizer has its own allocator. */
 #ifndef HARNESS_SANITIZED
-void *malloc(size_t bytes) {
+static void *taken(void *place) {
     allocations += counting;
-    return __libc_malloc(bytes);
+    held += (long)malloc_usable_size(place);
+    return place;
+}
+
+void *malloc(size_t bytes) {
+    return taken(__libc_malloc(bytes));
 }
 
 void *calloc(size_t count, size_t bytes) {
-    allocations += counting;
-    return __libc_calloc(count, bytes);
+    return taken(__libc_calloc(count, bytes));
 }
 
 void *realloc(void *place, size_t bytes) {
-    allocations += counting;
-    return __libc_realloc(place, bytes);
+    long before = (long)malloc_usable_size(place);
+    void *after = __libc_realloc(place, bytes);
+    if (after || !bytes) held -= before;
+    return taken(after);
 }
 
 int posix_memalign(void **place, size_t align, size_t bytes) {
-    allocations += counting;
-    *place = __libc_memalign(align, bytes);
+    *place = taken(__libc_memalign(align, bytes));
     return *place ? 0 : 12;
+}
+
+void free(void *place) {
+    held -= (long)malloc_usable_size(place);
+    __libc_free(place);
 }
 #endif
 

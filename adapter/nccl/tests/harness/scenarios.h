@@ -709,6 +709,20 @@ static void reload(void) {
     }
 }
 
+/* NCCL opens the plugin again and again in one process: the heap does not grow with it. */
+static void cycles(void) {
+    struct net net = started();
+    OK(net_finalize(&net));
+    long before = 0;
+    for (int i = 0; i < 100; i++) {
+        if (i == 10) before = held;
+        OK(net_init(&net, log_line));
+        OK(net_finalize(&net));
+        forget_log();
+    }
+    if (held != before) FAIL("%ld bytes more of the heap are in use", held - before);
+}
+
 /* Communicators that share resources have one service thread, which sets up in the context of the
  * first: that ends while the thread is at it (NCCL 2.28.3), and it goes on. What it leaves open is
  * given back by the last end. */
@@ -1046,6 +1060,7 @@ static const struct scenario SCENARIOS[] = {
     {"peer_returns", 2, peer_returns}, {"reborn", 0, reborn},
     {"peer_stops", 2, peer_stops}, {"ends_apart", 2, ends_apart}, {"settings", 0, settings},
     {"abandoned", 0, abandoned}, {"abandoned_late", 0, abandoned_late},
+    {"cycles", 0, cycles},
     {"reload", 1, reload}, {"crews", 1, crews}, {"sharers", 0, sharers}, {"many", 1, many},
     {"lines", 0, lines}, {"mistaken", 0, mistaken}, {"no_alloc", 1, no_alloc},
     {"strangers", 1, strangers}, {"numbering", 1, numbering},
