@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::OfProcess;
-use super::{locked, setup};
+use super::{joined, locked, setup};
 use crosstie::memory::threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -102,14 +102,6 @@ impl Keeper {
         };
         self.bell.notify_all();
         joined(thread);
-    }
-}
-
-/// Waits for a thread that is about to end, if there is one.
-fn joined(thread: Option<JoinHandle<()>>) {
-    if let Some(thread) = thread {
-        // a panic there was reported when it happened
-        let _ = thread.join();
     }
 }
 

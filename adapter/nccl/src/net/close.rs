@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::comm::Comm;
-use super::locked;
 use super::process::OfProcess;
 use super::room::Room;
+use super::{joined, locked};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
@@ -37,8 +37,20 @@ struct SeeingOff {
     awaited: Arc<AtomicBool>,
 }
 
-static THREADS: OfProcess<Mutex<Vec<SeeingOff>>> =
-    OfProcess::new(Mutex::new(Vec::new()), || Mutex::new(Vec::new()));
+/// Those of a process.
+struct Threads {
+    all: Vec<SeeingOff>,
+    /// The last that has let go of itself.
+    ended: Option<JoinHandle<()>>,
+}
+
+impl Threads {
+    const fn new() -> Mutex<Threads> {
+        Mutex::new(Threads { all: Vec::new(), ended: None })
+    }
+}
+
+static THREADS: OfProcess<Mutex<Threads>> = OfProcess::new(Threads::new(), Threads::new);
 
 /// Closes a connection; its outstanding requests are gone with it, and nothing of them is read or
 /// written any more.
@@ -72,12 +84,12 @@ pub fn close(comm: Box<Comm>) {
         see_off(&seen_off, connection, &is_awaited);
         forget(&seen_off, &theirs);
         drop(seen_off);
-        leave();
+        leave(THREADS.get());
     };
     // held, so that the thread finds its handle
     let mut threads = locked(THREADS.get());
     match threads::start("crosstie-close", work) {
-        Ok(thread) => threads.push(SeeingOff { context, thread, awaited }),
+        Ok(thread) => threads.all.push(SeeingOff { context, thread, awaited }),
         Err(_) => {
             drop(threads);
             see_off(&room, connection, &awaited);
@@ -95,10 +107,16 @@ fn forget(room: &Room, memories: &[Handle]) {
 }
 
 /// A thread that nobody waits for lets go of itself: tables up to v10 have no finalize, and what is
-/// never joined keeps its stack.
-fn leave() {
+/// never joined keeps its stack. It has still to end, and the next waits for that, or the last
+/// finalize.
+fn leave(threads: &Mutex<Threads>) {
     let own = std::thread::current().id();
-    locked(THREADS.get()).retain(|it| it.thread.thread().id() != own);
+    let before = {
+        let threads = &mut *locked(threads);
+        let place = threads.all.iter().position(|it| it.thread.thread().id() == own);
+        place.and_then(|place| threads.ended.replace(threads.all.swap_remove(place).thread))
+    };
+    joined(before);
 }
 
 /// One attempt to close; whether it is closed.
@@ -162,7 +180,8 @@ pub fn stop(comm: &Comm, enough: impl Fn() -> bool) -> bool {
 pub fn finish(context: u64, is_last: bool) {
     let mut threads = locked(THREADS.get());
     let is_ours = |it: &mut SeeingOff| is_last || it.context == context;
-    let ours: Vec<SeeingOff> = threads.extract_if(.., is_ours).collect();
+    let ours: Vec<SeeingOff> = threads.all.extract_if(.., is_ours).collect();
+    let ended = if is_last { threads.ended.take() } else { None };
     // a thread that ends takes it
     drop(threads);
     for it in &ours {
@@ -170,7 +189,30 @@ pub fn finish(context: u64, is_last: bool) {
         it.awaited.store(true, Ordering::Relaxed);
     }
     for it in ours {
-        // a panic there was reported when it happened
-        let _ = it.thread.join();
+        joined(Some(it.thread));
+    }
+    joined(ended);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that was about to end was in no list any more, and no finalize waited for it.
+    #[test]
+    fn thread_that_has_let_go_of_itself_is_held_until_it_has_ended() {
+        let threads: &'static Mutex<Threads> = Box::leak(Box::new(Threads::new()));
+        for _ in 0..3 {
+            let mut held = locked(threads);
+            let thread = std::thread::spawn(|| leave(threads));
+            let own = thread.thread().id();
+            held.all.push(SeeingOff { context: 1, thread, awaited: Arc::default() });
+            drop(held);
+            while !locked(threads).all.is_empty() {
+                std::thread::yield_now();
+            }
+            let ended = locked(threads).ended.as_ref().map(|it| it.thread().id());
+            assert_eq!(ended, Some(own));
+        }
     }
 }

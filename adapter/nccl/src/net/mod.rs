@@ -36,6 +36,7 @@ use room::Rooms;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Contexts of its own that NCCL counts for the plugin, so that it is never unloaded.
@@ -118,6 +119,14 @@ fn state() -> MutexGuard<'static, State> {
 
 fn locked<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a thread that is about to end, if there is one.
+fn joined(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread {
+        // a panic there was reported when it happened
+        let _ = thread.join();
+    }
 }
 
 /// Opens the plugin for a table that knows no communicators: NCCL does so when it loads it.

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::OfProcess;
-use super::{locked, log};
+use super::{joined, locked, log};
 use crosstie::host::Endpoint;
 use crosstie::memory::threads;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,14 +91,17 @@ struct Tender {
 #[derive(Default)]
 struct State {
     seats: Vec<Arc<Seat>>,
+    /// The thread that was started last, until somebody has waited for it.
     thread: Option<JoinHandle<()>>,
+    /// Whether it tends.
+    works: bool,
     /// Which thread it is, counted: one that is waited for begins no other's work.
     number: u64,
 }
 
 static TENDER: OfProcess<Tender> = OfProcess::new(
     Tender {
-        state: Mutex::new(State { seats: Vec::new(), thread: None, number: 0 }),
+        state: Mutex::new(State { seats: Vec::new(), thread: None, works: false, number: 0 }),
         changed: Condvar::new(),
     },
     Tender::default,
@@ -108,13 +111,14 @@ impl Tender {
     fn begin(&'static self, seat: &Arc<Seat>) {
         let mut state = locked(&self.state);
         state.seats.push(Arc::clone(seat));
-        if state.thread.is_some() {
+        if state.works {
             return;
         }
+        joined(state.thread.take());
         state.number += 1;
         let number = state.number;
         match threads::start("crosstie-tender", move || self.work(number)) {
-            Ok(thread) => state.thread = Some(thread),
+            Ok(thread) => (state.thread, state.works) = (Some(thread), true),
             Err(error) => log::warn(&format!(
                 "cannot start a thread ({error}): where sockets are full, what was sent may wait \
                  for the next call"
@@ -146,28 +150,51 @@ impl Tender {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        // who comes next starts another; tables up to v10 have no finalize to join this one
+        // who comes next waits for it and starts another, where nobody has: tables up to v10 have
+        // no finalize
         if state.number == number {
-            state.thread = None;
+            state.works = false;
         }
+    }
+
+    fn finish(&self) {
+        let thread = {
+            let mut state = locked(&self.state);
+            if !state.seats.is_empty() {
+                return;
+            }
+            // a room that is opened meanwhile has a thread of its own
+            state.number += 1;
+            state.works = false;
+            state.thread.take()
+        };
+        joined(thread);
     }
 }
 
 /// Waits for the thread, if nothing is left to tend: NCCL may unload the plugin afterwards.
 pub fn finish() {
-    let thread = {
-        let mut state = locked(&TENDER.get().state);
-        match state.seats.is_empty() {
-            true => {
-                // a room that is opened meanwhile has a thread of its own
-                state.number += 1;
-                state.thread.take()
+    TENDER.get().finish();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that was about to end was let go of, and the last finalize did not wait for it.
+    #[test]
+    fn thread_that_has_ended_is_held_until_somebody_has_waited_for_it() {
+        let tender: &'static Tender = Box::leak(Box::default());
+        for _ in 0..3 {
+            let seat = Arc::new(Seat::default());
+            tender.begin(&seat);
+            tender.end(&seat);
+            while locked(&tender.state).works {
+                std::thread::yield_now();
             }
-            false => None,
+            assert!(locked(&tender.state).thread.is_some());
         }
-    };
-    if let Some(thread) = thread {
-        // a panic there was reported when it happened
-        let _ = thread.join();
+        tender.finish();
+        assert!(locked(&tender.state).thread.is_none());
     }
 }
