@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::OfProcess;
-use super::{joined, locked, setup};
+use super::{ended, joined, locked, setup};
 use crosstie::memory::threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -80,6 +80,7 @@ impl Keeper {
         }
         if state.number == number {
             state.runs = false;
+            ended(&mut state.thread);
         }
     }
 

@@ -5,7 +5,7 @@
 use super::comm::Comm;
 use super::process::OfProcess;
 use super::room::Room;
-use super::{joined, locked};
+use super::{ended, joined, locked};
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
 use crosstie::host::endpoint::Closing;
@@ -106,15 +106,17 @@ fn forget(room: &Room, memories: &[Handle]) {
     }
 }
 
-/// A thread that nobody waits for lets go of itself: tables up to v10 have no finalize, and what is
-/// never joined keeps its stack. It has still to end, and the next waits for that, or the last
-/// finalize.
+/// A thread that nobody waits for yet takes itself out of the list. It has still to end, and the
+/// next waits for that, or the last finalize.
 fn leave(threads: &Mutex<Threads>) {
     let own = std::thread::current().id();
     let before = {
         let threads = &mut *locked(threads);
         let place = threads.all.iter().position(|it| it.thread.thread().id() == own);
-        place.and_then(|place| threads.ended.replace(threads.all.swap_remove(place).thread))
+        let own = place.map(|place| threads.all.swap_remove(place).thread);
+        let before = own.and_then(|own| threads.ended.replace(own));
+        ended(&mut threads.ended);
+        before
     };
     joined(before);
 }
@@ -181,7 +183,7 @@ pub fn finish(context: u64, is_last: bool) {
     let mut threads = locked(THREADS.get());
     let is_ours = |it: &mut SeeingOff| is_last || it.context == context;
     let ours: Vec<SeeingOff> = threads.all.extract_if(.., is_ours).collect();
-    let ended = if is_last { threads.ended.take() } else { None };
+    let before = if is_last { threads.ended.take() } else { None };
     // a thread that ends takes it
     drop(threads);
     for it in &ours {
@@ -191,17 +193,19 @@ pub fn finish(context: u64, is_last: bool) {
     for it in ours {
         joined(Some(it.thread));
     }
-    joined(ended);
+    joined(before);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{context_close, context_open};
     use super::*;
 
     /// One that was about to end was in no list any more, and no finalize waited for it.
     #[test]
     fn thread_that_has_let_go_of_itself_is_held_until_it_has_ended() {
         let threads: &'static Mutex<Threads> = Box::leak(Box::new(Threads::new()));
+        let context = context_open(None, None).unwrap();
         for _ in 0..3 {
             let mut held = locked(threads);
             let thread = std::thread::spawn(|| leave(threads));
@@ -214,5 +218,6 @@ mod tests {
             let ended = locked(threads).ended.as_ref().map(|it| it.thread().id());
             assert_eq!(ended, Some(own));
         }
+        context_close(context).unwrap();
     }
 }

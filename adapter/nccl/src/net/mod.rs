@@ -92,6 +92,8 @@ struct State {
     /// The context of tables that have none.
     common: Option<Arc<Context>>,
     contexts: BTreeMap<u64, Arc<Context>>,
+    /// How many of these there are, with those whose end is under way.
+    ends: usize,
     next: u64,
 }
 
@@ -105,6 +107,7 @@ impl State {
             patience: Duration::ZERO,
             common: None,
             contexts: BTreeMap::new(),
+            ends: 0,
             next,
         }
     }
@@ -126,6 +129,14 @@ fn joined(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread {
         // a panic there was reported when it happened
         let _ = thread.join();
+    }
+}
+
+/// What becomes of a thread that ends by itself. Where the end of a context is to come, that waits
+/// for it; tables up to v10 have none, and what is never joined keeps its stack.
+fn ended(thread: &mut Option<JoinHandle<()>>) {
+    if state().ends == 0 {
+        *thread = None;
     }
 }
 
@@ -251,6 +262,7 @@ pub fn context_open(logger: Option<Logger>, traffic_class: Option<i32>) -> Resul
     opened(&mut state, logger)?;
     let number = state.next;
     state.next += 1;
+    state.ends += 1;
     state.contexts.insert(number, Context::new(true, traffic_class));
     Ok(number)
 }
@@ -275,7 +287,8 @@ pub fn context_close(number: u64) -> Result<(), Fault> {
     close::finish(number, is_last);
     tender::finish();
     // that took its time: another communicator may have begun since
-    let state = state();
+    let mut state = state();
+    state.ends -= 1;
     if state.uses == 0 && room::standing() == 0 {
         log::set(None);
     }

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::process::OfProcess;
-use super::{joined, locked, log};
+use super::{ended, joined, locked, log};
 use crosstie::host::Endpoint;
 use crosstie::memory::threads;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -150,10 +150,10 @@ impl Tender {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        // who comes next waits for it and starts another, where nobody has: tables up to v10 have
-        // no finalize
+        // who comes next starts another
         if state.number == number {
             state.works = false;
+            ended(&mut state.thread);
         }
     }
 
@@ -179,12 +179,14 @@ pub fn finish() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{context_close, context_open};
     use super::*;
 
     /// One that was about to end was let go of, and the last finalize did not wait for it.
     #[test]
     fn thread_that_has_ended_is_held_until_somebody_has_waited_for_it() {
         let tender: &'static Tender = Box::leak(Box::default());
+        let context = context_open(None, None).unwrap();
         for _ in 0..3 {
             let seat = Arc::new(Seat::default());
             tender.begin(&seat);
@@ -196,5 +198,6 @@ mod tests {
         }
         tender.finish();
         assert!(locked(&tender.state).thread.is_none());
+        context_close(context).unwrap();
     }
 }
