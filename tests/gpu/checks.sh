@@ -27,20 +27,21 @@ network_is() {
 }
 
 # bytes_went RANKS LOG...: whether as many processes as there are ranks say, at the end of their
-# connections, that they have sent bytes by the plugin; a sentence where not.
+# connections, that the plugin has carried bytes of theirs, sent or received (a broadcast's last rank
+# sends none); a sentence where not.
 bytes_went() {
     local ranks=$1
     shift
     awk -v ranks="$ranks" '
-        match($0, /:[0-9]+:[0-9]+ \[[0-9]+\] NCCL INFO NET\/crosstie : [^ ]+: [0-9]+ bytes sent /) {
+        match($0, /:[0-9]+:[0-9]+ \[[0-9]+\] NCCL INFO NET\/crosstie : [^ ]+: [0-9]+ bytes (sent|received) /) {
             split(substr($0, RSTART), place, ":")
             words = split(substr($0, RSTART, RLENGTH - 1), word, " ")
-            sent[place[2]] += word[words - 2]
+            carried[place[2]] += word[words - 2]
         }
         END {
-            for (process in sent) count += sent[process] > 0
+            for (process in carried) count += carried[process] > 0
             if (count == ranks) exit 0
-            printf "%d of %d ranks say that they have sent bytes by crosstie\n", count, ranks
+            printf "%d of %d ranks say that crosstie has carried bytes of theirs\n", count, ranks
             exit 1
         }' "$@"
 }
