@@ -9,7 +9,7 @@ mod libfabric_support;
 
 use crosstie::base::slab::Handle;
 use crosstie::base::units::Span;
-use crosstie::fabric::{Completion, DownCause};
+use crosstie::fabric::{Completion, DownCause, Provider};
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::Config;
@@ -426,4 +426,32 @@ fn rail_to_a_peer_that_is_elsewhere_is_not_given_up() {
     star.flow(0, 32);
     silence(library, false);
     star.close();
+}
+
+/// Whoever was not heard may live: what it has posted comes when the path is there again, so that
+/// the fence of it does not hold before it has said its word. It held after 200 ms, as that of a
+/// process which is dead, and the write came into memory that had been given back.
+#[test]
+fn fence_of_a_peer_that_was_not_heard_waits_for_its_word() {
+    const PAST: Duration = Duration::from_secs(30);
+    const ROUNDS: u32 = 1000;
+    for provider in [c"strict", c"strict-domain"] {
+        let Some(mut world) = silent_world(provider) else { return };
+        let config = strict_config(Layout::One, provider).expect("opened above");
+        let write = world.write(0, 4096, 64);
+        world.rails[1].peer_fail(PEER, DownCause::Unheard);
+        let fence = world.fence(1);
+        for _ in 0..ROUNDS {
+            world.poll();
+        }
+        world.pass(PAST);
+        for _ in 0..ROUNDS {
+            world.poll();
+        }
+        assert!(world.result(1, fence).is_none(), "{provider:?}: it may still write");
+        silence(config.library, false);
+        assert!(world.end(1, fence), "{provider:?}: its word has come");
+        assert!(world.result(0, write).is_some(), "{provider:?}: nothing of it is under way");
+        assert!(world.exchanges(OTHER), "{provider:?}: the other peer is left alone");
+    }
 }

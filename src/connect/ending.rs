@@ -22,6 +22,23 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// Whether it says that the peer's process is gone, and not only that it was not heard: a path
+    /// that broke says nothing of it.
+    pub(super) fn is_of_peer(&self) -> bool {
+        const OF_PATHS: [i32; 5] = [
+            libc::ETIMEDOUT,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::EHOSTDOWN,
+            libc::ENETDOWN,
+        ];
+        match self {
+            Ending::Process | Ending::Closed => true,
+            Ending::Broken(code) => !OF_PATHS.contains(code),
+            Ending::Silent(_) => false,
+        }
+    }
+
     /// What the kernel said of the link's socket.
     pub(super) fn of(error: &std::io::Error) -> Ending {
         Ending::Broken(error.raw_os_error().unwrap_or(0))
@@ -41,6 +58,22 @@ impl fmt::Display for Ending {
                     "nothing has come of its host for {silent_ms} ms, not even an acknowledgement"
                 )
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_paths_are_no_word_of_the_peer() {
+        for of_peer in [Ending::Process, Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
+            assert!(of_peer.is_of_peer(), "{of_peer}");
+        }
+        let broken = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].map(Ending::Broken);
+        for of_path in broken.into_iter().chain([Ending::Silent(Span::millis(2000))]) {
+            assert!(!of_path.is_of_peer(), "{of_path}");
         }
     }
 }

@@ -10,6 +10,7 @@
 use super::connection::{NONE, Phase};
 use super::control::Control;
 use super::dialing::system;
+use super::ending::Ending;
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::interfaces::ip_of;
@@ -183,6 +184,8 @@ impl<M: LinkMemory> Control<M> {
         let gone = matches!(error, ConnectError::NoListener(_))
             && to.is_some_and(|to| self.is_peers(index, to));
         if gone {
+            // the host answers, and nobody is there
+            self.links[index as usize].ending = Some(Ending::Closed);
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }
         gone
@@ -214,7 +217,7 @@ impl<M: LinkMemory> Control<M> {
             return false;
         }
         let peer = self.links[lost as usize].peer;
-        self.link_down(lost, DownCause::Died, ConnectError::PeerDied(peer));
+        self.link_down(lost, DownCause::Unheard, ConnectError::PeerDied(peer));
         true
     }
 

@@ -20,6 +20,10 @@ impl<M: LinkMemory> Control<M> {
             return;
         }
         let (stood, resumes) = (link.stands(), link.resumes);
+        let cause = match &link.ending {
+            Some(ending) if cause == DownCause::Died && !ending.is_of_peer() => DownCause::Unheard,
+            Some(_) | None => cause,
+        };
         self.outage_end(index);
         self.link_phase(index, LinkPhase::Dead);
         self.link_unplug_socket(index);

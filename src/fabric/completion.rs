@@ -80,6 +80,9 @@ pub enum DownCause {
     Closed,
     /// Its process ended, or its side band broke.
     Died,
+    /// Its host was not heard for too long, or the path to it broke: it counts as dead, but may
+    /// live, and what it has posted may come when the path is there again.
+    Unheard,
     /// It broke the wire format.
     Failed,
     /// Its host has acknowledged nothing for too long on what carried the connection, although the

@@ -196,6 +196,7 @@ fn cause_number(cause: DownCause) -> u64 {
         DownCause::Failed => 2,
         DownCause::Broken(_) => 3,
         DownCause::Silent => 4,
+        DownCause::Unheard => 5,
     }
 }
 

@@ -248,7 +248,8 @@ pub unsafe extern "C" fn xtie_core_connection_irecv(
 /// its bytes, of a group those of each receive's message, as many as the group has, also where it
 /// was too long (XTIE_CORE_ERR_TRUNCATED). After other errors they say nothing.
 /// Returns XTIE_CORE_OK, XTIE_CORE_ERR_STALE, or the error that the request ended with (*done_out
-/// is 1 then). Threads: the endpoint's. Cost: no progress is made.
+/// is 1 then); with a *done_out of 0 XTIE_CORE_ERR_BREACH: a provider broke its promises, and no
+/// request of the endpoint ends any more. Threads: the endpoint's. Cost: no progress is made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xtie_core_request_test(
     endpoint: *mut xtie_core_endpoint,

@@ -20,6 +20,8 @@ const OPS_MAX: usize = 512;
 const EVENTS_MAX: usize = 512;
 /// Budget of a poll that is not about budgets.
 const BUDGET: Bytes = Bytes::kib(64);
+/// Of a poll that is to leave a long transfer half-way.
+const BUDGET_SHORT: Bytes = Bytes::kib(4);
 /// Ops that a long transfer is cut into at most.
 pub const PIECES_MAX: usize = 8;
 /// Ids start here, so that an id made up by a provider is noticed.
@@ -350,10 +352,14 @@ impl<'r, R: Rig> Bench<'r, R> {
 
     /// One poll of each provider.
     pub fn round(&mut self) -> Check {
+        self.round_within(BUDGET)
+    }
+
+    fn round_within(&mut self, budget: Bytes) -> Check {
         self.rig.advance();
-        self.poll(Side::A, BUDGET)?;
+        self.poll(Side::A, budget)?;
         if !self.rig.shared() {
-            self.poll(Side::B, BUDGET)?;
+            self.poll(Side::B, budget)?;
         }
         Ok(())
     }
@@ -394,10 +400,19 @@ impl<'r, R: Rig> Bench<'r, R> {
 
     /// Polls until so many messages, words and ends have arrived at `side`.
     pub fn await_arrivals(&mut self, side: Side, count: usize, promise: u8) -> Check {
+        self.await_within(BUDGET, side, count, promise)
+    }
+
+    /// The same by polls of which none has time for a long transfer.
+    pub fn await_slowly(&mut self, side: Side, count: usize, promise: u8) -> Check {
+        self.await_within(BUDGET_SHORT, side, count, promise)
+    }
+
+    fn await_within(&mut self, budget: Bytes, side: Side, count: usize, promise: u8) -> Check {
         let mut rounds = 0;
         while self.arrived(side) < count {
             ensure(rounds < PATIENCE, promise, "something accepted never arrived")?;
-            self.round()?;
+            self.round_within(budget)?;
             rounds += 1;
         }
         Ok(())

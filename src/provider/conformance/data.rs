@@ -17,10 +17,17 @@ fn paint<R: Rig>(bench: &mut Bench<R>, side: Side, at: usize, length: usize, see
 
 /// Where memory of the op begins, here and there, behind a multiple of 64.
 const ODD: [(usize, usize); 5] = [(1, 0), (0, 1), (3, 5), (6, 2), (7, 7)];
-const ODD_LENGTHS: [usize; 5] = [1, 7, 65, 4097, 30_001];
+/// The last is most of the arena, which takes many polls; it is tried at one address.
+const ODD_LENGTHS: [usize; 6] = [1, 7, 65, 4097, 30_001, 500_000];
 /// What such ops move lies here at both sides; bytes in front and behind are not theirs.
 const ODD_AT: usize = 4096;
 const BESIDE: usize = 64;
+
+/// What is tried from an address on, as far as the rail has ops of that length.
+fn odd_lengths<R: Rig>(bench: &Bench<R>, near: usize) -> impl Iterator<Item = usize> + use<R> {
+    let count = if near == ODD_AT { ODD_LENGTHS.len() } else { ODD_LENGTHS.len() - 1 };
+    ODD_LENGTHS.map(|length| bench.cut(length)).into_iter().take(count)
+}
 
 /// Paints one side, and makes room for so much at the other.
 fn paint_odd<R: Rig>(
@@ -88,7 +95,7 @@ pub fn read_brings_the_peers_bytes<R: Rig>(rig: &mut R) -> Verdict {
         ensure(is_painted(&mut bench, Side::A, 64, length, length), 5, why)?;
     }
     for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
-        for length in ODD_LENGTHS.map(|length| bench.cut(length)) {
+        for length in odd_lengths(&bench, near) {
             paint_odd(&mut bench, (Side::B, far), (Side::A, near), length);
             let (target, source) = (bench.local(Side::A, near, length), bench.remote(Side::B, far));
             let id = bench.post_patiently(Side::A, OpKind::Read { target, source })?;
@@ -105,7 +112,7 @@ pub fn write_lands_at_any_address<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     let mut words = 0;
     for (near, far) in ODD.map(|(near, far)| (ODD_AT + near, ODD_AT + far)) {
-        for length in ODD_LENGTHS.map(|length| bench.cut(length)) {
+        for length in odd_lengths(&bench, near) {
             paint_odd(&mut bench, (Side::A, near), (Side::B, far), length);
             let source = Source::Span(bench.local(Side::A, near, length));
             let target = bench.remote(Side::B, far);

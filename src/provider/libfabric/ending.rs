@@ -303,7 +303,9 @@ impl Libfabric<'_> {
             // its word goes with its endpoint, if that is closed, too; it may have closed without
             // having fenced us
             DownCause::Closed => Some(self.posted_for(index)),
-            DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => None,
+            // it may live: its word is waited for, or the endpoint's end
+            DownCause::Unheard | DownCause::Silent => None,
+            DownCause::Failed | DownCause::Broken(_) => None,
         };
         if let (State::Live, Some(span)) = (self.peers[index].state, span) {
             self.outlast(index, span);
@@ -473,15 +475,12 @@ impl Libfabric<'_> {
 
     /// A fence that does not hold on an endpoint that reaches nobody any more: it is the NIC's
     /// fault, or nobody's loss, and the endpoint is closed and opened anew. As long as a peer is
-    /// reached it is left alone.
+    /// reached it is left alone, and so are some libraries.
     fn look_stuck(&mut self, since: Instant) {
-        let late = self.now.since(since) >= STUCK;
         // what is connected one to one was closed already
-        if late
-            && !self.traits.connected
-            && !self.health.is_lost()
-            && !self.peers.iter().any(Peer::takes_ops)
-        {
+        let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
+        let late = self.now.since(since) >= STUCK;
+        if late && !stays && !self.peers.iter().any(Peer::takes_ops) {
             self.lose(libc::ETIMEDOUT);
         }
     }

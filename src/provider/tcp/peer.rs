@@ -107,6 +107,7 @@ impl Peer {
                 3
             }
             DownCause::Silent => 4,
+            DownCause::Unheard => 5,
         };
     }
 
@@ -117,6 +118,7 @@ impl Peer {
             1 => DownCause::Died,
             2 => DownCause::Failed,
             4 => DownCause::Silent,
+            5 => DownCause::Unheard,
             _ => DownCause::Broken(self.code),
         }
     }
