@@ -477,9 +477,10 @@ typedef struct xtie_provider_event {
 } xtie_provider_event;
 
 // A provider: a table of functions over an object of the vendor's. What they promise is P1 to P10
-// above; xtie_conformance_run tries each of them. It does not try an op's own key and range, for
-// which its poster vouches, blobs that no end of the kind wrote, memory but the host's and that of
-// a device that there is not, nor several peers or threads at a time.
+// above; xtie_conformance_run tries each of them. It does not try ops of more than 512 KiB, an
+// op's own key and range, for which its poster vouches, blobs that no end of the kind wrote,
+// memory but the host's and that of a device that there is not, nor several peers or threads at a
+// time.
 //
 // An object has one thread at a time, except for region_register and region_deregister, which come
 // from any thread. No function blocks, and none may call the library. After open none allocates.
