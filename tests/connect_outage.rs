@@ -242,8 +242,8 @@ fn connections_of_one_lane_end_with_the_path_and_others_stay() {
     let (c, d) = pair(&single, &both.b, both.listener, &both.handle.encode());
     assert_eq!(single.established(c).unwrap().lanes, 1);
     cut(ip(3, 1));
-    assert_eq!(until("gone", || single.gone(c)), DownCause::Died);
-    assert_eq!(until("gone", || both.b.gone(d)), DownCause::Died);
+    assert_eq!(until("gone", || single.gone(c)), DownCause::Unheard);
+    assert_eq!(until("gone", || both.b.gone(d)), DownCause::Unheard);
     both.back(1);
     carry(one.1, one.2);
     assert_eq!((both.a.gone(both.here), both.b.gone(both.there)), (None, None));
@@ -560,8 +560,8 @@ fn a_peer_that_no_lane_hears_any_more_is_dead_on_both_sides() {
     cut(ip(6, 1));
     cut(ip(6, 2));
     both.lost(1);
-    assert_eq!(until("gone", || both.a.gone(both.here)), DownCause::Died);
-    assert_eq!(until("gone", || both.b.gone(both.there)), DownCause::Died);
+    assert_eq!(until("gone", || both.a.gone(both.here)), DownCause::Unheard);
+    assert_eq!(until("gone", || both.b.gone(both.there)), DownCause::Unheard);
     assert_eq!(of_link(&both.handle), (1, 0));
     both.close();
 }
@@ -576,7 +576,7 @@ fn who_listens_notices_that_who_connected_is_gone() {
     both.lost(1);
     let Pair { a, mut b, there, .. } = both;
     drop(a);
-    assert_eq!(until("gone", || b.gone(there)), DownCause::Died);
+    assert_eq!(until("gone", || b.gone(there)), DownCause::Unheard);
     b.band.connection_close(there).unwrap();
     until("b free", || b.all_free());
 }

@@ -138,7 +138,7 @@ fn role_vanish() {
         passed(60);
         assert!(ip("link set lo down"));
         let pending = asks.then(|| a.band.connect_begin(&handle).unwrap());
-        assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+        assert_eq!(until("gone", || a.gone(here)), DownCause::Unheard);
         if let Some(pending) = pending {
             let error = until("an end", || a.band.connect_poll(pending).err());
             println!("asked: {error}");
