@@ -310,6 +310,7 @@ impl Libfabric<'_> {
         if let (State::Live, Some(span)) = (self.peers[index].state, span) {
             self.outlast(index, span);
         }
+        self.health.unheard |= cause == DownCause::Unheard;
         self.end(index, cause);
     }
 

@@ -419,10 +419,10 @@ impl<'m> Libfabric<'m> {
         offer::provider_name(&self.info)
     }
 
-    /// Whether an endpoint is not closed while a long write is half-way to a peer that does not
-    /// answer: `ofi_rxm` of 1.17 crashes. The fence of such a peer does not hold then.
+    /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
+    /// long write is half-way on a path that is gone. The fence of such a peer does not hold then.
     pub(super) fn dies_of_a_close(&self) -> bool {
-        self.provider_name().to_bytes().ends_with(b";ofi_rxm")
+        self.health.unheard && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
     }
 
     /// The domain's name.

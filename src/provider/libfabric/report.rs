@@ -79,6 +79,8 @@ pub struct Health {
     pub unknown: u32,
     /// Whether its provider delivers less of a word with a write than it says.
     pub cuts_words: bool,
+    /// Whether a peer was not heard any more, to which something may be under way for ever.
+    pub unheard: bool,
     /// Ops that were answered for before the library had done with them.
     pub orphans: u32,
     /// Why the endpoint could not be opened again, the last time; `None`: it was, or need not be.
