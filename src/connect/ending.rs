@@ -21,20 +21,21 @@ pub enum Ending {
     Silent(Span),
 }
 
+/// Whether a kernel's code says that packets do not get through, and nothing of the peer.
+pub(super) const fn is_of_path(code: i32) -> bool {
+    matches!(
+        code,
+        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH | libc::ENETDOWN
+    )
+}
+
 impl Ending {
     /// Whether it says that the peer's process is gone, and not only that it was not heard: a path
     /// that broke says nothing of it.
     pub(super) fn is_of_peer(&self) -> bool {
-        const OF_PATHS: [i32; 5] = [
-            libc::ETIMEDOUT,
-            libc::EHOSTUNREACH,
-            libc::ENETUNREACH,
-            libc::EHOSTDOWN,
-            libc::ENETDOWN,
-        ];
         match self {
             Ending::Process | Ending::Closed => true,
-            Ending::Broken(code) => !OF_PATHS.contains(code),
+            Ending::Broken(code) => !is_of_path(*code),
             Ending::Silent(_) => false,
         }
     }

@@ -7,7 +7,7 @@ use super::address::Address;
 use super::asks::Asks;
 use super::channel::Channel;
 use super::connection::NONE;
-use super::ending::Ending;
+use super::ending::{Ending, is_of_path};
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::liveness::Hearing;
@@ -227,14 +227,7 @@ impl<Mapping> Link<Mapping> {
 
     /// Whether the kernel has said that packets do not get through, and nothing of the peer.
     pub fn is_path_dead(&self) -> bool {
-        matches!(
-            self.code,
-            libc::ETIMEDOUT
-                | libc::EHOSTUNREACH
-                | libc::EHOSTDOWN
-                | libc::ENETUNREACH
-                | libc::ENETDOWN
-        )
+        is_of_path(self.code)
     }
 
     /// Whether its connections have, or may have, data streams.
