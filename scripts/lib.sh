@@ -21,7 +21,6 @@ package_of() {
     case $1 in
         cc | gcc) echo gcc libc6-dev ;;
         c++ | g++) echo g++ ;;
-        clang) echo clang libclang-rt-dev ;;
         pkg-config) echo pkg-config ;;
         ip | tc) echo iproute2 ;;
         mpirun) echo openmpi-bin ;;
@@ -59,7 +58,7 @@ want() {
     done
     if [ ${#packages[@]} -gt 0 ] && may_install; then
         note "installing: ${packages[*]}"
-        # One by one if not together: libclang-rt-dev is not a package everywhere.
+        # One by one if not together: a name may not be a package everywhere.
         apt_install "${packages[@]}" || for program in "${packages[@]}"; do
             apt_install "$program" || true
         done
