@@ -83,6 +83,18 @@ fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
     assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
 }
 
+/// A peer that gives us up closes its end, too: behind a silence that says nothing of its process.
+#[test]
+fn a_peer_whose_link_ends_after_a_silence_was_not_heard() {
+    let (mut a, here, _, mut child) = connected("late_end", 400);
+    signal(&child, libc::SIGSTOP);
+    until("report", || (stopped(child.id()) == 1).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Unheard);
+    assert!(matches!(a.band.peer_ending(here), Some(Ending::Late(_))));
+}
+
 fn passed(ms: u64) {
     let later = std::time::Instant::now() + std::time::Duration::from_millis(ms);
     until("a while", || (std::time::Instant::now() > later).then_some(()));

@@ -19,6 +19,9 @@ pub enum Ending {
     /// Nothing has come of the peer's host for so long, on the link or any stream, although it owes
     /// an acknowledgement.
     Silent(Span),
+    /// The peer's end was closed, or the link broke, after nothing had come of the peer for so
+    /// long: as likely because the peer has given *us* up, and lives.
+    Late(Span),
 }
 
 /// Whether a kernel's code says that packets do not get through, and nothing of the peer.
@@ -36,7 +39,16 @@ impl Ending {
         match self {
             Ending::Process | Ending::Closed => true,
             Ending::Broken(code) => !is_of_path(*code),
-            Ending::Silent(_) => false,
+            Ending::Silent(_) | Ending::Late(_) => false,
+        }
+    }
+
+    /// What it says after so long a silence.
+    pub(super) fn after(self, silent: Span) -> Ending {
+        match self {
+            Ending::Closed => Ending::Late(silent),
+            Ending::Broken(code) if !is_of_path(code) => Ending::Late(silent),
+            Ending::Process | Ending::Broken(_) | Ending::Silent(_) | Ending::Late(_) => self,
         }
     }
 
@@ -59,6 +71,14 @@ impl fmt::Display for Ending {
                     "nothing has come of its host for {silent_ms} ms, not even an acknowledgement"
                 )
             }
+            Ending::Late(silent) => {
+                let silent_ms = silent.0 / 1_000_000;
+                write!(
+                    f,
+                    "the link to it was closed after {silent_ms} ms of silence: it may live, and \
+                     have heard as little of us"
+                )
+            }
         }
     }
 }
@@ -75,6 +95,11 @@ mod tests {
         let broken = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].map(Ending::Broken);
         for of_path in broken.into_iter().chain([Ending::Silent(Span::millis(2000))]) {
             assert!(!of_path.is_of_peer(), "{of_path}");
+            assert_eq!(of_path.after(Span(1)), of_path);
         }
+        for of_peer in [Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
+            assert!(!of_peer.after(Span::millis(2000)).is_of_peer(), "{of_peer}");
+        }
+        assert!(Ending::Process.after(Span::millis(2000)).is_of_peer());
     }
 }

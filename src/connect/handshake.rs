@@ -161,6 +161,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// The peer's end of the socket is closed, or the socket broke.
     pub fn link_ended(&mut self, index: u32, ending: Ending) {
+        let ending = self.silence_before(index).map_or(ending, |silent| ending.after(silent));
         self.links[index as usize].ending = Some(ending);
         let link = &self.links[index as usize];
         let path = link.is_path_dead();

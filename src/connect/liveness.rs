@@ -12,6 +12,7 @@ use super::channel::Channel;
 use super::control::{Control, Note};
 use super::dialog::Sent;
 use super::ending::Ending;
+use super::event::Rail;
 use super::link::{Link, LinkPhase};
 use super::memory::LinkMemory;
 use crate::base::units::{Instant, Span};
@@ -187,6 +188,15 @@ impl<M: LinkMemory> Control<M> {
             (self.config.note)(Note::Resumed { peer, silent });
             self.hearing_by(due);
         }
+    }
+
+    /// How long nothing had come over a link between hosts, where that is so long that the peer may
+    /// have given us up.
+    pub fn silence_before(&self, index: u32) -> Option<Span> {
+        let (now, link) = (self.now(), &self.links[index as usize]);
+        let silent = link.hearing.silence(now);
+        let is_heard = link.pings && link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
+        (is_heard && silent.0 >= self.config.peer_deadline.0 / 2).then_some(silent)
     }
 
     /// `Ping` has come: answered at once, whoever of this process reads it.
