@@ -3,9 +3,12 @@
 //! stands a sysfs with that device.
 #![allow(dead_code)] // of the shared parts
 
+#[path = "common/network.rs"]
+mod common_network;
 mod host_support;
 mod verbs_support;
 
+use common_network::{network, own_network, sockets_end};
 use crosstie::host::endpoint::ConnectionRail;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::RequestId;
@@ -418,52 +421,9 @@ enum Away {
     Reset,
 }
 
-/// Puts this thread, and those that it starts, into a network of its own.
-fn own_network() {
-    // SAFETY: changes this thread alone.
-    let done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    network(true);
-}
-
-/// Switches that network on or off: what is sent while it is off is lost without a word.
-fn network(on: bool) {
-    // SAFETY: integers and a name, for all of which zero is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
-        *to = *from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = if on { libc::IFF_UP as i16 } else { 0 };
-    // SAFETY: numbers.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
-    // SAFETY: the structure that this request takes.
-    let done = unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: ours.
-    unsafe { libc::close(socket) };
-}
-
-/// Ends all connected sockets over TCP of this process, as a network does that is reset.
-fn sockets_end() {
-    let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
-    let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    for socket in Vec::from_iter(numbers) {
-        // SAFETY: integers, for which zero is a value.
-        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        let mut length = size_of::<libc::sockaddr_in>() as u32;
-        let at = (&raw mut address).cast();
-        // SAFETY: writable for its length; what is no socket, or has no peer, refuses.
-        let rc = unsafe { libc::getpeername(socket, at, &mut length) };
-        if rc == 0 && i32::from(address.sin_family) == libc::AF_INET {
-            // SAFETY: a number.
-            unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
-        }
-    }
-}
-
 /// Two endpoints of which a peer may be silent for so long, with control on their port.
 fn pair_on_port(silent_ms: u32) -> Pair {
-    own_network();
+    own_network().expect("a network of its own");
     // SAFETY: as in `pair`.
     unsafe { std::env::set_var("CROSSTIE_PEER_TIMEOUT_MS", silent_ms.to_string()) };
     let mut pair = pair();

@@ -58,8 +58,8 @@ pub enum BandEvent {
         /// Which time it comes up, more than the last time.
         lane_generation: u32,
     },
-    /// Nothing is heard of a connection's peer over TCP: whether its device answers on a queue pair
-    /// is to be found out, and said with [`Band::vouch`](super::Band::vouch). Always after the
+    /// Nothing is heard of a connection's peer over TCP: whether it answers on another lane is to
+    /// be found out, and said with [`Band::vouch`](super::Band::vouch). Always after the
     /// `Established` of its connection. One that comes later takes the place of the one before.
     Vouch {
         /// The connection's slot.

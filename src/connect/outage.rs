@@ -9,8 +9,8 @@
 //!   altogether is noticed within the deadline.
 //! - Of one whose socket *ended* it is asked whether theirs have, too. A process that dies takes
 //!   all of them with it; a firewall, or who kills a socket, does not.
-//! - Of lanes that are queue pairs, the data thread says whether their peer's device answers
-//!   ([`super::vouch`]), which is as good as a socket that stands and is heard.
+//! - Of lanes on ports, the data thread says whether their peer answers ([`super::vouch`]), which
+//!   is as good as a socket that stands and is heard.
 //!
 //! The side that connected dials the link again ([`super::resume`]); an address at which nobody
 //! listens any more says that the peer is dead, too.

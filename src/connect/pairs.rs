@@ -78,9 +78,12 @@ impl Pair {
     pub const NONE: Pair =
         Pair { ours: PairEnd::NONE, theirs: PairEnd::NONE, asked: 0, word: 0, generation: 0 };
 
-    /// Whether our end is a queue pair in the strict sense, of an RDMA port.
-    pub const fn is_of_rdma(&self) -> bool {
-        matches!(self.ours.end, LaneEnd::QueuePair(_))
+    /// Whether our end is one that can find out if the peer is there.
+    pub const fn may_vouch(&self) -> bool {
+        match self.ours.end {
+            LaneEnd::QueuePair(_) | LaneEnd::Shared(_) => true,
+            LaneEnd::Vendor(_) => false,
+        }
     }
 }
 

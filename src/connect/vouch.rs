@@ -1,15 +1,16 @@
-//! Queue pairs that vouch for a peer, while its link is lost.
+//! Lanes that vouch for a peer, while its link is lost.
 //!
-//! Of a socket, this thread asks the kernel when its peer was heard. A queue pair is the data
-//! thread's, and no other may look at it; so that is asked, by an event, whether the peer's device
-//! answers on one ([`BandEvent::Vouch`]), and says so ([`Vouch`]). A device answers for a process
-//! that is stopped. For one that is dead it does while a child that was forked holds the queue
-//! pairs, so that where sockets have ended, as they do when a process dies, the peer's program must
-//! have sent something lately.
+//! Of a socket, this thread asks the kernel when its peer was heard. Any other lane is the data
+//! thread's, and no other may look at it; so that is asked, by an event, whether the peer answers
+//! on one ([`BandEvent::Vouch`]), and says so ([`Vouch`]). On queue pairs it is the peer's device
+//! that answers, also for a process that is stopped. For one that is dead it does while a child
+//! that was forked holds the queue pairs, so that where sockets have ended, as they do when a
+//! process dies, the peer's program must have sent something lately. Over libfabric it is the
+//! program that answers: one that does not call the library is not heard there.
 //!
-//! Of a program that does not call the library nothing is known, and its peer is not given up
-//! meanwhile: it is asked when it does call. Ends that are no queue pairs, of libfabric and of
-//! vendors, do not vouch: their libraries may only say that they have taken the bytes.
+//! Of a program of ours that does not call the library nothing is known, and its peer is not given
+//! up meanwhile: it is asked when it does call. Ends on vendors' rails do not vouch: their
+//! libraries may only say that they have taken the bytes.
 #![forbid(unsafe_code)]
 
 use super::connection::NONE;
@@ -20,7 +21,7 @@ use super::memory::LinkMemory;
 use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 
-/// How long a device may take to answer where all sockets have ended, as they do when a process
+/// How long an answer may take where all sockets have ended, as they do when a process
 /// dies. A network takes microseconds; what it loses is sent again later than this, by default
 /// after 4.3 s. Where sockets are only silent it may take as long as they may be: a queue pair that
 /// is silent for less than that has ended by itself.
@@ -29,7 +30,7 @@ pub(super) const ANSWER: Span = Span::millis(1000);
 /// What the data thread has found out about a connection's peer.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Vouch {
-    /// Its device has answered on a queue pair since it was asked for.
+    /// It has answered on a lane since it was asked for.
     Heard {
         /// Its program has sent something on one since this was said last.
         spoken: bool,
@@ -42,7 +43,7 @@ pub enum Vouch {
 /// What is known of one connection.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Vouched {
-    /// When the peer was heard last on a queue pair; 0: never.
+    /// When the peer was heard last on such a lane; 0: never.
     pub heard: Instant,
     /// When it was known last that its program had sent something there; 0: never.
     spoken: Instant,
@@ -61,18 +62,18 @@ impl Vouched {
 }
 
 impl<M: LinkMemory> Control<M> {
-    /// Whether a connection has a queue pair that may vouch.
+    /// Whether a connection has a lane that may vouch.
     fn has_voucher(&self, index: u32) -> bool {
         let is_one = |lane| {
             let place = self.lane_place(index, lane) as usize;
             let entry = &self.lanes[place];
             let stands = entry.state == LaneState::Held && entry.generation != 0 && !entry.stalled;
-            stands && self.pairs[place].is_of_rdma()
+            stands && self.pairs[place].may_vouch()
         };
         (1..=u32::from(self.connections[index as usize].pairs)).any(is_one)
     }
 
-    /// Has the data thread find out whether queue pairs hear the peer of a lost link. `anew`: also
+    /// Has the data thread find out whether lanes hear the peer of a lost link. `anew`: also
     /// where they have not, or where that was asked during an earlier outage. `patience`: how long
     /// an answer may take from when the data thread has asked.
     pub fn vouch_ask(&mut self, link: u32, anew: bool, patience: Span) {
@@ -123,12 +124,12 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Whether it is still to be found out if a queue pair hears a connection's peer.
+    /// Whether it is still to be found out if a lane hears a connection's peer.
     pub fn is_vouch_pending(&self, index: u32) -> bool {
         self.connections[index as usize].vouched.pending.is_some() && self.has_voucher(index)
     }
 
-    /// Whether a queue pair has heard a connection's peer, as far as is known, and since `lately`
+    /// Whether a lane has heard a connection's peer, as far as is known, and since `lately`
     /// also its program.
     pub fn is_vouched_for(&self, index: u32, lately: Instant) -> bool {
         let Vouched { spoken, last, pending, .. } = self.connections[index as usize].vouched;
@@ -136,7 +137,7 @@ impl<M: LinkMemory> Control<M> {
         (pending.is_some() || is_heard) && self.has_voucher(index)
     }
 
-    /// When a queue pair of a connection has heard its peer last.
+    /// When such a lane of a connection has heard its peer last.
     pub fn when_vouched(&self, index: u32) -> Instant {
         match self.has_voucher(index) {
             true => self.connections[index as usize].vouched.heard,

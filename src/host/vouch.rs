@@ -1,5 +1,6 @@
-//! Queue pairs that vouch for a peer whose side band is lost ([`crate::connect::Vouch`]): each is
-//! given something that the peer's device answers, and is looked at until it has.
+//! Lanes that vouch for a peer whose side band is lost ([`crate::connect::Vouch`]): queue pairs are
+//! given something that the peer's device answers, and over libfabric its program is asked
+//! something; they are looked at until one has heard it.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -38,7 +39,7 @@ impl Vouching {
 }
 
 impl Endpoint {
-    /// The lanes of a connection in use whose queue pairs carry.
+    /// The lanes of a connection in use that carry, but for its sockets.
     fn vouchers(&self, index: u32) -> impl Iterator<Item = u8> + use<> {
         let mut up = 0u8;
         if let Machine::Ports(endpoint) = &self.machine {
@@ -50,7 +51,7 @@ impl Endpoint {
         (1..u8::BITS as u8).filter(move |lane| up & 1 << lane != 0)
     }
 
-    /// The side band wants to know whether queue pairs hear a connection's peer.
+    /// The side band wants to know whether lanes hear a connection's peer.
     #[cold]
     pub(super) fn vouch_begin(&mut self, connection: Handle, patience: Span) {
         let index = connection.index;
@@ -100,15 +101,19 @@ impl Endpoint {
         }
     }
 
-    /// Whether the program of a connection's peer has sent something since this was asked last.
+    /// Whether the program of a connection's peer has sent something since this was asked last, or
+    /// has answered now.
     fn has_spoken(&mut self, index: u32) -> bool {
         let Machine::Ports(endpoint) = &self.machine else { return false };
+        let peer = |lane| endpoint.lane_peer(ConnectionIndex(index), lane);
+        let mut lanes = self.vouchers(index);
+        let has_answered = lanes.any(|lane| endpoint.rail().has_answered(peer(lane)));
         let now = endpoint.peer_moves(ConnectionIndex(index));
         let before = self.vouching.moves.get_mut(index as usize);
-        before.is_some_and(|before| core::mem::replace(before, now) != now)
+        has_answered || before.is_some_and(|before| core::mem::replace(before, now) != now)
     }
 
-    /// Whether a queue pair has heard a connection's peer since [`Endpoint::vouch_begin`]; `None`:
+    /// Whether a lane has heard a connection's peer since [`Endpoint::vouch_begin`]; `None`:
     /// none works.
     fn is_vouched_for(&self, connection: Handle) -> Option<bool> {
         let known = &self.known[connection.index as usize];

@@ -227,12 +227,13 @@ impl<'m> PortRail<'m> {
         }
     }
 
-    /// Posts to a peer what its device answers, though its program be stopped; `false`: there is no
-    /// such thing, or no peer.
+    /// Posts to a peer what its device answers, though its program be stopped, or, over libfabric,
+    /// its program; `false`: there is no such thing, or no peer.
     pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
         match self {
             PortRail::Verbs(rail) => rail.hear_begin(peer),
-            PortRail::Libfabric(_) | PortRail::Vendor(_) => false,
+            PortRail::Libfabric(rail) => rail.hear_begin(peer),
+            PortRail::Vendor(_) => false,
         }
     }
 
@@ -240,7 +241,16 @@ impl<'m> PortRail<'m> {
     pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
         match self {
             PortRail::Verbs(rail) => rail.is_heard(peer),
-            PortRail::Libfabric(_) | PortRail::Vendor(_) => None,
+            PortRail::Libfabric(rail) => rail.is_heard(peer),
+            PortRail::Vendor(_) => None,
+        }
+    }
+
+    /// Whether what has answered was the peer's program, as far as the rail can tell.
+    pub fn has_answered(&self, peer: PeerIndex) -> bool {
+        match self {
+            PortRail::Libfabric(rail) => rail.has_answered(peer),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => false,
         }
     }
 

@@ -40,4 +40,9 @@ impl WithPorts<'_> {
         let (rail, number) = self.port_at(peer)?;
         rail.is_heard(number)
     }
+
+    /// See [`PortRail::has_answered`](crate::provider::port::PortRail::has_answered).
+    pub fn has_answered(&self, peer: PeerIndex) -> bool {
+        self.port_at(peer).is_some_and(|(rail, number)| rail.has_answered(number))
+    }
 }

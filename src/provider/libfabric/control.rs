@@ -215,7 +215,8 @@ impl Libfabric<'_> {
             return;
         }
         self.ask_end(index);
-        self.peers[index].ended = self.peers[index].ended.wrapping_add(1);
+        let record = &mut self.peers[index];
+        (record.ended, record.has_answered) = (record.ended.wrapping_add(1), true);
         let state = if words.length == 0 { AnswerState::Gone } else { AnswerState::Good };
         self.answers[index * KEYS + usize::from(place)] =
             Answer { words, state, count, ..Answer::default() };

@@ -284,6 +284,9 @@ pub struct Peer {
     pub watched: Watched,
     /// How many messages it had been sent when a look asked it something last.
     pub asked_after: u32,
+    /// How much had ended when it was to be heard, and whether it has answered a question since.
+    pub heard_from: u32,
+    pub has_answered: bool,
 }
 
 const _: () = assert!(core::mem::offset_of!(Peer, ended) + size_of::<u32>() == 64);
@@ -343,6 +346,8 @@ impl Peer {
         ended: 0,
         watched: Watched::NOTHING,
         asked_after: 0,
+        heard_from: 0,
+        has_answered: false,
     };
 
     /// Whether ops other than fences are accepted.

@@ -139,12 +139,18 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Asks a peer about a key that is none, at a place that no answer has that is good. Where all
-    /// have one, messages alone show nothing, and only what touches its memory counts.
-    fn ask_anything(&mut self, index: usize) {
+    /// A place for the answer to a question about a key that is none: one that holds no good
+    /// answer.
+    fn free_place(&self, index: usize) -> Option<usize> {
         let answers = &self.answers[index * KEYS..][..KEYS];
         let is_free = |it: &Answer| matches!(it.state, AnswerState::Empty | AnswerState::Gone);
-        match answers.iter().rposition(is_free) {
+        answers.iter().rposition(is_free)
+    }
+
+    /// Asks a peer about a key that is none. Where all places have good answers, messages alone
+    /// show nothing, and only what touches its memory counts.
+    fn ask_anything(&mut self, index: usize) {
+        match self.free_place(index) {
             Some(place) => {
                 self.peers[index].asked_after = self.peers[index].sent_count;
                 self.ask(index, NO_KEY, place as u8);
@@ -172,6 +178,37 @@ impl Libfabric<'_> {
         self.peers[index].watched.is_doubted = false;
         // the answer to one look's question is there at the next
         Some((PeerIndex(index as u32), Span(2 * self.silence.every.0)))
+    }
+
+    /// Asks a peer something, for who hears nothing of it otherwise; `false`: it takes no ops.
+    #[cold]
+    pub fn hear_begin(&mut self, peer: PeerIndex) -> bool {
+        let index = peer.as_usize();
+        let is_up = !self.traits.connected || self.links[index].phase == Phase::Up;
+        let Some(record) = self.peers.get_mut(index).filter(|it| it.takes_ops() && is_up) else {
+            return false;
+        };
+        (record.heard_from, record.has_answered) = (record.ended, false);
+        let answers = &self.answers[index * KEYS..][..KEYS];
+        // a good answer that nothing uses can be asked for again
+        let is_unused = |it: &Answer| it.state == AnswerState::Good && it.users == 0;
+        let is_spare = |it: &Answer| is_unused(it) && !it.is_revoked;
+        let place = self.free_place(index).or_else(|| answers.iter().rposition(is_spare));
+        if let Some(place) = place {
+            self.ask(index, NO_KEY, place as u8);
+        }
+        true
+    }
+
+    /// Whether anything has ended since that the peer has a part in; `None`: it takes no ops.
+    pub fn is_heard(&self, peer: PeerIndex) -> Option<bool> {
+        let record = self.peers.get(peer.as_usize()).filter(|it| it.takes_ops())?;
+        Some(record.ended != record.heard_from)
+    }
+
+    /// Whether its program has: that answers questions, where a device may end ops without it.
+    pub fn has_answered(&self, peer: PeerIndex) -> bool {
+        self.peers.get(peer.as_usize()).is_some_and(|it| it.has_answered)
     }
 
     /// The program of a peer has polled within that time: what it has not confirmed is lost, or
