@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 /// Before the payload.
 pub const AHEAD: usize = PREFIX_BYTES + HEAD_BYTES;
 
-/// The reserve, cut into a part for each peer.
+/// The reserve, cut into a part for each peer, and the buffer for flushes behind them.
 #[derive(Debug)]
 pub struct Area {
     reserve: Reserve,
@@ -43,7 +43,7 @@ pub const fn part_bytes(payload_bytes_max: u32) -> usize {
 impl Area {
     /// Parts for so many peers.
     pub fn create(peers_max: u32, payload_bytes_max: u32) -> Result<Area, Errno> {
-        let length = peers_max as usize * part_bytes(payload_bytes_max);
+        let length = peers_max as usize * part_bytes(payload_bytes_max) + PAGE;
         Ok(Area { reserve: Reserve::create(length)?, payload_bytes_max })
     }
 
@@ -56,6 +56,11 @@ impl Area {
         let at = peer * part_bytes(self.payload_bytes_max) + offset;
         assert!(at < self.reserve.length());
         self.reserve.start() as u64 + at as u64
+    }
+
+    /// Where reads of flushes go: a page.
+    pub fn flush_buffer(&self) -> u64 {
+        self.reserve.start() as u64 + (self.reserve.length() - PAGE) as u64
     }
 
     /// Longest message.
@@ -89,5 +94,6 @@ mod tests {
         assert!(last + 1048 <= start + length as u64);
         assert_eq!(area.staging(SENDS) - area.cell(2 * CELLS - 1), 1088);
         assert_eq!(area.part(2).0, start + length as u64);
+        assert_eq!(area.flush_buffer(), area.part(2).0 + length as u64);
     }
 }

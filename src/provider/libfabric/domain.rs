@@ -298,6 +298,18 @@ impl<'m> LibfabricDomain<'m> {
         Some((handle.index, self.library_keys[index].load(Ordering::Relaxed), range))
     }
 
+    /// Pins the region of ours that an address lies in, for a read by way of our own endpoint, of
+    /// `most` bytes or as many as the region has from there.
+    pub(super) fn hold_near(&self, key: RailKey, address: u64, most: u64) -> Option<Near> {
+        let handle = handle_of(key);
+        let range = self.table.get(handle)?;
+        let offset = address.checked_sub(range.start)?;
+        let length = range.length.checked_sub(offset).filter(|left| *left > 0)?.min(most);
+        let (region, _) = self.hold(key, address, length)?;
+        let library_key = self.library_keys[handle.index as usize].load(Ordering::Relaxed);
+        Some(Near { region, library_key, start: range.start, length })
+    }
+
     /// Lets go of a region.
     #[inline]
     pub(super) fn release(&self, index: u32) {
@@ -380,6 +392,18 @@ impl<'m> LibfabricDomain<'m> {
             self.shared.wanted.store(1, Ordering::Release);
         }
     }
+}
+
+/// Memory of ours that our own endpoint reads.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Near {
+    /// Which region, pinned.
+    pub region: u32,
+    pub library_key: u64,
+    /// Where the region starts.
+    pub start: u64,
+    /// How much is read.
+    pub length: u64,
 }
 
 impl Domain for LibfabricDomain<'_> {

@@ -46,6 +46,7 @@ mod connect;
 mod control;
 mod domain;
 mod ending;
+mod flush;
 mod fork;
 mod link;
 pub mod message;

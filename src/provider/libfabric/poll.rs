@@ -95,6 +95,7 @@ impl Libfabric<'_> {
             // whether it took a receive: its context says so, where the library wants it
             if self.traits.words_take_receives
                 && let Some(cell) = index.and_then(|at| at.checked_sub(self.peers.len() * SENDS))
+                && cell < self.cells.len()
                 && self.has_ended(cell)
             {
                 self.receive_again(cell);
@@ -106,7 +107,9 @@ impl Libfabric<'_> {
             Some(op) if op < self.peers.len() * SENDS => self.retire(op, Ok(()), events),
             Some(at) => {
                 let cell = at - self.peers.len() * SENDS;
-                if self.has_ended(cell) {
+                if cell == self.cells.len() {
+                    self.flush_retire(Ok(()));
+                } else if self.has_ended(cell) {
                     self.received(cell, entry.len, events);
                 }
             }
@@ -208,6 +211,10 @@ impl Libfabric<'_> {
                 let error = OpError { kind: OpErrorKind::Fabric, code: errno(code) };
                 self.retire(op, Err(error), events);
                 self.end(index, DownCause::Broken(code));
+            }
+            Some(at) if at - ops == self.cells.len() => {
+                let kind = OpErrorKind::Fabric;
+                self.flush_retire(Err(OpError { kind, code: errno(code) }));
             }
             Some(at) if self.traits.connected => self.receive_failed(at - ops, report),
             Some(at) => {

@@ -2,6 +2,7 @@
 
 use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
+use super::flush::Flushing;
 use super::link::{Link, Watch};
 use super::offer::{self, CONNECTED, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
@@ -35,6 +36,8 @@ const ASIDES: u32 = 8;
 /// Addresses that are announced to the library at most: a hint, which shm of 2.6 refuses beyond 256
 /// although many peers may have one address.
 const ADDRESSES_HINT: usize = 64;
+/// Of the block.
+const ROOM: &str = "the block is as long as `bytes` says";
 /// Failures of the whole endpoint.
 const EVENTS_BESIDE: usize = 16;
 /// Asked, connected, ended.
@@ -67,6 +70,11 @@ pub(super) fn events_max(limits: &Limits) -> usize {
     EVENTS_PER_PEER * limits.peers_max as usize + 1
 }
 
+/// Of ops, cells and a flush.
+fn contexts(limits: &Limits) -> usize {
+    limits.peers_max as usize * (SENDS + CELLS) + 1
+}
+
 fn asides(limits: &Limits) -> usize {
     (limits.peers_max * ASIDES) as usize
 }
@@ -84,7 +92,7 @@ pub fn bytes(limits: &Limits) -> usize {
         + bytes_for::<Answer>(peers * KEYS)
         + bytes_for::<Told>(peers * KEYS)
         + bytes_for::<Cell>(cells)
-        + bytes_for::<Context>(peers * SENDS + cells)
+        + bytes_for::<Context>(contexts(limits))
         + bytes_for::<Aside>(asides(limits))
         + 2 * bytes_for::<u32>(cells.next_power_of_two())
 }
@@ -137,7 +145,7 @@ pub struct Libfabric<'m> {
     /// Of each peer and place: the region of ours that it was told of.
     pub(super) told: &'m mut [Told],
     pub(super) cells: &'m mut [Cell],
-    /// The library's: ops first, cells behind them.
+    /// The library's: ops first, cells behind them, and a flush last.
     contexts: *mut Context,
     pub(super) asides: Ops<'m, Aside>,
     /// Cells that the library did not take back, or will be handed later.
@@ -164,6 +172,7 @@ pub struct Libfabric<'m> {
     pub(super) now: Instant,
     pub(super) health: Health,
     pub(super) silence: Silence,
+    pub(super) flushing: Flushing,
 }
 
 // SAFETY: its pointers lead into the reserve, the block and objects that one thread uses at a time.
@@ -183,7 +192,6 @@ impl<'m> Libfabric<'m> {
             return Err(OpenError::Block);
         }
         let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
-        const ROOM: &str = "the block is as long as `bytes` says";
         let count = limits.peers_max as usize;
         let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
         let peers = block.filled_with(count, || Peer::CLOSED).expect(ROOM);
@@ -194,7 +202,7 @@ impl<'m> Libfabric<'m> {
         let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
         let told = block.filled(count * KEYS, Told::default()).expect(ROOM);
         let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
-        let contexts = block.filled(count * SENDS + cell_count, Context::default()).expect(ROOM);
+        let contexts = block.filled(contexts(limits), Context::default()).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
         let due = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
         let early = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
@@ -237,6 +245,7 @@ impl<'m> Libfabric<'m> {
             now: Instant(0),
             health: Health::default(),
             silence: Silence::new(config.silence_max),
+            flushing: Flushing::NONE,
         };
         // what was opened so far goes with the rail
         rail.endpoint_open().map_err(|(step, code)| rail.why_not(step, code))?;
@@ -324,6 +333,7 @@ impl<'m> Libfabric<'m> {
     pub(super) fn endpoint_close(&mut self, for_good: bool) {
         self.drain();
         self.connections_close();
+        self.flush_close();
         self.domain.shut(for_good);
         for part in self.parts.iter_mut() {
             if part.registration != 0 {
@@ -351,12 +361,18 @@ impl<'m> Libfabric<'m> {
         unsafe { self.contexts.add(self.peers.len() * SENDS + cell) }.cast()
     }
 
-    /// The inverse of both; `None`: it is none of ours.
+    /// What it knows a flush by.
+    pub(super) fn flush_context(&self) -> *mut core::ffi::c_void {
+        // SAFETY: the last of the table.
+        unsafe { self.contexts.add(self.peers.len() * SENDS + self.cells.len()) }.cast()
+    }
+
+    /// The inverse of all three; `None`: it is none of ours.
     #[inline]
     pub(super) fn context_index(&self, context: *mut core::ffi::c_void) -> Option<usize> {
         let offset = (context as usize).wrapping_sub(self.contexts as usize);
         let index = offset / size_of::<Context>();
-        let count = self.peers.len() * SENDS + self.cells.len();
+        let count = self.peers.len() * SENDS + self.cells.len() + 1;
         (offset.is_multiple_of(size_of::<Context>()) && index < count).then_some(index)
     }
 

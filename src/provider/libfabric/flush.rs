@@ -1,0 +1,151 @@
+//! Flushes: a read of our own memory by way of our own endpoint, which has ended when what the NIC
+//! had written there before is visible to whoever reads it, a GPU too.
+//!
+//! The rail has one buffer for what such reads bring, and one read under way at a time: it serves
+//! all peers, since what it waits for is the NIC's way to memory. It is the endpoint's own as all
+//! others are, so that it is registered with it, and closed before it. That, and the endpoint's own
+//! address, are made by the first flush.
+//!
+//! An endpoint that is connected to one peer does not reach itself: there is no flush there.
+//! Whoever flushes several rails at once counts them
+//! ([`Flush`](crate::transport::flush::Flush)); where this one fails, a fence settles it.
+
+use super::domain::Near;
+use super::rail::{Libfabric, Open};
+use super::sys::calls::{MsgRma, RmaIov};
+use super::sys::{Code, Port, Registration, numbers as n};
+use super::turns::Act;
+use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+/// What a flush reads: as much as leaves a NIC at once.
+const FLUSH_BYTES: u64 = 64;
+
+/// Where flushes of a rail stand.
+#[derive(Debug)]
+pub(super) struct Flushing {
+    /// The library's registration of the buffer, as a number; 0: none yet.
+    registration: u64,
+    descriptor: *mut c_void,
+    /// What the library calls our own endpoint; `ADDR_UNSPEC`: not asked yet.
+    own: u64,
+    /// The read under way, and the region that it holds.
+    read: Option<(OpId, u32)>,
+    /// One that has ended, and was not taken.
+    ended: Option<(OpId, Result<(), OpError>)>,
+}
+
+impl Flushing {
+    pub const NONE: Flushing = Flushing {
+        registration: 0,
+        descriptor: null_mut(),
+        own: n::ADDR_UNSPEC,
+        read: None,
+        ended: None,
+    };
+}
+
+impl Libfabric<'_> {
+    /// Begins a flush of what the NIC has written to a region of ours, by a read of
+    /// [`FLUSH_BYTES`] at `address`, or of what the region has there. Its end is
+    /// [`Libfabric::flush_end`]'s to say, behind polls.
+    ///
+    /// *Errors*: `Again`: one is under way, or the library has no room; `Unsupported`: the
+    /// endpoints are connected, the library refuses, or there is no such memory. *Cost*: the first
+    /// one registers the buffer.
+    pub fn flush_begin(
+        &mut self,
+        id: OpId,
+        key: RailKey,
+        address: u64,
+    ) -> Result<Posted, PostError> {
+        if self.flushing.read.is_some() || self.flushing.ended.is_some() {
+            return Err(PostError::Again);
+        }
+        let port = self.flush_port().map_err(|_| PostError::Unsupported)?;
+        let near = self.domain.hold_near(key, address, FLUSH_BYTES);
+        let Some(Near { region, library_key, start, length }) = near else {
+            return Err(PostError::Unsupported);
+        };
+        let base = if self.traits.by_address { 0 } else { start };
+        let part = libc::iovec {
+            iov_base: self.area.flush_buffer() as *mut c_void,
+            iov_len: length as usize,
+        };
+        let words =
+            RmaIov { addr: address.wrapping_sub(base), len: length as usize, key: library_key };
+        let message = MsgRma {
+            msg_iov: &part,
+            desc: &mut self.flushing.descriptor,
+            iov_count: 1,
+            addr: self.flushing.own,
+            rma_iov: &words,
+            rma_iov_count: 1,
+            context: self.flush_context(),
+            data: 0,
+        };
+        let turn = self.domain.turn(Act::Post);
+        // SAFETY: the buffer and the context are in use by one read at a time; the rest is copied.
+        let posted = unsafe { port.read(&message, n::COMPLETION) };
+        drop(turn);
+        if let Err(code) = posted {
+            self.domain.release(region);
+            return Err(if code == Code::AGAIN {
+                PostError::Again
+            } else {
+                PostError::Unsupported
+            });
+        }
+        self.flushing.read = Some((id, region));
+        Ok(Posted::Pending)
+    }
+
+    /// The flush that has ended: then what was written before it began is visible, or nothing is
+    /// known of that.
+    pub fn flush_end(&mut self) -> Option<(OpId, Result<(), OpError>)> {
+        self.flushing.ended.take()
+    }
+
+    /// Where flushes are posted, with what they need there.
+    fn flush_port(&mut self) -> Result<Port, Code> {
+        let Some(Open { endpoint: Some(endpoint), vector: Some(vector), .. }) = self.open.as_ref()
+        else {
+            return Err(Code(libc::EOPNOTSUPP));
+        };
+        if self.flushing.own == n::ADDR_UNSPEC {
+            let _turn = self.domain.turn(Act::Control);
+            self.flushing.own = vector.insert(&self.name[..self.name_bytes])?;
+        }
+        if self.flushing.registration == 0 {
+            let range = (self.area.flush_buffer(), FLUSH_BYTES as usize);
+            // SAFETY: a part of the area, which outlives the endpoint; this is the rail's thread.
+            let made = unsafe { self.domain.make(range) }?;
+            self.flushing.descriptor = made.descriptor();
+            self.flushing.registration = made.into_raw();
+        }
+        Ok(endpoint.port())
+    }
+
+    /// The library has done with the read.
+    #[cold]
+    pub(super) fn flush_retire(&mut self, result: Result<(), OpError>) {
+        let Some((id, region)) = self.flushing.read.take() else { return self.unknown() };
+        self.domain.release(region);
+        self.flushing.ended = Some((id, result));
+    }
+
+    /// The endpoint closes: its read ends with it, and the buffer's registration goes first.
+    pub(super) fn flush_close(&mut self) {
+        if self.flushing.read.is_some() {
+            self.flush_retire(Err(OpError { kind: OpErrorKind::Canceled, code: 0 }));
+        }
+        let Flushing { registration, ended, .. } =
+            core::mem::replace(&mut self.flushing, Flushing::NONE);
+        self.flushing.ended = ended;
+        if registration != 0 {
+            // nothing can be done about a refusal: the endpoint goes
+            let _ = Registration::from_raw(registration).close();
+        }
+    }
+}
