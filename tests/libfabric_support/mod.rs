@@ -234,21 +234,35 @@ impl World {
 
     /// Posts, polling as long as the answer is `Again`.
     pub fn post_to(&mut self, side: usize, peer: PeerIndex, kind: OpKind) -> OpId {
+        let posted = self.post_in_time(side, peer, kind);
+        posted.unwrap_or_else(|| panic!("never room for {kind:?}: {}", self.peers_in_words(side)))
+    }
+
+    /// The same; `None`: there is no room for as long as anything is waited for.
+    pub fn post_in_time(&mut self, side: usize, peer: PeerIndex, kind: OpKind) -> Option<OpId> {
         let id = OpId(self.next_id);
         self.next_id += 1;
         let start = std::time::Instant::now();
         while start.elapsed() < PATIENCE {
             match self.rails[side].post(&Op { id, peer, kind }, self.now) {
-                Ok(Posted::Pending) => return id,
+                Ok(Posted::Pending) => return Some(id),
                 Ok(Posted::Done) => {
                     self.seen[side].push(Completion::Done { peer, id, result: Ok(()) });
-                    return id;
+                    return Some(id);
                 }
                 Err(crosstie::fabric::PostError::Again) => self.poll(),
                 Err(error) => panic!("{error:?} for {kind:?}"),
             }
         }
-        panic!("there is never room for {kind:?}");
+        None
+    }
+
+    /// The records of a rail's peers, for whoever must find out why nothing goes on.
+    pub fn peers_in_words(&self, side: usize) -> String {
+        const MOST: usize = 6000;
+        let all = format!("{:?}", self.rails[side]);
+        let peers = all.find("peers: [").map_or("", |at| &all[at..]);
+        peers.chars().take(MOST).collect()
     }
 
     pub fn post(&mut self, side: usize, kind: OpKind) -> OpId {
