@@ -387,6 +387,25 @@ fn info_says_of_a_provider_that_is_not_there_in_one_line() {
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }
 
+/// There was no such line where the library is not, and nobody said what is wrong with it.
+#[test]
+fn info_says_what_libfabric_is_used_for_and_why_its_file_is_not_loaded() {
+    let of = |variables: &[(&str, &str)]| {
+        let text = info_with(variables);
+        let section = text.split("\nlibfabric\n").nth(1).unwrap().split("\nkernel\n").next();
+        section.unwrap().to_owned()
+    };
+    let file = ("CROSSTIE_OFI_LIBRARY", "/dev/null");
+    let text = of(&[file, ("CROSSTIE_OFI_PROVIDER", "tcp")]);
+    let why = "no libfabric: /dev/null (CROSSTIE_OFI_LIBRARY) cannot be loaded (file too short)";
+    assert!(line_of(&text, "used").contains(&format!("none: {why}")), "{text}");
+    assert!(line_of(&text, "library").ends_with(why), "{text}");
+    let text = of(&[file, ("CROSSTIE_RAILS", "tcp")]);
+    let why = "none: CROSSTIE_RAILS leaves out libfabric";
+    assert!(line_of(&text, "used").ends_with(why), "{text}");
+    assert!(line_of(&of(&[file]), "used").contains("nobody asks for libfabric"));
+}
+
 /// It said `Shared memory of 64 bytes: Kind`.
 #[test]
 fn perf_without_a_heap_says_what_is_missing() {

@@ -20,32 +20,27 @@ use std::vec::Vec;
 /// What this version does with them.
 const USE: &str = "rails beside tcp: by default of a NIC that has no other, else of the provider \
                    that CROSSTIE_OFI_PROVIDER names; below is what one can be of";
-/// The same where a setting leaves them out.
-const NO_USE: &str = "none: CROSSTIE_RAILS leaves out libfabric; below is what one could be of";
 
 /// Each provider of this host.
 pub fn section() -> Section {
     let settings = environment();
-    let used = if settings.rails.libfabric { USE } else { NO_USE };
     let config = Config { provider: None, ..settings.libfabric.config() };
+    let nics = find(&settings);
+    let used = line("used", used(&nics, &settings));
     let lines = match survey(&config) {
         Ok(survey) => {
-            let mut lines = described(used, &survey);
-            let asked = settings.libfabric_named || settings.libfabric.provider.is_some();
-            let nics = if asked { find(&settings.libfabric) } else { Err(NoNic::NotWanted) };
-            if settings.rails.libfabric && asked {
-                lines.insert(1, line("used", chosen(&nics, &settings.libfabric)));
-            }
+            let mut lines = vec![line("use", USE), used];
+            lines.extend(described(&survey));
             lines.extend(not_there(&nics, &settings, &survey));
             lines
         }
-        Err(error) => vec![line("library", error.to_string())],
+        Err(error) => vec![used, line("library", error.to_string())],
     };
     Section { name: "libfabric", lines }
 }
 
-fn described(used: &str, survey: &Survey) -> Vec<Line> {
-    let mut lines = vec![line("use", used), line("library", survey.version.clone())];
+fn described(survey: &Survey) -> Vec<Line> {
+    let mut lines = vec![line("library", survey.version.clone())];
     if survey.offers.is_empty() {
         lines.push(line("providers", "none that has what a rail needs"));
     }
@@ -55,8 +50,23 @@ fn described(used: &str, survey: &Survey) -> Vec<Line> {
 
 type Found = Result<Vec<Nic>, NoNic>;
 
-fn find(settings: &Settings) -> Found {
-    choose(settings, Path::new(SYSFS), true)
+/// Whether somebody asks for libfabric, whatever NICs there are.
+fn is_asked(settings: &Environment) -> bool {
+    settings.libfabric_named || settings.libfabric.provider.is_some()
+}
+
+fn find(settings: &Environment) -> Found {
+    choose(&settings.libfabric, Path::new(SYSFS), is_asked(settings))
+}
+
+/// What an endpoint uses, or why nothing.
+fn used(nics: &Found, settings: &Environment) -> String {
+    let text = || chosen(nics, &settings.libfabric);
+    match (nics, is_asked(settings)) {
+        _ if !settings.rails.libfabric => "none: CROSSTIE_RAILS leaves out libfabric".into(),
+        (Ok(_), false) => format!("{}; nothing where RDMA ports are used", text()),
+        (Ok(_), true) | (Err(_), _) => text(),
+    }
 }
 
 /// The domains that an endpoint would use, or why it would use none.
@@ -195,7 +205,7 @@ mod tests {
         };
         let mut survey = Survey { version: "1.17".into(), offers: vec![offer] };
         let texts = |survey: &Survey| -> Vec<(String, String)> {
-            described(USE, survey).into_iter().map(|line| (line.name, line.text)).collect()
+            described(survey).into_iter().map(|line| (line.name, line.text)).collect()
         };
         let last = texts(&survey).pop().unwrap();
         assert_eq!(last.0, "tcp;ofi_rxm");

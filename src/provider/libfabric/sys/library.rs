@@ -15,8 +15,8 @@ const OLDEST: u32 = n::version(1, 5);
 /// Why the library cannot be used.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum LoadError {
-    /// It, or a library that it needs, is not there.
-    Missing(FileName),
+    /// It cannot be loaded; why, in the loader's words.
+    Missing(FileName, Reason),
     /// It has no such function.
     Lacks(FileName, &'static str),
     /// Its API is older than 1.5: this one.
@@ -26,11 +26,12 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            LoadError::Missing(file) if *file == FileName::of(FILE) => {
-                write!(f, "no libfabric: {file} cannot be loaded; the package libfabric1 has it")
-            }
-            LoadError::Missing(file) => {
-                write!(f, "no libfabric: {file} (CROSSTIE_OFI_LIBRARY) cannot be loaded")
+            LoadError::Missing(file, why) if *file == FileName::of(FILE) => write!(
+                f,
+                "no libfabric: {file} cannot be loaded ({why}); the package libfabric1 has it"
+            ),
+            LoadError::Missing(file, why) => {
+                write!(f, "no libfabric: {file} (CROSSTIE_OFI_LIBRARY) cannot be loaded ({why})")
             }
             LoadError::Lacks(file, name) => write!(f, "no libfabric: {file} has no {name}"),
             LoadError::Old(version) => write!(
@@ -44,26 +45,51 @@ impl fmt::Display for LoadError {
 
 /// Longest part of a file's name that an error carries: its end, which tells files apart.
 const FILE_NAME_BYTES: usize = 63;
+/// Longest part of the loader's words that it carries: their end, which says what is wrong.
+const REASON_BYTES: usize = 95;
 
 /// What was to be loaded.
+pub type FileName = End<FILE_NAME_BYTES>;
+/// Why it was not, without the file's name where the words begin with it: they begin with another
+/// where that one is missing.
+pub type Reason = End<REASON_BYTES>;
+
+/// A text of no more than so many bytes, or the end of a longer one.
 #[derive(Copy, Clone, Eq, PartialEq)]
-pub struct FileName {
-    bytes: [u8; FILE_NAME_BYTES],
+pub struct End<const BYTES: usize> {
+    bytes: [u8; BYTES],
     length: u8,
 }
 
-impl FileName {
-    /// The name, or the end of a long one.
-    pub fn of(file: &CStr) -> FileName {
-        let whole = file.to_bytes();
-        let end = &whole[whole.len().saturating_sub(FILE_NAME_BYTES)..];
-        let mut bytes = [0; FILE_NAME_BYTES];
+impl<const BYTES: usize> End<BYTES> {
+    /// The text, or the end of a long one.
+    pub fn of(text: &CStr) -> Self {
+        const { assert!(BYTES <= u8::MAX as usize) };
+        let whole = text.to_bytes();
+        let end = &whole[whole.len().saturating_sub(BYTES)..];
+        let mut bytes = [0; BYTES];
         bytes[..end.len()].copy_from_slice(end);
-        FileName { bytes, length: end.len() as u8 }
+        End { bytes, length: end.len() as u8 }
     }
 }
 
-impl fmt::Display for FileName {
+impl Reason {
+    /// What the loader says of the last call of this thread, which did not load `file`.
+    fn said(file: &CStr) -> Reason {
+        // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
+        let said = unsafe { text(libc::dlerror()) };
+        Reason::behind(file, said)
+    }
+
+    /// The words behind the file's name, if they begin with it.
+    fn behind(file: &CStr, said: &CStr) -> Reason {
+        let rest = said.to_bytes_with_nul().strip_prefix(file.to_bytes());
+        let rest = rest.and_then(|rest| rest.strip_prefix(b": "));
+        Reason::of(rest.and_then(|rest| CStr::from_bytes_with_nul(rest).ok()).unwrap_or(said))
+    }
+}
+
+impl<const BYTES: usize> fmt::Display for End<BYTES> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for chunk in self.bytes[..usize::from(self.length)].utf8_chunks() {
             f.write_str(chunk.valid())?;
@@ -72,7 +98,7 @@ impl fmt::Display for FileName {
     }
 }
 
-impl fmt::Debug for FileName {
+impl<const BYTES: usize> fmt::Debug for End<BYTES> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{self}")
     }
@@ -133,7 +159,7 @@ impl Library {
         // a library that is linked.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         if handle.is_null() {
-            return Err(LoadError::Missing(FileName::of(file)));
+            return Err(LoadError::Missing(FileName::of(file), Reason::said(file)));
         }
         // SAFETY: each of these names has had its type since libfabric 1.0; what has changed is the
         // length of structures, which the library allocates itself.
@@ -280,10 +306,30 @@ mod tests {
 
     #[test]
     fn missing_library_is_one_sentence() {
-        let text = LoadError::Missing(FileName::of(FILE)).to_string();
+        let why = Reason::of(c"invalid ELF header");
+        let text = LoadError::Missing(FileName::of(FILE), why).to_string();
         assert!(text.contains("libfabric.so.1") && text.lines().count() == 1, "{text}");
-        assert!(text.contains("the package libfabric1 has it"), "{text}");
+        assert!(text.ends_with("(invalid ELF header); the package libfabric1 has it"), "{text}");
         let text = LoadError::Old(n::version(1, 4)).to_string();
         assert!(text.contains("its API is 1.4"), "{text}");
+    }
+
+    /// A file that is there may want another that is not.
+    #[test]
+    fn loader_says_why_and_names_the_file_only_if_it_is_another() {
+        let of = |said| Reason::behind(c"/opt/libfabric.so.1", said).to_string();
+        assert_eq!(of(c"/opt/libfabric.so.1: file too short"), "file too short");
+        let other = c"libnl-3.so.200: cannot open shared object file: No such file or directory";
+        assert_eq!(of(other), other.to_str().unwrap());
+        assert_eq!(of(c""), "");
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn file_that_is_no_library_is_refused_with_the_loaders_words() {
+        let refused = |file| Library::load(file).unwrap_err().to_string();
+        let (missing, there) = (refused(c"/none-such.so"), refused(c"/proc/version"));
+        assert!(missing.ends_with("No such file or directory)"), "{missing}");
+        assert!(!there.contains("No such file") && !there.ends_with("()"), "{there}");
     }
 }
