@@ -470,6 +470,7 @@ fn info_explains_by_which_rail_a_peer_is_reached() {
     assert!(json.contains("\"same host\":\"no"), "{json}");
     assert!(json.contains("another host, unless its node id is ours, "), "{json}");
     assert!(json.contains("\"peer\":\"203.0.113.9\","), "{json}");
+    assert!(json.contains("\"libfabric\":\""), "{json}");
     let nowhere = json.contains("\"choice\":\"none");
     assert_eq!(output.status.code(), Some(i32::from(nowhere)), "{json}");
 }

@@ -437,7 +437,7 @@ fn distance(ours: IpAddr, theirs: IpAddr, bits: u8) -> u8 {
 }
 
 /// Whether two addresses are of one subnet, whose prefix has so many bits.
-pub(super) fn is_common_subnet(ours: IpAddr, theirs: IpAddr, bits: u8) -> bool {
+pub fn is_common_subnet(ours: IpAddr, theirs: IpAddr, bits: u8) -> bool {
     distance(ours, theirs, bits) == IN_SUBNET
 }
 

@@ -96,6 +96,7 @@ mod tests {
                 provider: provider.to_owned(),
                 domain: c"eth0".to_owned(),
                 network: 1,
+                network_name: "10.0.0.0/24".into(),
                 reaches_own: true,
                 reaches_others: true,
                 speed_mbps: 0,

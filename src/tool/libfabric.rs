@@ -5,12 +5,14 @@
 extern crate std;
 
 use super::info::{Line, Section, line};
+use crate::connect::interfaces::is_common_subnet;
 use crate::host::settings::{Environment, environment};
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
 use crate::wire::pair::PORTS_MAX;
+use core::net::IpAddr;
 use std::format;
 use std::path::Path;
 use std::string::{String, ToString};
@@ -74,7 +76,7 @@ fn chosen(nics: &Found, settings: &Settings) -> String {
     match nics {
         Ok(nics) => {
             let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
-            let names: Vec<_> = nics.iter().map(|nic| nic.domain.to_string_lossy()).collect();
+            let names: Vec<_> = nics.iter().map(domain_of).collect();
             let (used, left_out) = names.split_at(names.len().min(PORTS_MAX));
             let used = used.join(", ");
             match left_out {
@@ -87,6 +89,74 @@ fn chosen(nics: &Found, settings: &Settings) -> String {
             }
         }
         Err(why) => format!("none: {}", why.words(settings)),
+    }
+}
+
+/// `eth0 (network 10.0.0.0/24)`.
+fn domain_of(nic: &Nic) -> String {
+    format!("{} (network {})", nic.domain.to_string_lossy(), nic.network_name)
+}
+
+/// A peer, as far as it is known before it is connected to.
+pub(super) struct Towards<'a> {
+    /// Its addresses.
+    pub(super) ips: &'a [IpAddr],
+    /// It is on this host.
+    pub(super) own: bool,
+    /// TCP leads to it.
+    pub(super) tcp: bool,
+}
+
+/// Which domains of this host would be rails to a peer, or why none. The peer tells its own when it
+/// is connected to, and not before.
+pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
+    if peer.own && settings.rails.shm {
+        return "none: the peer is on this host, and shm is allowed".into();
+    }
+    if settings.rails.libfabric && !peer.tcp {
+        return "none: tcp, over which such rails are set up, leads nowhere".into();
+    }
+    match find(settings) {
+        Ok(nics) if settings.rails.libfabric => {
+            let end = if is_asked(settings) { "" } else { "; nothing where RDMA ports are used" };
+            format!("{}{end}", pairs(&nics[..nics.len().min(PORTS_MAX)], peer))
+        }
+        nics => used(&nics, settings),
+    }
+}
+
+/// What each domain would be paired with.
+fn pairs(nics: &[Nic], peer: &Towards) -> String {
+    let provider = nics.first().map_or("".into(), |nic| nic.provider.to_string_lossy());
+    let names: Vec<_> = nics.iter().map(|nic| towards_of(nic, peer)).collect();
+    let names = names.join(", ");
+    if !nics.iter().any(|nic| reaches(nic, peer)) {
+        return format!("none: {provider} has {names}");
+    }
+    format!(
+        "{provider} over {names}, each with a domain of the peer's that has the same provider and \
+         network, as far as rails_max (default 2, of which tcp takes one) goes; the peer tells \
+         which it has only when it is connected to (`crosstie info` there has them at `used`)"
+    )
+}
+
+const fn reaches(nic: &Nic, peer: &Towards) -> bool {
+    if peer.own { nic.reaches_own } else { nic.reaches_others }
+}
+
+/// `eth0 (network 10.0.0.0/24, in which 10.0.0.7 is)`.
+fn towards_of(nic: &Nic, peer: &Towards) -> String {
+    let (domain, network) = (nic.domain.to_string_lossy(), &nic.network_name);
+    if !reaches(nic, peer) {
+        let whom = if peer.own { "other hosts" } else { "this host" };
+        return format!("{domain} (which reaches {whom} alone)");
+    }
+    let subnet = network.split_once('/');
+    let subnet = subnet.and_then(|(ip, bits)| Some((ip.parse().ok()?, bits.parse().ok()?)));
+    let Some((of, bits)) = subnet else { return domain_of(nic) };
+    match peer.ips.iter().find(|ip| is_common_subnet(of, **ip, bits)) {
+        Some(ip) => format!("{domain} (network {network}, in which {ip} is)"),
+        None => format!("{domain} (network {network}, in which none of these addresses is)"),
     }
 }
 
@@ -132,6 +202,7 @@ fn domain_text(domain: &str, speed_mbps: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::device::Rails;
     use std::ffi::{CStr, CString};
 
     /// It was shown as set, and nothing more.
@@ -176,20 +247,66 @@ mod tests {
         }
     }
 
+    fn nic(domain: &str, network: &str) -> Nic {
+        Nic {
+            provider: c"net".into(),
+            domain: CString::new(domain).unwrap(),
+            network: 1,
+            network_name: network.into(),
+            reaches_own: true,
+            reaches_others: domain != "lo",
+            speed_mbps: 0,
+        }
+    }
+
     #[test]
     fn domains_beyond_the_most_are_named_beside_those_that_are_used() {
-        let names = (0..PORTS_MAX + 2).map(|n| CString::new(format!("eth{n}")).unwrap());
-        let nic = |domain| Nic {
-            provider: c"net".into(),
-            domain,
-            network: 1,
-            reaches_own: true,
-            reaches_others: true,
-            speed_mbps: 0,
-        };
-        let text = chosen(&Ok(names.map(nic).collect()), &Settings::default());
-        let end = "eth6; an endpoint uses 7 ports at most, and leaves out eth7, eth8";
-        assert!(text.starts_with("net over eth0, eth1, ") && text.ends_with(end), "{text}");
+        let nics = (0..PORTS_MAX + 2).map(|n| nic(&format!("eth{n}"), "a"));
+        let text = chosen(&Ok(nics.collect()), &Settings::default());
+        let end = "eth6 (network a); an endpoint uses 7 ports at most, and leaves out eth7 \
+                   (network a), eth8 (network a)";
+        assert!(text.starts_with("net over eth0 (network a), eth1 ("), "{text}");
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn domains_towards_a_peer_are_said_with_what_speaks_for_them() {
+        let ips = [IpAddr::from([10, 1, 0, 9])];
+        let nics = [
+            nic("lo", "127.0.0.0/8"),
+            nic("eth0", "10.1.0.0/24"),
+            nic("eth1", "10.2.0.0/24"),
+            nic("rdmap0s6-rdm", "efa"),
+        ];
+        let text = |nics: &[Nic], own| pairs(nics, &Towards { ips: &ips, own, tcp: true });
+        let wanted = "net over lo (which reaches this host alone), \
+                      eth0 (network 10.1.0.0/24, in which 10.1.0.9 is), \
+                      eth1 (network 10.2.0.0/24, in which none of these addresses is), \
+                      rdmap0s6-rdm (network efa), each with a domain of the peer's";
+        assert!(text(&nics, false).starts_with(wanted), "{}", text(&nics, false));
+        let none = "none: net has lo (which reaches this host alone)";
+        assert_eq!(text(&nics[..1], false), none);
+        assert!(text(&nics[..1], true).starts_with("net over lo (network 127.0.0.0/8, in which "));
+    }
+
+    /// Nothing was said of libfabric.
+    #[test]
+    fn rails_that_a_peer_does_not_get_are_said_with_the_reason() {
+        let ips = [IpAddr::from([10, 1, 0, 9])];
+        let without = Rails { tcp: true, ..Rails::NONE };
+        for (rails, own, tcp, wanted) in [
+            (Rails::ALL, true, true, "none: the peer is on this host, and shm is allowed"),
+            (
+                Rails::ALL,
+                false,
+                false,
+                "none: tcp, over which such rails are set up, leads nowhere",
+            ),
+            (without, true, true, "none: CROSSTIE_RAILS leaves out libfabric"),
+        ] {
+            let settings = Environment { rails, ..Environment::default() };
+            assert_eq!(towards(&settings, &Towards { ips: &ips, own, tcp }), wanted);
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! What `crosstie info` says of TCP: which addresses of this host peers are told, and by which rail
-//! a certain peer would be reached, and why.
+//! What `crosstie info` says of TCP: which addresses of this host peers are told, and by which
+//! rails a certain peer would be reached, and why.
 #![forbid(unsafe_code)]
 
 extern crate std;
 
 use super::Failure;
 use super::info::{Line, Section, line};
+use super::libfabric::{self, Towards};
 use crate::connect::interfaces::{
     InterfaceAddress, InterfaceName, all_addresses, ip_of, local_addresses, rank, subnet_rank,
 };
@@ -252,6 +253,9 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let ways = Ways::of(ours, &asked.addresses, settings.tcp_rails);
     let node_id = settings.node_id.or_else(|| crate::connect::node_id().ok());
     let tcp = used.is_ok() && any;
+    let ips: Vec<IpAddr> = asked.ips().collect();
+    let towards = Towards { ips: &ips, own: own.is_some(), tcp };
+    lines.push(line("libfabric", libfabric::towards(&settings, &towards)));
     let choice = chosen(settings.rails, own.is_some(), tcp, &ways, node_id);
     let leads = !choice.starts_with("none");
     lines.push(line("choice", choice));

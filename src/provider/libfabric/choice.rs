@@ -35,6 +35,8 @@ pub struct Nic {
     pub domain: CString,
     /// The same of domains that reach each other: of their provider and network.
     pub network: u128,
+    /// The network as the provider calls it.
+    pub network_name: String,
     /// Whether it reaches ports of its own host.
     pub reaches_own: bool,
     /// Whether it reaches ports of other hosts.
@@ -104,6 +106,7 @@ fn nic_of(offer: &Offered, at: usize) -> Option<Nic> {
         provider: CString::new(offer.provider.as_str()).ok()?,
         domain: CString::new(domain).ok()?,
         network: fnv1a_128([offer.provider.as_bytes(), &[0], network.as_bytes()]),
+        network_name: network.into(),
         reaches_own: offer.reaches_own,
         reaches_others: !own_host_alone,
         speed_mbps,

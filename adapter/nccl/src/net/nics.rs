@@ -96,6 +96,7 @@ mod tests {
             provider: c"tcp;ofi_rxm".into(),
             domain: domain.into(),
             network: 7,
+            network_name: "10.0.0.0/24".into(),
             reaches_own: true,
             reaches_others: true,
             speed_mbps,
