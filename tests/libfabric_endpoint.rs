@@ -20,6 +20,7 @@ use host_support::pair::{Pair, alone, disconnect_both};
 use host_support::{Memory, Node, Place, Watch, roles, small, wait_both};
 use libfabric_support::{Layout, skip, strict};
 use std::ffi::CString;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,6 +102,13 @@ fn payload_of_a_connection_goes_over_libfabric() {
         let mut flows = pair.flows(Place::Private);
         pair.settle(&mut flows);
         pair.carries(&mut flows, "libfabric");
+        let [local, remote] =
+            pair.a.rail_view(to_b, 1).unwrap().unwrap().ends.map(|it| it.to_string());
+        let address = local.strip_prefix(&format!("{provider} lo ")).expect("the NIC");
+        for address in [address, &remote] {
+            let address: SocketAddr = address.parse().expect("an address");
+            assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
+        }
         pair.close();
     }
 }

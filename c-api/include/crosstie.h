@@ -265,7 +265,7 @@
 // State of a rail: it failed and is stopped; the peer has not said what it had carried.
 #define XTIE_RAIL_STATE_FENCED 4
 
-// Bytes of an address as text, with its port and the zero at its end.
+// Bytes of the text of a rail's end, with the zero behind it.
 #define XTIE_ADDRESS_BYTES 64
 
 // Most rails that an endpoint is opened with: one less than a connection may have.
@@ -612,10 +612,15 @@ typedef struct xtie_rail_stats {
     uint64_t joins;
     // Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     uint64_t speed;
-    // Where its first socket begins, `10.77.1.2:40112` or `[fd00::2]:40112`, or did when it was up
-    // last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
+    // This side's end, or what it was when the rail was up last; empty: nothing is known. Of TCP
+    // where its first socket begins, `10.77.1.2:40112` or `[fd00::2]:40112`: the interface that
+    // has this address is the rail's. Of an RDMA port the address of its GID, with port 0. Of
+    // libfabric provider and domain (the NIC), `efa rdmap0s6-rdm`, and behind them the endpoint's
+    // address where that is one of a socket and there is room, `tcp;ofi_rxm eth0 10.77.1.2:40112`.
+    // Of a vendor's rail its name (xtie_vendor_rail). Of shared memory nothing.
     char local[XTIE_ADDRESS_BYTES];
-    // Where that socket ends, likewise.
+    // The peer's end, as an address likewise; empty where that is of another kind, as of EFA, or
+    // there is none, as of a vendor's rail.
     char remote[XTIE_ADDRESS_BYTES];
 } xtie_rail_stats;
 

@@ -10,11 +10,8 @@ use crate::handle::{untag, xtie_connection, xtie_endpoint};
 use crate::result::xtie_result::*;
 use crate::structs::{Sized32, write};
 use core::ffi::{c_char, c_int};
-use core::fmt::Write;
-use core::net::SocketAddr;
-use crosstie::connect::TextBuffer;
-use crosstie::host::RailView;
 use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{END_BYTES_MAX, RailEnd, RailView};
 use crosstie::transport::SubmitError;
 use crosstie::transport::rail::LaneState;
 
@@ -107,7 +104,7 @@ pub const XTIE_RAIL_STATE_FAILING: u32 = 3;
 /// State of a rail: it failed and is stopped; the peer has not said what it had carried.
 pub const XTIE_RAIL_STATE_FENCED: u32 = 4;
 
-/// Bytes of an address as text, with its port and the zero at its end.
+/// Bytes of the text of a rail's end, with the zero behind it.
 pub const XTIE_ADDRESS_BYTES: usize = 64;
 
 /// One rail of a connection. Set struct_size before xtie_connection_rail_stats.
@@ -143,10 +140,15 @@ pub struct xtie_rail_stats {
     pub joins: u64,
     /// Bytes per second as measured lately; 0: not known, as of a rail that has carried little.
     pub speed: u64,
-    /// Where its first socket begins, `10.77.1.2:40112` or `[fd00::2]:40112`, or did when it was up
-    /// last: the interface that has this address is the rail's. Empty: it has, or had, no socket.
+    /// This side's end, or what it was when the rail was up last; empty: nothing is known. Of TCP
+    /// where its first socket begins, `10.77.1.2:40112` or `[fd00::2]:40112`: the interface that
+    /// has this address is the rail's. Of an RDMA port the address of its GID, with port 0. Of
+    /// libfabric provider and domain (the NIC), `efa rdmap0s6-rdm`, and behind them the endpoint's
+    /// address where that is one of a socket and there is room, `tcp;ofi_rxm eth0 10.77.1.2:40112`.
+    /// Of a vendor's rail its name (xtie_vendor_rail). Of shared memory nothing.
     pub local: [c_char; XTIE_ADDRESS_BYTES],
-    /// Where that socket ends, likewise.
+    /// The peer's end, as an address likewise; empty where that is of another kind, as of EFA, or
+    /// there is none, as of a vendor's rail.
     pub remote: [c_char; XTIE_ADDRESS_BYTES],
 }
 
@@ -182,7 +184,7 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
             Err(error) => return entered.fail(&Ended::submit(error, untag(connection))),
         };
         let RailView { lane: view, rail: kind, ends } = view;
-        let [local, remote] = ends.map_or([[0; XTIE_ADDRESS_BYTES]; 2], |ends| ends.map(text_of));
+        let [local, remote] = ends.map(text_of);
         let value = xtie_rail_stats {
             struct_size: 0,
             state: match view.state {
@@ -221,9 +223,11 @@ pub unsafe extern "C" fn xtie_connection_rail_stats(
     })
 }
 
-fn text_of(address: SocketAddr) -> [c_char; XTIE_ADDRESS_BYTES] {
-    let mut bytes = [0; XTIE_ADDRESS_BYTES];
-    // the longest has 57 characters
-    let _ = write!(TextBuffer::new(&mut bytes[..XTIE_ADDRESS_BYTES - 1]), "{address}");
-    bytes.map(|byte: u8| byte as c_char)
+fn text_of(end: RailEnd) -> [c_char; XTIE_ADDRESS_BYTES] {
+    const { assert!(END_BYTES_MAX < XTIE_ADDRESS_BYTES) };
+    let mut text = [0; XTIE_ADDRESS_BYTES];
+    for (place, byte) in text.iter_mut().zip(end.as_bytes()) {
+        *place = *byte as c_char;
+    }
+    text
 }

@@ -9,7 +9,7 @@ use common::*;
 use crosstie::host::log::{Level, sink_set};
 use crosstie::provider::vendor::abi;
 use crosstie_c::*;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::process::{Command, Output};
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::Mutex;
@@ -66,6 +66,15 @@ fn message_goes_over_a_vendors_rail_and_what_is_none_is_refused() {
         assert!(theirs.iter().all(|byte| *byte == rounds));
         assert!(rounds < 200, "the rail carries nothing");
     }
+    // SAFETY: integers, for which zero is a value.
+    let stats: xtie_rail_stats = unsafe { std::mem::zeroed() };
+    let mut stats = xtie_rail_stats { struct_size: size_of_val(&stats) as u32, ..stats };
+    // SAFETY: a structure of ours.
+    let told = unsafe { xtie_connection_rail_stats(it.endpoint, here, 1, &mut stats) };
+    expect(told, XTIE_OK);
+    // SAFETY: texts that end with a zero.
+    let ends = [&stats.local, &stats.remote].map(|text| unsafe { CStr::from_ptr(text.as_ptr()) });
+    assert_eq!((stats.rail, ends), (XTIE_RAIL_VENDOR, [c"acme0", c""]));
     it.close_connection(here);
     other.close_connection(there);
     it.close();

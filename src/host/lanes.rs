@@ -8,6 +8,7 @@ use super::log::Level;
 use super::machine::{HostRail, Machine, each, hosted};
 use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
 use super::pairs::{NIC_BYTES_MAX, is_timeout};
+use super::rail_end::RailEnd;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use super::told::Told;
@@ -35,7 +36,7 @@ pub(super) struct Fresh {
 #[derive(Copy, Clone, Debug)]
 pub struct LaneKnown {
     pub(super) fresh: Option<Fresh>,
-    /// Where its first socket led from and to, when it was opened last.
+    /// From which address to which it led when it was opened last.
     pub(super) ends: Option<[SocketAddr; 2]>,
     /// How long nothing of it was acknowledged when it was given up for that.
     silent: Span,
@@ -53,9 +54,8 @@ pub struct RailView {
     pub lane: LaneView,
     /// What it runs over.
     pub rail: ConnectionRail,
-    /// Where its first socket leads from and to, or did when it was up last; `None` where it has,
-    /// or had, no socket.
-    pub ends: Option<[SocketAddr; 2]>,
+    /// Our side of it and the peer's, or what they were when it was up last.
+    pub ends: [RailEnd; 2],
 }
 
 /// What of the lanes was told to people.
@@ -310,7 +310,9 @@ impl Endpoint {
         }
         // where a connection has one lane, nothing is kept of it
         let kept = self.lanes.get(self.lane_place(index.0, lane)).and_then(|known| known.ends);
-        let ends = kept.or_else(|| self.socket_of(index, lane).and_then(ends_of));
+        let addresses = kept.or_else(|| self.socket_of(index, lane).and_then(ends_of));
+        let mut nic = [0; NIC_BYTES_MAX];
+        let ends = RailEnd::both(self.pair_nic(index.0, lane, &mut nic), addresses);
         Some(RailView { lane: view, rail, ends })
     }
 

@@ -26,6 +26,7 @@ mod pairs;
 mod parts;
 mod ports;
 mod ports_memory;
+mod rail_end;
 mod rdma;
 pub mod settings;
 pub mod shared;
@@ -42,4 +43,5 @@ pub use error::{
 };
 pub use lanes::RailView;
 pub use options::Options;
+pub use rail_end::{END_BYTES_MAX, RailEnd};
 pub use shared::{Attempt, Half, Shared};

@@ -131,7 +131,7 @@ pub(super) struct RailAt<'a> {
     pub(super) lane: u8,
     pub(super) peer: &'a str,
     pub(super) ends: Option<[SocketAddr; 2]>,
-    /// What its port is opened on, if that is not said by `ends`; else empty.
+    /// What its port is opened on, which says more than `ends` where it is not empty.
     pub(super) nic: &'a str,
 }
 
@@ -150,13 +150,13 @@ impl fmt::Display for RailAt<'_> {
         };
         write!(f, "rail {} to {} over {over}", self.lane, self.peer)?;
         match self.ends {
+            _ if !self.nic.is_empty() => write!(f, ", {},", self.nic),
             // a port of an RDMA device has no number of its own
             Some([ours, theirs]) if ours.port() == 0 => {
                 write!(f, ", {} to {},", ours.ip(), theirs.ip())
             }
             Some([ours, theirs]) => write!(f, ", {ours} to {theirs},"),
-            None if self.nic.is_empty() => Ok(()),
-            None => write!(f, ", {},", self.nic),
+            None => Ok(()),
         }
     }
 }

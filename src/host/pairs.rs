@@ -344,9 +344,11 @@ impl Endpoint {
         };
         let ends = match (rail.device(place), &theirs.end) {
             (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
-                Some([Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()])
+                let ends = [Gid(port.gid().0).ip(), Gid(hello.gid.to_le_bytes()).ip()];
+                Some(ends.map(|ip| SocketAddr::new(ip, 0)))
             }
-            _ => None, // addresses of libfabric are its own business
+            (Some(PortRail::Libfabric(port)), LaneEnd::Shared(hello)) => port.ends(hello),
+            _ => None,
         };
         let mailbox_key = Some(crate::fabric::RailKey(theirs.mailbox_key));
         let join = LaneJoin { generation: lane_generation, mailbox_key, waits };
@@ -357,7 +359,7 @@ impl Endpoint {
         }
         let place = self.lane_place(index, lane);
         if let Some(known) = self.lanes.get_mut(place) {
-            known.ends = ends.map(|ends| ends.map(|ip| SocketAddr::new(ip, 0)));
+            known.ends = ends;
         }
         if waits {
             band.pair_answer(handle, lane.into(), lane_generation);

@@ -40,6 +40,7 @@
 //! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says. Of
 //!   one that was sent something of which nothing ends: [`Config::silence_max`].
 
+mod address;
 mod area;
 pub mod choice;
 mod connect;

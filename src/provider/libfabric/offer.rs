@@ -457,10 +457,12 @@ pub fn speed_mbps(raw: &InfoRaw, version: u32) -> u32 {
     link.map_or(0, |link| u32::try_from(link.speed / 1_000_000).unwrap_or(0))
 }
 
+/// In [`address_format`]: of connected endpoints.
+pub const IS_CONNECTED: u32 = 1 << 31;
+
 /// What kind of addresses an offer has: libfabric's number, and whether endpoints are connected,
 /// because those do not reach shared ones of the same kind.
 pub fn address_format(info: &Info) -> u32 {
-    const IS_CONNECTED: u32 = 1 << 31;
     let raw = info.get();
     // SAFETY: the library allocates the part.
     let ep_type = unsafe { (*raw.ep_attr).ep_type };

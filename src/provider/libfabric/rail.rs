@@ -1,5 +1,6 @@
 //! The rail: what it keeps, and how it is opened.
 
+use super::address::socket_of;
 use super::area::{Area, CELLS, SENDS};
 use super::domain::{LibfabricDomain, Scope};
 use super::flush::Flushing;
@@ -14,7 +15,7 @@ use super::sys::{
     Code, Cq, Domain, Endpoint, EventQueue, Fabric, Info, Library, Listener, Registration, Vector,
 };
 use super::turns::Act;
-use super::{Config, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
+use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGIONS_MAX, Step};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
@@ -26,6 +27,7 @@ pub(super) use crate::wire::shared_end::NAME_BYTES_MAX;
 use core::ffi::CStr;
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::net::SocketAddr;
 
 /// Completions that are taken at a time.
 pub(super) const BATCH: usize = 16;
@@ -450,6 +452,17 @@ impl<'m> Libfabric<'m> {
     pub fn nic(&self) -> NicName<'_> {
         let (provider, domain) = (self.provider_name(), self.domain_name());
         NicName { provider, domain, connected: self.traits.connected }
+    }
+
+    /// The address of its endpoint, or of what listens for those of peers, and the same of another
+    /// end, of the same provider; `None`: they are no addresses of sockets.
+    pub fn ends(&self, other: &Hello) -> Option<[SocketAddr; 2]> {
+        let format = self.address_format & !offer::IS_CONNECTED;
+        let ends = [&self.name[..self.name_bytes], other.name()];
+        match ends.map(|name| socket_of(format, name)) {
+            [Some(ours), Some(theirs)] => Some([ours, theirs]),
+            [_, _] => None,
+        }
     }
 
     /// To what its registrations belong.

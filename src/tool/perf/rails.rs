@@ -52,7 +52,7 @@ pub fn table(rails: &[RailView]) -> String {
 pub fn json(rails: &[RailView]) -> String {
     let line = |(number, rail): (usize, &RailView)| {
         let stats = rail.lane.stats;
-        let [local, remote] = ends(rail);
+        let [local, remote] = rail.ends.map(|end| end.to_string());
         let object = Object::new().text("measure", "rail").count("rail", number as u64);
         let object = object.text("over", over(rail)).text("state", state(rail));
         let object = object.text("local", &local).text("remote", &remote);
@@ -83,13 +83,10 @@ fn state(rail: &RailView) -> &'static str {
     }
 }
 
-fn ends(rail: &RailView) -> [String; 2] {
-    rail.ends.map_or_else(Default::default, |ends| ends.map(|end| end.to_string()))
-}
-
 fn way(rail: &RailView) -> String {
-    match ends(rail) {
+    match rail.ends.map(|end| end.to_string()) {
         [local, _] if local.is_empty() => "-".into(),
+        [local, remote] if remote.is_empty() => local,
         [local, remote] => format!("{local} to {remote}"),
     }
 }

@@ -65,6 +65,12 @@ numbers! {
     MR_ENDPOINT: i32 = 1 << 9, "FI_MR_ENDPOINT";
     /// Memory of devices is registered, and named by every op.
     MR_HMEM: i32 = 1 << 10, "FI_MR_HMEM";
+    /// An address of a socket's, whose family says of which kind.
+    SOCKADDR: u32 = 1, "FI_SOCKADDR";
+    /// One of IPv4.
+    SOCKADDR_IN: u32 = 2, "FI_SOCKADDR_IN";
+    /// One of IPv6.
+    SOCKADDR_IN6: u32 = 3, "FI_SOCKADDR_IN6";
     /// Connected endpoints.
     EP_MSG: i32 = 1, "FI_EP_MSG";
     /// Reliable datagrams.

@@ -1,0 +1,87 @@
+//! What stands at one side of a rail, in words: a NIC's name, a socket's address, or both.
+#![forbid(unsafe_code)]
+
+use crate::connect::TextBuffer;
+use core::fmt::{self, Write};
+use core::net::SocketAddr;
+
+/// Longest text, in bytes: the rest is cut.
+pub const END_BYTES_MAX: usize = 63;
+
+/// One side of a rail; empty where nothing is known of it.
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub struct RailEnd {
+    bytes: [u8; END_BYTES_MAX],
+    length: u8,
+}
+
+impl RailEnd {
+    /// Both sides: ours has the NIC that its port is opened on, if that has a name, and each its
+    /// address, if it has one. An address for which there is no room is left out, not cut.
+    pub(super) fn both(nic: &str, addresses: Option<[SocketAddr; 2]>) -> [RailEnd; 2] {
+        let Some([ours, theirs]) = addresses else {
+            return [RailEnd::of(format_args!("{nic}")), RailEnd::of(format_args!(""))];
+        };
+        let theirs = RailEnd::of(format_args!("{theirs}"));
+        let address = RailEnd::of(format_args!("{ours}"));
+        let ours = match nic {
+            "" => address,
+            _ if nic.len() + 1 + usize::from(address.length) > END_BYTES_MAX => {
+                RailEnd::of(format_args!("{nic}"))
+            }
+            _ => RailEnd::of(format_args!("{nic} {address}")),
+        };
+        [ours, theirs]
+    }
+
+    fn of(text: fmt::Arguments<'_>) -> RailEnd {
+        let mut bytes = [0; END_BYTES_MAX];
+        let mut buffer = TextBuffer::new(&mut bytes);
+        let _ = buffer.write_fmt(text);
+        let length = buffer.length() as u8;
+        RailEnd { bytes, length }
+    }
+
+    /// The text.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl fmt::Display for RailEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.as_bytes().utf8_chunks() {
+            f.write_str(chunk.valid())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RailEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn nic_and_address_stand_together_where_there_is_room_for_both() {
+        let texts = |nic, ends| RailEnd::both(nic, ends).map(|end| end.to_string());
+        let four = ["10.0.0.1:4000", "10.0.0.2:4001"].map(|text| text.parse().unwrap());
+        assert_eq!(texts("", Some(four)), ["10.0.0.1:4000", "10.0.0.2:4001"]);
+        let both = texts("tcp@msg eth0", Some(four));
+        assert_eq!(both, ["tcp@msg eth0 10.0.0.1:4000", "10.0.0.2:4001"]);
+        assert_eq!(texts("acme0", None), ["acme0", ""]);
+        assert_eq!(texts("", None), ["", ""]);
+        let six: SocketAddr = "[fd00:1111:2222:3333:4444:5555:6666:7777]:40112".parse().unwrap();
+        let [ours, theirs] = texts("tcp;ofi_rxm enp175s0f0np0", Some([six, six]));
+        assert_eq!((ours.as_str(), theirs), ("tcp;ofi_rxm enp175s0f0np0", six.to_string()));
+        assert_eq!(texts(&"n".repeat(70), None)[0].len(), END_BYTES_MAX);
+    }
+}
