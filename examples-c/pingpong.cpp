@@ -99,6 +99,10 @@ void connect_side(int in)
         peer = attempt.poll();
     std::printf("connected to %s\n", peer.peer().data());
     measure(peer, memory);
+    for (std::uint32_t rail = 0; auto stats = peer.rail_stats(rail); rail++)
+        std::printf("rail %u, from %s: %llu bytes of long messages\n", static_cast<unsigned>(rail),
+                    stats->local[0] != '\0' ? stats->local : "this host",
+                    static_cast<unsigned long long>(stats->bytes));
     peer.send(memory, 0, 0).wait();
 }
 

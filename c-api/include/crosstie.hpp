@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace crosstie {
@@ -176,6 +177,8 @@ public:
     {
     }
     memory(memory &&other) noexcept = default;
+    memory(const memory &) = delete;
+    memory &operator=(const memory &) = delete;
     memory &operator=(memory &&other) noexcept
     {
         if (this != &other) {
@@ -295,6 +298,29 @@ public:
         return text;
     }
 
+    // What it runs over: one of XTIE_RAIL_.
+    std::uint32_t rail() const
+    {
+        std::uint32_t rail = 0;
+        detail::check(xtie_connection_rail(endpoint_, object_, &rail), endpoint_);
+        return rail;
+    }
+
+    // How one of its rails is, from 0 on; none when it has no rail of that number. Makes progress
+    // while the place of a connection that was not used yet is still being left.
+    std::optional<xtie_rail_stats> rail_stats(std::uint32_t rail) const
+    {
+        xtie_rail_stats stats{};
+        stats.struct_size = sizeof stats;
+        int code = XTIE_OK;
+        while ((code = xtie_connection_rail_stats(endpoint_, object_, rail, &stats)) == XTIE_AGAIN)
+            detail::check(xtie_endpoint_progress(endpoint_, nullptr), endpoint_);
+        if (code == XTIE_ERR_RAIL)
+            return std::nullopt;
+        detail::check(code, endpoint_);
+        return stats;
+    }
+
 private:
     void reset() noexcept
     {
@@ -374,7 +400,21 @@ public:
         : endpoint(place.bytes, sizeof place.bytes, storage<C, R, M>::config())
     {
     }
+    // With rails of vendors beside those of the host; crosstie_provider.h has their functions.
+    endpoint(void *storage, std::size_t storage_bytes, const xtie_endpoint_config &config,
+             const xtie_vendor_rail *rails, std::size_t rails_count)
+    {
+        detail::check(xtie_endpoint_open_with_rails(storage, storage_bytes, &config, rails,
+                                                    rails_count, &object_));
+    }
+    template <std::uint32_t C, std::uint32_t R, std::uint32_t M>
+    endpoint(storage<C, R, M> &place, const xtie_vendor_rail *rails, std::size_t rails_count)
+        : endpoint(place.bytes, sizeof place.bytes, storage<C, R, M>::config(), rails, rails_count)
+    {
+    }
     endpoint(endpoint &&other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    endpoint(const endpoint &) = delete;
+    endpoint &operator=(const endpoint &) = delete;
     ~endpoint()
     {
         if (object_ != nullptr)
@@ -408,6 +448,14 @@ public:
         stats.struct_size = sizeof stats;
         detail::check(xtie_endpoint_stats(object_, &stats), object_);
         return stats;
+    }
+    // Writes what every open request waits for, a line each, as far as there is room; says how many
+    // are open.
+    std::uint32_t report(char *text, std::size_t text_bytes)
+    {
+        std::uint32_t requests = 0;
+        detail::check(xtie_endpoint_report(object_, text, text_bytes, &requests), object_);
+        return requests;
     }
 
     crosstie::listener listen()

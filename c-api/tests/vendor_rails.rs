@@ -162,6 +162,33 @@ fn both_headers_go_into_one_program() {
     }
 }
 
+/// A C++ program had no way to bring a rail, nor to ask for what its connections run over.
+#[test]
+fn cpp_program_brings_a_rail_and_asks_what_its_connections_run_over() {
+    let source = r#"#include <crosstie.hpp>
+static crosstie::storage<2, 32, 4> place;
+std::uint32_t asked(const xtie_vendor_rail &rail)
+{
+    crosstie::endpoint endpoint(place, &rail, 1);
+    crosstie::listener listener = endpoint.listen();
+    crosstie::attempt attempt = endpoint.connect(listener.handle());
+    crosstie::connection peer = attempt.poll();
+    while (!peer)
+        peer = attempt.poll();
+    std::uint32_t rails = 0;
+    while (peer.rail_stats(rails))
+        rails++;
+    char text[1280];
+    return endpoint.report(text, sizeof text) + rails + peer.rail();
+}
+"#;
+    for compiler in compilers() {
+        let done = compiled(compiler, "c++", "-std=c++17", source);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{compiler}: {said}");
+    }
+}
+
 /// What there is of gcc and clang, or else the C compiler.
 fn compilers() -> Vec<&'static str> {
     let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok();
