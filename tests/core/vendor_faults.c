@@ -1072,6 +1072,47 @@ static void requests_end_with_their_peer(void)
     }
 }
 
+static int polls_are_mute;
+
+static uint32_t poll_mute(void *self, xtie_provider_event *events_out, uint32_t events_max,
+                          uint64_t budget_bytes, uint64_t now_ns)
+{
+    uint32_t count = vendor_poll(self, events_out, events_max, budget_bytes, now_ns);
+    return polls_are_mute ? 0 : count;
+}
+
+// A provider that loses what it owes, a fence here: its connection is never closed, and the
+// endpoint's end gives all memory back.
+static void what_a_provider_loses_ends_with_the_endpoint(void)
+{
+    xtie_provider_ops ops = vendor_ops;
+    xtie_core_buffer buffer = {.data = messages[1], .bytes = 50000, .tag = TAG};
+    uint64_t receive = 0, sent = 0;
+    int done = 0, before = 0;
+    ops.poll = poll_mute;
+    endpoints_open(&ops);
+    buffer.memory = memories[1];
+    SAYS(XTIE_CORE_OK, xtie_core_connection_irecv(endpoints[1], 0, &buffer, 1, &receive));
+    polls_are_mute = 1;
+    for (uint64_t rounds = 0; rounds < 1000; rounds++) {
+        SAYS(XTIE_CORE_AGAIN, xtie_core_connection_close(endpoints[1], 0));
+        SAYS(XTIE_CORE_OK, xtie_core_endpoint_progress(endpoints[1], rounds * 1000000000));
+    }
+    SAYS(XTIE_CORE_OK, xtie_core_request_test(endpoints[1], receive, &done, NULL));
+    SAYS(XTIE_CORE_ERR_MEMORY_BUSY, xtie_core_memory_deregister(endpoints[1], memories[1]));
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[1]));
+    polls_are_mute = 0;
+    memset(messages[1], 77, 50000);
+    // refused, or never to arrive
+    xtie_core_connection_isend(endpoints[0], 0, messages[0], 50000, TAG, memories[0], &sent);
+    for (uint64_t rounds = 0; rounds < 100; rounds++)
+        xtie_core_endpoint_progress(endpoints[0], rounds);
+    for (size_t at = 0; at < 50000; at++)
+        before += messages[1][at] == 77;
+    expect(!done && before == 50000, "what a provider has lost", NULL);
+    SAYS(XTIE_CORE_OK, xtie_core_endpoint_close(endpoints[0]));
+}
+
 // Both receives of a group tell what was sent, also where it was longer than its room.
 static void lengths_of_a_short_group_are_told(void)
 {
@@ -1236,6 +1277,7 @@ int main(void)
     rails_without_reads_push();
     rails_of_unequal_lengths_push();
     requests_end_with_their_peer();
+    what_a_provider_loses_ends_with_the_endpoint();
     lengths_of_a_short_group_are_told();
     unknown_completions_end_nothing();
     invented_events_end_no_program();

@@ -278,6 +278,12 @@ pub unsafe extern "C" fn xtie_core_request_test(
 
 /// Gives a connection up: its outstanding requests end with XTIE_CORE_ERR_CONNECTION_CLOSED.
 ///
+/// A provider that loses the end of an op that it took, or of a fence (P2, P10), has
+/// XTIE_CORE_AGAIN without end: nothing says that it has left alone what these requests were given,
+/// so they do not end, and their memory stays busy. How long is too long is the program's to say.
+/// xtie_core_endpoint_close ends the endpoint then, whatever the provider owes: behind the close of
+/// its object nothing touches any memory.
+///
 /// Returns XTIE_CORE_OK; XTIE_CORE_AGAIN (it is being fenced: make progress, then call again);
 /// XTIE_CORE_ERR_CONNECTION.
 /// Threads: the endpoint's.
