@@ -60,6 +60,11 @@ fn has(provider: &str) -> bool {
 
 /// An endpoint of so many rails at most.
 fn open(rails_max: u32, wish: Wish) -> Node {
+    Node::open(&options(rails_max, wish))
+}
+
+/// What it is opened with; the rest is in the environment.
+fn options(rails_max: u32, wish: Wish) -> Options {
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = rails_max;
     for (name, value) in [
@@ -74,7 +79,7 @@ fn open(rails_max: u32, wish: Wish) -> Node {
         // library; tests of this binary take turns.
         unsafe { std::env::set_var(name, value) };
     }
-    Node::open(&options)
+    options
 }
 
 /// Two endpoints with a libfabric rail for each domain, behind rail 0, which is TCP.
@@ -640,6 +645,36 @@ fn missing_library_is_a_line_and_hosts_talk_over_tcp() {
     let said = said_while(|| drop(open(2, Wish { domains: "strict0,none-such", ..wish })));
     let is_it = |text: &String| text.contains("CROSSTIE_OFI_DOMAINS") && text.contains("none-such");
     assert!(said.iter().any(is_it), "{said:?}");
+}
+
+/// Nobody could have it so: it was a warning, and hosts talked over TCP.
+#[test]
+fn endpoint_that_must_have_libfabric_is_opened_with_it_alone() {
+    let _alone = alone();
+    let open = |wish, rails| {
+        // SAFETY: as in `options`.
+        unsafe { std::env::set_var("CROSSTIE_RAILS_REQUIRED", "libfabric") };
+        let (options, mut result) = (options(2, wish), None);
+        // SAFETY: as above.
+        unsafe { std::env::set_var("CROSSTIE_RAILS", rails) };
+        let said = said_while(|| result = Some(Node::try_open(&options).map(drop)));
+        // SAFETY: as above.
+        unsafe { std::env::remove_var("CROSSTIE_RAILS_REQUIRED") };
+        (result.unwrap(), said)
+    };
+    let missing = Wish { library: "libnone-such.so.9", ..RXM };
+    for (wish, rails, word) in [
+        (missing, "libfabric", "which this endpoint would be without: it is not opened"),
+        (RXM, "tcp", "which CROSSTIE_RAILS, or its device, leaves out"),
+    ] {
+        let (result, said) = open(wish, rails);
+        assert_eq!(result, Err(crosstie::host::OpenError::Required));
+        let text = format!("CROSSTIE_RAILS_REQUIRED names libfabric, {word}");
+        assert!(said.iter().any(|line| line.contains(&text)), "{said:?}");
+    }
+    if has(RXM.provider) {
+        assert_eq!(open(RXM, "shm,tcp,libfabric").0, Ok(()));
+    }
 }
 
 /// The second naming of a domain was left out without a word, and so was what `rails_max` has no

@@ -115,6 +115,24 @@ fn rails_that_are_not_understood_are_an_error_and_never_all_of_them() {
     }
 }
 
+/// What was named and not there was a warning, and the endpoint went on over TCP.
+#[test]
+fn rails_that_must_be_there_and_are_not_are_an_error() {
+    for (required, word) in [
+        ("efa", "there is no rail efa"),
+        ("tcp,vendor", "names vendor, which this endpoint would be without"),
+    ] {
+        let (result, said) = opened(&small(1), "CROSSTIE_RAILS_REQUIRED", required);
+        assert_eq!(result, Err(OpenError::Required), "{required}");
+        assert!(said.len() == 1 && said[0].contains(word), "{said:?}");
+    }
+    let alone = Options { device: DeviceKind::SharedMemory, ..small(1) };
+    for (options, required) in [(small(1), "shm, TCP"), (small(1), ""), (alone, "libfabric")] {
+        let (result, said) = opened(&options, "CROSSTIE_RAILS_REQUIRED", required);
+        assert_eq!((result, said), (Ok(()), vec![]), "{required}");
+    }
+}
+
 #[test]
 fn variables_of_rdma_devices_that_cannot_be_are_named_and_the_endpoint_opens() {
     for (name, wrong, word) in [

@@ -402,8 +402,8 @@ typedef enum xtie_result {
     XTIE_ERR_FABRIC = -66,
     // The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
     XTIE_ERR_KEY = -70,
-    // Of open: CROSSTIE_RAILS leaves the device no rail. Of connect: no rail that both sides allow
-    // leads to the peer.
+    // Of open: CROSSTIE_RAILS leaves the device no rail, or CROSSTIE_RAILS_REQUIRED names one that
+    // is not to be had. Of connect: no rail that both sides allow leads to the peer.
     XTIE_ERR_NO_RAIL = -71,
     // None of the peer's addresses can be reached: the kernel said so, or none took the connection
     // within CROSSTIE_CONNECT_TIMEOUT_MS.

@@ -155,7 +155,7 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Rings(_) => XTIE_ERR_RINGS,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
         OpenError::Device | OpenError::Cpu(_) => XTIE_ERR_DEVICE_UNAVAILABLE,
-        OpenError::Rails => XTIE_ERR_NO_RAIL,
+        OpenError::Rails | OpenError::Required => XTIE_ERR_NO_RAIL,
         OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
         OpenError::Key => XTIE_ERR_KEY_FILE,
         OpenError::VendorRail(_) => XTIE_ERR_VENDOR_RAIL,

@@ -137,8 +137,8 @@ pub enum xtie_result {
 
     /// The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
     XTIE_ERR_KEY = -70,
-    /// Of open: CROSSTIE_RAILS leaves the device no rail. Of connect: no rail that both sides allow
-    /// leads to the peer.
+    /// Of open: CROSSTIE_RAILS leaves the device no rail, or CROSSTIE_RAILS_REQUIRED names one that
+    /// is not to be had. Of connect: no rail that both sides allow leads to the peer.
     XTIE_ERR_NO_RAIL = -71,
     /// None of the peer's addresses can be reached: the kernel said so, or none took the connection
     /// within CROSSTIE_CONNECT_TIMEOUT_MS.
@@ -241,7 +241,8 @@ pub const RESULTS: &[(xtie_result, &CStr)] = &[
     (XTIE_ERR_KEY, c"the peer has another shared key, or one side alone has one"),
     (
         XTIE_ERR_NO_RAIL,
-        c"CROSSTIE_RAILS and the device leave no rail, or none that the peer has, too",
+        c"CROSSTIE_RAILS and the device leave no rail, none that the peer has, too, or not all of \
+          CROSSTIE_RAILS_REQUIRED",
     ),
     (XTIE_ERR_UNREACHABLE, c"none of the peer's addresses can be reached"),
     (

@@ -91,6 +91,42 @@ impl Rails {
         }
     }
 
+    /// The rail of a name, as `CROSSTIE_RAILS` has it, to be put in or taken out.
+    pub fn named(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "shm" => &mut self.shm,
+            "tcp" => &mut self.tcp,
+            "verbs" => &mut self.verbs,
+            "libfabric" => &mut self.libfabric,
+            "vendor" => &mut self.vendor,
+            _ => return None,
+        })
+    }
+
+    /// Those that another set has not, without what is both.
+    pub const fn without(self, other: Rails) -> Rails {
+        Rails {
+            shm: self.shm && !other.shm,
+            tcp: self.tcp && !other.tcp,
+            verbs: self.verbs && !other.verbs,
+            libfabric: self.libfabric && !other.libfabric,
+            vendor: self.vendor && !other.vendor,
+            together: false,
+        }
+    }
+
+    /// Their names, without what is both.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let names = [
+            (self.shm, "shm"),
+            (self.verbs, "verbs"),
+            (self.libfabric, "libfabric"),
+            (self.vendor, "vendor"),
+            (self.tcp, "tcp"),
+        ];
+        names.into_iter().filter(|(has, _)| *has).map(|(_, name)| name)
+    }
+
     /// Whether there is none.
     pub const fn is_empty(self) -> bool {
         !self.shm && !self.tcp

@@ -115,6 +115,8 @@ pub enum OpenError {
     Cpu(u32),
     /// `CROSSTIE_RAILS` allows no rail that the device has.
     Rails,
+    /// `CROSSTIE_RAILS_REQUIRED` names a rail that is not to be had, or cannot be understood.
+    Required,
     /// No interface is left that other hosts could reach us by.
     Interface,
     /// `CROSSTIE_SOCKET_IFNAME` cannot be understood.
@@ -152,6 +154,10 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Rails => f.write_str(
                 "CROSSTIE_RAILS allows no rail that the device has, or cannot be understood",
+            ),
+            OpenError::Required => f.write_str(
+                "a rail that CROSSTIE_RAILS_REQUIRED names is not to be had, or it cannot be \
+                 understood",
             ),
             OpenError::Interface => f.write_str(
                 "no interface that is up and chosen (CROSSTIE_SOCKET_IFNAME) has an address, and \

@@ -3,12 +3,12 @@
 
 extern crate std;
 
-use super::device::Rails;
+use super::device::{DeviceKind, Rails};
 use super::error::OpenError;
 use super::log::{Level, say, say_once};
 use super::options::Options;
 use super::ports::Port;
-use super::settings::Environment;
+use super::settings::{Environment, REQUIRED};
 use super::vendor::VendorRail;
 use super::{libfabric, news, rdma, vendor as vendors};
 use crate::connect::descriptor_limit;
@@ -96,7 +96,7 @@ impl Network {
         } else if environment.vendor_named && vendor.is_empty() {
             say_once(
                 Level::Warning,
-                "CROSSTIE_RAILS names vendor, and the program brings no rail of a vendor's",
+                "vendor is asked for by name, and the program brings no rail of a vendor's",
             );
         }
         if !allowed.tcp {
@@ -175,6 +175,27 @@ impl Network {
         let (verbs, libfabric, vendor) = (false, false, false);
         self.rails = Rails { verbs, libfabric, vendor, ..self.rails };
         self.ports.iter().for_each(|port| port.add_to(&mut self.rails));
+    }
+
+    /// Refuses an endpoint of all rails that lacks one which must be there. Why it does was said
+    /// where it was looked for.
+    pub(super) fn required_check(
+        &self,
+        device: DeviceKind,
+        environment: &Environment,
+    ) -> Result<(), OpenError> {
+        let Some(required) = environment.required else { return Err(OpenError::Required) };
+        let missing = required.without(self.rails);
+        if device != DeviceKind::Host || missing == Rails::NONE {
+            return Ok(());
+        }
+        let (names, why) = match required.without(environment.rails) {
+            Rails::NONE => (missing, "this endpoint would be without: it is not opened"),
+            left_out => (left_out, "CROSSTIE_RAILS, or its device, leaves out"),
+        };
+        let names: Vec<_> = names.names().collect();
+        say(Level::Error, &format!("{REQUIRED} names {}, which {why}", names.join(", ")));
+        Err(OpenError::Required)
     }
 
     /// The rails as a hello says them.

@@ -196,6 +196,8 @@ impl Parts {
         let ports = unsafe {
             ports::mailboxes_register(machine.rail_mut(), &mut network.ports, mailboxes.region())
         };
+        network.rails_of_ports();
+        network.required_check(self.options.device, &self.environment)?;
         let template = self.template(&mailboxes, key);
         let domain = match ports.is_empty() {
             true => RailDomain::Host(domain),

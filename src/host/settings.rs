@@ -103,6 +103,13 @@ pub const SETTINGS: &[Setting] = &[
                  both in one connection",
     },
     Setting {
+        name: "CROSSTIE_RAILS_REQUIRED",
+        default: "none",
+        unit: "names, with commas between them",
+        effect: "rails of which host0 must have one each, or it does not open: shm, verbs, \
+                 libfabric, vendor, tcp; by default what is not there is done without, over TCP",
+    },
+    Setting {
         name: "CROSSTIE_SOCKET_IFNAME",
         default: "every one with a carrier but loopback, docker and virbr",
         unit: "prefixes, with commas between them; ^ in front excludes, = wants the whole name",
@@ -201,6 +208,9 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// Names the rails that must be there.
+pub(super) const REQUIRED: &str = "CROSSTIE_RAILS_REQUIRED";
+
 /// What the environment says beside the options.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Environment {
@@ -210,6 +220,8 @@ pub struct Environment {
     pub shm_dir: PathBuf,
     /// Which rails the user allows.
     pub rails: Rails,
+    /// Which must be there; `None`: that is not understood, and must not pass for none.
+    pub required: Option<Rails>,
     /// Which interfaces other hosts reach us by; `None`: as by default.
     pub socket_ifname: Option<String>,
     /// Sockets of a connection over TCP, when we connect.
@@ -234,13 +246,13 @@ pub struct Environment {
     pub node_id: Option<u64>,
     /// What is wanted of RDMA devices.
     pub verbs: verbs::Settings,
-    /// `CROSSTIE_RAILS` asks for them by name.
+    /// `CROSSTIE_RAILS` or `CROSSTIE_RAILS_REQUIRED` asks for them by name.
     pub verbs_named: bool,
     /// What is wanted of libfabric.
     pub libfabric: libfabric::Settings,
-    /// `CROSSTIE_RAILS` asks for it by name.
+    /// The same of it.
     pub libfabric_named: bool,
-    /// `CROSSTIE_RAILS` asks for rails of vendors by name.
+    /// The same of rails of vendors.
     pub vendor_named: bool,
 }
 
@@ -250,6 +262,7 @@ impl Default for Environment {
             kernel_copy: true,
             shm_dir: PathBuf::from("/dev/shm"),
             rails: Rails::ALL,
+            required: Some(Rails::NONE),
             socket_ifname: None,
             tcp_streams: None,
             tcp_rails: 0,
@@ -341,6 +354,8 @@ fn environment_of(names: verbs::Names) -> Environment {
         kernel_copy: among("CROSSTIE_KERNEL_COPY", 0..=1).map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").map_or(default.shm_dir, directory),
         rails: demanded("CROSSTIE_RAILS", rails, Rails::NONE).unwrap_or(default.rails),
+        required: demanded(REQUIRED, |text| required(text).map(Some), None)
+            .unwrap_or(default.required),
         socket_ifname: understood("CROSSTIE_SOCKET_IFNAME", |text| Ok(text.to_string())),
         tcp_rails: among("CROSSTIE_TCP_RAILS", 1..=RAILS_MAX as u64).map_or(0, |n| n as u32),
         tcp_streams: among("CROSSTIE_TCP_STREAMS", 1..=STREAMS_MAX as u64).map(|n| n as u32),
@@ -362,9 +377,10 @@ fn environment_of(names: verbs::Names) -> Environment {
     }
 }
 
-/// Whether `CROSSTIE_RAILS` names a rail.
+/// Whether a rail is named among those that may be used, or those that must be there.
 fn is_named(rail: &str) -> bool {
-    std::env::var("CROSSTIE_RAILS").is_ok_and(|text| text.to_ascii_lowercase().contains(rail))
+    let names = |name: &str| std::env::var(name).map(|text| text.to_ascii_lowercase());
+    ["CROSSTIE_RAILS", REQUIRED].into_iter().any(|it| names(it).is_ok_and(|it| it.contains(rail)))
 }
 
 /// What the variables of RDMA devices say; what is not understood is reported.
@@ -449,8 +465,9 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
 }
 
 /// What a list of rails is made of.
-const RAIL_NAMES: &str =
-    "there are shm, verbs, libfabric, vendor and tcp, and shm+tcp for both in one connection";
+const RAIL_NAMES: &str = "there are shm, verbs, libfabric, vendor and tcp";
+/// What a list of those that may be used has beside.
+const RAIL_NAMES_MORE: &str = ", and shm+tcp for both in one connection";
 
 /// The rails of a list.
 fn rails(text: &str) -> Result<Rails, String> {
@@ -466,9 +483,19 @@ fn rails(text: &str) -> Result<Rails, String> {
             "shm+tcp" | "tcp+shm" => {
                 (rails.shm, rails.tcp, rails.together) = (true, true, true);
             }
-            "" => return Err(format!("a name is missing; {RAIL_NAMES}")),
-            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}")),
+            "" => return Err(format!("a name is missing; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
+            _ => return Err(format!("there is no rail {name}; {RAIL_NAMES}{RAIL_NAMES_MORE}")),
         }
+    }
+    Ok(rails)
+}
+
+/// The rails that must be there, of which none brings another along.
+fn required(text: &str) -> Result<Rails, String> {
+    let mut rails = Rails::NONE;
+    for name in text.split(',').map(str::trim) {
+        let rail = rails.named(&name.to_ascii_lowercase());
+        *rail.ok_or_else(|| format!("there is no rail {name}; {RAIL_NAMES}"))? = true;
     }
     Ok(rails)
 }
@@ -595,6 +622,15 @@ mod tests {
         assert_eq!(rails("TCP,Shm"), Ok(hosts));
         for empty in [",", "shm,", ",tcp", "shm,,tcp"] {
             assert!(rails(empty).unwrap_err().contains("a name is missing"), "{empty}");
+        }
+    }
+
+    #[test]
+    fn rails_that_are_required_bring_no_other_along() {
+        let two = Rails { libfabric: true, verbs: true, ..Rails::NONE };
+        assert_eq!(required("libfabric, Verbs"), Ok(two));
+        for wrong in ["efa", "shm,", "shm+tcp"] {
+            assert!(required(wrong).unwrap_err().contains("there is no rail"), "{wrong}");
         }
     }
 

@@ -134,6 +134,7 @@ impl From<&OpenError> for Fault {
             | OpenError::Device
             | OpenError::Cpu(_)
             | OpenError::Rails
+            | OpenError::Required
             | OpenError::Interface
             | OpenError::InterfaceChoice
             | OpenError::Key => Fault::Usage,
