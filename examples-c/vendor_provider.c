@@ -14,7 +14,7 @@ enum {
     SLOTS = 64,          // messages that may be received and not released, of one end
     SEND_BYTES = 2048,   // longest payload
     EVENTS = 512,        // events that wait for a poll, of one end; a power of two
-    JOBS = 32,           // ops that wait behind a long one, of one end; a power of two
+    JOBS = 64,           // ops that wait behind a long one, of one end; a power of two
     REGIONS = 32,        // registered at a time, of one end
     POST_BYTES = 4096,   // longest copy that post makes itself
     GRANULE_BYTES = 64,  // what a poll copies at least when it copies

@@ -58,11 +58,15 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
 ];
 
 /// Other ways to break a promise, and the entry that finds them.
-const MORE: [(&str, Vice); 3] = [
+const MORE: [(&str, Vice); 4] = [
+    ("post_takes_whole_write_or_again_changes_nothing", Vice::RefusedButWritten),
     ("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence),
     ("long_payloads_are_held_as_many_as_promised", Vice::TakesNoLongMore),
     ("long_payloads_are_held_as_many_as_promised", Vice::LeaksLongPlaces),
 ];
+
+/// A queue that the long writes of an entry do not fill.
+const JOBS: u32 = 64;
 
 /// More receives than entries had looked at that are about other promises.
 const SLOTS: u32 = 96;
@@ -70,6 +74,7 @@ const SLOTS: u32 = 96;
 fn verdict(index: usize, vice: Vice) -> Verdict {
     let limits = match vice {
         Vice::PromisesMoreReceives | Vice::TakesSendsSlowly => Limits { slots: SLOTS, ..LOOPBACK },
+        Vice::RefusedButWritten => Limits { jobs: JOBS, ..LOOPBACK },
         vice if vice.is_of_longs() => Limits { slots: SLOTS, ..LOOPBACK },
         _ => LOOPBACK,
     };

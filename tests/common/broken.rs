@@ -32,6 +32,7 @@ pub enum Vice {
     /// The control: breaks nothing.
     None,
     HalfWrite,
+    RefusedButWritten,
     RefusedButSent,
     ForgetsCompletion,
     RepeatsCompletion,
@@ -350,6 +351,13 @@ impl Broken {
             (Vice::HalfWrite, Source::Span(_), _) if self.every(3) => {
                 self.inner.post(&Op { kind: with_length(op.kind, |n| n / 2), ..op }, now)?;
                 Err(PostError::Again)
+            }
+            (Vice::RefusedButWritten, ..) => {
+                let posted = self.inner.post(&op, now);
+                if posted == Err(PostError::Again) {
+                    Copied::of(&op.kind).into_iter().for_each(Copied::carry_out);
+                }
+                posted
             }
             (Vice::WritesThenRefusesWord, _, Some(_)) if self.is_full() => {
                 Copied::of(&op.kind).into_iter().for_each(Copied::carry_out);

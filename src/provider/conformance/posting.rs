@@ -8,9 +8,14 @@ use crate::fabric::{Completion, LINE_BYTES, LocalSpan, OpId, OpKind, PostError, 
 
 const PART: usize = 8 * 1024;
 const PARTS: usize = 48;
+/// Short writes behind those, which fill a long queue, too; and how far they are apart.
+const SHORTS: usize = 384;
+const SHORT: usize = 256;
 const ROUNDS: u8 = 8;
 const LARGE: usize = 128 * 1024;
 const BUDGET: u64 = 4096;
+
+const _: () = assert!(PARTS * PART + SHORTS * SHORT <= ARENA_BYTES);
 
 fn was_refused<R: Rig>(bench: &Bench<R>, id: OpId) -> Check<bool> {
     match bench.fate(id) {
@@ -20,22 +25,32 @@ fn was_refused<R: Rig>(bench: &Bench<R>, id: OpId) -> Check<bool> {
     }
 }
 
+/// Place and length of a write of those that fill a queue.
+const fn part(number: usize) -> (usize, usize) {
+    match number.checked_sub(PARTS) {
+        None => (number * PART, PART),
+        Some(short) => (PARTS * PART + short * SHORT, SHORT),
+    }
+}
+
 pub fn post_takes_whole_write_or_again_changes_nothing<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
-    bench.fill(Side::A, 0, PARTS * PART, 0xa5);
-    let length = bench.cut(PART);
-    let mut refused = [false; PARTS];
-    for (part, refused) in refused.iter_mut().enumerate() {
-        let kind = bench.write_kind(Side::A, part * PART, length);
+    bench.fill(Side::A, 0, ARENA_BYTES, 0xa5);
+    let mut refused = [false; PARTS + SHORTS];
+    for (number, refused) in refused.iter_mut().enumerate() {
+        let (at, length) = part(number);
+        let kind = bench.write_kind(Side::A, at, bench.cut(length));
         let id = bench.post(Side::A, kind)?;
         *refused = was_refused(&bench, id)?;
     }
     bench.finish(2)?;
     bench.rounds(QUIET)?;
-    for (part, refused) in refused.into_iter().enumerate() {
+    for (number, refused) in refused.into_iter().enumerate() {
+        let (at, length) = part(number);
+        let length = bench.cut(length);
         let byte = if refused { 0 } else { 0xa5 };
         let why = "a write was taken in part, or refused and done";
-        ensure(bench.holds(Side::B, part * PART, length, byte), 1, why)?;
+        ensure(bench.holds(Side::B, at, length, byte), 1, why)?;
     }
     PASSED
 }
