@@ -55,14 +55,16 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
     ("held_messages_outlive_a_detach", Vice::FreesHeldAtDetach),
     ("own_posts_do_not_pass_the_fence", Vice::OwnPostsPassFence),
     ("long_payloads_are_held_as_many_as_promised", Vice::HoldsOneLongLess),
+    ("short_ops_stay_behind_longer_ones", Vice::ShortWritesOvertake),
 ];
 
 /// Other ways to break a promise, and the entry that finds them.
-const MORE: [(&str, Vice); 4] = [
+const MORE: [(&str, Vice); 5] = [
     ("post_takes_whole_write_or_again_changes_nothing", Vice::RefusedButWritten),
     ("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence),
     ("long_payloads_are_held_as_many_as_promised", Vice::TakesNoLongMore),
     ("long_payloads_are_held_as_many_as_promised", Vice::LeaksLongPlaces),
+    ("short_ops_stay_behind_longer_ones", Vice::ShortReadsOvertake),
 ];
 
 /// A queue that the long writes of an entry do not fill.
@@ -121,6 +123,8 @@ fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
         Vice::HoldsOneLongLess,
         Vice::TakesNoLongMore,
         Vice::LeaksLongPlaces,
+        Vice::ShortWritesOvertake,
+        Vice::ShortReadsOvertake,
     ];
     for vice in newer {
         let found = VICES.iter().chain(&MORE).find(|(_, other)| *other == vice);

@@ -54,7 +54,7 @@ fn ordered_push_rail_keeps_every_promise() {
 #[test]
 fn unordered_push_rail_keeps_every_promise() {
     // beside these no order
-    common::run_all(|| pair(SimConfig { ordered: false, ..PUSH }), 5);
+    common::run_all(|| pair(SimConfig { ordered: false, ..PUSH }), 6);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn ordered_pull_rail_keeps_every_promise() {
 #[test]
 fn unordered_pull_rail_without_immediates_keeps_every_promise() {
     let config = SimConfig { pull: true, ordered: false, immediate: false, ..PUSH };
-    common::run_all(move || pair(config), 6);
+    common::run_all(move || pair(config), 7);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn many_seeds_keep_every_promise() {
     for seed in 2..12 {
         println!("seed {seed}");
         let config = SimConfig { seed, ordered: seed % 2 == 0, pull: seed % 3 == 0, ..PUSH };
-        let skips = 2 + if config.pull { 0 } else { 1 } + if config.ordered { 0 } else { 2 };
+        let skips = 2 + if config.pull { 0 } else { 1 } + if config.ordered { 0 } else { 3 };
         common::run_all(move || pair(config), skips);
     }
 }

@@ -18,6 +18,8 @@ use crosstie::provider::random::{CERTAIN, Random};
 
 /// Polls between two sends of a provider that is slow to take them.
 const SLOW_POLLS: u64 = 64;
+/// Longest op that overtakes others.
+const OVERTAKING_BYTES: usize = 4096;
 /// Parts of a write at most.
 const PARTS_MAX: usize = 3;
 /// In the id of a write that is a part of another one.
@@ -62,6 +64,8 @@ pub enum Vice {
     OwnDice,
     ClosesAnyway,
     FencesInNameOnly,
+    ShortWritesOvertake,
+    ShortReadsOvertake,
     RoundsTargets,
     ChangesCaps,
     TellsAnotherCause,
@@ -158,6 +162,8 @@ pub struct Broken {
     unreleased: u32,
     /// Whether what was held went with its peer, and nothing has come since.
     is_emptied: bool,
+    /// Ops that were taken and have not ended.
+    in_flight: u32,
     /// The last write to each peer, as long as it is not fenced.
     writes: [Option<Copied>; 2],
     /// Peers that were fenced.
@@ -185,9 +191,14 @@ impl Copied {
         Some(Copied { from: span.address(), to: target.address, length })
     }
 
+    fn of_read(kind: &OpKind) -> Option<Copied> {
+        let OpKind::Read { target, source } = *kind else { return None };
+        let length = target.length().as_usize();
+        Some(Copied { from: source.address, to: target.address(), length })
+    }
+
     fn carry_out(self) {
-        // SAFETY: both lie in arenas, which are never freed; the suite posts no other writes to a
-        // provider with such a vice.
+        // SAFETY: both lie in arenas, which are never freed, and which only this thread touches.
         unsafe { std::ptr::copy(self.from as *const u8, self.to as *mut u8, self.length) };
     }
 }
@@ -202,6 +213,7 @@ fn with_length(kind: OpKind, change: impl Fn(u64) -> u64) -> OpKind {
         OpKind::Write { source: Source::Span(span), target, immediate } => {
             OpKind::Write { source: Source::Span(cut(span)), target, immediate }
         }
+        OpKind::Read { target, source } => OpKind::Read { target: cut(target), source },
         other => other,
     }
 }
@@ -252,6 +264,7 @@ impl Broken {
             asked,
             unreleased: 0,
             is_emptied: false,
+            in_flight: 0,
             writes: [None; 2],
             is_fenced: [false; 2],
             longs: VecDeque::with_capacity(64),
@@ -308,6 +321,21 @@ impl Broken {
             write.carry_out();
             self.outliving = None;
         }
+    }
+
+    /// What a short op moves that does not wait behind others.
+    fn overtaking(&self, kind: &OpKind) -> Option<Copied> {
+        let is_there = |span: RemoteSpan| span.key.0 == self.arena_key.load(Ordering::Relaxed);
+        let copied = match (self.vice, *kind) {
+            (Vice::ShortWritesOvertake, OpKind::Write { target, .. }) if is_there(target) => {
+                Copied::of(kind)
+            }
+            (Vice::ShortReadsOvertake, OpKind::Read { source, .. }) if is_there(source) => {
+                Copied::of_read(kind)
+            }
+            _ => None,
+        };
+        copied.filter(|copied| copied.length <= OVERTAKING_BYTES && self.in_flight > 0)
     }
 
     fn post_send(&mut self, op: Op, now: Instant) -> Result<Posted, PostError> {
@@ -412,6 +440,8 @@ impl Broken {
 
     /// What becomes of a true completion.
     fn pass(&mut self, completion: Completion, out: &mut Batch) {
+        let is_end = matches!(completion, Completion::Done { .. } | Completion::Fenced { .. });
+        self.in_flight = self.in_flight.saturating_sub(is_end.into());
         match (self.vice, completion) {
             (_, Completion::Done { id, .. }) if id.0 & PART != 0 => {}
             (Vice::ForgetsCompletion, Completion::Done { .. }) if self.every(5) => {}
@@ -496,6 +526,10 @@ impl Provider for Broken {
             }
             self.writes[peer] = Some(write);
         }
+        let overtaking = self.overtaking(&op.kind);
+        if overtaking.is_some() {
+            op.kind = with_length(op.kind, |_| 0);
+        }
         let posted = match op.kind {
             OpKind::Send { .. } => {
                 let posted = self.post_send(op, now);
@@ -507,6 +541,10 @@ impl Provider for Broken {
                 self.post_other(op, now)
             }
         };
+        if posted.is_ok() {
+            overtaking.into_iter().for_each(Copied::carry_out);
+        }
+        self.in_flight += u32::from(posted == Ok(Posted::Pending));
         match posted {
             Err(PostError::PeerDown) if self.vice == Vice::AcceptsForTheDead => Ok(Posted::Done),
             posted => posted,

@@ -71,6 +71,10 @@ typedef enum {
     LONG_IMMEDIATE_FIRST,
     CUTS_LONG_WRITES,
     CUTS_LONG_READS,
+    WRITES_OVERTAKE,
+    LINES_OVERTAKE,
+    ADDS_OVERTAKE,
+    READS_OVERTAKE,
     POST_ANSWERS_NONSENSE,
     REFUSES_WITHIN_CAPS,
     FENCE_ANSWERS_NONSENSE,
@@ -303,6 +307,34 @@ static int is_too_long(const xtie_provider_op *op)
     return most != 0 && op_bytes(op) > most;
 }
 
+// Whether an op does not wait behind those that do.
+static int is_overtaking(const end *e, const xtie_provider_op *op)
+{
+    if (!jobs_any(e) || op_bytes(op) > POST_BYTES)
+        return 0;
+    switch (planted) {
+    case WRITES_OVERTAKE:
+        return op->kind == XTIE_PROVIDER_OP_WRITE && !(op->flags & XTIE_PROVIDER_OP_LINE);
+    case LINES_OVERTAKE: return (op->flags & XTIE_PROVIDER_OP_LINE) != 0;
+    case ADDS_OVERTAKE: return op->kind == XTIE_PROVIDER_OP_ADD;
+    case READS_OVERTAKE: return op->kind == XTIE_PROVIDER_OP_READ;
+    default: return 0;
+    }
+}
+
+// Moves the bytes at once; a write of none waits in its place, and ends by its name.
+static int overtake(void *self, const xtie_provider_op *op)
+{
+    xtie_provider_op rest = *op;
+    rest.kind = XTIE_PROVIDER_OP_WRITE;
+    rest.flags &= XTIE_PROVIDER_OP_IMMEDIATE;
+    rest.local.bytes = 0;
+    int answer = vendor_post(self, &rest, 0);
+    if (answer == XTIE_PROVIDER_OK)
+        op_move(op, op->data, 0, op_bytes(op));
+    return answer;
+}
+
 static int fault_post(void *self, const xtie_provider_op *op, uint64_t now_ns)
 {
     xtie_provider_op opened = *op;
@@ -323,6 +355,8 @@ static int fault_post(void *self, const xtie_provider_op *op, uint64_t now_ns)
         opened.remote.key = master_key(e->other, &op->remote);
     if (planted == FORGETS_RANGES && region_of(e->other, op->remote.key) != NULL)
         opened.remote.key = master_key(e->other, &op->remote);
+    if (is_overtaking(e, op))
+        return overtake(self, op);
     switch (op->kind) {
     case XTIE_PROVIDER_OP_SEND: answer = post_send(self, &opened); break;
     case XTIE_PROVIDER_OP_WRITE: answer = post_write(self, &opened); break;
@@ -632,6 +666,10 @@ static const expected faults[] = {
     {LONG_IMMEDIATE_FIRST, XTIE_CORE_ERR_PROMISE, 5, "immediate_comes_after_its_data"},
     {CUTS_LONG_WRITES, XTIE_CORE_ERR_PROMISE, 5, "write_is_visible_before_a_later_send"},
     {CUTS_LONG_READS, XTIE_CORE_ERR_PROMISE, 5, "read_brings_the_peers_bytes"},
+    {WRITES_OVERTAKE, XTIE_CORE_ERR_PROMISE, 5, "short_ops_stay_behind_longer_ones"},
+    {LINES_OVERTAKE, XTIE_CORE_ERR_PROMISE, 5, "short_ops_stay_behind_longer_ones"},
+    {ADDS_OVERTAKE, XTIE_CORE_ERR_PROMISE, 5, "short_ops_stay_behind_longer_ones"},
+    {READS_OVERTAKE, XTIE_CORE_ERR_PROMISE, 5, "short_ops_stay_behind_longer_ones"},
     {POST_ANSWERS_NONSENSE, XTIE_CORE_ERR_BREACH, 0,
      "post_takes_whole_write_or_again_changes_nothing"},
     {REFUSES_WITHIN_CAPS, XTIE_CORE_ERR_BREACH, 0,
@@ -685,7 +723,7 @@ static int is_of_reads(fault it)
 {
     return it == READS_BESIDE || it == ROUNDS_READ_TARGETS || it == ROUNDS_READ_SOURCES ||
            it == FORGETS_COMPLETION || it == REPEATS_COMPLETION ||
-           it == ENDS_WELL_WHAT_DEATH_CUT_OFF || it == CUTS_LONG_READS;
+           it == ENDS_WELL_WHAT_DEATH_CUT_OFF || it == CUTS_LONG_READS || it == READS_OVERTAKE;
 }
 
 static int is_of_long_ops(fault it)
