@@ -59,8 +59,9 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
 ];
 
 /// Other ways to break a promise, and the entry that finds them.
-const MORE: [(&str, Vice); 5] = [
+const MORE: [(&str, Vice); 6] = [
     ("post_takes_whole_write_or_again_changes_nothing", Vice::RefusedButWritten),
+    ("what_had_come_is_told_before_the_end", Vice::TellsEndsLast),
     ("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence),
     ("long_payloads_are_held_as_many_as_promised", Vice::TakesNoLongMore),
     ("long_payloads_are_held_as_many_as_promised", Vice::LeaksLongPlaces),
@@ -83,6 +84,7 @@ fn verdict(index: usize, vice: Vice) -> Verdict {
     let make = move || over(Broken::new(loopback_of(limits), vice));
     let mut rig = PairRig::new(Rc::new(make));
     rig.regions_max = Some(LOOPBACK.regions_max);
+    rig.tells_ends_first = true;
     (entries()[index].run)(&mut rig)
 }
 
@@ -125,6 +127,7 @@ fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
         Vice::LeaksLongPlaces,
         Vice::ShortWritesOvertake,
         Vice::ShortReadsOvertake,
+        Vice::TellsEndsLast,
     ];
     for vice in newer {
         let found = VICES.iter().chain(&MORE).find(|(_, other)| *other == vice);
@@ -139,6 +142,9 @@ fn no_earlier_entry_finds_what_the_newer_ones_are_for() {
 fn wrapper_without_a_vice_fails_none() {
     // a loopback detaches no peers, and has no longer payloads towards one
     common::run_all(|| over_loopback(|rail| Broken::new(rail, Vice::None)), 2);
+    for (index, (name, _)) in VICES.iter().enumerate() {
+        assert!(verdict(index, Vice::None).is_ok(), "{name}");
+    }
 }
 
 /// So what the vices of long payloads fail of is the vice.

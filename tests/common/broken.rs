@@ -71,6 +71,7 @@ pub enum Vice {
     TellsAnotherCause,
     RefusesShortRegions,
     ThrowsAwayWhatCame,
+    TellsEndsLast,
     TakesMoreRegions,
     TakesAnyMemory,
     PromisesMoreReceives,
@@ -155,6 +156,8 @@ pub struct Broken {
     late: VecDeque<(Op, u32)>,
     /// Completions made up.
     made_up: VecDeque<Completion>,
+    /// Ends of ops that the next poll keeps back.
+    kept_ends: VecDeque<Completion>,
     newest: RecvSlot,
     /// How often the caps were asked for.
     asked: Cell<u32>,
@@ -260,6 +263,7 @@ impl Broken {
             count: 0,
             late,
             made_up,
+            kept_ends: VecDeque::with_capacity(64),
             newest,
             asked,
             unreleased: 0,
@@ -601,6 +605,7 @@ impl Provider for Broken {
         for completion in &raw[..count] {
             self.pass(*completion, &mut all);
         }
+        self.made_up.extend(self.kept_ends.drain(..));
         self.post_late(now);
         self.outlive();
         self.swap_messages(&mut all.items[..all.count]);
@@ -648,6 +653,13 @@ impl Provider for Broken {
                 !matches!(c, Completion::Received { .. } | Completion::Immediate { .. })
             };
             self.made_up.extend(raw[..count].iter().filter(came));
+        }
+        if self.vice == Vice::TellsEndsLast {
+            let mut raw = [crate::NOTHING; 16];
+            let count = self.inner.poll(&mut raw, Bytes::ZERO, Instant(0));
+            let is_end = |c: &&Completion| matches!(c, Completion::Done { .. });
+            self.kept_ends.extend(raw[..count].iter().filter(is_end));
+            self.made_up.extend(raw[..count].iter().filter(|c| !is_end(c)));
         }
         self.inner.peer_fail(peer, cause);
     }

@@ -57,6 +57,8 @@ pub struct PairRig<P: 'static> {
     pause: Option<Pause<P>>,
     /// What [`Rig::regions_max`] says.
     pub regions_max: Option<u32>,
+    /// What [`Rig::tells_ends_first`] says.
+    pub tells_ends_first: bool,
 }
 
 /// How time passes for a rail that depends on the world outside.
@@ -78,7 +80,15 @@ impl<P> Copy for Pause<P> {}
 impl<P> PairRig<P> {
     pub fn new(make: Rc<dyn Fn() -> Pair<P>>) -> PairRig<P> {
         let arenas = [(); 2].map(|()| HeapBlock::leaked(ARENA_BYTES));
-        PairRig { pair: make(), make, arenas, now: Instant(0), pause: None, regions_max: None }
+        PairRig {
+            pair: make(),
+            make,
+            arenas,
+            now: Instant(0),
+            pause: None,
+            regions_max: None,
+            tells_ends_first: false,
+        }
     }
 }
 
@@ -116,6 +126,10 @@ impl<P: Provider> Rig for PairRig<P> {
 
     fn regions_max(&self) -> Option<u32> {
         self.regions_max
+    }
+
+    fn tells_ends_first(&self) -> bool {
+        self.tells_ends_first
     }
 
     fn has_threads(&self) -> bool {

@@ -59,6 +59,7 @@ typedef enum {
     TAKES_REGIONS_THAT_WRAP,
     CHANGES_CAPS,
     THROWS_AWAY_WHAT_CAME,
+    TELLS_ENDS_LAST,
     TAKES_MORE_REGIONS,
     TAKES_ANY_MEMORY,
     PROMISES_MORE_RECEIVES,
@@ -560,11 +561,29 @@ static void throw_away(end *e)
     e->events_tail = tail;
 }
 
+// Ends of ops go behind that of their peer.
+static void put_ends_last(end *e)
+{
+    static xtie_provider_event ended[EVENTS];
+    uint32_t tail = e->events_head, count = 0;
+    for (uint32_t n = tail; n != e->events_tail; n++) {
+        const xtie_provider_event *event = &e->events[n % EVENTS];
+        if (event->kind == XTIE_PROVIDER_EVENT_DONE)
+            ended[count++] = *event;
+        else
+            e->events[tail++ % EVENTS] = *event;
+    }
+    for (uint32_t n = 0; n < count; n++)
+        e->events[tail++ % EVENTS] = ended[n];
+}
+
 static void fault_peer_fail(void *self, uint32_t peer, uint32_t cause, int32_t code)
 {
     if (planted == THROWS_AWAY_WHAT_CAME)
         throw_away(self);
     vendor_peer_fail(self, peer, cause, code);
+    if (planted == TELLS_ENDS_LAST)
+        put_ends_last(self);
 }
 
 static int fault_open(void *context, const xtie_provider_limits *limits, void **provider_out)
@@ -654,6 +673,7 @@ static const expected faults[] = {
     {TAKES_REGIONS_THAT_WRAP, XTIE_CORE_ERR_PROMISE, 7, "region_has_any_length_but_none"},
     {CHANGES_CAPS, XTIE_CORE_ERR_PROMISE, 5, "caps_stay_as_they_are"},
     {THROWS_AWAY_WHAT_CAME, XTIE_CORE_ERR_PROMISE, 6, "what_had_come_is_told_before_the_end"},
+    {TELLS_ENDS_LAST, XTIE_CORE_ERR_PROMISE, 6, "what_had_come_is_told_before_the_end"},
     {TAKES_MORE_REGIONS, XTIE_CORE_ERR_PROMISE, 7, "regions_are_as_many_as_were_asked_for"},
     {TAKES_ANY_MEMORY, XTIE_CORE_ERR_PROMISE, 7, "memory_that_cannot_be_is_refused"},
     {PROMISES_MORE_RECEIVES, XTIE_CORE_ERR_PROMISE, 5, "receives_are_as_many_as_promised"},

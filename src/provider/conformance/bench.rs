@@ -61,6 +61,8 @@ pub struct Bench<'r, R: Rig> {
     logs: [Log; 2],
     /// Why each side's peer is gone.
     causes: [Option<DownCause>; 2],
+    /// Ops of each side that ended behind its peer.
+    ended_behind: [u32; 2],
     /// Of the fence that was asked for last.
     generation: RailGeneration,
     /// Whether messages are released as they come.
@@ -110,6 +112,7 @@ impl<'r, R: Rig> Bench<'r, R> {
             op_count: 0,
             logs: [NOTHING; 2],
             causes: [None; 2],
+            ended_behind: [0; 2],
             generation: RailGeneration(0),
             release: true,
             stock: Stock::EMPTY,
@@ -313,6 +316,11 @@ impl<'r, R: Rig> Bench<'r, R> {
         self.causes[side.index()]
     }
 
+    /// How many ops of `side` have ended after it was told that its peer is gone.
+    pub fn ended_behind(&self, side: Side) -> u32 {
+        self.ended_behind[side.index()]
+    }
+
     pub fn fate(&self, id: OpId) -> Fate {
         self.ops[(id.0 - ID_FIRST) as usize].1
     }
@@ -480,6 +488,7 @@ impl<'r, R: Rig> Bench<'r, R> {
             Fate::Pending => {}
         }
         self.ops[index].1 = Fate::Ended(result);
+        self.ended_behind[side.index()] += u32::from(self.causes[side.index()].is_some());
         Ok(())
     }
 

@@ -120,6 +120,9 @@ pub fn what_had_come_is_told_before_the_end<R: Rig>(rig: &mut R) -> Verdict {
         bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
         expected += 1;
     }
+    for (at, length) in pieces(&bench.caps, LARGE) {
+        bench.write(Side::B, at + LARGE, length)?;
+    }
     // where order is kept, all of that has come when these bytes are there
     bench.fill(Side::A, 0, LINE_BYTES, MOVED);
     bench.write(Side::A, 0, LINE_BYTES)?;
@@ -143,6 +146,8 @@ pub fn what_had_come_is_told_before_the_end<R: Rig>(rig: &mut R) -> Verdict {
         "what had come from a peer was not told after its end",
     )?;
     ensure(bench.arrivals(Side::B).last() == Some(Arrival::Down), 6, "an end was not told last")?;
+    let in_order = !bench.rig.tells_ends_first() || bench.ended_behind(Side::B) == 0;
+    ensure(in_order, 6, "an op's end was told behind that of its peer")?;
     PASSED
 }
 

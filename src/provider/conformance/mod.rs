@@ -88,6 +88,12 @@ pub trait Rig {
         false
     }
 
+    /// Whether the ends of all ops are told before that of the peer after [`Provider::peer_fail`].
+    /// The header has vendors promise that; the contract leaves the order open.
+    fn tells_ends_first(&self) -> bool {
+        false
+    }
+
     /// How many regions each provider was opened for, if that is known.
     fn regions_max(&self) -> Option<u32> {
         None

@@ -206,6 +206,10 @@ impl<'s> Rig for VendorRig<'s> {
         Some(REGIONS_MAX)
     }
 
+    fn tells_ends_first(&self) -> bool {
+        true
+    }
+
     fn has_threads(&self) -> bool {
         self.setup.threads
     }
