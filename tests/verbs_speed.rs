@@ -1,7 +1,8 @@
 //! How fast the verbs rail is, as a line for each size: for comparison with perftest in the same
 //! run (`tests/vm/speed` does both). It runs when it is asked for: with `XTIE_MEASURE=1` all, with
-//! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of 64 bytes;
-//! `--nocapture` shows the lines. `XTIE_EXTENDED=1` posts by the extended interface. With
+//! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of a message of
+//! 64 bytes, with `put:COUNT` that of a write of 64 bytes that notifies and is acknowledged by the
+//! next one; `--nocapture` shows the lines. `XTIE_EXTENDED=1` posts by the extended interface. With
 //! `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for counters of instructions.
 
 mod verbs_support;
@@ -142,26 +143,33 @@ impl End {
         }
     }
 
+    /// One message, or a write with a word.
+    fn ask(&mut self, length: usize, puts: bool) -> bool {
+        if puts { self.write(length) } else { self.send(length) }
+    }
+
     /// Answers, or asks, so many times.
-    fn ping(&mut self, length: usize, count: u64, asks: bool) {
+    fn ping(&mut self, length: usize, (count, puts): (u64, bool), asks: bool) {
         let start = std::time::Instant::now();
         let mut lengths = Vec::with_capacity(count as usize);
         let mut last = start;
         for n in 0..count {
             if asks {
-                assert!(self.send(length));
+                assert!(self.ask(length, puts));
             }
             let mut came = false;
             while !came {
-                self.poll(|rail, completion| {
-                    if let Completion::Received { slot, .. } = completion {
+                self.poll(|rail, completion| match completion {
+                    Completion::Received { slot, .. } => {
                         rail.received_release(PEER, *slot);
                         came = true;
                     }
+                    Completion::Immediate { .. } => came = true,
+                    _ => {}
                 });
             }
             if !asks {
-                assert!(self.send(length), "round {n}");
+                assert!(self.ask(length, puts), "round {n}");
                 self.rail.flush(Bytes::kib(64));
             }
             let now = std::time::Instant::now();
@@ -236,14 +244,21 @@ const STREAMS: [(usize, u64); 5] =
     [(8, 40_000), (4096, 4000), (16 << 10, 2000), (128 << 10, 400), (1 << 20, 60)];
 const PINGS: u64 = 4000;
 
-/// What `XTIE_MEASURE` asks for, streams and how many rounds; `None`: nothing.
-fn wanted() -> Option<(Vec<(usize, u64)>, u64)> {
+/// Lengths, and how many of each.
+type Streams = Vec<(usize, u64)>;
+/// How many rounds, and whether of writes.
+type Pings = (u64, bool);
+
+/// What `XTIE_MEASURE` asks for, streams and rounds; `None`: nothing.
+fn wanted() -> Option<(Streams, Pings)> {
     let text = std::env::var("XTIE_MEASURE").ok()?;
-    let Some((length, count)) = text.split_once(':') else { return Some((STREAMS.into(), PINGS)) };
+    let Some((length, count)) = text.split_once(':') else {
+        return Some((STREAMS.into(), (PINGS, false)));
+    };
     let count = count.parse().expect("a count");
     match length {
-        "ping" => Some((Vec::new(), count)),
-        _ => Some((vec![(length.parse().expect("a length"), count)], 0)),
+        "ping" | "put" => Some((Vec::new(), (count, length == "put"))),
+        _ => Some((vec![(length.parse().expect("a length"), count)], (0, false))),
     }
 }
 
