@@ -9,7 +9,7 @@ mod common_network;
 mod host_support;
 mod libfabric_support;
 
-use common_network::{network, own_network, sockets_end};
+use common_network::{listeners_end, network, own_network, sockets_end};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{RequestError, RequestId};
 use host_support::flow::Flow;
@@ -155,6 +155,27 @@ fn connection_whose_rail_lives_outlives_tcp_while_nobody_calls_the_library() {
 #[test]
 fn connection_whose_rail_lives_outlives_the_end_of_all_its_sockets() {
     apart(|| lose_tcp("strict", Away::Reset));
+}
+
+/// The peer was dead when the first dial was refused.
+#[test]
+fn connection_whose_rail_lives_outlives_dials_that_are_refused() {
+    apart(|| {
+        let Some(mut pair) = pair("strict") else { return };
+        let mut flows = Flows::new(&pair);
+        flows.until(&mut pair, "bytes on the rail", 16, |pair| {
+            pair.views(1).iter().all(|view| view.stats.bytes > 1 << 22)
+        });
+        listeners_end();
+        sockets_end();
+        let since = Instant::now();
+        while since.elapsed() < AWAY {
+            flows.step(&mut pair);
+        }
+        flows.until(&mut pair, "messages", 32, |_| true);
+        drop(flows);
+        pair.close();
+    });
 }
 
 /// A receive of the first endpoint, whose end is waited for while the other's program does nothing.

@@ -83,16 +83,15 @@ fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
     assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
 }
 
-/// A peer that gives us up closes its end, too: behind a silence that says nothing of its process.
+/// Its kernel has acknowledged all the time, so that the peer had not given us up.
 #[test]
-fn a_peer_whose_link_ends_after_a_silence_was_not_heard() {
-    let (mut a, here, _, mut child) = connected("late_end", 400);
+fn a_peer_that_is_killed_while_it_is_stopped_is_dead() {
+    let (mut a, here, _, mut child) = connected("stopped_dead", 400);
     signal(&child, libc::SIGSTOP);
     until("report", || (stopped(child.id()) == 1).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Unheard);
-    assert!(matches!(a.band.peer_ending(here), Some(Ending::Late(_))));
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
 }
 
 fn passed(ms: u64) {
@@ -173,7 +172,27 @@ fn role_vanish() {
         until("free", || a.all_free());
         ListenHandle::decode(&handle).unwrap();
     }
+    late();
     println!("vanished");
+}
+
+/// A peer that gives us up closes its end, too. Behind a silence of its kernel, that its end is not
+/// there any more says nothing of its process.
+fn late() {
+    let (mut a, here, _, mut child) = connected("late_end", 8000);
+    carry_into_nothing(a.established(here).unwrap().streams[0]);
+    assert!(ip("link set lo down"));
+    // a ping is due after a quarter, and its silence is long after a half
+    passed(4500);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(ip("link set lo up"));
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Unheard);
+    assert!(
+        matches!(a.band.peer_ending(here), Some(Ending::Late(_))),
+        "{:?}",
+        a.band.peer_ending(here)
+    );
 }
 
 fn stalls() -> usize {

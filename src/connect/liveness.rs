@@ -35,6 +35,8 @@ pub(super) struct Hearing {
     /// When it was sent, if nothing has come since. A second one would say nothing more, and fill
     /// the socket of a peer that does not read.
     asked: Option<Instant>,
+    /// Whether the peer's kernel, too, had left that ping without an answer at the last look.
+    forsaken: bool,
     /// Whether the silence has been reported.
     reported: bool,
     /// Since when the peer's kernel has been asked over the lanes of connections, too.
@@ -61,6 +63,7 @@ impl Hearing {
         due: Instant(0),
         number: 0,
         asked: None,
+        forsaken: false,
         reported: false,
         lanes: None,
         owes_pong: None,
@@ -80,6 +83,7 @@ impl Hearing {
         self.heard = now;
         self.due = now.after(Span(deadline.0 / PINGS));
         self.asked = None;
+        self.forsaken = false;
         self.lanes = None;
         core::mem::take(&mut self.reported).then_some(silent)
     }
@@ -191,12 +195,14 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// How long nothing had come over a link between hosts, where that is so long that the peer may
-    /// have given us up.
+    /// have given us up: not even its kernel has answered, as it does for one that is stopped.
     pub fn silence_before(&self, index: u32) -> Option<Span> {
         let (now, link) = (self.now(), &self.links[index as usize]);
         let silent = link.hearing.silence(now);
-        let is_heard = link.pings && link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
-        (is_heard && silent.0 >= self.config.peer_deadline.0 / 2).then_some(silent)
+        let is_asked = link.pings && link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
+        let is_long = silent.0 >= self.config.peer_deadline.0 / 2;
+        let is_forsaken = link.hearing.forsaken || link.is_forsaken(now);
+        (is_asked && is_long && is_forsaken).then_some(silent)
     }
 
     /// `Ping` has come: answered at once, whoever of this process reads it.
@@ -242,13 +248,14 @@ impl<M: LinkMemory> Control<M> {
                 self.lanes_ask(index);
             }
             let link = &mut self.links[index as usize];
+            link.hearing.forsaken = link.is_forsaken(now);
             if let Some(silent) = verdict.silent {
                 if link.connections == 0 {
                     // nobody misses it
                     self.link_dismiss(index);
                     continue;
                 }
-                if link.is_forsaken(now) {
+                if link.hearing.forsaken {
                     let silent = self.host_silence(index, now);
                     self.links[index as usize].ending = Some(Ending::Silent(silent));
                     self.link_silent(index);

@@ -141,7 +141,7 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// Whether something is true of any connection from `at` on in its link's chain.
-    fn is_any(&self, mut at: u32, of: impl Fn(&Self, u32) -> bool) -> bool {
+    pub fn is_any(&self, mut at: u32, of: impl Fn(&Self, u32) -> bool) -> bool {
         while at != NONE {
             if of(self, at) {
                 return true;

@@ -181,10 +181,13 @@ impl<M: LinkMemory> Control<M> {
     fn redial_missed(&mut self, index: u32, error: ConnectError) -> bool {
         let link = &self.links[index as usize];
         let (peer, to) = (link.peer, link.outage.redial.to);
+        let first = link.first;
         let gone = matches!(error, ConnectError::NoListener(_))
-            && to.is_some_and(|to| self.is_peers(index, to));
+            && to.is_some_and(|to| self.is_peers(index, to))
+            && !self.is_any(first, |control, at| control.is_vouched_for(at, Instant(0)));
         if gone {
-            // the host answers, and nobody is there
+            // the host answers, and nobody is there; a firewall refuses likewise, but then lanes
+            // hear the peer that it is not for
             self.links[index as usize].ending = Some(Ending::Closed);
             self.link_down(index, DownCause::Died, ConnectError::PeerDied(peer));
         }

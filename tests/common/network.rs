@@ -1,4 +1,5 @@
 //! A network of a test's own: its loopback alone, which can be taken away.
+#![allow(dead_code)]
 
 /// Puts this thread, and those that it starts, into a network of its own.
 pub fn own_network() -> std::io::Result<()> {
@@ -29,9 +30,7 @@ pub fn network(on: bool) {
 
 /// Ends all connected sockets over TCP of this process, as a network does that is reset.
 pub fn sockets_end() {
-    let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
-    let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    for socket in Vec::from_iter(numbers) {
+    for socket in descriptors() {
         // SAFETY: integers, for which zero is a value.
         let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         let mut length = size_of::<libc::sockaddr_in>() as u32;
@@ -43,4 +42,22 @@ pub fn sockets_end() {
             unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
         }
     }
+}
+
+/// Ends those that listen: whoever dials is refused, as by a firewall.
+pub fn listeners_end() {
+    for socket in descriptors() {
+        let (mut on, mut length) = (0i32, size_of::<i32>() as u32);
+        let (level, option, at) = (libc::SOL_SOCKET, libc::SO_ACCEPTCONN, (&raw mut on).cast());
+        // SAFETY: writable for its length; what is no socket refuses.
+        if unsafe { libc::getsockopt(socket, level, option, at, &mut length) } == 0 && on != 0 {
+            // SAFETY: a number.
+            unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+        }
+    }
+}
+
+fn descriptors() -> Vec<i32> {
+    let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
