@@ -113,6 +113,27 @@ fn flush_ends_with_its_endpoint_and_works_on_the_next_one() {
     }
 }
 
+/// It held up all flushes of the rail, for ever.
+#[test]
+fn flush_that_the_library_keeps_fails_in_time_and_the_next_is_refused() {
+    let _alone = alone();
+    let Some(config) = strict_config(Layout::One, c"strict") else { return };
+    let mut world = World::open(&config).unwrap();
+    hold_read(config.library, true);
+    assert_eq!(begin(&mut world, 0), Ok(Posted::Pending));
+    world.poll();
+    assert_eq!((world.rails[0].flush_end(), world.rails[0].is_idle()), (None, false));
+    world.pass(Duration::from_secs(3));
+    let late = OpError { kind: OpErrorKind::Fabric, code: libc::ETIMEDOUT };
+    assert_eq!(ended(&mut world), Err(late));
+    assert_eq!(begin(&mut world, 0), Err(PostError::Unsupported), "its buffer is not ours yet");
+    hold_read(config.library, false);
+    while begin(&mut world, 0) == Err(PostError::Unsupported) {
+        world.poll();
+    }
+    assert_eq!(ended(&mut world), Ok(()));
+}
+
 #[test]
 fn flush_of_what_is_not_registered_or_cannot_be_reached_is_refused() {
     let _alone = alone();

@@ -1,9 +1,9 @@
 //! How fast the verbs rail is, as a line for each size: for comparison with perftest in the same
 //! run (`tests/vm/speed` does both). It runs when it is asked for: with `XTIE_MEASURE=1` all, with
-//! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of a message of
-//! 64 bytes, with `put:COUNT` that of a write of 64 bytes that notifies and is acknowledged by the
-//! next one; `--nocapture` shows the lines. `XTIE_EXTENDED=1` posts by the extended interface. With
-//! `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for counters of instructions.
+//! `XTIE_MEASURE=LENGTH:COUNT` one stream, with `XTIE_MEASURE=ping:COUNT` the latency of a message
+//! of 64 bytes, with `put:COUNT` that of a write of 64 bytes that notifies and is acknowledged by
+//! the next one; `--nocapture` shows the lines. `XTIE_EXTENDED=1` posts by the extended interface.
+//! With `XTIE_COUNT=LENGTH:COUNT` one thread is both sides, for counters of instructions.
 
 mod verbs_support;
 

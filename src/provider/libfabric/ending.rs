@@ -564,7 +564,7 @@ impl Libfabric<'_> {
         self.health.refused = restored.err();
         let lost_code = self.health.lost_code;
         if opened.is_ok() {
-            self.health.lost_code = 0;
+            (self.health.lost_code, self.health.unheard) = (0, false);
             self.say_closed();
         }
         if let Err((step, code)) = restored {

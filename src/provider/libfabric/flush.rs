@@ -6,15 +6,20 @@
 //! others are, so that it is registered with it, and closed before it. That, and the endpoint's own
 //! address, are made by the first flush.
 //!
+//! A read that does not end in time has failed, and the rail has no flush until the library gives
+//! it back, or the endpoint is opened anew: its buffer is still the library's.
+//!
 //! An endpoint that is connected to one peer does not reach itself: there is no flush there.
 //! Whoever flushes several rails at once counts them
 //! ([`Flush`](crate::transport::flush::Flush)); where this one fails, a fence settles it.
 
 use super::domain::Near;
+use super::ending::PATIENCE;
 use super::rail::{Libfabric, Open};
 use super::sys::calls::{MsgRma, RmaIov};
 use super::sys::{Code, Port, Registration, numbers as n};
 use super::turns::Act;
+use crate::base::units::Instant;
 use crate::fabric::{OpError, OpErrorKind, OpId, PostError, Posted, RailKey};
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -30,10 +35,21 @@ pub(super) struct Flushing {
     descriptor: *mut c_void,
     /// What the library calls our own endpoint; `ADDR_UNSPEC`: not asked yet.
     own: u64,
-    /// The read under way, and the region that it holds.
-    read: Option<(OpId, u32)>,
+    /// The read that the library has.
+    read: Option<Read>,
     /// One that has ended, and was not taken.
     ended: Option<(OpId, Result<(), OpError>)>,
+}
+
+/// A read that the library has.
+#[derive(Copy, Clone, Debug)]
+struct Read {
+    id: OpId,
+    /// The region that it holds.
+    region: u32,
+    since: Instant,
+    /// Whether it was said that it failed, because it did not end.
+    is_late: bool,
 }
 
 impl Flushing {
@@ -60,8 +76,11 @@ impl Libfabric<'_> {
         key: RailKey,
         address: u64,
     ) -> Result<Posted, PostError> {
-        if self.flushing.read.is_some() || self.flushing.ended.is_some() {
-            return Err(PostError::Again);
+        match self.flushing.read {
+            Some(Read { is_late: true, .. }) => return Err(PostError::Unsupported),
+            Some(_) => return Err(PostError::Again),
+            None if self.flushing.ended.is_some() => return Err(PostError::Again),
+            None => {}
         }
         let port = self.flush_port().map_err(|_| PostError::Unsupported)?;
         let near = self.domain.hold_near(key, address, FLUSH_BYTES);
@@ -97,14 +116,28 @@ impl Libfabric<'_> {
                 PostError::Unsupported
             });
         }
-        self.flushing.read = Some((id, region));
+        self.flushing.read = Some(Read { id, region, since: self.now, is_late: false });
         Ok(Posted::Pending)
     }
 
     /// The flush that has ended: then what was written before it began is visible, or nothing is
     /// known of that.
     pub fn flush_end(&mut self) -> Option<(OpId, Result<(), OpError>)> {
+        let now = self.now;
+        if let Some(read) = &mut self.flushing.read
+            && !read.is_late
+            && now.since(read.since) >= PATIENCE
+        {
+            read.is_late = true;
+            let late = OpError { kind: OpErrorKind::Fabric, code: libc::ETIMEDOUT };
+            self.flushing.ended = Some((read.id, Err(late)));
+        }
         self.flushing.ended.take()
+    }
+
+    /// Whether polls are waited for by a flush.
+    pub(super) fn is_flushing(&self) -> bool {
+        self.flushing.read.is_some()
     }
 
     /// Where flushes are posted, with what they need there.
@@ -130,9 +163,11 @@ impl Libfabric<'_> {
     /// The library has done with the read.
     #[cold]
     pub(super) fn flush_retire(&mut self, result: Result<(), OpError>) {
-        let Some((id, region)) = self.flushing.read.take() else { return self.unknown() };
-        self.domain.release(region);
-        self.flushing.ended = Some((id, result));
+        let Some(read) = self.flushing.read.take() else { return self.unknown() };
+        self.domain.release(read.region);
+        if !read.is_late {
+            self.flushing.ended = Some((read.id, result));
+        }
     }
 
     /// The endpoint closes: its read ends with it, and the buffer's registration goes first.

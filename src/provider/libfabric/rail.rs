@@ -378,9 +378,9 @@ impl<'m> Libfabric<'m> {
         (offset.is_multiple_of(size_of::<Context>()) && index < count).then_some(index)
     }
 
-    /// Whether no peer is open, so that polling is of no use.
+    /// Whether no peer is open, and no flush under way, so that polling is of no use.
     pub fn is_idle(&self) -> bool {
-        self.peers_open == 0
+        self.peers_open == 0 && !self.is_flushing()
     }
 
     /// Whether something that was posted to a living peer has not ended yet: poll and ask again.
@@ -409,7 +409,7 @@ impl<'m> Libfabric<'m> {
 
     /// Whether polls must be told the time: ends and questions are timed by it.
     pub fn wants_time(&self) -> bool {
-        self.peers_open != 0 || self.health.is_lost()
+        self.peers_open != 0 || self.is_flushing() || self.health.is_lost()
     }
 
     /// What broke the connection to a peer, while it is not closed.
