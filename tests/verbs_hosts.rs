@@ -677,6 +677,25 @@ fn gid_that_is_no_address_of_this_namespace_is_said_once() {
     assert!(!said.contains("namespace"), "{said}");
 }
 
+/// The rail stood on what had come in its place, and peers were told what had gone.
+#[test]
+fn port_whose_gid_has_changed_since_it_was_chosen_is_not_used() {
+    let words = "RDMA port fake0:1 is not used: the GID at that index has changed since it was \
+                 chosen (did an address change?)";
+    for (fake, count) in [("gid_ends=9 gid_net=7", 1), ("gid_version_1", 1), ("", 0)] {
+        let Some(said) = told("Ethernet", "open", fake) else { return };
+        assert_eq!(said.matches(words).count(), count, "{fake}: {said}");
+        assert_eq!(said.contains(": rails verbs and tcp,"), count == 0, "{fake}: {said}");
+    }
+    // an old library does not tell the version
+    let [_, old] = libraries().expect("as before");
+    for (fake, count) in [("gid_ends=9", 1), ("gid_version_1", 0)] {
+        let story = story_in(old, "open", fake);
+        let said = said_before(&class("Ethernet", 1), &story).expect("as before");
+        assert_eq!(said.matches(words).count(), count, "{fake}: {said}");
+    }
+}
+
 #[test]
 fn library_that_cannot_have_children_is_said_once() {
     let Some(said) = told("Ethernet", "connect on an old kernel", "no_children") else { return };

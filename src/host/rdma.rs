@@ -206,6 +206,7 @@ pub(super) fn config_of<'a>(port: &'a Port, settings: &Settings) -> Config<'a> {
         device: &port.device,
         port: port.number,
         gid_index: port.gid_index,
+        gid_chosen: Some((port.end.gid, port.end.kind)),
         gid_rule: settings.gid,
         subnet_bits: port.end.prefix_bits,
         path: PathConfig {

@@ -429,7 +429,9 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index
     if (value("say_table") && index == 0) fprintf(stderr, "the table of GIDs is read\n");
     if (ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid)) return errno;
     entry->gid_index = index, entry->port_num = port;
-    entry->gid_type = value("gid_version_1") ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+    entry->gid_type = value("infiniband") ? IBV_GID_TYPE_IB
+                      : value("gid_version_1") ? IBV_GID_TYPE_ROCE_V1
+                                               : IBV_GID_TYPE_ROCE_V2;
     return memcmp(&entry->gid, &none, sizeof none) ? 0 : ENODATA;
 }
 #endif

@@ -53,6 +53,7 @@ pub fn config(device: &str) -> Config<'_> {
         device,
         port,
         gid_index,
+        gid_chosen: None,
         gid_rule: GidRule::DEFAULT,
         subnet_bits: 24,
         path,

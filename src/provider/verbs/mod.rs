@@ -129,6 +129,9 @@ pub struct Config<'a> {
     pub port: u8,
     /// Which GID of the port.
     pub gid_index: u8,
+    /// What stood there when it was chosen: tables change meanwhile, and peers are told the chosen
+    /// one. `None`: whatever stands there is used.
+    pub gid_chosen: Option<(gid::Gid, gid::GidKind)>,
     /// Which others may take its place when it has gone ([`Verbs::revive`]).
     pub gid_rule: gid::GidRule,
     /// How many bits of the GID's address name the subnet, by which peers are matched.
@@ -222,6 +225,8 @@ pub enum OpenError {
     PortDown,
     /// The GID at that index is empty.
     NoGid,
+    /// It is another one than was chosen, or is of another version of RoCE: the next choice has it.
+    GidChanged,
     /// The completion queue would need more entries than the device has.
     Completions {
         /// For so many peers.
@@ -242,6 +247,10 @@ impl fmt::Display for OpenError {
             OpenError::NoDevice => f.write_str("there is no RDMA device of that name"),
             OpenError::PortDown => f.write_str("the port of the RDMA device is not active"),
             OpenError::NoGid => f.write_str("the GID at that index is empty"),
+            OpenError::GidChanged => f.write_str(
+                "the GID at that index has changed since it was chosen (did an address change?); \
+                 endpoints that are opened later may use it",
+            ),
             OpenError::Completions { wanted, most } => write!(
                 f,
                 "so many peers need a completion queue of {wanted} entries, the device has {most}"

@@ -5,6 +5,7 @@ extern crate std;
 use super::area::{Area, RECEIVES};
 use super::domain::VerbsDomain;
 use super::events::Health;
+use super::gid::{self, GidKind};
 use super::neighbour::interface_of;
 use super::peer::{CHAIN, Down, PARTS_MAX, Peer, SENDS, Sent, State};
 use super::ports::SYSFS;
@@ -347,14 +348,31 @@ fn find(config: &Config) -> Result<Found, OpenError> {
     if gid == Gid::default() {
         return Err(OpenError::NoGid);
     }
+    if config.gid_chosen.is_some_and(|chosen| !is_chosen(gid, gid_kind, chosen)) {
+        return Err(OpenError::GidChanged);
+    }
     let interface = match port.link_layer {
         n::LINK_LAYER_ETHERNET => {
-            let ip = super::gid::Gid(gid.0).ip();
+            let ip = gid::Gid(gid.0).ip();
             interface_of(config.device, config.port, config.gid_index, ip)
         }
         _ => 0,
     };
     Ok(Found { device, what, port, gid, gid_kind, interface })
+}
+
+/// What packets of a GID of this `IBV_GID_TYPE_…` look like.
+pub(super) fn kind_of(number: u32) -> GidKind {
+    match number {
+        n::GID_ROCE_V1 => GidKind::RoceV1,
+        n::GID_ROCE_V2 => GidKind::RoceV2,
+        _ => GidKind::InfiniBand,
+    }
+}
+
+/// Whether a GID is the one that was chosen, as far as the library tells.
+fn is_chosen(gid: Gid, kind: Option<u32>, chosen: (gid::Gid, GidKind)) -> bool {
+    gid.0 == chosen.0.0 && kind.is_none_or(|number| kind_of(number) == chosen.1)
 }
 
 /// How many the queue of a rail has room for.

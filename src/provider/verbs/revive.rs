@@ -4,10 +4,10 @@
 extern crate std;
 
 use super::Config;
-use super::gid::{self, GidEntry, GidKind, GidRule, LinkLayer, Range};
+use super::gid::{self, GidEntry, GidRule, LinkLayer, Range};
 use super::neighbour::{addresses, if_it_has};
 use super::peer::State;
-use super::rail::Verbs;
+use super::rail::{Verbs, kind_of};
 use super::sys::abi::Gid;
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
@@ -174,16 +174,11 @@ impl Verbs<'_> {
     fn gid_table(&self, length: i32, own: &[(u32, IpAddr)]) -> Vec<Found> {
         let device = self.domain.shared().device();
         let most = length.clamp(0, 1 << u8::BITS) as u32;
-        let kind = |number| match number {
-            n::GID_ROCE_V1 => GidKind::RoceV1,
-            n::GID_ROCE_V2 => GidKind::RoceV2,
-            _ => GidKind::InfiniBand,
-        };
         let entry = |index: u32| {
             let found = device.gid_entry(self.port, index).ok()?;
             let gid = gid::Gid(found.gid.0);
             let is_used = found.gid != Gid::default();
-            let (index, kind) = (index as u8, kind(found.gid_type));
+            let (index, kind) = (index as u8, kind_of(found.gid_type));
             let entry = GidEntry { index, gid, kind, interface: None };
             let kind = found.gid_type;
             let interface = if_it_has(found.ndev_ifindex, gid.ip(), own);
