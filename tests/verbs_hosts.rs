@@ -39,6 +39,8 @@ fn storyteller() {
         "lose tcp late" => lose_tcp(Away::Late),
         "lose tcp reset" => lose_tcp(Away::Reset),
         "lose all" => lose_all(),
+        "look for the peer" => look_for_the_peer(),
+        "find the peer" => find_the_peer(),
         "lose program" => lose_program(),
         "open" => open(8).close(),
         "connect" => pair().close(),
@@ -589,6 +591,122 @@ fn peer_whose_sockets_have_ended_and_whose_device_alone_answers_is_dead() {
 fn peer_of_whom_neither_tcp_nor_a_port_hears_is_dead() {
     let Some(said) = told("Ethernet", "lose all", "") else { return };
     assert!(said.contains("the receive ended: Err(PeerDied"), "{said}");
+}
+
+// Ports whose switch is gone.
+
+/// What a command of iproute2 does in this network.
+fn ip(arguments: &str) {
+    let done = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// How often this thread has slept so far.
+fn sleeps() -> i64 {
+    // SAFETY: integers, for all of which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+/// Two endpoints with a connection over TCP. Their ports' addresses are of one wire, on which
+/// nobody answers for that of the second.
+fn pair_on_wire() -> Pair {
+    own_network().expect("a network of its own");
+    ip("link add wire0 type veth peer name wire1");
+    let alone = alone();
+    let [mut a, mut b] = [1, 2].map(|end: u8| {
+        let device = Path::new("/sys/class/infiniband").join(format!("fake{}", end - 1));
+        let port = device.join("ports/1");
+        std::fs::create_dir_all(port.join("gid_attrs/ndevs")).unwrap();
+        std::fs::write(port.join("gid_attrs/ndevs/0"), "wire0\n").unwrap();
+        std::fs::write(port.join("gids/0"), GID.replace("0001", &format!("000{end}"))).unwrap();
+        ip(&format!("addr add 10.0.0.{end}/24 dev wire0"));
+        // SAFETY: as in `open`.
+        unsafe { std::env::set_var("CROSSTIE_IB_HCA", format!("=fake{}", end - 1)) };
+        open(2)
+    });
+    for change in ["addr del 10.0.0.2/24 dev wire0", "link set wire0 up", "link set wire1 up"] {
+        ip(change);
+    }
+    let ends = host_support::joined(&mut a, &mut b);
+    Pair::joined(alone, a, b, ends)
+}
+
+/// Answers for the second port.
+fn answer_for_the_peer() {
+    ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 dev wire0 nud permanent");
+}
+
+/// There is an answer: the rail comes into use.
+fn answered(mut pair: Pair) {
+    let watch = Watch::start();
+    while !pair.is_up(1) {
+        pair.progress();
+        watch.look("the rail");
+    }
+    println!("generations {:?}", pair.views(1).map(|view| view.generation));
+    pair.hello();
+    pair.close();
+}
+
+/// It is tried again and again until there is an answer.
+fn look_for_the_peer() {
+    const LOOKED: Duration = Duration::from_secs(2);
+    let mut pair = pair_on_wire();
+    pair.hello();
+    let (since, before) = (Instant::now(), sleeps());
+    while since.elapsed() < LOOKED {
+        pair.progress();
+    }
+    let slept = sleeps() - before;
+    assert!(slept < 20, "the data threads slept {slept} times");
+    assert!(!pair.is_up(1), "nobody answers");
+    answer_for_the_peer();
+    answered(pair);
+}
+
+/// The answer comes soon after the question.
+fn find_the_peer() {
+    let mut pair = pair_on_wire();
+    let is_asked = || {
+        let known = std::fs::read_to_string("/proc/thread-self/net/arp").expect("a table");
+        known.contains("10.0.0.2 ")
+    };
+    let mut stream = Stream::new(&pair, 64);
+    let watch = Watch::start();
+    while !is_asked() {
+        stream.step(&mut pair, 1);
+        pair.progress();
+        watch.look("the question");
+    }
+    answer_for_the_peer();
+    stream.burst(&mut pair, 1);
+    stream.release(&pair);
+    answered(pair);
+}
+
+/// What a story of such a pair says.
+fn told_on_wire(story: &str) -> Option<String> {
+    let [new, _] = libraries()?;
+    said_before(&class("Ethernet", 2), &story_in(new, story, "cards=2 gid_by_card"))
+}
+
+/// Each try of each connection held up the data thread, and all its rails, for some milliseconds.
+#[test]
+fn peer_whose_port_nobody_answers_for_holds_nobody_up() {
+    let Some(said) = told_on_wire("look for the peer") else { return };
+    let words = "rail 1 has no second end yet: nobody answers for the address of the peer's port; \
+                 tried again";
+    assert!(said.contains(words), "{said}");
+}
+
+/// Nobody waits for the answer, and the queue pair that was prepared does.
+#[test]
+fn peer_whose_port_is_answered_for_soon_is_joined_at_the_first_try() {
+    let Some(said) = told_on_wire("find the peer") else { return };
+    assert!(said.contains("generations [1, 1]"), "{said}");
 }
 
 // Hosts that cannot run these tests.

@@ -23,7 +23,7 @@ use crate::base::slab::Handle;
 use crate::base::units::{Bytes, Instant, Span};
 use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::Provider;
-use crate::provider::beside::Later;
+use crate::provider::beside::{Due, Later};
 use crate::provider::port::{PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
 use crate::transport::{LaneJoin, LaneView};
@@ -138,16 +138,19 @@ impl Endpoint {
         }
     }
 
-    /// Prepares the queue pairs that had to wait.
+    /// Prepares and joins the queue pairs that had to wait.
     #[cold]
     pub(super) fn pairs_look(&mut self) {
         let now = Instant(self.opened.elapsed().as_nanos() as u64);
         loop {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
-            let Some((peer, place)) = endpoint.rail_mut().pair_due(now) else { return };
+            let Some((peer, place, due)) = endpoint.rail_mut().pair_due(now) else { return };
             let lane_bits = endpoint.limits().rails_max.trailing_zeros();
-            let lane = peer.0 & ((1 << lane_bits) - 1);
-            self.pair_prepare(peer.0 >> lane_bits, lane as u8, place);
+            let (index, lane) = (peer.0 >> lane_bits, (peer.0 & ((1 << lane_bits) - 1)) as u8);
+            match due {
+                Due::Prepare => self.pair_prepare(index, lane, place),
+                Due::Join(generation) => self.pair_came(index, lane, generation),
+            }
         }
     }
 
@@ -330,6 +333,12 @@ impl Endpoint {
         // it has failed, and is up again, since our end was prepared
         let waits_for_port = waits_for_port || joined == Err(PortPeerError::RAIL_LOST);
         let (Ok(()), Some(theirs)) = (joined, &theirs) else {
+            let now = Instant(self.opened.elapsed().as_nanos() as u64);
+            if joined == Err(PortPeerError::NO_ANSWER)
+                && rail.pair_unanswered(peer, now, lane_generation)
+            {
+                return;
+            }
             if let (Err(error), false) = (joined, waits_for_port) {
                 say_of(
                     Level::Info,
@@ -338,7 +347,6 @@ impl Endpoint {
             }
             // it may have ended since it was prepared
             let _ = rail.peer_detach(peer);
-            let now = Instant(self.opened.elapsed().as_nanos() as u64);
             let why = if waits_for_port { Later::Down } else { Later::Missed };
             return rail.pair_later(peer, place, now, why);
         };

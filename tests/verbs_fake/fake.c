@@ -397,7 +397,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-    (void)context, (void)port;
+    (void)port;
     gids_asked++;
     if (value("gid_refused")) { errno = EMFILE; return -1; }
     memset(gid, 0, sizeof *gid);
@@ -407,6 +407,7 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
     gid->raw[12] = 10;
     gid->raw[13] = (uint8_t)number("gid_net", 0);
     gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : (uint8_t)number("gid_ends", 1);
+    if (value("gid_by_card")) gid->raw[15] += (uint8_t)(context->device - devices);
     return 0;
 }
 

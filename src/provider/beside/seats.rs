@@ -15,6 +15,10 @@ const PAUSE_DOUBLED_MAX: u8 = 7;
 const PAUSE_LOST_MAX: Span = Span::millis(60_000);
 /// Losses longer ago than this count no more.
 const LOSSES_KEPT: Span = Span::millis(600_000);
+/// How long a peer's port is looked for before the queue pair is tried again, doubled each time,
+/// and how often: hosts of one subnet answer within some hundred microseconds.
+const ANSWER: Span = Span::millis(1);
+const ANSWERS_MAX: u8 = 5;
 /// No moment.
 const NEVER: Instant = Instant(u64::MAX);
 
@@ -30,6 +34,15 @@ pub enum Later {
     Lost(Span),
 }
 
+/// What is to be done with a queue pair that had to wait.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Due {
+    /// To prepare the next one.
+    Prepare,
+    /// To join the last one to the peer's end of this generation of the lane, which has come.
+    Join(u32),
+}
+
 /// The place of one connection on a port.
 #[derive(Copy, Clone)]
 struct Seat {
@@ -42,13 +55,24 @@ struct Seat {
     lost_at: Instant,
     /// Whether the port refused to prepare the last one.
     is_refused: bool,
-    /// When its next queue pair is to be prepared.
+    /// Times that the last one could not be joined because nobody answered.
+    unanswered: u8,
+    /// When something is to be done with its queue pair, and what.
     due: Instant,
+    what: Due,
 }
 
 impl Seat {
-    const FREE: Seat =
-        Seat { lane: 0, misses: 0, losses: 0, lost_at: Instant(0), is_refused: false, due: NEVER };
+    const FREE: Seat = Seat {
+        lane: 0,
+        misses: 0,
+        losses: 0,
+        lost_at: Instant(0),
+        is_refused: false,
+        unanswered: 0,
+        due: NEVER,
+        what: Due::Prepare,
+    };
 
     /// Its queue pair came to nothing: when the next is due.
     fn missed(&mut self) -> Span {
@@ -98,7 +122,7 @@ impl Seats {
         self.all[number].lane.into()
     }
 
-    /// Whether some queue pair is to be prepared later.
+    /// Whether some queue pair is to be prepared or joined later.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         self.waiting != 0
@@ -109,10 +133,11 @@ impl Seats {
         self.refused != 0
     }
 
-    /// The queue pair of a lane was prepared.
+    /// The queue pair of a lane was prepared: what was due was so of the one before.
     pub fn prepared(&mut self, number: usize, lane: u8) {
         self.admitted(number);
-        self.all[number].lane = lane;
+        self.nothing_due(number);
+        (self.all[number].lane, self.all[number].unanswered) = (lane, 0);
     }
 
     /// The port refused to prepare it.
@@ -134,25 +159,46 @@ impl Seats {
             Later::Missed => seat.missed(),
             Later::Lost(stood) => seat.lost(stood, now),
         };
-        self.waiting += u32::from(seat.due == NEVER);
-        (seat.due, seat.lane) = (now.after(pause), lane);
-        self.earliest = self.earliest.min(seat.due);
+        seat.lane = lane;
+        self.wait(number, now.after(pause), Due::Prepare);
     }
 
-    /// The next connection whose queue pair is to be prepared now. Each is named once.
-    pub fn due(&mut self, now: Instant) -> Option<usize> {
+    /// The queue pair that was prepared last is to be joined later, to the peer's end of this
+    /// generation: nobody answers for that end yet. `false`: nobody has for too long.
+    pub fn unanswered(&mut self, number: usize, now: Instant, generation: u32) -> bool {
+        let seat = &mut self.all[number];
+        if seat.unanswered == ANSWERS_MAX {
+            return false;
+        }
+        let pause = Span(ANSWER.0 << seat.unanswered);
+        seat.unanswered += 1;
+        self.wait(number, now.after(pause), Due::Join(generation));
+        true
+    }
+
+    fn wait(&mut self, number: usize, due: Instant, what: Due) {
+        let seat = &mut self.all[number];
+        self.waiting += u32::from(seat.due == NEVER);
+        (seat.due, seat.what) = (due, what);
+        self.earliest = self.earliest.min(due);
+    }
+
+    fn nothing_due(&mut self, number: usize) {
+        let due = core::mem::replace(&mut self.all[number].due, NEVER);
+        self.waiting -= u32::from(due != NEVER);
+    }
+
+    /// The next connection with whose queue pair something is to be done now. Each is named once.
+    pub fn due(&mut self, now: Instant) -> Option<(usize, Due)> {
         if self.waiting == 0 || now < self.earliest {
             return None;
         }
         let number = self.all.iter().position(|seat| seat.due <= now);
         match number {
-            Some(number) => {
-                self.all[number].due = NEVER;
-                self.waiting -= 1;
-            }
+            Some(number) => self.nothing_due(number),
             None => self.earliest = self.all.iter().map(|seat| seat.due).min().unwrap_or(NEVER),
         }
-        number
+        number.map(|number| (number, self.all[number].what))
     }
 
     /// The last queue pair has carried something; `enough`: so much that payload does not vanish.
@@ -165,9 +211,9 @@ impl Seats {
     /// The connection is gone.
     pub fn forget(&mut self, number: usize) {
         self.admitted(number);
+        self.nothing_due(number);
         let seat = &mut self.all[number];
-        self.waiting -= u32::from(seat.due != NEVER);
-        (seat.due, seat.misses, seat.losses) = (NEVER, 0, 0);
+        (seat.misses, seat.losses) = (0, 0);
     }
 }
 
@@ -195,7 +241,7 @@ mod tests {
                 let start = at(start + 70 * n);
                 seats.later(0, 1, start, why);
                 let due = seats.all[0].due;
-                assert_eq!(seats.due(due), Some(0));
+                assert_eq!(seats.due(due), Some((0, Due::Prepare)));
                 due.since(start).0 / 1_000_000
             }))
         };
@@ -213,20 +259,47 @@ mod tests {
     fn each_that_waits_is_named_once_when_it_is_due() {
         let at = |millis: u64| Instant(millis * 1_000_000);
         let mut seats = Seats::new(4);
+        let named = |number| Some((number, Due::Prepare));
         assert_eq!(seats.due(at(1000)), None);
         seats.later(2, 1, at(0), Later::Missed); // due at 200
         seats.later(1, 1, at(0), Later::Down); // at 20
         seats.later(3, 1, at(10), Later::Down); // at 30
         assert!(seats.is_waiting());
         assert_eq!(seats.due(at(19)), None);
-        assert_eq!((seats.due(at(20)), seats.due(at(20))), (Some(1), None));
+        assert_eq!((seats.due(at(20)), seats.due(at(20))), (named(1), None));
         seats.forget(3);
         assert_eq!((seats.due(at(199)), seats.is_waiting()), (None, true));
         seats.later(0, 1, at(150), Later::Down); // at 170
-        assert_eq!((seats.due(at(169)), seats.due(at(170))), (None, Some(0)));
-        assert_eq!((seats.due(at(5000)), seats.due(at(5000))), (Some(2), None));
+        assert_eq!((seats.due(at(169)), seats.due(at(170))), (None, named(0)));
+        assert_eq!((seats.due(at(5000)), seats.due(at(5000))), (named(2), None));
         assert!(!seats.is_waiting());
         seats.later(2, 1, at(5000), Later::Missed); // at 5400: the second time in a row
-        assert_eq!((seats.due(at(5399)), seats.due(at(5400))), (None, Some(2)));
+        assert_eq!((seats.due(at(5399)), seats.due(at(5400))), (None, named(2)));
+    }
+    #[test]
+    fn queue_pair_whose_peer_nobody_answers_for_is_looked_at_soon_and_not_for_long() {
+        let at = |millis: u64| Instant(millis * 1_000_000);
+        let mut seats = Seats::new(2);
+        for _ in 0..2 {
+            let mut now = 0;
+            seats.prepared(1, 1);
+            for pause in [1, 2, 4, 8, 16] {
+                assert!(seats.unanswered(1, at(now), 7));
+                assert_eq!(seats.due(at(now + pause - 1)), None);
+                now += pause;
+                assert_eq!(seats.due(at(now)), Some((1, Due::Join(7))));
+            }
+            assert!(!seats.unanswered(1, at(now), 7), "who is asked for the last time refuses");
+            assert!(!seats.is_waiting());
+        }
+        // the next one is another
+        seats.prepared(1, 1);
+        assert!(seats.unanswered(1, at(0), 7));
+        seats.prepared(1, 1);
+        assert!(!seats.is_waiting());
+        assert!(seats.unanswered(1, at(0), 8));
+        seats.later(1, 1, at(0), Later::Down);
+        assert_eq!((seats.due(at(19)), seats.due(at(20))), (None, Some((1, Due::Prepare))));
+        assert!(!seats.is_waiting());
     }
 }

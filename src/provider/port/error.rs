@@ -44,7 +44,8 @@ impl fmt::Display for PortOpenError {
     }
 }
 
-/// Why a peer of a port could not be opened. Its number is closed.
+/// Why a peer of a port could not be opened. Its number is closed, but for
+/// [`PortPeerError::NO_ANSWER`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum PortPeerError {
     /// No such port, or no such peer of it.
@@ -65,6 +66,8 @@ impl PortPeerError {
         PortPeerError::Libfabric(libfabric::PeerOpenError::RailLost);
     /// The port's GID or device has gone.
     pub const GONE: PortPeerError = PortPeerError::Verbs(verbs::PeerOpenError::RailLost);
+    /// The way to the other end is looked for, and the peer stays prepared: try again.
+    pub const NO_ANSWER: PortPeerError = PortPeerError::Verbs(verbs::PeerOpenError::NoAnswer);
     /// The last peer of that number is owed a word: try again after a poll.
     pub const AGAIN: PortPeerError = PortPeerError::Libfabric(libfabric::PeerOpenError::Again);
 }

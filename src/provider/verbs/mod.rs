@@ -260,7 +260,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// Why a peer could not be opened. Its number is closed.
+/// Why a peer could not be opened. Its number is closed, but for [`PeerOpenError::NoAnswer`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum PeerOpenError {
     /// No such number, or it is not in the state for the call.
@@ -269,6 +269,9 @@ pub enum PeerOpenError {
     LinkLayer,
     /// The device failed, or its GID has gone: the rail must be revived or opened anew.
     RailLost,
+    /// The kernel looks for the link address of the other end's port. The peer stays prepared: try
+    /// again later, or close it.
+    NoAnswer,
     /// The device refused, with its code.
     Refused(Step, Errno),
 }
@@ -281,6 +284,9 @@ impl fmt::Display for PeerOpenError {
                 f.write_str("one end is on InfiniBand and the other on Ethernet")
             }
             PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
+            PeerOpenError::NoAnswer => {
+                f.write_str("nobody answers for the address of the peer's port")
+            }
             PeerOpenError::Refused(step, errno) => refused(f, *step, *errno),
         }
     }

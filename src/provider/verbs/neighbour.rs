@@ -2,7 +2,8 @@
 //!
 //! On RoCE it looks that up when a queue pair is given its peer, and the call waits for the answer:
 //! for a second and more where nobody answers, with the data thread in it. So it is asked here
-//! first, by a datagram of no bytes, and a peer that does not answer at once is tried again later.
+//! first, by a datagram of no bytes. Nobody waits for the answer: who joins the queue pair tries
+//! again later.
 //!
 //! *Source*: `rdma_resolve_ip` in Linux's `drivers/infiniband/core/addr.c`; rtnetlink(7).
 
@@ -11,7 +12,6 @@ extern crate std;
 use crate::base::netlink::{self, ANSWER_BYTES, Request};
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr;
-use core::time::Duration;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -19,9 +19,6 @@ use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::vec::Vec;
 
-/// How long an answer is waited for: hosts of one subnet answer within some hundred microseconds.
-const WAIT: Duration = Duration::from_micros(100);
-const WAITS_MAX: u32 = 50;
 /// A port that discards what comes (RFC 863).
 const DISCARD: u16 = 9;
 /// In which the kernel has an address, or needs none.
@@ -96,25 +93,25 @@ unsafe fn ip_at(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether giving a queue pair this peer will not wait for the kernel, as far as can be told.
+/// Whether giving a queue pair this peer will not wait for the kernel, as far as can be told. If it
+/// would, the kernel looks for the peer from now on.
 ///
-/// *Cost*: control path; five milliseconds or little more where the peer has to be asked.
+/// *Cost*: control path; some system calls, of which none waits.
 pub(super) fn is_known(interface: u32, ours: IpAddr, theirs: IpAddr) -> bool {
-    if interface == 0 || ours == theirs || is_valid(state(interface, theirs)) {
+    if interface == 0 || ours == theirs {
         return true;
     }
-    if ask(interface, ours, theirs).is_err() {
+    let before = state(interface, theirs);
+    if is_valid(before) {
+        return true;
+    }
+    let is_asked = before.is_some_and(|state| state & libc::NUD_INCOMPLETE != 0);
+    if !is_asked && ask(interface, ours, theirs).is_err() {
         return true; // the kernel will say why
     }
-    for _ in 0..WAITS_MAX {
-        // where asking has left no entry, nobody has to be asked on this interface
-        match state(interface, theirs) {
-            None => return true,
-            state if is_valid(state) => return true,
-            Some(_) => std::thread::sleep(WAIT),
-        }
-    }
-    is_valid(state(interface, theirs))
+    // where asking has left no entry, nobody has to be asked on this interface
+    let after = state(interface, theirs);
+    after.is_none() || is_valid(after)
 }
 
 fn is_valid(state: Option<u16>) -> bool {

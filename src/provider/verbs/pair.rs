@@ -3,12 +3,17 @@
 extern crate std;
 
 use super::sys::{Device, Library};
-use super::{Config, Limits, Verbs, bytes};
+use super::{Config, Limits, PeerOpenError, Verbs, bytes};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::wire::queue_pair::QueuePairHello;
+use core::time::Duration;
 use std::string::String;
 use std::vec::Vec;
+
+/// How often, and how long after each time, a peer is tried that the kernel has to look for.
+const TRIES_MAX: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What two connected rails stand on. Outlives both.
 pub struct PairMemory {
@@ -52,7 +57,15 @@ pub fn connect(rails: &mut [Verbs; 2], peer: PeerIndex, generation: RailGenerati
     });
     for (rail, hello) in rails.iter_mut().zip([hellos[1], hellos[0]]) {
         let told = QueuePairHello::decode(&hello.encode()).expect("what was just encoded");
-        rail.peer_connect(peer, &told).unwrap_or_else(|error| panic!("{error}"));
+        let mut tries = 0;
+        let joined = loop {
+            tries += 1;
+            match rail.peer_connect(peer, &told) {
+                Err(PeerOpenError::NoAnswer) if tries < TRIES_MAX => std::thread::sleep(PAUSE),
+                joined => break joined,
+            }
+        };
+        joined.unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

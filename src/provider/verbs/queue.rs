@@ -186,9 +186,9 @@ impl Verbs<'_> {
     }
 
     /// Joins a prepared peer to its other end, whose hello has been decoded. Ops are accepted from
-    /// now on. When it fails, the peer is closed.
+    /// now on. When it fails, the peer is closed, but for [`PeerOpenError::NoAnswer`].
     ///
-    /// *Cost*: control path.
+    /// *Cost*: control path; nobody is waited for.
     pub fn peer_connect(
         &mut self,
         peer: PeerIndex,
@@ -200,7 +200,7 @@ impl Verbs<'_> {
             Some(_) | None => return Err(PeerOpenError::Index),
         }
         let joined = self.join(index, other);
-        if joined.is_err() {
+        if joined.is_err_and(|error| error != PeerOpenError::NoAnswer) {
             self.queue_pair_close(index);
             self.peers_open -= 1;
         }
@@ -214,7 +214,7 @@ impl Verbs<'_> {
         let gid = Gid(other.gid.to_le_bytes());
         let ip = |gid: Gid| super::gid::Gid(gid.0).ip();
         if !is_known(self.interface, ip(self.gid), ip(gid)) {
-            return Err(PeerOpenError::Refused(Step::ReadyToReceive, Errno(libc::EHOSTUNREACH)));
+            return Err(PeerOpenError::NoAnswer);
         }
         let ece = self.agree(index, other).map_err(at(Step::Extensions))?;
         let mut attr = no_attributes();
