@@ -47,8 +47,8 @@ pub struct Settings {
     /// Whether packets of a queue pair may take several ways, so that writes land in any order, and
     /// a message is told of by a write of its own; `None`: on InfiniBand, and not on Ethernet.
     pub adaptive_routing: Option<bool>,
-    /// From this length on.
-    pub adaptive_bytes_min: u64,
+    /// Longest data that goes with its word all the same.
+    pub plain_bytes_max: u64,
     /// Requests are posted by the extended interface, where library and driver have it.
     pub extended_post: bool,
     /// Queue pairs of one connection and rail.
@@ -72,7 +72,7 @@ impl Default for Settings {
             ece: true,
             relaxed_ordering: None,
             adaptive_routing: None,
-            adaptive_bytes_min: 8192,
+            plain_bytes_max: 8192,
             extended_post: false,
             queue_pairs: 1,
             merge_vfs: true,
@@ -99,7 +99,7 @@ impl Settings {
     /// way.
     pub fn adaptive_from(&self, layer: LinkLayer) -> u64 {
         match self.adaptive_routing.unwrap_or(layer == LinkLayer::InfiniBand) {
-            true => self.adaptive_bytes_min.max(1),
+            true => self.plain_bytes_max + 1,
             false => 0,
         }
     }
@@ -280,9 +280,9 @@ pub const VARIABLES: &[Variable] = &[
         name: "CROSSTIE_IB_AR_THRESHOLD",
         default: "8192",
         unit: "bytes",
-        effect: "shortest data that is sent so",
+        effect: "longest data that goes with its word all the same",
         set: |settings, text| {
-            number(text, 0..=i64::MAX).map(|n| settings.adaptive_bytes_min = n as u64)
+            number(text, 0..=i64::MAX).map(|n| settings.plain_bytes_max = n as u64)
         },
     },
     Variable {
@@ -469,7 +469,7 @@ mod tests {
         expect("CROSSTIE_IB_ECE_ENABLE", "0", |s| s.ece = false);
         expect("CROSSTIE_IB_PCI_RELAXED_ORDERING", "1", |s| s.relaxed_ordering = Some(true));
         expect("CROSSTIE_IB_ADAPTIVE_ROUTING", "1", |s| s.adaptive_routing = Some(true));
-        expect("CROSSTIE_IB_AR_THRESHOLD", "1048576", |s| s.adaptive_bytes_min = 1 << 20);
+        expect("CROSSTIE_IB_AR_THRESHOLD", "1048576", |s| s.plain_bytes_max = 1 << 20);
         expect("CROSSTIE_IB_QPS_PER_CONNECTION", "128", |s| s.queue_pairs = 128);
         expect("CROSSTIE_IB_EXTENDED_POST", "1", |s| s.extended_post = true);
         expect("CROSSTIE_IB_MERGE_VFS", "0", |s| s.merge_vfs = false);
@@ -552,16 +552,17 @@ mod tests {
         assert_eq!(complaints[0].name, "NCCL_IB_HCA");
     }
 
+    /// Data of just the threshold was cut, which NCCL leaves whole.
     #[test]
     fn long_messages_adapt_on_infiniband_unless_told_otherwise() {
         let by_default = Settings::default();
-        assert_eq!(by_default.adaptive_from(LinkLayer::InfiniBand), 8192);
+        assert_eq!(by_default.adaptive_from(LinkLayer::InfiniBand), 8193);
         assert_eq!(by_default.adaptive_from(LinkLayer::Ethernet), 0);
         let on = Settings { adaptive_routing: Some(true), ..Settings::default() };
-        assert_eq!(on.adaptive_from(LinkLayer::Ethernet), 8192);
+        assert_eq!(on.adaptive_from(LinkLayer::Ethernet), 8193);
         let off = Settings { adaptive_routing: Some(false), ..Settings::default() };
         assert_eq!(off.adaptive_from(LinkLayer::InfiniBand), 0);
-        let all = Settings { adaptive_bytes_min: 0, ..Settings::default() };
+        let all = Settings { plain_bytes_max: 0, ..Settings::default() };
         assert_eq!(all.adaptive_from(LinkLayer::InfiniBand), 1, "every write has data and a word");
     }
 }
