@@ -25,14 +25,20 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         log::warn(&complaint.to_string());
     }
     let its = crosstie::host::settings::environment();
-    let is_meant = |device: &str, port: u8| settings.means(device, port);
-    let mut found = ports::survey_of(Path::new(SYSFS), &is_meant).unwrap_or_default();
+    let found = listed(Path::new(SYSFS), &settings);
     if !its.rails.verbs || !its.rails.tcp {
-        if let Some(text) = left_out(&found, &settings) {
+        if let Some(text) = left_out(&found.unwrap_or_default(), &settings) {
             log::info(&text);
         }
         return Vec::new();
     }
+    let mut found = match found {
+        Ok(found) => found,
+        Err(text) => {
+            log::warn(&text);
+            return Vec::new();
+        }
+    };
     let missing = settings.hca.unmatched(&found);
     if !missing.is_empty() {
         let names = missing.join(", ");
@@ -47,6 +53,13 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         if its.verbs_named { log::warn(&text) } else { log::info(&text) }
     }
     devices
+}
+
+/// What the kernel shows of those that are meant, or why that is not known, in a sentence.
+fn listed(sysfs: &Path, settings: &Settings) -> Result<Vec<ports::Device>, String> {
+    let found = ports::survey_of(sysfs, &|device, port| settings.means(device, port));
+    let why = |error| format!("RDMA devices cannot be listed: {error}; interfaces are the devices");
+    found.map_err(why)
 }
 
 fn all() -> Vec<InterfaceAddress> {

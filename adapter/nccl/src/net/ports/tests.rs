@@ -120,6 +120,19 @@ fn ports_are_chosen_by_the_variables_and_said_where_they_cannot_be_used() {
     assert_eq!(reasons[..3], ["mlx5_0: no", "mlx5_1: no", "mlx4_0: no"]);
 }
 
+/// Without descriptors, say, there was none, and nobody was told.
+#[test]
+fn devices_that_cannot_be_listed_are_not_taken_for_none() {
+    let sysfs = std::env::temp_dir().join(format!("xtie-unlisted-{}", std::process::id()));
+    std::fs::create_dir_all(sysfs.join("class")).unwrap();
+    assert_eq!(listed(&sysfs, &Settings::default()).map(|found| found.len()), Ok(0));
+    std::fs::write(sysfs.join("class/infiniband"), []).unwrap();
+    let why = listed(&sysfs, &Settings::default()).expect_err("a file is no list");
+    std::fs::remove_dir_all(&sysfs).unwrap();
+    assert!(why.starts_with("RDMA devices cannot be listed: Not a directory"), "{why}");
+    assert!(why.ends_with("; interfaces are the devices"), "{why}");
+}
+
 #[test]
 fn rails_and_planes_that_the_user_names_are_told_as_nccl_tells_them() {
     let hca = HcaChoice::parse("mlx5_0:1:3:1,mlx5_1:1:3:2,mlx4_0:1:5").unwrap();
