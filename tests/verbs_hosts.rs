@@ -33,6 +33,7 @@ fn storyteller() {
         "answer" => answer(),
         "lose the device" => lose_the_device(),
         "be refused" => be_refused(),
+        "be refused memory" => be_refused_memory(),
         "lose tcp busy" => lose_tcp(Away::Busy),
         "lose tcp idle" => lose_tcp(Away::Idle),
         "lose tcp alone" => lose_tcp(Away::Alone),
@@ -401,6 +402,43 @@ fn device_that_refuses_an_end_is_asked_again_and_that_is_said_once() {
         .map(|words| said.matches(words).count());
     assert!((1..=2).contains(&counts[0]) && counts[0] == counts[1], "{counts:?}: {said}");
     assert!(said.contains("and it is tried again") && said.contains("all came"), "{said}");
+}
+
+/// Two ports register no memory, for one reason and then for another.
+fn be_refused_memory() {
+    let node = open(4);
+    for fake in ["cards=2 locked_memory", "cards=2 refuses_adds=13"] {
+        // SAFETY: as in `pair`.
+        unsafe { std::env::set_var("FAKE", fake) };
+        for pages in [1, 2] {
+            Memory::new(&node, Place::Private, pages << 12).release(&node);
+        }
+    }
+    node.close();
+}
+
+/// One port and one reason were all that was ever named.
+#[test]
+fn memory_that_is_refused_is_said_once_of_each_port_and_reason() {
+    let Some([new, _]) = libraries() else { return };
+    let story = story_in(new, "be refused memory", "cards=2");
+    let Some(said) = said_before(&class("Ethernet", 2), &story) else { return };
+    let limit = "errno 12, no memory: is the limit of locked memory too low? `ulimit -l`";
+    for port in ["fake0:1", "fake1:1"] {
+        for why in [limit, "errno 13, permission denied"] {
+            let line = format!("RDMA port {port} does not register memory ({why}); messages in it");
+            assert_eq!(said.matches(&line).count(), 1, "{line}: {said}");
+        }
+    }
+}
+
+/// The mailboxes' refusal was told as `Fabric(12)`.
+#[test]
+fn port_that_registers_nothing_is_left_out_with_words() {
+    let Some(said) = told("Ethernet", "open", "locked_memory") else { return };
+    let words = "RDMA port fake0:1 is not used: it does not register memory (errno 12, no memory: \
+                 is the limit of locked memory too low? `ulimit -l`); TCP is used instead";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
 }
 
 // Hosts that are reached by their ports alone, because TCP's network is away.

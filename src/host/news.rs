@@ -11,7 +11,8 @@ use crate::connect::interfaces::ip_of;
 use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
-use crate::provider::port::PortError;
+use crate::provider::libfabric::sys::Code;
+use crate::provider::port::{PortDomain, PortError};
 use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
@@ -291,13 +292,17 @@ fn apart(peer: &Peer, why: Apart) {
 }
 
 /// Says a sentence that is put together on the stack.
-pub(super) fn say_of(level: Level, text: core::fmt::Arguments<'_>) {
+pub(super) fn say_of(level: Level, text: fmt::Arguments<'_>) {
+    say_by(log::say, level, text);
+}
+
+fn say_by(say: fn(Level, &str), level: Level, text: fmt::Arguments<'_>) {
     let mut bytes = [0; SENTENCE_BYTES_MAX];
     let mut buffer = TextBuffer::new(&mut bytes);
     let _ = buffer.write_fmt(text);
     let length = buffer.length();
     // a peer's name is printable ASCII, so that a cut leaves whole characters
-    log::say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
+    say(level, core::str::from_utf8(&bytes[..length]).unwrap_or(""));
 }
 
 /// Once per connection, for those who want to know what is going on.
@@ -402,23 +407,36 @@ pub(super) fn closed_on_messages(peer: &str, waited: Span) {
     );
 }
 
-/// Whether memory that a port refuses was reported: once per process is enough.
-static NOT_REGISTERED_SAID: AtomicBool = AtomicBool::new(false);
+/// Why a port does not register memory.
+pub(super) struct NotRegistered<'a> {
+    pub(super) domain: &'a PortDomain<'static>,
+    pub(super) error: RegisterError,
+}
 
-/// A port does not register the user's memory.
-pub(super) fn not_registered(port: &str, error: RegisterError) {
-    // relaxed: nothing else is told by it
-    if NOT_REGISTERED_SAID.swap(true, Ordering::Relaxed) {
-        return;
+impl fmt::Display for NotRegistered<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = match self.error {
+            RegisterError::Kind => return f.write_str("it cannot reach memory of that kind"),
+            RegisterError::Full => return f.write_str("its table is full"),
+            RegisterError::Range => return f.write_str("the range is empty"),
+            RegisterError::Fabric(code) => code,
+        };
+        match self.domain {
+            PortDomain::Verbs(_) => Errno(code).fmt(f)?,
+            PortDomain::Libfabric(_) => Code(code).fmt(f)?,
+            PortDomain::Vendor(_) => return write!(f, "the provider's code {code}"),
+        }
+        match code {
+            libc::ENOMEM => f.write_str(": is the limit of locked memory too low? `ulimit -l`"),
+            _ => Ok(()),
+        }
     }
-    let why = match error {
-        RegisterError::Fabric(libc::ENOMEM) => "is the limit of locked memory too low? `ulimit -l`",
-        RegisterError::Kind => "it cannot reach memory of that kind",
-        RegisterError::Full => "its table is full",
-        RegisterError::Range => "the range is empty",
-        RegisterError::Fabric(_) => "the device refuses",
-    };
-    say_of(
+}
+
+/// A port does not register the user's memory: said once of each port and reason.
+pub(super) fn not_registered(port: &str, why: &NotRegistered<'_>) {
+    say_by(
+        log::say_once,
         Level::Warning,
         format_args!(
             "{port} does not register memory ({why}); messages in it take the other rails"

@@ -6,6 +6,7 @@ extern crate std;
 use super::device::Rails;
 use super::log::{Level, say, say_once};
 use super::machine::HostRail;
+use super::news::NotRegistered;
 use super::ports_memory::NamedDomain;
 use super::settings::Environment;
 use super::vendor::{self, VendorRail};
@@ -308,7 +309,8 @@ pub(super) unsafe fn mailboxes_register(
                 true
             }
             Err(error) => {
-                left_out(port, &format!("it does not register memory ({error:?}; `ulimit -l`?)"));
+                let why = NotRegistered { domain: &domain, error };
+                left_out(port, &format!("it does not register memory ({why})"));
                 rail.remove(place);
                 false
             }

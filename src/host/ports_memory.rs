@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::error::OpenError;
-use super::news;
+use super::news::{self, NotRegistered};
 use crate::base::carve::Carver;
 use crate::base::slab::Handle;
 use crate::fabric::{DeregisterError, RailKey, Region, RegisterError};
@@ -60,7 +60,8 @@ impl Registrar for Ports {
             *key = match unsafe { port.domain.register_payload(pages.region) } {
                 Ok(key) => key,
                 Err(error) => {
-                    news::not_registered(&port.name, error);
+                    let why = NotRegistered { domain: &port.domain, error };
+                    news::not_registered(&port.name, &why);
                     NO_KEY
                 }
             };
