@@ -499,16 +499,22 @@ fn extensions_that_both_ends_have_are_set_before_the_pair_receives() {
     }
 }
 
-/// The end that refused them did without, and the other one may have not.
+/// The end that refused them did without, and the other one may have not; or it refused them for
+/// ever.
 #[test]
-fn extensions_that_are_refused_with_the_way_to_the_peer_are_offered_no_more() {
+fn extensions_that_are_refused_or_a_queue_pair_with_them_are_offered_no_more() {
     let Some([new, _]) = libraries() else { return };
-    let said = told_in(new, "join again", "ece=0x35 ece_useless");
-    assert!(said.contains("the queue pair does not take the way to the peer: errno 22"), "{said}");
-    let (_, anew) = said.split_once("anew\n").expect("another one");
-    let (anew, other) = anew.split_once("the other\n").expect("a third one");
-    assert!(!anew.contains("extensions"), "{anew}");
-    assert!(other.contains("extensions 0x35 of 0x2c9\nready to receive"), "{other}");
+    for (fake, refused) in [
+        ("ece_useless", "the queue pair does not take the way to the peer: errno 22"),
+        ("ece_refused", "the queue pair does not take the extensions (CROSSTIE_IB_ECE_ENABLE=0)"),
+    ] {
+        let said = told_in(new, "join again", &format!("ece=0x35 {fake}"));
+        assert!(said.contains(refused), "{said}");
+        let (_, anew) = said.split_once("anew\n").expect("another one");
+        let (anew, other) = anew.split_once("the other\n").expect("a third one");
+        assert!(!anew.contains("extensions"), "{anew}");
+        assert!(other.contains("extensions 0x35 of 0x2c9\nready to receive"), "{other}");
+    }
 }
 
 #[test]

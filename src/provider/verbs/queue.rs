@@ -216,7 +216,8 @@ impl Verbs<'_> {
         if !is_known(self.interface, ip(self.gid), ip(gid)) {
             return Err(PeerOpenError::NoAnswer);
         }
-        let ece = self.agree(index, other).map_err(at(Step::Extensions))?;
+        let ece = self.agree(index, other);
+        let ece = ece.map_err(|error| self.extensions_refused(Step::Extensions, error))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTR;
         let told = c_int::from(self.peers[index].mtu_code);
@@ -233,13 +234,11 @@ impl Verbs<'_> {
             | n::QP_RQ_PSN
             | n::QP_MAX_DEST_RD_ATOMIC
             | n::QP_MIN_RNR_TIMER;
-        let joined = self.modify(index, &mut attr, mask);
-        if joined.is_err_and(|error| ece.options != 0 && is_refusal(error)) {
-            // bits that both have may make no sense together; the other end may have taken them,
-            // and so hears of none the next time
-            self.extensions = false;
-        }
-        joined.map_err(at(Step::ReadyToReceive))?;
+        self.modify(index, &mut attr, mask).map_err(|error| match ece.options {
+            0 => at(Step::ReadyToReceive)(error),
+            // bits that both have may make no sense together
+            _ => self.extensions_refused(Step::ReadyToReceive, error),
+        })?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTS;
         attr.timeout = self.path.timeout;
@@ -279,6 +278,13 @@ impl Verbs<'_> {
     fn extensions_set(&mut self, index: usize, ece: &Ece) -> Result<(), Errno> {
         let qp = self.peers[index].qp.as_mut().expect("a queue pair");
         qp.extensions_set(self.domain.shared().device().library(), ece)
+    }
+
+    /// A device refused extensions that both ends have, or a queue pair with them. The other end
+    /// may have taken them, and so hears of none the next time.
+    fn extensions_refused(&mut self, step: Step, error: Errno) -> PeerOpenError {
+        self.extensions &= !is_refusal(error);
+        at(step)(error)
     }
 
     /// 7 is the most that the field holds. Linux's rxe takes that for "for ever" (`rxe_comp.c`,

@@ -140,7 +140,8 @@ pub struct Verbs<'m> {
     pub(super) mtu_bytes: u32,
     pub(super) message_bytes_max: u32,
     pub(super) has_atomics: bool,
-    /// Whether vendors' extensions are offered to peers: until a queue pair was refused with them.
+    /// Whether vendors' extensions are offered to peers: until they were refused, or a queue pair
+    /// with them.
     pub(super) extensions: bool,
     /// Whether queue pairs post by the extended interface where the driver has it.
     pub(super) extended_post: bool,
