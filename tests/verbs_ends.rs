@@ -26,6 +26,7 @@ fn storyteller() {
         "sleep while it is down" => sleep_while_it_is_down(),
         "sleep when it is gone" => sleep_when_it_is_gone(),
         "obey no more" => obey_no_more(),
+        "overrun what goes on" => overrun_what_goes_on(),
         "take no marker" => take_no_marker(),
         "ask for the gid in vain" => ask_for_the_gid_in_vain(),
         _ => panic!("no story is called {story}"),
@@ -171,6 +172,29 @@ fn obey_no_more() {
 #[test]
 fn fence_holds_only_when_the_queue_pair_is_gone() {
     tell("obey no more", "a fence: false, then true");
+}
+
+/// The device does not stop a queue pair, and its peer sends words until one of them takes the
+/// marker of its receives.
+fn overrun_what_goes_on() {
+    let mut world = World::new().expect("devices");
+    turn("stuck");
+    world.fence(0);
+    for word in 0..=RECEIVES as u32 {
+        world.write_told(1, 0, 8, word);
+    }
+    let after = |seconds: u64| Instant(seconds * 1_000_000_000);
+    told(&mut world, 1, 4, after(0));
+    let is_told = (1..20).any(|at| has_fence(&told(&mut world, 0, 16, after(at))));
+    turn("");
+    let is_told_then = (20..40).any(|at| has_fence(&told(&mut world, 0, 4, after(at))));
+    println!("a fence: {is_told}, then {is_told_then}");
+}
+
+/// The marker counted, so that a fence held of a queue pair that went on.
+#[test]
+fn marker_that_a_word_was_received_into_is_the_end_of_nothing() {
+    tell("overrun what goes on", "a fence: false, then true");
 }
 
 /// A queue pair that has failed takes no request, so that none can tell of its end.

@@ -46,7 +46,7 @@ impl Verbs<'_> {
         self.mark(index);
         // where a queue pair is in that state already, doing it again gives back what was posted
         // since; one that cannot be stopped is destroyed when its time is up
-        let _ = self.queue_pair_stop(index);
+        self.peers[index].is_stopped = self.queue_pair_stop(index).is_ok();
     }
 
     fn mark(&mut self, index: usize) {

@@ -23,8 +23,8 @@
 //!   checked here, and harms nothing.
 //! - **A fence is our own act**: the queue pair goes to its error state, in which it neither sends
 //!   nor takes packets. A marker at the end of each of its two queues comes back when everything
-//!   before it has: then the device touches nothing on its behalf. Where a device does not give
-//!   them back in time, the queue pair is destroyed, which ends it too.
+//!   before it has: then the device touches nothing on its behalf. Where a device does not stop it,
+//!   or not give them back in time, the queue pair is destroyed, which ends it too.
 //! - **A GID that goes** ends every peer, and leaves the rail out of use until it is revived with
 //!   another; a device that fails, for good.
 //! - **Nothing is heard of a peer that sends nothing**: that it is gone, the side band says, or an

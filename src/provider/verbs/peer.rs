@@ -102,6 +102,8 @@ pub struct Peer {
     /// Whether the end of its sends, and of its receives, has come back.
     pub drained_sends: bool,
     pub drained_receives: bool,
+    /// Whether the device has said that it stopped the queue pair.
+    pub is_stopped: bool,
     /// Whether the queue pair did not take a marker, so that none of that will.
     pub is_unmarked: bool,
     /// Whether `drains_since` is set.
@@ -173,6 +175,7 @@ impl Peer {
             is_dirty,
             drained_sends: false,
             drained_receives: false,
+            is_stopped: false,
             is_unmarked: false,
             is_timed: false,
             generation,

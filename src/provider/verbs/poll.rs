@@ -54,7 +54,10 @@ impl Verbs<'_> {
         }
         match (name.kind, wc.status) {
             (Kind::LastSend, _) => record.drained_sends = true,
-            (Kind::LastReceive, _) => record.drained_receives = true,
+            // a queue pair that was not stopped may have received a word into it, and goes on
+            (Kind::LastReceive, status) => {
+                record.drained_receives |= record.is_stopped || status == n::WC_WR_FLUSH_ERR;
+            }
             (Kind::Send, n::WC_SUCCESS) => {
                 self.ended_through(index, name.at);
                 self.report(index, events);
