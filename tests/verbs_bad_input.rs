@@ -56,6 +56,8 @@ fn storyteller() {
         "join patiently" => join_as(&patient(), &|_| {}),
         "join a smaller one" => join(&|hello| hello.mtu_bytes = 1024),
         "join another kind" => join(&|hello| hello.link_layer = 1),
+        "join few receives" => join(&|hello| hello.receives = 63),
+        "join many receives" => join(&|hello| hello.receives = 65),
         "join other extensions" => join(&|hello| hello.ece_vendor = 7),
         "join again" => join_again(),
         "join fewer extensions" => join(&|hello| hello.ece_options &= 0x30),
@@ -358,6 +360,13 @@ fn end_of_another_kind_or_that_nobody_finds_is_named() {
     tells("join another kind", "", "one end is on InfiniBand and the other on Ethernet");
     let wanted = "the queue pair does not take the way to the peer: errno 110";
     tells("join", "no_neighbour", wanted);
+}
+
+/// Messages beyond them would have ended the queue pair one day.
+#[test]
+fn end_with_fewer_receives_than_are_counted_on_is_refused() {
+    tells("join few receives", "", "the peer keeps 63 receives posted, and 64 are counted on");
+    tells("join many receives", "", "joined");
 }
 
 #[test]

@@ -267,6 +267,8 @@ pub enum PeerOpenError {
     Index,
     /// The other end is on another kind of link.
     LinkLayer,
+    /// The other end keeps so many receives posted, fewer than [`RECEIVES`].
+    Receives(u32),
     /// The device failed, or its GID has gone: the rail must be revived or opened anew.
     RailLost,
     /// The kernel looks for the link address of the other end's port. The peer stays prepared: try
@@ -282,6 +284,9 @@ impl fmt::Display for PeerOpenError {
             PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
             PeerOpenError::LinkLayer => {
                 f.write_str("one end is on InfiniBand and the other on Ethernet")
+            }
+            PeerOpenError::Receives(count) => {
+                write!(f, "the peer keeps {count} receives posted, and {RECEIVES} are counted on")
             }
             PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
             PeerOpenError::NoAnswer => {

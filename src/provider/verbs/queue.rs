@@ -211,6 +211,10 @@ impl Verbs<'_> {
         if (other.link_layer == 2) != self.is_ethernet {
             return Err(PeerOpenError::LinkLayer);
         }
+        // it has been promised that so many messages find one (`Caps::recv_slots`)
+        if other.receives < RECEIVES as u32 {
+            return Err(PeerOpenError::Receives(other.receives));
+        }
         let gid = Gid(other.gid.to_le_bytes());
         let ip = |gid: Gid| super::gid::Gid(gid.0).ip();
         if !is_known(self.interface, ip(self.gid), ip(gid)) {
