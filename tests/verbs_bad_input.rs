@@ -488,6 +488,8 @@ fn dma_buf_is_refused_with_a_sentence() {
 fn control_memory_is_never_registered_with_relaxed_ordering() {
     // 0x100000 is IBV_ACCESS_RELAXED_ORDERING; the first registration is that of nobody's peer
     tells("register", "", "control\nregister, access 0xf\npayload\nregister, access 0x10000f\n");
+    // a dma-buf is payload
+    tells("write short", "dmabufs", "of the host\nregister, access 0x10000f\nof a dma-buf");
     // receives and staging of a peer
     tells("prepare", "", "register, access 0x1\n");
 }

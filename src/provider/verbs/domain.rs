@@ -161,7 +161,8 @@ impl<'m> VerbsDomain<'m> {
     }
 
     /// Registers `length` bytes of a dma-buf, from `offset` on, which ops name by
-    /// [`Region::address`]. The descriptor stays the caller's.
+    /// [`Region::address`]. The descriptor stays the caller's. It is for payload alone, as what
+    /// [`VerbsDomain::register_payload`] registers.
     ///
     /// *Errors*: [`RegisterError::Fabric`] with EOPNOTSUPP where the device or its driver cannot,
     /// ENOSYS where libibverbs is too old; see [`dmabuf_refusal`].
@@ -171,9 +172,10 @@ impl<'m> VerbsDomain<'m> {
         fd: c_int,
         offset: u64,
     ) -> Result<RailKey, RegisterError> {
+        let order = if self.shared.relaxed { numbers::ACCESS_RELAXED_ORDERING } else { 0 };
         self.insert(region, IS_DMABUF, |pd, access| {
             let length = region.length.as_usize();
-            pd.register_dmabuf(fd, offset, length, region.address, access)
+            pd.register_dmabuf(fd, offset, length, region.address, access | order)
         })
     }
 

@@ -138,7 +138,7 @@ pub struct Config<'a> {
     pub subnet_bits: u8,
     /// Of every queue pair.
     pub path: PathConfig,
-    /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering.
+    /// Whether [`VerbsDomain::register_payload`] asks for relaxed ordering, and so do dma-bufs.
     pub relaxed_ordering: bool,
     /// Whether extensions of the device's vendor are used, where both ends have them (ECE).
     pub extensions: bool,
