@@ -14,7 +14,7 @@ use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::RequestId;
 use crosstie::transport::rail::LaneState;
 use host_support::pair::{Pair, alone};
-use host_support::{Memory, Node, Place, Watch, small};
+use host_support::{Memory, Node, Place, Watch, joined, small};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +33,7 @@ fn storyteller() {
         "answer" => answer(),
         "lose the device" => lose_the_device(),
         "be refused" => be_refused(),
+        "come up late" => come_up_late(),
         "be refused memory" => be_refused_memory(),
         "lose tcp busy" => lose_tcp(Away::Busy),
         "lose tcp idle" => lose_tcp(Away::Idle),
@@ -402,6 +403,38 @@ fn device_that_refuses_an_end_is_asked_again_and_that_is_said_once() {
         .map(|words| said.matches(words).count());
     assert!((1..=2).contains(&counts[0]) && counts[0] == counts[1], "{counts:?}: {said}");
     assert!(said.contains("and it is tried again") && said.contains("all came"), "{said}");
+}
+
+/// Nobody answers at the peer's address who knows of the queue pair; then the peer does.
+fn come_up_late() {
+    let alone = alone();
+    let (mut a, mut b) = (open(2), open(2));
+    let ends = joined(&mut a, &mut b);
+    let mut pair = Pair::joined(alone, a, b, ends);
+    pair.hello();
+    let is_tried = |pair: &Pair| pair.views(1).iter().all(|view| view.stats.failures > 1);
+    let watch = Watch::start();
+    while !is_tried(&pair) {
+        pair.progress();
+        watch.look("two attempts");
+    }
+    // SAFETY: as in `pair`.
+    unsafe { std::env::set_var("FAKE", "") };
+    pair.all_up(2);
+    pair.progress(); // by which it is said
+    eprintln!("it is closed");
+    pair.close();
+}
+
+/// Each attempt was called the loss of a rail that had carried nothing.
+#[test]
+fn rail_whose_first_packets_nobody_answers_is_said_to_have_never_come_up() {
+    let Some(said) = told("Ethernet", "come up late", "unanswered") else { return };
+    let words = "over verbs, 10.0.0.1 to 10.0.0.1, never came up: errno 110, timed out; 1 other \
+                 goes on, it is tried again";
+    let (said, _) = said.split_once("it is closed\n").expect("an end");
+    assert!(said.contains(words) && said.contains("carries bytes, after "), "{said}");
+    assert!(!said.contains("was lost") && !said.contains(" again, after "), "{said}");
 }
 
 /// Two ports register no memory, for one reason and then for another.

@@ -369,6 +369,8 @@ impl Endpoint {
         let nic = self.pair_nic(index, lane, &mut nic);
         let LaneKnown { ends, silent, .. } = self.lanes[place];
         let at = RailAt { rail: self.lane_rail(index, lane), lane, peer, ends, nic };
+        // the first lane is in use from the start, and others join; what is told now was before
+        let is_new = lane > 0 && view.stats.joins == u64::from(up);
         if say.first && lane > 0 {
             rail_first(&at);
         }
@@ -377,11 +379,12 @@ impl Endpoint {
             let (rail, code, times) = (at.rail, view.code, say.losses);
             let short_alone = view.short_alone && is_timeout(Some(rail), code);
             let is_gone = self.is_pair_gone(index, lane);
-            let loss = Loss { rail, times, code, silent, short_alone, error, is_gone, others };
+            let loss =
+                Loss { rail, times, is_new, code, silent, short_alone, error, is_gone, others };
             rail_lost(&at, &loss);
         }
         if let Some(away_ms) = say.back_ms {
-            rail_back(&at, away_ms);
+            rail_back(&at, away_ms, is_new);
         }
     }
 

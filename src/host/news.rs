@@ -168,6 +168,8 @@ pub(super) struct Loss {
     pub(super) rail: ConnectionRail,
     /// How often since that was last told.
     pub(super) times: u32,
+    /// Whether it had not been in use before.
+    pub(super) is_new: bool,
     /// The system's code of the last time; 0: none.
     pub(super) code: i32,
     /// How long nothing was acknowledged, if it was given up for that.
@@ -194,9 +196,11 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.times {
-            1 => f.write_str("was lost: ")?,
-            times => write!(f, "was lost {times} times, lately: ")?,
+        match (self.is_new, self.times) {
+            (false, 1) => f.write_str("was lost: ")?,
+            (false, times) => write!(f, "was lost {times} times, lately: ")?,
+            (true, 1) => f.write_str("never came up: ")?,
+            (true, times) => write!(f, "never came up in {times} attempts, lately: ")?,
         }
         match (self.silent.0 / 1_000_000, self.code) {
             _ if self.is_told() => self.error.map_or(Ok(()), |error| error.fmt(f))?,
@@ -225,7 +229,11 @@ impl fmt::Display for Loss {
             )?;
         }
         // what has no port any more is not connected again
-        let again = if self.is_gone { "" } else { ", it is connected again" };
+        let again = match (self.is_gone, self.is_new) {
+            (true, _) => "",
+            (false, false) => ", it is connected again",
+            (false, true) => ", it is tried again",
+        };
         match self.others {
             0 => f.write_str("; no other is in use"),
             1 => write!(f, "; 1 other goes on{again}"),
@@ -247,9 +255,11 @@ pub(super) fn rail_lost(at: &RailAt<'_>, loss: &Loss) {
     }
 }
 
-/// A rail that was lost is in use: a warning, so that who is told of the loss is told of its end.
-pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64) {
-    say_of(Level::Warning, format_args!("{at} carries bytes again, after {away_ms} ms"));
+/// A rail that was lost is in use, or `is_new` one that had not come up: a warning, so that who is
+/// told of the loss is told of its end.
+pub(super) fn rail_back(at: &RailAt<'_>, away_ms: u64, is_new: bool) {
+    let again = if is_new { "" } else { " again" };
+    say_of(Level::Warning, format_args!("{at} carries bytes{again}, after {away_ms} ms"));
 }
 
 /// Over an interface that is not the device's.
@@ -508,6 +518,7 @@ mod tests {
     const LOST: Loss = Loss {
         rail: ConnectionRail::Tcp,
         times: 1,
+        is_new: false,
         code: 0,
         silent: Span(0),
         short_alone: false,
