@@ -35,8 +35,9 @@ pub(super) struct Hearing {
     /// When it was sent, if nothing has come since. A second one would say nothing more, and fill
     /// the socket of a peer that does not read.
     asked: Option<Instant>,
-    /// Whether the peer's kernel, too, had left that ping without an answer at the last look.
-    forsaken: bool,
+    /// Whether the peer's kernel, too, had left that ping without an answer at the last look;
+    /// `None`: nobody has looked since.
+    forsaken: Option<bool>,
     /// Whether the silence has been reported.
     reported: bool,
     /// Since when the peer's kernel has been asked over the lanes of connections, too.
@@ -63,7 +64,7 @@ impl Hearing {
         due: Instant(0),
         number: 0,
         asked: None,
-        forsaken: false,
+        forsaken: None,
         reported: false,
         lanes: None,
         owes_pong: None,
@@ -83,7 +84,7 @@ impl Hearing {
         self.heard = now;
         self.due = now.after(Span(deadline.0 / PINGS));
         self.asked = None;
-        self.forsaken = false;
+        self.forsaken = None;
         self.lanes = None;
         core::mem::take(&mut self.reported).then_some(silent)
     }
@@ -201,7 +202,8 @@ impl<M: LinkMemory> Control<M> {
         let silent = link.hearing.silence(now);
         let is_asked = link.pings && link.phase == LinkPhase::Ready && link.rail == Rail::Tcp;
         let is_long = silent.0 >= self.config.peer_deadline.0 / 2;
-        let is_forsaken = link.hearing.forsaken || link.is_forsaken(now);
+        // of a socket that was reset the kernel does not tell any more
+        let is_forsaken = link.hearing.forsaken.unwrap_or(link.hearing.asked.is_some());
         (is_asked && is_long && is_forsaken).then_some(silent)
     }
 
@@ -248,14 +250,16 @@ impl<M: LinkMemory> Control<M> {
                 self.lanes_ask(index);
             }
             let link = &mut self.links[index as usize];
-            link.hearing.forsaken = link.is_forsaken(now);
+            let is_forsaken = link.is_forsaken(now);
+            let was_asked = link.hearing.asked.is_some() && verdict.ping.is_none();
+            link.hearing.forsaken = was_asked.then_some(is_forsaken);
             if let Some(silent) = verdict.silent {
                 if link.connections == 0 {
                     // nobody misses it
                     self.link_dismiss(index);
                     continue;
                 }
-                if link.hearing.forsaken {
+                if is_forsaken {
                     let silent = self.host_silence(index, now);
                     self.links[index as usize].ending = Some(Ending::Silent(silent));
                     self.link_silent(index);
