@@ -12,7 +12,7 @@ use crosstie::host::{DeviceKind, Options};
 use crosstie::transport::{Incoming, Outgoing};
 use host_support::pair::{Pair, alone};
 use host_support::{Node, Watch, small, wait_both};
-use libfabric_support::{Layout, counts, strict};
+use libfabric_support::{Layout, counts, strict, strict_environment};
 use std::ffi::{CStr, c_void};
 
 const PAGE: usize = 4096;
@@ -21,17 +21,7 @@ const BYTES: usize = 64 * PAGE;
 fn open(library: &CStr, provider: &str) -> Node {
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = 2;
-    for (name, value) in [
-        ("CROSSTIE_RAILS", "libfabric"),
-        ("CROSSTIE_SOCKET_IFNAME", "=lo"),
-        ("CROSSTIE_OFI_LIBRARY", library.to_str().unwrap()),
-        ("CROSSTIE_OFI_PROVIDER", provider),
-        ("CROSSTIE_OFI_DOMAINS", "strict0"),
-    ] {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
-    }
+    strict_environment(library, provider);
     Node::open(&options)
 }
 

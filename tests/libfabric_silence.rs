@@ -19,7 +19,8 @@ use host_support::flow::Flow;
 use host_support::pair::{alone, disconnect_both};
 use host_support::{Node, Place, Watch, joined, small};
 use libfabric_support::{
-    Layout, OTHER, PEER, World, is_silent, silence, silence_of_send, strict, strict_config,
+    Layout, OTHER, PEER, World, is_silent, set, silence, silence_of_send, strict, strict_config,
+    strict_environment,
 };
 use std::ffi::CStr;
 use std::ops::Range;
@@ -214,19 +215,8 @@ impl Star {
     fn open(library: &CStr, provider: &str, others: usize) -> Star {
         let mut options = Options { device: DeviceKind::Host, ..small(2) };
         options.limits.rails_max = 2;
-        let silence_ms = SILENCE_OF_ENDPOINTS.as_millis().to_string();
-        for (name, value) in [
-            ("CROSSTIE_RAILS", "libfabric"),
-            ("CROSSTIE_SOCKET_IFNAME", "=lo"),
-            ("CROSSTIE_OFI_LIBRARY", library.to_str().unwrap()),
-            ("CROSSTIE_OFI_PROVIDER", provider),
-            ("CROSSTIE_OFI_DOMAINS", "strict0"),
-            ("CROSSTIE_OFI_SILENCE_MS", &silence_ms),
-        ] {
-            // SAFETY: whoever reads the environment does it through the same lock of the standard
-            // library; tests of this binary take turns.
-            unsafe { std::env::set_var(name, value) };
-        }
+        strict_environment(library, provider);
+        set("CROSSTIE_OFI_SILENCE_MS", &SILENCE_OF_ENDPOINTS.as_millis().to_string());
         let mut nodes: Vec<Node> = (0..=others).map(|_| Node::open(&options)).collect();
         let ends = (1..=others).map(|other| {
             let [a, b] = nodes.get_disjoint_mut([0, other]).unwrap();

@@ -15,7 +15,7 @@ use crosstie::transport::{RequestError, RequestId};
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Memory, Node, Place, Watch, small};
-use libfabric_support::{Layout, strict};
+use libfabric_support::{Layout, set, strict, strict_environment};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -45,53 +45,22 @@ fn pair(provider: &str) -> Option<Pair> {
         let _ = writeln!(std::io::stderr(), "SKIPPED: no network of our own: {error}");
         return None;
     }
-    let silent_ms = SILENT_MS.to_string();
-    for (name, value) in [
-        ("CROSSTIE_RAILS", "libfabric"),
-        ("CROSSTIE_SOCKET_IFNAME", "=lo"),
-        ("CROSSTIE_OFI_LIBRARY", library.to_str().unwrap()),
-        ("CROSSTIE_OFI_PROVIDER", provider),
-        ("CROSSTIE_OFI_DOMAINS", "strict0"),
-        ("CROSSTIE_PEER_TIMEOUT_MS", &silent_ms),
-    ] {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
-    }
+    strict_environment(library, provider);
+    set("CROSSTIE_PEER_TIMEOUT_MS", &SILENT_MS.to_string());
     let mut options = Options { device: DeviceKind::Host, ..small(2) };
     options.limits.rails_max = 2;
     let (a, b) = (Node::open(&options), Node::open(&options));
     Some(Pair::of(alone, a, b, 2))
 }
 
-/// Messages that flow both ways.
-struct Flows([Flow; 2]);
-
-impl Flows {
-    fn new(pair: &Pair) -> Flows {
-        let of = |node, connection| Flow::new(node, connection, Place::Private);
-        Flows([of(&pair.a, pair.to_b), of(&pair.b, pair.to_a)])
-    }
-
-    fn step(&mut self, pair: &mut Pair) {
-        let [near, far] = &mut self.0;
-        near.step(&mut pair.a);
-        far.step(&mut pair.b);
-        for flow in &self.0 {
-            assert!(!flow.failed(), "{:?} {:?}", flow.errors, flow.refused);
-        }
-    }
-
-    /// Lets them flow until that many more have come, and something is so.
-    fn until(&mut self, pair: &mut Pair, what: &str, more: u64, over: impl Fn(&Pair) -> bool) {
-        let watch = Watch::start();
-        let received = |flows: &Flows| flows.0.iter().map(|flow| flow.received).min();
-        let goal = received(self).unwrap_or(0) + more;
-        while received(self).unwrap_or(0) < goal || !over(pair) {
-            self.step(pair);
-            watch.look(what);
-        }
-    }
+/// Both ends of that rail carry bytes.
+fn carrying(pair: &mut Pair) -> [Flow; 2] {
+    let mut flows = pair.flows(Place::Private);
+    pair.flow(&mut flows, 16);
+    pair.flow_until(&mut flows, "bytes on the rail", |pair, _| {
+        pair.bytes(1).iter().all(|bytes| *bytes > 1 << 22)
+    });
+    flows
 }
 
 /// In a thread of its own, which has its own network.
@@ -102,10 +71,7 @@ fn apart(story: impl FnOnce() + Send + 'static) {
 /// Messages go on while TCP is away, and rail 0 comes back when TCP does.
 fn lose_tcp(provider: &str, away: Away) {
     let Some(mut pair) = pair(provider) else { return };
-    let mut flows = Flows::new(&pair);
-    flows.until(&mut pair, "bytes on the rail", 16, |pair| {
-        pair.views(1).iter().all(|view| view.stats.bytes > 1 << 22)
-    });
+    let mut flows = carrying(&mut pair);
     network(false);
     if away == Away::Reset {
         sockets_end();
@@ -113,18 +79,18 @@ fn lose_tcp(provider: &str, away: Away) {
     let since = Instant::now();
     while since.elapsed() < AWAY {
         match away {
-            Away::Busy | Away::Reset => flows.step(&mut pair),
+            Away::Busy | Away::Reset => pair.step(&mut flows),
             Away::Idle => pair.progress(),
             Away::Alone => std::thread::yield_now(),
         }
     }
-    flows.until(&mut pair, "messages", 32, |_| true);
+    pair.flow(&mut flows, 32);
     network(true);
-    flows.until(&mut pair, "rail 0 to come back", 1, |pair| {
+    pair.flow_until(&mut flows, "rail 0 to come back", |pair, _| {
         pair.is_up(0) && pair.views(0).iter().all(|view| view.generation > 1)
     });
     assert!(pair.views(1).iter().all(|view| view.stats.failures == 0), "the rail stood");
-    flows.until(&mut pair, "messages", 32, |_| true);
+    pair.flow(&mut flows, 32);
     drop(flows);
     pair.close();
 }
@@ -162,17 +128,14 @@ fn connection_whose_rail_lives_outlives_the_end_of_all_its_sockets() {
 fn connection_whose_rail_lives_outlives_dials_that_are_refused() {
     apart(|| {
         let Some(mut pair) = pair("strict") else { return };
-        let mut flows = Flows::new(&pair);
-        flows.until(&mut pair, "bytes on the rail", 16, |pair| {
-            pair.views(1).iter().all(|view| view.stats.bytes > 1 << 22)
-        });
+        let mut flows = carrying(&mut pair);
         listeners_end();
         sockets_end();
         let since = Instant::now();
         while since.elapsed() < AWAY {
-            flows.step(&mut pair);
+            pair.step(&mut flows);
         }
-        flows.until(&mut pair, "messages", 32, |_| true);
+        pair.flow(&mut flows, 32);
         drop(flows);
         pair.close();
     });
