@@ -7,6 +7,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a launch may take here; beyond it something hangs.
@@ -182,9 +183,19 @@ fn rank_of(rank: u32, size: u32, port: u16) -> Launch {
     ])
 }
 
+/// A port that nobody has, outside of those that the kernel gives to whoever names none: between
+/// here and the listener another test's connection would take it.
 fn port_free() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let mut ends = range.split_whitespace().map(|end| end.parse::<u16>().unwrap());
+    let given = ends.next().unwrap()..=ends.next().unwrap();
+    let ours = || {
+        let port = std::process::id() as u16 ^ NEXT.fetch_add(1, Ordering::Relaxed);
+        Some(port).filter(|port| *port > 1024 && !given.contains(port))
+    };
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+    (0..u16::MAX).filter_map(|_| ours()).find(free).expect("a port outside of the kernel's range")
 }
 
 #[test]
