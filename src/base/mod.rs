@@ -16,4 +16,5 @@ pub mod ring;
 pub mod seq;
 pub mod slab;
 pub mod sync;
+pub mod text;
 pub mod units;

@@ -10,6 +10,7 @@
 extern crate std;
 
 use super::ifaddrs::{self, Interface, Survey};
+use crate::base::text::Text;
 use crate::wire::RAILS_MAX;
 use crate::wire::hello::AddressHello;
 use core::cmp::Reverse;
@@ -27,23 +28,17 @@ const CHOICE_LAST: &str = "virbr";
 
 /// The name of an interface.
 #[derive(Copy, Clone, Eq, PartialEq)]
-pub struct InterfaceName {
-    bytes: [u8; NAME_BYTES_MAX],
-    length: u8,
-}
+pub struct InterfaceName(Text<NAME_BYTES_MAX>);
 
 impl InterfaceName {
     /// The name; longer ones than the kernel knows are cut.
     pub fn new(name: &[u8]) -> InterfaceName {
-        let mut bytes = [0; NAME_BYTES_MAX];
-        let length = name.len().min(NAME_BYTES_MAX);
-        bytes[..length].copy_from_slice(&name[..length]);
-        InterfaceName { bytes, length: length as u8 }
+        InterfaceName(Text::beginning(name))
     }
 
     /// As text; a name that is none is empty.
     pub fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
+        self.0.as_str()
     }
 }
 

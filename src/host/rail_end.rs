@@ -1,8 +1,8 @@
 //! What stands at one side of a rail, in words: a NIC's name, a socket's address, or both.
 #![forbid(unsafe_code)]
 
-use crate::connect::TextBuffer;
-use core::fmt::{self, Write};
+use crate::base::text::Text;
+use core::fmt;
 use core::net::SocketAddr;
 
 /// Longest text, in bytes: the rest is cut.
@@ -10,56 +10,40 @@ pub const END_BYTES_MAX: usize = 63;
 
 /// One side of a rail; empty where nothing is known of it.
 #[derive(Copy, Clone, Eq, PartialEq)]
-pub struct RailEnd {
-    bytes: [u8; END_BYTES_MAX],
-    length: u8,
-}
+pub struct RailEnd(Text<END_BYTES_MAX>);
 
 impl RailEnd {
     /// Both sides: ours has the NIC that its port is opened on, if that has a name, and each its
     /// address, if it has one. An address for which there is no room is left out, not cut.
     pub(super) fn both(nic: &str, addresses: Option<[SocketAddr; 2]>) -> [RailEnd; 2] {
-        let Some([ours, theirs]) = addresses else {
-            return [RailEnd::of(format_args!("{nic}")), RailEnd::of(format_args!(""))];
+        let name = Text::beginning(nic.as_bytes());
+        let Some(addresses) = addresses else {
+            return [RailEnd(name), RailEnd(Text::EMPTY)];
         };
-        let theirs = RailEnd::of(format_args!("{theirs}"));
-        let address = RailEnd::of(format_args!("{ours}"));
+        let [ours, theirs] = addresses.map(|address| Text::written(format_args!("{address}")));
         let ours = match nic {
-            "" => address,
-            _ if nic.len() + 1 + usize::from(address.length) > END_BYTES_MAX => {
-                RailEnd::of(format_args!("{nic}"))
-            }
-            _ => RailEnd::of(format_args!("{nic} {address}")),
+            "" => ours,
+            _ if nic.len() + 1 + ours.length() > END_BYTES_MAX => name,
+            _ => Text::written(format_args!("{name} {ours}")),
         };
-        [ours, theirs]
-    }
-
-    fn of(text: fmt::Arguments<'_>) -> RailEnd {
-        let mut bytes = [0; END_BYTES_MAX];
-        let mut buffer = TextBuffer::new(&mut bytes);
-        let _ = buffer.write_fmt(text);
-        let length = buffer.length() as u8;
-        RailEnd { bytes, length }
+        [RailEnd(ours), RailEnd(theirs)]
     }
 
     /// The text.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        self.0.as_bytes()
     }
 }
 
 impl fmt::Display for RailEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.as_bytes().utf8_chunks() {
-            f.write_str(chunk.valid())?;
-        }
-        Ok(())
+        fmt::Display::fmt(&self.0, f)
     }
 }
 
 impl fmt::Debug for RailEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        fmt::Display::fmt(&self.0, f)
     }
 }
 

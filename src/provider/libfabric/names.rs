@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::settings::Settings;
+use crate::base::text::Text;
 use crate::wire::pair::PORTS_MAX;
 use core::fmt;
 use std::ffi::{CStr, CString};
@@ -11,30 +12,14 @@ use std::ffi::{CStr, CString};
 /// Longest name that is kept, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A name.
-#[derive(Copy, Clone, Eq, PartialEq)]
-struct Name {
-    bytes: [u8; NAME_BYTES_MAX],
-    length: u8,
+type Name = Text<NAME_BYTES_MAX>;
+
+fn name(text: &CStr) -> Option<Name> {
+    Name::whole(text.to_bytes())
 }
 
-impl Name {
-    const EMPTY: Name = Name { bytes: [0; NAME_BYTES_MAX], length: 0 };
-
-    fn new(text: &CStr) -> Option<Name> {
-        let text = text.to_bytes();
-        let mut name = Name { length: u8::try_from(text.len()).ok()?, ..Name::EMPTY };
-        name.bytes.get_mut(..text.len())?.copy_from_slice(text);
-        Some(name)
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-
-    fn text(&self) -> Option<CString> {
-        CString::new(self.as_bytes()).ok()
-    }
+fn c_text(name: &Name) -> Option<CString> {
+    CString::new(name.as_bytes()).ok()
 }
 
 /// Some domains of one provider, in an order: as many as a connection has lanes beside the first.
@@ -50,8 +35,8 @@ impl NicNames {
 
     /// One alone; `None`: a name is longer than is kept.
     pub fn one(provider: &CStr, domain: &CStr) -> Option<NicNames> {
-        let mut one = NicNames { provider: Name::new(provider)?, ..NicNames::NONE };
-        one.domains[0] = Some(Name::new(domain)?);
+        let mut one = NicNames { provider: name(provider)?, ..NicNames::NONE };
+        one.domains[0] = Some(name(domain)?);
         Some(one)
     }
 
@@ -78,18 +63,17 @@ impl NicNames {
 
     /// Asks for these and no others.
     pub fn choose(&self, settings: &mut Settings) {
-        settings.provider = self.provider.text();
-        settings.domains = self.domains.iter().flatten().filter_map(Name::text).collect();
+        settings.provider = c_text(&self.provider);
+        settings.domains = self.domains.iter().flatten().filter_map(c_text).collect();
     }
 }
 
 /// `tcp;ofi_rxm eth0 and eth1`.
 impl fmt::Display for NicNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |name: &Name| std::string::String::from_utf8_lossy(name.as_bytes()).into_owned();
-        f.write_str(&text(&self.provider))?;
+        fmt::Display::fmt(&self.provider, f)?;
         for (at, name) in self.domains.iter().flatten().enumerate() {
-            write!(f, "{}{}", if at == 0 { " " } else { " and " }, text(name))?;
+            write!(f, "{}{name}", if at == 0 { " " } else { " and " })?;
         }
         Ok(())
     }

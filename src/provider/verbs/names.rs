@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::choice::HcaChoice;
+use crate::base::text::Text;
 use crate::wire::pair::PORTS_MAX;
 use core::fmt;
 
@@ -11,22 +12,19 @@ const NAME_BYTES_MAX: usize = 64;
 /// One port of a device.
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub struct PortName {
-    bytes: [u8; NAME_BYTES_MAX],
-    length: u8,
+    device: Text<NAME_BYTES_MAX>,
     number: u8,
 }
 
 impl PortName {
     /// The port of a number; `None`: the name is longer than the kernel's are.
     pub fn new(device: &str, number: u8) -> Option<PortName> {
-        let mut bytes = [0; NAME_BYTES_MAX];
-        bytes.get_mut(..device.len())?.copy_from_slice(device.as_bytes());
-        Some(PortName { bytes, length: device.len() as u8, number })
+        Some(PortName { device: Text::whole(device.as_bytes())?, number })
     }
 
     /// The device.
     pub fn device(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
+        self.device.as_str()
     }
 
     /// Its port, from 1.

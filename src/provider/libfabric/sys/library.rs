@@ -3,6 +3,7 @@
 use super::abi::{FabricAttr, FidFabric, InfoRaw};
 use super::numbers as n;
 use super::objects::Code;
+use crate::base::text::Text;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
@@ -26,7 +27,7 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            LoadError::Missing(file, why) if *file == FileName::of(FILE) => write!(
+            LoadError::Missing(file, why) if *file == file_name(FILE) => write!(
                 f,
                 "no libfabric: {file} cannot be loaded ({why}); the package libfabric1 has it"
             ),
@@ -49,59 +50,27 @@ const FILE_NAME_BYTES: usize = 63;
 const REASON_BYTES: usize = 95;
 
 /// What was to be loaded.
-pub type FileName = End<FILE_NAME_BYTES>;
+pub type FileName = Text<FILE_NAME_BYTES>;
 /// Why it was not, without the file's name where the words begin with it: they begin with another
 /// where that one is missing.
-pub type Reason = End<REASON_BYTES>;
+pub type Reason = Text<REASON_BYTES>;
 
-/// A text of no more than so many bytes, or the end of a longer one.
-#[derive(Copy, Clone, Eq, PartialEq)]
-pub struct End<const BYTES: usize> {
-    bytes: [u8; BYTES],
-    length: u8,
+fn file_name(file: &CStr) -> FileName {
+    FileName::end(file.to_bytes())
 }
 
-impl<const BYTES: usize> End<BYTES> {
-    /// The text, or the end of a long one.
-    pub fn of(text: &CStr) -> Self {
-        const { assert!(BYTES <= u8::MAX as usize) };
-        let whole = text.to_bytes();
-        let end = &whole[whole.len().saturating_sub(BYTES)..];
-        let mut bytes = [0; BYTES];
-        bytes[..end.len()].copy_from_slice(end);
-        End { bytes, length: end.len() as u8 }
-    }
+/// What the loader says of the last call of this thread, which did not load `file`.
+fn reason(file: &CStr) -> Reason {
+    // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
+    let said = unsafe { text(libc::dlerror()) };
+    words_behind(file, said)
 }
 
-impl Reason {
-    /// What the loader says of the last call of this thread, which did not load `file`.
-    fn said(file: &CStr) -> Reason {
-        // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
-        let said = unsafe { text(libc::dlerror()) };
-        Reason::behind(file, said)
-    }
-
-    /// The words behind the file's name, if they begin with it.
-    fn behind(file: &CStr, said: &CStr) -> Reason {
-        let rest = said.to_bytes_with_nul().strip_prefix(file.to_bytes());
-        let rest = rest.and_then(|rest| rest.strip_prefix(b": "));
-        Reason::of(rest.and_then(|rest| CStr::from_bytes_with_nul(rest).ok()).unwrap_or(said))
-    }
-}
-
-impl<const BYTES: usize> fmt::Display for End<BYTES> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        for chunk in self.bytes[..usize::from(self.length)].utf8_chunks() {
-            f.write_str(chunk.valid())?;
-        }
-        Ok(())
-    }
-}
-
-impl<const BYTES: usize> fmt::Debug for End<BYTES> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{self}")
-    }
+/// The words behind the file's name, if they begin with it.
+fn words_behind(file: &CStr, said: &CStr) -> Reason {
+    let said = said.to_bytes();
+    let rest = said.strip_prefix(file.to_bytes()).and_then(|rest| rest.strip_prefix(b": "));
+    Reason::end(rest.unwrap_or(said))
 }
 
 /// A version as people write it.
@@ -138,7 +107,7 @@ fn find(handle: *mut c_void, file: &CStr, name: &'static CStr) -> Result<*mut c_
     // SAFETY: an open library, and a name that ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match symbol.is_null() {
-        true => Err(LoadError::Lacks(FileName::of(file), name.to_str().unwrap_or("function"))),
+        true => Err(LoadError::Lacks(file_name(file), name.to_str().unwrap_or("function"))),
         false => Ok(symbol),
     }
 }
@@ -159,7 +128,7 @@ impl Library {
         // a library that is linked.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         if handle.is_null() {
-            return Err(LoadError::Missing(FileName::of(file), Reason::said(file)));
+            return Err(LoadError::Missing(file_name(file), reason(file)));
         }
         // SAFETY: each of these names has had its type since libfabric 1.0; what has changed is the
         // length of structures, which the library allocates itself.
@@ -306,8 +275,8 @@ mod tests {
 
     #[test]
     fn missing_library_is_one_sentence() {
-        let why = Reason::of(c"invalid ELF header");
-        let text = LoadError::Missing(FileName::of(FILE), why).to_string();
+        let why = Reason::end(b"invalid ELF header");
+        let text = LoadError::Missing(file_name(FILE), why).to_string();
         assert!(text.contains("libfabric.so.1") && text.lines().count() == 1, "{text}");
         assert!(text.ends_with("(invalid ELF header); the package libfabric1 has it"), "{text}");
         let text = LoadError::Old(n::version(1, 4)).to_string();
@@ -317,7 +286,7 @@ mod tests {
     /// A file that is there may want another that is not.
     #[test]
     fn loader_says_why_and_names_the_file_only_if_it_is_another() {
-        let of = |said| Reason::behind(c"/opt/libfabric.so.1", said).to_string();
+        let of = |said| words_behind(c"/opt/libfabric.so.1", said).to_string();
         assert_eq!(of(c"/opt/libfabric.so.1: file too short"), "file too short");
         let other = c"libnl-3.so.200: cannot open shared object file: No such file or directory";
         assert_eq!(of(other), other.to_str().unwrap());
