@@ -5,14 +5,13 @@
 extern crate std;
 
 use super::info::{Line, Section, line};
-use crate::connect::interfaces::is_common_subnet;
+use super::network::Towards;
 use crate::host::settings::{Environment, environment};
 use crate::provider::libfabric::Config;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crate::provider::libfabric::settings::Settings;
 use crate::provider::libfabric::survey::{Offered, Survey, survey};
 use crate::wire::pair::PORTS_MAX;
-use core::net::IpAddr;
 use std::format;
 use std::path::Path;
 use std::string::{String, ToString};
@@ -97,24 +96,11 @@ fn domain_of(nic: &Nic) -> String {
     format!("{} (network {})", nic.domain.to_string_lossy(), nic.network_name)
 }
 
-/// A peer, as far as it is known before it is connected to.
-pub(super) struct Towards<'a> {
-    /// Its addresses.
-    pub(super) ips: &'a [IpAddr],
-    /// It is on this host.
-    pub(super) own: bool,
-    /// TCP leads to it.
-    pub(super) tcp: bool,
-}
-
 /// Which domains of this host would be rails to a peer, or why none. The peer tells its own when it
 /// is connected to, and not before.
 pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
-    if peer.own && settings.rails.shm {
-        return "none: the peer is on this host, and shm is allowed".into();
-    }
-    if settings.rails.libfabric && !peer.tcp {
-        return "none: tcp, over which such rails are set up, leads nowhere".into();
+    if let Some(why) = peer.none_beside_tcp(settings.rails, settings.rails.libfabric) {
+        return why.into();
     }
     match find(settings) {
         Ok(nics) if settings.rails.libfabric => {
@@ -154,10 +140,7 @@ fn towards_of(nic: &Nic, peer: &Towards) -> String {
     let subnet = network.split_once('/');
     let subnet = subnet.and_then(|(ip, bits)| Some((ip.parse().ok()?, bits.parse().ok()?)));
     let Some((of, bits)) = subnet else { return domain_of(nic) };
-    match peer.ips.iter().find(|ip| is_common_subnet(of, **ip, bits)) {
-        Some(ip) => format!("{domain} (network {network}, in which {ip} is)"),
-        None => format!("{domain} (network {network}, in which none of these addresses is)"),
-    }
+    format!("{domain} (network {network}{})", peer.in_subnet(of, bits))
 }
 
 /// What settings name and is not there, where no other line says so.
@@ -203,6 +186,7 @@ fn domain_text(domain: &str, speed_mbps: u32) -> String {
 mod tests {
     use super::*;
     use crate::host::device::Rails;
+    use core::net::IpAddr;
     use std::ffi::{CStr, CString};
 
     /// It was shown as set, and nothing more.

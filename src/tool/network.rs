@@ -6,9 +6,10 @@ extern crate std;
 
 use super::Failure;
 use super::info::{Line, Section, line};
-use super::libfabric::{self, Towards};
+use super::{libfabric, rdma};
 use crate::connect::interfaces::{
-    InterfaceAddress, InterfaceName, all_addresses, ip_of, local_addresses, rank, subnet_rank,
+    InterfaceAddress, InterfaceName, all_addresses, ip_of, is_common_subnet, local_addresses, rank,
+    subnet_rank,
 };
 use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
@@ -194,6 +195,35 @@ fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
     }
 }
 
+/// A peer, as far as it is known before it is connected to.
+pub(super) struct Towards<'a> {
+    /// Its addresses.
+    pub(super) ips: &'a [IpAddr],
+    /// It is on this host.
+    pub(super) own: bool,
+    /// TCP leads to it.
+    pub(super) tcp: bool,
+}
+
+impl Towards<'_> {
+    /// Why no rail of a kind that goes beside TCP would lead there, whatever NICs there are.
+    pub(super) fn none_beside_tcp(&self, rails: Rails, is_allowed: bool) -> Option<&'static str> {
+        if self.own && rails.shm {
+            return Some("none: the peer is on this host, and shm is allowed");
+        }
+        (is_allowed && !self.tcp)
+            .then_some("none: tcp, over which such rails are set up, leads nowhere")
+    }
+
+    /// `, in which 10.0.0.7 is`: one of the peer's addresses is in this subnet of ours.
+    pub(super) fn in_subnet(&self, of: IpAddr, bits: u8) -> String {
+        match self.ips.iter().find(|ip| is_common_subnet(of, **ip, bits)) {
+            Some(ip) => format!(", in which {ip} is"),
+            None => ", in which none of these addresses is".into(),
+        }
+    }
+}
+
 /// How a peer would be reached, and why; and whether any rail leads there.
 pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let settings = environment();
@@ -255,6 +285,7 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let tcp = used.is_ok() && any;
     let ips: Vec<IpAddr> = asked.ips().collect();
     let towards = Towards { ips: &ips, own: own.is_some(), tcp };
+    lines.push(line("rdma", rdma::towards(&settings, &towards)));
     lines.push(line("libfabric", libfabric::towards(&settings, &towards)));
     let choice = chosen(settings.rails, own.is_some(), tcp, &ways, node_id);
     let leads = !choice.starts_with("none");

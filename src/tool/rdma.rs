@@ -5,10 +5,11 @@
 extern crate std;
 
 use super::info::{Line, Section, line};
+use super::network::Towards;
 use crate::connect::interfaces::all_addresses;
-use crate::host::settings::environment;
+use crate::host::settings::{Environment, environment};
 use crate::provider::verbs::choice::{Unusable, usable};
-use crate::provider::verbs::gid::{GidEntry, LinkLayer, is_elsewhere};
+use crate::provider::verbs::gid::{GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
@@ -22,6 +23,11 @@ use std::path::Path;
 use std::string::{String, ToString};
 use std::vec;
 use std::vec::Vec;
+
+/// What a peer's ports are paired by, and when they are known.
+const PAIRED: &str = "each with a port of the peer's in the same subnet, as far as rails_max \
+                      (default 2, of which tcp takes one) goes; the peer tells which it has only \
+                      when it is connected to (`crosstie info` there has them at `rdma`)";
 
 /// What is done with usable ports.
 const USE: &str = "hosts with usable ports in a common subnet are reached by them, with TCP as \
@@ -52,6 +58,61 @@ pub fn section() -> Section {
         Err(error) => lines.push(line("devices", format!("cannot be listed: {error}"))),
     }
     Section { name: "rdma", lines }
+}
+
+/// Which ports of this host would be rails to a peer, or why none. The peer tells its own when it
+/// is connected to, and not before.
+pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
+    if let Some(why) = peer.none_beside_tcp(settings.rails, settings.rails.verbs) {
+        return why.into();
+    }
+    if !settings.rails.verbs {
+        return "none: CROSSTIE_RAILS leaves out verbs".into();
+    }
+    let library = Library::load();
+    match survey(Path::new(SYSFS)) {
+        Err(error) => format!("none: devices cannot be listed: {error}"),
+        Ok(devices) if devices.is_empty() => "none: this host has no RDMA device".into(),
+        Ok(devices) => {
+            let opens = |device: &Device| barrier(&library, device).is_none();
+            ports_towards(&devices, &settings.verbs, &addresses(), &opens, peer)
+        }
+    }
+}
+
+/// `opens` says whether this program can use a device.
+fn ports_towards(
+    devices: &[Device],
+    settings: &Settings,
+    addresses: &[HostAddress],
+    opens: &dyn Fn(&Device) -> bool,
+    peer: &Towards,
+) -> String {
+    let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
+    let mut names = Vec::new();
+    for device in devices {
+        let usable = |port| Some((port, usable(device, port, settings, &here).ok()?));
+        let ports: Vec<(&Port, &GidEntry)> = device.ports.iter().filter_map(usable).collect();
+        if ports.is_empty() || !opens(device) {
+            continue;
+        }
+        for (port, gid) in ports {
+            let end = RailEnd::new(port, gid, addresses);
+            let subnet = match end.kind {
+                GidKind::InfiniBand => format!("InfiniBand subnet of {}", end.gid),
+                GidKind::RoceV1 | GidKind::RoceV2 => {
+                    let (ip, bits) = (end.gid.ip(), end.prefix_bits);
+                    format!("subnet {ip}/{bits}{}", peer.in_subnet(ip, bits))
+                }
+            };
+            names.push(format!("{}:{} ({subnet})", device.name, port.number));
+        }
+    }
+    names.truncate(PORTS_MAX);
+    match names.is_empty() {
+        true => "none: this host has no usable port (`crosstie info` says why at `rdma`)".into(),
+        false => format!("{}, {PAIRED}", names.join(", ")),
+    }
 }
 
 fn addresses() -> Vec<HostAddress> {
@@ -190,8 +251,9 @@ fn port_text(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::device::Rails;
     use crate::provider::verbs::choice::HcaChoice;
-    use crate::provider::verbs::gid::{Gid, GidEntry, GidKind};
+    use crate::provider::verbs::gid::{Gid, GidEntry};
     use crate::provider::verbs::ports::{NodeType, PortState};
 
     fn port(number: u8, state: PortState) -> Port {
@@ -259,6 +321,36 @@ mod tests {
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
         assert!(said(&lines, "mlx5_0:2 GIDs").contains("GID 0 fe80::1 (RoCE v2, eth0), GID 3"));
+    }
+
+    #[test]
+    fn ports_towards_a_peer_say_which_of_its_addresses_they_share_a_subnet_with() {
+        let addresses = [HostAddress { ip: IpAddr::from([10, 0, 0, 1]), prefix_bits: 22 }];
+        let text = |peer: [u8; 4], opens: bool| {
+            let peer = Towards { ips: &[IpAddr::from(peer)], own: false, tcp: true };
+            let settings = Settings::default();
+            ports_towards(&[device()], &settings, &addresses, &|_| opens, &peer)
+        };
+        let near = text([10, 0, 3, 7], true);
+        assert!(near.starts_with("mlx5_0:1 (subnet 10.0.0.1/22, in which 10.0.3.7 is), each"));
+        let far = text([10, 0, 4, 7], true);
+        assert!(far.contains("10.0.0.1/22, in which none of these addresses is)"), "{far}");
+        assert!(!far.contains("mlx5_0:2"), "a port that is down: {far}");
+        assert!(text([10, 0, 3, 7], false).starts_with("none: this host has no usable port"));
+    }
+
+    #[test]
+    fn ports_towards_an_own_or_unreachable_peer_are_none() {
+        let rails = Rails { verbs: true, shm: true, ..Environment::default().rails };
+        let settings = |rails| Environment { rails, ..Environment::default() };
+        let none_of = |rails, own, tcp| {
+            let text = towards(&settings(rails), &Towards { ips: &[], own, tcp });
+            text.strip_prefix("none: ").expect(&text).to_string()
+        };
+        assert!(none_of(rails, true, true).contains("shm is allowed"));
+        assert!(none_of(rails, false, false).contains("leads nowhere"));
+        let without = Rails { verbs: false, ..rails };
+        assert!(none_of(without, false, true).contains("leaves out verbs"));
     }
 
     #[test]
