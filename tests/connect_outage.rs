@@ -498,7 +498,7 @@ fn lanes_are_judged_and_rejoin_without_a_link_and_a_killed_peer_is_dead() {
     // its process goes: nobody listens any more where it did
     let Pair { mut a, b, .. } = both;
     drop(b);
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
     a.band.connection_close(here).unwrap();
     until("a free", || a.all_free());
 }
@@ -546,7 +546,7 @@ fn a_process_that_is_killed_during_an_outage_is_dead() {
     assert_eq!(a.gone(here), None);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
     assert_eq!(of_link(&handle), (1, 0));
     a.band.connection_close(here).unwrap();
     until("a free", || a.all_free());

@@ -372,7 +372,7 @@ fn a_killed_peer_is_noticed_over_tcp_and_its_handle_leads_nowhere() {
     assert!(text.contains(&format!("pid {}", child.id())), "{text}");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
     a.band.connection_close(here).unwrap();
     until("free", || a.all_free());
     let error = error_of(&a, &ListenHandle::decode(&handle).unwrap());

@@ -131,6 +131,52 @@ fn ops_to_a_killed_process_end() {
     }
 }
 
+/// Providers whose endpoints peers share, and listen at addresses of sockets.
+const LISTENERS: [&str; 4] = ["tcp", "tcp;ofi_rxm", "net", "sockets"];
+
+/// The side band's sockets have ended, and the library goes on saying that there is no room: the
+/// kernel of the dead says that nobody listens there any more.
+#[test]
+fn fence_of_a_killed_process_holds_though_its_library_says_again_for_ever() {
+    for provider in LISTENERS {
+        let Some((mut child, mut end)) = join(provider) else { continue };
+        let first = end.write(0, 4096, None);
+        assert!(end.ends_well(first));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        end.rail.peer_fail(PEER, DownCause::Severed);
+        let fence = end.post(OpKind::Fence { generation: RailGeneration(1) });
+        assert!(end.ends_well(fence), "{provider}");
+        assert_eq!(end.rail.health().reopened, 0, "{provider}");
+    }
+}
+
+/// The same of a process that is stopped: what it has posted may come when it goes on.
+#[test]
+fn fence_of_a_stopped_process_waits_for_its_word() {
+    for provider in LISTENERS {
+        let Some((mut child, mut end)) = join(provider) else { continue };
+        let first = end.write(0, 4096, None);
+        assert!(end.ends_well(first));
+        // SAFETY: numbers.
+        unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+        end.rail.peer_fail(PEER, DownCause::Severed);
+        let fence = end.post(OpKind::Fence { generation: RailGeneration(1) });
+        let since = std::time::Instant::now();
+        // less than an endpoint waits that reaches nobody
+        while since.elapsed() < std::time::Duration::from_millis(1500) {
+            end.poll();
+        }
+        assert_eq!(end.result(fence.unwrap()), None, "{provider}: it lives");
+        // SAFETY: as above.
+        unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
+        assert!(end.ends_well(fence), "{provider}: its word");
+        assert_eq!(end.rail.health().reopened, 0, "{provider}");
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success(), "the child of {provider} failed");
+    }
+}
+
 /// An endpoint of shm knows 256 others at most; connections to one of them share its address.
 #[test]
 fn three_hundred_connections_over_shm_carry_messages_and_writes() {

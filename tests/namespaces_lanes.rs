@@ -102,7 +102,7 @@ fn a_link_whose_subnet_goes_away_comes_back_over_another_unless_the_peer_is_gone
     // the subnet of the link goes, and in the outage the peer: its other address says so
     hosts.ip(1, &format!("addr del 10.78.0.2/24 dev {INTERFACE}\n"));
     drop(b);
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
     a.band.connection_close(here).unwrap();
     until("a free", || a.all_free());
 }

@@ -80,7 +80,7 @@ fn a_stopped_peer_over_tcp_is_reported_once_and_its_connections_stay() {
     assert_eq!((a.band.counters().links, a.gone(here)), (1, None));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
 }
 
 /// Its kernel has acknowledged all the time, so that the peer had not given us up.
@@ -91,7 +91,7 @@ fn a_peer_that_is_killed_while_it_is_stopped_is_dead() {
     until("report", || (stopped(child.id()) == 1).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(until("gone", || a.gone(here)), DownCause::Died);
+    assert_eq!(until("gone", || a.gone(here)), DownCause::Severed);
 }
 
 fn passed(ms: u64) {

@@ -3,8 +3,10 @@
 
 extern crate std;
 
+use super::event::Rail;
 use crate::base::errno::Errno;
 use crate::base::units::Span;
+use crate::fabric::completion::DownCause;
 use core::fmt;
 
 /// How a link ended without a word from the peer.
@@ -33,13 +35,18 @@ pub(super) const fn is_of_path(code: i32) -> bool {
 }
 
 impl Ending {
-    /// Whether it says that the peer's process is gone, and not only that it was not heard: a path
-    /// that broke says nothing of it.
-    pub(super) fn is_of_peer(&self) -> bool {
+    /// What it says of a peer that counts as dead: that its process is gone, that its end of the
+    /// link is, or, since a path that broke says nothing of it, only that it was not heard. Within
+    /// a host the kernel closes no living process's socket.
+    pub(super) fn cause(&self, rail: Rail) -> DownCause {
         match self {
-            Ending::Process | Ending::Closed => true,
-            Ending::Broken(code) => !is_of_path(*code),
-            Ending::Silent(_) | Ending::Late(_) => false,
+            Ending::Process => DownCause::Died,
+            Ending::Broken(code) if is_of_path(*code) => DownCause::Unheard,
+            Ending::Closed | Ending::Broken(_) => match rail {
+                Rail::Tcp => DownCause::Severed,
+                Rail::Shm => DownCause::Died,
+            },
+            Ending::Silent(_) | Ending::Late(_) => DownCause::Unheard,
         }
     }
 
@@ -89,17 +96,20 @@ mod tests {
 
     #[test]
     fn ends_of_paths_are_no_word_of_the_peer() {
-        for of_peer in [Ending::Process, Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
-            assert!(of_peer.is_of_peer(), "{of_peer}");
+        for severed in [Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
+            assert_eq!(severed.cause(Rail::Tcp), DownCause::Severed, "{severed}");
+            assert_eq!(severed.cause(Rail::Shm), DownCause::Died, "{severed}");
         }
         let broken = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].map(Ending::Broken);
         for of_path in broken.into_iter().chain([Ending::Silent(Span::millis(2000))]) {
-            assert!(!of_path.is_of_peer(), "{of_path}");
+            assert_eq!(of_path.cause(Rail::Tcp), DownCause::Unheard, "{of_path}");
             assert_eq!(of_path.after(Span(1)), of_path);
         }
-        for of_peer in [Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
-            assert!(!of_peer.after(Span::millis(2000)).is_of_peer(), "{of_peer}");
+        for severed in [Ending::Closed, Ending::Broken(libc::ECONNRESET)] {
+            let late = severed.after(Span::millis(2000));
+            assert_eq!(late.cause(Rail::Tcp), DownCause::Unheard, "{severed}");
         }
-        assert!(Ending::Process.after(Span::millis(2000)).is_of_peer());
+        let process = Ending::Process.after(Span::millis(2000));
+        assert_eq!(process.cause(Rail::Tcp), DownCause::Died);
     }
 }

@@ -21,7 +21,7 @@ impl<M: LinkMemory> Control<M> {
         }
         let (stood, resumes) = (link.stands(), link.resumes);
         let cause = match &link.ending {
-            Some(ending) if cause == DownCause::Died && !ending.is_of_peer() => DownCause::Unheard,
+            Some(ending) if cause == DownCause::Died => ending.cause(link.rail),
             Some(_) | None => cause,
         };
         self.outage_end(index);

@@ -78,8 +78,12 @@ pub enum Next {
 pub enum DownCause {
     /// It closed the connection.
     Closed,
-    /// Its process ended, or its side band broke.
+    /// Its process ended, as the kernel says, or the rail's own.
     Died,
+    /// All that it had with us beside the rail has ended, without a silence before, as it does when
+    /// a process dies: it counts as dead, and nobody has seen it die. It may live behind a network
+    /// that was reset.
+    Severed,
     /// Its host was not heard for too long, or the path to it broke: it counts as dead, but may
     /// live, and what it has posted may come when the path is there again.
     Unheard,

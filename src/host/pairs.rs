@@ -14,7 +14,7 @@
 use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::Level;
 use super::machine::Machine;
-use super::news::say_of;
+use super::news::{RailAt, say_of};
 use super::ports::astray;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
@@ -447,6 +447,27 @@ impl Endpoint {
     pub(super) fn doubts_look(&mut self) {
         if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_doubts()) {
             self.doubts_settle();
+        }
+        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_complaints()) {
+            self.complaints_tell();
+        }
+    }
+
+    /// Tells of peers what their ports say, but not of connections that are gone.
+    #[cold]
+    #[inline(never)]
+    fn complaints_tell(&mut self) {
+        loop {
+            let Machine::Ports(endpoint) = &mut self.machine else { return };
+            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
+            let Some((peer, complaint)) = endpoint.rail_mut().complaint() else { return };
+            let (index, lane) = (peer.0 >> lane_bits, (peer.0 & ((1 << lane_bits) - 1)) as u8);
+            let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
+            let peer = self.peer_name(index, &mut name);
+            let nic = self.pair_nic(index, lane, &mut nic);
+            let rail = self.lane_rail(index, lane);
+            let at = RailAt { rail, lane, peer, ends: None, nic };
+            say_of(Level::Warning, format_args!("{at} {complaint}"));
         }
     }
 

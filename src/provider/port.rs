@@ -17,7 +17,7 @@ use crate::fabric::{
 };
 use crate::wire::pair::LaneEnd;
 use core::fmt;
-use libfabric::Libfabric;
+use libfabric::{Complaint, Libfabric};
 use vendor::VendorPort;
 use verbs::Verbs;
 
@@ -337,6 +337,23 @@ impl<'m> PortRail<'m> {
     pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
         match self {
             PortRail::Libfabric(rail) => rail.doubted(),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => None,
+        }
+    }
+
+    /// Whether [`PortRail::complaint`] has one to name.
+    #[inline]
+    pub fn has_complaints(&self) -> bool {
+        match self {
+            PortRail::Libfabric(rail) => rail.has_complaints(),
+            PortRail::Verbs(_) | PortRail::Vendor(_) => false,
+        }
+    }
+
+    /// The next peer that people should know something of; see [`Libfabric::complaint`].
+    pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
+        match self {
+            PortRail::Libfabric(rail) => rail.complaint(),
             PortRail::Verbs(_) | PortRail::Vendor(_) => None,
         }
     }

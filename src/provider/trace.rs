@@ -197,6 +197,7 @@ fn cause_number(cause: DownCause) -> u64 {
         DownCause::Broken(_) => 3,
         DownCause::Silent => 4,
         DownCause::Unheard => 5,
+        DownCause::Severed => 6,
     }
 }
 

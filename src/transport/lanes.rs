@@ -447,7 +447,11 @@ impl<P: Provider> Endpoint<'_, P> {
         match cause {
             DownCause::Closed => self.lane_mut(index, lane).closed = true,
             DownCause::Broken(code) => self.lane_fail(index, lane, code),
-            DownCause::Died | DownCause::Unheard | DownCause::Failed | DownCause::Silent => {
+            DownCause::Died
+            | DownCause::Severed
+            | DownCause::Unheard
+            | DownCause::Failed
+            | DownCause::Silent => {
                 self.lane_fail(index, lane, 0);
             }
         }
@@ -483,7 +487,7 @@ impl<P: Provider> Endpoint<'_, P> {
         self.state_look(index);
         let error = match cause {
             DownCause::Closed => RequestError::PeerClosed,
-            DownCause::Died | DownCause::Unheard => RequestError::PeerDied,
+            DownCause::Died | DownCause::Severed | DownCause::Unheard => RequestError::PeerDied,
             DownCause::Failed => RequestError::Protocol,
             DownCause::Silent => RequestError::Silent,
             DownCause::Broken(code) => RequestError::Fabric(code),

@@ -23,7 +23,7 @@ pub const LIMITS: Limits = Limits { peers_max: 2, regions_max: 16, payload_bytes
 /// How long what must come is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub const BLOCK_BYTES: usize = 1 << 20;
-const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
+pub const NOTHING: Completion = Completion::Immediate { peer: PeerIndex(99), immediate: 0 };
 const HEADER: &str = "/usr/include/rdma/fabric.h";
 
 /// Says why something is not tried; where everything must be, that is a failure.
@@ -108,6 +108,14 @@ pub fn hold_read(library: &CStr, on: bool) {
     // SAFETY: that is how it is declared there.
     let call: extern "C" fn(i32) =
         unsafe { std::mem::transmute(function(library, c"strict_hold")) };
+    call(on.into());
+}
+
+/// No post finds room at endpoints of the strict fabric that fill up.
+pub fn fill(library: &CStr, on: bool) {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(function(library, c"strict_fill")) };
     call(on.into());
 }
 

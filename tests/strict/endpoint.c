@@ -315,6 +315,11 @@ static int lacks_memory(struct endpoint *ep) {
     return n % 2 ? 0 : n % 4 ? -FI_ENOBUFS : -FI_ENOMEM;
 }
 
+static _Atomic int is_full;
+
+/* 1: endpoints that fill up have no room from now on; 0: they have. */
+PUBLIC void strict_fill(int on) { is_full = on; }
+
 static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void *descriptor,
                            int inject) {
     pthread_mutex_lock(&lock);
@@ -330,6 +335,10 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
         return -FI_ENOTCONN;
     }
     if (ep->domain->kind->faults & SAYS_AGAIN && op.verb != RECEIVE && ep->posts++ % 2 == 0) {
+        pthread_mutex_unlock(&lock);
+        return -FI_EAGAIN;
+    }
+    if (ep->domain->kind->faults & FILLS_UP && op.verb != RECEIVE && is_full) {
         pthread_mutex_unlock(&lock);
         return -FI_EAGAIN;
     }

@@ -61,6 +61,7 @@ enum {
     REGRETS = 1ull << 40,      /* when its queue has failed, it refuses long memory a few times */
     CUTS_WORDS = 1ull << 32,   /* of a word with a write it delivers 4 of its 8 bytes */
     SAYS_NO_MEMORY = 1ull << 33, /* every second post finds no memory, or no buffer */
+    FILLS_UP = 1ull << 35,     /* no post finds room, when it is told so */
     LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
 };
 

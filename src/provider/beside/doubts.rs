@@ -3,6 +3,7 @@
 use super::{Device, WithPorts};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
+use crate::provider::libfabric::Complaint;
 
 impl WithPorts<'_> {
     /// Whether [`WithPorts::doubted`] may have a peer to name.
@@ -18,6 +19,24 @@ impl WithPorts<'_> {
             if let Some((PeerIndex(number), within)) = rail.doubted() {
                 let peer = number << self.lane_bits | seats.lane(number as usize);
                 return Some((PeerIndex(peer), within));
+            }
+        }
+        None
+    }
+
+    /// Whether [`WithPorts::complaint`] has one to name.
+    #[inline]
+    pub fn has_complaints(&self) -> bool {
+        self.devices.iter().any(|device| device.rail.has_complaints())
+    }
+
+    /// The next peer that people should know something of; see
+    /// [`PortRail::complaint`](crate::provider::port::PortRail::complaint).
+    pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
+        for Device { rail, seats, .. } in &mut self.devices {
+            if let Some((PeerIndex(number), complaint)) = rail.complaint() {
+                let peer = number << self.lane_bits | seats.lane(number as usize);
+                return Some((PeerIndex(peer), complaint));
             }
         }
         None

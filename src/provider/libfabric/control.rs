@@ -90,7 +90,7 @@ impl Libfabric<'_> {
             let word = self.sent[index * SENDS + op].word.unwrap_or(0);
             match self.word_message(index, word) {
                 Ok(()) => {}
-                Err(Code::AGAIN) => return false,
+                Err(Code::AGAIN) => return self.chore_refused(index),
                 Err(code) => self.end(index, DownCause::Broken(code.0)),
             }
             let record = &mut self.peers[index];
@@ -102,12 +102,24 @@ impl Libfabric<'_> {
             let what = 1 << self.peers[index].wants.trailing_zeros();
             match self.control_send(index, what) {
                 Ok(()) => {}
-                Err(Code::AGAIN) => return false,
-                Err(code) => self.end(index, DownCause::Broken(code.0)),
+                Err(Code::AGAIN) => return self.chore_refused(index),
+                Err(code) => {
+                    if what == wants::DRAIN {
+                        self.drain_failed(index, code.0, 0);
+                    }
+                    self.end(index, DownCause::Broken(code.0));
+                }
             }
             self.peers[index].wants &= !what;
         }
         true
+    }
+
+    /// There was no room for what is owed to a peer: it is left.
+    #[cold]
+    fn chore_refused(&mut self, index: usize) -> bool {
+        self.peers[index].was_refused(self.now);
+        false
     }
 
     fn control_send(&mut self, index: usize, what: u8) -> Result<(), Code> {
@@ -131,8 +143,16 @@ impl Libfabric<'_> {
         };
         let prefix = self.prefix(index, kind, place, count).encode();
         let words = words.encode();
-        // SAFETY: bytes on the stack.
-        unsafe { self.message(index, &[&prefix, &words], (words.as_ptr() as u64, 0)) }?;
+        let last = (words.as_ptr() as u64, 0);
+        let sent = match what {
+            // SAFETY: bytes on the stack.
+            wants::DRAIN if self.is_drain_watched(index) => unsafe {
+                self.message_as(index, &[&prefix, &words], last, (Use::Drain, 0))
+            },
+            // SAFETY: as above.
+            _ => unsafe { self.message(index, &[&prefix, &words], last) },
+        };
+        sent?;
         if what == wants::GIVEN_BACK {
             self.peers[index].giving = None;
         }

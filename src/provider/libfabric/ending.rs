@@ -1,7 +1,6 @@
 //! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
 
 use super::area::{CELLS, SENDS};
-use super::control::AGAIN;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
@@ -12,18 +11,15 @@ use super::sys::{Code, Endpoint, numbers as n};
 use super::turns::Act;
 use super::{Hello, PeerOpenError, Step};
 use crate::base::ids::PeerIndex;
-use crate::base::units::{Instant, Span};
-use crate::fabric::{CloseError, Completion, DownCause, Op, PostError, Posted, RailKey};
-use crate::provider::asides::Aside;
+use crate::base::units::Span;
+use crate::fabric::{CloseError, Completion, DownCause, RailKey};
 use crate::provider::events::Events;
 
 /// How long a peer's ops may take to end by themselves after its end, before they are answered for,
 /// and how long a library may have no memory for a peer to which nothing is under way.
 pub(super) const PATIENCE: Span = Span::millis(2000);
 /// How long what a process has sent that is dead, or has ended its connection, may be under way.
-const DEATH: Span = Span::millis(200);
-/// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
-const STUCK: Span = Span::millis(3000);
+pub(super) const DEATH: Span = Span::millis(200);
 
 impl Libfabric<'_> {
     /// Gives a peer a number and says what its other end must know. `token` is a number that
@@ -55,6 +51,9 @@ impl Libfabric<'_> {
             // they were for the peer before: it gave the answers, and this one's are others
             (sent.word, sent.key_place) = (None, 0);
             (sent.touches, sent.is_read) = (false, false);
+            if sent.used == Use::Drain {
+                sent.used = Use::Quiet;
+            }
         }
         for place in 0..KEYS {
             self.answers[index * KEYS + place] = Answer::default();
@@ -303,70 +302,27 @@ impl Libfabric<'_> {
             // its word goes with its endpoint, if that is closed, too; it may have closed without
             // having fenced us
             DownCause::Closed => Some(self.posted_for(index)),
-            // it may live: its word is waited for, or the endpoint's end
-            DownCause::Unheard | DownCause::Silent => None,
+            // it may live: its word is waited for, or the library's that nobody is there, or the
+            // endpoint's end
+            DownCause::Severed | DownCause::Unheard | DownCause::Silent => None,
             DownCause::Failed | DownCause::Broken(_) => None,
         };
         if let (State::Live, Some(span)) = (self.peers[index].state, span) {
             self.outlast(index, span);
         }
+        if matches!(cause, DownCause::Severed | DownCause::Unheard) {
+            self.peers[index].doubt = Some(cause);
+        }
         self.health.unheard |= cause == DownCause::Unheard;
         self.end(index, cause);
     }
 
-    /// Whether a peer can have posted what writes here: it was told of memory of ours.
-    fn is_told(&self, index: usize) -> bool {
-        self.told[index * KEYS..(index + 1) * KEYS].iter().any(|it| it.region != 0)
-    }
-
-    /// How long what a peer has posted may be on its way whose endpoint is closed.
-    pub(super) fn posted_for(&self, index: usize) -> Span {
-        if self.is_told(index) { PATIENCE } else { DEATH }
-    }
-
-    /// What a peer has posted is waited for instead of its word. Time alone takes nothing in: a
-    /// library of sockets does, when it is polled, and each time at least one op of a connection,
-    /// or all that has come. Peers at one endpoint may share one connection.
-    pub(super) fn outlast(&mut self, index: usize, span: Span) {
-        let address = self.peers[index].address;
-        let beside = self.peers.iter().filter(|peer| peer.address == address).count();
-        let polls = if self.is_told(index) { SENDS * beside } else { 0 };
-        let record = &mut self.peers[index];
-        if record.gone.is_none() {
-            (record.gone, record.gone_polls) = (Some(span), polls as u32);
-            record.is_timed = false;
-            self.mark_ending(index);
-        }
-    }
-
-    fn mark_ending(&mut self, index: usize) {
+    pub(super) fn mark_ending(&mut self, index: usize) {
         let record = &mut self.peers[index];
         if !record.is_ending {
             record.is_ending = true;
             self.endings += 1;
         }
-    }
-
-    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
-        let (peer, id, is_fence) = (op.peer, op.id, true);
-        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
-        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
-        let index = peer.as_usize();
-        let mut fences = self.peers[index].fences;
-        self.asides.append(&mut fences, entry);
-        let record = &mut self.peers[index];
-        record.fences = fences;
-        record.in_flight += 1;
-        record.is_fenced = true;
-        let is_known = record.is_attested || record.state == State::Prepared;
-        record.is_attested = is_known;
-        self.mark_ending(index);
-        if self.traits.connected {
-            self.cut(index);
-        } else if !is_known {
-            self.want(index, wants::DRAIN);
-        }
-        Ok(Posted::Pending)
     }
 
     /// Goes on with every peer that is ending or being fenced. `is_empty`: all that had come has
@@ -448,41 +404,6 @@ impl Libfabric<'_> {
                     self.health.orphans += 1;
                 }
             }
-        }
-    }
-
-    /// A fence holds when the peer has said its word and nothing of ours is under way.
-    fn fence_on(&mut self, index: usize, waited: Span) {
-        let now = self.now;
-        let record = &mut self.peers[index];
-        let since = *record.fenced_at.get_or_insert(now);
-        if !record.is_attested {
-            if waited >= AGAIN && record.gone.is_none() && record.wants & wants::DRAIN == 0 {
-                record.is_timed = false;
-                self.want(index, wants::DRAIN);
-            }
-            return self.look_stuck(since);
-        }
-        // who is gone answers nothing: what is left of ours is on its way to nobody
-        let is_over = record.gone.is_some() && waited >= PATIENCE;
-        if record.touching > 0 && !is_over {
-            return self.look_stuck(since);
-        }
-        let mut fences = core::mem::take(&mut self.peers[index].fences);
-        while let Some(fence) = self.asides.take_first(&mut fences) {
-            self.asides.finish(fence);
-        }
-    }
-
-    /// A fence that does not hold on an endpoint that reaches nobody any more: it is the NIC's
-    /// fault, or nobody's loss, and the endpoint is closed and opened anew. As long as a peer is
-    /// reached it is left alone, and so are some libraries.
-    fn look_stuck(&mut self, since: Instant) {
-        // what is connected one to one was closed already
-        let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
-        let late = self.now.since(since) >= STUCK;
-        if late && !stays && !self.peers.iter().any(Peer::takes_ops) {
-            self.lose(libc::ETIMEDOUT);
         }
     }
 

@@ -43,10 +43,12 @@
 mod address;
 mod area;
 pub mod choice;
+mod complaint;
 mod connect;
 mod control;
 mod domain;
 mod ending;
+mod fence;
 mod flush;
 mod fork;
 mod link;
@@ -57,6 +59,7 @@ pub mod pair;
 mod peer;
 mod poll;
 mod post;
+mod probe;
 mod provider;
 mod rail;
 mod report;
@@ -67,6 +70,7 @@ pub mod sys;
 mod turns;
 
 pub use area::{RECEIVES, SENDS, part_bytes as peer_reserve_bytes};
+pub use complaint::Complaint;
 pub use domain::{Keys, LibfabricDomain, REGIONS_MAX, Scope};
 pub use offer::{CONNECTED, Traits};
 pub use rail::{Libfabric, NicName, RECORD_SIZES, bytes};

@@ -2,6 +2,7 @@
 //! and how it ends.
 
 use super::area::SENDS;
+use super::complaint::Complaint;
 use super::message::KeyWords;
 use super::report::{ErrorReport, errno};
 use super::silence::Watched;
@@ -47,6 +48,8 @@ pub enum Use {
     Loud,
     /// One whose end nobody waits for, or was told of.
     Quiet,
+    /// A request to stop, whose failure may say that nobody is there.
+    Drain,
     /// A write whose data is there, and whose word could not leave yet.
     WordDue,
 }
@@ -244,6 +247,12 @@ pub struct Peer {
     /// whose endpoint is; and how many polls are still to take some of it in.
     pub gone: Option<Span>,
     pub gone_polls: u32,
+    /// Why it counts as dead for the side band, where it may live.
+    pub doubt: Option<DownCause>,
+    /// Whether it was told that its fence waits.
+    pub is_complained: bool,
+    /// When it is to be found out next whether anybody listens at its address.
+    pub probe_at: Instant,
     /// When it was fenced, as far as polls have seen.
     pub fenced_at: Option<Instant>,
     /// Whether `ends_since` is set.
@@ -284,6 +293,14 @@ pub struct Peer {
     pub watched: Watched,
     /// How many messages it had been sent when a look asked it something last.
     pub asked_after: u32,
+    /// Since when the library has refused whatever was posted, as far as is known, when it did so
+    /// last, what else was so then, and whether that was told.
+    pub again_since: Option<Instant>,
+    pub again_at: Instant,
+    pub again_count: (u32, u64),
+    pub again_told: bool,
+    /// What people should know of it.
+    pub complaint: Option<Complaint>,
     /// How much had ended when it was to be heard, and whether it has answered a question since.
     pub heard_from: u32,
     pub has_answered: bool,
@@ -304,6 +321,9 @@ impl Peer {
         is_attested: false,
         owes_word: false,
         is_cut: false,
+        doubt: None,
+        is_complained: false,
+        probe_at: Instant(0),
         gone: None,
         gone_polls: 0,
         fenced_at: None,
@@ -346,6 +366,11 @@ impl Peer {
         ended: 0,
         watched: Watched::NOTHING,
         asked_after: 0,
+        again_since: None,
+        again_at: Instant(0),
+        again_count: (0, 0),
+        again_told: false,
+        complaint: None,
         heard_from: 0,
         has_answered: false,
     };

@@ -200,6 +200,9 @@ impl Libfabric<'_> {
             }
             Some(op) if op < ops => {
                 let index = op / SENDS;
+                if self.sent[op].used == Use::Drain {
+                    self.drain_failed(index, code, provider_code);
+                }
                 let is_its = self.peers[index].under_way() & 1 << (op % SENDS) != 0;
                 if self.is_cut(index) || !is_its {
                     // the end of what we have ended ourselves, or of the number's last peer's

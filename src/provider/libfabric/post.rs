@@ -97,6 +97,7 @@ impl Libfabric<'_> {
     #[cold]
     pub(super) fn call_refused(&mut self, index: usize, code: Code) -> PostError {
         if code == Code::AGAIN {
+            self.peers[index].was_refused(self.now);
             return PostError::Again;
         }
         self.end(index, DownCause::Broken(code.0));
@@ -176,13 +177,31 @@ impl Libfabric<'_> {
         parts: &[&[u8]],
         last: (u64, usize),
     ) -> Result<(), Code> {
+        let inject_max = self.traits.inject_max;
+        // SAFETY: the caller's word.
+        unsafe { self.message_as(index, parts, last, (Use::Quiet, inject_max)) }
+    }
+
+    /// The same, of which the library keeps no copy where it is longer than so much: it says how
+    /// such a one has ended, and the place of the op is used so.
+    ///
+    /// # Safety
+    /// - as [`Libfabric::message`].
+    #[inline(always)]
+    pub(super) unsafe fn message_as(
+        &mut self,
+        index: usize,
+        parts: &[&[u8]],
+        last: (u64, usize),
+        (used, inject_max): (Use, usize),
+    ) -> Result<(), Code> {
         let ahead: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = ahead + last.1;
         let to = self.peers[index].address;
         let port = self.port(index)?;
         // zeroes would be written for every message
         let mut stack = MaybeUninit::<[u8; INJECT_MAX]>::uninit();
-        let injects = bytes <= self.traits.inject_max;
+        let injects = bytes <= inject_max;
         let op = if injects { None } else { Some(self.free_op(index).ok_or(Code::AGAIN)?) };
         let start = match op {
             None => stack.as_mut_ptr() as u64,
@@ -213,7 +232,7 @@ impl Libfabric<'_> {
         drop(turn);
         sent.map_err(|code| self.refusal(index, code))?;
         self.peers[index].used |= 1 << op;
-        self.sent[index * SENDS + op] = Sent { used: Use::Quiet, ..Sent::FREE };
+        self.sent[index * SENDS + op] = Sent { used, ..Sent::FREE };
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::flush::Flushing;
 use super::link::{Link, Watch};
 use super::offer::{self, CONNECTED, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
+use super::probe::Probe;
 use super::report::Health;
 use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
@@ -19,7 +20,7 @@ use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGI
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
-use crate::fabric::OpId;
+use crate::fabric::{DownCause, OpId};
 use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
@@ -175,6 +176,9 @@ pub struct Libfabric<'m> {
     pub(super) health: Health,
     pub(super) silence: Silence,
     pub(super) flushing: Flushing,
+    pub(super) probe: Option<Probe>,
+    /// Whether people should know something of a peer.
+    pub(super) has_complaints: bool,
 }
 
 // SAFETY: its pointers lead into the reserve, the block and objects that one thread uses at a time.
@@ -189,10 +193,7 @@ impl<'m> Libfabric<'m> {
         limits: &Limits,
         config: &Config,
     ) -> Result<Libfabric<'m>, OpenError> {
-        check(limits)?;
-        if block.left() < bytes(limits) {
-            return Err(OpenError::Block);
-        }
+        check(limits, block.left())?;
         let Found { library, info, traits, area, fabric, library_domain } = find(limits, config)?;
         let count = limits.peers_max as usize;
         let (cell_count, queue) = (count * CELLS, (count * CELLS).next_power_of_two());
@@ -248,6 +249,8 @@ impl<'m> Libfabric<'m> {
             health: Health::default(),
             silence: Silence::new(config.silence_max),
             flushing: Flushing::NONE,
+            probe: None,
+            has_complaints: false,
         };
         // what was opened so far goes with the rail
         rail.endpoint_open().map_err(|(step, code)| rail.why_not(step, code))?;
@@ -440,7 +443,9 @@ impl<'m> Libfabric<'m> {
     /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
     /// long write is half-way on a path that is gone. The fence of such a peer does not hold then.
     pub(super) fn dies_of_a_close(&self) -> bool {
-        self.health.unheard && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
+        let is_half_way = |it: &Peer| it.doubt == Some(DownCause::Severed) && it.touching > 0;
+        (self.health.unheard || self.peers.iter().any(is_half_way))
+            && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
     }
 
     /// The domain's name.
@@ -508,10 +513,11 @@ fn find(limits: &Limits, config: &Config) -> Result<Found, OpenError> {
     Ok(Found { library, info, traits, area, library_domain, fabric })
 }
 
-fn check(limits: &Limits) -> Result<(), OpenError> {
+fn check(limits: &Limits, room: usize) -> Result<(), OpenError> {
     let peers = (1..=PEERS_MAX).contains(&limits.peers_max);
     let payload = limits.payload_bytes_max <= PAYLOAD_BYTES_MAX;
     match peers && payload && limits.regions_max <= REGIONS_MAX {
+        true if room < bytes(limits) => Err(OpenError::Block),
         true => Ok(()),
         false => Err(OpenError::Limits),
     }

@@ -21,6 +21,7 @@
 //! looks by default where endpoints are connected, and on shared ones if it is asked to
 //! (`CROSSTIE_OFI_SILENCE_MS`, `doc/decisions/0020`).
 
+use super::complaint::Complaint;
 use super::link::Phase;
 use super::message::KeyWords;
 use super::peer::{Answer, AnswerState, KEYS, Peer};
@@ -32,14 +33,19 @@ use crate::fabric::{DownCause, RailKey};
 
 /// Looks in the time that is too long.
 const LOOKS: u8 = 8;
+/// How long a library may refuse whatever is posted before somebody is told, where nobody is to be
+/// given up: as long as a path may be silent by default.
+const REFUSED: Span = Span::millis(6250);
 /// No region has it.
 const NO_KEY: RailKey = RailKey(u64::MAX);
 
 /// When peers are looked at.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Silence {
-    /// From one look to the next; 0: nobody looks.
+    /// From one look to the next.
     every: Span,
+    /// Whether who is silent is given up; if not, of whom the library refuses every post is told.
+    gives_up: bool,
     last: Instant,
     /// Whether there may be peers of which is to be known whether their programs poll.
     has_doubts: bool,
@@ -47,8 +53,10 @@ pub(super) struct Silence {
 
 impl Silence {
     pub const fn new(most: Span) -> Silence {
+        let gives_up = most.0 != 0;
+        let most = if gives_up { most } else { REFUSED };
         let every = Span(most.0.div_ceil(LOOKS as u64));
-        Silence { every, last: Instant(0), has_doubts: false }
+        Silence { every, gives_up, last: Instant(0), has_doubts: false }
     }
 
     /// Where nothing ends for so long, that is too long.
@@ -58,7 +66,7 @@ impl Silence {
 
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        self.every.0 != 0 && now.since(self.last) >= self.every
+        now.since(self.last) >= self.every
     }
 }
 
@@ -84,14 +92,38 @@ impl Watched {
 }
 
 impl Peer {
-    /// One look; for how long nothing has ended, if that is too long.
-    fn look(&mut self, now: Instant, most: Span) -> Option<Span> {
-        if !self.is_owing() {
+    /// The library has refused a post, or there was no place for it. What was accepted since it did
+    /// so first, or has ended, shows in counts.
+    #[cold]
+    pub fn was_refused(&mut self, now: Instant) {
+        let count = (self.sent_count.wrapping_add(self.ended), self.used);
+        if self.again_since.is_none() || self.again_count != count {
+            (self.again_since, self.again_count, self.again_told) = (Some(now), count, false);
+        }
+        self.again_at = now;
+    }
+
+    /// Whether every post was refused since then, and one lately.
+    fn is_refused(&self, since: Instant, now: Instant, lately: Span) -> bool {
+        let count = (self.sent_count.wrapping_add(self.ended), self.used);
+        let is_so = self.again_count == count && now.since(self.again_at) <= lately;
+        is_so && self.again_since.is_some_and(|first| first <= since)
+    }
+
+    /// One look; for how long nothing has ended, if that is too long. Who is owed nothing counts
+    /// where all that was posted lately was refused.
+    fn look(&mut self, now: Instant, silence: &Silence) -> Option<Span> {
+        // looks come when a poll does
+        let lately = Span(2 * silence.every.0);
+        let owes = self.is_owing() && silence.gives_up;
+        if !owes && !self.is_refused(now, now, lately) {
             self.watched = Watched::NOTHING;
             return None;
         }
+        let most = silence.most();
+        let stands = owes || self.is_refused(self.watched.since, now, lately);
         let (ended, watched) = (self.ended, &mut self.watched);
-        if watched.looks == 0 || watched.ended != ended {
+        if watched.looks == 0 || watched.ended != ended || !stands {
             // this one may be right behind the post
             *watched = Watched { ended, looks: 1, since: now, ..Watched::NOTHING };
             return None;
@@ -126,11 +158,17 @@ impl Libfabric<'_> {
                 record.watch_anew();
                 continue;
             }
-            if record.wants_question() {
+            if self.silence.gives_up && record.wants_question() {
                 self.ask_anything(index);
             }
             let record = &mut self.peers[index];
-            if let Some(silent) = record.look(self.now, self.silence.most()) {
+            let silent = record.look(self.now, &self.silence);
+            if let Some(silent) = silent.filter(|_| !self.silence.gives_up) {
+                record.watched = Watched::NOTHING;
+                if !core::mem::replace(&mut record.again_told, true) {
+                    self.complain(index, Complaint::Refused(silent));
+                }
+            } else if let Some(silent) = silent {
                 let report = ErrorReport { silent, ..ErrorReport::new(libc::ETIMEDOUT, 0) };
                 record.report.get_or_insert(report);
                 self.end(index, DownCause::Broken(libc::ETIMEDOUT));
@@ -228,7 +266,8 @@ mod tests {
     fn looks(peer: &mut Peer, polls: impl Fn(u32) -> bool) -> Option<(u32, Span)> {
         (1..100).find_map(|look| {
             peer.watched.polls = polls(look);
-            let silent = peer.look(Instant(u64::from(look) * 100), Span(800))?;
+            let silence = Silence::new(Span(800));
+            let silent = peer.look(Instant(u64::from(look) * 100), &silence)?;
             Some((look, silent))
         })
     }
@@ -246,7 +285,7 @@ mod tests {
         for _ in 0..3 {
             for _ in 0..7 {
                 peer.watched.polls = true;
-                assert_eq!(peer.look(Instant(5), Span(0)), None);
+                assert_eq!(peer.look(Instant(5), &Silence::new(Span(8))), None);
             }
             peer.ended += 1;
         }
@@ -271,8 +310,8 @@ mod tests {
         peer.sent_count = 2;
         (peer.used, peer.ended) = (1, 5);
         assert!(peer.wants_question());
-        assert_eq!(peer.look(Instant(0), Span(0)), None);
-        assert_eq!(peer.look(Instant(1), Span(0)), None);
+        assert_eq!(peer.look(Instant(0), &Silence::new(Span(8))), None);
+        assert_eq!(peer.look(Instant(1), &Silence::new(Span(8))), None);
         assert!(peer.wants_question(), "looks put no question");
         peer.asked.key = 7;
         assert!(!peer.wants_question(), "one is on its way");
@@ -285,10 +324,45 @@ mod tests {
         assert!(looks(&mut peer, |_| true).is_some());
     }
 
+    /// Whatever is posted is refused at each look, from the first on.
+    fn refused(peer: &mut Peer, silence: Span, accepts: impl Fn(u32) -> bool) -> Option<u32> {
+        let silence = Silence::new(silence);
+        (1..100).find(|look| {
+            let now = Instant(u64::from(*look) * silence.every.0);
+            peer.sent_count += u32::from(accepts(*look));
+            peer.was_refused(now);
+            peer.watched.polls = true;
+            peer.look(now, &silence).is_some()
+        })
+    }
+
+    /// It stood still for ever, since nothing was under way.
     #[test]
-    fn nobody_looks_where_no_time_is_too_long() {
-        assert!(!Silence::new(Span(0)).is_due(Instant(u64::MAX)));
+    fn peer_to_which_every_post_is_refused_is_silent() {
+        for silence in [Span(800), Span(0)] {
+            assert_eq!(refused(&mut Peer { ..Peer::CLOSED }, silence, |_| false), Some(9));
+            let mut peer = Peer { ..Peer::CLOSED };
+            assert_eq!(refused(&mut peer, silence, |look| look % 7 == 0), None);
+            let mut peer = Peer { used: 1, ..Peer::CLOSED };
+            assert_eq!(refused(&mut peer, silence, |_| false), Some(9), "and something is");
+        }
+    }
+
+    #[test]
+    fn peer_that_was_refused_once_and_is_posted_nothing_since_is_not_silent() {
+        let mut peer = Peer::CLOSED;
+        peer.was_refused(Instant(0));
+        assert_eq!(looks(&mut peer, |_| true), None);
+    }
+
+    #[test]
+    fn looks_come_each_eighth_of_the_time_that_is_too_long() {
         let silence = Silence::new(Span::millis(80));
         assert!(!silence.is_due(Instant(9_999_999)) && silence.is_due(Instant(10_000_000)));
+        let nobody = Silence::new(Span(0));
+        assert!(!nobody.gives_up && nobody.is_due(Instant(REFUSED.0)));
+        let mut peer = Peer { used: 1, ..Peer::CLOSED };
+        let look = |look: u64| peer.look(Instant(look * nobody.every.0), &nobody);
+        assert_eq!((1..100).find_map(look), None, "nothing was refused");
     }
 }

@@ -459,7 +459,7 @@ impl Peer {
 const fn cause_number(cause: DownCause) -> u8 {
     match cause {
         DownCause::Closed => 0,
-        DownCause::Died | DownCause::Unheard => 1,
+        DownCause::Died | DownCause::Severed | DownCause::Unheard => 1,
         DownCause::Failed | DownCause::Silent | DownCause::Broken(_) => 2,
     }
 }

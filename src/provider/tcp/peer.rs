@@ -108,6 +108,7 @@ impl Peer {
             }
             DownCause::Silent => 4,
             DownCause::Unheard => 5,
+            DownCause::Severed => 6,
         };
     }
 
@@ -119,6 +120,7 @@ impl Peer {
             2 => DownCause::Failed,
             4 => DownCause::Silent,
             5 => DownCause::Unheard,
+            6 => DownCause::Severed,
             _ => DownCause::Broken(self.code),
         }
     }

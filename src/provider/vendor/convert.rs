@@ -94,7 +94,7 @@ pub fn op(op: &Op, name: u64) -> xtie_provider_op {
 pub fn cause(cause: DownCause) -> (u32, i32) {
     match cause {
         DownCause::Closed => (XTIE_PROVIDER_DOWN_CLOSED, 0),
-        DownCause::Died => (XTIE_PROVIDER_DOWN_DIED, 0),
+        DownCause::Died | DownCause::Severed => (XTIE_PROVIDER_DOWN_DIED, 0),
         DownCause::Failed => (XTIE_PROVIDER_DOWN_FAILED, 0),
         DownCause::Silent | DownCause::Unheard => (XTIE_PROVIDER_DOWN_SILENT, 0),
         DownCause::Broken(code) => (XTIE_PROVIDER_DOWN_BROKEN, code),

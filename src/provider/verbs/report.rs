@@ -79,7 +79,11 @@ impl ErrorReport {
         match self.cause() {
             DownCause::Broken(code) => code,
             DownCause::Failed => libc::EPROTO,
-            DownCause::Closed | DownCause::Died | DownCause::Unheard | DownCause::Silent => 0,
+            DownCause::Closed
+            | DownCause::Died
+            | DownCause::Severed
+            | DownCause::Unheard
+            | DownCause::Silent => 0,
         }
     }
 

@@ -1,0 +1,141 @@
+//! Fences of peers: whose word they wait for, and what stands in for one that does not come.
+//!
+//! On a shared endpoint a fence holds when the peer has said that nothing of its is under way. Of
+//! one that cannot say it something else must be known, and the side band knows less than it seems:
+//! that all sockets have ended and nobody answers for them is what a death looks like, and what a
+//! network looks like that was reset under a program which computes ([`DownCause::Severed`]). So
+//! the question goes on over the rail, as an op whose end the library says, and its failure counts
+//! where it says that nobody is there: the peer's endpoint is no more, whoever ended it, and what
+//! it had posted is taken in ([`Libfabric::outlast`]). A code of the path says nothing, nor does a
+//! connection that broke, behind which the next one may stand.
+
+use super::area::SENDS;
+use super::complaint::Complaint;
+use super::control::AGAIN;
+use super::ending::{DEATH, PATIENCE};
+use super::peer::{KEYS, Peer, State, Use, wants};
+use super::rail::Libfabric;
+use crate::base::units::{Instant, Span};
+use crate::fabric::{DownCause, Op, PostError, Posted};
+use crate::provider::asides::Aside;
+
+/// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
+const STUCK: Span = Span::millis(3000);
+/// Where `efa` says that the peer's queue pair is no more (`EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_
+/// DEST_QPN` of its `efa_io_defs.h`): its device's, beside an errno that it has for much else.
+const EFA_BAD_DEST_QPN: i32 = 9;
+
+impl Libfabric<'_> {
+    pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
+        let (peer, id, is_fence) = (op.peer, op.id, true);
+        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
+        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
+        let index = peer.as_usize();
+        let mut fences = self.peers[index].fences;
+        self.asides.append(&mut fences, entry);
+        let record = &mut self.peers[index];
+        record.fences = fences;
+        record.in_flight += 1;
+        record.is_fenced = true;
+        let is_known = record.is_attested || record.state == State::Prepared;
+        record.is_attested = is_known;
+        self.mark_ending(index);
+        if self.traits.connected {
+            self.cut(index);
+        } else if !is_known {
+            self.want(index, wants::DRAIN);
+        }
+        Ok(Posted::Pending)
+    }
+
+    /// Whether a peer can have posted what writes here: it was told of memory of ours.
+    fn is_told(&self, index: usize) -> bool {
+        self.told[index * KEYS..(index + 1) * KEYS].iter().any(|it| it.region != 0)
+    }
+
+    /// How long what a peer has posted may be on its way whose endpoint is closed.
+    pub(super) fn posted_for(&self, index: usize) -> Span {
+        if self.is_told(index) { PATIENCE } else { DEATH }
+    }
+
+    /// What a peer has posted is waited for instead of its word. Time alone takes nothing in: a
+    /// library of sockets does, when it is polled, and each time at least one op of a connection,
+    /// or all that has come. Peers at one endpoint may share one connection.
+    pub(super) fn outlast(&mut self, index: usize, span: Span) {
+        let address = self.peers[index].address;
+        let beside = self.peers.iter().filter(|peer| peer.address == address).count();
+        let polls = if self.is_told(index) { SENDS * beside } else { 0 };
+        let record = &mut self.peers[index];
+        if record.gone.is_none() {
+            (record.gone, record.gone_polls) = (Some(span), polls as u32);
+            record.is_timed = false;
+            self.mark_ending(index);
+        }
+    }
+
+    /// Whether a request to stop must be one whose end the library says.
+    pub(super) fn is_drain_watched(&self, index: usize) -> bool {
+        self.peers[index].doubt == Some(DownCause::Severed)
+    }
+
+    /// Whether the library has such a request.
+    pub(super) fn is_draining(&self, index: usize) -> bool {
+        let sent = &self.sent[index * SENDS..(index + 1) * SENDS];
+        sent.iter().any(|it| it.used == Use::Drain)
+    }
+
+    /// The library has ended a request to stop with an error, or refused it: where that says that
+    /// nobody is at the peer's address, a peer that counts as dead is gone.
+    #[cold]
+    pub(super) fn drain_failed(&mut self, index: usize, code: i32, provider_code: i32) {
+        let is_efa = self.provider_name() == c"efa" && provider_code == EFA_BAD_DEST_QPN;
+        if self.is_drain_watched(index) && (code == libc::ECONNREFUSED || is_efa) {
+            self.outlast(index, self.posted_for(index));
+        }
+    }
+
+    /// A fence holds when the peer has said its word and nothing of ours is under way.
+    pub(super) fn fence_on(&mut self, index: usize, waited: Span) {
+        let now = self.now;
+        let record = &mut self.peers[index];
+        let since = *record.fenced_at.get_or_insert(now);
+        if !record.is_attested {
+            if waited >= AGAIN && record.gone.is_none() && record.wants & wants::DRAIN == 0 {
+                record.is_timed = false;
+                // a second one would go the way of the first
+                if !self.is_draining(index) {
+                    self.want(index, wants::DRAIN);
+                }
+            }
+            if self.is_drain_watched(index) {
+                self.probe_on(index);
+            }
+            return self.look_stuck(index, since);
+        }
+        // who is gone answers nothing: what is left of ours is on its way to nobody
+        let is_over = record.gone.is_some() && waited >= PATIENCE;
+        if record.touching > 0 && !is_over {
+            return self.look_stuck(index, since);
+        }
+        let mut fences = core::mem::take(&mut self.peers[index].fences);
+        while let Some(fence) = self.asides.take_first(&mut fences) {
+            self.asides.finish(fence);
+        }
+    }
+
+    /// A fence that does not hold on an endpoint that reaches nobody any more: it is the NIC's
+    /// fault, or nobody's loss, and the endpoint is closed and opened anew. As long as a peer is
+    /// reached it is left alone, and so are some libraries.
+    fn look_stuck(&mut self, index: usize, since: Instant) {
+        // what is connected one to one was closed already
+        let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
+        let late = self.now.since(since) >= STUCK;
+        if late && self.peers[index].doubt.is_some() && !self.peers[index].is_complained {
+            self.peers[index].is_complained = true;
+            self.complain(index, Complaint::Unfenced(self.now.since(since)));
+        }
+        if late && !stays && !self.peers.iter().any(Peer::takes_ops) {
+            self.lose(libc::ETIMEDOUT);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Whether anybody listens at a peer's address, asked of its kernel.
+//!
+//! Libraries of sockets post again and again to a peer whose process has died: they say
+//! `-FI_EAGAIN` for ever (`net`, `tcp;ofi_rxm` of 1.17), or a code of their own (`sockets`), and
+//! never what the kernel has told them. Each endpoint of theirs listens at its address for as long
+//! as it is open, so a connection that is refused there says what they do not. One that stands or
+//! hangs says nothing. Of `verbs;ofi_rxm` the address is no socket's, and others have none.
+
+extern crate std;
+
+use super::address::socket_of;
+use super::rail::Libfabric;
+use super::sys::numbers as n;
+use crate::base::units::{Instant, Span};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// From one to the next of a peer, and how long one may hang.
+const EVERY: Span = Span::millis(500);
+/// Whose endpoints listen over TCP.
+const LISTENERS: [&[u8]; 5] = [b"net", b"tcp", b"sockets", b"tcp;ofi_rxm", b"net;ofi_rxm"];
+
+/// A connection that is being made, for its answer alone. One at a time of a rail.
+#[derive(Debug)]
+pub(super) struct Probe {
+    socket: OwnedFd,
+    index: usize,
+    since: Instant,
+}
+
+impl Probe {
+    /// `Err`: the kernel has answered at once, with this code or 0.
+    fn begin(index: usize, name: &[u8], since: Instant) -> Result<Probe, i32> {
+        let family = i32::from(u16::from_ne_bytes([name[0], name[1]]));
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: numbers.
+        let socket = unsafe { libc::socket(family, kind, 0) };
+        if socket < 0 {
+            return Err(errno());
+        }
+        // SAFETY: the kernel has just given us this descriptor.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let length = name.len() as libc::socklen_t;
+        // SAFETY: an address of that length, which the call copies.
+        let rc = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), length) };
+        match if rc == 0 { 0 } else { errno() } {
+            libc::EINPROGRESS => Ok(Probe { socket, index, since }),
+            code => Err(code),
+        }
+    }
+
+    /// The kernel's answer, if it has come.
+    fn answer(&self) -> Option<i32> {
+        let events = libc::POLLOUT;
+        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        if unsafe { libc::poll(&mut poll, 1, 0) } != 1 {
+            return None;
+        }
+        let (mut code, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_ERROR);
+        let (at, bytes) = ((&raw mut code).cast(), &raw mut length);
+        // SAFETY: writable for that length.
+        let rc = unsafe { libc::getsockopt(poll.fd, level, option, at, bytes) };
+        Some(if rc == 0 { code } else { errno() })
+    }
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+impl Libfabric<'_> {
+    /// Goes on finding out whether anybody listens at the address of a peer that counts as dead.
+    #[cold]
+    pub(super) fn probe_on(&mut self, index: usize) {
+        let code = match self.probe.take() {
+            Some(probe) if probe.index == index => probe.answer().or_else(|| {
+                let is_late = self.now.since(probe.since) >= EVERY;
+                self.probe = Some(probe).filter(|_| !is_late);
+                None
+            }),
+            Some(probe) => {
+                let is_late = self.now.since(probe.since) >= EVERY;
+                self.probe = Some(probe).filter(|_| !is_late);
+                None
+            }
+            None => self.probe_begin(index),
+        };
+        match code {
+            Some(libc::ECONNREFUSED) => self.drain_failed(index, libc::ECONNREFUSED, 0),
+            // somebody does: each time costs it a look, and its word will come
+            Some(0) => self.peers[index].probe_at = self.now.after(Span(10 * EVERY.0)),
+            Some(_) | None => {}
+        }
+    }
+
+    /// Asks, if it is time; the code of an answer that comes at once.
+    fn probe_begin(&mut self, index: usize) -> Option<i32> {
+        let (now, format) = (self.now, self.address_format);
+        let record = &mut self.peers[index];
+        let name = &self.names[index][..usize::from(record.name_bytes)];
+        if record.address == n::ADDR_UNSPEC || now < record.probe_at {
+            return None;
+        }
+        record.probe_at = now.after(EVERY);
+        socket_of(format, name)?;
+        if !LISTENERS.contains(&self.provider_name().to_bytes()) {
+            return None;
+        }
+        match Probe::begin(index, name, now) {
+            Ok(probe) => {
+                self.probe = Some(probe);
+                None
+            }
+            Err(code) => Some(code),
+        }
+    }
+}
