@@ -13,6 +13,7 @@ use common_network::{network, own_network, sockets_end};
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
+use crosstie::host::endpoint::Closing;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::Libfabric;
 use crosstie::transport::RequestError;
@@ -172,6 +173,61 @@ fn receive_of_a_peer_that_computes_is_unfenced_where_the_endpoint_has_others() {
     apart(|| {
         let ended = receive_of_one_that_computes("strict", true);
         assert!(matches!(ended, None | Some(RequestError::Unfenced)), "{ended:?}");
+    });
+}
+
+/// Its write is on a path that is silent, and other peers use its endpoint: its close waited for
+/// ever, and the receive for more.
+#[test]
+fn receive_of_a_peer_that_closes_on_a_silent_path_ends() {
+    apart(|| {
+        set("CROSSTIE_STALL_MS", "500");
+        let Some(mut pair) = pair("strict") else { return };
+        let mut c = beside(&mut pair);
+        let library = strict(Layout::One).expect("opened above");
+        let out = Memory::new(&pair.a, Place::Private, LENGTH);
+        let into = Memory::new(&pair.b, Place::Private, LENGTH);
+        for round in 0..9 {
+            out.fill(0, LENGTH, if round == 8 { THEIRS } else { round });
+            silence(library, round == 8);
+            let receive = pair.b.irecv(pair.to_a, &[into.incoming(0, LENGTH, 1)]).unwrap();
+            let send = pair.a.isend(pair.to_b, out.outgoing(0, LENGTH, 1)).unwrap();
+            let watch = Watch::start();
+            if round == 8 {
+                while !is_silent(library) {
+                    pair.progress();
+                    watch.look("a write");
+                }
+                (0..50).for_each(|_| pair.progress());
+                let mut is_closed = false;
+                let ended = loop {
+                    is_closed |= pair.a.connection_close(pair.to_b) != Closing::Again;
+                    pair.progress();
+                    step(&mut c);
+                    if let Some(outcome) = pair.b.test(receive).expect("a receive") {
+                        break outcome.result;
+                    }
+                    watch.look("the end of the receive");
+                };
+                assert_eq!(ended, Err(RequestError::PeerClosed));
+                into.fill(0, LENGTH, OURS);
+                silence(library, false);
+                while !is_closed {
+                    is_closed |= pair.a.connection_close(pair.to_b) != Closing::Again;
+                    pair.progress();
+                    step(&mut c);
+                    watch.look("the close");
+                }
+                (0..TAKING).for_each(|_| pair.progress());
+                into.verify(0, LENGTH, OURS);
+            } else {
+                let Pair { a, b, .. } = &mut pair;
+                assert_eq!(wait_both(b, a, receive).result, Ok(()));
+                assert_eq!(wait_both(a, b, send).result, Ok(()));
+            }
+        }
+        let (ends, _alone) = pair.into_ends();
+        std::mem::forget((ends, c, out));
     });
 }
 

@@ -7,15 +7,18 @@ extern crate std;
 
 use super::endpoint::{ConnectionRail, Endpoint};
 use super::log::{Level, TEXT_BYTES_MAX, say};
-use super::machine::{Machine, each};
+use super::machine::{Machine, each, hosted};
 use super::shared::SetUp;
 use crate::base::ids::ConnectionIndex;
 use crate::base::slab::Handle;
 use crate::base::units::Span;
 use crate::connect::{Band, TextBuffer, Watch};
 use crate::diagnose::stall::{Answer, Named, RailsOf, Side, Stall};
+use crate::fabric::{DownCause, Provider};
 use crate::transport::snapshot::Tick;
-use crate::wire::status::{STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Status, StatusHello};
+use crate::wire::status::{
+    STATUS_CLOSED, STATUS_FRESH, STATUS_SNAPSHOT, Standing, Status, StatusHello,
+};
 use core::fmt::{self, Write};
 use std::sync::Arc;
 use std::vec::Vec;
@@ -188,7 +191,29 @@ impl Endpoint {
             self.stalls.asked_ms[index as usize] = 0;
             let silent = Answer::Silent(waited_ms as u32);
             self.stall_report(index, said.as_ref().map_or(silent, Answer::Said), tick);
+            if said.as_ref().is_some_and(is_closing) {
+                self.peer_leaves(index);
+            }
         }
+    }
+
+    /// The peer's program closes a connection on which a request of ours has stood for long:
+    /// nothing more is to come. It can have posted something that it waits for itself, so that it
+    /// is heard of as one that was given up, not as one that has closed, before which it would have
+    /// fenced us; and its own fence may wait for ours.
+    #[cold]
+    fn peer_leaves(&mut self, index: u32) {
+        let connection = ConnectionIndex(index);
+        let lanes = self.known[index as usize].params.lanes.max(1) as u8;
+        hosted!(&mut self.machine, endpoint => {
+            if lanes > 1 {
+                endpoint.connection_gone(connection, DownCause::Closed);
+                for lane in 0..lanes {
+                    let peer = endpoint.lane_peer(connection, lane);
+                    endpoint.rail_mut().peer_fail(peer, DownCause::Unheard);
+                }
+            }
+        }, else {});
     }
 
     /// Says the sentences of a connection's stalled requests.
@@ -314,6 +339,12 @@ impl Endpoint {
             (None, None) => Answer::NotAsked,
         }
     }
+}
+
+/// Whether a peer has said that it closes the connection.
+fn is_closing(said: &StatusHello) -> bool {
+    let standing = Standing::from_wire(said.status.standing);
+    said.status.flags & STATUS_FRESH != 0 && standing == Standing::Closing
 }
 
 /// Whether the peer's program has had a part in its answer, or cannot have.

@@ -20,9 +20,10 @@ impl fmt::Display for Complaint {
         match self {
             Complaint::Unfenced(waited) => write!(
                 f,
-                "is not fenced after {} ms: the peer counts as dead, and may live; neither it nor \
-                 its host has said that nothing of its comes any more. Requests wait, and end with \
-                 Unfenced, their memory registered, unless the rail can be opened anew",
+                "is not fenced after {} ms: it is given up or closed, and nobody has said that \
+                 nothing of the peer's comes any more, and of ours goes. Requests wait, and end \
+                 with Unfenced, their memory registered; who closes waits; until it is known, or \
+                 the rail reaches nobody else and is opened anew",
                 waited.0 / 1_000_000
             ),
             Complaint::Refused(silent) => write!(

@@ -21,6 +21,9 @@ use crate::provider::asides::Aside;
 
 /// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
 const STUCK: Span = Span::millis(3000);
+/// How long a fence waits for a peer that is elsewhere before somebody is told: as long as requests
+/// do that end unfenced.
+const UNFENCED: Span = Span::millis(10_000);
 /// Where `efa` says that the peer's queue pair is no more (`EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_
 /// DEST_QPN` of its `efa_io_defs.h`): its device's, beside an errno that it has for much else.
 const EFA_BAD_DEST_QPN: i32 = 9;
@@ -130,9 +133,10 @@ impl Libfabric<'_> {
         // what is connected one to one was closed already
         let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
         let late = self.now.since(since) >= STUCK;
-        if late && self.peers[index].doubt.is_some() && !self.peers[index].is_complained {
-            self.peers[index].is_complained = true;
-            self.complain(index, Complaint::Unfenced(self.now.since(since)));
+        let (waited, record) = (self.now.since(since), &mut self.peers[index]);
+        let is_told = if record.doubt.is_some() { late } else { waited >= UNFENCED };
+        if is_told && !core::mem::replace(&mut record.is_complained, true) {
+            self.complain(index, Complaint::Unfenced(waited));
         }
         if late && !stays && !self.peers.iter().any(Peer::takes_ops) {
             self.lose(libc::ETIMEDOUT);
