@@ -4,7 +4,7 @@
 
 use crosstie::connect::interfaces::all_addresses;
 use crosstie::provider::verbs::choice::{HcaChoice, Unusable, usable};
-use crosstie::provider::verbs::gid::{Family, Gid, GidEntry, GidKind, GidRule, LinkLayer};
+use crosstie::provider::verbs::gid::{Family, Gid, GidEntry, GidKind, GidRule, LinkLayer, Range};
 use crosstie::provider::verbs::ports::{
     Device, NodeType, PortState, SYSFS, chip_ports, survey, survey_of,
 };
@@ -387,21 +387,27 @@ fn gid_of(name: &str, gid: GidRule) -> Result<GidEntry, Unusable> {
 #[test]
 fn gid_that_is_chosen_follows_the_addresses_of_the_interface() {
     let Some(_guest) = guest() else { return };
-    const ADDRESS: &str = "fd77::1/64";
     let v6 = GidRule { family: Some(Family::V6), ..GidRule::DEFAULT };
     let by_default = gid_of("rxe0", GidRule::DEFAULT).unwrap();
     assert_eq!(by_default.gid.ip(), IpAddr::from([10, 77, 0, 1]));
     assert_eq!(by_default.interface.as_deref(), Some("rail0"));
-    let none = gid_of("rxe0", v6).unwrap_err().to_string();
-    assert!(none.contains("no GID is RoCE v2, IPv6") && none.contains("fe80::"), "{none}");
+    let first = gid_of("rxe0", v6).unwrap();
+    assert_eq!(first.gid.ip(), "fd77::1".parse::<IpAddr>().unwrap());
+    assert_eq!((first.kind, first.interface.as_deref()), (GidKind::RoceV2, Some("rail0")));
+    let in_range = |text| GidRule { range: Some(Range::parse(text).unwrap()), ..v6 };
+    let range = in_range("fd78::/64");
+    let none = gid_of("rxe0", range).unwrap_err().to_string();
+    assert!(none.contains("no GID is RoCE v2, IPv6, in fd78::/64"), "{none}");
+    assert!(none.contains("fe80::") && none.contains("fd77::1"), "{none}");
 
-    output("ip", &["addr", "add", ADDRESS, "dev", "rail0"]);
-    let chosen = until("the GID of a new address", || gid_of("rxe0", v6).ok());
-    assert_eq!(chosen.gid.ip(), "fd77::1".parse::<IpAddr>().unwrap());
+    output("ip", &["addr", "add", "fd78::1/64", "dev", "rail0"]);
+    let chosen = until("the GID of a new address", || gid_of("rxe0", range).ok());
+    assert_eq!(chosen.gid.ip(), "fd78::1".parse::<IpAddr>().unwrap());
+    assert_eq!(gid_of("rxe0", in_range("fd77::/64")).unwrap(), first);
     let table = || device("rxe0").ports[0].gids.clone();
-    assert!(table().contains(&chosen) && table().contains(&by_default));
+    assert!([&chosen, &first, &by_default].iter().all(|it| table().contains(it)));
 
-    output("ip", &["addr", "del", ADDRESS, "dev", "rail0"]);
+    output("ip", &["addr", "del", "fd78::1/64", "dev", "rail0"]);
     until("the end of a GID", || (!table().contains(&chosen)).then_some(()));
     assert!(table().contains(&by_default));
 }
@@ -412,6 +418,8 @@ fn port_whose_link_is_taken_down_is_unusable_and_comes_back() {
     output("ip", &["link", "set", "rail1", "down"]);
     let why = until("the end of a link", || gid_of("rxe1", GidRule::DEFAULT).err());
     output("ip", &["link", "set", "rail1", "up"]);
+    // it went with the link
+    output("ip", &["addr", "replace", "fd77:0:0:1::1/64", "dev", "rail1"]);
     assert!(matches!(why, Unusable::State(PortState::Down, _, LinkLayer::Ethernet)), "{why}");
     assert!(why.to_string().contains("the port is down"), "{why}");
     assert!(gid_of("rxe0", GidRule::DEFAULT).is_ok(), "the other one");
@@ -425,18 +433,21 @@ fn ports_on_one_wire_are_rails_by_their_subnets() {
     let addresses = all_addresses().unwrap();
     let addresses: Vec<HostAddress> =
         addresses.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
-    let ends = |names: [&str; 2]| {
-        names.map(|name| {
-            let gid = until("a GID", || gid_of(name, GidRule::DEFAULT).ok());
-            RailEnd::new(&device(name).ports[0], &gid, &addresses)
-        })
-    };
-    let (ours, theirs) = (ends(["rxe0", "rxe1"]), ends(["rxe3", "rxe2"]));
-    assert_eq!((ours[0].prefix_bits, theirs[0].prefix_bits), (24, 24));
-    let mut found = pairs(&ours, &theirs, Hosts::Apart, 8);
-    found.sort_by_key(|pair| pair.ours);
-    let pair = |ours, theirs| RailPair { ours, theirs };
-    assert_eq!(found, [pair(0, 1), pair(1, 0)]);
+    let v6 = GidRule { family: Some(Family::V6), ..GidRule::DEFAULT };
+    for (rule, bits) in [(GidRule::DEFAULT, 24), (v6, 64)] {
+        let ends = |names: [&str; 2]| {
+            names.map(|name| {
+                let gid = until("a GID", || gid_of(name, rule).ok());
+                RailEnd::new(&device(name).ports[0], &gid, &addresses)
+            })
+        };
+        let (ours, theirs) = (ends(["rxe0", "rxe1"]), ends(["rxe3", "rxe2"]));
+        assert_eq!((ours[0].prefix_bits, theirs[0].prefix_bits), (bits, bits));
+        let mut found = pairs(&ours, &theirs, Hosts::Apart, 8);
+        found.sort_by_key(|pair| pair.ours);
+        let pair = |ours, theirs| RailPair { ours, theirs };
+        assert_eq!(found, [pair(0, 1), pair(1, 0)]);
+    }
 }
 
 #[test]
