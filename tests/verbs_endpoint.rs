@@ -2,119 +2,21 @@
 //! come back. Where there are no devices, as `XTIE_VM` does not promise them, nothing is proven.
 #![allow(dead_code)] // of the shared parts
 
+mod guest_support;
 mod host_support;
 
 use crosstie::host::endpoint::ConnectionRail;
-use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
+use guest_support::{
+    address_add, address_take, dropped, ends, flow_until_given_up, is_given_up, link_down, link_up,
+    neighbours_stay, open, pair, pair_in, pair_of, run, wired_pair, wires,
+};
 use host_support::flow::Flow;
 use host_support::long_drops::long_drops;
 use host_support::pair::{Pair, alone};
-use host_support::{Memory, Node, Place, Random, Watch, roles, small};
+use host_support::{Memory, Place, Random, Watch, roles};
 use std::process::Command;
-
-/// Devices of two ends of wires, rail by rail; the same twice where there are no wires.
-fn ends(rails: usize) -> Option<[String; 2]> {
-    let names = match devices() {
-        Ok(names) => names,
-        Err(why) => {
-            println!("SKIP: {why}");
-            return None;
-        }
-    };
-    let wired = ["rxe0", "rxe1", "rxe2", "rxe3"].iter().all(|end| names.iter().any(|n| n == end));
-    if wired {
-        let of = |from: usize| {
-            (from..from + rails).map(|at| format!("rxe{at}")).collect::<Vec<_>>().join(",")
-        };
-        return Some([format!("={}", of(0)), format!("={}", of(2))]);
-    }
-    (names.len() >= rails).then(|| {
-        let all = format!("={}", names[..rails].join(","));
-        [all.clone(), all]
-    })
-}
-
-/// An endpoint of so many rails at most, with these devices and so many queue pairs on each.
-fn open(rails_max: u32, devices: &str, queue_pairs: u8) -> Node {
-    // an eighth of a second: emulated devices are slow, and lose packets when they are busy
-    open_as(rails_max, devices, queue_pairs, ["15", "10000"])
-}
-
-/// The same, with a patience of the device's and of the library's.
-fn open_as(rails_max: u32, devices: &str, queue_pairs: u8, patience: [&str; 2]) -> Node {
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
-    options.limits.rails_max = rails_max;
-    for (name, value) in [
-        ("CROSSTIE_RAILS", "verbs"),
-        ("CROSSTIE_SOCKET_IFNAME", "=lo"),
-        ("CROSSTIE_IB_HCA", devices),
-        ("CROSSTIE_IB_QPS_PER_CONNECTION", &queue_pairs.to_string()),
-        ("CROSSTIE_IB_TIMEOUT", patience[0]),
-        ("CROSSTIE_PEER_TIMEOUT_MS", patience[1]),
-        ("CROSSTIE_LOG", "info"),
-    ] {
-        // SAFETY: whoever reads the environment does it through the same lock of the standard
-        // library; tests of this binary take turns.
-        unsafe { std::env::set_var(name, value) };
-    }
-    Node::open(&options)
-}
-
-/// Two endpoints with so many verbs rails behind rail 0, which is TCP.
-fn pair(rails: u8) -> Option<Pair> {
-    pair_of(rails, 1)
-}
-
-/// Two endpoints with so many ports, and so many queue pairs on each.
-fn pair_of(ports: u8, queue_pairs: u8) -> Option<Pair> {
-    let alone = alone();
-    let rails = ports * queue_pairs;
-    let ends = ends(ports.into())?;
-    println!("over {} and {}", ends[0], ends[1]);
-    let rails_max = (u32::from(rails) + 1).next_power_of_two();
-    let a = open(rails_max, &ends[0], queue_pairs);
-    let b = open(rails_max, &ends[1], queue_pairs);
-    Some(Pair::of(alone, a, b, rails + 1))
-}
-
-const SUBNETS: [&str; 2] = ["10.77.0", "10.77.1"];
-
-/// Whether links can be taken down and packets lost: on the wires of the guest.
-fn has_wires(ends: &[String; 2]) -> bool {
-    let wires = ends[0] != ends[1];
-    if !wires {
-        println!("SKIP: no wires between devices");
-    }
-    wires
-}
-
-fn run(program: &str, words: &str) {
-    let done = Command::new(program).args(words.split(' ')).status();
-    assert!(done.expect(program).success(), "{program} {words}");
-}
-
-/// Packets that a link was made to lose.
-fn dropped(link: &str) -> u64 {
-    let said = Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().expect("tc");
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let behind = said.split("(dropped ").nth(1).expect("a count of what was dropped");
-    behind.split(',').next().and_then(|number| number.parse().ok()).expect("a number")
-}
-
-/// The link below a verbs rail goes down, at our end of the wire.
-fn link_down(rail: usize) {
-    run("ip", &format!("link set rail{rail} down"));
-}
-
-/// It comes up again, and the guest's own route over it.
-fn link_up(rail: usize) {
-    run("ip", &format!("link set rail{rail} up"));
-    let subnet = SUBNETS[rail];
-    let table = 100 + 2 * rail;
-    run("ip", &format!("route replace {subnet}.2 dev rail{rail} src {subnet}.1 table {table}"));
-}
 
 #[test]
 fn payload_of_a_connection_goes_over_one_port() {
@@ -154,11 +56,7 @@ fn both_rails_carry(mut pair: Pair) {
 
 #[test]
 fn link_that_goes_down_and_up_under_load_costs_no_message_and_the_rail_comes_back() {
-    let Some(ends) = ends(2) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
-    let mut pair = pair(2).expect("devices");
+    let Some(mut pair) = wired_pair(2) else { return };
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     for round in 0..4 {
@@ -166,9 +64,7 @@ fn link_that_goes_down_and_up_under_load_costs_no_message_and_the_rail_comes_bac
         let lane = rail as u8 + 1;
         let before = pair.views(lane);
         link_down(rail);
-        pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
-            pair.views(lane).iter().all(|view| view.state != LaneState::Up)
-        });
+        flow_until_given_up(&mut pair, &mut flows, lane);
         pair.flow(&mut flows, 24);
         assert!(!pair.is_up(lane), "a rail without a link is not in use");
         link_up(rail);
@@ -184,18 +80,14 @@ fn link_that_goes_down_and_up_under_load_costs_no_message_and_the_rail_comes_bac
 
 #[test]
 fn both_links_down_leave_tcp_and_control_comes_home() {
-    let Some(ends) = ends(2) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
-    let mut pair = pair(2).expect("devices");
+    let Some(mut pair) = wired_pair(2) else { return };
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     let before = [1, 2].map(|lane| pair.views(lane)[0].generation);
     link_down(0);
     link_down(1);
     pair.flow_until(&mut flows, "both rails to be given up", |pair, _| {
-        [1, 2].iter().all(|lane| pair.views(*lane).iter().all(|v| v.state != LaneState::Up))
+        [1, 2].iter().all(|lane| is_given_up(pair, *lane))
     });
     pair.flow(&mut flows, 24);
     assert!(pair.views(0).iter().all(|view| view.control), "control runs over TCP");
@@ -207,39 +99,20 @@ fn both_links_down_leave_tcp_and_control_comes_home() {
     pair.settle(&mut flows);
 }
 
-/// The first rail has this address, and the guest's own routes between it and the far end.
-fn address_add(last: u8) {
-    let ours = format!("10.77.0.{last}");
-    run("ip", &format!("addr add {ours}/24 dev rail0"));
-    run("ip", &format!("route replace 10.77.0.2 dev rail0 src {ours} table 100"));
-    run("ip", &format!("route replace {ours} dev far0 src 10.77.0.2 table 101"));
-    if last != 1 {
-        run("ip", &format!("rule add pref 10 iif lo from {ours} to 10.77.0.2 lookup 100"));
-        run("ip", &format!("rule add pref 10 iif lo from 10.77.0.2 to {ours} lookup 101"));
-    }
-}
-
-fn address_take(last: u8) {
-    run("ip", &format!("addr del 10.77.0.{last}/24 dev rail0"));
-}
-
 /// Taken away, with nothing in its place for a while; and taken away for another at once.
 #[test]
 fn address_that_changes_under_load_costs_no_message_and_the_rail_comes_back_by_another() {
-    let Some(ends) = ends(2) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
-    let mut pair = pair(2).expect("devices");
+    let Some(ends) = wires(2) else { return };
+    // it has an IPv6 one, too, which would do after a while
+    let family = [("CROSSTIE_IB_ADDR_FAMILY", "AF_INET")];
+    let mut pair = pair_in(&ends, 2, [&family, &family]);
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     for (old, new, stays_away) in [(1, 9, true), (9, 1, false)] {
         let before = pair.views(1);
         address_take(old);
         if stays_away {
-            pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
-                pair.views(1).iter().all(|view| view.state != LaneState::Up)
-            });
+            flow_until_given_up(&mut pair, &mut flows, 1);
             pair.flow(&mut flows, 24);
             assert!(!pair.is_up(1), "a rail without a GID is not in use");
         }
@@ -279,10 +152,7 @@ fn spare_wire() {
 /// open: it is gone when the last has closed it.
 #[test]
 fn device_that_is_removed_under_load_costs_no_message_and_is_let_go_at_the_end() {
-    let Some(ends) = ends(1) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
+    let Some(ends) = wires(1) else { return };
     spare_wire();
     let alone = alone();
     let [a, b] = [0, 1].map(|end| open(4, &format!("{},gone{end}", ends[end]), 1));
@@ -310,11 +180,7 @@ fn device_that_is_removed_under_load_costs_no_message_and_is_let_go_at_the_end()
 
 #[test]
 fn packets_that_are_lost_cost_no_message() {
-    let Some(ends) = ends(2) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
-    let mut pair = pair(2).expect("devices");
+    let Some(mut pair) = wired_pair(2) else { return };
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     let links = ["rail0", "far0", "rail1", "far1"];
@@ -335,21 +201,6 @@ fn packets_that_are_lost_cost_no_message() {
         (0..=2).all(|lane| pair.is_up(lane))
     });
     pair.flow(&mut flows, 16);
-}
-
-/// The kernel knows the way to both ends of the first rail, whatever is lost on it; or asks again.
-fn neighbours_stay(stay: bool) {
-    for (address, from, to) in [("10.77.0.2", "rail0", "far0"), ("10.77.0.1", "far0", "rail0")] {
-        let path = format!("/sys/class/net/{to}/address");
-        let mac = std::fs::read_to_string(path).expect("an interface");
-        match stay {
-            true => run(
-                "ip",
-                &format!("neigh replace {address} lladdr {} dev {from} nud permanent", mac.trim()),
-            ),
-            false => run("ip", &format!("neigh del {address} dev {from}")),
-        }
-    }
 }
 
 /// The device, as patient as it is by default, would send again for half a minute; and a rail that
@@ -383,22 +234,16 @@ fn path_that_loses_long_packets_alone_costs_no_message_and_no_rail_goes_there() 
 /// What a link sends is lost, and then is not: by what `lose` returns, which says whether it was
 /// long packets alone. One way, then the other.
 fn path_that_loses<E: FnOnce() -> bool>(lose: impl Fn(&'static str) -> E) {
-    let Some(ends) = ends(1) else { return };
-    if !has_wires(&ends) {
-        return;
-    }
-    let alone = alone();
-    let [a, b] = [0, 1].map(|end: usize| open_as(2, &ends[end], 1, ["20", "2000"]));
-    let mut pair = Pair::of(alone, a, b, 2);
+    let Some(ends) = wires(1) else { return };
+    let patient = [("CROSSTIE_IB_TIMEOUT", "20"), ("CROSSTIE_PEER_TIMEOUT_MS", "2000")];
+    let mut pair = pair_in(&ends, 1, [&patient, &patient]);
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     neighbours_stay(true);
     for link in ["rail0", "far0"] {
         let before = pair.views(1);
         let end = lose(link);
-        pair.flow_until(&mut flows, "the rail to be given up", |pair, _| {
-            pair.views(1).iter().all(|view| view.state != LaneState::Up)
-        });
+        flow_until_given_up(&mut pair, &mut flows, 1);
         pair.flow_until(&mut flows, "the rail to be tried twice", |pair, _| {
             pair.views(1).iter().all(|view| view.generation >= before[0].generation + 2)
         });
