@@ -61,6 +61,15 @@ fn connection_of_a_port_goes_over_that_port_alone() {
     play("ports_apart", 6, &[]);
 }
 
+/// Those of NCCL's variables that say which GID, with the addresses of IPv6 that the guest has.
+#[test]
+fn connection_of_a_port_goes_over_ipv6_where_nccl_asks_for_it() {
+    let Some(_alone) = wires() else { return };
+    let family = ("NCCL_IB_ADDR_FAMILY", "AF_INET6");
+    play("ports_apart", 12, &[family]);
+    play("ports_fused", 12, &[family, ("NCCL_IB_ADDR_RANGE", "fd77::/48")]);
+}
+
 #[test]
 fn device_of_two_ports_has_a_rail_on_each() {
     let Some(_alone) = wires() else { return };
