@@ -135,7 +135,6 @@ fn ends_meet_whoever_is_first_and_again_after_either_lets_go() {
     let mut both = both(&limits(4, 2), &limits(4, 2));
     // the connector is first
     both.near.band.pair_offer(both.out, 1, &end(11)).unwrap();
-    assert_eq!(both.near.band.pair_offer(both.out, 1, &end(12)), Err(CloseError::Stale));
     both.far.band.pair_offer(both.into, 1, &end(21)).unwrap();
     let first = both.join(1, 11, 21, 0);
     // the listener is first
@@ -194,6 +193,27 @@ fn listener_that_cannot_join_is_asked_again() {
     both.far.band.pair_offer(both.into, 1, &end(22)).unwrap();
     both.join(1, 11, 22, asked.0);
     assert_eq!(told_gone(&mut both.near, both.out, 1), 0, "it had nothing");
+}
+
+/// The port lost the end that was prepared before anybody joined it: the listener tried to join
+/// that one, again and again, and the lane was down for good.
+#[test]
+fn end_that_is_lost_before_it_is_joined_gives_its_place_to_the_next() {
+    let mut both = both(&limits(2, 1), &limits(2, 1));
+    both.offer(1, 11, 21);
+    let asked = until("the end", || given(&mut both.far, both.into, 1).first().copied());
+    assert_eq!(asked.1, 11);
+    // it has not been joined, and is no more
+    both.near.band.pair_offer(both.out, 1, &end(12)).unwrap();
+    until("word of the end", || (told_gone(&mut both.far, both.into, 1) == 1).then_some(()));
+    both.far.band.pair_offer(both.into, 1, &end(22)).unwrap();
+    let met = both.join(1, 12, 22, asked.0);
+    // likewise the listener's, of which nobody was told yet
+    both.far.band.pair_offer(both.into, 1, &end(23)).unwrap();
+    both.far.band.pair_offer(both.into, 1, &end(24)).unwrap();
+    until("word of the end", || (told_gone(&mut both.near, both.out, 1) == 1).then_some(()));
+    both.near.band.pair_offer(both.out, 1, &end(13)).unwrap();
+    both.join(1, 13, 24, met);
 }
 
 #[test]

@@ -6,7 +6,8 @@ mod guest_support;
 mod host_support;
 
 use guest_support::{
-    flow_until_given_up, ip_all, is_given_up, link_down, link_up, open_in, run, wires,
+    address_add, address_take, flow_until_given_up, ip_all, is_given_up, link_down, link_up,
+    open_in, run, wires,
 };
 use host_support::pair::{Pair, alone};
 use host_support::{Place, Watch, stalled};
@@ -67,11 +68,9 @@ fn two_prefixes_are_two_rails_and_a_port_of_another_is_none() {
     let Some(mut pair) = pair_v6(2) else { return };
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
-    pair.flow(&mut flows, 64);
-    for lane in [1, 2] {
-        let bytes = pair.bytes(lane);
-        assert!(bytes.iter().all(|bytes| *bytes > 200_000), "rail {lane} carried {bytes:?}");
-    }
+    pair.flow_until(&mut flows, "bytes on both rails", |pair, _| {
+        [1, 2].iter().all(|lane| pair.bytes(*lane).iter().all(|bytes| *bytes > 200_000))
+    });
     assert!(is_said("fd77:0:0:1::1", "fd77:0:0:1::2"));
     pair.close();
     // one of one side meets that of its own prefix among two of the other
@@ -167,4 +166,27 @@ fn link_of_ipv6_that_goes_down_and_up_under_load_costs_no_message() {
         pair.flow_until_back(&mut flows, lane, before);
     }
     pair.settle(&mut flows);
+}
+
+/// The port has an address of the other family alone, which the peer is not reached from: messages
+/// go over the others, however long that lasts, and the rail comes back with its own.
+#[test]
+fn port_that_has_the_other_family_alone_comes_back_with_its_own() {
+    let Some(ends) = wires(2) else { return };
+    let mut pair = pair_with([&ends[0], &ends[1]], [&[]; 2], 2);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = pair.views(1)[0].generation;
+    let said = stalled::said().len();
+    address_take(1);
+    flow_until_given_up(&mut pair, &mut flows, 1);
+    pair.flow_until(&mut flows, "the other family to be tried", |_, _| {
+        let is_tried = |text: &String| text.contains("the queue pair does not take the way");
+        stalled::said()[said..].iter().any(is_tried)
+    });
+    pair.flow(&mut flows, 24);
+    assert!(is_given_up(&pair, 1), "families do not mix");
+    address_add(1);
+    pair.flow_until_back(&mut flows, 1, before);
+    assert!(pair.is_up(2) && pair.views(2).iter().all(|view| view.stats.failures == 0));
 }

@@ -12,6 +12,8 @@
 //! the peer's word      Dialing ─ANSWER─► Held: gets the end     Wanted ─ASK─► Held: gets the end
 //! has connected it                                              Held: ANSWER
 //! offers anew          Held ─► Waiting: GONE, later ASK         Held ─► Wanted: GONE
+//!  what it had offered  Dialing ─► Waiting: GONE, later ASK      Wanted: nothing
+//!  has ended
 //! the peer's GONE      Dialing ─► Waiting; Held: is told        Held: is told
 //! a newer ASK                                                   Held: is told, then gets the end
 //! ```
@@ -218,10 +220,17 @@ impl<M: LinkMemory> Control<M> {
             return Err(CloseError::Stale);
         }
         let (ended, side) = (connection.peer_closed, connection.side);
-        if self.lane(index, lane).state != LaneState::Held {
+        let state = self.lane(index, lane).state;
+        if !matches!(
+            state,
+            LaneState::Held | LaneState::Wanted | LaneState::Waiting | LaneState::Dialing
+        ) {
             return Err(CloseError::Stale);
         }
         self.pair(index, lane).ours = *end;
+        if !ended && matches!(state, LaneState::Wanted | LaneState::Waiting) {
+            return Ok(()); // it takes the place of one that has ended
+        }
         self.lane_owes_nothing(index, lane);
         let entry = self.lane(index, lane);
         entry.stalled = false;

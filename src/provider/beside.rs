@@ -297,8 +297,14 @@ impl<'m> WithPorts<'m> {
             self.nap = NAP;
         }
         for event in &mut out[..found] {
+            let is_end = matches!(event, Completion::PeerDown { .. });
             let peer = peer_of(event);
             let lane = seats.lane(peer.as_usize());
+            if is_end && seats.was_prepared(peer.as_usize()) {
+                // the peer cannot join it, and waits for another
+                let _ = rail.peer_detach(*peer);
+                seats.later(peer.as_usize(), lane as u8, now, Later::Down);
+            }
             *peer = PeerIndex(peer.0 << self.lane_bits | lane);
         }
         found

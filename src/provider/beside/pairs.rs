@@ -1,7 +1,7 @@
 //! Ends of lanes on ports: prepared, joined, and when the next of them is due.
 
-use super::WithPorts;
 use super::seats::{Due, Later, Seats};
+use super::{Device, WithPorts};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::Instant;
 use crate::provider::port::PortPeerError;
@@ -92,7 +92,10 @@ impl WithPorts<'_> {
     pub fn pair_connect(&mut self, peer: PeerIndex, other: &LaneEnd) -> Result<(), PortPeerError> {
         let place = self.device_of(peer).ok_or(PortPeerError::Index)?;
         let number = self.number(peer);
-        self.devices[place].rail.peer_connect(number, other)
+        let Device { rail, seats, .. } = &mut self.devices[place];
+        rail.peer_connect(number, other)?;
+        seats.joined(number.as_usize());
+        Ok(())
     }
 
     /// The last queue pair of a peer has carried something. `enough`: that its path is one for

@@ -53,6 +53,8 @@ struct Seat {
     /// Times that payload vanished since it was carried enough, and when the last was.
     losses: u8,
     lost_at: Instant,
+    /// Whether its queue pair was prepared, and not joined since.
+    is_prepared: bool,
     /// Whether the port refused to prepare the last one.
     is_refused: bool,
     /// Times that the last one could not be joined because nobody answered.
@@ -68,6 +70,7 @@ impl Seat {
         misses: 0,
         losses: 0,
         lost_at: Instant(0),
+        is_prepared: false,
         is_refused: false,
         unanswered: 0,
         due: NEVER,
@@ -137,7 +140,19 @@ impl Seats {
     pub fn prepared(&mut self, number: usize, lane: u8) {
         self.admitted(number);
         self.nothing_due(number);
-        (self.all[number].lane, self.all[number].unanswered) = (lane, 0);
+        let seat = &mut self.all[number];
+        (seat.lane, seat.is_prepared, seat.unanswered) = (lane, true, 0);
+    }
+
+    /// It was joined.
+    pub fn joined(&mut self, number: usize) {
+        self.all[number].is_prepared = false;
+    }
+
+    /// Its queue pair has ended: whether nobody knows it but whoever was told of it, who waits to
+    /// hear of another one. Asked once.
+    pub fn was_prepared(&mut self, number: usize) -> bool {
+        core::mem::take(&mut self.all[number].is_prepared)
     }
 
     /// The port refused to prepare it.
@@ -159,7 +174,7 @@ impl Seats {
             Later::Missed => seat.missed(),
             Later::Lost(stood) => seat.lost(stood, now),
         };
-        seat.lane = lane;
+        (seat.lane, seat.is_prepared) = (lane, false);
         self.wait(number, now.after(pause), Due::Prepare);
     }
 
