@@ -43,14 +43,15 @@ fn two_queue_pairs_of_one_port_share_the_payload() {
 fn both_rails_carry(mut pair: Pair) {
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
+    // how much each has is a matter of how busy the host is
     let before = [1, 2].map(|lane| pair.bytes(lane));
-    pair.flow(&mut flows, 96);
-    for (lane, before) in (1..).zip(before) {
-        for (side, (now, before)) in pair.bytes(lane).into_iter().zip(before).enumerate() {
-            let more = now - before;
-            println!("side {side}, rail {lane}: {more} bytes");
-            assert!(more > 200_000, "side {side}, rail {lane} carried {more} bytes");
-        }
+    pair.flow_until(&mut flows, "bytes on both rails", |pair, _| {
+        [1, 2].iter().zip(before).all(|(lane, before)| {
+            pair.bytes(*lane).iter().zip(before).all(|(now, before)| now - before > 200_000)
+        })
+    });
+    for lane in [1, 2] {
+        println!("rail {lane}: {:?} bytes", pair.bytes(lane));
     }
 }
 
