@@ -101,6 +101,21 @@ fn rail_that_breaks_costs_no_message_and_comes_back() {
     pair.flow(&mut flows, 16);
 }
 
+/// A vendor said of a peer that it had closed, which had not: the rail was neither used nor fenced,
+/// and what it carried stood still for ever, although TCP stood.
+#[test]
+fn rail_whose_peer_has_not_closed_and_is_said_to_have_is_lost() {
+    let wire = Wire::new();
+    let mut pair = pair(&mut [wire]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = pair.views(1);
+    wire.close_all();
+    pair.flow_until_back(&mut flows, 1, before[0].generation);
+    assert!(pair.views(1)[0].stats.failures > before[0].stats.failures);
+    pair.flow(&mut flows, 16);
+}
+
 /// The system's code for a connection that was reset stood there, and the log told of a stream.
 #[test]
 fn rail_that_fails_without_a_code_has_none() {

@@ -1,4 +1,4 @@
-//! What follows a lane's failure in time, or ends its connection by name. Time is what was looked
+//! What follows a lane's failure or close in time, or ends its connection by name. Time is what was looked
 //! on for ([`Endpoint::deadlines_look`]).
 //!
 //! Where a fence does not come in time, requests end with [`RequestError::Unfenced`], and what they
@@ -56,6 +56,7 @@ impl<P: Provider> Endpoint<'_, P> {
         let mut late = None;
         let heard = self.connections[index].heard();
         for lane in 0..lane_count {
+            waits |= self.closed_look(index, lane);
             let entry = self.lane_mut(index, lane);
             let error = match entry.state {
                 LaneState::Failing => RequestError::Unfenced,
@@ -107,6 +108,27 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connection_fail(index, error);
         }
         waits
+    }
+
+    /// A lane that the peer has closed goes before the others, and before the peer's word: that it
+    /// has fenced the lane, or closed the connection. Where neither comes, and others stay, it is a
+    /// loss like any. Says whether there is still something to wait for.
+    fn closed_look(&mut self, index: usize, lane: u8) -> bool {
+        let (now, span) = (self.waited, self.config.loss_span);
+        let Connection { state, peer_down, .. } = self.connections[index];
+        let entry = self.lane_mut(index, lane);
+        let in_use = matches!(entry.state, LaneState::Up | LaneState::Joining);
+        if !entry.closed || !in_use || peer_down || state != ConnectionState::Open {
+            return false;
+        }
+        if entry.heard_at == Instant(0) {
+            entry.heard_at = now;
+        }
+        if is_past(now, entry.heard_at, span.0) {
+            entry.closed = false;
+            self.lane_fail(index, lane, 0);
+        }
+        true
     }
 
     /// Ends the requests of a connection that is lost and cannot be fenced: their memory stays

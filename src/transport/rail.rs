@@ -148,7 +148,7 @@ pub(super) struct Lane {
     /// when a lane fails between two.
     pub failed_at: Instant,
     /// What [`Connection::heard`](super::records::Connection::heard) said last since then, and when
-    /// it changed.
+    /// it changed; of a lane that the peer has closed, when that was looked at first.
     pub heard_mark: u32,
     pub heard_at: Instant,
     /// What it calls the peer's mailbox.

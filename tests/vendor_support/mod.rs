@@ -197,9 +197,18 @@ impl Wire {
 
     /// The same with a code of the provider's.
     pub fn cut_with(&self, code: i32) {
+        self.end_all(DownCause::Broken(code));
+    }
+
+    /// Every connection of it is closed, as it says, by peers that have closed nothing.
+    pub fn close_all(&self) {
+        self.end_all(DownCause::Closed);
+    }
+
+    fn end_all(&self, cause: DownCause) {
         let mut state = self.state();
         for place in 0..2 * PEERS {
-            state.rail.peer_fail(PeerIndex(place), DownCause::Broken(code));
+            state.rail.peer_fail(PeerIndex(place), cause);
         }
     }
 
