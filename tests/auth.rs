@@ -350,7 +350,7 @@ fn a_stopped_peer_is_reported_once_and_its_connections_stay() {
     child.kill().unwrap();
     child.wait().unwrap();
     let cause = until("gone", || a.gone(here));
-    assert_eq!(cause, crosstie::fabric::completion::DownCause::Severed);
+    assert_eq!(cause, crosstie::fabric::completion::DownCause::Died);
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -160,6 +160,10 @@ fn fence_of_a_stopped_process_waits_for_its_word() {
         assert!(end.ends_well(first));
         // SAFETY: numbers.
         unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+        let mut status = 0;
+        // SAFETY: a number and a place for one; all of its threads have stopped when this returns.
+        unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED) };
+        assert!(libc::WIFSTOPPED(status));
         end.rail.peer_fail(PEER, DownCause::Severed);
         let fence = end.post(OpKind::Fence { generation: RailGeneration(1) });
         let since = std::time::Instant::now();

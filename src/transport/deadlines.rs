@@ -1,5 +1,5 @@
-//! What follows a lane's failure or close in time, or ends its connection by name. Time is what was looked
-//! on for ([`Endpoint::deadlines_look`]).
+//! What follows a lane's failure or close in time, or ends its connection by name. Time is what was
+//! looked on for ([`Endpoint::deadlines_look`]).
 //!
 //! Where a fence does not come in time, requests end with [`RequestError::Unfenced`], and what they
 //! stand on goes into *quarantine*: it stays registered, and whoever wants it back is told that it
@@ -108,6 +108,13 @@ impl<P: Provider> Endpoint<'_, P> {
             self.connection_fail(index, error);
         }
         waits
+    }
+
+    /// The provider says that the peer has closed a lane in good order.
+    pub(super) fn lane_closed(&mut self, index: usize, lane: u8) {
+        let entry = self.lane_mut(index, lane);
+        (entry.closed, entry.heard_at) = (true, Instant(0));
+        self.trouble(index);
     }
 
     /// A lane that the peer has closed goes before the others, and before the peer's word: that it

@@ -445,11 +445,7 @@ impl<P: Provider> Endpoint<'_, P> {
             return;
         }
         match cause {
-            DownCause::Closed => {
-                let entry = self.lane_mut(index, lane);
-                (entry.closed, entry.heard_at) = (true, Instant(0));
-                self.trouble(index);
-            }
+            DownCause::Closed => self.lane_closed(index, lane),
             DownCause::Broken(code) => self.lane_fail(index, lane, code),
             DownCause::Died
             | DownCause::Severed
