@@ -47,8 +47,7 @@ fn packets_that_are_late_doubled_or_out_of_order_cost_no_message() {
 
 /// How far a rail that comes back has come when the other one dies.
 type Moment = fn(&Pair, u8, u32) -> bool;
-const MOMENTS: [(&str, Moment); 3] = [
-    ("at once", |_, _, _| true),
+const MOMENTS: [(&str, Moment); 2] = [
     ("tried", |pair, lane, before| pair.views(lane).iter().any(|view| view.generation > before)),
     ("up on one side", |pair, lane, _| {
         pair.views(lane).iter().any(|view| view.state == LaneState::Up)
@@ -86,7 +85,7 @@ fn ports_that_flap_under_load_cost_no_message_and_come_back() {
     pair.settle(&mut flows);
     let mut random = Random(0x5eed_0006);
     let mut is_down = [false; 2];
-    for _ in 0..10 {
+    for _ in 0..6 {
         let rail = random.below(2) as usize;
         if is_down[rail] {
             link_up(rail)
