@@ -5,7 +5,7 @@ DESTDIR ?=
 DEPTH ?= default
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all install header demo test vm bench clean help
+.PHONY: all install uninstall header demo test vm bench clean help
 
 ## make                    fill dist/: libraries, headers, pkg-config and CMake files, the tool
 all:
@@ -14,6 +14,10 @@ all:
 ## make install            copy dist/ to PREFIX (/usr/local), under DESTDIR when that is given
 install:
 	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+## make uninstall          remove from PREFIX what install wrote there, and nothing else
+uninstall:
+	@scripts/uninstall "$(DESTDIR)" "$(PREFIX)"
 
 ## make demo               two processes exchange verified data over shared memory, then TCP
 demo:

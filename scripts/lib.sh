@@ -11,6 +11,8 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 nightly=${NIGHTLY:-nightly}
 # Another version lays the header out differently.
 cbindgen_version=0.29.0
+# Below a PREFIX: what install wrote, for uninstall.
+installed=share/doc/crosstie/installed
 
 note() { printf '%s\n' "$*" >&2; }
 die() { note "error: $*"; exit 1; }
