@@ -479,3 +479,19 @@ fn what_ranks_cannot_measure_is_refused() {
         assert!(errors.contains(wanted), "{args:?}: {errors}");
     }
 }
+
+/// One window that was held up decided for all: of 3 s 0.1 were measured.
+#[test]
+fn perf_takes_the_time_that_it_was_given_for_each_line() {
+    for args in [
+        &["perf", "latency", "bandwidth", "--device", "loopback0", "--sizes", "64K"][..],
+        &["perf", "latency", "bandwidth", "--device", "shm0", "--memory", "shared", "--sizes", "8"],
+        &["perf", "latency", "rate", "--pattern", "pair", "--sizes", "8"],
+    ] {
+        let began = Instant::now();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        let output = command.args(args).args(["--seconds", "0.5"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(began.elapsed() >= Duration::from_secs(1), "{args:?}: {:?}", began.elapsed());
+    }
+}

@@ -1,4 +1,4 @@
-//! From windows to numbers: warm-up, calibration, the best and the median window, percentiles.
+//! From windows to numbers: warm-up, the best and the median window, percentiles.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -6,6 +6,7 @@ extern crate std;
 use super::Bench;
 use super::alone::Alone;
 use super::options::{Measure, Options, Verify};
+use super::pace::Pace;
 use super::report::Row;
 use super::window::{Kind, Window};
 use crate::host::owned::Backing;
@@ -15,12 +16,10 @@ use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
 
-/// Windows of one measurement: odd, so that the median is one of them.
+/// Windows of a given number of messages: odd, so that the median is one of them.
 const WINDOWS: usize = 9;
 /// Windows that are run even when their time is over.
 const WINDOWS_MIN: usize = 3;
-/// A window this long tells how many messages fill the wanted time.
-const CALIBRATION: Duration = Duration::from_millis(4);
 /// Most samples of latency that are kept: 4 MiB.
 const SAMPLES_MAX: u64 = 1 << 20;
 /// Receives of a window that checks bytes.
@@ -41,6 +40,9 @@ pub struct Plan<'a> {
     /// Their length.
     pub bytes: u64,
 }
+
+/// Runs a window of so many rounds, and says how long it took; that of each goes to the samples.
+type Run<'a> = dyn FnMut(u64, Option<&mut Vec<u32>>) -> Result<Duration, Failure> + 'a;
 
 /// Windows that were run: nanoseconds per round of each, sorted.
 struct Windows(Vec<f64>);
@@ -64,16 +66,17 @@ impl Plan<'_> {
             let rounds = self.options.iterations.unwrap_or(VERIFY_ROUNDS).min(VERIFY_ROUNDS);
             bench.window(&Window { rounds, verify: true, ..window }, None)?;
         }
-        let mut run = |rounds| bench.window(&Window { rounds, ..window }, None);
-        let (windows, rounds) = self.windows(&mut run)?;
+        let mut samples = Vec::new();
+        let latency = self.measure == Measure::Latency;
+        let windows = self.windows(
+            &mut |rounds, samples| bench.window(&Window { rounds, ..window }, samples),
+            latency.then_some(&mut samples),
+        )?;
         let mut row = self.row();
         match self.measure {
             Measure::Latency => {
                 row.put("mean_best_us", windows.best() / 2e3);
                 row.put("mean_us", windows.median() / 2e3);
-                let rounds = (rounds * 2).min(SAMPLES_MAX);
-                let mut samples = Vec::with_capacity(rounds as usize);
-                bench.window(&Window { rounds, ..window }, Some(&mut samples))?;
                 percentiles(&mut row, samples);
             }
             Measure::Bandwidth
@@ -100,12 +103,12 @@ impl Plan<'_> {
     pub fn pairs(&self, alone: &mut Alone) -> Result<Row, Failure> {
         let window = Window { kind: Kind::PingPong, ..self.window() };
         let mut tests_per_pair = 0.0;
-        let mut run = |rounds| {
+        let mut run = |rounds, _: Option<&mut Vec<u32>>| {
             let (took, tests) = alone.pairs(&Window { rounds, ..window })?;
             tests_per_pair = tests as f64 / rounds as f64;
             Ok(took)
         };
-        let (windows, _) = self.windows(&mut run)?;
+        let windows = self.windows(&mut run, None)?;
         let mut row = self.row();
         row.put("best_ns", windows.best());
         row.put("median_ns", windows.median());
@@ -134,52 +137,77 @@ impl Plan<'_> {
         }
     }
 
-    /// Warms up, finds out how many rounds a window takes, runs them. Also says how many.
+    /// Runs windows, by number or by time; for `samples` one that looks at the clock each round.
     fn windows(
         &self,
-        run: &mut dyn FnMut(u64) -> Result<Duration, Failure>,
-    ) -> Result<(Windows, u64), Failure> {
-        let rounds = match self.options.iterations {
-            Some(rounds) => {
-                run(rounds.min(WARM_UP_ROUNDS))?;
-                rounds
-            }
-            None => self.calibrate(run)?,
+        run: &mut Run<'_>,
+        samples: Option<&mut Vec<u32>>,
+    ) -> Result<Windows, Failure> {
+        let mut each = match self.options.iterations {
+            Some(rounds) => self.windows_of(rounds, run, samples)?,
+            None => self.windows_for(run, samples)?,
         };
+        each.sort_by(f64::total_cmp);
+        Ok(Windows(each))
+    }
+
+    /// Windows of a given number of rounds; each one's nanoseconds per round.
+    fn windows_of(
+        &self,
+        rounds: u64,
+        run: &mut Run<'_>,
+        samples: Option<&mut Vec<u32>>,
+    ) -> Result<Vec<f64>, Failure> {
+        run(rounds.min(WARM_UP_ROUNDS), None)?;
         let count = if self.exact() { 1 } else { WINDOWS };
         let began = Instant::now();
         let mut each = vec![];
         while each.len() < count {
-            // On a busy host each window takes longer than the calibration promised.
             if each.len() >= WINDOWS_MIN && began.elapsed().as_secs_f64() > self.options.seconds {
                 break;
             }
-            each.push(run(rounds)?.as_nanos() as f64 / rounds as f64);
+            each.push(run(rounds, None)?.as_nanos() as f64 / rounds as f64);
         }
-        each.sort_by(f64::total_cmp);
-        Ok((Windows(each), rounds))
+        if let Some(samples) = samples {
+            sample(rounds, run, samples)?;
+        }
+        Ok(each)
+    }
+
+    /// Windows that fill the time, samples included.
+    fn windows_for(
+        &self,
+        run: &mut Run<'_>,
+        mut samples: Option<&mut Vec<u32>>,
+    ) -> Result<Vec<f64>, Failure> {
+        let mut pace = Pace::new(self.options.seconds, 2 * self.options.outstanding(self.measure));
+        let began = Instant::now();
+        let mut each = vec![];
+        while !pace.is_over(each.len(), began.elapsed().as_nanos() as f64) {
+            let rounds = pace.rounds();
+            let ns = run(rounds, None)?.as_nanos() as f64;
+            if !pace.took(ns) {
+                continue;
+            }
+            each.push(ns / rounds as f64);
+            if let Some(samples) = samples.take() {
+                sample(pace.rounds(), run, samples)?;
+            }
+        }
+        Ok(each)
     }
 
     /// Pairs by number are counted by instrumentation from outside: one window and nothing else.
     fn exact(&self) -> bool {
         self.measure == Measure::Pair && self.options.iterations.is_some()
     }
+}
 
-    fn calibrate(
-        &self,
-        run: &mut dyn FnMut(u64) -> Result<Duration, Failure>,
-    ) -> Result<u64, Failure> {
-        let wanted = self.options.seconds / (WINDOWS + 2) as f64;
-        let long_enough = CALIBRATION.as_secs_f64().min(wanted);
-        let mut rounds = 2 * self.options.outstanding(self.measure);
-        loop {
-            let took = run(rounds)?.as_secs_f64();
-            if took >= long_enough {
-                return Ok(((rounds as f64 * wanted / took) as u64).max(4));
-            }
-            rounds *= 4;
-        }
-    }
+/// A window that looks at the clock each round, twice as long as others.
+fn sample(rounds: u64, run: &mut Run<'_>, samples: &mut Vec<u32>) -> Result<(), Failure> {
+    let rounds = (rounds * 2).min(SAMPLES_MAX);
+    samples.reserve_exact(rounds as usize);
+    run(rounds, Some(samples)).map(|_| ())
 }
 
 /// Half of each round trip: least, 50th and 99th percentile, in microseconds.
