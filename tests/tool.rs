@@ -321,6 +321,8 @@ fn info_calls_no_device_available_that_an_open_refuses() {
         (&[("CROSSTIE_WRITE_RING_BYTES", "33554432")], "shm0", "from 4096 to 16777216"),
         (&[("CROSSTIE_EAGER_BYTES", "16321")], "shm0", "16320 at most"),
         (&[("CROSSTIE_RAILS", "shm")], "tcp0", "CROSSTIE_RAILS"),
+        (&[("CROSSTIE_RAILS", "foo")], "host0", "CROSSTIE_RAILS=foo: there is no rail foo; "),
+        (&[("CROSSTIE_RAILS_REQUIRED", "foo")], "host0", "there is no rail foo; "),
         (
             &[threads[0], threads[1], ("CROSSTIE_TCP_THREAD_CPUS", "63")],
             "tcp0",

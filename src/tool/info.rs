@@ -17,7 +17,7 @@ use crate::host::device::{DEVICES, properties};
 use crate::host::log::{self, Level};
 use crate::host::owned::Owned;
 use crate::host::settings::{self, environment, unknown_sentence};
-use crate::host::{DeviceKind, Options};
+use crate::host::{DeviceKind, OpenError, Options};
 use crate::memory::{heap, kernel_copy, probe, wake};
 use crate::wire::{WIRE_MAJOR, WIRE_MINOR};
 use std::format;
@@ -193,9 +193,29 @@ fn opens(kind: DeviceKind) -> Result<(), Failure> {
             // the log says which file, and which interfaces there are
             let errors = said().into_iter().skip(before);
             let last = errors.rev().find(|(level, _)| *level == Level::Error);
-            Err(last.map_or_else(|| error.to_string(), |(_, text)| text))
+            let last = misread(&error).or(last.map(|(_, text)| text));
+            Err(last.unwrap_or_else(|| error.to_string()))
         }
     }
+}
+
+/// What was said of a list of rails that cannot be understood, which is said once: when it was read
+/// first, before any endpoint was opened.
+fn misread(error: &OpenError) -> Option<String> {
+    let start = match error {
+        OpenError::Rails => "CROSSTIE_RAILS=",
+        OpenError::Required => "CROSSTIE_RAILS_REQUIRED=",
+        _ => return None,
+    };
+    said().into_iter().map(|(_, text)| text).find(|text| text.starts_with(start))
+}
+
+/// Why an endpoint on host0 does not open; none: it does.
+pub(super) fn refusal() -> Option<String> {
+    log::sink_set(Some((listen, 0)));
+    let refused = opens(DeviceKind::Host).err();
+    log::sink_set(None);
+    refused
 }
 
 fn said() -> Vec<(Level, String)> {

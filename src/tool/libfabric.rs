@@ -22,6 +22,9 @@ use std::vec::Vec;
 const USE: &str = "rails beside tcp: by default of a NIC that has no other, else of the provider \
                    that CROSSTIE_OFI_PROVIDER names; below is what one can be of";
 
+/// The end of what is said of NICs for which nobody asks.
+pub(super) const WITHOUT_RDMA: &str = "; nothing where RDMA ports are used";
+
 /// Each provider of this host.
 pub fn section() -> Section {
     let settings = environment();
@@ -65,7 +68,7 @@ fn used(nics: &Found, settings: &Environment) -> String {
     let text = || chosen(nics, &settings.libfabric);
     match (nics, is_asked(settings)) {
         _ if !settings.rails.libfabric => "none: CROSSTIE_RAILS leaves out libfabric".into(),
-        (Ok(_), false) => format!("{}; nothing where RDMA ports are used", text()),
+        (Ok(_), false) => format!("{}{WITHOUT_RDMA}", text()),
         (Ok(_), true) | (Err(_), _) => text(),
     }
 }
@@ -104,7 +107,7 @@ pub(super) fn towards(settings: &Environment, peer: &Towards) -> String {
     }
     match find(settings) {
         Ok(nics) if settings.rails.libfabric => {
-            let end = if is_asked(settings) { "" } else { "; nothing where RDMA ports are used" };
+            let end = if is_asked(settings) { "" } else { WITHOUT_RDMA };
             format!("{}{end}", pairs(&nics[..nics.len().min(PORTS_MAX)], peer))
         }
         nics => used(&nics, settings),

@@ -5,7 +5,7 @@
 extern crate std;
 
 use super::Failure;
-use super::info::{Line, Section, line};
+use super::info::{Line, Section, line, refusal};
 use super::{libfabric, rdma};
 use crate::connect::interfaces::{
     InterfaceAddress, InterfaceName, all_addresses, ip_of, is_common_subnet, local_addresses, rank,
@@ -280,17 +280,35 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
         };
         lines.push(line(&ip.to_string(), format!("{way}{answer}")));
     }
-    let ways = Ways::of(ours, &asked.addresses, settings.tcp_rails);
     let node_id = settings.node_id.or_else(|| crate::connect::node_id().ok());
     let tcp = used.is_ok() && any;
-    let ips: Vec<IpAddr> = asked.ips().collect();
-    let towards = Towards { ips: &ips, own: own.is_some(), tcp };
-    lines.push(line("rdma", rdma::towards(&settings, &towards)));
-    lines.push(line("libfabric", libfabric::towards(&settings, &towards)));
-    let choice = chosen(settings.rails, own.is_some(), tcp, &ways, node_id);
+    let towards = Towards { ips: &asked.ips().collect::<Vec<_>>(), own: own.is_some(), tcp };
+    let verbs = rdma::towards(&settings, &towards);
+    let ofi = libfabric::towards(&settings, &towards);
+    let ways = Ways::of(ours, &asked.addresses, settings.tcp_rails);
+    let ways = Ways { beside: beside(&verbs, &ofi), ..ways };
+    lines.push(line("rdma", verbs));
+    lines.push(line("libfabric", ofi));
+    let choice = lacking(settings.required)
+        .unwrap_or_else(|| chosen(settings.rails, own.is_some(), tcp, &ways, node_id));
     let leads = !choice.starts_with("none");
     lines.push(line("choice", choice));
     Ok((Section { name: "peer", lines }, leads))
+}
+
+/// That an endpoint lacks a rail which must be there; whether it does is known when one is opened.
+fn lacking(required: Option<Rails>) -> Option<String> {
+    let why = (required != Some(Rails::NONE)).then(refusal).flatten()?;
+    Some(format!("none: {why}"))
+}
+
+/// Whose rails would go beside TCP's, by what is said of them.
+fn beside(verbs: &str, ofi: &str) -> Vec<&'static str> {
+    let verbs = !verbs.starts_with("none");
+    let yields = verbs && ofi.ends_with(libfabric::WITHOUT_RDMA);
+    let ofi = !ofi.starts_with("none") && !yields;
+    let kinds = [(verbs, "RDMA"), (ofi, "libfabric")];
+    kinds.iter().filter(|(is_in, _)| *is_in).map(|(_, of)| *of).collect()
 }
 
 /// Whether one of our addresses is in the subnet of the peer's, or both reach this host alone.
@@ -308,6 +326,8 @@ struct Ways {
     other: Vec<String>,
     /// `CROSSTIE_TCP_RAILS`; 0: not set.
     wish: u32,
+    /// What goes beside them.
+    beside: Vec<&'static str>,
 }
 
 impl Ways {
@@ -331,9 +351,20 @@ impl Ways {
     }
 }
 
-/// `, over eth0`, `, 2 rails: eth0, eth1`, and what else may be; nothing where a router leads.
+/// `, over eth0, and libfabric beside it`; no interface where a router leads.
 impl fmt::Display for Ways {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.over(f)?;
+        match self.beside.is_empty() {
+            true => Ok(()),
+            false => write!(f, ", and {} beside it", self.beside.join(" and ")),
+        }
+    }
+}
+
+impl Ways {
+    /// `, over eth0`, `, 2 rails: eth0, eth1`, and what else may be.
+    fn over(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.near.len();
         let rails = if self.wish == 0 { known } else { self.wish as usize };
         let names = self.near[..known.min(rails)].join(", ");
@@ -540,6 +571,17 @@ mod tests {
             (rails(false, true), true, false, "none: no rail is left"),
         ] {
             let text = chosen(rails, own, tcp, &eth0, Some(42));
+            assert!(text.starts_with(wanted), "{text}");
+        }
+        let beside = |verbs: &str, ofi: &str| Ways { beside: beside(verbs, ofi), ..eth0.clone() };
+        let unless = format!("efa over a (network b){}", libfabric::WITHOUT_RDMA);
+        for (ways, wanted) in [
+            (beside("none: no", "net over lo"), "tcp, over eth0, and libfabric beside it: "),
+            (beside("mlx5_0:1", &unless), "tcp, over eth0, and RDMA beside it: "),
+            (beside("a:1", "net over lo"), "tcp, over eth0, and RDMA and libfabric beside it: "),
+            (beside("none: no", "none: no"), "tcp, over eth0: "),
+        ] {
+            let text = chosen(rails(false, true), false, true, &ways, None);
             assert!(text.starts_with(wanted), "{text}");
         }
         let together = Rails { together: true, ..Rails::ALL };
