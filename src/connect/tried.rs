@@ -8,18 +8,27 @@ use core::net::SocketAddr;
 
 /// The addresses at which a peer was dialled, with their ports; none within a host.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Tried([Address; ADDRESSES_MAX]);
+pub struct Tried {
+    addresses: [Address; ADDRESSES_MAX],
+    /// How many others there are.
+    more: u16,
+}
 
 impl Tried {
     /// None.
-    pub const NONE: Tried =
-        Tried([Address { family: Family::None, port: 0, ip: [0; 16] }; ADDRESSES_MAX]);
+    pub const NONE: Tried = Tried {
+        addresses: [Address { family: Family::None, port: 0, ip: [0; 16] }; ADDRESSES_MAX],
+        more: 0,
+    };
 
-    /// These; what is beyond those of a handle is left out.
+    /// These; what is beyond those of a handle is counted.
     pub fn of(addresses: impl IntoIterator<Item = SocketAddr>) -> Tried {
         let mut tried = Tried::NONE;
-        for (place, at) in tried.0.iter_mut().zip(addresses) {
-            *place = handle_address(at);
+        for (at, address) in addresses.into_iter().enumerate() {
+            match tried.addresses.get_mut(at) {
+                Some(place) => *place = handle_address(address),
+                None => tried.more = tried.more.saturating_add(1),
+            }
         }
         tried
     }
@@ -40,7 +49,7 @@ impl Tried {
     }
 
     fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.0.iter().filter_map(handle_socket)
+        self.addresses.iter().filter_map(handle_socket)
     }
 }
 
@@ -57,7 +66,10 @@ impl fmt::Display for Tried {
             f.write_str(if at == 0 { " at " } else { ", " })?;
             write!(f, "{address}")?;
         }
-        Ok(())
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
     }
 }
 
@@ -74,5 +86,8 @@ mod tests {
         let tried = Tried::of([at("10.0.0.2:4000"), at("[fd00::2]:4001")]);
         assert_eq!(tried.to_string(), " at 10.0.0.2:4000, [fd00::2]:4001");
         assert_eq!(Tried::NONE.to_string(), "");
+        let eight = Tried::of((1..=8).map(|port| SocketAddr::from(([10, 0, 0, 2], port))));
+        let rest = 8 - ADDRESSES_MAX;
+        assert!(eight.to_string().ends_with(&std::format!(" and {rest} more")), "{eight}");
     }
 }
