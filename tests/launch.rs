@@ -3,7 +3,7 @@
 
 use crosstie::tool::launch::{Launch, Launcher, first_host, read};
 use crosstie::tool::rendezvous::{Rendezvous, listen};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -478,6 +478,26 @@ fn what_ranks_cannot_measure_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
         assert!(errors.contains(wanted), "{args:?}: {errors}");
     }
+}
+
+/// It was silent for half a minute, and then ended.
+#[test]
+fn rank_that_does_not_find_rank_0_says_so_while_it_looks() {
+    // nobody accepts there, so that nobody answers
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let place = listener.local_addr().unwrap();
+    drop(listener);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+    command.args(["perf", "latency"]).env("CROSSTIE_RENDEZVOUS", place.to_string());
+    command.env("CROSSTIE_RANK", "1").env("CROSSTIE_SIZE", "2");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let wanted =
+        format!("crosstie, rank 1: rank 1 waits for rank 0, which it looks for at {place}");
+    assert!(line.starts_with(&wanted), "{line}");
 }
 
 /// One window that was held up decided for all: of 3 s 0.1 were measured.

@@ -28,6 +28,8 @@ use std::vec::Vec;
 
 /// How long all ranks may take to arrive.
 pub const MEET_SECONDS: u64 = 30;
+/// How long rank 0 is looked for before a line says so: it may start a little later.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How long one attempt to connect may take, and a stranger may hold a place.
 const STEP: Duration = Duration::from_secs(2);
 /// Between two looks at sockets: nothing here is timed.
@@ -397,7 +399,17 @@ fn hello(launch: &Launch) -> [u8; HELLO_BYTES] {
 fn find(launch: &Launch, deadline: Instant) -> Result<TcpStream, Failure> {
     let meeting = &launch.meeting;
     let mut last = String::from("no address");
+    let (began, mut told) = (Instant::now(), false);
     while Instant::now() < deadline {
+        if !told && began.elapsed() >= PATIENCE {
+            told = true;
+            log::line_write(&format!(
+                "rank {} waits for rank 0, which it looks for at {} ({last}); it has \
+                 {MEET_SECONDS} s to come; CROSSTIE_RENDEZVOUS=HOST:PORT says where it is",
+                launch.rank,
+                places(meeting)
+            ));
+        }
         for host in &meeting.hosts {
             let addresses = match (host.as_str(), meeting.port).to_socket_addrs() {
                 Ok(addresses) => addresses,
