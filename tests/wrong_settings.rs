@@ -189,6 +189,38 @@ fn kernel_copy_that_is_no_switch_and_a_directory_that_is_not_there_are_named() {
     }
 }
 
+/// `it is not a number` was said of them.
+#[test]
+fn numbers_of_whatever_length_are_told_the_range() {
+    for (name, range) in [
+        ("CROSSTIE_TCP_STREAMS", "from 1 to 6"),
+        ("CROSSTIE_STALL_MS", "from 0 to 86400000"),
+        ("CROSSTIE_IB_TIMEOUT", "from 1 to 31"),
+    ] {
+        let long = "9".repeat(60);
+        for wrong in ["99999999999999999999", "-1", &long] {
+            let (result, said) = opened_told(&small(1), name, wrong, Level::Warning);
+            assert_eq!(result, Ok(()), "{name}");
+            let line = said.iter().find(|line| line.starts_with(&format!("{name}={wrong} ")));
+            assert!(line.is_some_and(|line| line.contains(range)), "{name}: {said:?}");
+        }
+    }
+    let (_, said) = opened_told(&small(1), "CROSSTIE_SEND_RING_BYTES", "-1", Level::Warning);
+    assert!(said.iter().any(|line| line.contains("it may be from 0 on")), "{said:?}");
+    let too_long = "99999999999999999999";
+    let (result, _) = opened(&small(1), "CROSSTIE_SEND_RING_BYTES", too_long);
+    assert!(matches!(result, Err(OpenError::Rings(_))), "{result:?}");
+}
+
+/// `CROSSTIE_RAILS=TCP` was taken, and this was not.
+#[test]
+fn levels_of_the_log_are_taken_in_any_case() {
+    for level in ["INFO", "Warning", "error"] {
+        let (_, said) = opened_told(&small(1), "CROSSTIE_LOG", level, Level::Warning);
+        assert!(!said.iter().any(|line| line.starts_with("CROSSTIE_LOG")), "{said:?}");
+    }
+}
+
 /// Who opens without a heap stays without.
 #[test]
 fn heap_bytes_of_the_environment_make_a_small_heap_and_none_where_there_is_none() {

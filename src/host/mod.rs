@@ -18,6 +18,7 @@ pub mod log;
 mod machine;
 mod network;
 mod news;
+mod numbers;
 pub mod options;
 mod own;
 #[cfg(feature = "tool")]

@@ -5,6 +5,7 @@ extern crate std;
 
 use super::device::Rails;
 use super::log::{self, Level, say_once};
+use super::numbers::{among, number, value_of};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
 use crate::connect::STREAMS_MAX;
@@ -14,7 +15,6 @@ use crate::provider::shm;
 use crate::provider::verbs::settings as verbs;
 use crate::wire::RAILS_MAX;
 use core::ops::RangeInclusive;
-use std::env::VarError;
 use std::format;
 use std::path::PathBuf;
 use std::string::{String, ToString};
@@ -349,7 +349,6 @@ pub fn environment() -> Environment {
 fn environment_of(names: verbs::Names) -> Environment {
     let default = Environment::default();
     let path = |name| std::env::var_os(name).map(PathBuf::from);
-    let among = |name, most| number(name).and_then(|value| within(name, value, most));
     Environment {
         kernel_copy: among("CROSSTIE_KERNEL_COPY", 0..=1).map_or(default.kernel_copy, |n| n != 0),
         shm_dir: path("CROSSTIE_SHM_DIR").map_or(default.shm_dir, directory),
@@ -421,18 +420,6 @@ const PEER_TIMEOUT_MS: RangeInclusive<u64> = 100..=86_400_000;
 
 /// From never to a day.
 const STALL_MS: RangeInclusive<u64> = 0..=86_400_000;
-
-fn within(name: &str, value: u64, range: RangeInclusive<u64>) -> Option<u64> {
-    if range.contains(&value) {
-        return Some(value);
-    }
-    let (least, most) = (range.start(), range.end());
-    say_once(
-        Level::Warning,
-        &format!("{name}={value} is ignored: it may be from {least} to {most}"),
-    );
-    None
-}
 
 /// A variable's value, if it is set and `read` understands it.
 fn understood<T>(name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
@@ -519,35 +506,11 @@ fn node_id(text: &str) -> Result<u64, String> {
 
 /// What `CROSSTIE_LOG` lets through.
 fn log_level(text: &str) -> Result<Level, String> {
-    match text {
+    match text.to_ascii_lowercase().as_str() {
         "error" => Ok(Level::Error),
         "warning" => Ok(Level::Warning),
         "info" => Ok(Level::Info),
         _ => Err(String::from("it may be error, warning or info")),
-    }
-}
-
-/// A variable's value, if it is set; one that is no text is reported.
-fn value_of(name: &str) -> Option<String> {
-    match std::env::var(name) {
-        Ok(text) => Some(text),
-        Err(VarError::NotPresent) => None,
-        Err(VarError::NotUnicode(bytes)) => {
-            let text = bytes.to_string_lossy();
-            say_once(Level::Warning, &format!("{name}={text} is ignored: it is not UTF-8"));
-            None
-        }
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = value_of(name)?;
-    match text.trim().parse() {
-        Ok(value) => Some(value),
-        Err(_) => {
-            say_once(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
-            None
-        }
     }
 }
 

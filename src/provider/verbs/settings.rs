@@ -11,6 +11,7 @@ extern crate std;
 use super::choice::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
 use core::fmt;
+use core::num::IntErrorKind;
 use core::ops::RangeInclusive;
 use std::format;
 use std::string::{String, ToString};
@@ -325,13 +326,20 @@ fn family(text: &str) -> Result<Family, String> {
 
 fn number(text: &str, range: RangeInclusive<i64>) -> Result<i64, String> {
     let value = match text.strip_prefix("0x") {
-        Some(digits) => i64::from_str_radix(digits, 16),
+        Some(digits) => i128::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    let value = value.map_err(|_| String::from("it is not a number"))?;
+    let value = match value {
+        Ok(value) => i64::try_from(value).ok(),
+        Err(error) => match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => None,
+            _ => return Err("it is not a number".into()),
+        },
+    };
     let (least, most) = (range.start(), range.end());
     let most = if *most == i64::MAX { "above".to_string() } else { most.to_string() };
-    range.contains(&value).then_some(value).ok_or(format!("it may be from {least} to {most}"))
+    let within = value.filter(|value| range.contains(value));
+    within.ok_or_else(|| format!("it may be from {least} to {most}"))
 }
 
 /// Whose names count.
