@@ -402,6 +402,7 @@ fn info_says_what_libfabric_is_used_for_and_why_its_file_is_not_loaded() {
     let why = "no libfabric: /dev/null (CROSSTIE_OFI_LIBRARY) cannot be loaded (file too short)";
     assert!(line_of(&text, "used").contains(&format!("none: {why}")), "{text}");
     assert!(line_of(&text, "library").ends_with(why), "{text}");
+    assert!(!text.contains("CROSSTIE_OFI_LIBRARY=/dev/null"), "the name comes once: {text}");
     let text = of(&[file, ("CROSSTIE_RAILS", "tcp")]);
     let why = "none: CROSSTIE_RAILS leaves out libfabric";
     assert!(line_of(&text, "used").ends_with(why), "{text}");
@@ -417,6 +418,7 @@ fn perf_without_a_heap_says_what_is_missing() {
     let errors = String::from_utf8_lossy(&output.stderr);
     let sentence = " bytes of shared memory: the endpoint was opened without a heap";
     assert!(!output.status.success() && errors.contains(sentence), "{errors}");
+    assert!(errors.contains("--memory private"), "{errors}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ extern crate std;
 use super::offer::CONNECTED;
 use super::settings::Settings;
 use super::survey::{Offered, survey};
-use super::{Config, OpenError, fork};
+use super::{Config, LoadError, OpenError, fork};
 use crate::base::hash::fnv1a_128;
 use std::ffi::{CStr, CString};
 use std::format;
@@ -149,8 +149,11 @@ impl NoNic {
         match (self, provider) {
             (NoNic::NotWanted, _) => "nobody asks for libfabric, and no NIC needs it".into(),
             (NoNic::Error(error), _) => match &settings.library {
-                Some(file) => format!("{error}; CROSSTIE_OFI_LIBRARY={}", of(file)),
-                None => format!("{error}"),
+                // who cannot load it names it
+                Some(file) if !matches!(error, OpenError::Library(LoadError::Missing(..))) => {
+                    format!("{error}; CROSSTIE_OFI_LIBRARY={}", of(file))
+                }
+                Some(_) | None => format!("{error}"),
             },
             (NoNic::NoProvider(what), Some(provider)) => format!(
                 "there is no provider {provider} that can carry a rail (CROSSTIE_OFI_PROVIDER); \

@@ -429,9 +429,15 @@ fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
             continue;
         }
         let found = Measure::EVERY.iter().find(|measure| measure.name() == operand);
-        let known = Measure::EVERY.iter().map(|measure| measure.name());
+        let known = || Measure::EVERY.iter().map(|measure| measure.name());
         measures.push(*found.ok_or_else(|| {
-            format!("nothing called `{operand}` is measured{}", hint(operand, known))
+            let end = match hint(operand, known()) {
+                near if near.is_empty() => {
+                    format!("; there are {} and all", known().collect::<Vec<_>>().join(", "))
+                }
+                near => near,
+            };
+            format!("nothing called `{operand}` is measured{end}")
         })?);
     }
     if measures.is_empty() {

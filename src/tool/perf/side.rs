@@ -8,7 +8,7 @@ use crate::base::slab::Handle;
 use crate::connect::ListenerId;
 use crate::host::owned::{Backing, Buffer, Owned};
 use crate::host::settings::environment;
-use crate::host::{DeviceKind, Options};
+use crate::host::{AllocateError, DeviceKind, Options, RegisterError};
 use crate::memory::probe;
 use crate::tool::Failure;
 use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
@@ -123,8 +123,11 @@ impl Side {
             Backing::Shared => "shared",
             Backing::Private => "private",
         };
-        let (send, receive) =
-            pair.map_err(|error| format!("{bytes} bytes of {kind} memory: {error}"))?;
+        let (send, receive) = pair.map_err(|error| {
+            let heapless = matches!(error, AllocateError::Register(RegisterError::Kind));
+            let end = if heapless { "; --memory private needs none" } else { "" };
+            format!("{bytes} bytes of {kind} memory: {error}{end}")
+        })?;
         self.buffers.push(Buffers { backing, send, receive });
         Ok(())
     }
