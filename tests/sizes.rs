@@ -207,6 +207,7 @@ fn documented() -> Vec<(String, usize)> {
             ("mailbox", limits.mailbox_bytes()),
             ("one side of a connection", limits.connection_bytes()),
             ("both sides of a connection, everything counted", pair_bytes()),
+            ("connection pair, in info", 2 * (limits.connection_bytes() - limits.kept_bytes())),
             (
                 "state of a connection pair of 2 rails",
                 pair_bytes_of_two_rails() - pair_queue_bytes_of_two_rails(),
