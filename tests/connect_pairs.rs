@@ -322,6 +322,20 @@ fn what_is_said_twice_or_late_is_ignored() {
     assert_eq!(given(&mut node, into, 1).len(), 1);
 }
 
+/// The queue pair that takes the place of an ended one was given the end that was for that one.
+#[test]
+fn end_that_was_for_a_queue_pair_which_has_ended_is_given_to_no_other() {
+    let mut node = Node::new(&limits(2, 1));
+    let (hand, into) = by_hand(&mut node, false);
+    node.band.pair_offer(into, 1, &end(9)).unwrap();
+    hand.say(PAIR_ASK, 1, 3, hello(7));
+    hand.link.send(Frame::Ping(PingHello { number: 1 }));
+    let Frame::Pong(_) = hand.link.receive() else { panic!("the ask is taken in before") };
+    assert!(node.band.pair_end(into, 1, 3).is_some());
+    node.band.pair_offer(into, 1, &end(10)).unwrap();
+    assert!(node.band.pair_end(into, 1, 3).is_none(), "it was for the one before");
+}
+
 #[test]
 fn who_says_what_cannot_be_loses_the_link() {
     let lies: [(u8, u8, u32, QueuePairHello); 6] = [

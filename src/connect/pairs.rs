@@ -413,10 +413,11 @@ impl<M: LinkMemory> Control<M> {
     }
 
     /// The peer's end of a generation of a lane, of which the data thread was told. `None`: the
-    /// peer has let go of it meanwhile.
+    /// peer has let go of it meanwhile, or we have, and have offered another.
     pub fn pair_end(&mut self, handle: Handle, lane: u32, generation: u32) -> Option<PairEnd> {
         let index = self.live(handle)?;
-        if !self.is_pair(index, lane) || self.lane(index, lane).generation != generation {
+        let entry = self.is_pair(index, lane).then(|| self.lane(index, lane))?;
+        if entry.state != LaneState::Held || entry.generation != generation {
             return None;
         }
         let pair = self.pair(index, lane);
