@@ -152,6 +152,9 @@ impl Libfabric<'_> {
             // SAFETY: as above.
             _ => unsafe { self.message(index, &[&prefix, &words], last) },
         };
+        if what == wants::DRAIN {
+            self.peers[index].is_bounced = sent.is_err();
+        }
         sent?;
         if what == wants::GIVEN_BACK {
             self.peers[index].giving = None;

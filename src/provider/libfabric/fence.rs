@@ -13,7 +13,7 @@ use super::area::SENDS;
 use super::complaint::Complaint;
 use super::control::AGAIN;
 use super::ending::{DEATH, PATIENCE};
-use super::peer::{KEYS, Peer, State, Use, wants};
+use super::peer::{KEYS, Peer, Sent, State, Use, wants};
 use super::rail::Libfabric;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, Op, PostError, Posted};
@@ -87,10 +87,21 @@ impl Libfabric<'_> {
         sent.iter().any(|it| it.used == Use::Drain)
     }
 
+    /// Whether the library has no connection to a peer that nobody answers for: it takes no request
+    /// to stop, and has nothing else for it. As long as it has one, the peer's kernel may go on
+    /// sending what a dead process had posted, at intervals that grow to two minutes behind an
+    /// outage; what comes for a connection that is no more is refused by our own kernel.
+    pub(super) fn has_no_connection(&self, index: usize) -> bool {
+        let sent = &self.sent[index * SENDS..(index + 1) * SENDS];
+        let is_over = |it: &Sent| matches!(it.used, Use::Free | Use::WordDue);
+        self.peers[index].is_bounced && sent.iter().all(is_over)
+    }
+
     /// The library has ended a request to stop with an error, or refused it: where that says that
     /// nobody is at the peer's address, a peer that counts as dead is gone.
     #[cold]
     pub(super) fn drain_failed(&mut self, index: usize, code: i32, provider_code: i32) {
+        self.peers[index].is_bounced = true;
         let is_efa = self.provider_name() == c"efa" && provider_code == EFA_BAD_DEST_QPN;
         if self.is_drain_watched(index) && (code == libc::ECONNREFUSED || is_efa) {
             self.outlast(index, self.posted_for(index));

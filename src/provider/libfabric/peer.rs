@@ -249,6 +249,8 @@ pub struct Peer {
     pub gone_polls: u32,
     /// Why it counts as dead for the side band, where it may live.
     pub doubt: Option<DownCause>,
+    /// Whether the library refused the last request to stop, or ended it with an error.
+    pub is_bounced: bool,
     /// Whether it was told that its fence waits.
     pub is_complained: bool,
     /// When it is to be found out next whether anybody listens at its address.
@@ -322,6 +324,7 @@ impl Peer {
         owes_word: false,
         is_cut: false,
         doubt: None,
+        is_bounced: false,
         is_complained: false,
         probe_at: Instant(0),
         gone: None,

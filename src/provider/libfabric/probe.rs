@@ -87,7 +87,9 @@ impl Libfabric<'_> {
             None => self.probe_begin(index),
         };
         match code {
-            Some(libc::ECONNREFUSED) => self.drain_failed(index, libc::ECONNREFUSED, 0),
+            Some(libc::ECONNREFUSED) if self.has_no_connection(index) => {
+                self.drain_failed(index, libc::ECONNREFUSED, 0);
+            }
             // somebody does: each time costs it a look, and its word will come
             Some(0) => self.peers[index].probe_at = self.now.after(Span(10 * EVERY.0)),
             Some(_) | None => {}
