@@ -76,12 +76,10 @@ pub enum Wrong {
     MessageLength,
     /// The poll says that it gave more events than it was asked for.
     Count,
-    /// The poll writes one more than it was asked for, and does not say so.
-    Beyond,
 }
 
 /// Each of them.
-pub const WRONGS: [Wrong; 9] = [
+pub const WRONGS: [Wrong; 8] = [
     Wrong::Kind,
     Wrong::Status,
     Wrong::Name,
@@ -90,14 +88,13 @@ pub const WRONGS: [Wrong; 9] = [
     Wrong::MessagePeer,
     Wrong::MessageLength,
     Wrong::Count,
-    Wrong::Beyond,
 ];
 
 impl Wrong {
     /// Makes an event so, if it is one of those; says whether it was.
     fn spoil(self, event: &mut xtie_provider_event) -> bool {
         let about = match self {
-            Wrong::Kind | Wrong::Count | Wrong::Beyond => event.kind,
+            Wrong::Kind | Wrong::Count => event.kind,
             Wrong::Status | Wrong::Name | Wrong::DonePeer => XTIE_PROVIDER_EVENT_DONE,
             Wrong::ImmediatePeer => XTIE_PROVIDER_EVENT_IMMEDIATE,
             Wrong::MessagePeer | Wrong::MessageLength => XTIE_PROVIDER_EVENT_RECEIVED,
@@ -112,7 +109,7 @@ impl Wrong {
             // the other of the first two
             Wrong::DonePeer | Wrong::ImmediatePeer | Wrong::MessagePeer => event.peer ^= 1,
             Wrong::MessageLength => event.bytes = 1 << 20,
-            Wrong::Count | Wrong::Beyond => {}
+            Wrong::Count => {}
         }
         true
     }
@@ -494,10 +491,6 @@ unsafe extern "C" fn poll(
             state.faults.wrong = None;
             if wrong == Some(Wrong::Count) {
                 return max + 1;
-            }
-            if wrong == Some(Wrong::Beyond) {
-                // SAFETY: none: there is room for `max` events, and, as it is, for some behind.
-                unsafe { events.add(max as usize).write(event) };
             }
         }
     }

@@ -46,11 +46,6 @@ pub const BLOB_BYTES_MAX: usize = XTIE_PROVIDER_BLOB_BYTES_MAX as usize;
 const ENODEV: i32 = 19;
 
 const EVENTS_MAX: usize = XTIE_PROVIDER_EVENTS_MAX as usize;
-/// Events for which there is room behind them, so that a poll which writes more than it was asked
-/// for is found out before it has written over something else.
-const EVENTS_BEYOND: usize = EVENTS_MAX;
-/// The kind of an event that was not written.
-const UNWRITTEN: u32 = u32::MAX;
 
 /// An answer of a vendor's function that is none.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -92,7 +87,7 @@ pub struct Vendor<'m> {
     breach: Option<Breach>,
     /// Whether the object was closed, on account of a breach.
     is_closed: bool,
-    events: [xtie_provider_event; EVENTS_MAX + EVENTS_BEYOND],
+    events: [xtie_provider_event; EVENTS_MAX],
 }
 
 // SAFETY: an object has one thread at a time, which may be another later (`crosstie_provider.h`).
@@ -130,7 +125,7 @@ impl<'m> Vendor<'m> {
             unsafe { (table.close)(object) };
             OpenError::Caps(error)
         })?;
-        let events = [xtie_provider_event::default(); EVENTS_MAX + EVENTS_BEYOND];
+        let events = [xtie_provider_event::default(); EVENTS_MAX];
         let (breach, is_closed) = (None, false);
         Ok(Vendor { table, object, caps, blob_bytes, flights, breach, is_closed, events })
     }
@@ -455,14 +450,9 @@ impl<'m> Provider for Vendor<'m> {
             return 0;
         }
         let room = out.len().min(EVENTS_MAX) as u32;
-        self.events[room as usize].kind = UNWRITTEN;
         let events = self.events.as_mut_ptr();
         // SAFETY: an open object, and room for as many events as it is told.
         let told = unsafe { (self.table.poll)(self.object, events, room, budget.0, now.0) };
-        if self.events[room as usize].kind != UNWRITTEN {
-            self.note("poll", "it wrote more events than it was asked for");
-            return 0;
-        }
         if told > room {
             self.note("poll", "it says that it gave more events than it was asked for");
             return 0;
