@@ -7,6 +7,7 @@ pub mod carve;
 pub mod errno;
 pub mod hash;
 pub mod ids;
+pub mod integer;
 pub mod netlink;
 pub mod pool;
 pub mod private;

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::log::{Level, say_once};
-use core::num::IntErrorKind;
+use crate::base::integer::nearest;
 use core::ops::RangeInclusive;
 use std::env::VarError;
 use std::format;
@@ -50,16 +50,9 @@ pub(super) fn value_of(name: &str) -> Option<String> {
 /// A variable's text, and the number that it is; what is too long for one is the nearest.
 fn whole(name: &str) -> Option<(String, i128)> {
     let text = value_of(name)?;
-    let value = text.trim().parse::<i128>().or_else(|error| match error.kind() {
-        IntErrorKind::PosOverflow => Ok(i128::MAX),
-        IntErrorKind::NegOverflow => Ok(i128::MIN),
-        _ => Err(()),
-    });
-    match value {
-        Ok(value) => Some((text, value)),
-        Err(()) => {
-            say_once(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
-            None
-        }
+    let value = nearest(text.trim(), 10);
+    if value.is_none() {
+        say_once(Level::Warning, &format!("{name}={text} is ignored: it is not a number"));
     }
+    value.map(|value| (text, value))
 }

@@ -145,8 +145,8 @@ impl Endpoint {
         loop {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
             let Some((peer, place, due)) = endpoint.rail_mut().pair_due(now) else { return };
-            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
-            let (index, lane) = (peer.0 >> lane_bits, (peer.0 & ((1 << lane_bits) - 1)) as u8);
+            let (index, lane) = endpoint.lane_of(peer);
+            let index = index as u32;
             match due {
                 Due::Prepare => self.pair_prepare(index, lane, place),
                 Due::Join(generation) => self.pair_came(index, lane, generation),
@@ -459,9 +459,9 @@ impl Endpoint {
     fn complaints_tell(&mut self) {
         loop {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
-            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
             let Some((peer, complaint)) = endpoint.rail_mut().complaint() else { return };
-            let (index, lane) = (peer.0 >> lane_bits, (peer.0 & ((1 << lane_bits) - 1)) as u8);
+            let (index, lane) = endpoint.lane_of(peer);
+            let index = index as u32;
             let (mut name, mut nic) = ([0; PEER_BYTES_MAX], [0; NIC_BYTES_MAX]);
             let peer = self.peer_name(index, &mut name);
             let nic = self.pair_nic(index, lane, &mut nic);
@@ -482,18 +482,16 @@ impl Endpoint {
             else {
                 return;
             };
-            let lane_bits = endpoint.limits().rails_max.trailing_zeros();
-            let rail = endpoint.rail_mut();
-            let Some((peer, within)) = rail.doubted() else { return };
-            let index = peer.0 >> lane_bits;
-            let generation = self.known[index as usize].generation;
-            let connection = Handle { index, generation };
+            let Some((peer, within)) = endpoint.rail_mut().doubted() else { return };
+            let (index, _) = endpoint.lane_of(peer);
+            let generation = self.known[index].generation;
+            let connection = Handle { index: index as u32, generation };
             let has_polled = |said: StatusHello| {
                 let left_ns = u64::from(said.status.left_ms) * 1_000_000;
                 said.status.flags & STATUS_FRESH != 0 && left_ns <= within.0
             };
             if band.status_of_peer(connection).is_some_and(has_polled) {
-                rail.peer_polls(peer);
+                endpoint.rail_mut().peer_polls(peer);
             }
             // a second question would make the answer to the first one late
             let owed = band.status_owed_ms(connection);

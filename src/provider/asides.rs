@@ -1,10 +1,10 @@
 //! Ops that end without the device's or the library's having seen them: fences, and what was
 //! refused for a key of our own. Of rails that hand ops on to others.
 
-use super::ops::Linked;
+use super::ops::{Linked, List, Ops};
 use crate::base::carve::Zeroable;
 use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::fabric::{Completion, OpError, OpErrorKind, OpId};
+use crate::fabric::{Completion, Op, OpError, OpErrorKind, OpId};
 
 /// One of them.
 #[derive(Copy, Clone, Default, Debug)]
@@ -33,6 +33,16 @@ impl Aside {
             return Completion::Fenced { peer, id, generation: RailGeneration(self.generation) };
         }
         Completion::Done { peer, id, result: Err(OpError { kind: OpErrorKind::Key, code: 0 }) }
+    }
+}
+
+impl Ops<'_, Aside> {
+    /// A fence of a peer, behind those that it has; `None`: there is no room.
+    pub fn fence_append(&mut self, fences: &mut List, op: &Op, generation: u32) -> Option<()> {
+        let (peer, id, is_fence) = (op.peer, op.id, true);
+        let entry = self.acquire(Aside { peer, id, generation, is_fence, ..Aside::default() })?;
+        self.append(fences, entry);
+        Some(())
     }
 }
 

@@ -62,7 +62,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Which connection, and which of its lanes, the rail means.
     #[inline(always)]
-    pub(super) fn lane_of(&self, peer: PeerIndex) -> (usize, u8) {
+    pub fn lane_of(&self, peer: PeerIndex) -> (usize, u8) {
         if !P::SEVERAL_LANES {
             return (peer.as_usize(), 0);
         }

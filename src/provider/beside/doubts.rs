@@ -4,8 +4,9 @@ use super::{Device, WithPorts};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
 use crate::provider::libfabric::Complaint;
+use crate::provider::port::PortRail;
 
-impl WithPorts<'_> {
+impl<'m> WithPorts<'m> {
     /// Whether [`WithPorts::doubted`] may have a peer to name.
     #[inline]
     pub fn has_doubts(&self) -> bool {
@@ -13,15 +14,9 @@ impl WithPorts<'_> {
     }
 
     /// The next peer of which is to be known whether its program has polled within that time; see
-    /// [`PortRail::doubted`](crate::provider::port::PortRail::doubted).
+    /// [`PortRail::doubted`].
     pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
-        for Device { rail, seats, .. } in &mut self.devices {
-            if let Some((PeerIndex(number), within)) = rail.doubted() {
-                let peer = number << self.lane_bits | seats.lane(number as usize);
-                return Some((PeerIndex(peer), within));
-            }
-        }
-        None
+        self.next_named(PortRail::doubted)
     }
 
     /// Whether [`WithPorts::complaint`] has one to name.
@@ -31,15 +26,21 @@ impl WithPorts<'_> {
     }
 
     /// The next peer that people should know something of; see
-    /// [`PortRail::complaint`](crate::provider::port::PortRail::complaint).
+    /// [`PortRail::complaint`].
     pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
-        for Device { rail, seats, .. } in &mut self.devices {
-            if let Some((PeerIndex(number), complaint)) = rail.complaint() {
-                let peer = number << self.lane_bits | seats.lane(number as usize);
-                return Some((PeerIndex(peer), complaint));
-            }
-        }
-        None
+        self.next_named(PortRail::complaint)
+    }
+
+    /// What the first rail says that names a peer of its own: of that peer as all of them know it.
+    fn next_named<T>(
+        &mut self,
+        says: impl Fn(&mut PortRail<'m>) -> Option<(PeerIndex, T)>,
+    ) -> Option<(PeerIndex, T)> {
+        let lane_bits = self.lane_bits;
+        self.devices.iter_mut().find_map(|Device { rail, seats, .. }| {
+            let (PeerIndex(number), said) = says(rail)?;
+            Some((PeerIndex(number << lane_bits | seats.lane(number as usize)), said))
+        })
     }
 
     /// It has.

@@ -17,7 +17,6 @@ use super::peer::{KEYS, Peer, Sent, State, Use, wants};
 use super::rail::Libfabric;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{DownCause, Op, PostError, Posted};
-use crate::provider::asides::Aside;
 
 /// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
 const STUCK: Span = Span::millis(3000);
@@ -30,14 +29,9 @@ const EFA_BAD_DEST_QPN: i32 = 9;
 
 impl Libfabric<'_> {
     pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
-        let (peer, id, is_fence) = (op.peer, op.id, true);
-        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
-        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
-        let index = peer.as_usize();
-        let mut fences = self.peers[index].fences;
-        self.asides.append(&mut fences, entry);
+        let index = op.peer.as_usize();
         let record = &mut self.peers[index];
-        record.fences = fences;
+        self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
         record.in_flight += 1;
         record.is_fenced = true;
         let is_known = record.is_attested || record.state == State::Prepared;
@@ -143,8 +137,9 @@ impl Libfabric<'_> {
     fn look_stuck(&mut self, index: usize, since: Instant) {
         // what is connected one to one was closed already
         let stays = self.traits.connected || self.dies_of_a_close() || self.health.is_lost();
-        let late = self.now.since(since) >= STUCK;
-        let (waited, record) = (self.now.since(since), &mut self.peers[index]);
+        let waited = self.now.since(since);
+        let late = waited >= STUCK;
+        let record = &mut self.peers[index];
         let is_told = if record.doubt.is_some() { late } else { waited >= UNFENCED };
         if is_told && !core::mem::replace(&mut record.is_complained, true) {
             self.complain(index, Complaint::Unfenced(waited));

@@ -12,6 +12,7 @@ use super::address::socket_of;
 use super::rail::Libfabric;
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
+use crate::memory::Errno;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// From one to the next of a peer, and how long one may hang.
@@ -35,14 +36,14 @@ impl Probe {
         // SAFETY: numbers.
         let socket = unsafe { libc::socket(family, kind, 0) };
         if socket < 0 {
-            return Err(errno());
+            return Err(Errno::last().0);
         }
         // SAFETY: the kernel has just given us this descriptor.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let length = name.len() as libc::socklen_t;
         // SAFETY: an address of that length, which the call copies.
         let rc = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), length) };
-        match if rc == 0 { 0 } else { errno() } {
+        match if rc == 0 { 0 } else { Errno::last().0 } {
             libc::EINPROGRESS => Ok(Probe { socket, index, since }),
             code => Err(code),
         }
@@ -61,12 +62,8 @@ impl Probe {
         let (at, bytes) = ((&raw mut code).cast(), &raw mut length);
         // SAFETY: writable for that length.
         let rc = unsafe { libc::getsockopt(poll.fd, level, option, at, bytes) };
-        Some(if rc == 0 { code } else { errno() })
+        Some(if rc == 0 { code } else { Errno::last().0 })
     }
-}
-
-fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 impl Libfabric<'_> {
@@ -74,15 +71,11 @@ impl Libfabric<'_> {
     #[cold]
     pub(super) fn probe_on(&mut self, index: usize) {
         let code = match self.probe.take() {
-            Some(probe) if probe.index == index => probe.answer().or_else(|| {
-                let is_late = self.now.since(probe.since) >= EVERY;
-                self.probe = Some(probe).filter(|_| !is_late);
-                None
-            }),
             Some(probe) => {
-                let is_late = self.now.since(probe.since) >= EVERY;
-                self.probe = Some(probe).filter(|_| !is_late);
-                None
+                let code = if probe.index == index { probe.answer() } else { None };
+                let waits = code.is_none() && self.now.since(probe.since) < EVERY;
+                self.probe = waits.then_some(probe);
+                code
             }
             None => self.probe_begin(index),
         };

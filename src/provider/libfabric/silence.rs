@@ -92,11 +92,16 @@ impl Watched {
 }
 
 impl Peer {
+    /// A count that changes with whatever the library accepts for it, or ends.
+    fn moves(&self) -> (u32, u64) {
+        (self.sent_count.wrapping_add(self.ended), self.used)
+    }
+
     /// The library has refused a post, or there was no place for it. What was accepted since it did
     /// so first, or has ended, shows in counts.
     #[cold]
     pub fn was_refused(&mut self, now: Instant) {
-        let count = (self.sent_count.wrapping_add(self.ended), self.used);
+        let count = self.moves();
         if self.again_since.is_none() || self.again_count != count {
             (self.again_since, self.again_count, self.again_told) = (Some(now), count, false);
         }
@@ -105,8 +110,7 @@ impl Peer {
 
     /// Whether every post was refused since then, and one lately.
     fn is_refused(&self, since: Instant, now: Instant, lately: Span) -> bool {
-        let count = (self.sent_count.wrapping_add(self.ended), self.used);
-        let is_so = self.again_count == count && now.since(self.again_at) <= lately;
+        let is_so = self.again_count == self.moves() && now.since(self.again_at) <= lately;
         is_so && self.again_since.is_some_and(|first| first <= since)
     }
 

@@ -293,15 +293,11 @@ impl Verbs<'_> {
     }
 
     pub(super) fn fence(&mut self, op: &Op, generation: u32) -> Result<Posted, PostError> {
-        let (peer, id, is_fence) = (op.peer, op.id, true);
-        let aside = Aside { peer, id, generation, is_fence, ..Aside::default() };
-        let entry = self.asides.acquire(aside).ok_or(PostError::Again)?;
-        let index = peer.as_usize();
-        let mut fences = self.peers[index].fences;
-        self.endings += u32::from(fences.is_empty());
-        self.asides.append(&mut fences, entry);
+        let index = op.peer.as_usize();
         let record = &mut self.peers[index];
-        record.fences = fences;
+        let is_first = record.fences.is_empty();
+        self.asides.fence_append(&mut record.fences, op, generation).ok_or(PostError::Again)?;
+        self.endings += u32::from(is_first);
         record.in_flight += 1;
         record.is_fenced = true;
         self.drain(index);

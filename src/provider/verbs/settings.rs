@@ -10,8 +10,8 @@ extern crate std;
 
 use super::choice::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
+use crate::base::integer::nearest;
 use core::fmt;
-use core::num::IntErrorKind;
 use core::ops::RangeInclusive;
 use std::format;
 use std::string::{String, ToString};
@@ -326,16 +326,10 @@ fn family(text: &str) -> Result<Family, String> {
 
 fn number(text: &str, range: RangeInclusive<i64>) -> Result<i64, String> {
     let value = match text.strip_prefix("0x") {
-        Some(digits) => i128::from_str_radix(digits, 16),
-        None => text.parse(),
+        Some(digits) => nearest(digits, 16),
+        None => nearest(text, 10),
     };
-    let value = match value {
-        Ok(value) => i64::try_from(value).ok(),
-        Err(error) => match error.kind() {
-            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => None,
-            _ => return Err("it is not a number".into()),
-        },
-    };
+    let value = i64::try_from(value.ok_or("it is not a number")?).ok();
     let (least, most) = (range.start(), range.end());
     let most = if *most == i64::MAX { "above".to_string() } else { most.to_string() };
     let within = value.filter(|value| range.contains(value));
