@@ -805,11 +805,7 @@ fn role_flow() {
     let mut line = roles::line();
     let provider = line.hear_text();
     let mut node = open(2, Wish { provider: &provider, ..RXM });
-    let handle = line.hear::<128>();
-    let attempt = node.shared.connect(&handle).unwrap();
-    let connection = node.connected(attempt).unwrap();
-    line.say_number(1);
-    let mut flow = Flow::new(&node, connection, Place::Private);
+    let mut flow = Flow::with_parent(&mut node, &mut line);
     loop {
         flow.step(&mut node);
         assert!(!flow.failed(), "the parent lives");

@@ -8,27 +8,26 @@
 mod common_network;
 mod host_support;
 mod libfabric_support;
+#[path = "common/strict_pair.rs"]
+mod strict_pair;
 
-use common_network::{network, own_network, sockets_end};
+use common_network::{network, sockets_end};
 use crosstie::base::ids::RailGeneration;
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
 use crosstie::host::endpoint::Closing;
-use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::Libfabric;
 use crosstie::transport::RequestError;
 use crosstie::transport::rail::LaneState;
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
-use host_support::{Memory, Node, Place, Watch, joined, small, wait_both};
+use host_support::{Memory, Node, Place, Watch, joined, wait_both};
 use libfabric_support::{
     Layout, NOTHING, OTHER, PEER, World, is_silent, set, silence, strict, strict_config,
-    strict_environment,
 };
-use std::io::Write;
 use std::time::Duration;
+use strict_pair::{apart, options, pair};
 
-const SILENT_MS: u32 = 1000;
 const LENGTH: usize = 1 << 20;
 /// Polls of a rail, or of an endpoint, that take in whatever there is.
 const TAKING: usize = 1000;
@@ -38,26 +37,6 @@ const PAST: Duration = Duration::from_secs(30);
 /// What is in the memory of a receive: what it was given last, or the peer's message.
 const OURS: u64 = 999;
 const THEIRS: u64 = 77;
-
-fn options() -> Options {
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
-    options.limits.rails_max = 2;
-    options
-}
-
-/// Two endpoints in a network of their own, with a rail of libfabric behind rail 0, which is TCP.
-fn pair(provider: &str) -> Option<Pair> {
-    let alone = alone();
-    let library = strict(Layout::One)?;
-    if let Err(error) = own_network() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no network of our own: {error}");
-        return None;
-    }
-    strict_environment(library, provider);
-    set("CROSSTIE_PEER_TIMEOUT_MS", &SILENT_MS.to_string());
-    let (a, b) = (Node::open(&options()), Node::open(&options()));
-    Some(Pair::of(alone, a, b, 2))
-}
 
 /// Another peer of the first endpoint, on the same rail.
 fn beside(pair: &mut Pair) -> Node {
@@ -81,11 +60,6 @@ fn beside(pair: &mut Pair) -> Node {
 
 fn step(node: &mut Node) {
     node.progress();
-}
-
-/// In a thread of its own, which has its own network.
-fn apart(story: impl FnOnce() + Send + 'static) {
-    std::thread::spawn(story).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 /// A message from the second endpoint to the first.

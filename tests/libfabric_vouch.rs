@@ -8,19 +8,17 @@
 mod common_network;
 mod host_support;
 mod libfabric_support;
+#[path = "common/strict_pair.rs"]
+mod strict_pair;
 
-use common_network::{listeners_end, network, own_network, sockets_end};
-use crosstie::host::{DeviceKind, Options};
+use common_network::{listeners_end, network, sockets_end};
 use crosstie::transport::{RequestError, RequestId};
 use host_support::flow::Flow;
-use host_support::pair::{Pair, alone};
-use host_support::{Memory, Node, Place, Watch, small};
-use libfabric_support::{Layout, set, strict, strict_environment};
-use std::io::Write;
+use host_support::pair::Pair;
+use host_support::{Memory, Place, Watch};
 use std::time::{Duration, Instant};
+use strict_pair::{apart, pair};
 
-/// How long a peer may be silent.
-const SILENT_MS: u32 = 1000;
 /// How long TCP is away: much longer than that.
 const AWAY: Duration = Duration::from_millis(2500);
 
@@ -37,22 +35,6 @@ enum Away {
     Reset,
 }
 
-/// Two endpoints in a network of their own, with a rail of libfabric behind rail 0, which is TCP.
-fn pair(provider: &str) -> Option<Pair> {
-    let alone = alone();
-    let library = strict(Layout::One)?;
-    if let Err(error) = own_network() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: no network of our own: {error}");
-        return None;
-    }
-    strict_environment(library, provider);
-    set("CROSSTIE_PEER_TIMEOUT_MS", &SILENT_MS.to_string());
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
-    options.limits.rails_max = 2;
-    let (a, b) = (Node::open(&options), Node::open(&options));
-    Some(Pair::of(alone, a, b, 2))
-}
-
 /// Both ends of that rail carry bytes.
 fn carrying(pair: &mut Pair) -> [Flow; 2] {
     let mut flows = pair.flows(Place::Private);
@@ -61,11 +43,6 @@ fn carrying(pair: &mut Pair) -> [Flow; 2] {
         pair.bytes(1).iter().all(|bytes| *bytes > 1 << 22)
     });
     flows
-}
-
-/// In a thread of its own, which has its own network.
-fn apart(story: impl FnOnce() + Send + 'static) {
-    std::thread::spawn(story).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 /// Messages go on while TCP is away, and rail 0 comes back when TCP does.

@@ -112,12 +112,24 @@ pub fn run(program: &str, words: &str) {
     assert!(done.expect(program).success(), "{program} {words}");
 }
 
-/// Packets that a link was made to lose.
-pub fn dropped(link: &str) -> u64 {
+/// What is said of a link's queue behind some words.
+fn queue_word(link: &str, behind: &str) -> String {
     let said = Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().expect("tc");
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let behind = said.split("(dropped ").nth(1).expect("a count of what was dropped");
+    said.split(behind).nth(1).expect(behind).into()
+}
+
+/// Packets that a link was made to lose.
+pub fn dropped(link: &str) -> u64 {
+    let behind = queue_word(link, "(dropped ");
     behind.split(',').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Packets that a link holds back.
+pub fn queued(link: &str) -> u64 {
+    let behind = queue_word(link, "backlog ");
+    let packets = behind.split(' ').nth(1).and_then(|word| word.strip_suffix('p'));
+    packets.and_then(|number| number.parse().ok()).expect("a number")
 }
 
 /// What a device has counted since it is there.
@@ -195,13 +207,4 @@ pub fn neighbours_stay(stay: bool) {
             false => run("ip", &format!("neigh del {address} dev {from}")),
         }
     }
-}
-
-/// Packets that a link holds back.
-pub fn queued(link: &str) -> u64 {
-    let said = Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().expect("tc");
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let behind = said.split("backlog ").nth(1).expect("a count of what waits");
-    let packets = behind.split(' ').nth(1).and_then(|word| word.strip_suffix('p'));
-    packets.and_then(|number| number.parse().ok()).expect("a number")
 }

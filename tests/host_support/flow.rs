@@ -1,5 +1,6 @@
 //! Messages that flow both ways, every byte of them compared, until something ends them.
 
+use super::roles::Line;
 use super::{Memory, Node, Place, Watch};
 use crosstie::base::slab::Handle;
 use crosstie::transport::{RequestError, RequestId, SubmitError};
@@ -24,6 +25,15 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// In a process with a role: connects to where the test says that it listens, and tells it.
+    pub fn with_parent(node: &mut Node, line: &mut Line) -> Flow {
+        let handle = line.hear::<128>();
+        let attempt = node.shared.connect(&handle).unwrap();
+        let connection = node.connected(attempt).unwrap();
+        line.say_number(1);
+        Flow::new(node, connection, Place::Private)
+    }
+
     /// After the death of its peer: goes on until every request has ended, each for that reason.
     pub fn end_with_peer(&mut self, node: &mut Node) {
         let watch = Watch::start();
