@@ -141,6 +141,28 @@ fn short_message_leaves_when_its_request_is_told_and_not_with_those_before_it() 
     into.release(&b);
 }
 
+/// It waited for the sender's next call, behind all that its program and that call did before.
+#[test]
+fn short_message_that_nothing_is_on_the_way_before_leaves_with_its_call() {
+    let (mut a, mut b, to_b, to_a) = pair([over_tcp(2); 2]);
+    let memory = [&a, &b].map(|node| Memory::new(node, Place::Private, 128));
+    let mut sends = Vec::new();
+    for _ in 0..3 {
+        let receive = b.irecv(to_a, &[memory[1].incoming(64, 64, 1)]).unwrap();
+        sends.push(a.isend(to_b, memory[0].outgoing(0, 64, 1)).unwrap());
+        b.wait(receive); // the receiver alone makes progress
+        let receive = a.irecv(to_b, &[memory[0].incoming(64, 64, 1)]).unwrap();
+        let answer = b.isend(to_a, memory[1].outgoing(0, 64, 1)).unwrap();
+        a.wait(receive);
+        assert!(matches!(b.test(answer), Ok(Some(_))));
+    }
+    assert!(sends.into_iter().all(|send| matches!(a.test(send), Ok(Some(_)))));
+    a.disconnect(to_b);
+    for (memory, node) in memory.into_iter().zip([&a, &b]) {
+        memory.release(node);
+    }
+}
+
 /// What was said last.
 static SAID: Mutex<String> = Mutex::new(String::new());
 

@@ -222,7 +222,8 @@ pub trait Provider {
 
     /// Hands over what was posted, and what is owed to peers, as far as that waits for the next
     /// poll; about `budget` bytes at most. Called after every poll, when the answers to its events
-    /// have been posted, so that all of them leave together.
+    /// have been posted, so that all of them leave together, and behind a send that somebody waits
+    /// for.
     #[inline]
     fn flush(&mut self, budget: Bytes) {
         let _ = budget;

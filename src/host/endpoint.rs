@@ -26,6 +26,7 @@ use crate::base::units::{Bytes, Instant, Span};
 use crate::connect::{BandEvent, LinkParams, Rail};
 use crate::fabric::{DownCause, RailKey};
 use crate::memory::WakeFd;
+use crate::memory::probe::clock_ns;
 use crate::transport::endpoint::ConnectionCloseError;
 use crate::transport::request::RequestIdError;
 use crate::transport::{
@@ -93,7 +94,8 @@ pub struct Endpoint {
     /// Whether anything has happened since the wait descriptor was armed last: what progress has
     /// found for one request may be the end of another, which is not asked after before the sleep.
     pub(super) has_happened: bool,
-    pub(super) opened: std::time::Instant,
+    /// [`clock_ns`] at open.
+    pub(super) opened_ns: u64,
     pub(super) stalls: Stalls,
     /// What any thread may use, also while another thread uses the rest.
     pub shared: Half,
@@ -331,7 +333,7 @@ impl Endpoint {
 
     /// The time since open.
     pub(super) fn now(&self) -> Instant {
-        Instant(self.opened.elapsed().as_nanos() as u64)
+        since(self.opened_ns)
     }
 
     /// The number of a connection, taken into use if this is the first use.
@@ -535,6 +537,12 @@ impl Endpoint {
             steps += usize::from(!self.is_undelivered(index));
         }
     }
+}
+
+/// The time since an endpoint was opened, by [`clock_ns`] then.
+#[inline]
+pub(super) fn since(opened_ns: u64) -> Instant {
+    Instant(clock_ns().saturating_sub(opened_ns))
 }
 
 /// A random even number: handles and requests of one endpoint mean nothing to another.

@@ -55,7 +55,7 @@ impl Endpoint {
         if !is_left {
             return false;
         }
-        let now_ms = self.opened.elapsed().as_millis() as u64;
+        let now_ms = self.now().0 / 1_000_000;
         let linger_ms = 1 + self.linger.0 / 1_000_000;
         let is_awaiting = match is_writing {
             true => !self.is_controlled_by_port(index),
@@ -82,7 +82,7 @@ impl Endpoint {
     pub(super) fn linger_wake(&mut self) {
         let next_ms = core::mem::take(&mut self.linger_next_ms);
         if let (1.., SetUp::Band(band)) = (next_ms, &self.shared.set_up) {
-            let now_ms = self.opened.elapsed().as_millis() as u64;
+            let now_ms = self.now().0 / 1_000_000;
             band.wake_after(Span::millis(next_ms.saturating_sub(now_ms)));
         }
     }
@@ -110,7 +110,7 @@ impl Endpoint {
             return;
         }
         let until = Span::millis(core::mem::replace(&mut known.linger_until_ms, LINGERED));
-        let left = Span(until.0.saturating_sub(self.opened.elapsed().as_nanos() as u64));
+        let left = Span(until.0.saturating_sub(self.now().0));
         if self.is_awaiting(index as u32) {
             self.lingered(index as u32, Span(self.linger.0.saturating_sub(left.0)));
         }

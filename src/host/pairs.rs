@@ -11,7 +11,7 @@
 //! peer ([`crate::transport::LaneJoin`]).
 #![forbid(unsafe_code)]
 
-use super::endpoint::{ConnectionRail, Endpoint};
+use super::endpoint::{ConnectionRail, Endpoint, since};
 use super::log::Level;
 use super::machine::Machine;
 use super::news::{RailAt, say_of};
@@ -20,7 +20,7 @@ use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
 use crate::base::slab::Handle;
-use crate::base::units::{Bytes, Instant, Span};
+use crate::base::units::{Bytes, Span};
 use crate::connect::{PairEnd, Side, TextBuffer};
 use crate::fabric::Provider;
 use crate::provider::beside::{Due, Later};
@@ -141,7 +141,7 @@ impl Endpoint {
     /// Prepares and joins the queue pairs that had to wait.
     #[cold]
     pub(super) fn pairs_look(&mut self) {
-        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        let now = self.now();
         loop {
             let Machine::Ports(endpoint) = &mut self.machine else { return };
             let Some((peer, place, due)) = endpoint.rail_mut().pair_due(now) else { return };
@@ -157,7 +157,7 @@ impl Endpoint {
     /// Prepares the next queue pair of a lane whose last one is gone.
     #[cold]
     pub(super) fn pair_offer(&mut self, index: u32, lane: u8) {
-        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        let now = self.now();
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
         let peer = endpoint.lane_peer(connection, lane);
@@ -213,7 +213,7 @@ impl Endpoint {
             }
             // what it lacks, memory or queue pairs, may be there later
             (Err(error), _) => {
-                let now = Instant(self.opened.elapsed().as_nanos() as u64);
+                let now = since(self.opened_ns);
                 match rail.pair_refused(peer, place, now) {
                     true => self.refusal_tell(place, Some(error)),
                     false => self.pair_error(place, &error),
@@ -225,7 +225,7 @@ impl Endpoint {
 
     /// Prepares it when its port is up, or has room.
     fn pair_wait(&mut self, peer: PeerIndex, place: usize) {
-        let now = Instant(self.opened.elapsed().as_nanos() as u64);
+        let now = self.now();
         if let Machine::Ports(endpoint) = &mut self.machine {
             endpoint.rail_mut().pair_later(peer, place, now, Later::Down);
         }
@@ -333,7 +333,7 @@ impl Endpoint {
         // it has failed, and is up again, since our end was prepared
         let waits_for_port = waits_for_port || joined == Err(PortPeerError::RAIL_LOST);
         let (Ok(()), Some(theirs)) = (joined, &theirs) else {
-            let now = Instant(self.opened.elapsed().as_nanos() as u64);
+            let now = since(self.opened_ns);
             if joined == Err(PortPeerError::NO_ANSWER)
                 && rail.pair_unanswered(peer, now, lane_generation)
             {
@@ -442,13 +442,11 @@ impl Endpoint {
         core::str::from_utf8(&text[..length]).unwrap_or("")
     }
 
-    /// Whether there are peers of whose ops nothing ends.
+    /// Looks after peers of whose ops nothing ends, and tells what ports hear of others.
     #[inline]
     pub(super) fn doubts_look(&mut self) {
-        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_doubts()) {
+        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_words()) {
             self.doubts_settle();
-        }
-        if matches!(&self.machine, Machine::Ports(endpoint) if endpoint.rail().has_complaints()) {
             self.complaints_tell();
         }
     }

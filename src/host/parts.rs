@@ -27,6 +27,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake, Watch};
 use crate::fabric::{Domain, DownCause, Provider, RailKey};
+use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
@@ -38,7 +39,6 @@ use crate::wire::hello::{AddressList, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 use std::vec::Vec;
 
 /// Regions that a heap can be cut into besides those that can be registered.
@@ -258,7 +258,7 @@ impl Parts {
             linger,
             linger_next_ms: 0,
             has_happened: false,
-            opened: Instant::now(),
+            opened_ns: clock_ns(),
             stalls,
             // SAFETY: cut from the block for this (`open`), which outlives the endpoint.
             shared: unsafe { Half::put(half, shared) },
@@ -368,7 +368,7 @@ impl Parts {
             linger: Span::millis(0),
             linger_next_ms: 0,
             has_happened: false,
-            opened: Instant::now(),
+            opened_ns: clock_ns(),
             stalls,
             shared,
         })

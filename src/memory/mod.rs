@@ -15,8 +15,8 @@
 //! - [`wake`]: eventfd, timerfd, and the process-wide barrier that makes a doorbell cheap
 //!
 //! Everything here is control path, except [`kernel_copy::read`] and [`wake::ring`], which do one
-//! system call each and nothing else. Space is allocated for real when it is handed out, so that a
-//! full `/dev/shm` is an error of the call and never a SIGBUS later.
+//! system call each and nothing else, and [`probe::clock_ns`]. Space is allocated for real when it
+//! is handed out, so that a full `/dev/shm` is an error of the call and never a SIGBUS later.
 
 pub mod available;
 pub mod cpus;

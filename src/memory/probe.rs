@@ -33,6 +33,7 @@ pub fn cpu_pin(cpu: u32) -> Result<(), Errno> {
 }
 
 /// Nanoseconds of the clock that all processes of this host share and nobody sets.
+#[inline]
 pub fn clock_ns() -> u64 {
     let mut told = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writable memory; the call fails for unknown clocks only.

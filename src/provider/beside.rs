@@ -309,6 +309,40 @@ impl<'m> WithPorts<'m> {
         }
         found
     }
+
+    /// A poll of each port, and of what is no port where it is looked at, in turn: what one leaves
+    /// of its places is the next one's.
+    #[inline(never)]
+    fn poll_all(
+        &mut self,
+        out: &mut [Completion],
+        budget: Bytes,
+        now: Instant,
+        looks: bool,
+    ) -> usize {
+        for device in &mut self.devices {
+            device.rail.flush(budget); // before sockets are looked at
+        }
+        let rails = self.devices.len() + 1;
+        self.turn = if self.turn + 1 < rails { self.turn + 1 } else { 0 };
+        let mut found = 0;
+        for at in 0..rails {
+            let left = out.len() - found;
+            let places = if at + 1 == rails { left } else { left.div_ceil(2) };
+            let part = &mut out[found..found + places];
+            found += match ((self.turn + at) % rails).checked_sub(1) {
+                Some(place) => self.poll_device(place, part, budget, now),
+                None if looks && !part.is_empty() => self.mixed.poll(part, budget, now),
+                None => {
+                    if looks {
+                        self.looks.hasten(); // ports had filled all places
+                    }
+                    0
+                }
+            };
+        }
+        found
+    }
 }
 
 /// Whom an event is about.
@@ -420,28 +454,10 @@ impl<'m> Provider for WithPorts<'m> {
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
         let looks = self.looks_beside(now);
-        for device in &mut self.devices {
-            device.rail.flush(budget); // before sockets are looked at
+        if !looks && self.devices.len() == 1 {
+            return self.poll_device(0, out, budget, now);
         }
-        let rails = self.devices.len() + 1;
-        self.turn = (self.turn + 1) % rails;
-        let mut found = 0;
-        for at in 0..rails {
-            let left = out.len() - found;
-            let places = if at + 1 == rails { left } else { left.div_ceil(2) };
-            let part = &mut out[found..found + places];
-            found += match ((self.turn + at) % rails).checked_sub(1) {
-                Some(place) => self.poll_device(place, part, budget, now),
-                None if looks && !part.is_empty() => self.mixed.poll(part, budget, now),
-                None => {
-                    if looks {
-                        self.looks.hasten(); // ports had filled all places
-                    }
-                    0
-                }
-            };
-        }
-        found
+        self.poll_all(out, budget, now, looks)
     }
 
     #[inline]

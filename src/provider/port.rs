@@ -323,11 +323,11 @@ impl<'m> PortRail<'m> {
         LossWords(self)
     }
 
-    /// Whether [`PortRail::doubted`] may have a peer to name.
+    /// Whether [`PortRail::doubted`] or [`PortRail::complaint`] may have a peer to name.
     #[inline]
-    pub fn has_doubts(&self) -> bool {
+    pub fn has_words(&self) -> bool {
         match self {
-            PortRail::Libfabric(rail) => rail.has_doubts(),
+            PortRail::Libfabric(rail) => rail.has_doubts() || rail.has_complaints(),
             PortRail::Verbs(_) | PortRail::Vendor(_) => false,
         }
     }
@@ -338,15 +338,6 @@ impl<'m> PortRail<'m> {
         match self {
             PortRail::Libfabric(rail) => rail.doubted(),
             PortRail::Verbs(_) | PortRail::Vendor(_) => None,
-        }
-    }
-
-    /// Whether [`PortRail::complaint`] has one to name.
-    #[inline]
-    pub fn has_complaints(&self) -> bool {
-        match self {
-            PortRail::Libfabric(rail) => rail.has_complaints(),
-            PortRail::Verbs(_) | PortRail::Vendor(_) => false,
         }
     }
 

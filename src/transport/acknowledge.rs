@@ -48,6 +48,13 @@ impl Connection {
         self.credits_through.ahead_of(self.consumed) > reserve as i32
     }
 
+    /// Whether the peer has told of all receives that we consumed that they are free again: it has
+    /// taken in what was sent.
+    #[inline]
+    pub(super) fn is_all_taken(&self) -> bool {
+        self.credits_through.ahead_of(self.consumed) >= CREDITS as i32
+    }
+
     /// Whether one more long message may be on its way: the delivery mask can say so many.
     pub(super) fn may_number(&self) -> bool {
         self.send_number.ahead_of(self.delivered_through) < UNDELIVERED_MAX as i32

@@ -276,23 +276,6 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         self.isend_other(index, region, message)
     }
 
-    /// Accepts a message that [`Endpoint::eager_straight`] left alone.
-    #[inline(never)]
-    fn isend_other(
-        &mut self,
-        index: usize,
-        region: u16,
-        message: Outgoing,
-    ) -> Result<RequestId, SubmitError> {
-        let request = match self.eager_at_once(index, region, &message) {
-            Some(request) => request,
-            None => self.send_queue(index, region, &message)?,
-        };
-        self.stats.sends += 1;
-        self.stats.send_bytes += message.length;
-        Ok(request)
-    }
-
     /// Accepts a group of 1 to 8 receives. The buffers belong to the library until the request has
     /// ended.
     #[inline(always)]
@@ -479,7 +462,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
     }
 
     /// Posts what is due on one connection; says whether something is still due.
-    fn connection_work(&mut self, index: usize) -> bool {
+    pub(super) fn connection_work(&mut self, index: usize) -> bool {
         match self.connections[index].state {
             ConnectionState::Free => false,
             ConnectionState::Failed => {

@@ -15,7 +15,7 @@ use super::eager::{OP_REPORT, op_id};
 use super::endpoint::Endpoint;
 use super::limits::{KEPT_BYTES, STREAM_KEPT};
 use super::mutant::Mutant;
-use super::rail::LaneState;
+use super::rail::{Lane, LaneState};
 use super::records::{ConnectionState, NIL, SendState, StreamRecord};
 use super::report_error::ReportError;
 use super::request::RequestError;
@@ -44,6 +44,25 @@ const TAKEN_BYTES_WORTH: u32 = TAKEN_BYTES_OWED / 4 * 3;
 impl<P: Provider> Endpoint<'_, P> {
     /// What is due on the lanes of a connection; says whether something still is.
     pub(super) fn failover_step(&mut self, index: usize) -> bool {
+        !self.lanes_are_calm(index) && self.lanes_step(index)
+    }
+
+    /// Whether nothing is due on the lanes of a connection, as is so nearly always: then none of
+    /// the steps below has anything to do.
+    #[inline]
+    fn lanes_are_calm(&self, index: usize) -> bool {
+        let c = &self.connections[index];
+        let owes = c.quarantine
+            | c.control_blocked
+            | c.resend.is_some()
+            | c.report.is_due()
+            | c.is_control_away();
+        let lanes = &self.lanes[self.lane_at(index, 0)..][..usize::from(c.lane_count)];
+        !owes && lanes.iter().all(Lane::is_calm)
+    }
+
+    #[inline(never)]
+    fn lanes_step(&mut self, index: usize) -> bool {
         let fences = self.fences_step(index);
         let probes = self.probes_step(index);
         let reports = self.reports_step(index);
@@ -90,8 +109,7 @@ impl<P: Provider> Endpoint<'_, P> {
             }
         }
         let state = self.connections[index].report;
-        let again = state.unread_on.is_some() && state.lost;
-        let fresh = state.unread_on.is_none() && state.due;
+        let (again, fresh) = state.ours_due();
         if !again && !fresh {
             return remain;
         }
@@ -515,6 +533,13 @@ impl super::records::Connection {
     #[inline]
     pub const fn fails_over(&self) -> bool {
         self.lane_count > 1
+    }
+
+    /// Whether control runs on a lane that is there for others, and one is up that is not.
+    #[inline]
+    pub(super) const fn is_control_away(&self) -> bool {
+        let (first, up) = (self.first, self.up);
+        first >> self.control & 1 == 0 && up & first != 0 && up >> self.control & 1 == 1
     }
 
     /// Takes in how far the peer has taken in our sends.

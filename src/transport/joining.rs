@@ -227,20 +227,11 @@ impl<P: Provider> Endpoint<'_, P> {
         self.work.insert(index);
     }
 
-    /// Lanes of a connection that are not there for others alone.
-    fn lanes_first(&self, index: usize) -> u8 {
-        let first = index << self.lane_bits;
-        let lanes = 0..self.connections[index].lane_count;
-        let meter = |lane: u8| self.meters.get(first + usize::from(lane));
-        let is_first = |lane: &u8| meter(*lane).is_some_and(|meter| !meter.load.reserve);
-        lanes.filter(is_first).fold(0, |all, lane| all | 1 << lane)
-    }
-
     /// The lane that control is to run on.
     pub(super) fn control_lane(&self, index: usize) -> u8 {
-        let up = self.connections[index].up;
-        match up & self.lanes_first(index) {
-            0 => up.trailing_zeros() as u8,
+        let c = &self.connections[index];
+        match c.up & c.first {
+            0 => c.up.trailing_zeros() as u8,
             first => first.trailing_zeros() as u8,
         }
     }
@@ -263,9 +254,8 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     fn control_step(&mut self, index: usize) -> bool {
-        let (c, first, now) = (&self.connections[index], self.lanes_first(index), self.now);
-        let (control, up) = (c.control, c.up);
-        let away = first >> control & 1 == 0 && up & first != 0 && up >> control & 1 == 1;
+        let (c, now) = (&self.connections[index], self.now);
+        let (control, away) = (c.control, c.is_control_away());
         let landed = c.lines_flying == 0 && !c.state_flying && !c.state_due();
         let (blocked, resends) = (c.control_blocked, c.resend.is_some());
         let entry = self.lane(index, control);

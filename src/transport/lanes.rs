@@ -156,6 +156,7 @@ impl<P: Provider> Endpoint<'_, P> {
             pull: setup.pull,
             peer,
             lane_count: setup.lanes,
+            first: !setup.reserve & ((1 << setup.lanes) - 1) as u8,
             probed: setup.probed,
             reads_runs: setup.reads_runs,
             eager_bytes_max: eager.min(sent).0,

@@ -1,13 +1,59 @@
-//! Long sends of which the rail keeps a part: their requests end when it has left, since their user
-//! may make no call after that.
+//! When sends leave. A short one that nothing is on the way before leaves with its call; others
+//! leave with what follows. Of long ones the rail may keep a part: their requests end when it has
+//! left, since their user may make no call after that.
 #![forbid(unsafe_code)]
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Outgoing};
 use super::mr::NO_REGION;
 use super::records::{ConnectionState, SendState};
+use super::request::{RequestId, SubmitError};
+use crate::base::units::Bytes;
 use crate::fabric::Provider;
 
+/// A message of this length at most leaves with its call when none of its connection is on the way:
+/// somebody waits for it, and nothing is there that could leave with it in one call of the system.
+const ALONE_MAX: Bytes = Bytes::kib(4);
+
 impl<P: Provider> Endpoint<'_, P> {
+    /// Accepts a message that [`Endpoint::eager_straight`] left alone.
+    #[inline(never)]
+    pub(super) fn isend_other(
+        &mut self,
+        index: usize,
+        region: u16,
+        message: Outgoing,
+    ) -> Result<RequestId, SubmitError> {
+        let is_alone = self.connections[index].is_all_taken() && message.length <= ALONE_MAX.0;
+        let request = match self.eager_at_once(index, region, &message) {
+            Some(request) => {
+                if is_alone {
+                    self.leave_now(index);
+                }
+                request
+            }
+            None => self.send_queue(index, region, &message)?,
+        };
+        self.stats.sends += 1;
+        self.stats.send_bytes += message.length;
+        Ok(request)
+    }
+
+    /// Hands over a message that nothing of its connection is on the way before, with what else is
+    /// due there. Where slots would be due with one more receive, the message waits for it: they
+    /// would cost a call of the system of their own.
+    fn leave_now(&mut self, index: usize) {
+        if self.offers_are_near(index) {
+            return;
+        }
+        if self.work.contains(index) {
+            self.work.remove(index);
+            if self.connection_work(index) {
+                self.work.insert(index);
+            }
+        }
+        self.rail.flush(ALONE_MAX);
+    }
+
     /// How far the peer's bytes must leave until a message has left that was just posted; `None`:
     /// it has. A short one leaves with the test of its request.
     #[inline(always)]

@@ -52,6 +52,7 @@ mod push;
 pub mod rail;
 mod records;
 mod report_error;
+mod report_state;
 pub mod request;
 pub mod schedule;
 mod slots;

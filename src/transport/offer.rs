@@ -137,6 +137,13 @@ impl<P: Provider> Endpoint<'_, P> {
         costs && some && short && whole && self.receives_due(index) < HELD_MAX
     }
 
+    /// Whether slots wait for one more, which would make them enough.
+    #[inline]
+    pub(super) fn offers_are_near(&self, index: usize) -> bool {
+        let c = &self.connections[index];
+        c.holds && c.group_post.ahead_of(c.slots_next) + 1 >= HELD_MAX as i32
+    }
+
     /// How many receives have slots that are due, or some more than may be held back.
     fn receives_due(&self, index: usize) -> u32 {
         let c = &self.connections[index];

@@ -278,6 +278,16 @@ impl Lane {
         mailbox_key: RailKey(0),
     };
 
+    /// Whether nothing is to be posted on it for its own sake: no fence, word, or move of control.
+    #[inline]
+    pub const fn is_calm(&self) -> bool {
+        let is_in_order = !matches!(self.state, LaneState::Failing);
+        let is_said = !matches!(self.probe, Probe::Due | Probe::LongDue)
+            & !matches!(self.answer, Answer::Due | Answer::DueAgain)
+            & self.flushed_due.is_none();
+        is_in_order & is_said & matches!(self.flush, Flush::No)
+    }
+
     /// Whether nothing is in flight on it any more, in either direction.
     pub const fn is_quiet(&self) -> bool {
         self.ops_in_flight == 0 && matches!(self.fence, Fence::Holds)

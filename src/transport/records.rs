@@ -18,6 +18,7 @@
 use super::limits::CELLS;
 use super::mr::NO_REGION;
 use super::rail::{CtrlSpan, DataSpan};
+use super::report_state::ReportState;
 use super::request::RequestError;
 use super::used::SendQueue;
 use crate::base::ids::PeerIndex;
@@ -115,6 +116,8 @@ pub struct Connection {
     pub reads_runs: bool,
     /// A bit for each lane that is in use.
     pub up: u8,
+    /// A bit for each lane that is not there for others alone.
+    pub first: u8,
     /// The lane that carries our stream of sends and our lines.
     pub control: u8,
     /// The lane whose turn it is to carry a stripe.
@@ -158,7 +161,7 @@ pub struct Connection {
     /// The peer has all messages below this.
     pub delivered_through: Seq,
     /// Sends in state `Waiting`.
-    pub waiting: u32,
+    pub waiting: u16,
     /// The oldest group of the peer that is not fully bound.
     pub group_next: Seq,
     /// Its receives; 0 until its slots have been seen.
@@ -281,6 +284,7 @@ impl Connection {
         probed: false,
         reads_runs: false,
         up: 1,
+        first: 1,
         control: 0,
         turn: 0,
         control_blocked: false,
@@ -553,37 +557,5 @@ impl StreamRecord {
         length: 0,
         kind: 0,
         stripes: 0,
-    };
-}
-
-/// Where the exchange of reports stands. One report of each side is unread at most.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-pub struct ReportState {
-    /// Number of our last one.
-    pub number: u32,
-    /// There is something that it did not say.
-    pub due: bool,
-    /// The lane that carries it, until the peer has read it.
-    pub unread_on: Option<u8>,
-    /// It was lost with its lane, and is to be sent again.
-    pub lost: bool,
-    /// Number of the peer's last one.
-    pub seen: u32,
-    /// The peer is to be told that we have read it.
-    pub read_due: bool,
-    /// The lane on which it was told so last, and may not have heard it.
-    pub read_on: Option<u8>,
-}
-
-impl ReportState {
-    /// No report yet.
-    pub const NONE: ReportState = ReportState {
-        number: 0,
-        due: false,
-        unread_on: None,
-        lost: false,
-        seen: 0,
-        read_due: false,
-        read_on: None,
     };
 }

@@ -7,22 +7,16 @@ use crate::provider::libfabric::Complaint;
 use crate::provider::port::PortRail;
 
 impl<'m> WithPorts<'m> {
-    /// Whether [`WithPorts::doubted`] may have a peer to name.
+    /// Whether [`WithPorts::doubted`] or [`WithPorts::complaint`] may have a peer to name.
     #[inline]
-    pub fn has_doubts(&self) -> bool {
-        self.devices.iter().any(|device| device.rail.has_doubts())
+    pub fn has_words(&self) -> bool {
+        self.devices.iter().any(|device| device.rail.has_words())
     }
 
     /// The next peer of which is to be known whether its program has polled within that time; see
     /// [`PortRail::doubted`].
     pub fn doubted(&mut self) -> Option<(PeerIndex, Span)> {
         self.next_named(PortRail::doubted)
-    }
-
-    /// Whether [`WithPorts::complaint`] has one to name.
-    #[inline]
-    pub fn has_complaints(&self) -> bool {
-        self.devices.iter().any(|device| device.rail.has_complaints())
     }
 
     /// The next peer that people should know something of; see
