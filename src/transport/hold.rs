@@ -28,14 +28,66 @@ impl Connection {
         if gap <= HELD_GAP_MAX_US && expected > least { expected } else { least }
     }
 
-    /// Notes from when on slots are held back.
-    pub const fn held_from(&mut self, now: Instant) {
+    /// Notes when messages came last: slots are held back from then on. `starts`: they were not
+    /// before, so that the last message came some time ago, and the next one will come too soon
+    /// after this to tell how fast they come.
+    pub const fn held_from(&mut self, now: Instant, starts: bool) {
         let (now_us, at) = (micros(now), self.eager_expected.0 as u16);
         let came = at.wrapping_sub(self.held_at) as u32;
-        if came != 0 && self.held_since_us != 0 && now_us != 0 {
+        if came == 0 && self.held_since_us != 0 {
+            return;
+        }
+        let is_known = self.held_since_us != 0 && now_us != 0;
+        if came != 0 && is_known && (starts || !self.held_late) {
             let gap = now_us.wrapping_sub(self.held_since_us) / came;
             self.gap_us = if gap < u16::MAX as u32 { gap as u16 } else { u16::MAX };
         }
-        (self.held_since_us, self.held_at) = (now_us, at);
+        (self.held_since_us, self.held_at, self.held_late) = (now_us, at, starts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND_US: u64 = 26;
+
+    fn at(round: u64, us: u64) -> Instant {
+        Instant((1_000_000 + round * ROUND_US + us) * 1000)
+    }
+
+    /// Who answers each message rings a doorbell, and posts the next receive then: slots that were
+    /// held from there on counted as held since their message, which the next one seemed to follow
+    /// at once. So they left after two messages, by a doorbell of their own, and that began anew.
+    #[test]
+    fn slots_wait_three_times_as_long_as_from_message_to_message() {
+        let mut c = Connection::FREE;
+        let mut waits = 0;
+        for round in 0..20 {
+            c.eager_expected = c.eager_expected.next();
+            if c.holds {
+                c.held_from(at(round, 0), false);
+                waits += 1;
+            }
+            let answered = at(round, 21);
+            if c.is_held_idle(answered) || waits == 7 {
+                (c.holds, waits) = (false, 0); // they leave
+                continue;
+            }
+            if !c.holds {
+                c.holds = true;
+                c.held_from(answered, true);
+            }
+            let gap_us = u64::from(c.gap_us);
+            assert!(round < 5 || (ROUND_US..2 * ROUND_US).contains(&gap_us), "{round}: {gap_us}");
+        }
+        c.holds = true;
+        for round in 20..22 {
+            c.eager_expected = c.eager_expected.next();
+            c.held_from(at(round, 0), false);
+        }
+        assert_eq!(u64::from(c.gap_us), ROUND_US);
+        assert!(!c.is_held_idle(at(21, 3 * ROUND_US - 1)));
+        assert!(c.is_held_idle(at(21, 3 * ROUND_US)));
     }
 }

@@ -163,7 +163,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         c.holds = holds;
         if holds {
-            c.held_from(self.now);
+            c.held_from(self.now, true);
             self.holding += 1;
             self.watch.insert(index);
         } else {
@@ -175,7 +175,7 @@ impl<P: Provider> Endpoint<'_, P> {
     pub(super) fn offers_look(&mut self, index: usize) {
         let c = &mut self.connections[index];
         if c.held_at != c.eager_expected.0 as u16 || c.held_since_us == 0 {
-            c.held_from(self.now);
+            c.held_from(self.now, false);
         } else if c.is_held_idle(self.now) {
             self.work.insert(index);
         }

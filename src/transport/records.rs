@@ -194,6 +194,8 @@ pub struct Connection {
     pub holds: bool,
     /// Since when, in microseconds, which wrap; 0: the time is not known yet.
     pub held_since_us: u32,
+    /// The last message had come some time before that.
+    pub held_late: bool,
     /// The last bits of what had come then.
     pub held_at: u16,
     /// Microseconds from one message to the next, as of late; 0: not known.
@@ -323,6 +325,7 @@ impl Connection {
         slots_at: 0,
         holds: false,
         held_since_us: 0,
+        held_late: false,
         held_at: 0,
         gap_us: 0,
         started_at: 0,
