@@ -44,22 +44,34 @@ fn opened_with(
     value: &[u8],
     at: Level,
 ) -> (Result<(), OpenError>, Vec<String>) {
+    let (result, all) = opened_in(options, &[(name, value)]);
+    let told = all.into_iter().filter(|(level, _)| *level == at).map(|(_, text)| text);
+    (result, told.collect())
+}
+
+/// How an endpoint opens with all of these in the environment, and what is said.
+fn opened_in(
+    options: &Options,
+    variables: &[(&str, &[u8])],
+) -> (Result<(), OpenError>, Vec<(Level, String)>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     said().clear();
     sink_set(Some((keep, 0)));
-    // SAFETY: one test at a time comes here, and nothing else reads the environment.
-    unsafe { std::env::set_var(name, std::ffi::OsStr::from_bytes(value)) };
+    for (name, value) in variables {
+        // SAFETY: one test at a time comes here, and nothing else reads the environment.
+        unsafe { std::env::set_var(name, std::ffi::OsStr::from_bytes(value)) };
+    }
     let mut block = HeapBlock::new(options.bytes());
     // SAFETY: the block outlives the endpoint, and nobody else uses it.
     let endpoint = unsafe { Endpoint::open(block.start(), block.length(), options) };
-    // SAFETY: as above.
-    unsafe { std::env::remove_var(name) };
+    for (name, _) in variables {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(name) };
+    }
     let result = endpoint.map(Endpoint::close);
     sink_set(None);
-    let all = std::mem::take(&mut *said());
-    let told = all.into_iter().filter(|(level, _)| *level == at).map(|(_, text)| text);
-    (result, told.collect())
+    (result, std::mem::take(&mut *said()))
 }
 
 #[test]
@@ -130,6 +142,27 @@ fn rails_that_must_be_there_and_are_not_are_an_error() {
     for (options, required) in [(small(1), "shm, TCP"), (small(1), ""), (alone, "libfabric")] {
         let (result, said) = opened(&options, "CROSSTIE_RAILS_REQUIRED", required);
         assert_eq!((result, said), (Ok(()), vec![]), "{required}");
+    }
+}
+
+/// The first line said that hosts talk over TCP, and the next one refused to open.
+#[test]
+fn what_is_refused_for_want_of_a_rail_is_not_said_to_go_over_tcp() {
+    for rail in ["verbs", "libfabric"] {
+        let variables: [(&str, &[u8]); 3] = [
+            ("CROSSTIE_RAILS_REQUIRED", rail.as_bytes()),
+            ("CROSSTIE_IB_DISABLE", b"1"),
+            ("CROSSTIE_OFI_LIBRARY", b"/dev/null"),
+        ];
+        let (result, said) = opened_in(&small(1), &variables);
+        assert_eq!(result, Err(OpenError::Required), "{rail}");
+        let names = format!("CROSSTIE_RAILS_REQUIRED names {rail}");
+        let is_said = |level, words: &str| {
+            said.iter().any(|(at, text)| *at == level && text.contains(&format!("{names}{words}")))
+        };
+        assert!(is_said(Level::Warning, " ("), "{said:?}");
+        assert!(is_said(Level::Error, ", which this endpoint would be without"), "{said:?}");
+        assert!(!said.iter().any(|(_, text)| text.contains("TCP")), "{said:?}");
     }
 }
 

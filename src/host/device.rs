@@ -103,6 +103,12 @@ impl Rails {
         })
     }
 
+    /// Whether all rails of another set are among them.
+    pub const fn has(self, other: Rails) -> bool {
+        let Rails { shm, tcp, verbs, libfabric, vendor, together: _ } = other.without(self);
+        !(shm || tcp || verbs || libfabric || vendor)
+    }
+
     /// Those that another set has not, without what is both.
     pub const fn without(self, other: Rails) -> Rails {
         Rails {

@@ -3,7 +3,9 @@
 
 extern crate std;
 
+use super::device::Rails;
 use super::log::{Level, say, say_once};
+use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
 use crate::provider::libfabric::settings::Settings;
@@ -24,7 +26,8 @@ pub(super) fn name_of(nic: &Nic) -> String {
 
 /// The domains that are used; says why there is none where somebody asked for one (`asked`: for
 /// libfabric by name, or for a provider), or has a NIC that only libfabric reaches.
-pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
+pub(super) fn choose(environment: &Environment) -> Vec<Nic> {
+    let (settings, asked) = (&environment.libfabric, environment.libfabric_named);
     let found = choose_nics(settings, Path::new(SYSFS), asked);
     let why = match found {
         Ok(nics) => {
@@ -36,7 +39,11 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Nic> {
     };
     let asked = asked || settings.provider.is_some();
     let level = if asked { Level::Warning } else { Level::Info };
-    say(level, &format!("no libfabric rail, hosts talk over TCP ({why})"));
+    let then = match environment.requires(Rails { libfabric: true, ..Rails::NONE }) {
+        true => format!("and {REQUIRED} names libfabric"),
+        false => "hosts talk over TCP".into(),
+    };
+    say(level, &format!("no libfabric rail, {then} ({why})"));
     Vec::new()
 }
 

@@ -72,6 +72,8 @@ impl Network {
         if allowed.is_empty() {
             return Err(OpenError::Rails);
         }
+        // before anything is said of what is done without
+        required_allowed(options.device, environment)?;
         if allowed.together && options.limits.rails_max < 2 {
             let text = "CROSSTIE_RAILS=shm+tcp is ignored: it wants rails_max of 2 or more";
             say_once(Level::Warning, text);
@@ -117,7 +119,7 @@ impl Network {
             }
             Err(error) => network.without(&error)?,
         }
-        network.shm_look();
+        network.shm_look(environment);
         network.ports_choose(options, environment, vendor);
         // ports carry what is long
         let most = tcp::THREADS_MAX as u32;
@@ -154,11 +156,11 @@ impl Network {
             }
             let of_vendors = self.ports.len();
             if self.rails.verbs {
-                let ports = rdma::choose(&environment.verbs, environment.verbs_named);
+                let ports = rdma::choose(environment);
                 self.ports.extend(ports.into_iter().map(Port::Verbs));
             }
             if self.rails.libfabric && (self.ports.len() == of_vendors || asked) {
-                let nics = libfabric::choose(&environment.libfabric, environment.libfabric_named);
+                let nics = libfabric::choose(environment);
                 self.ports.extend(nics.into_iter().map(Port::Libfabric));
             }
             // who chooses devices itself, as the NCCL plugin does, knows what it leaves out
@@ -184,18 +186,8 @@ impl Network {
         device: DeviceKind,
         environment: &Environment,
     ) -> Result<(), OpenError> {
-        let Some(required) = environment.required else { return Err(OpenError::Required) };
-        let missing = required.without(self.rails);
-        if device != DeviceKind::Host || missing == Rails::NONE {
-            return Ok(());
-        }
-        let (names, why) = match required.without(environment.rails) {
-            Rails::NONE => (missing, "this endpoint would be without: it is not opened"),
-            left_out => (left_out, "CROSSTIE_RAILS, or its device, leaves out"),
-        };
-        let names: Vec<_> = names.names().collect();
-        say(Level::Error, &format!("{REQUIRED} names {}, which {why}", names.join(", ")));
-        Err(OpenError::Required)
+        let why = "this endpoint would be without: it is not opened";
+        lacking_say(device, environment, self.rails, why)
     }
 
     /// The rails as a hello says them.
@@ -210,15 +202,18 @@ impl Network {
     }
 
     /// Where the kernel makes no shared memory, peers of this host take TCP, if that is allowed.
-    fn shm_look(&mut self) {
+    fn shm_look(&mut self, environment: &Environment) {
         if !self.rails.shm || !self.rails.tcp {
             return;
         }
         if let Err(errno @ Errno(libc::EPERM | libc::EACCES | libc::ENOSYS)) = probe::memfd() {
+            let then = match environment.requires(Rails { shm: true, ..Rails::NONE }) {
+                true => "",
+                false => ": peers of this host are reached over TCP",
+            };
             let text = format!(
                 "the kernel refuses to make shared memory (memfd_create: {errno}), as a filter of \
-                 system calls does (seccomp, of a container): peers of this host are reached over \
-                 TCP"
+                 system calls does (seccomp, of a container){then}"
             );
             say_once(Level::Warning, &text);
             (self.rails.shm, self.rails.together) = (false, false);
@@ -240,6 +235,29 @@ impl Network {
         self.without_interface = true;
         Ok(())
     }
+}
+
+/// Refuses what must be there and may not be.
+fn required_allowed(device: DeviceKind, environment: &Environment) -> Result<(), OpenError> {
+    let why = "CROSSTIE_RAILS, or its device, leaves out: this endpoint is not opened";
+    lacking_say(device, environment, environment.rails, why)
+}
+
+/// Refuses an endpoint of all rails for which `rails` are not all of those that must be there; says
+/// which are not, and why.
+fn lacking_say(
+    device: DeviceKind,
+    environment: &Environment,
+    rails: Rails,
+    why: &str,
+) -> Result<(), OpenError> {
+    let Some(required) = environment.required else { return Err(OpenError::Required) };
+    if device != DeviceKind::Host || rails.has(required) {
+        return Ok(());
+    }
+    let names: Vec<_> = required.without(rails).names().collect();
+    say(Level::Error, &format!("{REQUIRED} names {}, which {why}", names.join(", ")));
+    Err(OpenError::Required)
 }
 
 /// The addresses of all other interfaces than those of `found`.

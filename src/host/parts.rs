@@ -194,7 +194,8 @@ impl Parts {
         let key = unsafe { domain.register(mailboxes.region()) }.map_err(|_| OpenError::Storage)?;
         // SAFETY: as above.
         let ports = unsafe {
-            ports::mailboxes_register(machine.rail_mut(), &mut network.ports, mailboxes.region())
+            let (rail, region) = (machine.rail_mut(), mailboxes.region());
+            ports::mailboxes_register(rail, &mut network.ports, &self.environment, region)
         };
         network.rails_of_ports();
         network.required_check(self.options.device, &self.environment)?;

@@ -185,10 +185,13 @@ fn pair_named(
     }
 }
 
-/// Says that a port is left out.
-fn left_out(port: &Port, why: &dyn core::fmt::Display) {
-    let name = port.name();
-    say(Level::Warning, &format!("{name} is not used: {why}; TCP is used instead"));
+/// Says that a port is left out. Where one of its kind must be there, what is used instead is seen
+/// when all have been tried.
+fn left_out(port: &Port, environment: &Environment, why: &dyn core::fmt::Display) {
+    let (name, mut kind) = (port.name(), Rails::NONE);
+    port.add_to(&mut kind);
+    let then = if environment.requires(kind) { "" } else { "; TCP is used instead" };
+    say(Level::Warning, &format!("{name} is not used: {why}{then}"));
 }
 
 /// Says which ports are left out because those that are used are as many as there may be.
@@ -241,7 +244,7 @@ pub(super) fn open(
                 true
             }
             Err(error) => {
-                left_out(port, &error);
+                left_out(port, environment, &error);
                 false
             }
         }
@@ -293,6 +296,7 @@ fn spare_say(ports: &[Port], rails_max: u32, level: Level) {
 pub(super) unsafe fn mailboxes_register(
     rail: &mut impl HostRail,
     ports: &mut Vec<Port>,
+    environment: &Environment,
     region: Region,
 ) -> Vec<NamedDomain> {
     let mut domains = Vec::new();
@@ -310,7 +314,7 @@ pub(super) unsafe fn mailboxes_register(
             }
             Err(error) => {
                 let why = NotRegistered { domain: &domain, error };
-                left_out(port, &format!("it does not register memory ({why})"));
+                left_out(port, environment, &format!("it does not register memory ({why})"));
                 rail.remove(place);
                 false
             }

@@ -3,7 +3,9 @@
 
 extern crate std;
 
+use super::device::Rails;
 use super::log::{Level, say, say_once};
+use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
 use crate::provider::verbs::choice::{Unusable, usable};
@@ -48,13 +50,18 @@ impl Port {
 
 /// The ports that can be used; says why there is none, where there are devices or somebody asked
 /// for them, and which names are of none.
-pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
+pub(super) fn choose(environment: &Environment) -> Vec<Port> {
+    let (settings, asked) = (&environment.verbs, environment.verbs_named);
     let level = if asked { Level::Warning } else { Level::Info };
+    let then = match environment.requires(Rails { verbs: true, ..Rails::NONE }) {
+        true => format!("and {REQUIRED} names verbs"),
+        false => "hosts talk over TCP".into(),
+    };
     let mut devices =
         match survey_of(Path::new(SYSFS), &|device, port| settings.means(device, port)) {
             Ok(devices) => devices,
             Err(error) => {
-                say(level, &format!("RDMA devices cannot be listed: {error}; hosts talk over TCP"));
+                say(level, &format!("RDMA devices cannot be listed: {error}; {then}"));
                 return Vec::new();
             }
         };
@@ -98,7 +105,7 @@ pub(super) fn choose(settings: &Settings, asked: bool) -> Vec<Port> {
             ([], false) => "no device shows a port".into(),
             (reasons, _) => reasons.join("; "),
         };
-        say(level, &format!("no RDMA port can be used, hosts talk over TCP ({why})"));
+        say(level, &format!("no RDMA port can be used, {then} ({why})"));
     } else {
         // this endpoint does not look again what has become of them
         for (_, why) in reasons.iter().filter(|(is_meant, _)| *is_meant) {

@@ -287,6 +287,11 @@ impl Default for Environment {
 const TCP_THREADS_MAX: u64 = STREAMS_MAX as u64 - 1;
 
 impl Environment {
+    /// Whether the rails of a set must be there, so that nothing goes on without them.
+    pub fn requires(&self, rails: Rails) -> bool {
+        self.required.is_none_or(|required| required.has(rails))
+    }
+
     /// Sockets of each connection over TCP, and threads that move some of them, where `threads` are
     /// wanted when the environment does not say how many.
     pub fn tcp(&self, threads: u32) -> (u32, u32) {
@@ -446,7 +451,8 @@ fn demanded<T>(name: &str, read: fn(&str) -> Result<T, String>, otherwise: T) ->
         return None;
     }
     Some(read(text).unwrap_or_else(|why| {
-        say_once(Level::Error, &format!("{name}={text}: {why}"));
+        let then = "no endpoint with peers opens until that is mended";
+        say_once(Level::Error, &format!("{name}={text}: {why}; {then}"));
         otherwise
     }))
 }

@@ -333,6 +333,18 @@ fn point_23_what_cannot_be_meant_is_a_warning_by_name() {
     play_alone("nowhere");
 }
 
+/// Of `eth0,eth7` nobody was told that eth7 is not there. By tables with an end, as below.
+#[test]
+fn point_23_names_of_no_interface_are_said_with_what_becomes_of_it() {
+    [11, 12].into_iter().for_each(|version| play_one("nowhere_of_ours", version, "shm,tcp"));
+}
+
+/// The first line said that interfaces are the devices, or that hosts talk over TCP.
+#[test]
+fn point_23_rail_that_must_be_there_and_is_not_is_said_to_be_done_without_by_no_line() {
+    play_alone("required");
+}
+
 /// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
 /// process reads its variables once.
 #[test]

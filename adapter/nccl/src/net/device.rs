@@ -8,7 +8,7 @@ use super::process::OfProcess;
 use super::{Fault, locked, log, nics, ports};
 use crosstie::base::hash::{fnv1a, fnv1a_more};
 use crosstie::connect::interfaces::{
-    AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of,
+    AddressFamily, InterfaceAddress, InterfaceError, Interfaces, local_addresses_of, unmatched,
 };
 use crosstie::provider::verbs::choice::Cabling;
 use crosstie::wire::RAILS_MAX;
@@ -248,6 +248,7 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
     let (choice, found) = addresses(family, variable, choice);
     match found {
         Ok(addresses) => {
+            unmatched_say(variable, &choice);
             let chosen = (!choice.is_empty()).then(|| interfaces_of(&addresses));
             let named = !choice.trim().starts_with('^');
             let choice = kept(&choice).to_str().unwrap_or_default();
@@ -262,10 +263,25 @@ pub fn survey() -> Result<Vec<Device>, Fault> {
         }
         Err(error) => {
             let why = error.to_string().replace(CHOICE, variable);
-            log::warn(&format!("{why}: peers of this host alone can be reached"));
+            let then = match crosstie::host::settings::environment().rails.shm {
+                true => "peers of this host alone can be reached, through shared memory",
+                false => "nobody can be reached, since CROSSTIE_RAILS leaves out shm",
+            };
+            log::warn(&format!("{why}: {then}"));
             Ok(vec![without_interface(family)])
         }
     }
+}
+
+/// Says which names of a choice no interface has, where others have some. NCCL passes over such
+/// names in its own variable, where they may be those of another host.
+fn unmatched_say(variable: &str, choice: &str) {
+    let Some((missing, there)) = unmatched(choice) else { return };
+    let text = format!(
+        "{variable}={choice}: no interface matches {missing}, and the others are used; there are \
+         {there}"
+    );
+    if variable == CHOICE { log::warn(&text) } else { log::info(&text) }
 }
 
 /// Those that have the addresses, as many as a connection has rails.

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crosstie::connect::interfaces::Interfaces;
+use crosstie::host::device::Rails;
+use crosstie::host::settings::Environment;
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::libfabric::names::NicNames;
 use crosstie::provider::verbs::names::PortNames;
@@ -65,11 +67,42 @@ impl Kind {
         (options.ports, options.nics, options.interfaces) = (Some(ports), Some(nics), interfaces);
     }
 
-    /// The rails to other hosts, for people. `tcp`: whether TCP is allowed.
-    pub fn rails_text(&self, tcp: bool) -> String {
+    /// The rails that its endpoints may have beside those that are allowed.
+    fn rails(&self, allowed: Rails) -> Rails {
+        let (verbs, libfabric, tcp) = match self {
+            Kind::Alone => (false, false, false),
+            Kind::Interfaces(_) => (false, false, true),
+            Kind::Ports { .. } => (true, false, true),
+            Kind::Nics { .. } => (false, true, true),
+        };
+        allowed.and(Rails { verbs, libfabric, tcp, vendor: false, ..Rails::ALL })
+    }
+
+    /// Why no endpoint of it will open, for people.
+    fn refusal(&self, its: &Environment) -> Option<String> {
+        let rails = self.rails(its.rails);
+        match its.required {
+            _ if its.rails == Rails::NONE => Some("CROSSTIE_RAILS is not understood".into()),
+            _ if rails.is_empty() => Some("CROSSTIE_RAILS leaves out all that it has".into()),
+            None => Some("CROSSTIE_RAILS_REQUIRED is not understood".into()),
+            // to such an endpoint, which has shared memory alone, nothing is required
+            Some(_) if *self == Kind::Alone => None,
+            Some(required) if rails.has(required) => None,
+            Some(required) => {
+                let names: Vec<_> = required.without(rails).names().collect();
+                Some(format!("CROSSTIE_RAILS_REQUIRED names {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// The rails to other hosts, for people.
+    pub fn rails_text(&self, its: &Environment) -> String {
+        if let Some(why) = self.refusal(its) {
+            return format!("no rail, and it will not open ({why})");
+        }
         match self {
             Kind::Alone => "no rail to other hosts".into(),
-            Kind::Interfaces(_) if !tcp => {
+            Kind::Interfaces(_) if !its.rails.tcp => {
                 "no rail to other hosts (CROSSTIE_RAILS leaves out TCP)".into()
             }
             Kind::Interfaces(interfaces) => {
@@ -125,6 +158,10 @@ mod tests {
     use crosstie::connect::interfaces::InterfaceName;
     use crosstie::provider::verbs::names::PortName;
 
+    fn usual() -> Environment {
+        Environment::default()
+    }
+
     fn interface(name: &str) -> Interfaces {
         Interfaces::one(InterfaceName::new(name.as_bytes()))
     }
@@ -139,15 +176,36 @@ mod tests {
     fn devices_of_one_kind_alone_make_one() {
         let eth = |name| Kind::Interfaces(interface(name));
         let both = eth("eth0").with(&eth("eth1")).unwrap();
-        assert_eq!(both.rails_text(true), "2 TCP rails to other hosts, eth0 and eth1");
+        assert_eq!(both.rails_text(&usual()), "2 TCP rails to other hosts, eth0 and eth1");
+        let rails = Rails { shm: true, ..Rails::NONE };
         let alone = "no rail to other hosts (CROSSTIE_RAILS leaves out TCP)";
-        assert_eq!(both.rails_text(false), alone);
+        assert_eq!(both.rails_text(&Environment { rails, ..usual() }), alone);
         let ports = port("mlx5_0", "ens1").with(&port("mlx5_1", "ens1")).unwrap();
         let text = "2 RDMA rails to other hosts, mlx5_0:1 and mlx5_1:1, with TCP over ens1";
-        assert_eq!(ports.rails_text(true), text);
+        assert_eq!(ports.rails_text(&usual()), text);
         assert_eq!(port("mlx5_0", "ens1").with(&eth("eth0")), None);
         assert_eq!(eth("eth0").with(&port("mlx5_0", "")), None);
         assert_eq!(Kind::Alone.with(&Kind::Alone), None);
+    }
+
+    /// It was said to have a TCP rail, or that TCP was left out, and did not open.
+    #[test]
+    fn device_that_no_endpoint_opens_says_why() {
+        let (eth, ports) = (Kind::Interfaces(interface("eth0")), port("mlx5_0", "ens1"));
+        let verbs = Rails { verbs: true, ..Rails::NONE };
+        let tcp = Rails { tcp: true, ..Rails::NONE };
+        let with = |rails, required| Environment { rails, required, ..usual() };
+        for (kind, its, why) in [
+            (eth, with(Rails::ALL, Some(verbs)), "CROSSTIE_RAILS_REQUIRED names verbs"),
+            (eth, with(Rails::ALL, None), "CROSSTIE_RAILS_REQUIRED is not understood"),
+            (eth, with(Rails::NONE, Some(verbs)), "CROSSTIE_RAILS is not understood"),
+            (Kind::Alone, with(tcp, usual().required), "CROSSTIE_RAILS leaves out all that it has"),
+        ] {
+            let text = format!("no rail, and it will not open ({why})");
+            assert_eq!(kind.rails_text(&its), text);
+        }
+        assert_eq!(ports.refusal(&with(Rails::ALL, Some(verbs))), None);
+        assert_eq!(Kind::Alone.refusal(&with(Rails::ALL, Some(verbs))), None);
     }
 
     #[test]

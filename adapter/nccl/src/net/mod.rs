@@ -218,7 +218,7 @@ fn line(number: usize, device: &Device, its: &Environment) -> String {
         text(device.name),
         device.speed_mbps,
         device.pci_path.map_or("none".into(), text),
-        device.kind.rails_text(its.rails.tcp),
+        device.kind.rails_text(its),
         device.cabling_text(),
         env!("CARGO_PKG_VERSION"),
         told(device, its),

@@ -89,6 +89,7 @@ fn pci_path(domain: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use crosstie::connect::interfaces::AddressFamily;
+    use crosstie::host::settings::Environment;
 
     #[test]
     fn each_domain_is_a_device_with_a_name_of_its_own() {
@@ -109,7 +110,7 @@ mod tests {
         let names: Vec<_> = found.iter().map(|it| it.name.to_str().unwrap()).collect();
         assert_eq!(names, ["none0", "none1", "none0#2"]);
         assert_eq!(
-            found[1].kind.rails_text(true),
+            found[1].kind.rails_text(&Environment::default()),
             "one libfabric rail to other hosts, \
             tcp;ofi_rxm none1, with TCP over the usual interfaces"
         );

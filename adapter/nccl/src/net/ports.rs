@@ -7,6 +7,7 @@ use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
+use crosstie::host::device::Rails;
 use crosstie::provider::verbs::choice::{Unusable, usable};
 use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
@@ -32,10 +33,14 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         }
         return Vec::new();
     }
+    let then = match its.requires(Rails { verbs: true, ..Rails::NONE }) {
+        true => "and CROSSTIE_RAILS_REQUIRED names verbs: no device opens",
+        false => "interfaces are the devices",
+    };
     let mut found = match found {
         Ok(found) => found,
         Err(text) => {
-            log::warn(&text);
+            log::warn(&format!("{text}; {then}"));
             return Vec::new();
         }
     };
@@ -49,7 +54,7 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
     let (devices, reasons) = host.devices(&settings, reach, opens);
     if devices.is_empty() && (its.verbs_named || !reasons.is_empty()) {
         let why = if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") };
-        let text = format!("no RDMA port can be used, interfaces are the devices ({why})");
+        let text = format!("no RDMA port can be used, {then} ({why})");
         if its.verbs_named { log::warn(&text) } else { log::info(&text) }
     }
     devices
@@ -58,8 +63,7 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
 /// What the kernel shows of those that are meant, or why that is not known, in a sentence.
 fn listed(sysfs: &Path, settings: &Settings) -> Result<Vec<ports::Device>, String> {
     let found = ports::survey_of(sysfs, &|device, port| settings.means(device, port));
-    let why = |error| format!("RDMA devices cannot be listed: {error}; interfaces are the devices");
-    found.map_err(why)
+    found.map_err(|error| format!("RDMA devices cannot be listed: {error}"))
 }
 
 fn all() -> Vec<InterfaceAddress> {

@@ -307,10 +307,49 @@ static void settings_wrong(void) {
     net = started();
     listener = NULL;
     CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
-    CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: ") && was_logged(" cannot be opened: "));
+    CHECK(was_logged("CROSSTIE_RAILS=carrier-pigeon: there is no rail carrier-pigeon; there are "));
+    CHECK(was_logged("; no endpoint with peers opens until that is mended"));
+    /* without a finalize the process has one set of devices, and says them once */
+    const char *of_device = " no rail, and it will not open (CROSSTIE_RAILS is not understood); ";
+    CHECK(was_logged(of_device) == (version >= 11));
+    CHECK(!was_logged("leaves out TCP") && was_logged(" cannot be opened: "));
     CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
     const char *first = strstr(logged, "CROSSTIE_RAILS=carrier-pigeon: ");
     CHECK(!strstr(first + 1, "CROSSTIE_RAILS=carrier-pigeon: "));
+    OK(net_finalize(&net));
+}
+
+/* A rail that must be there is not: no line says that the device goes on without it. */
+static void required(void) {
+    CHECK(!unsetenv("CROSSTIE_RAILS") && !setenv("CROSSTIE_RAILS_REQUIRED", "verbs", 1));
+    CHECK(!setenv("CROSSTIE_IB_DISABLE", "1", 1));
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
+    CHECK(was_logged("2 NET/crosstie : no RDMA port can be used, and CROSSTIE_RAILS_REQUIRED names "
+                     "verbs: no device opens ("));
+    CHECK(was_logged(" no rail, and it will not open (CROSSTIE_RAILS_REQUIRED names verbs); "));
+    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED names verbs, which CROSSTIE_RAILS, or its device, "
+                     "leaves out: this endpoint is not opened"));
+    CHECK(!was_logged("TCP rail to") && !was_logged("over TCP") && !was_logged("interfaces are"));
+    OK(net_finalize(&net));
+}
+
+/* Names that no interface has are said with what there is instead, and with what becomes of it. */
+static void nowhere_of_ours(void) {
+    CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "lo,nowhere", 1));
+    struct net net = started();
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=lo,nowhere: no interface matches "
+                     "nowhere, and the others are used; there are "));
+    OK(net_finalize(&net));
+    forget_log();
+    CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "nowhere", 1) && !setenv("CROSSTIE_RAILS", "tcp", 1));
+    net = started();
+    CHECK(was_logged("2 NET/crosstie : CROSSTIE_SOCKET_IFNAME=nowhere matches no interface with an "
+                     "address; there are "));
+    CHECK(was_logged(": nobody can be reached, since CROSSTIE_RAILS leaves out shm"));
+    CHECK(was_logged("it will not open (CROSSTIE_RAILS leaves out all that it has); "));
     OK(net_finalize(&net));
 }
 
@@ -319,6 +358,7 @@ static void nowhere(void) {
     CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME") && !setenv("NCCL_SOCKET_IFNAME", "nowhere", 1));
     struct net net = started();
     CHECK(was_logged(" NCCL_SOCKET_IFNAME=nowhere matches no interface"));
+    CHECK(was_logged(": peers of this host alone can be reached, through shared memory"));
     CHECK(!was_logged("CROSSTIE_SOCKET_IFNAME"));
     /* and what it leaves is what the device has: no address stands in a handle */
     unsigned char handle[HANDLE];
@@ -362,6 +402,8 @@ static void empty_names(void) {
             cases[i].said);
         if (was_logged(warning) != cases[i].warned) FAIL("%s: %s", cases[i].said, logged);
         CHECK(cases[i].warned || !was_logged("2 NET/crosstie"));
+        int told = cases[i].named && strstr(cases[i].said, "nowhere");
+        CHECK(was_logged(": no interface matches nowhere, and the others are used") == told);
         OK(net_finalize(&net));
     }
     forget_log();
