@@ -531,6 +531,38 @@ fn perf_measures_a_bare_socket_in_our_place() {
     }
 }
 
+/// It measured the rate with 8 bytes whatever was asked, and all three beside one of them.
+#[test]
+fn perf_measures_of_a_bare_socket_what_is_asked() {
+    let measured = |more: &[&str]| {
+        let common = ["--iterations", "20", "--json", "--no-pin"];
+        let text = said(&[&["perf"], more, &common].concat());
+        let of_socket = text.lines().filter(|line| member(line, "device") == "socket");
+        let words = of_socket.map(|line| (member(line, "measure"), member(line, "bytes")));
+        words.map(|(measure, bytes)| format!("{measure} {bytes}")).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(measured(&["socket", "--sizes", "64"]), "latency 64, rate 64, bandwidth 64");
+    assert_eq!(measured(&["socket", "rate", "--sizes", "16", "--device", "shm0"]), "rate 16");
+    assert_eq!(measured(&["latency", "socket", "--device", "tcp0"]), "latency 8");
+    for (args, part) in [
+        (&["--device", "tcp0"][..], "option --device: not of `socket` alone"),
+        (&["--device", "host0"], "option --device: not of `socket` alone"),
+        (&["--connections", "2"], "option --connections: not of `socket` alone"),
+        (&["--rails", "2"], "option --rails: not of `socket` alone"),
+        (&["--memory", "shared"], "option --memory: not of `socket` alone"),
+        (&["--one-buffer"], "option --one-buffer: not of `socket` alone"),
+        (&["--svg", "plot.svg"], "option --svg: not of `socket` alone"),
+        (&["--sizes", "0,8"], "option --sizes: `socket` has no messages of 0 bytes"),
+        (&["--both"], "`socket` has one direction"),
+        (&["--pattern", "pair"], "among ranks of a pattern, WHAT is"),
+    ] {
+        let output = crosstie(&[&["perf", "socket"], args].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains(part) && errors.lines().count() == 1, "{args:?}: {errors}");
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(2), &[][..]), "{args:?}");
+    }
+}
+
 /// Where the system lets a parent have its children's sockets.
 #[test]
 fn perf_chaos_kills_rails_and_loses_nothing() {

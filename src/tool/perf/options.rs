@@ -39,7 +39,8 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
   bandwidth   several messages outstanding
   rate        short messages per second, 32 outstanding
   setup       how long connections take, and what memory they need
-  socket      a bare TCP socket of this host in our place: latency, rate and bandwidth
+  socket      a bare TCP socket of this host in our place: those of latency, rate and bandwidth
+              that stand beside it, else all three
   pair        loopback0 only: one receive, one send and their tests
   all         latency, bandwidth, rate and setup; the default
 
@@ -243,6 +244,7 @@ impl Options {
             rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
         };
         options.check()?;
+        options.socket_check(given)?;
         options.svg_check()?;
         Ok(options)
     }
@@ -258,6 +260,33 @@ impl Options {
         }
     }
 
+    /// What a bare socket has not.
+    fn socket_check(&self, given: &Given) -> Result<(), Failure> {
+        if !self.measures.contains(&Measure::Socket) {
+            return Ok(());
+        }
+        if self.both || self.group != 1 {
+            return Err("`socket` has one direction, and no groups".into());
+        }
+        if self.sizes.as_ref().is_some_and(|sizes| sizes.contains(&0)) {
+            return Err(refused("--sizes", "`socket` has no messages of 0 bytes"));
+        }
+        // beside what is measured of ours they are of that
+        let ours = ["--device", "--connections", "--rails", "--memory", "--one-buffer", "--svg"];
+        match ours.iter().find(|option| self.is_socket_alone() && given.has(option)) {
+            Some(option) => Err(refused(
+                option,
+                "not of `socket` alone, which is one TCP socket of this host and is not plotted",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing of ours is measured.
+    pub fn is_socket_alone(&self) -> bool {
+        self.measures.iter().all(|measure| *measure == Measure::Socket)
+    }
+
     fn check(&self) -> Result<(), Failure> {
         let loopback = self.device == DeviceKind::Loopback;
         if self.measures.contains(&Measure::Pair) && !(loopback && self.measures.len() == 1) {
@@ -265,9 +294,6 @@ impl Options {
         }
         if self.both && loopback {
             return Err(refused("--both", "loopback0 is one process, which takes turns"));
-        }
-        if self.measures.contains(&Measure::Socket) && (self.both || self.group != 1) {
-            return Err("`socket` has one direction, and no groups".into());
         }
         if matches!(self.device, DeviceKind::Loopback | DeviceKind::SharedMemory)
             && self.rails.is_some()
@@ -344,17 +370,20 @@ impl Options {
         }
     }
 
-    /// What is measured over a bare socket, and with which sizes.
+    /// What is measured over a bare socket, and with which sizes: what is asked of us beside it, so
+    /// that there is something to compare, and everything where nothing is.
     pub fn socket_plans(&self) -> Vec<(Measure, Vec<u64>)> {
-        let sizes = |usual: &[u64]| {
-            let sizes = self.sizes.as_deref().unwrap_or(usual);
-            sizes.iter().copied().filter(|bytes| *bytes > 0).collect()
-        };
-        vec![
+        let sizes = |usual: &[u64]| self.sizes.as_deref().unwrap_or(usual).to_vec();
+        let mut plans = vec![
             (Measure::Latency, sizes(&[8])),
-            (Measure::Rate, vec![8]),
+            (Measure::Rate, sizes(&[8])),
             (Measure::Bandwidth, sizes(&[64 << 10, 1 << 20])),
-        ]
+        ];
+        let is_asked = |(measure, _): &(Measure, Vec<u64>)| self.measures.contains(measure);
+        if plans.iter().any(is_asked) {
+            plans.retain(is_asked);
+        }
+        plans
     }
 
     /// The sizes that were asked for.

@@ -165,7 +165,11 @@ impl<'a> Report<'a> {
             Verify::No => String::new(),
             Verify::Outside | Verify::Inside => format!("; {verified} bytes verified, none wrong"),
         };
-        format!("{}, {place}{verified}\n", self.options.device.name())
+        let device = match self.options.is_socket_alone() {
+            true => socket::DEVICE,
+            false => self.options.device.name(),
+        };
+        format!("{device}, {place}{verified}\n")
     }
 
     fn legend(&self, measure: Measure) -> String {
