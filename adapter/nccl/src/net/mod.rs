@@ -22,6 +22,7 @@ pub mod profile;
 pub mod room;
 pub mod setup;
 mod tender;
+mod unheard;
 
 pub use fault::Fault;
 
@@ -169,6 +170,7 @@ fn opened(state: &mut State, logger: Option<Logger>) -> Result<(), Fault> {
 /// more: who loads the plugin asks for the new ones.
 fn surveyed(state: &mut State) -> Result<(), Fault> {
     let devices = device::survey()?;
+    unheard::say();
     if !state.devices[..state.physical].iter().copied().eq(&devices) {
         state.devices = devices.into_iter().map(device::device_kept).collect();
         state.physical = state.devices.len();

@@ -1027,7 +1027,10 @@ static void left_registered(void) {
 static void settings(void) {
     CHECK(!unsetenv("CROSSTIE_SOCKET_IFNAME"));
     CHECK(!setenv("NCCL_SOCKET_IFNAME", "=lo", 1));
+    CHECK(!setenv("NCCL_IB_FIFO_TC", "106", 1) && !setenv("NCCL_IB_SPLIT_DATA_ON_QPS", "1", 1));
     struct net net = started();
+    CHECK(was_logged("3 NET/crosstie : NCCL_IB_FIFO_TC=106 has no effect: control is on the "));
+    CHECK(was_logged("3 NET/crosstie : NCCL_IB_SPLIT_DATA_ON_QPS=1 has no effect: how a message "));
     unsigned char raw[192];
     int count = 0;
     OK(net_devices(&net, &count));
