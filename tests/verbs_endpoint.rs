@@ -9,8 +9,9 @@ use crosstie::host::endpoint::ConnectionRail;
 use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
 use guest_support::{
-    address_add, address_take, dropped, ends, flow_until_given_up, is_given_up, link_down, link_up,
-    neighbours_stay, open, pair, pair_in, pair_of, run, wired_pair, wires,
+    address_add, address_take, dropped, ends, flow_until_given_up, is_given_up, link_down,
+    link_down_with_stripes, link_up, neighbours_stay, open, pair, pair_in, pair_of, run,
+    wired_pair, wires,
 };
 use host_support::flow::Flow;
 use host_support::long_drops::long_drops;
@@ -63,17 +64,19 @@ fn link_that_goes_down_and_up_under_load_costs_no_message_and_the_rail_comes_bac
     for rail in 0..2 {
         let lane = rail as u8 + 1;
         let before = pair.views(lane);
-        link_down(rail);
-        flow_until_given_up(&mut pair, &mut flows, lane);
+        link_down_with_stripes(&mut pair, &mut flows, rail);
         pair.flow(&mut flows, 24);
         assert!(!pair.is_up(lane), "a rail without a link is not in use");
         link_up(rail);
         pair.flow_until_back(&mut flows, lane, before[0].generation);
-        for (before, after) in before.iter().zip(pair.views(lane)) {
+        let after = pair.views(lane);
+        for (before, after) in before.iter().zip(&after) {
             assert!(after.stats.failures > before.stats.failures, "{after:?}");
             assert!(after.stats.joins > before.stats.joins, "{after:?}");
         }
-        println!("rail {lane} is back as {}", pair.views(lane)[0].generation);
+        let moved = [0, 1].map(|side: usize| after[side].stats.moved - before[side].stats.moved);
+        println!("rail {lane} is back as {}, {moved:?} stripes moved", after[0].generation);
+        assert!(moved[0] > 0, "what was on its way is not said to have gone by other rails");
     }
     pair.flow(&mut flows, 16);
 }

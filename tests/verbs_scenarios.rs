@@ -10,8 +10,8 @@ use crosstie::host::endpoint::Closing;
 use crosstie::transport::rail::LaneState;
 use crosstie::transport::{RequestError, RequestId};
 use guest_support::{
-    address_add, address_take, counted, flow_until_given_up, link_down, link_up, open_in, pair_in,
-    queued, run, wired_pair, wires,
+    address_add, address_take, counted, flow_until_given_up, is_given_up, link_down,
+    link_down_with_stripes, link_up, open_in, pair_in, queued, run, wired_pair, wires,
 };
 use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
@@ -83,6 +83,9 @@ fn ports_that_flap_under_load_cost_no_message_and_come_back() {
     let Some(mut pair) = wired_pair(2) else { return };
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
+    let before = [1, 2].map(|lane| pair.views(lane).map(|view| view.stats));
+    let resends = |pair: &Pair| pair.a.stats().resends + pair.b.stats().resends;
+    let resends_before = resends(&pair);
     let mut random = Random(0x5eed_0006);
     let mut is_down = [false; 2];
     for _ in 0..6 {
@@ -100,13 +103,41 @@ fn ports_that_flap_under_load_cost_no_message_and_come_back() {
             link_up(rail);
         }
     }
-    pair.flow_until(&mut flows, "both rails to be in use", |pair, _| {
+    both_in_use(&mut pair, &mut flows);
+    for rail in 0..2 {
+        let lane = rail as u8 + 1;
+        let generation = pair.views(lane)[0].generation;
+        link_down_with_stripes(&mut pair, &mut flows, rail);
+        link_up(rail);
+        pair.flow_until(&mut flows, "the rail to be tried", |pair, _| {
+            pair.views(lane).iter().any(|view| view.generation > generation)
+        });
+        link_down(rail);
+        flow_until_given_up(&mut pair, &mut flows, lane);
+        link_up(rail);
+        pair.flow_until_back(&mut flows, lane, generation);
+    }
+    both_in_use(&mut pair, &mut flows);
+    pair.settle(&mut flows);
+    for (lane, before) in (1..=2).zip(before) {
+        let after = pair.views(lane).map(|view| view.stats);
+        println!("rail {lane}: {before:?}, then {after:?}");
+        for (before, after) in before.iter().zip(&after) {
+            assert!(after.failures > before.failures, "rail {lane} was not given up: {after:?}");
+            assert!(after.joins > before.joins, "rail {lane} did not come back: {after:?}");
+        }
+        assert!(after[0].moved > before[0].moved, "rail {lane} has lost nothing: {after:?}");
+    }
+    let again = resends(&pair) - resends_before;
+    println!("{again} sends were sent again");
+    assert!(again > 0, "no send was lost with a rail: nothing is proven");
+    assert!(pair.views(0).iter().all(|view| view.stats.failures == 0), "TCP has not failed");
+}
+
+fn both_in_use(pair: &mut Pair, flows: &mut [Flow; 2]) {
+    pair.flow_until(flows, "both rails to be in use", |pair, _| {
         (0..=2).all(|lane| pair.is_up(lane))
     });
-    pair.settle(&mut flows);
-    for lane in 1..=2 {
-        println!("rail {lane}: {:?}", pair.views(lane).map(|view| view.stats));
-    }
 }
 
 /// What a port had sent is on its way for longer than it takes to give the rail up: it comes to a
@@ -198,6 +229,15 @@ impl Kinds {
         (0..4).for_each(|tag| self.came(length, tag));
     }
 
+    /// Until control has left the reserve on both sides.
+    fn settle(&mut self, pair: &mut Pair, random: &mut Random) {
+        let watch = Watch::start();
+        while pair.views(0).iter().any(|view| view.control) {
+            self.step(pair, random);
+            watch.look("control to leave the reserve");
+        }
+    }
+
     /// Newest first; each ends once.
     fn take_back(&self, pair: &mut Pair, random: &mut Random) {
         let receives = [(); 3].map(|()| self.receive(pair, 8, 0..1));
@@ -220,8 +260,15 @@ fn messages_of_every_kind_end_as_they_should_while_links_flap() {
     let Some(mut pair) = wired_pair(2) else { return };
     let mut kinds = Kinds::new(&pair);
     let mut random = Random(0x5eed_0007);
+    kinds.settle(&mut pair, &mut random);
+    let before = [0, 1, 2].map(|lane| pair.views(lane)[0].stats);
     for round in 0..4 {
         let rail = round / 2 % 2;
+        let lane = rail as u8 + 1;
+        let is_over: fn(&Pair, u8) -> bool = match round % 2 {
+            0 => is_given_up,
+            _ => Pair::is_up,
+        };
         if round % 2 == 0 {
             link_down(rail)
         } else {
@@ -230,9 +277,22 @@ fn messages_of_every_kind_end_as_they_should_while_links_flap() {
         for _ in 0..1 + random.below(6) {
             kinds.step(&mut pair, &mut random);
         }
+        let watch = Watch::start();
+        while !is_over(&pair, lane) {
+            kinds.step(&mut pair, &mut random);
+            watch.look("the rail to be given up, or to come back");
+        }
     }
     pair.all_up(3);
-    kinds.step(&mut pair, &mut random);
+    kinds.settle(&mut pair, &mut random);
+    let after = [0, 1, 2].map(|lane| pair.views(lane)[0].stats);
+    let [tcp, first, second] = [0, 1, 2].map(|lane: usize| after[lane].bytes - before[lane].bytes);
+    println!("{tcp} bytes over TCP, {first} and {second} over the ports");
+    assert!(first + second > 4 * tcp, "the reserve carries what no port can, and no more");
+    for lane in 1..=2 {
+        assert!(after[lane].failures > before[lane].failures, "rail {lane} was not given up");
+    }
+    assert_eq!(after[0].failures, 0, "TCP has not failed");
 }
 
 /// A hundredth of what the other port carries: equal parts would make every message wait for it.
@@ -334,11 +394,7 @@ fn requests_that_wait_for_the_other_program_are_named_and_end_with_it() {
     stalled::listen(&[("CROSSTIE_STALL_MS", STALL_MS)]);
     let Some(mut pair) = wired_pair(2) else { return };
     let (mut kinds, mut random) = (Kinds::new(&pair), Random(0x5eed_0008));
-    let watch = Watch::start();
-    while pair.views(0).iter().any(|view| view.control) {
-        kinds.step(&mut pair, &mut random);
-        watch.look("control to leave the reserve");
-    }
+    kinds.settle(&mut pair, &mut random);
     let named = |pair: &mut Pair, class: &str| {
         let (watch, before) = (Watch::start(), stalled::said().len());
         while !stalled::said()[before..].iter().any(|text| text.contains(class)) {

@@ -4,7 +4,7 @@
 
 use crate::host_support::flow::Flow;
 use crate::host_support::pair::{Pair, alone};
-use crate::host_support::{Node, small};
+use crate::host_support::{Node, Watch, small};
 use crosstie::host::{DeviceKind, Options};
 use crosstie::provider::verbs::pair::devices;
 use crosstie::transport::rail::LaneState;
@@ -142,6 +142,30 @@ pub fn counted(device: &str, what: &str) -> u64 {
 /// The link below a verbs rail goes down, at our end of the wire; its IPv6 addresses go with it.
 pub fn link_down(rail: usize) {
     run("ip", &format!("link set rail{rail} down"));
+}
+
+/// The link below a verbs rail goes down, and the rail is given up, with a stripe of the first
+/// side's on its way: it was posted while the link lost everything.
+pub fn link_down_with_stripes(pair: &mut Pair, flows: &mut [Flow; 2], rail: usize) {
+    let (link, lane) = (format!("rail{rail}"), rail as u8 + 1);
+    let watch = Watch::start();
+    loop {
+        let before = pair.views(lane)[0];
+        let has_stripe = |pair: &Pair| pair.views(lane)[0].stats.stripes > before.stats.stripes;
+        run("tc", &format!("qdisc add dev {link} root netem loss 100%"));
+        pair.flow_until(flows, "a stripe, or the rail to be given up", |pair, _| {
+            has_stripe(pair) || is_given_up(pair, lane)
+        });
+        link_down(rail);
+        run("tc", &format!("qdisc del dev {link} root"));
+        flow_until_given_up(pair, flows, lane);
+        if has_stripe(pair) {
+            return;
+        }
+        link_up(rail);
+        pair.flow_until_back(flows, lane, before.generation);
+        watch.look("a stripe that is lost");
+    }
 }
 
 /// It comes up again, with its address of IPv6 and the guest's own routes over it.
