@@ -128,8 +128,8 @@ fn missing_say(names: &[String]) {
 fn elsewhere(device: &str, number: u8, gid: &GidEntry) {
     let text = format!(
         "RDMA port {device}:{number} is used by {gid}, which is no address of this network \
-         namespace: who shares the device with other namespaces may have to choose another \
-         (CROSSTIE_IB_ADDR_RANGE)"
+         namespace: peers of this host alone are reached by it, and other hosts by TCP; who shares \
+         the device with other namespaces may have to choose another (CROSSTIE_IB_ADDR_RANGE)"
     );
     say_once(Level::Warning, &text);
 }

@@ -40,6 +40,11 @@ const TOO_MANY: &str = "an endpoint uses seven ports, and those before are so ma
                         (CROSSTIE_IB_HCA chooses)";
 const _: () = assert!(PORTS_MAX == 7);
 
+/// What a port does not do whose GID is an address of another network namespace: how long its
+/// subnet is nobody here knows.
+const ELSEWHERE: &str = "which is no address of this network namespace: peers of this host alone \
+                         are reached by it, and other hosts by TCP";
+
 /// Where the files are by which programs use devices.
 const FILES: &str = "/dev/infiniband";
 
@@ -89,7 +94,7 @@ fn ports_towards(
     peer: &Towards,
 ) -> String {
     let here: Vec<IpAddr> = addresses.iter().map(|address| address.ip).collect();
-    let mut names = Vec::new();
+    let (mut names, mut elsewhere) = (Vec::new(), Vec::new());
     for device in devices {
         let usable = |port| Some((port, usable(device, port, settings, &here).ok()?));
         let ports: Vec<(&Port, &GidEntry)> = device.ports.iter().filter_map(usable).collect();
@@ -97,6 +102,11 @@ fn ports_towards(
             continue;
         }
         for (port, gid) in ports {
+            if !peer.own && is_elsewhere(gid, port.layer, &here) {
+                elsewhere
+                    .push(format!("{}:{} is used by {gid}, {ELSEWHERE}", device.name, port.number));
+                continue;
+            }
             let end = RailEnd::new(port, gid, addresses);
             let subnet = match end.kind {
                 GidKind::InfiniBand => format!("InfiniBand subnet of {}", end.gid),
@@ -109,9 +119,13 @@ fn ports_towards(
         }
     }
     names.truncate(PORTS_MAX);
-    match names.is_empty() {
-        true => "none: this host has no usable port (`crosstie info` says why at `rdma`)".into(),
-        false => format!("{}, {PAIRED}", names.join(", ")),
+    match (names.is_empty(), elsewhere.is_empty()) {
+        (true, true) => {
+            "none: this host has no usable port (`crosstie info` says why at `rdma`)".into()
+        }
+        (true, false) => format!("none: {}", elsewhere.join("; ")),
+        (false, true) => format!("{}, {PAIRED}", names.join(", ")),
+        (false, false) => format!("{}, {PAIRED}; {}", names.join(", "), elsewhere.join("; ")),
     }
 }
 
@@ -224,11 +238,10 @@ fn port_text(
     let verdict = match usable {
         Ok(gid) => {
             let bits = RailEnd::new(port, gid, addresses).prefix_bits;
-            let elsewhere = match is_elsewhere(gid, port.layer, here) {
-                true => ", which is no address of this network namespace",
-                false => "",
+            let by = match is_elsewhere(gid, port.layer, here) {
+                true => format!("by {gid}, {ELSEWHERE}"),
+                false => format!("by {gid}, subnet of {bits} bits"),
             };
-            let by = format!("by {gid}, subnet of {bits} bits{elsewhere}");
             match barrier {
                 None => format!("usable {by}"),
                 Some(barrier) => format!("unusable: {barrier}; it would be used {by}"),
@@ -317,7 +330,10 @@ mod tests {
         let others = [HostAddress { ip: IpAddr::from([10, 0, 0, 2]), prefix_bits: 22 }];
         let elsewhere =
             said(&described_open(&[device()], &Settings::default(), &others), "mlx5_0:1");
-        assert!(elsewhere.contains("no address of this network namespace; active"), "{elsewhere}");
+        let wanted = "GID 3 10.0.0.1 (RoCE v2, eth0), which is no address of this network \
+                      namespace: peers of this host alone are reached by it, and other hosts by \
+                      TCP; active";
+        assert!(elsewhere.contains(wanted), "{elsewhere}");
         let down = said(&lines, "mlx5_0:2");
         assert!(down.contains("unusable: the port is down (the link: Polling)"), "{down}");
         assert!(said(&lines, "mlx5_0:2 GIDs").contains("GID 0 fe80::1 (RoCE v2, eth0), GID 3"));
@@ -337,6 +353,21 @@ mod tests {
         assert!(far.contains("10.0.0.1/22, in which none of these addresses is)"), "{far}");
         assert!(!far.contains("mlx5_0:2"), "a port that is down: {far}");
         assert!(text([10, 0, 3, 7], false).starts_with("none: this host has no usable port"));
+    }
+
+    /// It was said to be a rail to other hosts.
+    #[test]
+    fn port_of_another_network_namespace_leads_to_no_other_host() {
+        let here = [HostAddress { ip: IpAddr::from([10, 9, 0, 1]), prefix_bits: 24 }];
+        let text = |addresses: &[HostAddress], own| {
+            let peer = Towards { ips: &[IpAddr::from([10, 0, 0, 7])], own, tcp: true };
+            ports_towards(&[device()], &Settings::default(), addresses, &|_| true, &peer)
+        };
+        let other = text(&here, false);
+        let wanted =
+            "none: mlx5_0:1 is used by GID 3 10.0.0.1 (RoCE v2, eth0), which is no address";
+        assert!(other.starts_with(wanted), "{other}");
+        assert!(text(&here, true).starts_with("mlx5_0:1 (subnet 10.0.0.1/32"));
     }
 
     #[test]
