@@ -1,23 +1,22 @@
 //! Whole endpoints over ports of a false libibverbs (`tests/verbs_fake`), which does what devices
 //! do that a host here does not have. Each story runs in a process of its own, before whose eyes
-//! stands a sysfs with that device.
+//! stands a sysfs with that device. Of hosts whose TCP is away tells `verbs_away`.
 #![allow(dead_code)] // of the shared parts
 
 #[path = "common/network.rs"]
 mod common_network;
 mod host_support;
+#[path = "verbs_support/hosts.rs"]
+mod hosts;
 mod verbs_support;
 
-use common_network::{network, own_network, sockets_end};
-use crosstie::host::endpoint::ConnectionRail;
-use crosstie::host::{DeviceKind, Options};
-use crosstie::transport::RequestId;
+use common_network::own_network;
 use crosstie::transport::rail::LaneState;
 use host_support::pair::{Pair, alone};
-use host_support::{Memory, Node, Place, Watch, joined, small};
-use std::path::{Path, PathBuf};
+use host_support::{Memory, Place, Watch, joined};
+use hosts::{DEPTH, GID, Stream, class, mounts, open, pair, said_before, told};
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use verbs_support::fake::{compile, libraries, story_in, story_told};
 use verbs_support::old_kernel;
@@ -35,15 +34,8 @@ fn storyteller() {
         "be refused" => be_refused(),
         "come up late" => come_up_late(),
         "be refused memory" => be_refused_memory(),
-        "lose tcp busy" => lose_tcp(Away::Busy),
-        "lose tcp idle" => lose_tcp(Away::Idle),
-        "lose tcp alone" => lose_tcp(Away::Alone),
-        "lose tcp late" => lose_tcp(Away::Late),
-        "lose tcp reset" => lose_tcp(Away::Reset),
-        "lose all" => lose_all(),
         "look for the peer" => look_for_the_peer(),
         "find the peer" => find_the_peer(),
-        "lose program" => lose_program(),
         "open" => open(8).close(),
         "connect" => pair().close(),
         "connect on an old kernel" => {
@@ -52,77 +44,6 @@ fn storyteller() {
         }
         _ => panic!("no story is called {story}"),
     }
-}
-
-// What a story stands on.
-
-const GID: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
-
-/// A folder that looks like `/sys/class`, with so many devices on links of this kind.
-fn class(layer: &str, cards: usize) -> PathBuf {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let made = MADE.fetch_add(1, Ordering::Relaxed);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let folder = folder.join(format!("class-{}-{made}", std::process::id()));
-    for card in 0..cards {
-        let device = folder.join(format!("infiniband/fake{card}"));
-        let kind = if layer == "Ethernet" { "RoCE v2" } else { "IB/RoCE v1" };
-        for (name, text) in [
-            ("node_type", "1: CA"),
-            ("node_guid", "0c42:a103:0064:2b1c"),
-            ("device/vendor", "0x0"), // it stands on a bus
-            ("ports/1/state", "4: ACTIVE"),
-            ("ports/1/phys_state", "5: LinkUp"),
-            ("ports/1/rate", "100 Gb/sec (4X EDR)"),
-            ("ports/1/link_layer", layer),
-            ("ports/1/pkeys/0", "0xffff"),
-            ("ports/1/gids/0", GID),
-            ("ports/1/gid_attrs/types/0", kind),
-        ] {
-            let path = device.join(name);
-            std::fs::create_dir_all(path.parent().expect("a folder")).unwrap();
-            std::fs::write(path, format!("{text}\n")).unwrap();
-        }
-    }
-    folder
-}
-
-/// How a command gets mounts of its own here; `None`, with a line that says so: it does not.
-fn mounts() -> Option<&'static [&'static str]> {
-    let ways: [&[&str]; 2] = [&["-m"], &["-Urm"]];
-    let works = |way: &&&[&str]| {
-        let mount = ["sh", "-c", "mount -t tmpfs none /sys/class"];
-        let done = Command::new("unshare").args(**way).args(mount).output();
-        done.is_ok_and(|done| done.status.success())
-    };
-    let way = ways.iter().find(works).copied();
-    if way.is_none() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "no mounts of our own");
-        println!("SKIP: no mounts of our own (unshare -m)");
-    }
-    way
-}
-
-/// What a command says before whose eyes those devices stand; `None`: it cannot be.
-fn said_before(class: &Path, teller: &Command) -> Option<String> {
-    let mut command = Command::new("unshare");
-    let script = "mount -t tmpfs none /sys/class && cp -r \"$1\"/. /sys/class && shift && \
-                  exec \"$@\"";
-    command.args(mounts()?).args(["sh", "-c", script, "sh"]).arg(class);
-    command.arg(teller.get_program()).args(teller.get_args());
-    command.envs(teller.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let done = command.output().expect("unshare runs");
-    let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
-    let _ = std::fs::remove_dir_all(class);
-    let how = done.status;
-    assert!(how.success(), "{teller:?}: {how}: {}{}", said[0], said[1]);
-    Some(said.concat())
-}
-
-/// What a story says of endpoints whose port is of this kind of link; `None`: none can be told.
-fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
-    let [new, _] = libraries()?;
-    said_before(&class(layer, 1), &story_in(new, story, fake))
 }
 
 /// What `crosstie info` says of RDMA, of so many devices, with the library of that folder.
@@ -134,101 +55,7 @@ fn info(folder: &Path, cards: usize) -> Option<String> {
     Some(section.split("\nlibfabric").next().expect("a section").into())
 }
 
-/// An endpoint of this process.
-fn open(rails_max: u32) -> Node {
-    for (name, value) in
-        [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
-    {
-        // SAFETY: a process of one story; whoever reads the environment does it through the same
-        // lock of the standard library, but for the false device, in this thread.
-        unsafe { std::env::set_var(name, value) };
-    }
-    let mut options = Options { device: DeviceKind::Host, ..small(2) };
-    options.limits.rails_max = rails_max;
-    Node::open(&options)
-}
-
-/// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.
-fn pair() -> Pair {
-    let alone = alone();
-    let (a, b) = (open(2), open(2));
-    let mut pair = Pair::of(alone, a, b, 2);
-    assert_eq!(pair.a.connection_rail(pair.to_b), Some(ConnectionRail::Verbs));
-    pair
-}
-
 // Order.
-
-/// Messages that stand one way.
-struct Stream {
-    out: Memory,
-    into: Vec<Memory>,
-    length: usize,
-    sends: [Option<RequestId>; DEPTH],
-    receives: [Option<RequestId>; DEPTH],
-    sent: u64,
-    posted: u64,
-    received: u64,
-}
-
-/// Messages of a stream at a time.
-const DEPTH: usize = 8;
-
-impl Stream {
-    fn new(pair: &Pair, length: usize) -> Stream {
-        let into = (0..DEPTH).map(|_| Memory::new(&pair.b, Place::Private, length)).collect();
-        let out = Memory::new(&pair.a, Place::Private, length);
-        let (sends, receives) = ([None; DEPTH], [None; DEPTH]);
-        Stream { out, into, length, sends, receives, sent: 0, posted: 0, received: 0 }
-    }
-
-    /// Posts what can be posted of so many, and tests what is due.
-    fn step(&mut self, pair: &mut Pair, messages: u64) {
-        let Pair { a, b, to_b, to_a, .. } = pair;
-        let at = self.posted as usize % DEPTH;
-        if self.receives[at].is_none() && self.posted < messages {
-            let room = self.into[at].incoming(0, self.length, 1);
-            self.receives[at] = b.irecv(*to_a, &[room]).ok();
-            self.posted += u64::from(self.receives[at].is_some());
-        }
-        let at = self.sent as usize % DEPTH;
-        if self.sends[at].is_none() && self.sent < messages {
-            self.sends[at] = a.isend(*to_b, self.out.outgoing(0, self.length, 1)).ok();
-            self.sent += u64::from(self.sends[at].is_some());
-        }
-        for send in &mut self.sends {
-            if let Some(outcome) = send.and_then(|id| a.test(id).expect("a send")) {
-                assert_eq!(outcome.result, Ok(()));
-                *send = None;
-            }
-        }
-        let at = self.received as usize % DEPTH;
-        if let Some(id) = self.receives[at]
-            && let Some(outcome) = b.test(id).expect("a receive")
-        {
-            assert_eq!(outcome.result, Ok(()));
-            (self.receives[at], self.received) = (None, self.received + 1);
-        }
-    }
-
-    /// Sends so many more, and waits until all of them have ended on both sides.
-    fn burst(&mut self, pair: &mut Pair, more: u64) {
-        let messages = self.posted + more;
-        let watch = Watch::start();
-        while self.received < messages || self.sends.iter().any(Option::is_some) {
-            self.step(pair, messages);
-            pair.progress();
-            watch.look(&format!("{} messages of {} bytes", self.received, self.length));
-        }
-    }
-
-    fn release(self, pair: &Pair) {
-        self.out.release(&pair.a);
-        for memory in self.into {
-            memory.release(&pair.b);
-        }
-    }
-}
 
 /// Messages one way, so that nothing but lines goes the other: what the sender may do stands there.
 /// It waits for the end of each burst, after which nothing is told anew that was overlooked.
@@ -472,196 +299,6 @@ fn port_that_registers_nothing_is_left_out_with_words() {
     let words = "RDMA port fake0:1 is not used: it does not register memory (errno 12, no memory: \
                  is the limit of locked memory too low? `ulimit -l`); TCP is used instead";
     assert_eq!(said.matches(words).count(), 1, "{said}");
-}
-
-// Hosts that are reached by their ports alone, because TCP's network is away.
-
-/// How long TCP is away: longer than a peer may be silent.
-const AWAY: Duration = Duration::from_secs(6);
-
-/// What there is while TCP is away.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Away {
-    /// Messages.
-    Busy,
-    /// No message, and programs that call the library.
-    Idle,
-    /// Nobody who calls the library.
-    Alone,
-    /// No message, and a port that loses a packet, which it sends again in time.
-    Late,
-    /// Messages, and all sockets ended when it began.
-    Reset,
-}
-
-/// Two endpoints of which a peer may be silent for so long, with control on their port.
-fn pair_on_port(silent_ms: u32) -> Pair {
-    own_network().expect("a network of its own");
-    // SAFETY: as in `pair`.
-    unsafe { std::env::set_var("CROSSTIE_PEER_TIMEOUT_MS", silent_ms.to_string()) };
-    let mut pair = pair();
-    let mut stream = Stream::new(&pair, 64);
-    let watch = Watch::start();
-    while !pair.views(1).iter().all(|view| view.control) {
-        stream.burst(&mut pair, 1);
-        watch.look("control on the port");
-    }
-    stream.release(&pair);
-    pair
-}
-
-/// How often the side bands of this process have slept so far.
-fn looks_of_bands() -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("threads").flatten();
-    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
-    let of_band = texts.filter(|text| text.starts_with("Name:\tcrosstie-band\n"));
-    let slept = |text: String| {
-        let (_, count) = text.split_once("\nvoluntary_ctxt_switches:\t")?;
-        count.lines().next()?.parse::<u64>().ok()
-    };
-    of_band.filter_map(slept).sum()
-}
-
-/// Messages go on while TCP is away, and rail 0 comes back when TCP does.
-fn lose_tcp(away: Away) {
-    let mut pair = pair_on_port(if away == Away::Late { 4000 } else { 1000 });
-    let mut stream = Stream::new(&pair, 4096);
-    network(false);
-    if away == Away::Reset {
-        sockets_end();
-    }
-    let (since, before) = (Instant::now(), looks_of_bands());
-    while since.elapsed() < AWAY {
-        let is_late = (3500..5500).contains(&since.elapsed().as_millis());
-        let fake = if away == Away::Late && is_late { "late" } else { "" };
-        // SAFETY: as in `pair`.
-        unsafe { std::env::set_var("FAKE", fake) };
-        match away {
-            Away::Busy | Away::Reset => stream.burst(&mut pair, 4),
-            Away::Idle | Away::Late => pair.progress(),
-            Away::Alone => std::thread::yield_now(),
-        }
-    }
-    let looks = looks_of_bands() - before;
-    assert!(looks < 1000, "{looks} looks of two side bands");
-    stream.burst(&mut pair, 64);
-    println!("messages went on");
-    network(true);
-    let watch = Watch::start();
-    while !(pair.is_up(0) && pair.views(0).iter().all(|view| view.generation > 1)) {
-        stream.burst(&mut pair, 1);
-        watch.look("rail 0 to come back");
-    }
-    assert!(pair.views(1).iter().all(|view| view.stats.failures == 0), "the port stood");
-    // its next queue pairs are told of over the link
-    let (to_b, before) = (pair.to_b, pair.views(1).map(|view| view.generation));
-    pair.a.lane_break(to_b, 1);
-    let is_new = |pair: &Pair| {
-        pair.is_up(1) && (0..2).all(|side| pair.views(1)[side].generation > before[side])
-    };
-    while !is_new(&pair) {
-        stream.burst(&mut pair, 1);
-        watch.look("the link to come back");
-    }
-    stream.burst(&mut pair, 64);
-    stream.release(&pair);
-    pair.close();
-    println!("closed");
-}
-
-fn outlives_tcp(story: &str) {
-    let Some(said) = told("Ethernet", story, "") else { return };
-    for words in ["messages went on", "closed", "the side-band link to ", " is back, after "] {
-        assert!(said.contains(words), "no {words}: {said}");
-    }
-}
-
-/// It died with its side band, although its queue pairs carried messages.
-#[test]
-fn connection_whose_port_carries_messages_outlives_tcp() {
-    outlives_tcp("lose tcp busy");
-}
-
-/// Nothing is sent that a device could answer, unless it is asked to.
-#[test]
-fn connection_whose_port_lives_outlives_tcp_without_messages() {
-    outlives_tcp("lose tcp idle");
-}
-
-/// As between two collectives: there is nobody whom the side band could ask.
-#[test]
-fn connection_whose_port_lives_outlives_tcp_while_nobody_calls_the_library() {
-    outlives_tcp("lose tcp alone");
-}
-
-/// A device sends again after seconds; one packet that it lost at that moment was the peer's death.
-#[test]
-fn connection_whose_port_answers_late_outlives_tcp() {
-    outlives_tcp("lose tcp late");
-}
-
-/// The peer was dead after 100 ms.
-#[test]
-fn connection_whose_port_lives_outlives_the_end_of_all_its_sockets() {
-    outlives_tcp("lose tcp reset");
-}
-
-/// TCP and the port end together: the peer is dead.
-fn lose_all() {
-    let mut pair = pair_on_port(1000);
-    let Pair { a, b, to_b, to_a, .. } = &mut pair;
-    let into = Memory::new(a, Place::Private, 64);
-    let receive = a.irecv(*to_b, &[into.incoming(0, 64, 1)]).expect("a receive");
-    // SAFETY: as in `pair`.
-    unsafe { std::env::set_var("FAKE", "silent") };
-    network(false);
-    sockets_end();
-    let watch = Watch::start();
-    let outcome = loop {
-        b.progress();
-        if let Some(outcome) = a.test(receive).expect("a receive") {
-            break outcome;
-        }
-        watch.look("the peer's death");
-    };
-    println!("the receive ended: {:?}", outcome.result);
-    into.release(a);
-    let _ = to_a;
-    std::process::exit(0); // who is dead need not be waited for
-}
-
-/// All sockets end, and the peer's program does nothing more: it has died, and a child that it had
-/// forked holds its queue pairs, for which the device answers.
-fn lose_program() {
-    let mut pair = pair_on_port(1000);
-    let Pair { a, to_b, .. } = &mut pair;
-    let into = Memory::new(a, Place::Private, 64);
-    let receive = a.irecv(*to_b, &[into.incoming(0, 64, 1)]).expect("a receive");
-    network(false);
-    sockets_end();
-    let watch = Watch::start();
-    let outcome = loop {
-        if let Some(outcome) = a.test(receive).expect("a receive") {
-            break outcome;
-        }
-        watch.look("the peer's death");
-    };
-    println!("the receive ended: {:?}", outcome.result);
-    into.release(a);
-    std::process::exit(0); // who is dead need not be waited for
-}
-
-/// It was waited for as long as the child lived.
-#[test]
-fn peer_whose_sockets_have_ended_and_whose_device_alone_answers_is_dead() {
-    let Some(said) = told("Ethernet", "lose program", "") else { return };
-    assert!(said.contains("the receive ended: Err(PeerDied"), "{said}");
-}
-
-#[test]
-fn peer_of_whom_neither_tcp_nor_a_port_hears_is_dead() {
-    let Some(said) = told("Ethernet", "lose all", "") else { return };
-    assert!(said.contains("the receive ended: Err(PeerDied"), "{said}");
 }
 
 // Ports whose switch is gone.

@@ -1,0 +1,177 @@
+//! Whole endpoints over ports of a false libibverbs (`tests/verbs_fake`), each story in a process
+//! of its own, before whose eyes stands a sysfs with that device. Of the test programs that tell of
+//! hosts: they have `host_support`, too.
+#![allow(dead_code)] // of the shared parts
+
+use crate::host_support::pair::{Pair, alone};
+use crate::host_support::{Memory, Node, Place, Watch, small};
+use crate::verbs_support::fake::{libraries, story_in};
+use crosstie::host::endpoint::ConnectionRail;
+use crosstie::host::{DeviceKind, Options};
+use crosstie::transport::RequestId;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub const GID: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
+
+/// A folder that looks like `/sys/class`, with so many devices on links of this kind.
+pub fn class(layer: &str, cards: usize) -> PathBuf {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = folder.join(format!("class-{}-{made}", std::process::id()));
+    for card in 0..cards {
+        let device = folder.join(format!("infiniband/fake{card}"));
+        let kind = if layer == "Ethernet" { "RoCE v2" } else { "IB/RoCE v1" };
+        for (name, text) in [
+            ("node_type", "1: CA"),
+            ("node_guid", "0c42:a103:0064:2b1c"),
+            ("device/vendor", "0x0"), // it stands on a bus
+            ("ports/1/state", "4: ACTIVE"),
+            ("ports/1/phys_state", "5: LinkUp"),
+            ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+            ("ports/1/link_layer", layer),
+            ("ports/1/pkeys/0", "0xffff"),
+            ("ports/1/gids/0", GID),
+            ("ports/1/gid_attrs/types/0", kind),
+        ] {
+            let path = device.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        }
+    }
+    folder
+}
+
+/// How a command gets mounts of its own here; `None`, with a line that says so: it does not.
+pub fn mounts() -> Option<&'static [&'static str]> {
+    let ways: [&[&str]; 2] = [&["-m"], &["-Urm"]];
+    let works = |way: &&&[&str]| {
+        let mount = ["sh", "-c", "mount -t tmpfs none /sys/class"];
+        let done = Command::new("unshare").args(**way).args(mount).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    let way = ways.iter().find(works).copied();
+    if way.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "no mounts of our own");
+        println!("SKIP: no mounts of our own (unshare -m)");
+    }
+    way
+}
+
+/// What a command says before whose eyes those devices stand; `None`: it cannot be.
+pub fn said_before(class: &Path, teller: &Command) -> Option<String> {
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /sys/class && cp -r \"$1\"/. /sys/class && shift && \
+                  exec \"$@\"";
+    command.args(mounts()?).args(["sh", "-c", script, "sh"]).arg(class);
+    command.arg(teller.get_program()).args(teller.get_args());
+    command.envs(teller.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let done = command.output().expect("unshare runs");
+    let said = [&done.stdout, &done.stderr].map(|it| String::from_utf8_lossy(it).into_owned());
+    let _ = std::fs::remove_dir_all(class);
+    let how = done.status;
+    assert!(how.success(), "{teller:?}: {how}: {}{}", said[0], said[1]);
+    Some(said.concat())
+}
+
+/// What a story says of endpoints whose port is of this kind of link; `None`: none can be told.
+pub fn told(layer: &str, story: &str, fake: &str) -> Option<String> {
+    let [new, _] = libraries()?;
+    said_before(&class(layer, 1), &story_in(new, story, fake))
+}
+
+/// An endpoint of this process.
+pub fn open(rails_max: u32) -> Node {
+    for (name, value) in
+        [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
+    {
+        // SAFETY: a process of one story; whoever reads the environment does it through the same
+        // lock of the standard library, but for the false device, in this thread.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let mut options = Options { device: DeviceKind::Host, ..small(2) };
+    options.limits.rails_max = rails_max;
+    Node::open(&options)
+}
+
+/// Two endpoints of this process, with the port's rail behind rail 0, which is TCP.
+pub fn pair() -> Pair {
+    let alone = alone();
+    let (a, b) = (open(2), open(2));
+    let mut pair = Pair::of(alone, a, b, 2);
+    assert_eq!(pair.a.connection_rail(pair.to_b), Some(ConnectionRail::Verbs));
+    pair
+}
+
+/// Messages that stand one way.
+pub struct Stream {
+    out: Memory,
+    into: Vec<Memory>,
+    length: usize,
+    sends: [Option<RequestId>; DEPTH],
+    receives: [Option<RequestId>; DEPTH],
+    sent: u64,
+    posted: u64,
+    received: u64,
+}
+
+/// Messages of a stream at a time.
+pub const DEPTH: usize = 8;
+
+impl Stream {
+    pub fn new(pair: &Pair, length: usize) -> Stream {
+        let into = (0..DEPTH).map(|_| Memory::new(&pair.b, Place::Private, length)).collect();
+        let out = Memory::new(&pair.a, Place::Private, length);
+        let (sends, receives) = ([None; DEPTH], [None; DEPTH]);
+        Stream { out, into, length, sends, receives, sent: 0, posted: 0, received: 0 }
+    }
+
+    /// Posts what can be posted of so many, and tests what is due.
+    pub fn step(&mut self, pair: &mut Pair, messages: u64) {
+        let Pair { a, b, to_b, to_a, .. } = pair;
+        let at = self.posted as usize % DEPTH;
+        if self.receives[at].is_none() && self.posted < messages {
+            let room = self.into[at].incoming(0, self.length, 1);
+            self.receives[at] = b.irecv(*to_a, &[room]).ok();
+            self.posted += u64::from(self.receives[at].is_some());
+        }
+        let at = self.sent as usize % DEPTH;
+        if self.sends[at].is_none() && self.sent < messages {
+            self.sends[at] = a.isend(*to_b, self.out.outgoing(0, self.length, 1)).ok();
+            self.sent += u64::from(self.sends[at].is_some());
+        }
+        for send in &mut self.sends {
+            if let Some(outcome) = send.and_then(|id| a.test(id).expect("a send")) {
+                assert_eq!(outcome.result, Ok(()));
+                *send = None;
+            }
+        }
+        let at = self.received as usize % DEPTH;
+        if let Some(id) = self.receives[at]
+            && let Some(outcome) = b.test(id).expect("a receive")
+        {
+            assert_eq!(outcome.result, Ok(()));
+            (self.receives[at], self.received) = (None, self.received + 1);
+        }
+    }
+
+    /// Sends so many more, and waits until all of them have ended on both sides.
+    pub fn burst(&mut self, pair: &mut Pair, more: u64) {
+        let messages = self.posted + more;
+        let watch = Watch::start();
+        while self.received < messages || self.sends.iter().any(Option::is_some) {
+            self.step(pair, messages);
+            pair.progress();
+            watch.look(&format!("{} messages of {} bytes", self.received, self.length));
+        }
+    }
+
+    pub fn release(self, pair: &Pair) {
+        self.out.release(&pair.a);
+        for memory in self.into {
+            memory.release(&pair.b);
+        }
+    }
+}
