@@ -276,6 +276,7 @@ impl<'m> WithPorts<'m> {
     }
 
     /// A poll of one port.
+    #[inline]
     fn poll_device(
         &mut self,
         place: usize,
@@ -500,6 +501,14 @@ impl<'m> Provider for WithPorts<'m> {
         match self.port_of(peer) {
             Some((rail, peer)) => rail.received_release(peer, slot),
             None => self.mixed.received_release(peer, slot),
+        }
+    }
+
+    #[inline]
+    fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        match self.port_of(peer) {
+            Some((rail, peer)) => rail.received_take(peer, slot, to),
+            None => self.mixed.received_take(peer, slot, to),
         }
     }
 

@@ -520,6 +520,11 @@ impl<'m> PortRail<'m> {
         on!(self, rail => rail.received_release(peer, slot));
     }
 
+    #[inline]
+    pub(super) fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        on!(self, rail => rail.received_take(peer, slot, to));
+    }
+
     pub(super) fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         on!(self, rail => rail.peer_fail(peer, cause));
     }

@@ -181,6 +181,16 @@ impl<'m> Provider for Verbs<'m> {
         self.receive_again(peer.as_usize(), cell);
     }
 
+    #[inline]
+    fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
+        let from = self.payload(peer, slot, 0, to.length().0);
+        // SAFETY: inside a held payload; the span's maker vouches for the target.
+        unsafe { touch::copy(from, to.address(), to.length().0) };
+        let (cell, _) = poll::slot_parts(slot);
+        self.peers[peer.as_usize()].held &= !(1 << cell);
+        self.receive_again(peer.as_usize(), cell);
+    }
+
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
         if peer.as_usize() < self.peers.len() {
             self.end(peer.as_usize(), cause);
