@@ -1,4 +1,5 @@
-//! What the kernel of a dead process still sends, behind an outage in which it died.
+//! What the kernel of a dead process still sends, behind an outage in which it died, and that of
+//! one whose endpoint was closed in it.
 
 #[path = "common/network.rs"]
 mod common_network;
@@ -6,28 +7,49 @@ mod libfabric_support;
 
 use common_network::{network, own_network};
 use crosstie::base::ids::{PeerIndex, RailGeneration};
-use crosstie::fabric::{DownCause, OpKind, Provider};
+use crosstie::fabric::{DownCause, Op, OpId, OpKind, Provider, Source};
 use libfabric_support::PEER;
 use libfabric_support::end::{End, WHICH, join_with, pipe};
+use std::io::Write;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 32 << 20;
 /// So long that what is sent again is sent at intervals above two seconds.
 const OUTAGE: Duration = Duration::from_millis(8500);
+/// So long behind its start that there is nothing of before on its way, and that who connects then
+/// is heard as soon as it is over.
+const SOON: Duration = Duration::from_millis(500);
+const LATELY: Duration = Duration::from_millis(7800);
 /// Longer than those: what a dead process had posted comes by then, if it comes.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Writes for as long as it lives.
+/// Writes for as long as it lives, or until it is told to open its endpoint anew.
 #[test]
 fn child() {
     let Ok(provider) = std::env::var(WHICH) else { return };
     let (mut to, mut from) = (pipe(3), std::io::stdin());
     let Some(mut end) = End::open(&provider, 0x5eed_0002, &mut to, &mut from) else { return };
     end.fill(0, BYTES, 0x77);
-    loop {
-        let _ = end.write(0, BYTES, None);
+    while !is_told() {
+        let source = Source::Span(end.span(0, BYTES));
+        let kind = OpKind::Write { source, target: end.far, immediate: None };
+        let _ = end.rail.post(&Op { id: OpId(1), peer: PEER, kind }, end.now);
+        end.poll();
         end.seen.clear();
     }
+    // the first time closes what there was; there is no address before the network is there again
+    while end.rail.reopen().is_err() {}
+    loop {
+        end.poll();
+    }
+}
+
+/// Whether something more has come by this process's input.
+fn is_told() -> bool {
+    let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which lives until the call returns.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
 fn poll_for(end: &mut End, span: Duration) {
@@ -37,10 +59,10 @@ fn poll_for(end: &mut End, span: Duration) {
     }
 }
 
-/// Nobody listens at its address as soon as the path is there again, and its kernel still has what
-/// it had written: that was believed to be nothing.
-#[test]
-fn writes_of_a_peer_that_died_in_an_outage_come_before_its_fence_holds() {
+/// In an outage the side band says `cause` of a writer, and so long behind the outage's start its
+/// endpoint ends: nothing of its comes behind its fence.
+fn is_fenced_behind_an_outage(cause: DownCause, ends_after: Duration, end: fn(&mut Child)) {
+    let mut end_writer = Some(end);
     if std::env::var_os(WHICH).is_some() {
         return;
     }
@@ -54,13 +76,16 @@ fn writes_of_a_peer_that_died_in_an_outage_come_before_its_fence_holds() {
     }
     let since = Instant::now();
     network(false);
-    poll_for(&mut end, Duration::from_millis(500));
-    child.kill().expect("a child");
-    child.wait().expect("its end");
-    end.rail.peer_fail(PEER, DownCause::Severed);
+    poll_for(&mut end, SOON);
+    end.rail.peer_fail(PEER, cause);
     let fence = OpKind::Fence { generation: RailGeneration(1) };
     let fence = end.post(fence).expect("a fence");
     while since.elapsed() < OUTAGE {
+        if since.elapsed() >= ends_after
+            && let Some(end_writer) = end_writer.take()
+        {
+            end_writer(&mut child);
+        }
         end.poll();
         assert_eq!(end.result(fence), None, "nobody can have said anything");
     }
@@ -74,4 +99,34 @@ fn writes_of_a_peer_that_died_in_an_outage_come_before_its_fence_holds() {
     poll_for(&mut end, LATE);
     let late = (0..BYTES).find(|at| end.byte(*at) != 0xee);
     assert_eq!(late, None, "a byte came after the fence");
+    let _ = child.kill();
+    child.wait().expect("its end");
+}
+
+fn kill(child: &mut Child) {
+    child.kill().expect("a child");
+    child.wait().expect("its end");
+}
+
+/// Nobody listens at its address as soon as the path is there again, and its kernel still has what
+/// it had written: that was believed to be nothing.
+#[test]
+fn writes_of_a_peer_that_died_in_an_outage_come_before_its_fence_holds() {
+    is_fenced_behind_an_outage(DownCause::Severed, SOON, kill);
+}
+
+/// It says by the side band that it closes, whose path was not away, and its process ends: its
+/// fence held 2 s after that.
+#[test]
+fn writes_of_a_peer_that_closed_in_an_outage_come_before_its_fence_holds() {
+    is_fenced_behind_an_outage(DownCause::Closed, SOON, kill);
+}
+
+/// It says from its new endpoint that the old one was closed, which comes by another connection,
+/// before what the old one's sends again: its fence held 2 s after that.
+#[test]
+fn writes_of_an_endpoint_that_was_opened_anew_in_an_outage_come_before_its_fence_holds() {
+    is_fenced_behind_an_outage(DownCause::Unheard, LATELY, |child| {
+        child.stdin.as_mut().expect("a pipe").write_all(&[0]).expect("a child");
+    });
 }

@@ -146,7 +146,7 @@ impl Libfabric<'_> {
         let last = (words.as_ptr() as u64, 0);
         let sent = match what {
             // SAFETY: bytes on the stack.
-            wants::DRAIN if self.is_drain_watched(index) => unsafe {
+            wants::DRAIN if self.peers[index].is_drain_watched() => unsafe {
                 self.message_as(index, &[&prefix, &words], last, (Use::Drain, 0))
             },
             // SAFETY: as above.
@@ -363,7 +363,7 @@ impl Libfabric<'_> {
     fn was_closed(&mut self, index: usize) {
         let record = &self.peers[index];
         if record.state == State::Live && !record.is_attested {
-            self.outlast(index, self.posted_for(index));
+            self.outlast_closed(index);
             if self.peers[index].is_fenced {
                 self.want(index, wants::DRAIN);
             }

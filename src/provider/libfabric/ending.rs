@@ -297,18 +297,17 @@ impl Libfabric<'_> {
     /// what it has sent is waited for.
     #[cold]
     pub(super) fn hear(&mut self, index: usize, cause: DownCause) {
-        let span = match cause {
-            DownCause::Died => Some(DEATH),
+        let is_live = self.peers[index].state == State::Live;
+        match cause {
+            DownCause::Died if is_live => self.outlast(index, DEATH),
             // its word goes with its endpoint, if that is closed, too; it may have closed without
             // having fenced us
-            DownCause::Closed => Some(self.posted_for(index)),
+            DownCause::Closed if is_live => self.outlast_closed(index),
+            DownCause::Died | DownCause::Closed => {}
             // it may live: its word is waited for, or the library's that nobody is there, or the
             // endpoint's end
-            DownCause::Severed | DownCause::Unheard | DownCause::Silent => None,
-            DownCause::Failed | DownCause::Broken(_) => None,
-        };
-        if let (State::Live, Some(span)) = (self.peers[index].state, span) {
-            self.outlast(index, span);
+            DownCause::Severed | DownCause::Unheard | DownCause::Silent => {}
+            DownCause::Failed | DownCause::Broken(_) => {}
         }
         if matches!(cause, DownCause::Severed | DownCause::Unheard) {
             self.peers[index].doubt = Some(cause);

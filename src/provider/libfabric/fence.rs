@@ -3,11 +3,15 @@
 //! On a shared endpoint a fence holds when the peer has said that nothing of its is under way. Of
 //! one that cannot say it something else must be known, and the side band knows less than it seems:
 //! that all sockets have ended and nobody answers for them is what a death looks like, and what a
-//! network looks like that was reset under a program which computes ([`DownCause::Severed`]). So
-//! the question goes on over the rail, as an op whose end the library says, and its failure counts
+//! network looks like that was reset under a program which computes (`DownCause::Severed`). So the
+//! question goes on over the rail, as an op whose end the library says, and its failure counts
 //! where it says that nobody is there: the peer's endpoint is no more, whoever ended it, and what
 //! it had posted is taken in ([`Libfabric::outlast`]). A code of the path says nothing, nor does a
 //! connection that broke, behind which the next one may stand.
+//!
+//! A peer that has closed its endpoint, for good or to open it anew, says so by another way than
+//! what it had posted has taken, which is still its kernel's to send where that way is a socket's.
+//! So it is asked for likewise ([`Libfabric::outlast_closed`]).
 
 use super::area::SENDS;
 use super::complaint::Complaint;
@@ -16,7 +20,7 @@ use super::ending::{DEATH, PATIENCE};
 use super::peer::{KEYS, Peer, Sent, State, Use, wants};
 use super::rail::Libfabric;
 use crate::base::units::{Instant, Span};
-use crate::fabric::{DownCause, Op, PostError, Posted};
+use crate::fabric::{Op, PostError, Posted};
 
 /// How long the word of peers is awaited on an endpoint that reaches nobody, before it is closed.
 const STUCK: Span = Span::millis(3000);
@@ -70,9 +74,16 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Whether a request to stop must be one whose end the library says.
-    pub(super) fn is_drain_watched(&self, index: usize) -> bool {
-        self.peers[index].doubt == Some(DownCause::Severed)
+    /// The peer's endpoint is closed, and what it had posted is waited for instead of its word: by
+    /// time; but where its kernel goes on sending what a closed socket has, until the library has
+    /// no connection to that endpoint any more, or its word has come after all.
+    pub(super) fn outlast_closed(&mut self, index: usize) {
+        if self.is_told(index) && self.has_listener(index) {
+            self.peers[index].is_lingering = true;
+            self.mark_ending(index);
+        } else {
+            self.outlast(index, self.posted_for(index));
+        }
     }
 
     /// Whether the library has such a request.
@@ -82,13 +93,17 @@ impl Libfabric<'_> {
     }
 
     /// Whether the library has no connection to a peer that nobody answers for: it takes no request
-    /// to stop, and has nothing else for it. As long as it has one, the peer's kernel may go on
-    /// sending what a dead process had posted, at intervals that grow to two minutes behind an
-    /// outage; what comes for a connection that is no more is refused by our own kernel.
+    /// to stop, and has nothing else for its address. As long as it has one, the peer's kernel may
+    /// go on sending what a dead process had posted, or a closed endpoint, at intervals that grow
+    /// to two minutes behind an outage; what comes for a connection that is no more is refused by
+    /// our own kernel.
     pub(super) fn has_no_connection(&self, index: usize) -> bool {
-        let sent = &self.sent[index * SENDS..(index + 1) * SENDS];
+        let address = self.peers[index].address;
         let is_over = |it: &Sent| matches!(it.used, Use::Free | Use::WordDue);
-        self.peers[index].is_bounced && sent.iter().all(is_over)
+        let has_nothing =
+            |(peer, sent): (&Peer, &[Sent])| peer.address != address || sent.iter().all(is_over);
+        let mut there = self.peers.iter().zip(self.sent.chunks(SENDS));
+        self.peers[index].is_bounced && there.all(has_nothing)
     }
 
     /// The library has ended a request to stop with an error, or refused it: where that says that
@@ -97,7 +112,7 @@ impl Libfabric<'_> {
     pub(super) fn drain_failed(&mut self, index: usize, code: i32, provider_code: i32) {
         self.peers[index].is_bounced = true;
         let is_efa = self.provider_name() == c"efa" && provider_code == EFA_BAD_DEST_QPN;
-        if self.is_drain_watched(index) && (code == libc::ECONNREFUSED || is_efa) {
+        if self.peers[index].is_drain_watched() && (code == libc::ECONNREFUSED || is_efa) {
             self.outlast(index, self.posted_for(index));
         }
     }
@@ -115,7 +130,8 @@ impl Libfabric<'_> {
                     self.want(index, wants::DRAIN);
                 }
             }
-            if self.is_drain_watched(index) {
+            let record = &self.peers[index];
+            if record.is_drain_watched() && record.gone.is_none() {
                 self.probe_on(index);
             }
             return self.look_stuck(index, since);

@@ -249,6 +249,8 @@ pub struct Peer {
     pub gone_polls: u32,
     /// Why it counts as dead for the side band, where it may live.
     pub doubt: Option<DownCause>,
+    /// Whether its endpoint is closed, and a kernel may go on sending what it has left.
+    pub is_lingering: bool,
     /// Whether the library refused the last request to stop, or ended it with an error.
     pub is_bounced: bool,
     /// Whether it was told that its fence waits.
@@ -324,6 +326,7 @@ impl Peer {
         owes_word: false,
         is_cut: false,
         doubt: None,
+        is_lingering: false,
         is_bounced: false,
         is_complained: false,
         probe_at: Instant(0),
@@ -398,6 +401,12 @@ impl Peer {
     /// Whether something of ours is under way to it, or a question of ours has no answer.
     pub fn is_owing(&self) -> bool {
         self.under_way() != 0 || self.asked != KeyWords::default()
+    }
+
+    /// Whether its word may never come, and something else is to show that it is not needed: of a
+    /// request to stop it must be known how that ends.
+    pub fn is_drain_watched(&self) -> bool {
+        self.doubt == Some(DownCause::Severed) || self.is_lingering
     }
 
     /// Whether it is owed a message.

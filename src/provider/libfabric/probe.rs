@@ -67,6 +67,14 @@ impl Probe {
 }
 
 impl Libfabric<'_> {
+    /// Whether a peer's address is that of a socket which listens for as long as its endpoint is
+    /// open, and whose kernel goes on sending what that has left.
+    pub(super) fn has_listener(&self, index: usize) -> bool {
+        let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
+        let is_socket = socket_of(self.address_format, name).is_some();
+        is_socket && !self.traits.connected && LISTENERS.contains(&self.provider_name().to_bytes())
+    }
+
     /// Goes on finding out whether anybody listens at the address of a peer that counts as dead.
     #[cold]
     pub(super) fn probe_on(&mut self, index: usize) {
@@ -91,17 +99,16 @@ impl Libfabric<'_> {
 
     /// Asks, if it is time; the code of an answer that comes at once.
     fn probe_begin(&mut self, index: usize) -> Option<i32> {
-        let (now, format) = (self.now, self.address_format);
+        let now = self.now;
         let record = &mut self.peers[index];
-        let name = &self.names[index][..usize::from(record.name_bytes)];
         if record.address == n::ADDR_UNSPEC || now < record.probe_at {
             return None;
         }
         record.probe_at = now.after(EVERY);
-        socket_of(format, name)?;
-        if !LISTENERS.contains(&self.provider_name().to_bytes()) {
+        if !self.has_listener(index) {
             return None;
         }
+        let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
         match Probe::begin(index, name, now) {
             Ok(probe) => {
                 self.probe = Some(probe);

@@ -20,7 +20,7 @@ use super::{Config, Hello, Limits, OpenError, PAYLOAD_BYTES_MAX, PEERS_MAX, REGI
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
-use crate::fabric::{DownCause, OpId};
+use crate::fabric::OpId;
 use crate::provider::asides::Aside;
 use crate::provider::fifo::Fifo;
 use crate::provider::ops::Ops;
@@ -443,7 +443,7 @@ impl<'m> Libfabric<'m> {
     /// Whether the library may crash when the endpoint is closed: `ofi_rxm` of 1.17 does while a
     /// long write is half-way on a path that is gone. The fence of such a peer does not hold then.
     pub(super) fn dies_of_a_close(&self) -> bool {
-        let is_half_way = |it: &Peer| it.doubt == Some(DownCause::Severed) && it.touching > 0;
+        let is_half_way = |it: &Peer| it.is_drain_watched() && it.touching > 0;
         (self.health.unheard || self.peers.iter().any(is_half_way))
             && self.provider_name().to_bytes().ends_with(b";ofi_rxm")
     }
