@@ -425,6 +425,7 @@ impl Libfabric<'_> {
             self.say_drained(index);
         }
         self.told_release_all(index);
+        self.probes.end(index);
         let record = &mut self.peers[index];
         (record.state, record.ends_since) = (State::Closed, self.now);
         record.report = None;

@@ -136,6 +136,7 @@ impl Libfabric<'_> {
             }
             return self.look_stuck(index, since);
         }
+        self.probes.end(index);
         // who is gone answers nothing: what is left of ours is on its way to nobody
         let is_over = record.gone.is_some() && waited >= PATIENCE;
         if record.touching > 0 && !is_over {

@@ -20,12 +20,19 @@ const EVERY: Span = Span::millis(500);
 /// Whose endpoints listen over TCP.
 const LISTENERS: [&[u8]; 5] = [b"net", b"tcp", b"sockets", b"tcp;ofi_rxm", b"net;ofi_rxm"];
 
-/// A connection that is being made, for its answer alone. One at a time of a rail.
+/// From one look for an answer to the next: each is a system call, of polls that others wait for.
+const LOOK: Span = Span::millis(1);
+/// How many at once, of a rail: each takes a descriptor. Where more peers do not answer, they take
+/// turns.
+const AT_ONCE: usize = 8;
+
+/// A connection that is being made, for its answer alone.
 #[derive(Debug)]
-pub(super) struct Probe {
+struct Probe {
     socket: OwnedFd,
     index: usize,
     since: Instant,
+    looked_at: Instant,
 }
 
 impl Probe {
@@ -44,13 +51,17 @@ impl Probe {
         // SAFETY: an address of that length, which the call copies.
         let rc = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), length) };
         match if rc == 0 { 0 } else { Errno::last().0 } {
-            libc::EINPROGRESS => Ok(Probe { socket, index, since }),
+            libc::EINPROGRESS => Ok(Probe { socket, index, since, looked_at: since }),
             code => Err(code),
         }
     }
 
-    /// The kernel's answer, if it has come.
-    fn answer(&self) -> Option<i32> {
+    /// The kernel's answer, if it has come, and it is time to look.
+    fn answer(&mut self, now: Instant) -> Option<i32> {
+        if now.since(self.looked_at) < LOOK {
+            return None;
+        }
+        self.looked_at = now;
         let events = libc::POLLOUT;
         let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events, revents: 0 };
         // SAFETY: one structure, which lives until the call returns.
@@ -66,6 +77,29 @@ impl Probe {
     }
 }
 
+/// Those that are under way, of one peer each.
+#[derive(Debug)]
+pub(super) struct Probes([Option<Probe>; AT_ONCE]);
+
+impl Probes {
+    pub const NONE: Probes = Probes([const { None }; AT_ONCE]);
+
+    fn of(&mut self, index: usize) -> Option<&mut Probe> {
+        self.0.iter_mut().flatten().find(|probe| probe.index == index)
+    }
+
+    fn room(&mut self) -> Option<&mut Option<Probe>> {
+        self.0.iter_mut().find(|place| place.is_none())
+    }
+
+    /// What is asked of a peer matters no more: its number may be another's next.
+    pub fn end(&mut self, index: usize) {
+        for place in &mut self.0 {
+            place.take_if(|probe| probe.index == index);
+        }
+    }
+}
+
 impl Libfabric<'_> {
     /// Whether a peer's address is that of a socket which listens for as long as its endpoint is
     /// open, and whose kernel goes on sending what that has left.
@@ -78,11 +112,13 @@ impl Libfabric<'_> {
     /// Goes on finding out whether anybody listens at the address of a peer that counts as dead.
     #[cold]
     pub(super) fn probe_on(&mut self, index: usize) {
-        let code = match self.probe.take() {
+        let code = match self.probes.of(index) {
             Some(probe) => {
-                let code = if probe.index == index { probe.answer() } else { None };
-                let waits = code.is_none() && self.now.since(probe.since) < EVERY;
-                self.probe = waits.then_some(probe);
+                let code = probe.answer(self.now);
+                if code.is_some() || self.now.since(probe.since) >= EVERY {
+                    // who comes behind it in this poll has the next turn
+                    self.probes.end(index);
+                }
                 code
             }
             None => self.probe_begin(index),
@@ -97,21 +133,20 @@ impl Libfabric<'_> {
         }
     }
 
-    /// Asks, if it is time; the code of an answer that comes at once.
+    /// Asks, if it is time and its turn; the code of an answer that comes at once.
     fn probe_begin(&mut self, index: usize) -> Option<i32> {
         let now = self.now;
+        let record = &self.peers[index];
+        if record.address == n::ADDR_UNSPEC || now < record.probe_at || !self.has_listener(index) {
+            return None;
+        }
+        let place = self.probes.room()?;
         let record = &mut self.peers[index];
-        if record.address == n::ADDR_UNSPEC || now < record.probe_at {
-            return None;
-        }
         record.probe_at = now.after(EVERY);
-        if !self.has_listener(index) {
-            return None;
-        }
-        let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
+        let name = &self.names[index][..usize::from(record.name_bytes)];
         match Probe::begin(index, name, now) {
             Ok(probe) => {
-                self.probe = Some(probe);
+                *place = Some(probe);
                 None
             }
             Err(code) => Some(code),

@@ -7,7 +7,7 @@ use super::flush::Flushing;
 use super::link::{Link, Watch};
 use super::offer::{self, CONNECTED, Traits};
 use super::peer::{Answer, KEYS, Part, Peer, Sent, State, Told};
-use super::probe::Probe;
+use super::probe::Probes;
 use super::report::Health;
 use super::silence::Silence;
 use super::sys::abi::{Context, CqEntry};
@@ -176,7 +176,7 @@ pub struct Libfabric<'m> {
     pub(super) health: Health,
     pub(super) silence: Silence,
     pub(super) flushing: Flushing,
-    pub(super) probe: Option<Probe>,
+    pub(super) probes: Probes,
     /// Whether people should know something of a peer.
     pub(super) has_complaints: bool,
 }
@@ -249,7 +249,7 @@ impl<'m> Libfabric<'m> {
             health: Health::default(),
             silence: Silence::new(config.silence_max),
             flushing: Flushing::NONE,
-            probe: None,
+            probes: Probes::NONE,
             has_complaints: false,
         };
         // what was opened so far goes with the rail
