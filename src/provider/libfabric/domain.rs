@@ -298,16 +298,21 @@ impl<'m> LibfabricDomain<'m> {
         Some((handle.index, self.library_keys[index].load(Ordering::Relaxed), range))
     }
 
-    /// Pins the region of ours that an address lies in, for a read by way of our own endpoint, of
-    /// `most` bytes or as many as the region has from there.
-    pub(super) fn hold_near(&self, key: RailKey, address: u64, most: u64) -> Option<Near> {
+    /// Pins the region of ours that an address lies in, for a flush of `most` bytes or as many as
+    /// the region has from there.
+    pub(super) fn hold_for_flush(
+        &self,
+        key: RailKey,
+        address: u64,
+        most: u64,
+    ) -> Option<FlushSource> {
         let handle = handle_of(key);
         let range = self.table.get(handle)?;
         let offset = address.checked_sub(range.start)?;
         let length = range.length.checked_sub(offset).filter(|left| *left > 0)?.min(most);
         let (region, _) = self.hold(key, address, length)?;
         let library_key = self.library_keys[handle.index as usize].load(Ordering::Relaxed);
-        Some(Near { region, library_key, start: range.start, length })
+        Some(FlushSource { region, library_key, start: range.start, length })
     }
 
     /// Lets go of a region.
@@ -394,9 +399,9 @@ impl<'m> LibfabricDomain<'m> {
     }
 }
 
-/// Memory of ours that our own endpoint reads.
+/// Memory of ours that a flush reads.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Near {
+pub(super) struct FlushSource {
     /// Which region, pinned.
     pub region: u32,
     pub library_key: u64,

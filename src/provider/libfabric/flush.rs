@@ -13,7 +13,7 @@
 //! Whoever flushes several rails at once counts them
 //! ([`Flush`](crate::transport::flush::Flush)); where this one fails, a fence settles it.
 
-use super::domain::Near;
+use super::domain::FlushSource;
 use super::ending::PATIENCE;
 use super::rail::{Libfabric, Open};
 use super::sys::calls::{MsgRma, RmaIov};
@@ -83,17 +83,16 @@ impl Libfabric<'_> {
             None => {}
         }
         let port = self.flush_port().map_err(|_| PostError::Unsupported)?;
-        let near = self.domain.hold_near(key, address, FLUSH_BYTES);
-        let Some(Near { region, library_key, start, length }) = near else {
+        let source = self.domain.hold_for_flush(key, address, FLUSH_BYTES);
+        let Some(FlushSource { region, library_key, start, length }) = source else {
             return Err(PostError::Unsupported);
         };
-        let base = if self.traits.by_address { 0 } else { start };
         let part = libc::iovec {
             iov_base: self.area.flush_buffer() as *mut c_void,
             iov_len: length as usize,
         };
-        let words =
-            RmaIov { addr: address.wrapping_sub(base), len: length as usize, key: library_key };
+        let addr = self.traits.library_address(start, address);
+        let words = RmaIov { addr, len: length as usize, key: library_key };
         let message = MsgRma {
             msg_iov: &part,
             desc: &mut self.flushing.descriptor,

@@ -96,6 +96,13 @@ pub struct Traits {
 }
 
 impl Traits {
+    /// What the library's calls name a place of memory by: its address, or the offset that it has
+    /// in the region that begins at `start`.
+    #[inline(always)]
+    pub fn library_address(&self, start: u64, address: u64) -> u64 {
+        address.wrapping_sub(if self.by_address { 0 } else { start })
+    }
+
     fn of(info: &Info, version: u32) -> Traits {
         let raw = info.get();
         // SAFETY: the library allocates all parts of an offer.

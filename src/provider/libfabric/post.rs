@@ -252,8 +252,7 @@ impl Libfabric<'_> {
         let answer = &self.answers[index * super::peer::KEYS + place];
         match answer.lookup(span.key, span.address, length) {
             Lookup::Found { library_key, start, place } => {
-                let base = if self.traits.by_address { 0 } else { start };
-                let address = span.address.wrapping_sub(base);
+                let address = self.traits.library_address(start, span.address);
                 Ok(Reach::Found(Far { address, key: library_key, place }))
             }
             Lookup::Bad => Ok(Reach::Bad),
