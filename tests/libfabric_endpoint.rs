@@ -564,6 +564,13 @@ fn rails_of_a_connection_that_its_peer_closes_are_not_told_of_as_lost() {
             assert_eq!(ended.unwrap().result, Err(RequestError::PeerClosed));
         });
         assert!(!said.iter().any(|text| text.contains("was lost")), "{said:?}");
+        for lane in 0..2 {
+            let view = b.rail_view(*to_a, lane).expect("a connection").expect("a rail").lane;
+            let counted = (view.stats.failures, view.code);
+            // a connected endpoint's end says no more than that
+            let may_fail = lane == 1 && provider.ends_with("@msg");
+            assert!(may_fail || counted == (0, 0), "rail {lane} over {provider}: {counted:?}");
+        }
         into.release(b);
     }
 }

@@ -1,8 +1,10 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
-use super::message::{AT_CLOSED, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix};
-use super::peer::{Answer, AnswerState, KEYS, Sent, State, Told, Use, wants};
+use super::message::{
+    AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
+};
+use super::peer::{Answer, AnswerState, Down, KEYS, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
 use super::sys::numbers as n;
@@ -136,6 +138,7 @@ impl Libfabric<'_> {
                 let place = record.giving.unwrap_or(0);
                 (Kind::GivenBack, place, record.given, record.give_count)
             }
+            wants::DRAIN if record.down == Down::No => (Kind::Drain, IN_ORDER, writer, 0),
             wants::DRAIN => (Kind::Drain, 0, writer, 0),
             // what our closed endpoint had posted has ended for us alone
             _ if record.is_cut => (Kind::Drained, AT_CLOSED, writer, 0),
@@ -189,7 +192,7 @@ impl Libfabric<'_> {
             Kind::Tell => self.told(index, place, words, count),
             Kind::Revoke => self.revoked(index, place, words, count),
             Kind::GivenBack => self.given_back(index, place, count),
-            Kind::Drain => self.drain_asked(index),
+            Kind::Drain => self.drain_asked(index, place == IN_ORDER),
             Kind::Drained if place == AT_CLOSED => self.was_closed(index),
             Kind::Drained => self.drained(index),
             Kind::Send | Kind::Brief | Kind::Word => {}
@@ -333,10 +336,11 @@ impl Libfabric<'_> {
         left
     }
 
-    /// The peer fences us: nothing more is posted, and it is told when all has ended.
-    fn drain_asked(&mut self, index: usize) {
+    /// The peer fences us: nothing more is posted, and it is told when all has ended. That more
+    /// than this closes in good order, or that the lane has failed after all, it says elsewhere.
+    fn drain_asked(&mut self, index: usize, in_order: bool) {
         self.peers[index].owes_word = true;
-        self.end(index, DownCause::Broken(0));
+        self.end(index, if in_order { DownCause::Closed } else { DownCause::Broken(0) });
         self.say_drained(index);
     }
 

@@ -32,6 +32,7 @@ pub enum Kind {
     GivenBack = 6,
     /// Asks to stop, and to say when nothing is under way. Its key is the token that the writer
     /// gave: what an earlier end of the writer's said to the same end of ours is not for the next.
+    /// With [`IN_ORDER`] for its place: nothing has failed, and the writer closes.
     Drain = 7,
     /// Nothing is under way, nor will be. Its key as above. With [`AT_CLOSED`] for its place: the
     /// writer's endpoint was closed, and what it had posted may still be on its way, and come
@@ -45,6 +46,9 @@ pub enum Kind {
 
 /// Of a [`Kind::Drained`]: nobody knows what has become of what was posted.
 pub const AT_CLOSED: u8 = 1;
+
+/// Of a [`Kind::Drain`]: as far as its writer's rail knows nothing has failed.
+pub const IN_ORDER: u8 = 1;
 
 /// A bit of W13's `format`.
 pub const READS_BRIEF: u32 = 1 << 30;
@@ -74,7 +78,7 @@ pub struct Prefix {
     /// What it is.
     pub kind: Kind,
     /// Of messages about keys: the asker's place for the answer. Of brief sends: which words of
-    /// the head follow. Of the last word: [`AT_CLOSED`], or 0.
+    /// the head follow. Of words about the end: [`IN_ORDER`], [`AT_CLOSED`], or 0.
     pub place: u8,
     /// Which peer of the receiver's it comes from.
     pub peer: u16,
