@@ -40,7 +40,10 @@ impl Connection {
         let is_known = self.held_since_us != 0 && now_us != 0;
         if came != 0 && is_known && (starts || !self.held_late) {
             let gap = now_us.wrapping_sub(self.held_since_us) / came;
-            self.gap_us = if gap < u16::MAX as u32 { gap as u16 } else { u16::MAX };
+            // messages of a collective come by two and two: the longer time counts for some
+            let (most, faded) = (HELD_GAP_MAX_US + 1, self.gap_us as u32 * 3 / 4);
+            let gap = if gap < most { gap } else { most };
+            self.gap_us = if gap > faded { gap as u16 } else { faded as u16 };
         }
         (self.held_since_us, self.held_at, self.held_late) = (now_us, at, starts);
     }
