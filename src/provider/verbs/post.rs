@@ -72,6 +72,7 @@ impl Verbs<'_> {
         !waits && self.peers[peer].has_room(count)
     }
 
+    #[inline(always)]
     pub(super) fn send(
         &mut self,
         peer: PeerIndex,
@@ -117,7 +118,7 @@ impl Verbs<'_> {
     }
 
     /// A place in staging: its address, and what it takes of it. There is room for the send, too.
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self, index: usize, bytes: u32) -> Result<(u64, u32), PostError> {
         if !self.has_room(index, 1, None) {
             return Err(PostError::Again);
@@ -126,7 +127,7 @@ impl Verbs<'_> {
         Ok((self.area.staging(index, offset) as u64, staged))
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_staged(&mut self, index: usize, addr: u64, length: u32, shape: &Shape, owner: Owner) {
         let record = &mut self.peers[index];
         record.staged = record.staged.wrapping_add(owner.staged);
@@ -134,13 +135,13 @@ impl Verbs<'_> {
         self.push(index, sge, shape, owner);
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, index: usize, part: Sge, shape: &Shape, owner: Owner) {
         self.push_parts(index, &[part], shape, owner);
     }
 
     /// Puts a send at the end of the peer's chain. There is room for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_parts(&mut self, index: usize, parts: &[Sge], shape: &Shape, owner: Owner) {
         let record = &mut self.peers[index];
         let length: u32 = parts.iter().map(|part| part.length).sum();
