@@ -276,7 +276,7 @@ impl<'m> WithPorts<'m> {
     }
 
     /// A poll of one port.
-    #[inline]
+    #[inline(always)]
     fn poll_device(
         &mut self,
         place: usize,

@@ -306,6 +306,7 @@ impl Verbs<'_> {
     }
 
     /// Hands the chains of all peers to the device.
+    #[inline]
     pub(super) fn ring_all(&mut self) {
         while let Some(peer) = self.dirty.pop() {
             let record = &mut self.peers[peer as usize];
@@ -362,6 +363,7 @@ impl Verbs<'_> {
     }
 
     /// Posts the receive of a cell.
+    #[inline]
     pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
         let record = &mut self.peers[index];
         let addr = self.area.head(index, cell) as u64;

@@ -488,7 +488,7 @@ impl QueuePair {
     /// # Safety
     /// - the chain is well formed, and its parts lie in registered memory that stays until they
     ///   have completed, but for those that are inline.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn send(&mut self, first: *mut SendWr, has_parts: bool) -> Result<(), Errno> {
         let mut bad = ptr::null_mut();
         let code = match self.extended {
