@@ -45,7 +45,9 @@ impl Connection {
             let gap = if gap < most { gap } else { most };
             self.gap_us = if gap > faded { gap as u16 } else { faded as u16 };
         }
-        (self.held_since_us, self.held_at, self.held_late) = (now_us, at, starts);
+        // when it began is known by now, if the time was not then
+        self.held_late = starts || (came == 0 && self.held_late);
+        (self.held_since_us, self.held_at) = (now_us, at);
     }
 }
 
@@ -79,7 +81,13 @@ mod tests {
             }
             if !c.holds {
                 c.holds = true;
-                c.held_from(answered, true);
+                // in every second round without the time, as polls are that nothing waits for
+                if round % 2 == 1 {
+                    c.held_from(Instant(0), true);
+                    c.held_from(answered, false);
+                } else {
+                    c.held_from(answered, true);
+                }
             }
             let gap_us = u64::from(c.gap_us);
             assert!(round < 5 || (ROUND_US..2 * ROUND_US).contains(&gap_us), "{round}: {gap_us}");

@@ -4,7 +4,7 @@ use super::area::SENDS;
 use super::message::{
     AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
 };
-use super::peer::{Answer, AnswerState, Down, KEYS, Sent, State, Told, Use, wants};
+use super::peer::{Answer, AnswerState, Down, KEYS, Lingering, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
 use super::sys::Code;
 use super::sys::numbers as n;
@@ -367,7 +367,7 @@ impl Libfabric<'_> {
     fn was_closed(&mut self, index: usize) {
         let record = &self.peers[index];
         if record.state == State::Live && !record.is_attested {
-            self.outlast_closed(index);
+            self.outlast_closed(index, Lingering::Ended);
             if self.peers[index].is_fenced {
                 self.want(index, wants::DRAIN);
             }

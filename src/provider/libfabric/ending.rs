@@ -3,7 +3,8 @@
 use super::area::{CELLS, SENDS};
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
-    Answer, AnswerState, Down, KEYS, Part, Peer, Sent, State, Told, Use, key_place, wants,
+    Answer, AnswerState, Down, KEYS, Lingering, Part, Peer, Sent, State, Told, Use, key_place,
+    wants,
 };
 use super::rail::{Cell, Libfabric, Name, Open};
 use super::report::errno;
@@ -302,7 +303,7 @@ impl Libfabric<'_> {
             DownCause::Died if is_live => self.outlast(index, DEATH),
             // its word goes with its endpoint, if that is closed, too; it may have closed without
             // having fenced us
-            DownCause::Closed if is_live => self.outlast_closed(index),
+            DownCause::Closed if is_live => self.outlast_closed(index, Lingering::Closed),
             DownCause::Died | DownCause::Closed => {}
             // it may live: its word is waited for, or the library's that nobody is there, or the
             // endpoint's end

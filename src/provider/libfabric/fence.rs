@@ -17,7 +17,7 @@ use super::area::SENDS;
 use super::complaint::Complaint;
 use super::control::AGAIN;
 use super::ending::{DEATH, PATIENCE};
-use super::peer::{KEYS, Peer, Sent, State, Use, wants};
+use super::peer::{KEYS, Lingering, Peer, Sent, State, Use, wants};
 use super::rail::Libfabric;
 use crate::base::units::{Instant, Span};
 use crate::fabric::{Op, PostError, Posted};
@@ -77,9 +77,9 @@ impl Libfabric<'_> {
     /// The peer's endpoint is closed, and what it had posted is waited for instead of its word: by
     /// time; but where its kernel goes on sending what a closed socket has, until the library has
     /// no connection to that endpoint any more, or its word has come after all.
-    pub(super) fn outlast_closed(&mut self, index: usize) {
+    pub(super) fn outlast_closed(&mut self, index: usize, lingering: Lingering) {
         if self.is_told(index) && self.has_listener(index) {
-            self.peers[index].is_lingering = true;
+            self.peers[index].lingering = lingering;
             self.mark_ending(index);
         } else {
             self.outlast(index, self.posted_for(index));
@@ -100,8 +100,10 @@ impl Libfabric<'_> {
     pub(super) fn has_no_connection(&self, index: usize) -> bool {
         let address = self.peers[index].address;
         let is_over = |it: &Sent| matches!(it.used, Use::Free | Use::WordDue);
+        // a number that is given anew may have ops under way to the peer before
+        let is_there = |peer: &Peer| peer.address == address || peer.left == address;
         let has_nothing =
-            |(peer, sent): (&Peer, &[Sent])| peer.address != address || sent.iter().all(is_over);
+            |(peer, sent): (&Peer, &[Sent])| !is_there(peer) || sent.iter().all(is_over);
         let mut there = self.peers.iter().zip(self.sent.chunks(SENDS));
         self.peers[index].is_bounced && there.all(has_nothing)
     }

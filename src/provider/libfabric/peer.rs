@@ -39,6 +39,17 @@ pub enum Down {
     Told,
 }
 
+/// Whether a peer has closed whose endpoint may have left something to its kernel to send.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Lingering {
+    /// It has not, or leaves nothing.
+    No,
+    /// It has closed the connection; its endpoint may live, and others' use it.
+    Closed,
+    /// Its endpoint was closed.
+    Ended,
+}
+
 /// What a place of the table of ops holds.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Use {
@@ -249,8 +260,8 @@ pub struct Peer {
     pub gone_polls: u32,
     /// Why it counts as dead for the side band, where it may live.
     pub doubt: Option<DownCause>,
-    /// Whether its endpoint is closed, and a kernel may go on sending what it has left.
-    pub is_lingering: bool,
+    /// Whether it has closed, and a kernel may go on sending what its endpoint has left.
+    pub lingering: Lingering,
     /// Whether the library refused the last request to stop, or ended it with an error.
     pub is_bounced: bool,
     /// Whether it was told that its fence waits.
@@ -326,7 +337,7 @@ impl Peer {
         owes_word: false,
         is_cut: false,
         doubt: None,
-        is_lingering: false,
+        lingering: Lingering::No,
         is_bounced: false,
         is_complained: false,
         probe_at: Instant(0),
@@ -406,7 +417,7 @@ impl Peer {
     /// Whether its word may never come, and something else is to show that it is not needed: of a
     /// request to stop it must be known how that ends.
     pub fn is_drain_watched(&self) -> bool {
-        self.doubt == Some(DownCause::Severed) || self.is_lingering
+        self.doubt == Some(DownCause::Severed) || self.lingering != Lingering::No
     }
 
     /// Whether it is owed a message.

@@ -9,6 +9,7 @@
 extern crate std;
 
 use super::address::socket_of;
+use super::peer::Lingering;
 use super::rail::Libfabric;
 use super::sys::numbers as n;
 use crate::base::units::{Instant, Span};
@@ -126,6 +127,11 @@ impl Libfabric<'_> {
         match code {
             Some(libc::ECONNREFUSED) if self.has_no_connection(index) => {
                 self.drain_failed(index, libc::ECONNREFUSED, 0);
+            }
+            // its endpoint lives, and the path works: what it posted was left to no kernel, and its
+            // word may never come, of an end that it never joined, or whose number it gave anew
+            Some(0) if self.peers[index].lingering == Lingering::Closed => {
+                self.outlast(index, self.posted_for(index));
             }
             // somebody does: each time costs it a look, and its word will come
             Some(0) => self.peers[index].probe_at = self.now.after(Span(10 * EVERY.0)),
