@@ -11,7 +11,7 @@ mod libfabric_support;
 #[path = "common/strict_pair.rs"]
 mod strict_pair;
 
-use common_network::{listeners_end, network, sockets_end};
+use common_network::{listeners_end, network, owe, owed, sockets_end};
 use crosstie::transport::{RequestError, RequestId};
 use host_support::flow::Flow;
 use host_support::pair::Pair;
@@ -19,7 +19,7 @@ use host_support::{Memory, Place, Watch};
 use std::time::{Duration, Instant};
 use strict_pair::{apart, pair};
 
-/// How long TCP is away: much longer than that.
+/// How long TCP is away at least: much longer than a peer may be silent.
 const AWAY: Duration = Duration::from_millis(2500);
 
 /// What there is while TCP is away.
@@ -45,11 +45,33 @@ fn carrying(pair: &mut Pair) -> [Flow; 2] {
     flows
 }
 
-/// Messages go on while TCP is away, and rail 0 comes back when TCP does.
+/// The first socket of rail 0, at one end.
+fn socket(pair: &Pair, side: usize) -> i32 {
+    let (node, connection) = pair.side(side);
+    node.lane_socket(connection, 0).expect("a socket of rail 0")
+}
+
+/// Rail 0 carries what there is while the other is broken, which then comes back, too.
+fn rail_0_carries(pair: &mut Pair, flows: &mut [Flow; 2]) {
+    let (before, generation) = (pair.bytes(0), pair.views(1)[0].generation);
+    let watch = Watch::start();
+    while !(0..2).all(|side| pair.bytes(0)[side] > before[side]) {
+        if pair.is_up(1) {
+            pair.a.lane_break(pair.to_b, 1);
+        }
+        pair.step(flows);
+        watch.look("bytes over rail 0");
+    }
+    pair.flow_until_back(flows, 1, generation);
+}
+
+/// Messages go on while TCP is away, in which rail 0 is lost, and it comes back when TCP does.
 fn lose_tcp(provider: &str, away: Away) {
     let Some(mut pair) = pair(provider) else { return };
     let mut flows = carrying(&mut pair);
     network(false);
+    // a rail on which nothing is under way is not lost by that
+    owe(socket(&pair, 0));
     if away == Away::Reset {
         sockets_end();
     }
@@ -62,12 +84,15 @@ fn lose_tcp(provider: &str, away: Away) {
         }
     }
     pair.flow(&mut flows, 32);
+    pair.flow_until(&mut flows, "rail 0 to be lost", |pair, _| {
+        pair.views(0).iter().all(|view| view.stats.failures > 0)
+    });
     network(true);
     pair.flow_until(&mut flows, "rail 0 to come back", |pair, _| {
         pair.is_up(0) && pair.views(0).iter().all(|view| view.generation > 1)
     });
     assert!(pair.views(1).iter().all(|view| view.stats.failures == 0), "the rail stood");
-    pair.flow(&mut flows, 32);
+    rail_0_carries(&mut pair, &mut flows);
     drop(flows);
     pair.close();
 }
@@ -98,6 +123,29 @@ fn connection_whose_rail_lives_outlives_tcp_while_nobody_calls_the_library() {
 #[test]
 fn connection_whose_rail_lives_outlives_the_end_of_all_its_sockets() {
     apart(|| lose_tcp("strict", Away::Reset));
+}
+
+/// It need not be lost, since nothing of it is: its sockets go on where they were.
+#[test]
+fn rail_of_tcp_on_which_nothing_is_under_way_is_of_use_behind_an_outage() {
+    apart(|| {
+        let Some(mut pair) = pair("strict") else { return };
+        let mut flows = carrying(&mut pair);
+        pair.settle(&mut flows);
+        pair.flow_until(&mut flows, "the last acknowledgement", |pair, _| {
+            [0, 1].iter().all(|side| owed(socket(pair, *side)) == 0)
+        });
+        network(false);
+        let since = Instant::now();
+        while since.elapsed() < AWAY {
+            pair.step(&mut flows);
+        }
+        network(true);
+        pair.flow_until(&mut flows, "rail 0", |pair, _| pair.is_up(0));
+        rail_0_carries(&mut pair, &mut flows);
+        drop(flows);
+        pair.close();
+    });
 }
 
 /// The peer was dead when the first dial was refused.

@@ -10,7 +10,7 @@ mod host_support;
 mod hosts;
 mod verbs_support;
 
-use common_network::{network, own_network, sockets_end};
+use common_network::{network, owe, own_network, sockets_end};
 use host_support::pair::Pair;
 use host_support::{Memory, Place, Watch};
 use hosts::{Stream, pair, told};
@@ -79,11 +79,13 @@ fn looks_of_bands() -> u64 {
     of_band.filter_map(slept).sum()
 }
 
-/// Messages go on while TCP is away, and rail 0 comes back when TCP does.
+/// Messages go on while TCP is away, in which rail 0 is lost, and it comes back when TCP does.
 fn lose_tcp(away: Away) {
     let mut pair = pair_on_port(if away == Away::Late { 4000 } else { 1000 });
     let mut stream = Stream::new(&pair, 4096);
     network(false);
+    // a rail on which nothing is under way is not lost by that
+    owe(pair.a.lane_socket(pair.to_b, 0).expect("a socket of rail 0"));
     if away == Away::Reset {
         sockets_end();
     }
@@ -103,6 +105,11 @@ fn lose_tcp(away: Away) {
     assert!(looks < 1000, "{looks} looks of two side bands");
     stream.burst(&mut pair, 64);
     println!("messages went on");
+    let watch = Watch::start();
+    while !pair.views(0).iter().all(|view| view.stats.failures > 0) {
+        stream.burst(&mut pair, 1);
+        watch.look("rail 0 to be lost");
+    }
     network(true);
     let watch = Watch::start();
     while !(pair.is_up(0) && pair.views(0).iter().all(|view| view.generation > 1)) {

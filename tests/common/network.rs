@@ -57,6 +57,24 @@ pub fn listeners_end() {
     }
 }
 
+/// Sends a byte on a connected socket over TCP of which no reader gets anything, as it is urgent
+/// (tcp(7)): the peer's host owes an acknowledgement from then on.
+pub fn owe(socket: i32) {
+    let (byte, flags) = ([0u8], libc::MSG_OOB | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    // SAFETY: readable for its length.
+    let sent = unsafe { libc::send(socket, byte.as_ptr().cast(), byte.len(), flags) };
+    assert_eq!(sent, 1, "{}", std::io::Error::last_os_error());
+}
+
+/// Bytes on a connected socket over TCP that the peer's host has not acknowledged.
+pub fn owed(socket: i32) -> i32 {
+    let mut bytes = 0;
+    // SAFETY: writes one integer.
+    let rc = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut bytes) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    bytes
+}
+
 fn descriptors() -> Vec<i32> {
     let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
