@@ -168,7 +168,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Looks at the peer's state line. *Cost*: one load when nothing is new.
-    #[inline]
+    #[inline(never)]
     pub(super) fn state_look(&mut self, index: usize) {
         let last = self.mailboxes.last_word(index, 0);
         let c = &self.connections[index];
@@ -178,7 +178,6 @@ impl<P: Provider> Endpoint<'_, P> {
         self.state_take(index);
     }
 
-    #[inline(never)]
     fn state_take(&mut self, index: usize) {
         let Ok(line) = StateLine::decode(&self.mailboxes.line(index, 0)) else {
             return; // half written: the whole line will be there at the next look

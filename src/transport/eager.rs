@@ -36,7 +36,6 @@ pub(super) struct Blocked;
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Sends a short message within the call, if nothing stands before it.
-    #[inline(always)]
     pub(super) fn eager_at_once(
         &mut self,
         index: usize,

@@ -31,22 +31,21 @@ impl Connection {
     /// Notes when messages came last: slots are held back from then on. `starts`: they were not
     /// before, so that the last message came some time ago, and the next one will come too soon
     /// after this to tell how fast they come.
-    pub const fn held_from(&mut self, now: Instant, starts: bool) {
+    pub fn held_from(&mut self, now: Instant, starts: bool) {
         let (now_us, at) = (micros(now), self.eager_expected.0 as u16);
-        let came = at.wrapping_sub(self.held_at) as u32;
-        if came == 0 && self.held_since_us != 0 {
+        let came = u32::from(at.wrapping_sub(self.held_at));
+        let is_known = self.held_since_us != 0;
+        if came == 0 && is_known {
             return;
         }
-        let is_known = self.held_since_us != 0 && now_us != 0;
-        if came != 0 && is_known && (starts || !self.held_late) {
+        if is_known && now_us != 0 && (starts || !self.held_late) {
             let gap = now_us.wrapping_sub(self.held_since_us) / came;
             // messages of a collective come by two and two: the longer time counts for some
-            let (most, faded) = (HELD_GAP_MAX_US + 1, self.gap_us as u32 * 3 / 4);
-            let gap = if gap < most { gap } else { most };
-            self.gap_us = if gap > faded { gap as u16 } else { faded as u16 };
+            let faded = u32::from(self.gap_us) * 3 / 4;
+            self.gap_us = gap.min(HELD_GAP_MAX_US + 1).max(faded) as u16;
         }
         // when it began is known by now, if the time was not then
-        self.held_late = starts || (came == 0 && self.held_late);
+        self.held_late = starts | ((came == 0) & self.held_late);
         (self.held_since_us, self.held_at) = (now_us, at);
     }
 }
@@ -93,12 +92,12 @@ mod tests {
             assert!(round < 5 || (ROUND_US..2 * ROUND_US).contains(&gap_us), "{round}: {gap_us}");
         }
         c.holds = true;
-        for round in 20..22 {
+        for round in 20..24 {
             c.eager_expected = c.eager_expected.next();
             c.held_from(at(round, 0), false);
         }
         assert_eq!(u64::from(c.gap_us), ROUND_US);
-        assert!(!c.is_held_idle(at(21, 3 * ROUND_US - 1)));
-        assert!(c.is_held_idle(at(21, 3 * ROUND_US)));
+        assert!(!c.is_held_idle(at(23, 3 * ROUND_US - 1)));
+        assert!(c.is_held_idle(at(23, 3 * ROUND_US)));
     }
 }

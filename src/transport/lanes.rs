@@ -156,7 +156,6 @@ impl<P: Provider> Endpoint<'_, P> {
             pull: setup.pull,
             peer,
             lane_count: setup.lanes,
-            first: !setup.reserve & ((1 << setup.lanes) - 1) as u8,
             probed: setup.probed,
             reads_runs: setup.reads_runs,
             eager_bytes_max: eager.min(sent).0,
@@ -167,6 +166,8 @@ impl<P: Provider> Endpoint<'_, P> {
             ..Connection::FREE
         };
         if P::SEVERAL_LANES && several {
+            let all = ((1u32 << setup.lanes) - 1) as u8;
+            self.connections[index].first = all & !setup.reserve;
             for lane in 0..setup.lanes {
                 self.meter_mut(index, lane).load.reserve = setup.reserve >> lane & 1 == 1;
             }

@@ -23,7 +23,9 @@ impl<P: Provider> Endpoint<'_, P> {
         region: u16,
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
-        let is_alone = self.connections[index].is_all_taken() && message.length <= ALONE_MAX.0;
+        let is_alone = P::SEVERAL_LANES
+            && self.connections[index].is_all_taken()
+            && message.length <= ALONE_MAX.0;
         let request = match self.eager_at_once(index, region, &message) {
             Some(request) => {
                 if is_alone {

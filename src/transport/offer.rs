@@ -174,9 +174,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// A look at a connection that holds slots back: whether nothing comes any more.
     pub(super) fn offers_look(&mut self, index: usize) {
         let c = &mut self.connections[index];
-        if c.held_at != c.eager_expected.0 as u16 || c.held_since_us == 0 {
-            c.held_from(self.now, false);
-        } else if c.is_held_idle(self.now) {
+        c.held_from(self.now, false);
+        if c.is_held_idle(self.now) {
             self.work.insert(index);
         }
     }

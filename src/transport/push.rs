@@ -11,7 +11,7 @@ use super::slots::NO_CELL;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RailKey, RemoteSpan};
 use crate::wire::head::KIND_START;
-use crate::wire::slot::{SLOT_CANCEL, SLOT_TAKEN, SlotGlance};
+use crate::wire::slot::{SLOT_CANCEL, SLOT_TAKEN};
 
 /// What the peer's oldest group says to a message.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -26,7 +26,6 @@ pub(super) enum Offer {
 
 impl<P: Provider> Endpoint<'_, P> {
     /// What the peer's oldest unbound group says to a message with `tag`.
-    #[inline]
     pub(super) fn offer(&mut self, index: usize, tag: i32) -> Offer {
         if !self.group_seen(index) {
             return Offer::NotYet;
@@ -61,7 +60,6 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// Whether the peer's oldest unbound group is there. Steps over groups that early messages
     /// fill, and gives back those that the peer wants back.
-    #[inline(always)]
     fn group_seen(&mut self, index: usize) -> bool {
         loop {
             let c = &self.connections[index];
@@ -101,19 +99,12 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Looks for all slots of the oldest group; when they are there, replays the early messages.
-    #[inline(always)]
     fn group_appears(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
         let number = c.group_next;
         let Some(first) = self.slot_glance(index, number, 0) else {
             return false;
         };
-        self.group_there(index, number, &first)
-    }
-
-    /// The first slot of the oldest group is there.
-    #[inline(never)]
-    fn group_there(&mut self, index: usize, number: Seq, first: &SlotGlance) -> bool {
         if first.index != 0 {
             return false;
         }
