@@ -23,6 +23,7 @@ impl<P: Provider> Endpoint<'_, P> {
         region: u16,
         message: Outgoing,
     ) -> Result<RequestId, SubmitError> {
+        // a core of one rail has no room for it, and hands over with its next poll
         let is_alone = P::SEVERAL_LANES
             && self.connections[index].is_all_taken()
             && message.length <= ALONE_MAX.0;
