@@ -6,25 +6,12 @@ mod libfabric_support;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
-use crosstie::provider::libfabric::{Config, Libfabric, Limits};
-use libfabric_support::{LIMITS, NOTHING, OTHER, World, let_library_work, skip};
+use crosstie::provider::libfabric::Libfabric;
+use libfabric_support::{NOTHING, OTHER, World, let_library_work};
 
 const STEP: Span = Span::millis(5);
 /// Steps of a clock by hand, which are 30 s: a fence that has not come then does not.
 const STEPS: u32 = 6000;
-
-/// Two endpoints of sockets that peers share; `None`: none can be had here.
-fn world() -> Option<World> {
-    let limits = Limits { peers_max: 3, ..LIMITS };
-    let of = |provider| {
-        World::open_with(&Config { provider: Some(provider), ..Config::DEFAULT }, limits).ok()
-    };
-    let world = [c"net", c"tcp"].into_iter().find_map(of);
-    if world.is_none() {
-        skip("no endpoint of sockets that peers share");
-    }
-    world
-}
 
 /// Hears that its peer has closed in good order, and whether the fence comes while all poll.
 fn is_fenced(rail: &mut Libfabric, others: &mut [&mut Libfabric], now: Instant) -> bool {
@@ -51,7 +38,10 @@ fn is_fenced(rail: &mut Libfabric, others: &mut [&mut Libfabric], now: Instant) 
 #[test]
 fn end_that_its_peer_never_joined_is_fenced() {
     for is_given_anew in [false, true] {
-        let Some(World { rails: [mut rail, mut other], keys, now, .. }) = world() else { return };
+        let Some(World { rails: [mut rail, mut other], keys, now, .. }) = World::of_sockets(3)
+        else {
+            return;
+        };
         // ours tells of a region, as endpoints do of their mailbox
         rail.peer_prepare_telling(OTHER, 0x1234_5678, keys[0]).unwrap();
         let theirs = other.peer_prepare_telling(OTHER, 0x2345_6789, keys[1]).unwrap();
@@ -68,8 +58,11 @@ fn end_that_its_peer_never_joined_is_fenced() {
 /// Both ends have joined; the other closes, and gives its number anew while this one computes.
 #[test]
 fn end_whose_last_word_has_found_no_room_is_fenced() {
-    let Some(World { rails: [mut live, mut other], keys, mut now, .. }) = world() else { return };
-    let Some(World { rails: [mut rail, _unused], .. }) = world() else { return };
+    let Some(World { rails: [mut live, mut other], keys, mut now, .. }) = World::of_sockets(3)
+    else {
+        return;
+    };
+    let Some(World { rails: [mut rail, _unused], .. }) = World::of_sockets(3) else { return };
     let ours = rail.peer_prepare_telling(OTHER, 0x1234_5678, keys[0]).unwrap();
     let theirs = other.peer_prepare_telling(OTHER, 0x2345_6789, keys[1]).unwrap();
     rail.peer_connect(OTHER, &theirs).unwrap();

@@ -6,8 +6,8 @@ mod libfabric_support;
 use crosstie::base::ids::{PeerIndex, RailGeneration};
 use crosstie::base::units::{Bytes, Instant, Span};
 use crosstie::fabric::{Completion, DownCause, Op, OpId, OpKind, Provider};
-use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits};
-use libfabric_support::{LIMITS, NOTHING, OTHER, World, let_library_work, skip};
+use crosstie::provider::libfabric::{Hello, Libfabric};
+use libfabric_support::{NOTHING, OTHER, World, let_library_work};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
@@ -55,16 +55,7 @@ fn dead(rail: &mut Libfabric, index: u32, other: &Hello, port: u16, now: Instant
 /// Whether the fence of a peer that nobody listens for holds when others, before it, do not answer,
 /// as many times [`EVERY`] after it was posted as there is to wait for them.
 fn is_fenced_beside(hanging: u32, rounds: u32) -> Option<bool> {
-    let limits = Limits { peers_max: hanging + 2, ..LIMITS };
-    let world_of = |provider| {
-        World::open_with(&Config { provider: Some(provider), ..Config::DEFAULT }, limits).ok()
-    };
-    // newer versions have the one in the other
-    let Some(world) = [c"net", c"tcp"].into_iter().find_map(world_of) else {
-        skip("no endpoint of sockets that peers share");
-        return None;
-    };
-    let World { rails: [mut rail, mut other], .. } = world;
+    let World { rails: [mut rail, mut other], .. } = World::of_sockets(hanging + 2)?;
     let hello = other.peer_prepare(OTHER, 0x77).unwrap();
     let ip = rail.ends(&hello).expect("addresses of sockets")[1].ip();
     let full = Full::at(ip);

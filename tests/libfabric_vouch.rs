@@ -172,13 +172,7 @@ fn receive_of_lonely(pair: &mut Pair, lost: impl FnOnce()) -> Result<(), Request
     let into = Memory::new(a, Place::Private, 64);
     let receive: RequestId = a.irecv(*to_b, &[into.incoming(0, 64, 1)]).expect("a receive");
     lost();
-    let watch = Watch::start();
-    let outcome = loop {
-        if let Some(outcome) = a.test(receive).expect("a receive") {
-            break outcome;
-        }
-        watch.look("the peer's end");
-    };
+    let outcome = a.wait(receive);
     into.release(a);
     outcome.result
 }

@@ -203,13 +203,7 @@ fn lose_program() {
     let receive = a.irecv(*to_b, &[into.incoming(0, 64, 1)]).expect("a receive");
     network(false);
     sockets_end();
-    let watch = Watch::start();
-    let outcome = loop {
-        if let Some(outcome) = a.test(receive).expect("a receive") {
-            break outcome;
-        }
-        watch.look("the peer's death");
-    };
+    let outcome = a.wait(receive);
     println!("the receive ended: {:?}", outcome.result);
     into.release(a);
     std::process::exit(0); // who is dead need not be waited for

@@ -223,6 +223,21 @@ impl World {
         World::open_with(config, LIMITS)
     }
 
+    /// Over sockets whose endpoints peers share, with so many peers; `None`, with a line: they
+    /// cannot be had here.
+    pub fn of_sockets(peers_max: u32) -> Option<World> {
+        let limits = Limits { peers_max, ..LIMITS };
+        let of = |provider| {
+            World::open_with(&Config { provider: Some(provider), ..Config::DEFAULT }, limits).ok()
+        };
+        // newer versions have the one in the other
+        let world = [c"net", c"tcp"].into_iter().find_map(of);
+        if world.is_none() {
+            skip("no endpoint of sockets that peers share");
+        }
+        world
+    }
+
     pub fn open_with(config: &Config, limits: Limits) -> Result<World, OpenError> {
         let memory: &'static mut PairMemory = Box::leak(Box::new(PairMemory::new(limits)));
         let rails = memory.open(config)?;

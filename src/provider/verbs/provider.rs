@@ -31,6 +31,14 @@ impl Verbs<'_> {
         assert!(fits && whole <= self.limits.payload_bytes_max.into(), "bytes of the payload");
         self.area.head(peer.as_usize(), cell) as u64 + HEAD_BYTES as u64 + offset
     }
+
+    /// A cell that is held is free again, and posted at once: the credit for it may leave on
+    /// another rail, and must not be there first.
+    #[inline]
+    fn slot_free(&mut self, index: usize, cell: usize) {
+        self.peers[index].held &= !(1 << cell);
+        self.receive_again(index, cell);
+    }
 }
 
 impl<'m> Provider for Verbs<'m> {
@@ -158,6 +166,7 @@ impl<'m> Provider for Verbs<'m> {
         self.peers.get(peer.as_usize()).is_some_and(|peer| peer.chained > 0)
     }
 
+    #[inline]
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {
         let from = self.payload(peer, slot, offset, to.length().0);
         // SAFETY: inside a held payload; the span's maker vouches for the target.
@@ -173,22 +182,16 @@ impl<'m> Provider for Verbs<'m> {
     #[inline]
     fn received_release(&mut self, peer: PeerIndex, slot: RecvSlot) {
         let (cell, _) = poll::slot_parts(slot);
-        let record = &mut self.peers[peer.as_usize()];
-        let is_held = cell < RECEIVES && record.held & 1 << cell != 0;
-        assert!(is_held, "a receive slot that is held");
-        record.held &= !(1 << cell);
-        // at once: the credit for it may leave on another rail, and must not be there first
-        self.receive_again(peer.as_usize(), cell);
+        let held = self.peers[peer.as_usize()].held;
+        assert!(cell < RECEIVES && held & 1 << cell != 0, "a receive slot that is held");
+        self.slot_free(peer.as_usize(), cell);
     }
 
     #[inline]
     fn received_take(&mut self, peer: PeerIndex, slot: RecvSlot, to: LocalSpan) {
-        let from = self.payload(peer, slot, 0, to.length().0);
-        // SAFETY: inside a held payload; the span's maker vouches for the target.
-        unsafe { touch::copy(from, to.address(), to.length().0) };
+        self.received_copy(peer, slot, 0, to); // which has seen that it is held
         let (cell, _) = poll::slot_parts(slot);
-        self.peers[peer.as_usize()].held &= !(1 << cell);
-        self.receive_again(peer.as_usize(), cell);
+        self.slot_free(peer.as_usize(), cell);
     }
 
     fn peer_fail(&mut self, peer: PeerIndex, cause: DownCause) {
