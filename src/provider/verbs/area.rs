@@ -3,8 +3,13 @@
 use crate::fabric::HEAD_BYTES;
 use crate::memory::{Errno, Reserve};
 
-/// Receives of one peer: more than the transport's credits. Each is a bit of a word.
+/// Receives of one peer. Each is a bit of a word.
 pub const RECEIVES: usize = 64;
+/// Those of them that may wait to be posted again, so that several are with one call of the driver:
+/// the others are more than the transport's credits.
+pub const LAZY: usize = 8;
+/// Those that are posted or held at any time: a peer may count on so many.
+pub const RECEIVES_KEPT: usize = RECEIVES - LAZY;
 /// Bytes of a peer's staging: heads, payloads and lines that were copied at post, until the device
 /// has done with them.
 pub const STAGING_BYTES: u32 = 64 << 10;

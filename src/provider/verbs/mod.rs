@@ -10,7 +10,7 @@
 //!   completion stands for all before it on its queue pair.
 //! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
 //!   queue pair can receive, and each is posted again when its message is released, or its word
-//!   reported. A queue pair does not retry where the peer has no receive (`rnr_retry` is 0, unless
+//!   reported; a few of them wait for others, and for a poll that finds nothing. A queue pair does not retry where the peer has no receive (`rnr_retry` is 0, unless
 //!   [`PathConfig::receiver_retries`] is more): that would hide a broken credit, so it breaks the
 //!   connection.
 //! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit
@@ -267,7 +267,7 @@ pub enum PeerOpenError {
     Index,
     /// The other end is on another kind of link.
     LinkLayer,
-    /// The other end keeps so many receives posted, fewer than [`RECEIVES`].
+    /// The other end has so many receives, fewer than [`RECEIVES`].
     Receives(u32),
     /// The device failed, or its GID has gone: the rail must be revived or opened anew.
     RailLost,
@@ -286,7 +286,7 @@ impl fmt::Display for PeerOpenError {
                 f.write_str("one end is on InfiniBand and the other on Ethernet")
             }
             PeerOpenError::Receives(count) => {
-                write!(f, "the peer keeps {count} receives posted, and {RECEIVES} are counted on")
+                write!(f, "the peer has {count} receives, and {RECEIVES} are counted on")
             }
             PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
             PeerOpenError::NoAnswer => {

@@ -159,6 +159,9 @@ pub struct Peer {
     pub in_flight: u32,
     /// Bit `i`: the message in cell `i` is held.
     pub held: u64,
+    /// Bit `i`: cell `i` is free, and to be posted again; and how many are.
+    pub due: u64,
+    pub due_count: u8,
     /// Fences that wait for the end of the queue pair.
     pub fences: List,
     /// What broke it.
@@ -208,6 +211,8 @@ impl Peer {
             unstaged: 0,
             in_flight: 0,
             held,
+            due: 0,
+            due_count: 0,
             fences: List::default(),
             report: None,
         }

@@ -26,8 +26,13 @@ pub(super) fn slot_parts(slot: RecvSlot) -> (usize, u32) {
 impl Verbs<'_> {
     /// Takes completions and reports, as long as there is room.
     pub(super) fn take(&mut self, events: &mut Events) {
+        // one that gave fewer than there was room for has no more
+        let mut is_empty = false;
         while events.has_room() {
             if self.batch_at == self.batch_count {
+                if is_empty {
+                    return;
+                }
                 let count = self.cq.poll(&mut self.batch);
                 if count < 0 {
                     return self.lose(libc::EIO);
@@ -36,6 +41,7 @@ impl Verbs<'_> {
                 if count == 0 {
                     return;
                 }
+                is_empty = self.batch_count < self.batch.len();
             }
             let wc = self.batch[self.batch_at];
             self.batch_at += 1;

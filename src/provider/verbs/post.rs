@@ -1,5 +1,6 @@
 //! Taking ops, chaining them, and ringing the doorbell.
 
+use super::area::LAZY;
 use super::domain::rkey;
 use super::peer::{CHAIN, Outcome, SENDS, Sent, State};
 use super::rail::{Kind, Name, Verbs};
@@ -362,31 +363,68 @@ impl Verbs<'_> {
         self.ring(index);
     }
 
-    /// Posts the receive of a cell.
+    /// The receive of a cell, and its part.
     #[inline]
-    pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
-        let record = &mut self.peers[index];
+    fn receive_request(&self, index: usize, cell: usize) -> (RecvWr, Sge) {
+        let record = &self.peers[index];
         let addr = self.area.head(index, cell) as u64;
         let length = HEAD_BYTES as u32 + self.limits.payload_bytes_max;
-        let mut sge = Sge { addr, length, lkey: record.lkey };
+        let part = Sge { addr, length, lkey: record.lkey };
         let (generation, peer) = (record.generation, index as u16);
         let name = Name { kind: Kind::Receive, generation, peer, at: cell as u32 };
-        let wr_id = name.pack();
-        let next = core::ptr::null_mut();
-        let mut request = RecvWr { wr_id, next, sg_list: &mut sge, num_sge: 1 };
-        let qp = record.qp.as_mut().expect("a queue pair");
+        (RecvWr { wr_id: name.pack(), num_sge: 1, ..RecvWr::NOTHING }, part)
+    }
+
+    /// Posts the receive of a cell.
+    pub(super) fn receive_post(&mut self, index: usize, cell: usize) -> Result<(), Errno> {
+        let (mut request, mut part) = self.receive_request(index, cell);
+        request.sg_list = &mut part;
+        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
         // SAFETY: a cell of the peer's, registered, which nobody else uses until it has completed;
         // the library copies request and part.
         unsafe { qp.receive(&mut request) }
     }
 
-    /// The same where the queue pair may have ended meanwhile. One that does not know its other end
-    /// yet takes receives, too.
+    /// A cell is to be posted again, if the queue pair has not ended meanwhile. One that does not
+    /// know its other end yet takes receives, too.
     #[inline]
     pub(super) fn receive_again(&mut self, index: usize, cell: usize) {
-        if matches!(self.peers[index].state, State::Prepared | State::Live)
-            && let Err(errno) = self.receive_post(index, cell)
-        {
+        let record = &mut self.peers[index];
+        if !matches!(record.state, State::Prepared | State::Live) {
+            return; // the next queue pair gets it
+        }
+        record.due |= 1 << cell;
+        record.due_count += 1;
+        self.due = Some(index as u32);
+        if usize::from(record.due_count) >= LAZY {
+            self.receives_due(index);
+        }
+    }
+
+    /// Posts the receives of all cells that are to be posted again.
+    #[inline(never)]
+    pub(super) fn receives_due(&mut self, index: usize) {
+        let record = &mut self.peers[index];
+        let (mut due, count) = (record.due, usize::from(record.due_count));
+        (record.due, record.due_count) = (0, 0);
+        if !matches!(record.state, State::Prepared | State::Live) {
+            return;
+        }
+        let mut parts = [NOTHING; LAZY];
+        let mut requests = [RecvWr::NOTHING; LAZY];
+        for (request, part) in requests.iter_mut().zip(&mut parts).take(count) {
+            let cell = due.trailing_zeros() as usize;
+            due &= due - 1;
+            (*request, *part) = self.receive_request(index, cell);
+            request.sg_list = part;
+        }
+        for at in 1..count {
+            requests[at - 1].next = &mut requests[at];
+        }
+        let qp = self.peers[index].qp.as_mut().expect("a queue pair");
+        // SAFETY: cells of the peer's, registered, which nobody else uses until they have
+        // completed; the library copies requests and parts.
+        if let Err(errno) = unsafe { qp.receive(&mut requests[0]) } {
             self.end(index, DownCause::Broken(errno.0));
         }
     }

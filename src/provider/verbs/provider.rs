@@ -1,6 +1,6 @@
 //! [`Provider`] on top of the queue pairs.
 
-use super::area::RECEIVES;
+use super::area::{LAZY, RECEIVES, RECEIVES_KEPT};
 use super::peer::State;
 use super::poll::slot_parts;
 use super::rail::Verbs;
@@ -32,8 +32,8 @@ impl Verbs<'_> {
         self.area.head(peer.as_usize(), cell) as u64 + HEAD_BYTES as u64 + offset
     }
 
-    /// A cell that is held is free again, and posted at once: the credit for it may leave on
-    /// another rail, and must not be there first.
+    /// A cell that is held is free again, and posted at once or with a few others: without those
+    /// the peer has enough, so that the credit for it may be there first.
     #[inline]
     fn slot_free(&mut self, index: usize, cell: usize) {
         self.peers[index].held &= !(1 << cell);
@@ -51,7 +51,7 @@ impl<'m> Provider for Verbs<'m> {
     fn caps(&self) -> Caps {
         Caps {
             send_payload_max: Bytes(self.limits.payload_bytes_max.into()),
-            recv_slots: RECEIVES as u32,
+            recv_slots: RECEIVES_KEPT as u32,
             transfer_max: Bytes(self.transfer_bytes_max()),
             pull: true,
             immediate: true,
@@ -150,6 +150,12 @@ impl<'m> Provider for Verbs<'m> {
         }
         if !self.asides.none_done() {
             self.report_asides(&mut events);
+        }
+        if events.used == 0
+            && let Some(index) = self.due.take()
+            && usize::from(self.peers[index as usize].due_count) >= LAZY / 2
+        {
+            self.receives_due(index as usize); // while nobody waits for an answer
         }
         events.used
     }

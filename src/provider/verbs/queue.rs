@@ -211,7 +211,7 @@ impl Verbs<'_> {
         if (other.link_layer == 2) != self.is_ethernet {
             return Err(PeerOpenError::LinkLayer);
         }
-        // it has been promised that so many messages find one (`Caps::recv_slots`)
+        // with those that wait to be posted again, what is promised (`Caps::recv_slots`)
         if other.receives < RECEIVES as u32 {
             return Err(PeerOpenError::Receives(other.receives));
         }

@@ -160,6 +160,8 @@ pub struct Verbs<'m> {
     pub(super) dirty: Fifo<'m, u32>,
     /// Peers with ends to report that found no room; each once.
     pub(super) owing: Fifo<'m, u32>,
+    /// The last peer that has cells to be posted again.
+    pub(super) due: Option<u32>,
     pub(super) area: Area,
     /// Completions taken and not looked at.
     pub(super) batch: [Wc; BATCH],
@@ -239,6 +241,7 @@ impl<'m> Verbs<'m> {
             asides,
             dirty,
             owing,
+            due: None,
             area,
             batch: [Wc::NOTHING; BATCH],
             batch_at: 0,

@@ -493,6 +493,16 @@ layout! { STRUCT_FACTS:
     }
 }
 
+impl RecvWr {
+    /// A work request of nothing.
+    pub const NOTHING: RecvWr = RecvWr {
+        wr_id: 0,
+        next: core::ptr::null_mut(),
+        sg_list: core::ptr::null_mut(),
+        num_sge: 0,
+    };
+}
+
 impl SendWr {
     /// A work request of nothing.
     pub const NOTHING: SendWr = SendWr {
