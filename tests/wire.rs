@@ -70,6 +70,7 @@ fn head(kind: u8, stripes: u8) -> SendHead {
     SendHead {
         kind,
         stripes,
+        filled: 0,
         epoch: n32(0x10),
         tag: -2,
         send_number: n32(0x20),

@@ -18,7 +18,7 @@ use crate::provider::taken;
 use crate::provider::tcp;
 use crate::transport::limits::{CREDITS, KEPT_BYTES, Limits, RECEIVES_SPARE};
 use crate::transport::{self, ConnectionSetup, RequestError, SubmitError};
-use crate::wire::hello::{CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
+use crate::wire::hello::{CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
 use crate::wire::report::REPORT_BYTES_MAX;
 use core::num::{NonZeroI32, NonZeroUsize};
 
@@ -103,6 +103,7 @@ fn shm_use<R: HostRail>(
         reserve: !1,
         probed: has(params, CONNECT_PROBED),
         reads_runs: has(params, CONNECT_RUNS),
+        reads_filled: has(params, CONNECT_FILLED),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -155,6 +156,7 @@ fn tcp_use<R: HostRail>(
         reserve,
         probed: has(params, CONNECT_PROBED),
         reads_runs: has(params, CONNECT_RUNS),
+        reads_filled: has(params, CONNECT_FILLED),
     };
     endpoint.connection_open(ConnectionIndex(index), &setup);
     Ok(())
@@ -204,6 +206,7 @@ pub(super) fn loopback_use(
             reserve: 0,
             probed: false,
             reads_runs: false,
+            reads_filled: false,
         };
         endpoint.connection_open(ConnectionIndex(own), &setup);
     }

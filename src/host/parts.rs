@@ -35,7 +35,7 @@ use crate::provider::shm::{self, HeapSpan, RingSizes};
 use crate::provider::tcp;
 use crate::transport::limits::CREDITS;
 use crate::transport::{self, Config, DataMrs};
-use crate::wire::hello::{AddressList, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
+use crate::wire::hello::{AddressList, CONNECT_FILLED, CONNECT_PROBED, CONNECT_PUSH, CONNECT_RUNS};
 use std::boxed::Box;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -308,6 +308,7 @@ impl Parts {
             control_rails: self.options.limits.rails_max,
             features: CONNECT_PROBED
                 | CONNECT_RUNS
+                | CONNECT_FILLED
                 | if self.options.push { CONNECT_PUSH } else { 0 },
             send_ring_bytes: self.options.send_ring_bytes,
             write_ring_bytes: self.options.write_ring_bytes,

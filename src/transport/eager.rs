@@ -85,9 +85,10 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Whether one more message, of `length` bytes, may leave before its receive was seen.
     #[inline]
     pub(super) fn may_go_early(&self, index: usize, length: u64) -> bool {
+        let c = &self.connections[index];
         let is_long = length > self.caps.send_payload_max.0;
-        let most = if is_long { EARLY_LONG_MAX } else { EARLY_MAX };
-        u32::from(self.connections[index].early) < most
+        let waits = is_long && !(P::SEVERAL_LANES && c.is_all_taken());
+        u32::from(c.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
     }
 
     /// What the peer's oldest group says to a message with `tag` that may go early: either it
@@ -126,6 +127,25 @@ impl<P: Provider> Endpoint<'_, P> {
         stripes: u8,
         payload: LocalSpan,
     ) -> Result<(), Blocked> {
+        let kept_at = self.stream_room(index, kind, payload.length().0)?;
+        let fields = self.connections[index].head(kind, tag, stripes);
+        self.stream_hand(index, &fields, payload)?;
+        self.stream_left(index, &fields, kept_at, payload);
+        let c = &self.connections[index];
+        if P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer) {
+            self.work.insert(index);
+        }
+        Ok(())
+    }
+
+    /// Whether the next send of the stream may leave: where it is kept, if it is.
+    #[inline(always)]
+    pub(super) fn stream_room(
+        &mut self,
+        index: usize,
+        kind: u8,
+        length: u64,
+    ) -> Result<Option<u32>, Blocked> {
         // where nothing is bound by starts, nothing is kept for them
         let spare = kind == KIND_START || self.connections[index].pull;
         let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
@@ -134,33 +154,49 @@ impl<P: Provider> Endpoint<'_, P> {
             return Err(Blocked);
         }
         let c = &self.connections[index];
-        let kept_at = match P::SEVERAL_LANES && c.fails_over() {
-            false => None,
-            true if c.control_blocked || c.resend.is_some() => return Err(Blocked),
-            true => Some(self.keep_room(index, payload.length().0).ok_or(Blocked)?),
-        };
+        match P::SEVERAL_LANES && c.fails_over() {
+            false => Ok(None),
+            true if c.control_blocked || c.resend.is_some() => Err(Blocked),
+            true => Ok(Some(self.keep_room(index, length).ok_or(Blocked)?)),
+        }
+    }
+
+    /// Posts it.
+    #[inline(always)]
+    pub(super) fn stream_hand(
+        &mut self,
+        index: usize,
+        fields: &SendHead,
+        payload: LocalSpan,
+    ) -> Result<(), Blocked> {
         let c = &self.connections[index];
-        let fields = c.head(kind, tag, stripes);
         let (id, peer, control) = (op_id(OP_STREAM, 0, 0), c.peer, c.control);
         match self.rail.post_send(id, peer, &fields.encode(), payload, self.now) {
-            Ok(Posted::Done) => {}
-            Ok(Posted::Pending) => self.lane_mut(index, control).ops_in_flight += 1,
+            Ok(Posted::Done) => Ok(()),
+            Ok(Posted::Pending) => {
+                self.lane_mut(index, control).ops_in_flight += 1;
+                Ok(())
+            }
             Err(error) => {
                 self.stats.again += u64::from(error == PostError::Again);
-                return Err(Blocked);
+                Err(Blocked)
             }
         }
+    }
+
+    /// Accounts for it, and keeps it where another lane may have to carry it again.
+    #[inline(always)]
+    pub(super) fn stream_left(
+        &mut self,
+        index: usize,
+        fields: &SendHead,
+        kept_at: Option<u32>,
+        payload: LocalSpan,
+    ) {
         if let Some(kept_at) = kept_at {
-            self.keep(index, &fields, kept_at, payload);
+            self.keep(index, fields, kept_at, payload);
         }
-        self.connections[index].head_left(long);
-        if P::SEVERAL_LANES
-            && self.connections[index].is_taken_worth()
-            && self.rail.is_leaving(peer)
-        {
-            self.work.insert(index);
-        }
-        Ok(())
+        self.connections[index].head_left(fields.kind != KIND_EAGER);
     }
 
     /// Whether one more receive of the peer may be consumed, leaving `reserve`; looks at the
@@ -335,11 +371,13 @@ impl<P: Provider> Endpoint<'_, P> {
             KIND_DESCRIPTOR => c.pull,
             _ => true,
         };
-        if !is_of_its_kind || !c.has_groups(Seq(head.group_base)) {
+        let is_known = is_of_its_kind && c.has_groups(Seq(head.group_base));
+        if !is_known || (P::SEVERAL_LANES && !self.filled_heard(index, head)) {
             let message = HeldMessage { slot, lane, ..HeldMessage::FREE };
             self.release(index, &message);
             return self.connection_fail(index, RequestError::Protocol);
         }
+        let c = &mut self.connections[index];
         c.groups_take(Seq(head.group_base));
         let message = HeldMessage {
             group_base: Seq(head.group_base),

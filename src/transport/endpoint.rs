@@ -73,6 +73,8 @@ pub struct ConnectionSetup {
     pub probed: bool,
     /// The peer reads slots that speak for several groups (W3).
     pub reads_runs: bool,
+    /// The peer reads in heads which groups its messages have filled (W1).
+    pub reads_filled: bool,
 }
 
 /// What a call of [`Endpoint::progress`] did.
@@ -149,6 +151,9 @@ pub struct Endpoint<'m, P: Provider> {
     #[cfg(feature = "proof")]
     pub(super) mutant: Option<super::mutant::Mutant>,
 }
+
+/// Receives of which one at least is followed by a look at what came without an event.
+const WATCH_RECEIVES: u64 = 8;
 
 impl<'m, P: Provider> Endpoint<'m, P> {
     /// Cuts an endpoint out of a block, as [`Limits::machine_bytes`] counts. `limits` have passed
@@ -341,7 +346,7 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if !self.work.is_empty() {
             self.work_step(); // what the user has asked for since leaves with this poll
         }
-        let mut events = 0;
+        let (mut events, received) = (0, self.stats.receives);
         while events < POLL_BATCH {
             match self.rail.next() {
                 Next::Received { peer, slot, head, length } => {
@@ -358,7 +363,11 @@ impl<'m, P: Provider> Endpoint<'m, P> {
         if self.pushing != 0 {
             self.rota_step();
         }
-        if !self.watch.is_empty() {
+        // what has come may wait for an answer: with most of such polls the next one looks
+        let may_wait = P::SEVERAL_LANES
+            && self.stats.receives != received
+            && self.stats.receives / WATCH_RECEIVES == received / WATCH_RECEIVES;
+        if !self.watch.is_empty() && !may_wait {
             self.watch_step();
         }
         if !self.work.is_empty() {

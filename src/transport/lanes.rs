@@ -7,7 +7,7 @@ use super::limits::{CREDITS, KEPT_BYTES};
 use super::mutant::Mutant;
 use super::rail::{Answer, CtrlSpan, Flush, Lane, LaneMeter, LaneState, LaneStats, Probe};
 use super::records::{
-    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState,
+    Connection, ConnectionState, Fence, GroupRecord, HeldMessage, NIL, SendRecord, SendState, reads,
 };
 use super::report_error::ReportError;
 use super::request::{COMPLETE_BYTES_MAX, RequestError};
@@ -157,7 +157,7 @@ impl<P: Provider> Endpoint<'_, P> {
             peer,
             lane_count: setup.lanes,
             probed: setup.probed,
-            reads_runs: setup.reads_runs,
+            reads: reads(setup.reads_runs, setup.reads_filled),
             eager_bytes_max: eager.min(sent).0,
             credits_through: Seq(setup.credits),
             credits_told: Seq(CREDITS),

@@ -4,15 +4,23 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
+use super::filled::filled_said;
+use super::limits::EARLY_MAX;
 use super::mr::NO_REGION;
+use super::push::Offer;
+use super::rail::DataRail;
 use super::records::{ConnectionState, SendState};
 use super::request::{RequestId, SubmitError};
 use crate::base::units::Bytes;
 use crate::fabric::Provider;
+use crate::wire::head::{KIND_EAGER, SendHead};
 
 /// A message of this length at most leaves with its call when none of its connection is on the way:
 /// somebody waits for it, and nothing is there that could leave with it in one call of the system.
 const ALONE_MAX: Bytes = Bytes::kib(4);
+
+/// Messages whose receives were not seen beyond which the next one looks for them.
+const EARLY_ALONE_MAX: u32 = EARLY_MAX * 3 / 4;
 
 impl<P: Provider> Endpoint<'_, P> {
     /// Accepts a message that [`Endpoint::eager_straight`] left alone.
@@ -27,18 +35,59 @@ impl<P: Provider> Endpoint<'_, P> {
         let is_alone = P::SEVERAL_LANES
             && self.connections[index].is_all_taken()
             && message.length <= ALONE_MAX.0;
-        let request = match self.eager_at_once(index, region, &message) {
-            Some(request) => {
-                if is_alone {
-                    self.leave_now(index);
-                }
-                request
+        if is_alone {
+            self.turn_now(index); // a receive that was posted since needs nothing most of the time
+        }
+        let request = if is_alone && self.eager_alone(index, region, &message) {
+            self.complete(message.length)
+        } else if let Some(request) = self.eager_at_once(index, region, &message) {
+            if is_alone {
+                self.leave_now(index);
             }
-            None => self.send_queue(index, region, &message)?,
+            request
+        } else {
+            self.send_queue(index, region, &message)?
         };
         self.stats.sends += 1;
         self.stats.send_bytes += message.length;
         Ok(request)
+    }
+
+    /// Sends a message that nothing of its connection is on the way before, and that nothing is due
+    /// beside: it has left before it is accounted for, since somebody waits for it. For the peer's
+    /// slots nobody looks, as if they came a little later. `false`: it is another, and nothing was
+    /// changed.
+    fn eager_alone(&mut self, index: usize, region: u16, message: &Outgoing) -> bool {
+        let c = &self.connections[index];
+        let is_common = !c.pull
+            && c.queue.is_empty()
+            && c.group_count == 0
+            && u32::from(c.early) < EARLY_ALONE_MAX
+            && !c.is_taken_worth()
+            && message.length <= c.eager_bytes_max.min(self.caps.send_payload_max.0)
+            && !self.offers_are_near(index)
+            && !self.work.contains(index);
+        if !is_common {
+            return false;
+        }
+        let Ok(kept_at) = self.stream_room(index, KIND_EAGER, message.length) else {
+            return false;
+        };
+        let span = self.regions.span(region, message.address, message.length, DataRail(0));
+        let filled = self.filled_through(index);
+        let head = self.connections[index].head(KIND_EAGER, message.tag, 0);
+        let fields = SendHead { filled: filled.map_or(0, filled_said), ..head };
+        if self.stream_hand(index, &fields, span).is_err() {
+            return false;
+        }
+        self.rail.flush(ALONE_MAX);
+        self.stream_left(index, &fields, kept_at, span);
+        if let Some(through) = filled {
+            self.filled_told(index, through);
+        }
+        self.eager_account(index, message.tag, Offer::NotYet);
+        self.stats.eager += 1;
+        true
     }
 
     /// Hands over a message that nothing of its connection is on the way before, with what else is
@@ -48,13 +97,18 @@ impl<P: Provider> Endpoint<'_, P> {
         if self.offers_are_near(index) {
             return;
         }
+        self.turn_now(index);
+        self.rail.flush(ALONE_MAX);
+    }
+
+    /// Posts what is due on one connection.
+    fn turn_now(&mut self, index: usize) {
         if self.work.contains(index) {
             self.work.remove(index);
             if self.connection_work(index) {
                 self.work.insert(index);
             }
         }
-        self.rail.flush(ALONE_MAX);
     }
 
     /// How far the peer's bytes must leave until a message has left that was just posted; `None`:

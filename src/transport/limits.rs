@@ -59,8 +59,8 @@ pub const UNDELIVERED_MAX: u32 = 64;
 pub const EARLY_MAX: u32 = 24;
 
 /// Early sends that may be unbound when one leaves that is longer than what a rail takes from all:
-/// its receiver has room for so many that nobody receives yet. Not fewer than may wait for slots
-/// that are held back.
+/// its receiver has room for so many that nobody receives yet. Those that are known to be received
+/// do not count, though their slots may be held back.
 pub const EARLY_LONG_MAX: u32 = LONG_SLOTS;
 
 /// How long slots are held back when nothing comes, at least: some looks at a socket, and less than

@@ -32,6 +32,7 @@ mod eager;
 pub mod endpoint;
 mod failover;
 mod failure;
+mod filled;
 pub mod flush;
 mod hold;
 mod joining;

@@ -9,7 +9,9 @@
 use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
 use super::mutant::Mutant;
 use super::rail::DataRail;
-use super::records::{Connection, GroupRecord, HeldMessage, KnownRegion, NIL, ReceiveRecord};
+use super::records::{
+    Connection, GroupRecord, HeldMessage, KnownRegion, NIL, READS_RUNS, ReceiveRecord,
+};
 use super::request::RequestError;
 use super::slots::{NO_CELL, cell_line};
 use crate::base::ids::PeerIndex;
@@ -20,14 +22,13 @@ use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_MORE_MAX, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
 /// Receives that are held back are fewer: the peer remembers more messages that it sends early.
-const HELD_MAX: u32 = 8;
+const HELD_MAX: u32 = 11;
 /// The last version of keys: of changes behind it nobody knows, so that it is never known.
 const LATE: u8 = u8::MAX;
 /// Messages of the stream without a start after which the next is taken to be short as well.
 const SHORT_RUN: u16 = 8;
 
 const _: () = assert!(HELD_MAX < super::limits::EARLY_MAX / 2);
-const _: () = assert!(HELD_MAX <= super::limits::EARLY_LONG_MAX);
 // users of a cell are counted in 16 bits
 const _: () = assert!(super::limits::REQUESTS_MAX as usize * GROUP_MAX <= u16::MAX as usize);
 
@@ -87,7 +88,7 @@ impl<P: Provider> Endpoint<'_, P> {
     #[inline(never)]
     fn more_taken(&self, index: usize, number: Seq) -> u8 {
         let c = &self.connections[index];
-        if !c.reads_runs || c.offered_through != number {
+        if c.reads & READS_RUNS == 0 || c.offered_through != number {
             return 0;
         }
         let (mut number, mut filled, mut due) = (number, 0, None);

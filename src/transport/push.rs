@@ -48,12 +48,14 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
-    fn group_pass(&mut self, index: usize) {
+    pub(super) fn group_pass(&mut self, index: usize) {
         let c = &mut self.connections[index];
         c.group_next = c.group_next.next();
         c.group_count = 0;
         c.group_bound = 0;
-        if c.state_due() {
+        // who answers tells of it with the next answer, or with slots of its own that are held
+        let tells = P::SEVERAL_LANES && c.holds && !c.ends_requests();
+        if c.state_due() && !tells {
             self.work.insert(index);
         }
     }

@@ -92,6 +92,16 @@ pub struct KnownRegion {
     pub version: u8,
 }
 
+/// The peer reads slots that speak for several groups.
+pub const READS_RUNS: u8 = 1;
+/// The peer reads in heads which groups its messages have filled.
+pub const READS_FILLED: u8 = 2;
+
+/// Both as bits.
+pub const fn reads(runs: bool, filled: bool) -> u8 {
+    (READS_RUNS * runs as u8) | (READS_FILLED * filled as u8)
+}
+
 /// One connection, both directions of it.
 #[repr(align(64))] // whole lines, as `Limits::connection_bytes` counts it
 #[derive(Copy, Clone, Hash, Debug)]
@@ -112,8 +122,8 @@ pub struct Connection {
     pub lane_count: u8,
     /// Probes of its lanes are answered.
     pub probed: bool,
-    /// The peer reads slots that speak for several groups.
-    pub reads_runs: bool,
+    /// What the peer reads that not every peer does: bits, of `READS_`.
+    pub reads: u8,
     /// A bit for each lane that is in use.
     pub up: u8,
     /// A bit for each lane that is not there for others alone.
@@ -284,7 +294,7 @@ impl Connection {
         failure: Failure(RequestError::Closed),
         lane_count: 1,
         probed: false,
-        reads_runs: false,
+        reads: 0,
         up: 1,
         first: 1,
         control: 0,

@@ -7,6 +7,7 @@
 use super::endpoint::{Endpoint, Outgoing};
 use super::rail::DataRail;
 use super::records::{Connection, ConnectionState, NIL};
+use super::request::RequestError;
 use crate::base::ids::PeerIndex;
 use crate::base::seq::Seq;
 use crate::fabric::{Provider, RecvSlot};
@@ -20,6 +21,7 @@ impl Connection {
         SendHead {
             kind,
             stripes,
+            filled: 0,
             epoch: self.epoch,
             tag,
             send_number: self.send_number.0,
@@ -128,6 +130,9 @@ impl<P: Provider> Endpoint<'_, P> {
         }
         if more {
             self.oldest_advance(index); // over groups that were withdrawn
+        }
+        if P::SEVERAL_LANES && head.filled != 0 && !self.filled_heard(index, head) {
+            self.connection_fail(index, RequestError::Protocol);
         }
         true
     }

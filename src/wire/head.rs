@@ -27,6 +27,11 @@ pub const KIND_FLUSHED: u8 = 8;
 /// lane's generation. Where both say so ([`super::hello::CONNECT_PROBED`]) alone.
 pub const KIND_PROBED: u8 = 9;
 
+/// A head says by `filled` what is filled.
+pub const FILLED_SAID: u16 = 0x8000;
+/// The bits of a group's number in `filled`.
+pub const FILLED_MASK: u16 = 0x7fff;
+
 wire_struct! {
     /// W1. What every send says before its payload.
     SendHead [32] {
@@ -34,6 +39,11 @@ wire_struct! {
         kind: u8 = 0,
         /// Stripes of the message, 1 to 64; for `KIND_START`, else 0.
         stripes: u8 = 1,
+        /// 0, or [`FILLED_SAID`] and the last bits of a number: the reader's messages have filled
+        /// all groups of the sender's below that, one each, behind those that `group_base` of the
+        /// reader has told of. Where the reader says that it reads it
+        /// ([`super::hello::CONNECT_FILLED`]) alone.
+        filled: u16 = 2,
         /// The sender's control epoch.
         epoch: u32 = 4,
         /// The user's tag; for `KIND_START` the token of the slot it was bound to; outside of the

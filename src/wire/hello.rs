@@ -45,6 +45,10 @@ pub const CONNECT_PROBED: u64 = 0x8;
 /// The writer reads slots that speak for several groups (W3): a bit of `ConnectHello::features`.
 pub const CONNECT_RUNS: u64 = 0x10;
 
+/// The writer reads in heads which groups its messages have filled (W1): a bit of
+/// `ConnectHello::features`.
+pub const CONNECT_FILLED: u64 = 0x20;
+
 /// The rail that two endpoints of one host share: shared memory.
 pub const RAIL_SHM: u32 = 0x1;
 /// The rail that every host has: TCP.

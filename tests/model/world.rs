@@ -219,6 +219,7 @@ impl World {
                 reserve: 0,
                 probed: true,
                 reads_runs: true,
+                reads_filled: true,
             };
             world.net.borrow_mut().open(side, 0);
             world.endpoints[side].connection_open(CONNECTION, &setup);

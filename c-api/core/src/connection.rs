@@ -163,6 +163,7 @@ fn setup(host: &Host, blob: &ConnectionBlob) -> Result<ConnectionSetup, xtie_cor
         reserve: 0,
         probed: false,
         reads_runs: blob.flags & BLOB_RUNS != 0,
+        reads_filled: false,
     })
 }
 

@@ -118,6 +118,7 @@ impl<'m> Pair<'m> {
                 reserve: 0,
                 probed: false,
                 reads_runs: true,
+                reads_filled: false,
             };
             endpoint.connection_open(own, &setup);
         }

@@ -3,6 +3,7 @@
 
 extern crate std;
 
+mod answers;
 mod judge;
 #[cfg(test)]
 mod keyless;

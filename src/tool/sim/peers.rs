@@ -222,6 +222,7 @@ impl<'f, 'm> Side<'f, 'm> {
                 reserve: 0,
                 probed: true,
                 reads_runs: true,
+                reads_filled: true,
             };
             self.endpoint.connection_open(ConnectionIndex(index), &setup);
         }

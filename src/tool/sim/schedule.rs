@@ -3,6 +3,7 @@
 
 extern crate std;
 
+use super::answers::answers;
 use super::judge::{check_direction, ends_connection};
 use super::lanes::{self, Lanes};
 use super::memory::{self, BUFFER_BYTES, Buffer, Held, Memory};
@@ -166,8 +167,11 @@ fn run_on(
     let mut world = World::open(&fabric, &mut blocks, (config.pull, limits), lanes, seed)?;
     world.endpoints.iter_mut().for_each(prepare);
     let steps = 60 + world.random.below(200);
-    for _ in 0..steps {
-        world.step()?;
+    for step in 0..steps {
+        match answers(seed, step, &mut world.random) {
+            true => world.answer(&fabric, step)?,
+            false => world.step()?,
+        }
         world.lanes_step(&fabric)?;
         if world.failed {
             break;
@@ -232,6 +236,7 @@ impl<'f, 'm> World<'f, 'm> {
                 // and of others a peer is older: it answers no probes, or wants all slots
                 probed: seed & 2 == 0,
                 reads_runs: !(seed / 16 + side as u64).is_multiple_of(4),
+                reads_filled: !(seed / 64 + side as u64).is_multiple_of(3),
             };
             endpoints[side].connection_open(CONNECTION, &setup);
         }
@@ -409,7 +414,7 @@ impl<'f, 'm> World<'f, 'm> {
     }
 
     /// Progress of one side, a little time, and every request asked.
-    fn progress(&mut self, side: usize) -> Result<(), String> {
+    pub(super) fn progress(&mut self, side: usize) -> Result<(), String> {
         self.now = self.now.after(Span(self.random.below(600)));
         self.endpoints[side].progress(self.now, BUDGET);
         self.ask_sends(side)?;

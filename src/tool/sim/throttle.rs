@@ -209,6 +209,7 @@ impl<'f, 'm> Side<'f, 'm> {
             reserve: 0,
             probed: true,
             reads_runs: true,
+            reads_filled: true,
         };
         self.endpoint.connection_open(CONNECTION, &setup);
         for lane in 1..lanes {

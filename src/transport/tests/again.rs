@@ -10,10 +10,10 @@ use crate::fabric::{
 
 /// A rail that refuses every second post to each peer, if it is one of those, and longer ops than
 /// it says.
-struct Narrow<'m> {
-    inner: Loopback<'m>,
-    refuses: Option<[bool; 2]>,
-    transfer_max: Bytes,
+pub(super) struct Narrow<'m> {
+    pub(super) inner: Loopback<'m>,
+    pub(super) refuses: Option<[bool; 2]>,
+    pub(super) transfer_max: Bytes,
 }
 
 impl<'m> Provider for Narrow<'m> {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::seq::Seq;
+use crate::transport::records::READS_RUNS;
 use crate::transport::request::SubmitError;
 
 const GROUP: usize = 4;
@@ -25,7 +26,7 @@ impl<'m> Crossing<'m> {
     fn open(block: &'m mut HeapBlock, reads_runs: bool) -> Crossing<'m> {
         let mut pair = Pair::open(block, false);
         pair.endpoint.caps.syscalls = Syscalls::PerBatch;
-        pair.endpoint.connections[B.as_usize()].reads_runs = reads_runs;
+        pair.endpoint.connections[B.as_usize()].reads = u8::from(reads_runs) * READS_RUNS;
         let (mut source, mut target) = (pattern(LONG, 1), vec![0u8; LONG]);
         let (from, to) = (pair.register(&mut source), pair.register(&mut target));
         Crossing { pair, source, target, from, to, now: 1000 * MICRO }
@@ -69,12 +70,12 @@ fn slots_are_held_back_from_a_peer_that_answers_as_steadily_as_before() {
     for (reads_runs, times_none) in [(false, 3), (true, 0)] {
         let mut block = block();
         let mut ends = Crossing::open(&mut block, reads_runs);
-        assert!((0..16).all(|_| ends.cross(100) < 8));
-        let counts: Vec<i32> = (0..24).map(|_| ends.cross(100)).collect();
-        assert_eq!(counts.iter().filter(|count| **count == 7).count(), 3, "{counts:?}");
+        assert!((0..16).all(|_| ends.cross(100) < 11));
+        let counts: Vec<i32> = (0..31).map(|_| ends.cross(100)).collect();
+        assert_eq!(counts.iter().filter(|count| **count == 10).count(), 3, "{counts:?}");
         assert_eq!(counts.iter().filter(|count| **count == 0).count(), times_none, "{counts:?}");
         // beyond that nobody waits for the next
-        assert!((0..8).all(|_| ends.cross(1000) < 8));
+        assert!((0..8).all(|_| ends.cross(1000) < 11));
         assert!((0..24).all(|_| ends.cross(1000) == 0));
     }
 }
@@ -85,10 +86,10 @@ fn one_slot_speaks_for_what_short_messages_have_filled() {
     for reads_runs in [true, false] {
         let mut block = block();
         let mut ends = Crossing::open(&mut block, reads_runs);
-        (0..40).for_each(|_| assert!(ends.cross(100) < 8));
+        (0..40).for_each(|_| assert!(ends.cross(100) < 11));
         let held = ends.held(ends.now) as u32;
-        let slots = ends.slots(28 + held);
-        assert_eq!(slots, if reads_runs { 4 } else { 28 });
+        let slots = ends.slots(20 + held);
+        assert_eq!(slots, if reads_runs { 2 } else { 20 });
         // the sender has stepped over them: a long message finds its receive
         let room = incoming(ends.to, &ends.target, 7);
         let receive = ends.pair.endpoint.irecv(B, &[room]).unwrap();
@@ -110,7 +111,7 @@ fn one_slot_speaks_for_what_short_messages_have_filled() {
 fn run_ends_before_what_is_no_part_of_it() {
     let mut block = block();
     let mut ends = Crossing::open(&mut block, true);
-    (0..16).for_each(|_| assert!(ends.cross(100) < 8));
+    (0..16).for_each(|_| assert!(ends.cross(100) < 11));
     while ends.held(ends.now) != 1 {
         ends.cross(100);
     }
@@ -120,7 +121,7 @@ fn run_ends_before_what_is_no_part_of_it() {
     let other = ends.pair.endpoint.irecv(B, &[room]).unwrap();
     ends.pair.endpoint.cancel(other).unwrap();
     assert_eq!(ends.pair.finish(other).result, Err(RequestError::Canceled));
-    (0..2).for_each(|_| assert!(ends.cross(100) < 8));
+    (0..2).for_each(|_| assert!(ends.cross(100) < 11));
     let two = [incoming(ends.to, &ends.target[..8], 7), incoming(ends.to, &ends.target[..8], 7)];
     let both = ends.pair.endpoint.irecv(B, &two).unwrap();
     for _ in 0..2 {

@@ -81,6 +81,7 @@ fn answered(sayings: &[Saying]) -> (Option<ReportError>, Option<RequestError>, V
         reserve: 0,
         probed: true,
         reads_runs: true,
+        reads_filled: true,
     };
     endpoint.connection_open(CONNECTION, &setup);
     let nothing = Incoming { region: Default::default(), address: 0, length: 0, tag: 1 };
@@ -121,6 +122,7 @@ fn say(liar: &mut SimPort<'_, '_>, words: &mut Kept, saying: &Saying, now: Insta
     let head = SendHead {
         kind,
         stripes: 0,
+        filled: 0,
         epoch: 1,
         tag,
         send_number: 0,

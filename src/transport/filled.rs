@@ -1,0 +1,98 @@
+//! What short messages have filled, told by the heads of answers: a slot for it is a line, which is
+//! a packet, and a call of the system, or a doorbell, where messages come one at a time.
+//!
+//! A receiver says by [`SendHead::filled`] that the peer's messages have filled all groups below
+//! one, one message each, behind those that the peer has said that it is past. None of these ever
+//! had a slot that the peer could have passed it by, all messages before them were told of, and
+//! none is left over: so they are filled by the oldest of those that the peer has sent early.
+#![forbid(unsafe_code)]
+
+use super::endpoint::Endpoint;
+use super::limits::EARLY_MAX;
+use super::records::{Connection, READS_FILLED};
+use crate::base::seq::Seq;
+use crate::fabric::Provider;
+use crate::wire::GROUP_MAX;
+use crate::wire::head::{FILLED_MASK, FILLED_SAID, SendHead};
+
+impl Connection {
+    /// Whether all groups that the peer has slots of are behind it, and all of its messages in
+    /// receives.
+    const fn is_past_slots(&self) -> bool {
+        self.peer_groups_through.0 == self.slots_next.0
+            && self.slots_at == 0
+            && !self.cancels_due
+            && self.unexpected.is_empty()
+            && self.ahead.is_empty()
+    }
+}
+
+impl<P: Provider> Endpoint<'_, P> {
+    /// The group below which the next head says that all are filled; `None`: it says nothing.
+    pub(super) fn filled_through(&self, index: usize) -> Option<Seq> {
+        let c = &self.connections[index];
+        let count = c.group_oldest.ahead_of(c.slots_next);
+        if c.reads & READS_FILLED == 0
+            || !(1..=EARLY_MAX as i32).contains(&count)
+            || !c.is_past_slots()
+        {
+            return None;
+        }
+        let (mut number, mut message) =
+            (c.slots_next, Seq(c.eager_expected.0.wrapping_sub(count as u32)));
+        while number != c.group_oldest {
+            let at = self.group_at(index, number);
+            let group = &self.groups[at];
+            let is_alone = group.number == number && group.count == 1 && group.bound == 1;
+            if !is_alone || self.receives[at * GROUP_MAX].label != message.0 {
+                return None;
+            }
+            (number, message) = (number.next(), message.next());
+        }
+        Some(number)
+    }
+
+    /// A head has left that says so: no slot need, nor a state line that their messages were taken
+    /// in.
+    pub(super) fn filled_told(&mut self, index: usize, through: Seq) {
+        let c = &mut self.connections[index];
+        c.slots_next = through;
+        if c.offered_through.before(through) {
+            c.offered_through = through;
+        }
+        (c.taken_told, c.taken_bytes) = (c.eager_expected, 0);
+        if c.slots_next == c.group_post {
+            self.offers_hold(index, false); // nothing: the next receive begins anew
+        }
+    }
+
+    /// Takes in what a head says. `false`: it cannot be.
+    #[inline(never)]
+    pub(super) fn filled_heard(&mut self, index: usize, head: &SendHead) -> bool {
+        let c = &mut self.connections[index];
+        // numbers of 15 bits, of a window of some hundred
+        let ahead = (head.filled.wrapping_sub(c.group_next.0 as u16) & FILLED_MASK) << 1;
+        let ahead = i32::from(ahead as i16 >> 1);
+        if head.filled & FILLED_SAID == 0 || ahead <= 0 {
+            return true; // a slot has said so before
+        }
+        let count = ahead as usize;
+        if c.pull || c.group_count != 0 || count > usize::from(c.early) {
+            return false;
+        }
+        let first = index * EARLY_MAX as usize;
+        let early = &mut self.early[first..first + usize::from(c.early)];
+        c.taken_take(early[count - 1].number.next());
+        early.copy_within(count.., 0);
+        c.early -= count as u8;
+        for _ in 0..count {
+            self.group_pass(index);
+        }
+        true
+    }
+}
+
+/// What a head says of it.
+pub(super) const fn filled_said(through: Seq) -> u16 {
+    FILLED_SAID | through.0 as u16 & FILLED_MASK
+}
