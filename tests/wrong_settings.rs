@@ -6,6 +6,7 @@ mod host_support;
 
 use crosstie::base::carve::heap::HeapBlock;
 use crosstie::base::units::Bytes;
+use crosstie::connect::interfaces::{InterfaceName, Interfaces};
 use crosstie::host::log::{Level, sink_set};
 use crosstie::host::{DeviceKind, Endpoint, OpenError, Options};
 use host_support::small;
@@ -190,6 +191,39 @@ fn names_of_interfaces_that_mix_signs_are_an_error_with_whatever_rails() {
         assert_eq!(result, Err(OpenError::InterfaceChoice), "{wrong}");
         assert!(said.len() == 1 && said[0].contains("CROSSTIE_SOCKET_IFNAME"), "{said:?}");
     }
+}
+
+/// The same was said of them twice, in two lines.
+#[test]
+fn names_of_which_no_interface_has_any_are_said_in_one_line() {
+    const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
+    let beginning = "CROSSTIE_SOCKET_IFNAME=nobodys0,nobodys1 matches no interface with an address";
+    for (device, result, level) in [
+        (DeviceKind::Host, Ok(()), Level::Warning),
+        (DeviceKind::Tcp, Err(OpenError::Interface), Level::Error),
+    ] {
+        let options = Options { device, ..small(1) };
+        let (opened, said) = opened_in(&options, &[(NAME, b"nobodys0,nobodys1")]);
+        assert_eq!(opened, result);
+        let lines: Vec<_> = said.iter().filter(|(_, text)| text.contains("nobodys")).collect();
+        let one = lines.len() == 1 && lines[0].0 == level && lines[0].1.starts_with(beginning);
+        assert!(one, "{said:?}");
+    }
+    let (_, said) = opened_told(&small(1), NAME, "lo,nobodys0", Level::Warning);
+    let words = "CROSSTIE_SOCKET_IFNAME=lo,nobodys0: no interface matches nobodys0; there are ";
+    assert!(said.iter().filter(|line| line.starts_with(words)).count() == 1, "{said:?}");
+}
+
+/// A variable that nobody had set was blamed, in a second line.
+#[test]
+fn interface_of_a_device_that_is_gone_is_said_in_one_line_that_blames_no_variable() {
+    let interfaces = Interfaces::one(InterfaceName::new(b"nobodys0"));
+    let (opened, said) = opened_in(&Options { interfaces, ..small(1) }, &[]);
+    assert_eq!(opened, Ok(()));
+    let lines: Vec<_> = said.iter().filter(|(_, text)| text.contains("nobodys")).collect();
+    let [(Level::Warning, line)] = &lines[..] else { panic!("{said:?}") };
+    assert!(line.starts_with("the device's interface nobodys0 is gone; there are "), "{line}");
+    assert!(line.ends_with(": other hosts cannot be reached"), "{line}");
 }
 
 /// It was ignored without a word.

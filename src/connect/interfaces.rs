@@ -21,6 +21,8 @@ use std::vec::Vec;
 
 /// Longest name of an interface in bytes, with the terminating zero (`IFNAMSIZ`, netdevice(7)).
 const NAME_BYTES_MAX: usize = 16;
+/// The variable that chooses.
+const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
 /// What holds without a choice.
 const CHOICE_DEFAULT: &str = "^docker,lo,virbr";
 /// What then is used in the end: a bridge to virtual machines of this host, and mostly to no other.
@@ -172,7 +174,6 @@ pub enum InterfaceError {
 
 impl fmt::Display for InterfaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAME: &str = "CROSSTIE_SOCKET_IFNAME";
         match self {
             InterfaceError::Choice(choice) => {
                 let choice = choice.as_str();
@@ -228,6 +229,12 @@ pub fn local_addresses_of(
 pub fn unmatched(choice: &str) -> Option<(String, String)> {
     let parsed = Choice::parse(choice).filter(|parsed| !parsed.exclude)?;
     unmatched_in(parsed, &survey().ok()?.all)
+}
+
+/// [`unmatched`] of `CROSSTIE_SOCKET_IFNAME`, in a sentence.
+pub fn unmatched_text(choice: &str) -> Option<String> {
+    let (missing, there) = unmatched(choice)?;
+    Some(std::format!("{NAME}={choice}: no interface matches {missing}; there are {there}"))
 }
 
 fn unmatched_in(choice: Choice<'_>, all: &[Interface]) -> Option<(String, String)> {

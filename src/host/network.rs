@@ -21,6 +21,7 @@ use crate::wire::hello::{
     RAIL_VERBS,
 };
 use std::format;
+use std::string::String;
 use std::vec::Vec;
 
 /// The part of the descriptors that the process may have which are in use when connections get one
@@ -105,19 +106,19 @@ impl Network {
             return Ok(network);
         }
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
-        unmatched_say(options, choice);
         if !choice.trim().is_empty() && !choice.trim().starts_with('^') {
             news::own_host_meant();
         }
         match interfaces::local_addresses_of(options.family, choice) {
             Ok(found) => {
+                unmatched_say(options, choice);
                 network.addresses = list(&found);
                 if !choice.trim().is_empty() {
                     network.excluded = excluded(&found);
                     network.spare = spare(options, &network.excluded);
                 }
             }
-            Err(error) => network.without(&error)?,
+            Err(error) => network.without(options, choice, &error)?,
         }
         network.shm_look(environment);
         network.ports_choose(options, environment, vendor);
@@ -221,16 +222,30 @@ impl Network {
     }
 
     /// No address: shared memory alone, if that is allowed.
-    fn without(&mut self, error: &InterfaceError) -> Result<(), OpenError> {
+    fn without(
+        &mut self,
+        options: &Options,
+        choice: &str,
+        error: &InterfaceError,
+    ) -> Result<(), OpenError> {
         if let InterfaceError::Choice(_) = error {
             say(Level::Error, &format!("{error}"));
             return Err(OpenError::InterfaceChoice);
         }
+        let gone = match error {
+            // it names all that was asked for, and all that there is
+            InterfaceError::NoMatch(..) => gone(options, choice),
+            _ => {
+                unmatched_say(options, choice);
+                None
+            }
+        };
+        let why = gone.unwrap_or_else(|| format!("{error}"));
         if !self.rails.shm {
-            say(Level::Error, &format!("{error}"));
+            say(Level::Error, &why);
             return Err(OpenError::Interface);
         }
-        say(Level::Warning, &format!("{error}: other hosts cannot be reached"));
+        say(Level::Warning, &format!("{why}: other hosts cannot be reached"));
         (self.rails.tcp, self.rails.together) = (false, false);
         self.without_interface = true;
         Ok(())
@@ -269,14 +284,20 @@ fn excluded(found: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
 
 /// Of chosen interfaces that are not there.
 fn unmatched_say(options: &Options, choice: &str) {
-    let Some((missing, there)) = interfaces::unmatched(choice) else { return };
     let text = match options.interfaces.exact_choice() {
-        Some(_) => format!("the device's interface {missing} is gone; there are {there}"),
-        None => format!(
-            "CROSSTIE_SOCKET_IFNAME={choice}: no interface matches {missing}; there are {there}"
-        ),
+        Some(_) => gone(options, choice),
+        None => interfaces::unmatched_text(choice),
     };
-    say(Level::Warning, &text);
+    if let Some(text) = text {
+        say(Level::Warning, &text);
+    }
+}
+
+/// That interfaces of a device are gone, which no variable names.
+fn gone(options: &Options, choice: &str) -> Option<String> {
+    options.interfaces.exact_choice()?;
+    let (missing, there) = interfaces::unmatched(choice)?;
+    Some(format!("the device's interface {missing} is gone; there are {there}"))
 }
 
 /// Those of them that the options allow where nothing else leads to a peer.
