@@ -345,6 +345,12 @@ fn point_23_rail_that_must_be_there_and_is_not_is_said_to_be_done_without_by_no_
     play_alone("required");
 }
 
+/// The word was taken for a name of the list, or for one where it did not even stand there.
+#[test]
+fn point_23_list_of_required_rails_that_is_not_understood_is_not_said_to_name_one() {
+    play_alone("required_misread");
+}
+
 /// A comma at the end cost all other hosts, or all RDMA ports. By tables with an end: without one a
 /// process reads its variables once.
 #[test]

@@ -7,7 +7,6 @@ use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
-use crosstie::host::device::Rails;
 use crosstie::provider::verbs::choice::{Unusable, usable};
 use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
@@ -33,9 +32,12 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         }
         return Vec::new();
     }
-    let then = match its.requires(Rails { verbs: true, ..Rails::NONE }) {
-        true => "and CROSSTIE_RAILS_REQUIRED names verbs: no device opens",
-        false => "interfaces are the devices",
+    let then = match its.required {
+        None => "and CROSSTIE_RAILS_REQUIRED is not understood: no device opens",
+        Some(required) if required.verbs => {
+            "and CROSSTIE_RAILS_REQUIRED names verbs: no device opens"
+        }
+        Some(_) => "interfaces are the devices",
     };
     let mut found = match found {
         Ok(found) => found,

@@ -336,6 +336,21 @@ static void required(void) {
     OK(net_finalize(&net));
 }
 
+/* What is not understood names no rail, also where it has the word. */
+static void required_misread(void) {
+    CHECK(!setenv("CROSSTIE_RAILS", "verbs", 1) && !setenv("CROSSTIE_IB_DISABLE", "1", 1));
+    CHECK(!setenv("CROSSTIE_RAILS_REQUIRED", "verbs;tcp", 1));
+    struct net net = started();
+    unsigned char handle[HANDLE];
+    void *listener = NULL;
+    CHECK(net_listen(&net, 0, handle, &listener) == USAGE && !listener);
+    CHECK(was_logged("CROSSTIE_RAILS_REQUIRED=verbs;tcp: there is no rail verbs;tcp; there are "));
+    CHECK(was_logged("2 NET/crosstie : no RDMA port can be used, and CROSSTIE_RAILS_REQUIRED is "
+                     "not understood: no device opens ("));
+    CHECK(!was_logged("CROSSTIE_RAILS_REQUIRED names verbs"));
+    OK(net_finalize(&net));
+}
+
 /* Names that no interface has are said with what there is instead, and with what becomes of it. */
 static void nowhere_of_ours(void) {
     CHECK(!setenv("CROSSTIE_SOCKET_IFNAME", "lo,nowhere", 1));
