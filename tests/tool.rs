@@ -176,7 +176,10 @@ fn every_argument_error_names_its_option() {
 
 #[test]
 fn usage_texts_name_every_option() {
-    assert!(said(&["--help"]).contains("perf"));
+    let help = said(&["--help"]);
+    assert!(help.contains("perf"));
+    // of which one was left out
+    assert!(help.contains("the answer is no (info --peer, perf --chaos, sim)"), "{help}");
     assert!(said(&["--version"]).starts_with("crosstie "));
     let usage = said(&["perf", "--help"]);
     for option in ["--sizes", "--outstanding", "--both", "--connections", "--seconds", "--svg"] {
@@ -544,14 +547,15 @@ fn perf_measures_of_a_bare_socket_what_is_asked() {
     assert_eq!(measured(&["socket", "--sizes", "64"]), "latency 64, rate 64, bandwidth 64");
     assert_eq!(measured(&["socket", "rate", "--sizes", "16", "--device", "shm0"]), "rate 16");
     assert_eq!(measured(&["latency", "socket", "--device", "tcp0"]), "latency 8");
+    // each said that a socket is not plotted
     for (args, part) in [
-        (&["--device", "tcp0"][..], "option --device: not of `socket` alone"),
-        (&["--device", "host0"], "option --device: not of `socket` alone"),
-        (&["--connections", "2"], "option --connections: not of `socket` alone"),
-        (&["--rails", "2"], "option --rails: not of `socket` alone"),
-        (&["--memory", "shared"], "option --memory: not of `socket` alone"),
-        (&["--one-buffer"], "option --one-buffer: not of `socket` alone"),
-        (&["--svg", "plot.svg"], "option --svg: not of `socket` alone"),
+        (&["--device", "tcp0"][..], "--device: not of `socket` alone, which is no device of ours"),
+        (&["--device", "host0"], "--device: not of `socket` alone, which is no device of ours"),
+        (&["--connections", "2"], "--connections: not of `socket` alone, which is one connection"),
+        (&["--rails", "2"], "--rails: not of `socket` alone, which has no rails"),
+        (&["--memory", "shared"], "--memory: not of `socket` alone, which has private memory only"),
+        (&["--one-buffer"], "--one-buffer: not of `socket` alone, whose messages have a ring"),
+        (&["--svg", "plot.svg"], "--svg: not of `socket` alone, which is not plotted"),
         (&["--sizes", "0,8"], "option --sizes: `socket` has no messages of 0 bytes"),
         (&["--both"], "`socket` has one direction"),
         (&["--pattern", "pair"], "among ranks of a pattern, WHAT is"),
@@ -561,6 +565,22 @@ fn perf_measures_of_a_bare_socket_what_is_asked() {
         assert!(errors.contains(part) && errors.lines().count() == 1, "{args:?}: {errors}");
         assert_eq!((output.status.code(), &output.stdout[..]), (Some(2), &[][..]), "{args:?}");
     }
+}
+
+/// Which of two tables was ours was not said where the socket's came first.
+#[test]
+fn tables_of_a_bare_socket_and_of_ours_stand_under_their_names() {
+    let (socket, ours) = ("a bare TCP socket on the loopback", "loopback0, by crosstie");
+    let headings = |measures: [&str; 2]| {
+        let common = ["--device", "loopback0", "--sizes", "8", "--iterations", "20", "--no-pin"];
+        let text = said(&[&["perf"], &measures[..], &common].concat());
+        let starts = [socket, ours, "latency: "];
+        let of = |line: &str| starts.iter().find(|start| line.starts_with(**start)).copied();
+        text.lines().filter_map(of).collect::<Vec<_>>()
+    };
+    let latency = "latency: ";
+    assert_eq!(headings(["socket", "latency"]), [socket, latency, ours, latency]);
+    assert_eq!(headings(["latency", "socket"]), [latency, socket, latency]);
 }
 
 /// Where the system lets a parent have its children's sockets.

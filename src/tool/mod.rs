@@ -48,7 +48,8 @@ usage: crosstie COMMAND [OPTION...]
   crosstie COMMAND --help    options of one command
   crosstie --version         version of the program
 
-Exit status: 0; 1: it was carried out, and the answer is no (info --peer, sim); 2: it could not be.
+Exit status: 0; 1: it was carried out, and the answer is no (info --peer, perf --chaos, sim); 2: it
+could not be; 77: perf --chaos may not take its processes' sockets on this system.
 ";
 
 /// Runs the command that the process was started with.

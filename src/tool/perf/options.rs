@@ -111,7 +111,8 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
             name: "--chaos",
             value: "",
             help: "kill TCP rails of two processes from outside while messages flow both ways\n\
-                   and every byte is verified; one line of verdict last",
+                   and every byte is verified; one line of verdict last (status 1: failed;\n\
+                   77: this system does not let it)",
         },
         Flag {
             name: "--rails",
@@ -272,12 +273,16 @@ impl Options {
             return Err(refused("--sizes", "`socket` has no messages of 0 bytes"));
         }
         // beside what is measured of ours they are of that
-        let ours = ["--device", "--connections", "--rails", "--memory", "--one-buffer", "--svg"];
-        match ours.iter().find(|option| self.is_socket_alone() && given.has(option)) {
-            Some(option) => Err(refused(
-                option,
-                "not of `socket` alone, which is one TCP socket of this host and is not plotted",
-            )),
+        let ours = [
+            ("--device", "which is no device of ours"),
+            ("--connections", "which is one connection"),
+            ("--rails", "which has no rails"),
+            ("--memory", "which has private memory only"),
+            ("--one-buffer", "whose messages have a ring for each direction"),
+            ("--svg", "which is not plotted"),
+        ];
+        match ours.iter().find(|(option, _)| self.is_socket_alone() && given.has(option)) {
+            Some((option, why)) => Err(refused(option, &format!("not of `socket` alone, {why}"))),
             None => Ok(()),
         }
     }

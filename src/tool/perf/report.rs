@@ -129,8 +129,10 @@ impl<'a> Report<'a> {
 
     fn tables(&self) -> String {
         let mut text = self.heading();
+        let mut is_socket = false;
         for measure in &self.options.measures {
             if *measure == Measure::Socket {
+                is_socket = true;
                 text.push_str(
                     "\na bare TCP socket on the loopback interface, one send per message\n",
                 );
@@ -138,7 +140,11 @@ impl<'a> Report<'a> {
                     text.push_str(&self.section(measure, socket::DEVICE));
                 }
             } else {
-                text.push_str(&self.section(*measure, self.options.device.name()));
+                let device = self.options.device.name();
+                if core::mem::take(&mut is_socket) {
+                    text.push_str(&format!("\n{device}, by crosstie\n"));
+                }
+                text.push_str(&self.section(*measure, device));
             }
         }
         text.push_str(&rails::table(&self.rails));
