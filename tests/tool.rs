@@ -324,6 +324,7 @@ fn info_calls_no_device_available_that_an_open_refuses() {
         (&[("CROSSTIE_WRITE_RING_BYTES", "33554432")], "shm0", "from 4096 to 16777216"),
         (&[("CROSSTIE_EAGER_BYTES", "16321")], "shm0", "16320 at most"),
         (&[("CROSSTIE_RAILS", "shm")], "tcp0", "CROSSTIE_RAILS"),
+        (&[("CROSSTIE_RAILS", "tcp")], "shm0", "CROSSTIE_RAILS"),
         (&[("CROSSTIE_RAILS", "foo")], "host0", "CROSSTIE_RAILS=foo: there is no rail foo; "),
         (&[("CROSSTIE_RAILS_REQUIRED", "foo")], "host0", "there is no rail foo; "),
         (
@@ -336,7 +337,11 @@ fn info_calls_no_device_available_that_an_open_refuses() {
         let line = line_of(&text, refused);
         assert!(line.contains("unavailable: ") && line.contains(why), "{line}");
     }
-    assert!(line_of(&info_with(&[]), "host0").contains(" available; "));
+    let text = info_with(&[]);
+    assert!(line_of(&text, "host0").contains(" available; "));
+    // which was said of host0 alone
+    let effect = "the rails that host0, shm0 and tcp0 may use: ";
+    assert!(line_of(&text, "CROSSTIE_RAILS").contains(effect), "{text}");
 }
 
 #[test]

@@ -96,11 +96,12 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_RAILS",
         default: "shm,verbs,libfabric,vendor,tcp",
         unit: "names, with commas between them",
-        effect: "the rails that host0 may use: shm (peers of this host), verbs (RDMA ports, with \
-                 tcp as their reserve), libfabric (NICs that it reaches, likewise; by default \
-                 where there is no RDMA port), vendor (rails that the program brings, likewise), \
-                 tcp (all peers); shm+tcp is both, and with peers of this host that have it too \
-                 both in one connection",
+        effect: "the rails that host0, shm0 and tcp0 may use: shm (peers of this host; all that \
+                 shm0 has), verbs (RDMA ports, with tcp as their reserve), libfabric (NICs that \
+                 it reaches, likewise; by default where there is no RDMA port), vendor (rails \
+                 that the program brings, likewise), tcp (all peers; all that tcp0 has); shm+tcp \
+                 is both, and with peers of this host that have it too both in one connection of \
+                 host0",
     },
     Setting {
         name: "CROSSTIE_RAILS_REQUIRED",
