@@ -521,7 +521,8 @@ fn log_level(text: &str) -> Result<Level, String> {
     }
 }
 
-fn unknown_report() {
+/// Says which variables look like ours and are not.
+pub(crate) fn unknown_report() {
     for (name, _) in std::env::vars_os() {
         let Some(name) = name.to_str() else { continue };
         if let Some(sentence) = unknown_sentence(name) {

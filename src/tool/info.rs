@@ -42,13 +42,14 @@ variables are set, and how large an endpoint is.
             name: "--peer",
             value: "HOST[:PORT]",
             help: "say instead by which rail that host would be reached, and why;\n\
-                   with a port, whether it answers; status 1: by none",
+                   with a port, whether it answers; status 1: by none, or\n\
+                   no endpoint opens with these settings",
         },
         Flag { name: "--json", value: "", help: "one JSON object" },
     ],
 };
 
-/// Exit status when no rail leads to the peer that was asked for.
+/// Exit status when no rail leads to the peer that was asked for, or no endpoint opens.
 const STATUS_NONE: i32 = 1;
 
 /// One line: a name and what is to be said of it.

@@ -8,12 +8,12 @@ use super::Failure;
 use super::info::{Line, Section, line, refusal};
 use super::{libfabric, rdma};
 use crate::connect::interfaces::{
-    InterfaceAddress, InterfaceName, all_addresses, ip_of, is_common_subnet, local_addresses, rank,
-    subnet_rank,
+    InterfaceAddress, InterfaceError, InterfaceName, all_addresses, ip_of, is_common_subnet,
+    local_addresses, rank, subnet_rank, unmatched_text,
 };
 use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
-use crate::host::settings::{Environment, environment};
+use crate::host::settings::{Environment, environment, unknown_report};
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
 use core::fmt;
 use std::format;
@@ -40,11 +40,18 @@ pub fn section() -> Section {
         };
         lines.push(line(&shown(&address), text));
     }
-    if let Err(error) = chosen {
-        lines.push(line("tcp", format!("unavailable: {error}")));
-    }
+    lines.extend(of_choice(&chosen, &choice));
     lines.push(line("rails", allowed(&settings)));
     Section { name: "network", lines }
+}
+
+/// What is wrong with the choice of interfaces: that it leaves none, or what it names in vain.
+fn of_choice<T>(found: &Result<T, InterfaceError>, choice: &str) -> Option<Line> {
+    let text = match found {
+        Ok(_) => unmatched_text(choice)?,
+        Err(error) => format!("unavailable: {error}"),
+    };
+    Some(line("tcp", text))
 }
 
 /// `eth0 10.0.0.2/24`.
@@ -226,6 +233,9 @@ impl Towards<'_> {
 
 /// How a peer would be reached, and why; and whether any rail leads there.
 pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
+    // first, since it reads how much is to be said
+    let refused = refusal();
+    unknown_report();
     let settings = environment();
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let used = local_addresses(&choice);
@@ -253,33 +263,9 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
         },
     ));
     lines.push(line("rails", allowed(&settings)));
-    if let Err(error) = &used {
-        lines.push(line("tcp", format!("unavailable: {error}")));
-    }
-    let mut any = false;
-    for address in &asked.addresses {
-        let Some(ip) = ip_of(address) else { continue };
-        let bound = if choice.trim().is_empty() { &[] } else { ours };
-        let leads = leads(bound, ip);
-        let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
-        let answer = asked.port.and(socket).map(answers).unwrap_or_default();
-        let way = match all.iter().find(|our| our.ip == ip) {
-            Some(our) if !ours.contains(our) => {
-                any |= leads.is_ok();
-                format!(
-                    "of this host ({}), peers are not told: {}",
-                    our.name.as_str(),
-                    why_not(our, &choice)
-                )
-            }
-            _ => {
-                let (way, reaches) = route(ours, &all, &choice, address, leads);
-                any |= reaches;
-                way
-            }
-        };
-        lines.push(line(&ip.to_string(), format!("{way}{answer}")));
-    }
+    lines.extend(of_choice(&used, &choice));
+    let (each, any) = reached(&asked, ours, &all, &choice);
+    lines.extend(each);
     let node_id = settings.node_id.or_else(|| crate::connect::node_id().ok());
     let tcp = used.is_ok() && any;
     let towards = Towards { ips: &asked.ips().collect::<Vec<_>>(), own: own.is_some(), tcp };
@@ -289,17 +275,40 @@ pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
     let ways = Ways { beside: beside(&verbs, &ofi), ..ways };
     lines.push(line("rdma", verbs));
     lines.push(line("libfabric", ofi));
-    let choice = lacking(settings.required)
-        .unwrap_or_else(|| chosen(settings.rails, own.is_some(), tcp, &ways, node_id));
+    let choice = match refused {
+        Some(why) => format!("none: {why}"),
+        None => chosen(settings.rails, own.is_some(), tcp, &ways, node_id),
+    };
     let leads = !choice.starts_with("none");
     lines.push(line("choice", choice));
     Ok((Section { name: "peer", lines }, leads))
 }
 
-/// That an endpoint lacks a rail which must be there; whether it does is known when one is opened.
-fn lacking(required: Option<Rails>) -> Option<String> {
-    let why = (required != Some(Rails::NONE)).then(refusal).flatten()?;
-    Some(format!("none: {why}"))
+/// By what each address of the peer is reached, and whether any is.
+fn reached(
+    asked: &Asked,
+    ours: &[InterfaceAddress],
+    all: &[InterfaceAddress],
+    choice: &str,
+) -> (Vec<Line>, bool) {
+    let (mut lines, mut any) = (Vec::new(), false);
+    for address in &asked.addresses {
+        let Some(ip) = ip_of(address) else { continue };
+        let bound = if choice.trim().is_empty() { &[] } else { ours };
+        let leads = leads(bound, ip);
+        let socket = asked.sockets.iter().find(|socket| socket.ip() == ip);
+        let answer = asked.port.and(socket).map(answers).unwrap_or_default();
+        let (way, reaches) = match all.iter().find(|our| our.ip == ip) {
+            Some(our) if !ours.contains(our) => {
+                let (name, why) = (our.name.as_str(), why_not(our, choice));
+                (format!("of this host ({name}), peers are not told: {why}"), leads.is_ok())
+            }
+            _ => route(ours, all, choice, address, leads),
+        };
+        any |= reaches;
+        lines.push(line(&ip.to_string(), format!("{way}{answer}")));
+    }
+    (lines, any)
 }
 
 /// Whose rails would go beside TCP's, by what is said of them.
@@ -462,11 +471,15 @@ fn chosen(rails: Rails, own: bool, tcp: bool, over: &Ways, node_id: Option<u64>)
             "tcp{over}: the peer is on another host, unless its node id is ours{id}: then shm"
         ),
         (false, false, true) => format!("tcp{over}: shm is not allowed"),
+        (false, true, false) if !rails.tcp => format!(
+            "none: CROSSTIE_RAILS={rails} leads to no other host, and the peer is on another, \
+             unless its node id is ours{id}: then shm"
+        ),
         (false, true, false) => format!(
             "none: tcp leads nowhere, and the peer is on another host, unless its node id is \
              ours{id}: then shm"
         ),
-        (_, false, false) => "none: no rail is left".into(),
+        (_, false, false) => "none: tcp leads nowhere, and shm is not allowed".into(),
     }
 }
 
@@ -566,9 +579,9 @@ mod tests {
                  000000000000002a: then shm",
             ),
             (rails(false, true), false, true, "tcp, over eth0: shm is not allowed"),
-            (rails(true, false), false, true, "none: tcp leads nowhere"),
+            (rails(true, false), false, true, "none: CROSSTIE_RAILS=shm leads to no other host"),
             (rails(true, true), false, false, "none: tcp leads nowhere"),
-            (rails(false, true), true, false, "none: no rail is left"),
+            (rails(false, true), true, false, "none: tcp leads nowhere, and shm is not allowed"),
         ] {
             let text = chosen(rails, own, tcp, &eth0, Some(42));
             assert!(text.starts_with(wanted), "{text}");
