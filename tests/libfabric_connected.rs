@@ -217,6 +217,100 @@ fn closed_connection_is_heard_of_at_the_other_end() {
     each(closing);
 }
 
+/// Fences side 0, which alone is polled if `alone`, and says what the other then hears.
+fn fenced(world: &mut World, alone: bool) -> DownCause {
+    let fence = world.fence(0);
+    while alone && world.result(0, fence).is_none() {
+        world.poll_side(0);
+    }
+    assert!(world.end(0, fence));
+    // both an event and what is in the queue are there for the next poll
+    world.pass(std::time::Duration::from_secs(1));
+    world.until("the end is told", |world| world.downs(1) == 1);
+    down_cause(world, 1)
+}
+
+fn left(world: &mut World) {
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+    assert_eq!(fenced(world, false), DownCause::Closed);
+}
+
+/// Its end is that of the connection, which says nothing of why: it counted as a failure.
+#[test]
+fn peer_that_fences_in_good_order_has_not_failed() {
+    each(left);
+}
+
+/// The library has an op of the other side's, which then fails, and polls find that first.
+#[test]
+fn peer_that_left_has_not_failed_although_its_connections_end_shows_first() {
+    let config = Config { provider: Some(c"tcp@msg"), ..Config::DEFAULT };
+    for ops in [0, 1, 8] {
+        let mut world = match World::open(&config) {
+            Ok(world) => world,
+            Err(why) => return skip(&why.to_string()),
+        };
+        let id = world.write(1, 0, 64);
+        assert!(world.end(1, id));
+        for _ in 0..ops {
+            world.send(1, 1, 4096);
+            world.write(1, 0, 65536);
+        }
+        assert_eq!(fenced(&mut world, true), DownCause::Closed, "{ops} under way");
+    }
+}
+
+/// Nobody waits for a peer that takes nothing.
+#[test]
+fn fence_in_good_order_holds_although_its_peer_does_not_poll() {
+    each(|world| {
+        let id = world.write(0, 0, 64);
+        assert!(world.end(0, id));
+        fenced(world, true);
+    });
+}
+
+fn failed(world: &mut World) {
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+    world.write(1, 0, 65536);
+    world.rails[0].peer_fail(PEER, DownCause::Failed);
+    let cause = fenced(world, false);
+    assert!(matches!(cause, DownCause::Broken(_)), "{cause:?}");
+    // nor is the end of a rail that was opened anew
+    world.seen[1].clear();
+    world.join(OTHER, 0x7000);
+    let id = world.post_to(0, OTHER, world.write_kind(0, 0, 64));
+    assert!(world.end(0, id));
+    world.post_to(1, OTHER, world.write_kind(1, 0, 65536));
+    world.rails[0].reopen().unwrap();
+    world.until("the end is told", |world| world.downs(1) == 1);
+    assert!(matches!(down_cause(world, 1), DownCause::Broken(_)));
+}
+
+#[test]
+fn peer_that_fails_never_counts_as_closed() {
+    each(failed);
+}
+
+/// Both sides close at a time.
+#[test]
+fn peers_that_leave_each_other_have_not_failed() {
+    each(|world| {
+        let id = world.write(0, 0, 64);
+        assert!(world.end(0, id));
+        let fences = [0, 1].map(|side| world.fence(side));
+        for side in 0..2 {
+            assert!(world.end(side, fences[side]));
+            let is_failure = |it: &Completion| {
+                matches!(it, Completion::PeerDown { cause: DownCause::Broken(_), .. })
+            };
+            assert!(!world.seen[side].iter().any(is_failure), "{:?}", world.seen[side]);
+        }
+    });
+}
+
 /// Sockets of this process that have this address as their own.
 fn sockets_at(name: &[u8]) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::area::{CELLS, SENDS};
+use super::control::AGAIN;
 use super::link::{Greeting, Phase};
-use super::peer::{Down, KEYS, Sent, State, Use};
+use super::peer::{Down, KEYS, Sent, State, Use, wants};
 use super::rail::{Cell, Libfabric, Open, events_max};
 use super::report::ErrorReport;
 use super::sys::calls::FidEp;
@@ -18,10 +19,14 @@ use crate::fabric::DownCause;
 /// providers, and the end of a connection that is in use shows in the completion queue, too.
 const LOOK: Span = Span::millis(10);
 
+/// How libraries say of ops and connections that the other end has closed.
+const ENDED: [i32; 5] =
+    [libc::ECONNRESET, libc::ECANCELED, libc::ENOTCONN, libc::EPIPE, libc::ESHUTDOWN];
+
 impl Libfabric<'_> {
-    /// Whether a peer's connection was closed by us, and its ops end for that.
+    /// Whether a peer's connection was closed by us, or is being left, and its ops end for that.
     pub(super) fn is_cut(&self, index: usize) -> bool {
-        self.links[index].phase == Phase::Cut
+        matches!(self.links[index].phase, Phase::Cut | Phase::Leaving)
     }
 
     /// A peer was joined: who asks is decided alike by both sides.
@@ -143,14 +148,14 @@ impl Libfabric<'_> {
             }
             Event::Shutdown(endpoint) => {
                 if let Some(index) = self.link_of(endpoint) {
-                    self.end(index, DownCause::Broken(libc::ECONNRESET));
+                    self.connection_ended(index, libc::ECONNRESET);
                 }
             }
             Event::Failed(endpoint, code, provider_code) => {
                 let report = ErrorReport::new(code.0, provider_code);
                 if let Some(index) = self.link_of(endpoint) {
                     self.peers[index].report.get_or_insert(report);
-                    self.end(index, DownCause::Broken(code.0));
+                    self.connection_ended(index, code.0);
                 } else if !self.traits.connected {
                     self.failed_beside(report);
                 }
@@ -220,6 +225,55 @@ impl Libfabric<'_> {
         if self.links[index].phase == Phase::Up {
             self.peers[index].report.get_or_insert(report);
             self.end(index, DownCause::Broken(report.code));
+        }
+    }
+
+    /// The library says that a connection is no more. One that we leave has done its duty.
+    fn connection_ended(&mut self, index: usize, code: i32) {
+        match self.links[index].phase {
+            Phase::Leaving => self.cut(index),
+            _ => self.end(index, DownCause::Broken(code)),
+        }
+    }
+
+    /// Fences a peer by the end of its connection. That end says as little as any: so a peer of
+    /// which nothing has failed is told first, and the connection closed when the library has
+    /// brought that word there, or handed it to somebody who will. It loses what it still has of
+    /// a connection that is closed.
+    #[cold]
+    pub(super) fn leave(&mut self, index: usize) {
+        match self.links[index].phase {
+            Phase::Leaving => {}
+            Phase::Up if self.peers[index].down == Down::No => {
+                self.links[index].phase = Phase::Leaving;
+                self.want(index, wants::DRAIN);
+            }
+            _ => self.cut(index),
+        }
+    }
+
+    /// Closes a connection that is being left. A peer that takes nothing is not waited for for
+    /// long.
+    #[cold]
+    pub(super) fn leave_on(&mut self, index: usize, waited: Span) {
+        let is_said = self.peers[index].wants & wants::DRAIN == 0 && !self.is_draining(index);
+        if is_said || waited >= AGAIN || self.peers[index].down != Down::No {
+            self.cut(index);
+        }
+    }
+
+    /// The peer has said that it closes in good order. That counts more than the end of its
+    /// connection, which may show first: as an event, or as a failure of what we had posted. Any
+    /// other failure stays one.
+    #[cold]
+    pub(super) fn goodbye_came(&mut self, index: usize, in_order: bool) {
+        if !in_order {
+            return;
+        }
+        self.end(index, DownCause::Closed);
+        let down = &mut self.peers[index].down;
+        if matches!(*down, Down::Due(DownCause::Broken(code)) if ENDED.contains(&code)) {
+            *down = Down::Due(DownCause::Closed);
         }
     }
 

@@ -105,6 +105,8 @@ impl Libfabric<'_> {
             match self.control_send(index, what) {
                 Ok(()) => {}
                 Err(Code::AGAIN) => return self.chore_refused(index),
+                // the other end may have left first
+                Err(_) if what == wants::DRAIN && self.traits.connected => {}
                 Err(code) => {
                     if what == wants::DRAIN {
                         self.drain_failed(index, code.0, 0);
@@ -147,9 +149,10 @@ impl Libfabric<'_> {
         let prefix = self.prefix(index, kind, place, count).encode();
         let words = words.encode();
         let last = (words.as_ptr() as u64, 0);
+        let is_watched = self.traits.connected || self.peers[index].is_drain_watched();
         let sent = match what {
             // SAFETY: bytes on the stack.
-            wants::DRAIN if self.peers[index].is_drain_watched() => unsafe {
+            wants::DRAIN if is_watched => unsafe {
                 self.message_as(index, &[&prefix, &words], last, (Use::Drain, 0))
             },
             // SAFETY: as above.
@@ -338,7 +341,11 @@ impl Libfabric<'_> {
 
     /// The peer fences us: nothing more is posted, and it is told when all has ended. That more
     /// than this closes in good order, or that the lane has failed after all, it says elsewhere.
+    /// Over a connection it awaits no answer.
     fn drain_asked(&mut self, index: usize, in_order: bool) {
+        if self.traits.connected {
+            return self.goodbye_came(index, in_order);
+        }
         self.peers[index].owes_word = true;
         self.end(index, if in_order { DownCause::Closed } else { DownCause::Broken(0) });
         self.say_drained(index);

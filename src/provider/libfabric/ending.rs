@@ -1,6 +1,7 @@
 //! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
 
 use super::area::{CELLS, SENDS};
+use super::link::Phase;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
     Answer, AnswerState, Down, KEYS, Lingering, Part, Peer, Sent, State, Told, Use, key_place,
@@ -357,6 +358,9 @@ impl Libfabric<'_> {
             }
         }
         let waited = now.since(self.peers[index].ends_since);
+        if self.links[index].phase == Phase::Leaving {
+            self.leave_on(index, waited);
+        }
         let record = &mut self.peers[index];
         if let Some(span) = record.gone
             && is_empty

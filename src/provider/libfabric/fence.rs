@@ -42,7 +42,7 @@ impl Libfabric<'_> {
         record.is_attested = is_known;
         self.mark_ending(index);
         if self.traits.connected {
-            self.cut(index);
+            self.leave(index);
         } else if !is_known {
             self.want(index, wants::DRAIN);
         }

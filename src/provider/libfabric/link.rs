@@ -14,6 +14,8 @@ pub enum Phase {
     Opening,
     /// It stands.
     Up,
+    /// It stands until our last word has left: we close in good order.
+    Leaving,
     /// It was closed, and completions of what it was may still be in the queue.
     Cut,
 }
@@ -27,7 +29,7 @@ pub struct Link {
     pub is_wanted: bool,
     /// Whether we are the one who asks.
     pub asks: bool,
-    /// Open while it is opening or up.
+    /// Open while it is opening, up or being left.
     pub endpoint: ManuallyDrop<Option<Endpoint>>,
     /// A request of the other end's that came before it could be granted.
     pub request: ManuallyDrop<Option<Info>>,

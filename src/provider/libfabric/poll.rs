@@ -200,7 +200,7 @@ impl Libfabric<'_> {
             }
             Some(op) if op < ops => {
                 let index = op / SENDS;
-                if self.sent[op].used == Use::Drain {
+                if self.sent[op].used == Use::Drain && !self.traits.connected {
                     self.drain_failed(index, code, provider_code);
                 }
                 let is_its = self.peers[index].under_way() & 1 << (op % SENDS) != 0;
