@@ -262,7 +262,8 @@ pub struct Peer {
     pub doubt: Option<DownCause>,
     /// Whether it has closed, and a kernel may go on sending what its endpoint has left.
     pub lingering: Lingering,
-    /// Whether the library refused the last request to stop, or ended it with an error.
+    /// Whether the library refused the last request to stop, or ended it with an error. What that
+    /// says: `Libfabric::has_no_connection`.
     pub is_bounced: bool,
     /// Whether it was told that its fence waits.
     pub is_complained: bool,
