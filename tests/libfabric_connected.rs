@@ -261,14 +261,16 @@ fn peer_that_left_has_not_failed_although_its_connections_end_shows_first() {
     }
 }
 
+fn left_alone(world: &mut World) {
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+    fenced(world, true);
+}
+
 /// Nobody waits for a peer that takes nothing.
 #[test]
 fn fence_in_good_order_holds_although_its_peer_does_not_poll() {
-    each(|world| {
-        let id = world.write(0, 0, 64);
-        assert!(world.end(0, id));
-        fenced(world, true);
-    });
+    each(left_alone);
 }
 
 fn failed(world: &mut World) {
@@ -295,20 +297,22 @@ fn peer_that_fails_never_counts_as_closed() {
 }
 
 /// Both sides close at a time.
+fn both_left(world: &mut World) {
+    let id = world.write(0, 0, 64);
+    assert!(world.end(0, id));
+    let fences = [0, 1].map(|side| world.fence(side));
+    for (side, fence) in fences.into_iter().enumerate() {
+        assert!(world.end(side, fence));
+        let is_failure = |it: &Completion| {
+            matches!(it, Completion::PeerDown { cause: DownCause::Broken(_), .. })
+        };
+        assert!(!world.seen[side].iter().any(is_failure), "{:?}", world.seen[side]);
+    }
+}
+
 #[test]
 fn peers_that_leave_each_other_have_not_failed() {
-    each(|world| {
-        let id = world.write(0, 0, 64);
-        assert!(world.end(0, id));
-        let fences = [0, 1].map(|side| world.fence(side));
-        for side in 0..2 {
-            assert!(world.end(side, fences[side]));
-            let is_failure = |it: &Completion| {
-                matches!(it, Completion::PeerDown { cause: DownCause::Broken(_), .. })
-            };
-            assert!(!world.seen[side].iter().any(is_failure), "{:?}", world.seen[side]);
-        }
-    });
+    each(both_left);
 }
 
 /// Sockets of this process that have this address as their own.
@@ -475,7 +479,9 @@ fn verbs_connections_begin_and_end_as_others_do() {
         return println!("SKIP: RDMA devices are in the guest of tests/vm alone");
     }
     let config = Config { provider: Some(c"verbs@msg"), ..Config::DEFAULT };
-    for scenario in [one_side_first, never_connected, stranger, closing, come_and_go] {
+    let ways = [one_side_first, never_connected, stranger, closing, come_and_go];
+    let ends = [left, left_alone, both_left, failed];
+    for scenario in ways.into_iter().chain(ends) {
         scenario(&mut World::open(&config).unwrap());
     }
     killed("verbs@msg");
