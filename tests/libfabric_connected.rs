@@ -267,6 +267,21 @@ fn left_alone(world: &mut World) {
     fenced(world, true);
 }
 
+/// There is no room for that word at first.
+#[test]
+fn peer_that_must_wait_to_say_that_it_leaves_has_not_failed() {
+    let Some(config) = strict_config(Layout::One, c"strict-msg-short") else { return };
+    // every second post finds none
+    for ops in 1..5 {
+        let mut world = World::open(&config).unwrap();
+        for _ in 0..ops {
+            let id = world.write(0, 0, 64);
+            assert!(world.end(0, id));
+        }
+        assert_eq!(fenced(&mut world, false), DownCause::Closed, "after {ops} writes");
+    }
+}
+
 /// Nobody waits for a peer that takes nothing.
 #[test]
 fn fence_in_good_order_holds_although_its_peer_does_not_poll() {
