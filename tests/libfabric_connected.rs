@@ -242,23 +242,35 @@ fn peer_that_fences_in_good_order_has_not_failed() {
     each(left);
 }
 
-/// The library has an op of the other side's, which then fails, and polls find that first.
+/// Before the word is read the library finds out that nobody is there, by what is posted.
 #[test]
 fn peer_that_left_has_not_failed_although_its_connections_end_shows_first() {
     let config = Config { provider: Some(c"tcp@msg"), ..Config::DEFAULT };
-    for ops in [0, 1, 8] {
+    let mut failed = 0;
+    for posts in [0, 1, 2, 8] {
         let mut world = match World::open(&config) {
             Ok(world) => world,
             Err(why) => return skip(&why.to_string()),
         };
         let id = world.write(1, 0, 64);
         assert!(world.end(1, id));
-        for _ in 0..ops {
-            world.send(1, 1, 4096);
-            world.write(1, 0, 65536);
+        let fence = world.fence(0);
+        while world.result(0, fence).is_none() {
+            world.poll_side(0);
         }
-        assert_eq!(fenced(&mut world, true), DownCause::Closed, "{ops} under way");
+        for number in 0..posts {
+            let op = Op { id: OpId(number), peer: PEER, kind: world.write_kind(1, 0, 65536) };
+            let _ = world.rails[1].post(&op, world.now);
+        }
+        world.until("the end is told", |world| world.downs(1) == 1);
+        assert_eq!(down_cause(&world, 1), DownCause::Closed, "{posts} posts");
+        let is_first = |it: &Completion| matches!(it, Completion::Done { result: Err(_), .. });
+        let first = world.seen[1]
+            .iter()
+            .find(|it| is_first(it) || matches!(it, Completion::PeerDown { .. }));
+        failed += u32::from(first.is_some_and(is_first));
     }
+    println!("it showed first in {failed} of 4 rounds");
 }
 
 fn left_alone(world: &mut World) {
