@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
-use super::limits::{CREDITS_FOR_STARTS, EARLY_LONG_MAX, EARLY_MAX, UNDELIVERED_MAX};
+use super::limits::{EARLY_LONG_MAX, EARLY_MAX, UNDELIVERED_MAX};
 use super::matching;
 use super::mutant::{Mutant, NARROW};
 use super::push::Offer;
@@ -11,7 +11,7 @@ use super::records::{ConnectionState, EarlySend, HeldMessage, NIL};
 use super::request::{RequestError, RequestId, SubmitError};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
-use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
+use crate::fabric::{Head, OpId, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{
     KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBED, KIND_REPORT, KIND_START, SendHead,
@@ -116,87 +116,6 @@ impl<P: Provider> Endpoint<'_, P> {
                 c.early += 1;
             }
         }
-    }
-
-    /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
-    pub(super) fn stream_post(
-        &mut self,
-        index: usize,
-        kind: u8,
-        tag: i32,
-        stripes: u8,
-        payload: LocalSpan,
-    ) -> Result<(), Blocked> {
-        let kept_at = self.stream_room(index, kind, payload.length().0)?;
-        let fields = self.connections[index].head(kind, tag, stripes);
-        self.stream_hand(index, &fields, payload)?;
-        self.stream_left(index, &fields, kept_at, payload);
-        let c = &self.connections[index];
-        if P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer) {
-            self.work.insert(index);
-        }
-        Ok(())
-    }
-
-    /// Whether the next send of the stream may leave: where it is kept, if it is.
-    #[inline(always)]
-    pub(super) fn stream_room(
-        &mut self,
-        index: usize,
-        kind: u8,
-        length: u64,
-    ) -> Result<Option<u32>, Blocked> {
-        // where nothing is bound by starts, nothing is kept for them
-        let spare = kind == KIND_START || self.connections[index].pull;
-        let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
-        let long = kind != KIND_EAGER;
-        if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
-            return Err(Blocked);
-        }
-        let c = &self.connections[index];
-        match P::SEVERAL_LANES && c.fails_over() {
-            false => Ok(None),
-            true if c.control_blocked || c.resend.is_some() => Err(Blocked),
-            true => Ok(Some(self.keep_room(index, length).ok_or(Blocked)?)),
-        }
-    }
-
-    /// Posts it.
-    #[inline(always)]
-    pub(super) fn stream_hand(
-        &mut self,
-        index: usize,
-        fields: &SendHead,
-        payload: LocalSpan,
-    ) -> Result<(), Blocked> {
-        let c = &self.connections[index];
-        let (id, peer, control) = (op_id(OP_STREAM, 0, 0), c.peer, c.control);
-        match self.rail.post_send(id, peer, &fields.encode(), payload, self.now) {
-            Ok(Posted::Done) => Ok(()),
-            Ok(Posted::Pending) => {
-                self.lane_mut(index, control).ops_in_flight += 1;
-                Ok(())
-            }
-            Err(error) => {
-                self.stats.again += u64::from(error == PostError::Again);
-                Err(Blocked)
-            }
-        }
-    }
-
-    /// Accounts for it, and keeps it where another lane may have to carry it again.
-    #[inline(always)]
-    pub(super) fn stream_left(
-        &mut self,
-        index: usize,
-        fields: &SendHead,
-        kept_at: Option<u32>,
-        payload: LocalSpan,
-    ) {
-        if let Some(kept_at) = kept_at {
-            self.keep(index, fields, kept_at, payload);
-        }
-        self.connections[index].head_left(fields.kind != KIND_EAGER);
     }
 
     /// Whether one more receive of the peer may be consumed, leaving `reserve`; looks at the

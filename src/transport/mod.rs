@@ -60,6 +60,7 @@ mod slots;
 pub mod snapshot;
 pub mod stats;
 mod straight;
+mod stream;
 mod stripes;
 mod used;
 

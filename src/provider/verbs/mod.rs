@@ -10,7 +10,8 @@
 //!   completion stands for all before it on its queue pair.
 //! - **Flow control is the transport's**: [`RECEIVES`] receives of each peer are posted before its
 //!   queue pair can receive, and each is posted again when its message is released, or its word
-//!   reported; a few of them wait for others, and for a poll that finds nothing. A queue pair does not retry where the peer has no receive (`rnr_retry` is 0, unless
+//!   reported; a few of them wait for others, and for a poll that finds nothing. A queue pair
+//!   does not retry where the peer has no receive (`rnr_retry` is 0, unless
 //!   [`PathConfig::receiver_retries`] is more): that would hide a broken credit, so it breaks the
 //!   connection.
 //! - **Order** is the queue pair's; what follows a read or an add on it waits for that (a fence bit

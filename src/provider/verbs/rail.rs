@@ -202,13 +202,12 @@ impl<'m> Verbs<'m> {
         let cq = CompletionQueue::create(&device, entries as i32);
         let cq = cq.map_err(at(Step::CompletionQueue))?;
         let count = limits.peers_max as usize;
-        let queue = count.next_power_of_two();
         let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
         let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
         let chains = block.filled(count * CHAIN, NO_LINK).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
-        let dirty = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
-        let owing = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let dirty = Fifo::new(block.slice::<u32>(count.next_power_of_two()).expect(ROOM));
+        let owing = Fifo::new(block.slice::<u32>(count.next_power_of_two()).expect(ROOM));
         let has_atomics = what.atomic_cap != n::ATOMIC_NONE;
         let access = (config.relaxed_ordering, has_atomics);
         let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, access);

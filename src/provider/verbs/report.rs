@@ -106,17 +106,19 @@ impl ErrorReport {
 
 impl fmt::Display for ErrorReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let what = if self.was_send { "a send" } else { "a receive" };
-        let (local, remote) = (GidText(self.local), GidText(self.remote));
+        let (what, from, to) = match self.was_send {
+            true => ("a send", GidText(self.local), GidText(self.remote)),
+            false => ("a receive", GidText(self.remote), GidText(self.local)),
+        };
         let (status, words) = (self.status, status_words(self.status));
         if status == SILENT {
             return write!(
                 f,
-                "{what} from {local} to {remote} was given up: {words} (five eighths of \
+                "{what} from {from} to {to} was given up: {words} (five eighths of \
                  CROSSTIE_PEER_TIMEOUT_MS)"
             );
         }
-        write!(f, "{what} from {local} to {remote} failed: {words} ")?;
+        write!(f, "{what} from {from} to {to} failed: {words} ")?;
         write!(f, "(completion status {status}, vendor code {:#x})", self.vendor)
     }
 }
@@ -151,6 +153,15 @@ mod tests {
              nothing for too long (five eighths of CROSSTIE_PEER_TIMEOUT_MS)"
         );
         assert_eq!(report.cause(), DownCause::Broken(libc::ETIMEDOUT));
+    }
+
+    /// Both kinds were told as from our end to the peer's.
+    #[test]
+    fn receive_is_from_the_peers_end_to_ours() {
+        let (local, remote, was_send) = (mapped(1), mapped(2), false);
+        let report = ErrorReport { status: 10, vendor: 0, was_send, local, remote };
+        let text = report.to_string();
+        assert!(text.starts_with("a receive from 10.77.0.2 to 10.77.0.1 failed: "), "{text}");
     }
 
     /// Packet loss, a status of 12, was told as "errno 12, no memory".

@@ -190,8 +190,7 @@ impl<'f, 'm> World<'f, 'm> {
         seed: u64,
     ) -> Result<World<'f, 'm>, String> {
         let mut memories = [Memory::new(REGIONS), Memory::new(REGIONS)];
-        let mut regions = [[Handle::default(); REGIONS]; 2];
-        let mut port = 0;
+        let (mut regions, mut port) = ([[Handle::default(); REGIONS]; 2], 0);
         let halves = blocks.each_mut().map(|block| {
             let mut carver = block.carver();
             let table = DataMrs::carve(&mut carver, limits.regions_max, 0).expect("sized");
