@@ -280,4 +280,35 @@ mod tests {
         let strange = [PortHello { kind: 7, ..ours[0] }];
         assert_eq!(pair_ports(&ours, &strange, false, &mut [0; PORTS_MAX]), 0);
     }
+
+    /// The second queue pair of a port that is faster, or in a smaller subnet, came before all others,
+    /// which had no rail where there were not enough for both.
+    #[test]
+    fn second_queue_pairs_of_a_fast_port_leave_a_slower_port_its_rail() {
+        let lanes_of = |speeds: &[u32], bits: &[u8], queue_pairs: u16| {
+            let side = |last: u8| -> Vec<PortHello> {
+                let ports = speeds.iter().zip(bits).enumerate().map(|(net, (speed, bits))| {
+                    let ip: IpAddr = format!("10.{net}.0.{last}").parse().unwrap();
+                    let (gid, kind) = (Gid::from(ip), GidKind::RoceV2);
+                    let end = RailEnd { gid, kind, prefix_bits: *bits, speed_mbit_s: *speed };
+                    Port { device: format!("d{net}"), number: 1, gid_index: 0, end }
+                });
+                with_queue_pairs(ports.collect(), queue_pairs).iter().map(hello_of).collect()
+            };
+            let (ours, theirs) = (side(1), side(2));
+            let mut places = [9; PORTS_MAX];
+            pair_ports(&ours, &theirs, false, &mut places);
+            places[..3].iter().map(|at| ours[usize::from(*at)].gid.to_le_bytes()[13]).collect()
+        };
+        let lanes: [Vec<u8>; 4] = [
+            lanes_of(&[100, 100, 100], &[24, 24, 24], 2),
+            lanes_of(&[100, 200, 400], &[24, 24, 24], 2),
+            lanes_of(&[100, 100, 100], &[26, 25, 24], 2),
+            lanes_of(&[400, 100], &[24, 24], 3),
+        ];
+        assert_eq!(
+            lanes,
+            [std::vec![0, 1, 2], std::vec![2, 1, 0], std::vec![0, 1, 2], std::vec![0, 1, 0]]
+        );
+    }
 }

@@ -133,6 +133,9 @@ pub fn pairs_into(
         Hosts::Same => false,
         Hosts::Apart => is_of(our, theirs) || is_of(their, ours),
     };
+    // an end that is listed again is a further queue pair of its port
+    let before =
+        |ends: &[RailEnd], at: usize| ends[..at].iter().filter(|e| e.gid == ends[at].gid).count();
     let order = |pair: &RailPair| {
         let (our, their) = (&ours[pair.ours], &theirs[pair.theirs]);
         let bits = our.subnet_with(their).filter(|_| !leads_home(our, their))?;
@@ -140,7 +143,9 @@ pub fn pairs_into(
         let speed = our.speed_mbit_s.min(their.speed_mbit_s);
         let ends = (our.gid.min(their.gid), our.gid.max(their.gid));
         // the sum is the same from both sides, and pairs of one sum have no end in common
-        Some((Reverse(bits), Reverse(speed), pair.ours + pair.theirs, ends))
+        // no port is without a rail because another has several
+        let further = before(ours, pair.ours).max(before(theirs, pair.theirs));
+        Some((further, Reverse(bits), Reverse(speed), pair.ours + pair.theirs, ends))
     };
     for count in 0..out.len() {
         let taken =
