@@ -252,7 +252,11 @@ pub(super) fn open(
     too_many_say(&too_many);
     // who has named none has not asked for all of them
     let is_meant = !environment.libfabric.domains.is_empty();
-    spare_say(ports, limits.rails_max, if is_meant { Level::Warning } else { Level::Info });
+    let level = if is_meant { Level::Warning } else { Level::Info };
+    let libfabric = |port: &Port| matches!(port, Port::Libfabric(_));
+    spare_say(ports, limits.rails_max, libfabric, (level, "CROSSTIE_OFI_DOMAINS"));
+    let verbs = |port: &Port| matches!(port, Port::Verbs(_));
+    spare_say(ports, limits.rails_max, verbs, (Level::Info, HCA));
     rail
 }
 
@@ -272,20 +276,42 @@ fn spare(ports: &[PortHello], rails_max: u32) -> Vec<usize> {
     (0..ports.len()).filter(|place| is_paired(place) && !is_used(place)).collect()
 }
 
-/// Says which domains of libfabric have no rail because a connection has no more.
-fn spare_say(ports: &[Port], rails_max: u32, level: Level) {
+/// Chooses RDMA ports.
+const HCA: &str = "CROSSTIE_IB_HCA";
+
+/// Says which ports of a kind have no rail because a connection has no more, and by which variable
+/// they are chosen.
+fn spare_say(
+    ports: &[Port],
+    rails_max: u32,
+    kind: impl Fn(&Port) -> bool,
+    (level, variable): (Level, &str),
+) {
     let list = port_list(ports);
-    let of_libfabric = |place: &usize| matches!(ports[*place], Port::Libfabric(_));
-    let spare = spare(list.as_slice(), rails_max).into_iter().filter(of_libfabric);
-    let names: Vec<_> = spare.map(|place| ports[place].name()).collect();
-    if !names.is_empty() {
+    let spare = spare(list.as_slice(), rails_max);
+    let of_kind = |place: &usize| kind(&ports[*place]);
+    let all: Vec<_> = (0..ports.len()).filter(of_kind).map(|at| ports[at].name()).collect();
+    let left: Vec<_> = spare.into_iter().filter(of_kind).map(|at| ports[at].name()).collect();
+    if !left.is_empty() {
+        let left = if variable == HCA { in_words(&left, &all) } else { left };
         let text = format!(
             "connections have {rails_max} rails at most (rails_max), the first of them TCP, and \
-             leave out {}, unless the peer lacks the ports before (CROSSTIE_OFI_DOMAINS chooses)",
-            names.join(", ")
+             leave out {}, unless the peer lacks the ports before ({variable} chooses)",
+            left.join(", ")
         );
         say_once(level, &text);
     }
+}
+
+/// The names of those left out. A port that is listed several times has so many queue pairs.
+fn in_words(left: &[String], all: &[String]) -> Vec<String> {
+    let count = |names: &[String], name: &String| names.iter().filter(|it| *it == name).count();
+    let words = |(at, name): (usize, &String)| match (count(left, name), count(all, name)) {
+        _ if left[..at].contains(name) => None,
+        (some, most) if some < most => Some(format!("{some} of {most} queue pairs of {name}")),
+        _ => Some(name.clone()),
+    };
+    left.iter().enumerate().filter_map(words).collect()
 }
 
 /// Registers the mailboxes with each port; ports that refuse are taken out of the list. Says by
@@ -329,6 +355,16 @@ mod tests {
 
     fn port(network: u128, reaches: u8) -> PortHello {
         PortHello { gid: network, prefix_bits: reaches, kind: libfabric::KIND, speed_mbit_s: 0 }
+    }
+
+    /// Nobody was told that the second port of two is of no use, nor further queue pairs of one.
+    #[test]
+    fn ports_and_queue_pairs_without_a_rail_are_named() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).into()).collect::<Vec<String>>();
+        assert_eq!(in_words(&names(&["b"]), &names(&["a", "b"])), ["b"]);
+        let all = names(&["a", "b", "a", "b"]);
+        let left = names(&["b", "a", "b"]);
+        assert_eq!(in_words(&left, &all), ["b", "1 of 2 queue pairs of a"]);
     }
 
     fn pairs(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Vec<u8> {

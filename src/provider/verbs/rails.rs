@@ -142,9 +142,9 @@ pub fn pairs_into(
         // what is slower decides; what is not known is slow
         let speed = our.speed_mbit_s.min(their.speed_mbit_s);
         let ends = (our.gid.min(their.gid), our.gid.max(their.gid));
-        // the sum is the same from both sides, and pairs of one sum have no end in common
         // no port is without a rail because another has several
         let further = before(ours, pair.ours).max(before(theirs, pair.theirs));
+        // the sum is the same from both sides, and pairs of one sum have no end in common
         Some((further, Reverse(bits), Reverse(speed), pair.ours + pair.theirs, ends))
     };
     for count in 0..out.len() {
