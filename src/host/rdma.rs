@@ -281,8 +281,8 @@ mod tests {
         assert_eq!(pair_ports(&ours, &strange, false, &mut [0; PORTS_MAX]), 0);
     }
 
-    /// The second queue pair of a port that is faster, or in a smaller subnet, came before all others,
-    /// which had no rail where there were not enough for both.
+    /// The second queue pair of a port that is faster, or in a smaller subnet, came before all
+    /// others, which had no rail where there were not enough for both.
     #[test]
     fn second_queue_pairs_of_a_fast_port_leave_a_slower_port_its_rail() {
         let lanes_of = |speeds: &[u32], bits: &[u8], queue_pairs: u16| {
