@@ -2,16 +2,16 @@
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, Outgoing};
-use super::limits::{EARLY_LONG_MAX, EARLY_MAX, UNDELIVERED_MAX};
+use super::limits::{CREDITS_FOR_STARTS, UNDELIVERED_MAX};
 use super::matching;
 use super::mutant::{Mutant, NARROW};
 use super::push::Offer;
 use super::rail::DataRail;
-use super::records::{ConnectionState, EarlySend, HeldMessage, NIL};
+use super::records::{ConnectionState, HeldMessage, NIL};
 use super::request::{RequestError, RequestId, SubmitError};
 use crate::base::ids::{ConnectionIndex, PeerIndex};
 use crate::base::seq::Seq;
-use crate::fabric::{Head, OpId, Provider, RecvSlot};
+use crate::fabric::{Head, LocalSpan, OpId, PostError, Posted, Provider, RecvSlot};
 use crate::wire::GROUP_MAX;
 use crate::wire::head::{
     KIND_DESCRIPTOR, KIND_EAGER, KIND_PROBED, KIND_REPORT, KIND_START, SendHead,
@@ -82,40 +82,85 @@ impl<P: Provider> Endpoint<'_, P> {
         length <= c.eager_bytes_max && copied
     }
 
-    /// Whether one more message, of `length` bytes, may leave before its receive was seen.
-    #[inline]
-    pub(super) fn may_go_early(&self, index: usize, length: u64) -> bool {
+    /// Puts one send into the stream; the rail copies it at post. `stripes` is for starts.
+    pub(super) fn stream_post(
+        &mut self,
+        index: usize,
+        kind: u8,
+        tag: i32,
+        stripes: u8,
+        payload: LocalSpan,
+    ) -> Result<(), Blocked> {
+        let kept_at = self.stream_room(index, kind, payload.length().0)?;
+        let fields = self.connections[index].head(kind, tag, stripes);
+        self.stream_hand(index, &fields, payload)?;
+        self.stream_left(index, &fields, kept_at, payload);
         let c = &self.connections[index];
-        let is_long = length > self.caps.send_payload_max.0;
-        let waits = is_long && !(P::SEVERAL_LANES && c.is_all_taken());
-        u32::from(c.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
+        if P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer) {
+            self.work.insert(index);
+        }
+        Ok(())
     }
 
-    /// What the peer's oldest group says to a message with `tag` that may go early: either it
-    /// takes the message, or it is not visible and there is room to remember the message.
-    #[inline]
-    fn early_offer(&mut self, index: usize, tag: i32, length: u64) -> Option<Offer> {
-        match self.offer(index, tag) {
-            Offer::NoMatch => None,
-            Offer::NotYet if !self.may_go_early(index, length) => None,
-            offer => Some(offer),
+    /// Whether the next send of the stream may leave: where it is kept, if it is.
+    #[inline(always)]
+    pub(super) fn stream_room(
+        &mut self,
+        index: usize,
+        kind: u8,
+        length: u64,
+    ) -> Result<Option<u32>, Blocked> {
+        // where nothing is bound by starts, nothing is kept for them
+        let spare = kind == KIND_START || self.connections[index].pull;
+        let reserve = if spare { 0 } else { CREDITS_FOR_STARTS };
+        let long = kind != KIND_EAGER;
+        if !self.may_consume(index, reserve) || (long && !self.connections[index].may_number()) {
+            return Err(Blocked);
+        }
+        let c = &self.connections[index];
+        match P::SEVERAL_LANES && c.fails_over() {
+            false => Ok(None),
+            true if c.control_blocked || c.resend.is_some() => Err(Blocked),
+            true => Ok(Some(self.keep_room(index, length).ok_or(Blocked)?)),
         }
     }
 
-    /// On a rail that pushes, accounts for a message that has left in the stream, to which the
-    /// peer's oldest group said `offer`.
-    #[inline]
-    pub(super) fn eager_account(&mut self, index: usize, tag: i32, offer: Offer) {
-        match offer {
-            Offer::Receive(receive) => self.offer_take(index, receive),
-            Offer::NoMatch | Offer::NotYet => {
-                let c = &mut self.connections[index];
-                let number = Seq(c.eager_number.0.wrapping_sub(1));
-                let at = index * EARLY_MAX as usize + usize::from(c.early);
-                self.early[at] = EarlySend { tag, number };
-                c.early += 1;
+    /// Posts it.
+    #[inline(always)]
+    pub(super) fn stream_hand(
+        &mut self,
+        index: usize,
+        fields: &SendHead,
+        payload: LocalSpan,
+    ) -> Result<(), Blocked> {
+        let c = &self.connections[index];
+        let (id, peer, control) = (op_id(OP_STREAM, 0, 0), c.peer, c.control);
+        match self.rail.post_send(id, peer, &fields.encode(), payload, self.now) {
+            Ok(Posted::Done) => Ok(()),
+            Ok(Posted::Pending) => {
+                self.lane_mut(index, control).ops_in_flight += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.stats.again += u64::from(error == PostError::Again);
+                Err(Blocked)
             }
         }
+    }
+
+    /// Accounts for it, and keeps it where another lane may have to carry it again.
+    #[inline(always)]
+    pub(super) fn stream_left(
+        &mut self,
+        index: usize,
+        fields: &SendHead,
+        kept_at: Option<u32>,
+        payload: LocalSpan,
+    ) {
+        if let Some(kept_at) = kept_at {
+            self.keep(index, fields, kept_at, payload);
+        }
+        self.connections[index].head_left(fields.kind != KIND_EAGER);
     }
 
     /// Whether one more receive of the peer may be consumed, leaving `reserve`; looks at the

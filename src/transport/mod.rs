@@ -60,7 +60,6 @@ mod slots;
 pub mod snapshot;
 pub mod stats;
 mod straight;
-mod stream;
 mod stripes;
 mod used;
 

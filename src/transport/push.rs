@@ -1,11 +1,12 @@
-//! Long messages on a rail that pushes: the sender binds them to the slots that it sees.
+//! Messages on a rail that pushes: the sender binds long ones to the slots that it sees, and short
+//! ones may leave before.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
-use super::limits::EARLY_MAX;
+use super::limits::{EARLY_LONG_MAX, EARLY_MAX};
 use super::matching;
 use super::rail::DataSpan;
-use super::records::{NIL, SendState};
+use super::records::{EarlySend, NIL, SendState};
 use super::schedule::Cut;
 use super::slots::NO_CELL;
 use crate::base::seq::Seq;
@@ -182,6 +183,42 @@ impl<P: Provider> Endpoint<'_, P> {
         let count = usize::from(self.connections[index].early);
         self.early[first..first + count].copy_within(place + 1.., place);
         self.connections[index].early -= 1;
+    }
+
+    /// Whether one more message, of `length` bytes, may leave before its receive was seen.
+    #[inline]
+    pub(super) fn may_go_early(&self, index: usize, length: u64) -> bool {
+        let c = &self.connections[index];
+        let is_long = length > self.caps.send_payload_max.0;
+        let waits = is_long && !(P::SEVERAL_LANES && c.is_all_taken());
+        u32::from(c.early) < if waits { EARLY_LONG_MAX } else { EARLY_MAX }
+    }
+
+    /// What the peer's oldest group says to a message with `tag` that may go early: either it
+    /// takes the message, or it is not visible and there is room to remember the message.
+    #[inline]
+    pub(super) fn early_offer(&mut self, index: usize, tag: i32, length: u64) -> Option<Offer> {
+        match self.offer(index, tag) {
+            Offer::NoMatch => None,
+            Offer::NotYet if !self.may_go_early(index, length) => None,
+            offer => Some(offer),
+        }
+    }
+
+    /// On a rail that pushes, accounts for a message that has left in the stream, to which the
+    /// peer's oldest group said `offer`.
+    #[inline]
+    pub(super) fn eager_account(&mut self, index: usize, tag: i32, offer: Offer) {
+        match offer {
+            Offer::Receive(receive) => self.offer_take(index, receive),
+            Offer::NoMatch | Offer::NotYet => {
+                let c = &mut self.connections[index];
+                let number = Seq(c.eager_number.0.wrapping_sub(1));
+                let at = index * EARLY_MAX as usize + usize::from(c.early);
+                self.early[at] = EarlySend { tag, number };
+                c.early += 1;
+            }
+        }
     }
 
     /// Binds queued messages to visible slots, in order; says whether some remain queued.
