@@ -4,7 +4,8 @@
 //! A receiver says by [`SendHead::filled`] that the peer's messages have filled all groups below
 //! one, one message each, behind those that the peer has said that it is past. None of these ever
 //! had a slot that the peer could have passed it by, all messages before them were told of, and
-//! none is left over: so they are filled by the oldest of those that the peer has sent early.
+//! none is left over or in a group that is not full: so they are filled by the oldest of those
+//! that the peer has sent early.
 #![forbid(unsafe_code)]
 
 use super::endpoint::Endpoint;
@@ -49,7 +50,10 @@ impl<P: Provider> Endpoint<'_, P> {
             }
             (number, message) = (number.next(), message.next());
         }
-        Some(number)
+        // one that fills a part of the next group may be older than all of these
+        let is_whole =
+            number == c.group_post || self.groups[self.group_at(index, number)].bound == 0;
+        is_whole.then_some(number)
     }
 
     /// A head has left that says so: no slot need, nor a state line that their messages were taken

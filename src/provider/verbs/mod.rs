@@ -287,7 +287,7 @@ impl fmt::Display for PeerOpenError {
                 f.write_str("one end is on InfiniBand and the other on Ethernet")
             }
             PeerOpenError::Receives(count) => {
-                write!(f, "the peer has {count} receives, and {RECEIVES} are counted on")
+                write!(f, "the peer keeps {count} receives posted, and {RECEIVES} are counted on")
             }
             PeerOpenError::RailLost => f.write_str("the device or its GID has gone"),
             PeerOpenError::NoAnswer => {

@@ -38,6 +38,7 @@ impl<'m> World<'_, 'm> {
         let length = self.random.below(EAGER_BYTES.0 / 2) as usize;
         self.isend(side, 0, length)?;
         for _ in 0..LOOKS_MAX {
+            self.calls += 2;
             self.progress(side)?;
             self.progress(1 - side)?;
             self.lanes_step(fabric)?;

@@ -121,7 +121,7 @@ pub(super) struct World<'f, 'm> {
     pub(super) directions: [Direction; 2],
     pub(super) random: Random,
     pub(super) now: Instant,
-    calls: u64,
+    pub(super) calls: u64,
     pub(super) failed: bool,
     pub(super) lanes: Lanes,
 }

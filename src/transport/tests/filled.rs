@@ -147,6 +147,31 @@ fn nothing_is_told_while_a_message_is_left_over() {
     ends.long_one(B, waiting[0]);
 }
 
+/// An older message that fills a part of the next group was taken for one of those that filled the
+/// groups before it (seed 40234 of the simulator).
+#[test]
+fn nothing_is_told_while_the_next_group_is_half_full() {
+    let mut block = block();
+    let mut ends = Answers::open(&mut block);
+    let mut waiting = [A, B].map(|end| ends.receive(end, BYTES, 7));
+    ends.rounds(20, &mut waiting);
+    ends.send(A, BYTES, 5); // left over
+    ends.send(A, BYTES, 7);
+    assert_eq!(ends.end_of(waiting[1]).result, Ok(()));
+    let two = [5, 6].map(|tag| incoming(ends.region, &ends.memory[LONG..][..BYTES], tag));
+    let both = ends.pair.endpoint.irecv(B, &two).unwrap();
+    assert!(ends.end(B).unexpected.is_empty());
+    assert_eq!(ends.pair.endpoint.filled_through(B.as_usize()), None);
+    ends.send(B, BYTES, 7);
+    assert_eq!(ends.end_of(waiting[0]).result, Ok(()));
+    ends.send(A, BYTES, 6);
+    assert_eq!(ends.end_of(both).result, Ok(()));
+    waiting = [A, B].map(|end| ends.receive(end, BYTES, 7));
+    ends.rounds(4, &mut waiting);
+    ends.long_one(A, waiting[1]);
+    ends.long_one(B, waiting[0]);
+}
+
 /// What was told by heads that the peer may not have seen has slots on the next control lane.
 #[test]
 fn what_was_told_has_slots_on_the_next_control_lane() {
