@@ -467,7 +467,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Where a payload of so many bytes can be kept; `None`: the peer has to take in others first.
-    #[inline]
+    #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn keep_room(&self, index: usize, length: u64) -> Option<u32> {
         let c = &self.connections[index];
         if c.eager_number.ahead_of(c.taken_through) >= STREAM_KEPT as i32 {
@@ -486,7 +486,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Keeps what leaves as the next send of the stream.
-    #[inline]
+    #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn keep(&mut self, index: usize, head: &SendHead, kept_at: u32, payload: LocalSpan) {
         let length = payload.length().0 as u16;
         let offset = index * KEPT_BYTES as usize + (kept_at % KEPT_BYTES) as usize;

@@ -30,6 +30,7 @@ impl Connection {
 
 impl<P: Provider> Endpoint<'_, P> {
     /// The group below which the next head says that all are filled; `None`: it says nothing.
+    #[inline(always)]
     pub(super) fn filled_through(&self, index: usize) -> Option<Seq> {
         let c = &self.connections[index];
         let count = c.group_oldest.ahead_of(c.slots_next);
@@ -58,6 +59,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// A head has left that says so: no slot need, nor a state line that their messages were taken
     /// in.
+    #[inline(always)]
     pub(super) fn filled_told(&mut self, index: usize, through: Seq) {
         let c = &mut self.connections[index];
         c.slots_next = through;
@@ -71,7 +73,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Takes in what a head says. `false`: it cannot be.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn filled_heard(&mut self, index: usize, head: &SendHead) -> bool {
         let c = &mut self.connections[index];
         // numbers of 15 bits, of a window of some hundred

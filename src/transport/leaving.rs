@@ -57,6 +57,7 @@ impl<P: Provider> Endpoint<'_, P> {
     /// beside: it has left before it is accounted for, since somebody waits for it. For the peer's
     /// slots nobody looks, as if they came a little later. `false`: it is another, and nothing was
     /// changed.
+    #[inline(always)]
     fn eager_alone(&mut self, index: usize, region: u16, message: &Outgoing) -> bool {
         let c = &self.connections[index];
         let is_common = !c.pull
@@ -102,6 +103,7 @@ impl<P: Provider> Endpoint<'_, P> {
     }
 
     /// Posts what is due on one connection.
+    #[inline(always)]
     fn turn_now(&mut self, index: usize) {
         if self.work.contains(index) {
             self.work.remove(index);

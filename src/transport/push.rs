@@ -49,6 +49,7 @@ impl<P: Provider> Endpoint<'_, P> {
         }
     }
 
+    #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn group_pass(&mut self, index: usize) {
         let c = &mut self.connections[index];
         c.group_next = c.group_next.next();
@@ -207,7 +208,7 @@ impl<P: Provider> Endpoint<'_, P> {
 
     /// On a rail that pushes, accounts for a message that has left in the stream, to which the
     /// peer's oldest group said `offer`.
-    #[inline]
+    #[cfg_attr(feature = "std", inline(always))]
     pub(super) fn eager_account(&mut self, index: usize, tag: i32, offer: Offer) {
         match offer {
             Offer::Receive(receive) => self.offer_take(index, receive),

@@ -69,6 +69,7 @@ impl Area {
     }
 
     /// Bytes of a peer's staging from `offset` on; the caller stays inside [`STAGING_BYTES`].
+    #[inline(always)]
     pub fn staging(&self, peer: usize, offset: u32) -> *mut u8 {
         assert!(offset < STAGING_BYTES);
         self.at(peer, RECEIVES * cell_bytes(self.payload_bytes_max) + offset as usize)

@@ -196,7 +196,7 @@ impl Verbs<'_> {
         parts.len() == 1 && !is_dmabuf
     }
 
-    #[inline]
+    #[inline(always)]
     fn mark_dirty(&mut self, index: usize) {
         let record = &mut self.peers[index];
         if !record.is_dirty {
@@ -307,7 +307,7 @@ impl Verbs<'_> {
     }
 
     /// Hands the chains of all peers to the device.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ring_all(&mut self) {
         while let Some(peer) = self.dirty.pop() {
             let record = &mut self.peers[peer as usize];
@@ -319,6 +319,7 @@ impl Verbs<'_> {
     }
 
     /// Hands a peer's chain to the device.
+    #[inline(always)]
     pub(super) fn ring(&mut self, index: usize) {
         let record = &mut self.peers[index];
         let count = record.chained as usize;
