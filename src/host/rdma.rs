@@ -8,7 +8,7 @@ use super::log::{Level, say, say_once};
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
-use crate::provider::verbs::choice::{Unusable, usable};
+use crate::provider::verbs::choice::{HcaChoice, Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
@@ -74,7 +74,7 @@ pub(super) fn choose(environment: &Environment) -> Vec<Port> {
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
     let here: Vec<IpAddr> = all.iter().map(|it| it.ip).collect();
     if !settings.disabled {
-        missing_say(&settings.hca.unmatched(&devices));
+        missing_say(&settings.hca, &settings.hca.unmatched(&devices));
     }
     let (mut ports, mut reasons) = (Vec::new(), Vec::new());
     for device in &devices {
@@ -116,10 +116,10 @@ pub(super) fn choose(environment: &Environment) -> Vec<Port> {
 }
 
 /// Says which names that were asked for are those of no port.
-fn missing_say(names: &[String]) {
+fn missing_say(hca: &HcaChoice, names: &[String]) {
     if !names.is_empty() {
-        let names = names.join(", ");
-        let text = format!("no RDMA port is called {names} (CROSSTIE_IB_HCA asks for it)");
+        let (names, asker) = (names.join(", "), hca.asker());
+        let text = format!("no RDMA port is called {names} ({asker})");
         say_once(Level::Warning, &text);
     }
 }

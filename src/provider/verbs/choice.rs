@@ -4,7 +4,8 @@
 //! (`mlx5`), each with a port behind a colon if one alone is meant (`mlx5_0:1`); a leading `^`
 //! leaves them out (`^mlx5_2`); a leading `=` asks for whole names (`=mlx5_1`, `^=mlx5_1`). Behind
 //! the port may stand the rail and the plane that it is cabled to (`mlx5_0:1:3:0`; any may be
-//! empty, `mlx5_0::3`), which choose nothing, and are NCCL's to know.
+//! empty, `mlx5_0::3`), which choose nothing, and are NCCL's to know. Neither has ranges of ports:
+//! `mlx5_0:1-2` is refused here, and is `mlx5_0:1` with NCCL, whose `atoi` stops at the dash.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -24,6 +25,8 @@ pub struct HcaChoice {
     exclude: bool,
     exact: bool,
     names: Vec<Named>,
+    /// Whether a program made it, and not the variable.
+    is_given: bool,
 }
 
 /// One of the names.
@@ -66,7 +69,11 @@ impl fmt::Display for HcaError {
             HcaError::Sign(name) => {
                 write!(f, "in {name}, ^ or = does not stand in front of all names")
             }
-            HcaError::Port(name) => write!(f, "in {name}, no port from 1 to 255 follows the colon"),
+            HcaError::Port(name) => write!(
+                f,
+                "in {name}, no port from 1 to 255 follows the colon (a name with a port means \
+                 that one alone: several ports are as many names)"
+            ),
             HcaError::Cabling(name) => {
                 write!(f, "in {name}, no rail and plane from 0 to {PLACE_MAX} follow the port")
             }
@@ -76,18 +83,20 @@ impl fmt::Display for HcaError {
 
 impl HcaChoice {
     /// All ports.
-    pub const ALL: HcaChoice = HcaChoice { exclude: true, exact: false, names: Vec::new() };
+    pub const ALL: HcaChoice =
+        HcaChoice { exclude: true, exact: false, names: Vec::new(), is_given: false };
     /// Not one: of a choice that was not understood.
-    pub const NONE: HcaChoice = HcaChoice { exclude: false, exact: false, names: Vec::new() };
+    pub const NONE: HcaChoice =
+        HcaChoice { exclude: false, exact: false, names: Vec::new(), is_given: false };
 
-    /// Exactly these ports.
+    /// Exactly these ports, whatever the variable says.
     pub fn these(ports: impl Iterator<Item = PortName>) -> HcaChoice {
         let named = |it: PortName| Named {
             device: it.device().into(),
             port: Some(it.number()),
             cabling: Cabling::default(),
         };
-        HcaChoice { exclude: false, exact: true, names: ports.map(named).collect() }
+        HcaChoice { exclude: false, exact: true, names: ports.map(named).collect(), is_given: true }
     }
 
     /// Reads a choice; an empty one is [`HcaChoice::ALL`].
@@ -100,7 +109,7 @@ impl HcaChoice {
         let (exact, names) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
         let names: Result<Vec<Named>, HcaError> =
             names.split(',').map(|name| named(name.trim())).collect();
-        Ok(HcaChoice { exclude, exact, names: names? })
+        Ok(HcaChoice { exclude, exact, names: names?, is_given: false })
     }
 
     /// The same choice where NCCL's users wrote it: NCCL passes over names that are empty, and
@@ -134,6 +143,23 @@ impl HcaChoice {
             false => device.starts_with(&named.device),
         };
         by_name && named.port.is_none_or(|its| its == port)
+    }
+
+    /// Who asks for its names, in words.
+    pub fn asker(&self) -> &'static str {
+        if self.is_given { "this endpoint is opened for it" } else { "CROSSTIE_IB_HCA asks for it" }
+    }
+
+    /// Why a port is not used that it does not allow.
+    fn refusal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            _ if *self == HcaChoice::NONE => f.write_str("CROSSTIE_IB_HCA cannot be understood"),
+            HcaChoice { is_given: true, .. } => {
+                write!(f, "not among the ports that this endpoint is opened for, {self}")
+            }
+            HcaChoice { exclude: true, .. } => write!(f, "left out by CROSSTIE_IB_HCA={self}"),
+            HcaChoice { exclude: false, .. } => write!(f, "not among CROSSTIE_IB_HCA={self}"),
+        }
     }
 
     /// The names that were asked for and that no port of this host has. None of a choice that
@@ -212,8 +238,8 @@ impl fmt::Display for HcaChoice {
 pub enum Unusable {
     /// `CROSSTIE_IB_DISABLE` says so.
     Disabled,
-    /// `CROSSTIE_IB_HCA` leaves it out; the choice, empty if it was not understood.
-    NotChosen(String),
+    /// `CROSSTIE_IB_HCA` leaves it out, or the program; the choice.
+    NotChosen(HcaChoice),
     /// The device is of another kind.
     Node(NodeType),
     /// The link layer is neither InfiniBand nor Ethernet.
@@ -230,10 +256,7 @@ impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unusable::Disabled => f.write_str("CROSSTIE_IB_DISABLE leaves out all"),
-            Unusable::NotChosen(choice) if choice.is_empty() => {
-                f.write_str("CROSSTIE_IB_HCA cannot be understood")
-            }
-            Unusable::NotChosen(choice) => write!(f, "not among CROSSTIE_IB_HCA={choice}"),
+            Unusable::NotChosen(choice) => choice.refusal(f),
             Unusable::Node(node) => {
                 write!(f, "the device is of another kind ({node}): write with immediate is missing")
             }
@@ -265,7 +288,7 @@ pub fn usable<'p>(
         return Err(Unusable::Disabled);
     }
     if !settings.hca.allows(&device.name, port.number) {
-        return Err(Unusable::NotChosen(settings.hca.to_string()));
+        return Err(Unusable::NotChosen(settings.hca.clone()));
     }
     if device.node != NodeType::ChannelAdapter {
         return Err(Unusable::Node(device.node));
@@ -323,9 +346,11 @@ mod tests {
         for sign in ["mlx5_0,=mlx5_1", "mlx5_0,^mlx5_1", "=^mlx5_0"] {
             assert!(matches!(error(sign), HcaError::Sign(_)), "{sign}");
         }
-        for port in ["mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256"] {
+        for port in ["mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256", "mlx5_0:1-2"] {
             assert_eq!(error(port), HcaError::Port(port.into()));
         }
+        let range = error("rxe0:1-2").to_string();
+        assert!(range.contains("rxe0:1-2") && range.contains("several ports"), "{range}");
         for cabling in ["mlx5_0:1:x", "mlx5_0:1:-1", "mlx5_0:1:0:16384", "mlx5_0:1:0:0:0"] {
             assert_eq!(error(cabling), HcaError::Cabling(cabling.into()));
         }
@@ -410,10 +435,29 @@ mod tests {
         assert!(layer.contains("neither InfiniBand nor Ethernet"), "{layer}");
         let pkey = why(|_, settings| settings.pkey_index = 1);
         assert_eq!(pkey, "CROSSTIE_IB_PKEY=1: its partition keys have indices 0 to 0");
-        let choice = why(|_, settings| settings.hca = HcaChoice::parse("^mlx5_0").unwrap());
-        assert_eq!(choice, "not among CROSSTIE_IB_HCA=^mlx5_0");
         let off = why(|_, settings| settings.disabled = true);
         assert!(off.contains("CROSSTIE_IB_DISABLE"), "{off}");
+    }
+
+    /// Of one that is left out it was said that it is "not among ^mlx5_0"; of another device's, by
+    /// programs that choose ports themselves, what the variable does not say.
+    #[test]
+    fn port_that_is_not_chosen_is_told_by_whom_and_how() {
+        let by = |text: &str| {
+            let settings = Settings { hca: HcaChoice::parse(text).unwrap(), ..Settings::default() };
+            let device = device();
+            usable(&device, &device.ports[0], &settings, &[]).unwrap_err().to_string()
+        };
+        assert_eq!(by("^mlx5_0"), "left out by CROSSTIE_IB_HCA=^mlx5_0");
+        assert_eq!(by("^=mlx5_0"), "left out by CROSSTIE_IB_HCA=^=mlx5_0");
+        assert_eq!(by("mlx5_1"), "not among CROSSTIE_IB_HCA=mlx5_1");
+        assert_eq!(by("=mlx5_1"), "not among CROSSTIE_IB_HCA==mlx5_1");
+        let given = why(|_, settings| {
+            settings.hca = HcaChoice::these(PortName::new("mlx5_1", 1).into_iter());
+        });
+        assert_eq!(given, "not among the ports that this endpoint is opened for, =mlx5_1:1");
+        let none = why(|_, settings| settings.hca = HcaChoice::NONE);
+        assert_eq!(none, "CROSSTIE_IB_HCA cannot be understood");
     }
 
     #[test]
