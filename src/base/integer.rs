@@ -16,6 +16,23 @@ pub fn nearest(text: &str, base: u32) -> Option<i128> {
     )
 }
 
+/// The number that a text begins with, as C reads it (`strtoll` to the base 0): behind a sign,
+/// hexadecimal where it begins with `0x`, octal with `0`, else decimal; and what follows it. Of one
+/// too long to be kept, the nearest that can be. `None`: it begins with no number.
+pub fn of_c(text: &str) -> Option<(i128, &str)> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let hex = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0X"));
+    let (digits, base) = match hex.filter(|hex| hex.starts_with(|c: char| c.is_ascii_hexdigit())) {
+        Some(hex) => (hex, 16),
+        None if unsigned.starts_with('0') => (unsigned, 8),
+        None => (unsigned, 10),
+    };
+    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let (digits, rest) = digits.split_at(end);
+    let value = nearest(digits, base)?;
+    Some((if text.starts_with('-') { -value } else { value }, rest))
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -29,5 +46,28 @@ mod tests {
         assert_eq!(nearest(long, 10), Some(i128::MAX));
         assert_eq!(nearest(&std::format!("-{long}"), 10), Some(i128::MIN));
         assert_eq!((nearest("", 10), nearest("1 GiB", 10)), (None, None));
+    }
+
+    #[test]
+    fn numbers_of_c_have_the_base_of_their_prefix_and_end_where_it_ends() {
+        for (text, number, rest) in [
+            ("22", 22, ""),
+            ("010", 8, ""),
+            ("0x10", 16, ""),
+            ("-0X1f", -31, ""),
+            ("+7", 7, ""),
+            ("0", 0, ""),
+            ("08", 0, "8"),
+            ("0x", 0, "x"),
+            ("22 ms", 22, " ms"),
+            ("-2,", -2, ","),
+        ] {
+            assert_eq!(of_c(text), Some((number, rest)), "{text}");
+        }
+        for text in ["", "-", "yes", "--1", "x10", "+-1"] {
+            assert_eq!(of_c(text), None, "{text}");
+        }
+        let long = "-9999999999999999999999999999999999999999999";
+        assert_eq!(of_c(long), Some((-i128::MAX, "")));
     }
 }

@@ -134,11 +134,13 @@ pub enum Family {
 }
 
 impl Family {
+    /// That of an address.
+    pub fn of(ip: IpAddr) -> Family {
+        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
     fn has(self, gid: Gid) -> bool {
-        match self {
-            Family::V4 => gid.ip().is_ipv4(),
-            Family::V6 => gid.ip().is_ipv6(),
-        }
+        Family::of(gid.ip()) == self
     }
 }
 

@@ -2,15 +2,15 @@
 //! NCCL's `NCCL_IB_` variable, where NCCL has it; who serves NCCL's users lets those count where
 //! ours are not set ([`Names::WithNccl`]).
 //!
-//! *Source*: NCCL's user guide, "Environment Variables"; numbers are read as there, decimal or with
-//! `0x`.
+//! *Source*: NCCL's user guide, "Environment Variables"; numbers are read as there: decimal,
+//! hexadecimal behind `0x`, octal behind `0` (`ncclLoadParam` in its `misc/param.cc`).
 #![forbid(unsafe_code)]
 
 extern crate std;
 
 use super::choice::HcaChoice;
 use super::gid::{Family, GidKind, GidRule, LinkLayer, Range};
-use crate::base::integer::nearest;
+use crate::base::integer::of_c;
 use core::fmt;
 use core::ops::RangeInclusive;
 use std::format;
@@ -325,11 +325,13 @@ fn family(text: &str) -> Result<Family, String> {
 }
 
 fn number(text: &str, range: RangeInclusive<i64>) -> Result<i64, String> {
-    let value = match text.strip_prefix("0x") {
-        Some(digits) => nearest(digits, 16),
-        None => nearest(text, 10),
+    let value = match of_c(text) {
+        Some((value, "")) => i64::try_from(value).ok(),
+        Some((0, _)) if text.starts_with('0') => {
+            return Err("it is not a number (one that begins with 0 is octal)".into());
+        }
+        Some(_) | None => return Err("it is not a number".into()),
     };
-    let value = i64::try_from(value.ok_or("it is not a number")?).ok();
     let (least, most) = (range.start(), range.end());
     let most = if *most == i64::MAX { "above".to_string() } else { most.to_string() };
     let within = value.filter(|value| range.contains(value));
@@ -370,7 +372,7 @@ impl fmt::Display for Complaint {
 /// are not set.
 pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Settings, Vec<Complaint>) {
     let mut settings = Settings::default();
-    let mut complaints = Vec::new();
+    let (mut complaints, mut range_of_nccl) = (Vec::new(), None);
     for variable in VARIABLES {
         let set = |name: String| {
             let value = value_of(&name)?.trim().to_string();
@@ -382,19 +384,50 @@ pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Setting
             Names::WithNccl => ours.or_else(|| set(nccl_name(variable))),
         };
         let Some((name, value)) = found else { continue };
-        let meant = match name.as_str() {
-            NCCL_HCA => HcaChoice::as_nccl_reads(&value),
-            _ => value.clone(),
-        };
-        if let Err(why) = (variable.set)(&mut settings, &meant) {
+        if let Err(why) = (variable.set)(&mut settings, &meant(&name, &value)) {
             complaints.push(Complaint { name, value, why });
+        } else if name == NCCL_RANGE {
+            range_of_nccl = Some(value);
         }
+    }
+    if let Some(value) = range_of_nccl
+        && let Err(why) = range_fits(&settings.gid)
+    {
+        settings.gid.range = None;
+        complaints.push(Complaint { name: NCCL_RANGE.into(), value, why: why.into() });
     }
     (settings, complaints)
 }
 
-/// The one that NCCL is lenient about.
-const NCCL_HCA: &str = "NCCL_IB_HCA";
+/// What the value of a variable means to our readers: of NCCL's, which it is lenient about, without
+/// what it passes over, as the rest behind a number.
+fn meant(name: &str, value: &str) -> String {
+    match name.strip_prefix("NCCL_IB_") {
+        Some("HCA") => HcaChoice::as_nccl_reads(value),
+        Some("ADDR_FAMILY" | "ADDR_RANGE") | None => value.into(),
+        Some(_) => {
+            let rest = of_c(value).map_or("", |(_, rest)| rest);
+            value[..value.len() - rest.len()].into()
+        }
+    }
+}
+
+const NCCL_RANGE: &str = "NCCL_IB_ADDR_RANGE";
+
+/// Whether NCCL takes the range, which it reads as one of the family alone, that of IPv4 where
+/// nobody asks for another (`envIbAddrRange` in its `transport/net_ib/connect.cc`); why not.
+fn range_fits(gid: &GidRule) -> Result<(), &'static str> {
+    let family = gid.family.unwrap_or(Family::V4);
+    match gid.range {
+        Some(range) if Family::of(range.ip) != family => Err(match family {
+            Family::V4 => {
+                "it is of IPv6, and IPv4 is used where NCCL_IB_ADDR_FAMILY asks for no other"
+            }
+            Family::V6 => "it is of IPv4, and IPv6 is asked for",
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
 
 /// What NCCL calls a variable.
 pub fn nccl_name(variable: &Variable) -> String {
@@ -510,6 +543,8 @@ mod tests {
             ("CROSSTIE_IB_AR_THRESHOLD", "-1", "from 0 to above"),
             ("CROSSTIE_IB_QPS_PER_CONNECTION", "129", "to 128"),
             ("CROSSTIE_IB_ECE_ENABLE", "yes", "not a number"),
+            ("CROSSTIE_IB_TIMEOUT", "22 ms", "not a number"),
+            ("CROSSTIE_IB_TIMEOUT", "08", "begins with 0 is octal"),
         ] {
             let (settings, complaints) = read_of(&[(name, value)], Names::Own);
             assert_eq!(settings, Settings::default(), "{name}");
@@ -535,7 +570,60 @@ mod tests {
         assert_eq!(read_of(&both[..1], Names::Own).0.timeout, 20);
         let empty = [("NCCL_IB_TIMEOUT", "22"), ("CROSSTIE_IB_TIMEOUT", "")];
         assert_eq!(read_of(&empty, Names::WithNccl).0.timeout, 22);
-        // what NCCL passes over is passed over where it is NCCL's
+    }
+
+    /// `NCCL_IB_TC=0150` was 150 here and 104 with NCCL, and `NCCL_IB_TIMEOUT=022` 22, not 18.
+    #[test]
+    fn numbers_are_what_they_are_to_nccl() {
+        for (text, timeout) in [("010", 8), ("0x10", 16), ("0X1f", 31), ("+22", 22), ("22", 22)] {
+            for name in ["NCCL_IB_TIMEOUT", "CROSSTIE_IB_TIMEOUT"] {
+                let (settings, complaints) = read_of(&[(name, text)], Names::WithNccl);
+                assert_eq!((settings.timeout, complaints.len()), (timeout, 0), "{name}={text}");
+            }
+        }
+        assert_eq!(with("CROSSTIE_IB_TC", "0150").traffic_class, Some(104));
+        assert_eq!(with("CROSSTIE_IB_ADAPTIVE_ROUTING", "-02").adaptive_routing, None);
+        // what follows a number counts nothing to NCCL, and is no number of ours
+        for (text, timeout) in [("22 ms", 22), ("19,", 19), ("018", 1)] {
+            let read = |name| read_of(&[(name, text)], Names::WithNccl);
+            let (settings, complaints) = read("NCCL_IB_TIMEOUT");
+            assert_eq!((settings.timeout, complaints.len()), (timeout, 0), "{text}");
+            assert_eq!(read("CROSSTIE_IB_TIMEOUT").1.len(), 1, "{text}");
+        }
+        for text in ["soon", "99999999999999999999999999999999999999999999"] {
+            let (settings, complaints) = read_of(&[("NCCL_IB_TIMEOUT", text)], Names::WithNccl);
+            assert_eq!((settings.timeout, complaints.len()), (20, 1), "{text}");
+        }
+    }
+
+    /// A range of IPv6, without a family, left no port, or one of IPv6, and NCCL has one of IPv4.
+    #[test]
+    fn range_of_nccl_counts_only_if_it_is_of_the_family() {
+        let of = |range: (&str, &str), family: &[(&str, &str)]| {
+            let (settings, complaints) = read_of(&[&[range], family].concat(), Names::WithNccl);
+            assert_eq!(complaints.is_empty(), settings.gid.range.is_some(), "{complaints:?}");
+            complaints.first().map(ToString::to_string)
+        };
+        let (v4, v6) = ("10.0.0.0/8", "fd00::/16");
+        let theirs = |text| (NCCL_RANGE, text);
+        let (inet, inet6) = ("AF_INET", "AF_INET6");
+        assert_eq!(of(theirs(v4), &[]), None);
+        assert_eq!(of(theirs(v6), &[("NCCL_IB_ADDR_FAMILY", inet6)]), None);
+        assert_eq!(of(theirs(v6), &[("CROSSTIE_IB_ADDR_FAMILY", inet6)]), None);
+        let other = "NCCL_IB_ADDR_RANGE=fd00::/16 is ignored: it is of IPv6, and IPv4 is used \
+                     where NCCL_IB_ADDR_FAMILY asks for no other";
+        assert_eq!(of(theirs(v6), &[]).as_deref(), Some(other));
+        assert_eq!(of(theirs(v6), &[("NCCL_IB_ADDR_FAMILY", inet)]).as_deref(), Some(other));
+        let other = of(theirs(v4), &[("NCCL_IB_ADDR_FAMILY", inet6)]);
+        let words = "it is of IPv4, and IPv6 is asked for";
+        assert!(other.as_ref().is_some_and(|it| it.contains(words)), "{other:?}");
+        // ours is the range that is meant, whatever the family
+        assert_eq!(of(("CROSSTIE_IB_ADDR_RANGE", v6), &[]), None);
+        assert_eq!(of(("CROSSTIE_IB_ADDR_RANGE", v6), &[("NCCL_IB_ADDR_FAMILY", inet)]), None);
+    }
+
+    #[test]
+    fn what_nccl_passes_over_is_passed_over_where_it_is_nccls() {
         let hca = |name: &str, text: &str| read_of(&[(name, text)], Names::WithNccl).0.hca;
         for (text, meant) in [
             ("mlx5_0,mlx5_1,", "mlx5_0,mlx5_1"),

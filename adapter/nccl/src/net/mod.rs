@@ -28,6 +28,7 @@ pub use fault::Fault;
 
 use crate::abi::Logger;
 use crate::net::kind::Kind;
+use crosstie::base::integer::of_c;
 use crosstie::base::units::Span;
 use crosstie::host::Options;
 use crosstie::host::settings::{self, Environment};
@@ -182,8 +183,8 @@ fn surveyed(state: &mut State) -> Result<(), Fault> {
 /// for the next (from 2.28.7 on: `ncclNetPluginInit` in its `plugin/net.cc`), and the numbers that
 /// it has must mean what they did, as those of its own networks do.
 fn stays_loaded() -> bool {
-    let count = std::env::var(NCCL_STAYS).ok().and_then(|text| text.trim().parse::<i64>().ok());
-    count.is_some_and(|count| count > 0)
+    let text = std::env::var(NCCL_STAYS).unwrap_or_default();
+    of_c(text.trim()).is_some_and(|(count, _)| count > 0)
 }
 
 /// Makes one device of several physical ones; its number, the same for who makes it again.
