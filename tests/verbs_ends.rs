@@ -29,6 +29,7 @@ fn storyteller() {
         "overrun what goes on" => overrun_what_goes_on(),
         "take no marker" => take_no_marker(),
         "ask for the gid in vain" => ask_for_the_gid_in_vain(),
+        "come up unheard" => come_up_unheard(),
         _ => panic!("no story is called {story}"),
     }
 }
@@ -237,4 +238,35 @@ fn gid_that_cannot_be_asked_for_refuses_one_peer_and_ends_none() {
         let wanted = "the GID of the port cannot be read: errno 24";
         assert!(said.contains(wanted) && said.contains("and then it is known"), "{said}");
     }
+}
+
+/// The port goes down and comes up, and its device does not tell of that.
+fn come_up_unheard() {
+    let mut world = World::of(|config| config.port_grace = Span::millis(1)).expect("devices");
+    let down = |world: &World| {
+        let is_down = |side: usize| world.rails[side].health().port_down_since.is_some();
+        [is_down(0), is_down(1)]
+    };
+    turn("event=10 port_down");
+    world.until("the peers end", |world| world.downs(0) == 1 && world.downs(1) == 1);
+    assert!(!world.rails[0].revive(world.now));
+    println!("while it is away: {:?}", down(&world));
+    turn("");
+    assert!(!world.rails[0].revive(world.now));
+    println!("looked at: {:?}", down(&world));
+    // and the other end is asked for a queue pair
+    world.join(OTHER, 2);
+    println!("asked: {:?}", down(&world));
+    (0..8).for_each(|_| world.poll());
+    let write = world.write_kind(0, 0, 64);
+    let write = world.post_to(0, OTHER, write);
+    println!("carries bytes: {}", world.end(0, write));
+}
+
+/// The port was down for ever, and ended each peer that was joined.
+#[test]
+fn port_that_is_up_is_used_although_nobody_has_told_of_it() {
+    let wanted = "while it is away: [true, true]\nlooked at: [false, true]\nasked: [false, false]\n\
+                  carries bytes: true";
+    tell("come up unheard", wanted);
 }

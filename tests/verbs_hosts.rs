@@ -33,6 +33,7 @@ fn storyteller() {
         "lose the device" => lose_the_device(),
         "be refused" => be_refused(),
         "come up late" => come_up_late(),
+        "come up unheard" => come_up_unheard(),
         "be refused memory" => be_refused_memory(),
         "look for the peer" => look_for_the_peer(),
         "find the peer" => find_the_peer(),
@@ -230,6 +231,30 @@ fn device_that_refuses_an_end_is_asked_again_and_that_is_said_once() {
         .map(|words| said.matches(words).count());
     assert!((1..=2).contains(&counts[0]) && counts[0] == counts[1], "{counts:?}: {said}");
     assert!(said.contains("and it is tried again") && said.contains("all came"), "{said}");
+}
+
+/// The port goes down, of which the device tells, and comes up, of which it does not.
+fn come_up_unheard() {
+    let mut pair = pair();
+    let mut stream = Stream::new(&pair, 4096);
+    stream.burst(&mut pair, 64);
+    for (fake, is_there) in [("event=10 port_down", false), ("", true)] {
+        // SAFETY: as in `pair`.
+        unsafe { std::env::set_var("FAKE", fake) };
+        let watch = Watch::start();
+        while pair.views(1).iter().all(|view| view.state == LaneState::Up) != is_there {
+            stream.burst(&mut pair, 1);
+            watch.look("the rail to go, or to come back");
+        }
+    }
+    println!("it came back");
+}
+
+/// Nothing was prepared on it any more, since it was down for ever.
+#[test]
+fn rail_comes_back_of_whose_port_nobody_told_that_it_is_up() {
+    let Some(said) = told("Ethernet", "come up unheard", "") else { return };
+    assert!(said.contains("it came back"), "{said}");
 }
 
 /// Nobody answers at the peer's address who knows of the queue pair; then the peer does.

@@ -291,7 +291,7 @@ impl<'m> PortRail<'m> {
     #[cold]
     pub fn revive(&mut self, now: Instant) {
         match self {
-            // it sees by itself that its port is up
+            // and sees whether its port is up
             PortRail::Verbs(rail) => drop(rail.revive(now)),
             PortRail::Vendor(_) => {} // what has broken its promises is not trusted again
             // what is refused is tried again, and its health says why

@@ -107,9 +107,7 @@ impl Verbs<'_> {
             n::EVENT_PORT_ACTIVE if is_ours => {
                 self.health.port_down_since = None;
                 self.search.begin();
-                self.check_port();
-                // one that is not known now is asked for before the next queue pair
-                let _ = self.check_gid();
+                self.check_up();
             }
             n::EVENT_GID_CHANGE if is_ours => {
                 self.search.hasten();
@@ -126,11 +124,31 @@ impl Verbs<'_> {
         }
     }
 
+    /// Looks what has become of the port's name while it was down.
+    fn check_up(&mut self) {
+        self.check_port();
+        // one that is not known now is asked for before the next queue pair
+        let _ = self.check_gid();
+    }
+
+    /// A port that has been down for longer than it may be is looked at without being told: of one
+    /// that is up, and of which no event came, no queue pair would ever be made again.
+    pub(super) fn look_at_port(&mut self) {
+        let is_over = |since: Instant| self.now.since(since) >= self.port_grace;
+        if self.health.port_down_since.is_some_and(is_over) {
+            self.check_up();
+        }
+    }
+
     /// A port that comes up may have another LID and take other packets than before, and so may one
     /// whose link is managed anew, of which not every device tells. Queue pairs stand on the LID.
     pub(super) fn check_port(&mut self) {
         let port = self.domain.shared().device().port(self.port);
         let Some(port) = port.ok().filter(|port| port.state == n::PORT_ACTIVE) else { return };
+        // of which its event has told, or would have
+        if self.health.port_down_since.take().is_some() {
+            self.search.begin();
+        }
         // those that are prepared have said the LID to their peers
         let stands = |peer: &Peer| matches!(peer.state, State::Prepared | State::Live);
         let is_used = self.peers.iter().any(stands);

@@ -82,9 +82,17 @@ impl Verbs<'_> {
     /// another place; after a while with that which an endpoint would be opened with. `false`: it
     /// has none, is down, the rail does not wait for one, or it is too early to look again.
     ///
-    /// *Cost*: control path; a system call for each event of the device; where it is time to look,
-    /// allocates, and a system call for each entry of the port's table.
+    /// A rail that has its GID, and whose port is down, sees whether it still is.
+    ///
+    /// *Cost*: control path; a system call for each event of the device, and one for a port that is
+    /// down; where it is time to look, allocates, and a system call for each entry of the port's
+    /// table.
     pub fn revive(&mut self, now: Instant) -> bool {
+        if !self.health.is_lost() {
+            self.now = now;
+            self.look_at_port();
+            return false;
+        }
         if !self.may_revive() {
             return false;
         }
