@@ -56,6 +56,10 @@ fn storyteller() {
         "join patiently" => join_as(&patient(), &|_| {}),
         "join a smaller one" => join(&|hello| hello.mtu_bytes = 1024),
         "join another kind" => join(&|hello| hello.link_layer = 1),
+        "join the other family" => join(&|hello| {
+            let peer = Gid::from("fd00::2".parse::<IpAddr>().expect("an address"));
+            hello.gid = u128::from_le_bytes(peer.0);
+        }),
         "join few receives" => join(&|hello| hello.receives = 63),
         "join many receives" => join(&|hello| hello.receives = 65),
         "join other extensions" => join(&|hello| hello.ece_vendor = 7),
@@ -360,6 +364,17 @@ fn end_of_another_kind_or_that_nobody_finds_is_named() {
     tells("join another kind", "", "one end is on InfiniBand and the other on Ethernet");
     let wanted = "the queue pair does not take the way to the peer: errno 110";
     tells("join", "no_neighbour", wanted);
+}
+
+/// The kernel says "errno 22", and nothing of addresses.
+#[test]
+fn end_whose_gid_is_of_the_other_family_is_named_with_both() {
+    let wanted = "the GID of this side's port, 10.0.0.1, is of IPv4, and the peer's, fd00::2, of \
+                  IPv6: RoCE v2 packets are of one family";
+    tells("join the other family", "", wanted);
+    // a GID of InfiniBand is no address, and whether one of version 1 counts, the kernel knows
+    tells("join the other family", "infiniband", "joined");
+    tells("join the other family", "gid_version_1", "joined");
 }
 
 /// Messages beyond them would have ended the queue pair one day.

@@ -181,7 +181,7 @@ fn port_that_has_the_other_family_alone_comes_back_with_its_own() {
     address_take(1);
     flow_until_given_up(&mut pair, &mut flows, 1);
     pair.flow_until(&mut flows, "the other family to be tried", |_, _| {
-        let is_tried = |text: &String| text.contains("the queue pair does not take the way");
+        let is_tried = |text: &String| text.contains("RoCE v2 packets are of one family");
         stalled::said()[said..].iter().any(is_tried)
     });
     pair.flow(&mut flows, 24);

@@ -37,6 +37,7 @@ fn storyteller() {
         "be refused memory" => be_refused_memory(),
         "look for the peer" => look_for_the_peer(),
         "find the peer" => find_the_peer(),
+        "stand on the other family" => stand_on_the_other_family(),
         "open" => open(8).close(),
         "connect" => pair().close(),
         "connect on an old kernel" => {
@@ -343,9 +344,9 @@ fn sleeps() -> i64 {
     usage.ru_nvcsw
 }
 
-/// Two endpoints with a connection over TCP. Their ports' addresses are of one wire, on which
-/// nobody answers for that of the second.
-fn pair_on_wire() -> Pair {
+/// Two endpoints with a connection. Their ports' addresses, 10.0.0.1 and 10.0.0.2, are of one wire,
+/// on which nobody answers for the second where it is `away`.
+fn pair_on_wire(away: bool) -> Pair {
     own_network().expect("a network of its own");
     ip("link add wire0 type veth peer name wire1");
     let alone = alone();
@@ -360,9 +361,11 @@ fn pair_on_wire() -> Pair {
         unsafe { std::env::set_var("CROSSTIE_IB_HCA", format!("=fake{}", end - 1)) };
         open(2)
     });
-    for change in ["addr del 10.0.0.2/24 dev wire0", "link set wire0 up", "link set wire1 up"] {
-        ip(change);
+    if away {
+        ip("addr del 10.0.0.2/24 dev wire0");
     }
+    ip("link set wire0 up");
+    ip("link set wire1 up");
     let ends = host_support::joined(&mut a, &mut b);
     Pair::joined(alone, a, b, ends)
 }
@@ -387,7 +390,7 @@ fn answered(mut pair: Pair) {
 /// It is tried again and again until there is an answer.
 fn look_for_the_peer() {
     const LOOKED: Duration = Duration::from_secs(2);
-    let mut pair = pair_on_wire();
+    let mut pair = pair_on_wire(true);
     pair.hello();
     let (since, before) = (Instant::now(), sleeps());
     while since.elapsed() < LOOKED {
@@ -402,7 +405,7 @@ fn look_for_the_peer() {
 
 /// The answer comes soon after the question.
 fn find_the_peer() {
-    let mut pair = pair_on_wire();
+    let mut pair = pair_on_wire(true);
     let is_asked = || {
         let known = std::fs::read_to_string("/proc/thread-self/net/arp").expect("a table");
         known.contains("10.0.0.2 ")
@@ -440,6 +443,44 @@ fn peer_whose_port_nobody_answers_for_holds_nobody_up() {
 fn peer_whose_port_is_answered_for_soon_is_joined_at_the_first_try() {
     let Some(said) = told_on_wire("find the peer") else { return };
     assert!(said.contains("generations [1, 1]"), "{said}");
+}
+
+/// The place of the second port's GID has an address of the other family, and then its own again.
+fn stand_on_the_other_family() {
+    const CARDS: &str = "cards=2 gid_by_card";
+    // SAFETY: as in `open`.
+    unsafe { std::env::set_var("CROSSTIE_IB_GID_INDEX", "0") };
+    let mut pair = pair_on_wire(false);
+    pair.hello();
+    pair.all_up(2);
+    let mut stream = Stream::new(&pair, 4096);
+    stream.burst(&mut pair, 16);
+    for (fake, is_there) in [("event=18 gid6_at=0 gid6_card=1", false), ("event=9", true)] {
+        // SAFETY: as in `pair`.
+        unsafe { std::env::set_var("FAKE", format!("{CARDS} {fake}")) };
+        let watch = Watch::start();
+        let since = Instant::now();
+        // it is taken in its turn, five seconds after the port has come up
+        while pair.views(1).iter().all(|view| view.state == LaneState::Up) != is_there
+            || !is_there && since.elapsed() < Duration::from_secs(8)
+        {
+            stream.burst(&mut pair, 1);
+            watch.look("the rail to go, or to come back");
+        }
+        println!("it is there: {is_there}");
+    }
+    pair.close();
+}
+
+/// It was "errno 22, not allowed for it" and nothing of addresses.
+#[test]
+fn rail_whose_place_of_the_gid_has_the_other_family_says_so_and_comes_back_with_its_own() {
+    let Some(said) = told_on_wire("stand on the other family") else { return };
+    // whoever listens joins first
+    let words = "rail 1 has no second end yet: the GID of this side's port, fd00::1, is of IPv6, \
+                 and the peer's, 10.0.0.1, of IPv4: RoCE v2 packets are of one family";
+    assert!(said.contains(words), "{said}");
+    assert!(said.contains("it is there: true"), "{said}");
 }
 
 // Hosts that cannot run these tests.

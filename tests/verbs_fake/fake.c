@@ -401,13 +401,17 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
     gids_asked++;
     if (value("gid_refused")) { errno = EMFILE; return -1; }
     memset(gid, 0, sizeof *gid);
-    if (index == number("gid6_at", -1)) { gid->raw[0] = 0xfd; gid->raw[15] = 1; return 0; }
+    int card = (int)(context->device - devices), is_other = card != number("gid6_card", card);
+    if (!is_other && index == number("gid6_at", -1)) {
+        gid->raw[0] = 0xfd, gid->raw[15] = 1;
+        return 0;
+    }
     if (value("no_gid") || index != number("gid_at", index)) return 0;
     gid->raw[10] = gid->raw[11] = 0xff;
     gid->raw[12] = 10;
     gid->raw[13] = (uint8_t)number("gid_net", 0);
     gid->raw[15] = value("gid_moves") && gids_asked > 1 ? 9 : (uint8_t)number("gid_ends", 1);
-    if (value("gid_by_card")) gid->raw[15] += (uint8_t)(context->device - devices);
+    if (value("gid_by_card")) gid->raw[15] += (uint8_t)card;
     return 0;
 }
 

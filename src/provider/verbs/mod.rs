@@ -268,6 +268,9 @@ pub enum PeerOpenError {
     Index,
     /// The other end is on another kind of link.
     LinkLayer,
+    /// Both ends are on RoCE v2 by a GID each, of which one is of IPv4 and the other of IPv6: our
+    /// GID and the peer's. Packets are of one of them.
+    Families(gid::Gid, gid::Gid),
     /// The other end has so many receives, fewer than [`RECEIVES`].
     Receives(u32),
     /// The device failed, or its GID has gone: the rail must be revived or opened anew.
@@ -285,6 +288,18 @@ impl fmt::Display for PeerOpenError {
             PeerOpenError::Index => f.write_str("the rail has no free peer of that number"),
             PeerOpenError::LinkLayer => {
                 f.write_str("one end is on InfiniBand and the other on Ethernet")
+            }
+            PeerOpenError::Families(ours, theirs) => {
+                let of = |gid: &gid::Gid| gid::Family::of(gid.ip());
+                write!(
+                    f,
+                    "the GID of this side's port, {ours}, is of {}, and the peer's, {theirs}, of \
+                     {}: RoCE v2 packets are of one family (CROSSTIE_IB_ADDR_FAMILY must be the \
+                     same on both sides, and where CROSSTIE_IB_GID_INDEX is set, a GID of that \
+                     family at that place)",
+                    of(ours),
+                    of(theirs)
+                )
             }
             PeerOpenError::Receives(count) => {
                 write!(f, "the peer keeps {count} receives posted, and {RECEIVES} are counted on")
@@ -320,6 +335,12 @@ mod tests {
         let text = OpenError::Refused(Step::Buffers, Errno::NO_MEMORY).to_string();
         assert!(text.starts_with("buffers cannot be registered: errno 12"), "{text}");
         assert!(text.contains("ulimit -l"), "{text}");
+        let ip = |text: &str| text.parse::<core::net::IpAddr>().unwrap();
+        let ends = ["10.0.0.1", "fd00::2"].map(|text| gid::Gid::from(ip(text)));
+        let text = PeerOpenError::Families(ends[0], ends[1]).to_string();
+        let wanted = "the GID of this side's port, 10.0.0.1, is of IPv4, and the peer's, fd00::2, \
+                      of IPv6: ";
+        assert!(text.starts_with(wanted) && text.contains("CROSSTIE_IB_GID_INDEX"), "{text}");
         let text = OpenError::Completions { wanted: 70000, most: 32767 }.to_string();
         assert!(text.contains("70000") && text.contains("32767"), "{text}");
     }

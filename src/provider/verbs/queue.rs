@@ -2,6 +2,7 @@
 
 use super::area::RECEIVES;
 use super::domain::is_refusal;
+use super::gid::{self, Family};
 use super::neighbour::is_known;
 use super::peer::{Down, Peer, SENDS, State};
 use super::rail::{Name, Verbs};
@@ -216,8 +217,13 @@ impl Verbs<'_> {
             return Err(PeerOpenError::Receives(other.receives));
         }
         let gid = Gid(other.gid.to_le_bytes());
-        let ip = |gid: Gid| super::gid::Gid(gid.0).ip();
-        if !is_known(self.interface, ip(self.gid), ip(gid)) {
+        let (ours, theirs) = (gid::Gid(self.gid.0), gid::Gid(gid.0));
+        let is_v2 = self.is_ethernet && self.gid_kind == Some(n::GID_ROCE_V2);
+        // the kernel refuses it, and a device that does not would send what nobody takes
+        if is_v2 && Family::of(ours.ip()) != Family::of(theirs.ip()) {
+            return Err(PeerOpenError::Families(ours, theirs));
+        }
+        if !is_known(self.interface, ours.ip(), theirs.ip()) {
             return Err(PeerOpenError::NoAnswer);
         }
         let ece = self.agree(index, other);
