@@ -38,6 +38,7 @@ fn storyteller() {
         "look for the peer" => look_for_the_peer(),
         "find the peer" => find_the_peer(),
         "stand on the other family" => stand_on_the_other_family(),
+        "be of two families" => be_of_two_families(),
         "open" => open(8).close(),
         "connect" => pair().close(),
         "connect on an old kernel" => {
@@ -481,6 +482,36 @@ fn rail_whose_place_of_the_gid_has_the_other_family_says_so_and_comes_back_with_
                  and the peer's, 10.0.0.1, of IPv4: RoCE v2 packets are of one family";
     assert!(said.contains(words), "{said}");
     assert!(said.contains("it is there: true"), "{said}");
+}
+
+/// Two endpoints of which the second's port has an address of IPv6.
+fn be_of_two_families() {
+    let alone = alone();
+    let gid = Path::new("/sys/class/infiniband/fake1/ports/1/gids/0");
+    std::fs::write(gid, "fd00:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
+    let [a, b] = ["=fake0", "=fake1"].map(|card| {
+        // SAFETY: as in `open`.
+        unsafe { std::env::set_var("CROSSTIE_IB_HCA", card) };
+        open(2)
+    });
+    Pair::of(alone, a, b, 1).close();
+}
+
+/// A first port was named, and no address.
+#[test]
+fn peer_whose_ports_are_of_other_subnets_is_told_with_the_addresses_of_both_sides() {
+    let Some([new, _]) = libraries() else { return };
+    let fake = "cards=2 gid6_at=0 gid6_card=1";
+    let story = story_in(new, "be of two families", fake);
+    let Some(said) = said_before(&class("Ethernet", 2), &story) else { return };
+    let (v4, v6) = ("10.0.0.1/32 (RoCE v2)", "fd00::1/128 (RoCE v2)");
+    for [ours, theirs] in [[v4, v6], [v6, v4]] {
+        let words = format!(
+            "is the first); of RDMA, no subnet in common: this side's ports are {ours}; the \
+             peer's are {theirs}"
+        );
+        assert_eq!(said.matches(&words).count(), 1, "{words}: {said}");
+    }
 }
 
 // Hosts that cannot run these tests.

@@ -244,9 +244,9 @@ impl<M: LinkMemory> Band<M> {
         self.with((), |control| Ok(control.pair_ports(connection))).unwrap_or(none)
     }
 
-    /// Our ports, whether or not they make lanes with the peer's, and whether that is on our host;
-    /// `None`: the connection is gone.
-    pub fn ports_towards(&self, connection: Handle) -> Option<(PortList, bool)> {
+    /// Our ports and the peer's, whether or not they make lanes, and whether the peer is on our
+    /// host; `None`: the connection is gone.
+    pub fn ports_towards(&self, connection: Handle) -> Option<(PortList, PortList, bool)> {
         self.with((), |control| control.ports_towards(connection).ok_or(())).ok()
     }
 

@@ -130,20 +130,21 @@ impl<M: LinkMemory> Control<M> {
         connection.peer.features & CONNECT_PAIRS != 0 && link.has_ports && !link.ported
     }
 
+    /// The ports that a link's peer has told of.
+    fn ports_of(&self, link: u32) -> PortList {
+        let at = link as usize * super::link::BUFFER_BYTES + PORTS_AT;
+        let bytes = self.buffers.get(at..at + super::link::PORTS_BYTES);
+        match bytes.filter(|_| self.links[link as usize].has_ports).map(Frame::decode) {
+            Some(Ok(Frame::Ports(theirs))) => theirs,
+            Some(_) | None => PortList::EMPTY,
+        }
+    }
+
     /// Our ports that make lanes with those of a link's peer, in the order of the lanes.
     fn pairs_of(&self, link: u32) -> ([u8; PORTS_MAX], usize) {
         let mut places = [0; PORTS_MAX];
-        let entry = &self.links[link as usize];
-        if !entry.has_ports {
-            return (places, 0);
-        }
-        let at = link as usize * super::link::BUFFER_BYTES + PORTS_AT;
-        let Some(Ok(Frame::Ports(theirs))) =
-            self.buffers.get(at..at + super::link::PORTS_BYTES).map(Frame::decode)
-        else {
-            return (places, 0);
-        };
-        let same_host = entry.peer.node_id == self.node_id;
+        let theirs = self.ports_of(link);
+        let same_host = self.links[link as usize].peer.node_id == self.node_id;
         let ours = self.config.ports.as_slice();
         let count = (self.config.pair_ports)(ours, theirs.as_slice(), same_host, &mut places);
         (places, count.min(PORTS_MAX))
@@ -199,12 +200,12 @@ impl<M: LinkMemory> Control<M> {
         }
     }
 
-    /// Our ports, whether or not they make lanes with the peer's, and whether that is on our host;
-    /// `None`: the connection is gone.
-    pub fn ports_towards(&self, handle: Handle) -> Option<(PortList, bool)> {
-        let connection = &self.connections[self.live(handle)? as usize];
-        let same_host = self.links[connection.link as usize].peer.node_id == self.node_id;
-        Some((self.config.ports, same_host))
+    /// Our ports and the peer's, whether or not they make lanes, and whether the peer is on our
+    /// host; `None`: the connection is gone.
+    pub fn ports_towards(&self, handle: Handle) -> Option<(PortList, PortList, bool)> {
+        let link = self.connections[self.live(handle)? as usize].link;
+        let same_host = self.links[link as usize].peer.node_id == self.node_id;
+        Some((self.config.ports, self.ports_of(link), same_host))
     }
 
     /// The data thread has prepared a queue pair for a lane of which it has let go.

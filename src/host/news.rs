@@ -20,8 +20,8 @@ use core::fmt::{self, Write};
 use core::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest sentence in bytes.
-const SENTENCE_BYTES_MAX: usize = 512;
+/// Longest sentence in bytes: one with the addresses of all ports of two sides.
+const SENTENCE_BYTES_MAX: usize = 1024;
 
 /// Whether a listener that other hosts cannot reach was reported: once per process is enough.
 static OWN_HOST_SAID: AtomicBool = AtomicBool::new(false);

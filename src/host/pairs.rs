@@ -16,6 +16,7 @@ use super::log::Level;
 use super::machine::Machine;
 use super::news::{RailAt, say_of};
 use super::ports::astray;
+use super::rdma;
 use super::shared::SetUp;
 use super::stall::PEER_BYTES_MAX;
 use crate::base::ids::{ConnectionIndex, PeerIndex, RailGeneration};
@@ -383,7 +384,7 @@ impl Endpoint {
         else {
             return;
         };
-        let Some((ports, same_host)) = band.ports_towards(connection) else { return };
+        let Some((ports, theirs, same_host)) = band.ports_towards(connection) else { return };
         let mut name = [0; PEER_BYTES_MAX];
         let peer = self.peer_name(index, &mut name);
         let hellos = ports.as_slice();
@@ -403,13 +404,16 @@ impl Endpoint {
                 level,
                 format_args!("{peer} is reached over TCP alone: {port} is not used, since {why}"),
             ),
-            None => say_of(
-                level,
-                format_args!(
-                    "{peer} is reached over TCP alone: it has no port that pairs with one of ours \
-                     ({port} is the first)"
-                ),
-            ),
+            None => {
+                let apart = rdma::Apart::of(hellos, theirs.as_slice(), same_host);
+                say_of(
+                    level,
+                    format_args!(
+                        "{peer} is reached over TCP alone: it has no port that pairs with one of \
+                         ours ({port} is the first){apart}"
+                    ),
+                );
+            }
         }
         self.lanes_told.portless = true;
     }

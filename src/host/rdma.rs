@@ -11,11 +11,12 @@ use crate::connect::interfaces::all_addresses;
 use crate::provider::verbs::choice::{HcaChoice, Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
-use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs_into};
+use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, apart, pairs_into};
 use crate::provider::verbs::settings::Settings;
 use crate::provider::verbs::sys::{self, Library};
 use crate::provider::verbs::{Config, PathConfig, speed};
 use crate::wire::pair::{PORTS_MAX, PortHello};
+use core::fmt;
 use core::net::IpAddr;
 use std::format;
 use std::path::Path;
@@ -181,6 +182,40 @@ fn end_of(hello: &PortHello) -> Option<RailEnd> {
     Some(RailEnd { gid: Gid(hello.gid.to_le_bytes()), kind, prefix_bits, speed_mbit_s })
 }
 
+/// The ends of a side's ports; of those of another kind, one that reaches nobody.
+struct Ends {
+    all: [RailEnd; PORTS_MAX],
+    count: usize,
+}
+
+impl Ends {
+    fn of(hellos: &[PortHello]) -> Ends {
+        let mut all = [RailEnd::NOWHERE; PORTS_MAX];
+        for (end, hello) in all.iter_mut().zip(hellos) {
+            *end = end_of(hello).unwrap_or(RailEnd::NOWHERE);
+        }
+        Ends { all, count: hellos.len().min(PORTS_MAX) }
+    }
+
+    /// Without those of another kind.
+    fn of_rdma(hellos: &[PortHello]) -> Ends {
+        let (mut all, mut count) = ([RailEnd::NOWHERE; PORTS_MAX], 0);
+        for (place, end) in all.iter_mut().zip(hellos.iter().filter_map(end_of)) {
+            *place = end;
+            count += 1;
+        }
+        Ends { all, count }
+    }
+
+    fn as_slice(&self) -> &[RailEnd] {
+        &self.all[..self.count]
+    }
+}
+
+const fn hosts(same_host: bool) -> Hosts {
+    if same_host { Hosts::Same } else { Hosts::Apart }
+}
+
 /// Which of our ports make lanes with those of a peer, of those that are of RDMA.
 pub(super) fn pair_ports(
     ours: &[PortHello],
@@ -188,23 +223,37 @@ pub(super) fn pair_ports(
     same_host: bool,
     out: &mut [u8; PORTS_MAX],
 ) -> usize {
-    let hosts = if same_host { Hosts::Same } else { Hosts::Apart };
-    let ends = |hellos: &[PortHello]| {
-        let mut ends = [RailEnd::NOWHERE; PORTS_MAX];
-        for (end, hello) in ends.iter_mut().zip(hellos) {
-            *end = end_of(hello).unwrap_or(RailEnd::NOWHERE);
-        }
-        ends
-    };
-    let (ours_all, theirs_all) = (ends(ours), ends(theirs));
-    let ours = &ours_all[..ours.len().min(PORTS_MAX)];
-    let theirs = &theirs_all[..theirs.len().min(PORTS_MAX)];
+    let (ours, theirs) = (Ends::of(ours), Ends::of(theirs));
     let mut pairs = [RailPair { ours: 0, theirs: 0 }; PORTS_MAX];
-    let count = pairs_into(ours, theirs, hosts, &mut pairs);
+    let count = pairs_into(ours.as_slice(), theirs.as_slice(), hosts(same_host), &mut pairs);
     for (place, pair) in out.iter_mut().zip(&pairs[..count]) {
         *place = pair.ours as u8;
     }
     count
+}
+
+/// What is to be said of the ports of RDMA of two sides that make no lane: the subnets of both.
+/// Nothing where one of them has none, or they would make one.
+pub(super) struct Apart {
+    ours: Ends,
+    theirs: Ends,
+    hosts: Hosts,
+}
+
+impl Apart {
+    pub(super) fn of(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Apart {
+        Apart { ours: Ends::of_rdma(ours), theirs: Ends::of_rdma(theirs), hosts: hosts(same_host) }
+    }
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ours, theirs) = (self.ours.as_slice(), self.theirs.as_slice());
+        match apart(ours, theirs, self.hosts) {
+            Some(why) if !ours.is_empty() && !theirs.is_empty() => write!(f, "; of RDMA, {why}"),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 /// What a port is opened with.
@@ -279,6 +328,24 @@ mod tests {
         }
         let strange = [PortHello { kind: 7, ..ours[0] }];
         assert_eq!(pair_ports(&ours, &strange, false, &mut [0; PORTS_MAX]), 0);
+    }
+
+    /// Whoever asked for IPv6 on one side was told of a first port, and of no address.
+    #[test]
+    fn ports_that_make_no_lane_are_told_with_the_addresses_of_both_sides() {
+        let told = |ours: &[PortHello], theirs: &[PortHello]| {
+            format!("{}", Apart::of(ours, theirs, false))
+        };
+        let (ours, theirs) = ([port("10.77.0.1", 24)], [port("fd77::2", 64)]);
+        let words = "; of RDMA, no subnet in common: this side's ports are 10.77.0.1/24 (RoCE \
+                     v2); the peer's are fd77::2/64 (RoCE v2)";
+        assert_eq!(told(&ours, &theirs), words);
+        // those of libfabric are no ports of RDMA
+        let strange = PortHello { kind: 4, ..ours[0] };
+        assert_eq!(told(&[strange, ours[0]], &theirs), words);
+        assert_eq!(told(&ours, &[strange]) + &told(&ours, &[]), "");
+        // it was for another reason, as the other side's `rails_max`
+        assert_eq!(told(&ours, &[port("10.77.0.2", 24)]), "");
     }
 
     /// The second queue pair of a port that is faster, or in a smaller subnet, came before all

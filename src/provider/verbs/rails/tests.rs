@@ -2,6 +2,7 @@ use super::*;
 use crate::provider::random::Random;
 use crate::provider::verbs::gid::LinkLayer;
 use crate::provider::verbs::ports::PortState;
+use std::string::ToString;
 use std::vec;
 
 fn end_of(text: &str, kind: GidKind, speed_mbit_s: u32) -> RailEnd {
@@ -23,10 +24,17 @@ fn ports_of_a_subnet_are_a_rail_and_others_are_not() {
     let ours = [roce("10.77.0.1/24"), roce("10.77.1.1/24")];
     let theirs = [roce("10.77.1.2/24"), roce("10.77.2.2/24")];
     assert_eq!(all(&ours, &theirs), [(1, 0)]);
-    assert_eq!(apart(&ours, &theirs, Hosts::Apart), None);
-    let why = apart(&ours[..1], &theirs, Hosts::Apart).unwrap();
-    assert!(why.contains("10.77.0.1/24 (RoCE v2)") && why.contains("10.77.2.2/24"), "{why}");
-    assert!(apart(&[], &theirs, Hosts::Apart).unwrap().contains("this side's ports are none"));
+    let why = |ours: &[RailEnd], theirs: &[RailEnd]| {
+        apart(ours, theirs, Hosts::Apart).map(|why| why.to_string())
+    };
+    assert_eq!(why(&ours, &theirs), None);
+    let twice = [ours[0], ours[0]]; // with two queue pairs
+    assert_eq!(
+        why(&twice, &theirs).unwrap(),
+        "no subnet in common: this side's ports are 10.77.0.1/24 (RoCE v2); the peer's are \
+         10.77.1.2/24 (RoCE v2), 10.77.2.2/24 (RoCE v2)"
+    );
+    assert!(why(&[], &theirs).unwrap().contains("this side's ports are none"));
 }
 
 #[test]
