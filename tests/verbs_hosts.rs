@@ -40,6 +40,7 @@ fn storyteller() {
         "stand on the other family" => stand_on_the_other_family(),
         "be of two families" => be_of_two_families(),
         "open" => open(8).close(),
+        "open for one rail" => open(2).close(),
         "connect" => pair().close(),
         "connect on an old kernel" => {
             old_kernel();
@@ -553,6 +554,26 @@ fn ports_for_which_there_is_no_lane_are_named() {
     one.env("CROSSTIE_IB_HCA", "^fake0,fake1").env("CROSSTIE_IB_QPS_PER_CONNECTION", "2");
     let said = said_before(&class("Ethernet", 9), &one).expect("as before");
     assert!(!said.contains("leaves out"), "seven are left: {said}");
+}
+
+/// Each had a device open, and the mailboxes registered with it.
+#[test]
+fn queue_pairs_that_no_connection_can_have_are_named_and_not_opened() {
+    let Some([new, _]) = libraries() else { return };
+    let said = |story: &str| {
+        let mut story = story_in(new, story, "");
+        story.env("CROSSTIE_IB_QPS_PER_CONNECTION", "3");
+        said_before(&class("Ethernet", 1), &story)
+    };
+    let Some(one) = said("open for one rail") else { return };
+    let words = "connections have 2 rails at most (rails_max), the first of them TCP, and leave \
+                 out 2 of 3 queue pairs of RDMA port fake0:1 (";
+    assert_eq!(one.matches(words).count(), 1, "{one}");
+    assert_eq!(one.matches("register, access").count(), 1, "{one}");
+    // with eight rails each is one
+    let all = said("open").expect("as before");
+    assert_eq!(all.matches("register, access").count(), 3, "{all}");
+    assert!(!all.contains("leave out"), "{all}");
 }
 
 /// What became of the misspelled one was for the reader to find out.

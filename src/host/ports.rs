@@ -217,6 +217,7 @@ pub(super) fn open(
     let lane_bits = limits.rails_max.trailing_zeros();
     let mut rail = WithPorts::new(mixed, limits.peers_max(), lane_bits);
     let (mut opened, mut too_many) = (Vec::new(), Vec::new());
+    let (mut hellos, mut useless) = (Vec::new(), Vec::new());
     ports.retain(|port| {
         let name = port.name();
         if rail.device_count() == PORTS_MAX {
@@ -226,6 +227,10 @@ pub(super) fn open(
             if !is_known || matches!(port, Port::Libfabric(_)) {
                 too_many.push(name);
             }
+            return false;
+        }
+        if is_useless(port, &hellos, limits.rails_max) {
+            useless.push(port.clone());
             return false;
         }
         let config = port.config(environment);
@@ -241,6 +246,7 @@ pub(super) fn open(
                     say(Level::Warning, &text);
                 }
                 opened.push(name);
+                hellos.push(port.hello());
                 true
             }
             Err(error) => {
@@ -250,14 +256,30 @@ pub(super) fn open(
         }
     });
     too_many_say(&too_many);
+    let spare = spare(port_list(ports).as_slice(), limits.rails_max);
+    let spare: Vec<_> = spare.into_iter().map(|place| ports[place].clone()).collect();
+    let left = Left { used: ports, spare: &spare, useless: &useless, rails_max: limits.rails_max };
     // who has named none has not asked for all of them
     let is_meant = !environment.libfabric.domains.is_empty();
     let level = if is_meant { Level::Warning } else { Level::Info };
-    let libfabric = |port: &Port| matches!(port, Port::Libfabric(_));
-    spare_say(ports, limits.rails_max, libfabric, (level, "CROSSTIE_OFI_DOMAINS"));
-    let verbs = |port: &Port| matches!(port, Port::Verbs(_));
-    spare_say(ports, limits.rails_max, verbs, (Level::Info, HCA));
+    let is_kind = |port: &Port| matches!(port, Port::Libfabric(_));
+    let each = |names: &[String], _: &[String]| names.to_vec();
+    left.say(is_kind, each, (level, "CROSSTIE_OFI_DOMAINS"));
+    let is_kind = |port: &Port| matches!(port, Port::Verbs(_));
+    left.say(is_kind, queue_pairs, (Level::Info, "CROSSTIE_IB_HCA"));
     rail
+}
+
+/// Whether no connection can have a rail on a port beside those that are opened: so many of them
+/// are the same to every peer, as further queue pairs are, that all its rails are taken before.
+/// Vendors' rails are opened all the same, since nobody is told of those that are left out.
+fn is_useless(port: &Port, opened: &[PortHello], rails_max: u32) -> bool {
+    !matches!(port, Port::Vendor(_)) && is_behind_its_like(&port.hello(), opened, rails_max)
+}
+
+fn is_behind_its_like(hello: &PortHello, before: &[PortHello], rails_max: u32) -> bool {
+    let alike = before.iter().filter(|other| *other == hello).count();
+    alike >= rails_max.saturating_sub(1) as usize
 }
 
 /// Which ports no connection has a rail for whose peer has the same ones: those that are paired
@@ -276,35 +298,52 @@ fn spare(ports: &[PortHello], rails_max: u32) -> Vec<usize> {
     (0..ports.len()).filter(|place| is_paired(place) && !is_used(place)).collect()
 }
 
-/// Chooses RDMA ports.
-const HCA: &str = "CROSSTIE_IB_HCA";
-
-/// Says which ports of a kind have no rail because a connection has no more, and by which variable
-/// they are chosen.
-fn spare_say(
-    ports: &[Port],
+/// Ports that are open, those of them that a connection has no rail for whose peer has the same
+/// ones, and those that are not open since no connection ever has.
+struct Left<'p> {
+    used: &'p [Port],
+    spare: &'p [Port],
+    useless: &'p [Port],
     rails_max: u32,
-    kind: impl Fn(&Port) -> bool,
-    (level, variable): (Level, &str),
-) {
-    let list = port_list(ports);
-    let spare = spare(list.as_slice(), rails_max);
-    let of_kind = |place: &usize| kind(&ports[*place]);
-    let all: Vec<_> = (0..ports.len()).filter(of_kind).map(|at| ports[at].name()).collect();
-    let left: Vec<_> = spare.into_iter().filter(of_kind).map(|at| ports[at].name()).collect();
-    if !left.is_empty() {
-        let left = if variable == HCA { in_words(&left, &all) } else { left };
+}
+
+impl Left<'_> {
+    /// Says which ports of a kind have no rail because a connection has no more, and by which
+    /// variable they are chosen. `in_words` puts names of some of them in words, of all that are
+    /// listed second.
+    fn say(
+        &self,
+        is_kind: impl Fn(&Port) -> bool,
+        in_words: impl Fn(&[String], &[String]) -> Vec<String>,
+        (level, variable): (Level, &str),
+    ) {
+        let names = |ports: &[Port]| -> Vec<String> {
+            ports.iter().filter(|port| is_kind(port)).map(Port::name).collect()
+        };
+        let all = [names(self.used), names(self.useless)].concat();
+        let words = |ports| in_words(&names(ports), &all).join(", ");
+        let (spare, useless) = (words(self.spare), words(self.useless));
+        let left = match (spare.is_empty(), useless.is_empty()) {
+            (true, true) => return,
+            (false, true) => format!("{spare}, unless the peer lacks the ports before"),
+            (true, false) => useless,
+            (false, false) => {
+                format!(
+                    "{spare}, unless the peer lacks the ports before, and in any case {useless}"
+                )
+            }
+        };
         let text = format!(
-            "connections have {rails_max} rails at most (rails_max), the first of them TCP, and \
-             leave out {}, unless the peer lacks the ports before ({variable} chooses)",
-            left.join(", ")
+            "connections have {} rails at most (rails_max), the first of them TCP, and leave out \
+             {left} ({variable} chooses)",
+            self.rails_max
         );
         say_once(level, &text);
     }
 }
 
 /// The names of those left out. A port that is listed several times has so many queue pairs.
-fn in_words(left: &[String], all: &[String]) -> Vec<String> {
+fn queue_pairs(left: &[String], all: &[String]) -> Vec<String> {
     let count = |names: &[String], name: &String| names.iter().filter(|it| *it == name).count();
     let words = |(at, name): (usize, &String)| match (count(left, name), count(all, name)) {
         _ if left[..at].contains(name) => None,
@@ -352,6 +391,7 @@ pub(super) unsafe fn mailboxes_register(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::random::Random;
 
     fn port(network: u128, reaches: u8) -> PortHello {
         PortHello { gid: network, prefix_bits: reaches, kind: libfabric::KIND, speed_mbit_s: 0 }
@@ -361,10 +401,10 @@ mod tests {
     #[test]
     fn ports_and_queue_pairs_without_a_rail_are_named() {
         let names = |list: &[&str]| list.iter().map(|name| (*name).into()).collect::<Vec<String>>();
-        assert_eq!(in_words(&names(&["b"]), &names(&["a", "b"])), ["b"]);
+        assert_eq!(queue_pairs(&names(&["b"]), &names(&["a", "b"])), ["b"]);
         let all = names(&["a", "b", "a", "b"]);
         let left = names(&["b", "a", "b"]);
-        assert_eq!(in_words(&left, &all), ["b", "1 of 2 queue pairs of a"]);
+        assert_eq!(queue_pairs(&left, &all), ["b", "1 of 2 queue pairs of a"]);
     }
 
     fn pairs(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Vec<u8> {
@@ -392,6 +432,39 @@ mod tests {
         assert_eq!(spare(&ours, 2), [0, 2, 3]);
         assert_eq!(spare(&[port(7, REACHES_OWN), port(8, REACHES_OTHERS)], 2), []);
         assert_eq!(spare(&[port(7, 0)], 2), [], "it reaches nobody, whatever there is room for");
+    }
+
+    /// Whatever ports the peer has.
+    #[test]
+    fn port_behind_as_many_of_its_like_as_there_are_lanes_has_none() {
+        let mut random = Random::new(9);
+        let (mut lanes, mut behind) = (0, 0);
+        for _ in 0..5000 {
+            let mut side = |host: u8| -> Vec<PortHello> {
+                let count = 1 + random.below(PORTS_MAX as u64);
+                let each = |_| {
+                    if random.below(2) == 0 {
+                        return port(random.below(2).into(), 1 + random.below(3) as u8);
+                    }
+                    let mut gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, host];
+                    gid[14] = random.below(2) as u8;
+                    let prefix_bits = [16, 24][random.below(2) as usize];
+                    let speed_mbit_s = [100, 200][random.below(2) as usize];
+                    PortHello { gid: u128::from_le_bytes(gid), prefix_bits, kind: 3, speed_mbit_s }
+                };
+                (0..count).map(each).collect()
+            };
+            let (ours, theirs) = (side(1), side(2));
+            for (rails_max, same_host) in [(2, false), (2, true), (4, false), (4, true)] {
+                let is_behind = |at: usize| is_behind_its_like(&ours[at], &ours[..at], rails_max);
+                behind += (0..ours.len()).filter(|at| is_behind(*at)).count();
+                for place in pairs(&ours, &theirs, same_host).iter().take(rails_max as usize - 1) {
+                    assert!(!is_behind((*place).into()), "{place} of {ours:?}, {theirs:?}");
+                    lanes += 1;
+                }
+            }
+        }
+        assert!(lanes > 5000 && behind > 5000, "{lanes} {behind}");
     }
 
     #[test]
