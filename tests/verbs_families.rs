@@ -79,15 +79,19 @@ fn two_prefixes_are_two_rails_and_a_port_of_another_is_none() {
     no_rail_carries(&mut pair_with(["=rxe0", "=rxe3"], [&[V6]; 2], 0));
 }
 
-/// Whether a device has the GID of an address by now.
-fn has_gid(device: &str, address: &str) -> bool {
+/// Where in its table a device has the GID of an address by now.
+fn gid_place(device: &str, address: &str) -> Option<u8> {
     let wanted = address.parse::<Ipv6Addr>().ok();
     let folder = format!("/sys/class/infiniband/{device}/ports/1/gids");
-    let is_it = |index: u8| {
+    let is_it = |index: &u8| {
         let text = std::fs::read_to_string(format!("{folder}/{index}")).unwrap_or_default();
         text.trim().parse::<Ipv6Addr>().ok() == wanted
     };
-    (0..16).any(is_it)
+    (0..16).find(is_it)
+}
+
+fn has_gid(device: &str, address: &str) -> bool {
+    gid_place(device, address).is_some()
 }
 
 /// Addresses of another network on the first wire, and the guest's own ways between them.
@@ -189,4 +193,53 @@ fn port_that_has_the_other_family_alone_comes_back_with_its_own() {
     address_add(1);
     pair.flow_until_back(&mut flows, 1, before);
     assert!(pair.is_up(2) && pair.views(2).iter().all(|view| view.stats.failures == 0));
+}
+
+/// The same, where the place in the table is asked for, and the other family comes to stand there.
+#[test]
+fn port_whose_place_of_the_gid_has_the_other_family_comes_back_with_its_own() {
+    const OURS: &str = "::ffff:10.77.0.1";
+    const OTHER: &str = "fd77::9";
+    let Some(ends) = wires(1) else { return };
+    let watch = Watch::start();
+    let gid_soon = |address: &str| loop {
+        match gid_place("rxe0", address) {
+            Some(place) => break place,
+            None => watch.look("the GID of an address"),
+        }
+    };
+    let place = gid_soon(OURS);
+    let index = place.to_string();
+    let at_place = [("CROSSTIE_IB_GID_INDEX", index.as_str())];
+    let mut pair = pair_with([&ends[0], &ends[1]], [&at_place, &[]], 1);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = pair.views(1)[0].generation;
+    let said = stalled::said().len();
+    address_take(1);
+    flow_until_given_up(&mut pair, &mut flows, 1);
+    // the place is free when no queue pair stands on what was there
+    loop {
+        run("ip", "addr add fd77::9/64 dev rail0 nodad");
+        match gid_soon(OTHER) {
+            it if it == place => break,
+            _ => run("ip", "addr del fd77::9/64 dev rail0"),
+        }
+        pair.flow(&mut flows, 24);
+        watch.look("the place to be free");
+    }
+    pair.flow_until(&mut flows, "the other family to be tried", |_, _| {
+        let named = ["RoCE v2 packets are of one family", "fd77::9", "10.77.0.2"];
+        let is_tried = |text: &String| named.iter().all(|words| text.contains(words));
+        stalled::said()[said..].iter().any(is_tried)
+    });
+    pair.flow(&mut flows, 24);
+    assert!(is_given_up(&pair, 1), "families do not mix");
+    run("ip", "addr del fd77::9/64 dev rail0");
+    while has_gid("rxe0", OTHER) {
+        watch.look("the end of a GID");
+    }
+    address_add(1);
+    pair.flow_until_back(&mut flows, 1, before);
+    assert_eq!(gid_place("rxe0", OURS), Some(place));
 }
