@@ -188,6 +188,14 @@ fn connected_endpoints_that_can_little_keep_every_promise() {
     strictly(c"strict-msg-short", SKIPS + UNORDERED + NO_ADDS);
 }
 
+/// A registration for each region and peer, and keys likewise.
+#[test]
+fn memory_bound_to_connected_endpoints_keeps_every_promise() {
+    strictly(c"strict-msg-bound", SKIPS + NO_ADDS);
+    strictly(c"strict-msg-bound-short", SKIPS + UNORDERED + NO_ADDS);
+    strictly(c"strict-msg-bound-one", SKIPS + NO_ADDS);
+}
+
 #[test]
 fn library_that_often_says_again_keeps_every_promise() {
     strictly(c"strict-again", SKIPS);

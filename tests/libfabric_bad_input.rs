@@ -80,14 +80,6 @@ fn provider_that_wants_what_nobody_knows_is_refused_with_the_bits() {
     assert_eq!(error, OpenError::Wants("a mode", 1 << 58));
 }
 
-/// Memory would have to be registered once for each peer.
-#[test]
-fn provider_that_binds_memory_to_connected_endpoints_is_refused_by_what_it_lacks() {
-    let Some(config) = config(c"strict-msg-bound") else { return };
-    let error = refused(&config, "it binds each to one (FI_MR_ENDPOINT)");
-    assert!(matches!(error, OpenError::Lacks(_)));
-}
-
 #[test]
 fn limits_out_of_range_and_a_short_block_are_refused() {
     let Some(config) = config(c"strict") else { return };

@@ -6,15 +6,18 @@ mod libfabric_support;
 use crosstie::fabric::{
     CloseError, Completion, DeregisterError, Domain as _, DownCause, Op, OpId, PostError, Provider,
 };
+use crosstie::provider::libfabric::sys::abi::{CqEntry, Fid};
+use crosstie::provider::libfabric::sys::calls::{MsgRma, RmaIov};
 use crosstie::provider::libfabric::sys::{
     Cq, Domain, Endpoint, Event, EventQueue, Fabric, GREETING_BYTES, Info, Library, Listener,
-    Vector, numbers as n,
+    Registration, Vector, numbers as n,
 };
 use crosstie::provider::libfabric::{Config, Hello, OpenError, PeerOpenError};
 use libfabric_support::end::{End, WHICH as PROVIDER, join, pipe};
 use libfabric_support::{
     Layout, OTHER, PEER, World, let_library_work, register, skip, strict, strict_config,
 };
+use std::ffi::{CStr, c_void};
 use std::mem::{ManuallyDrop, forget};
 use std::process::Command;
 
@@ -24,7 +27,9 @@ const QUIET: u32 = 64;
 /// Tries something over the strict fabric of both layouts, and over libfabric's own providers.
 fn each(try_it: impl Fn(&mut World)) {
     for layout in [Layout::One, Layout::Two] {
-        for provider in [c"strict-msg", c"strict-msg-short"] {
+        for provider in
+            [c"strict-msg", c"strict-msg-short", c"strict-msg-bound", c"strict-msg-bound-short"]
+        {
             let Some(config) = strict_config(layout, provider) else { continue };
             println!("over {provider:?}, {layout:?}");
             try_it(&mut World::open(&config).unwrap());
@@ -402,8 +407,14 @@ fn requests_that_come_before_a_rail_closes_leave_no_socket() {
 /// What the library never gives back ends with its endpoint, and what it holds is free.
 #[test]
 fn fence_ends_what_the_library_keeps() {
-    let Some(config) = strict_config(Layout::One, c"strict-msg-deaf") else { return };
-    let mut world = World::open(&config).unwrap();
+    for provider in [c"strict-msg-deaf", c"strict-msg-bound-deaf"] {
+        if let Some(config) = strict_config(Layout::One, provider) {
+            kept(World::open(&config).unwrap());
+        }
+    }
+}
+
+fn kept(mut world: World) {
     let mut ids: Vec<OpId> = (0..4).map(|at| world.write(0, 4096 * at, 4096)).collect();
     let (key, domain) = (world.keys[0], world.rails[0].domain());
     quiet(&mut world);
@@ -419,8 +430,14 @@ fn fence_ends_what_the_library_keeps() {
 
 #[test]
 fn queue_that_fails_ends_every_connection_and_they_can_be_made_again() {
-    let Some(config) = strict_config(Layout::One, c"strict-msg-overrun") else { return };
-    let mut world = World::open(&config).unwrap();
+    for provider in [c"strict-msg-overrun", c"strict-msg-bound-overrun"] {
+        if let Some(config) = strict_config(Layout::One, provider) {
+            overrun(World::open(&config).unwrap());
+        }
+    }
+}
+
+fn overrun(mut world: World) {
     while world.downs(0) == 0 {
         let kind = world.write_kind(0, 0, 4096);
         let _ = world.rails[0].post(&Op { id: OpId(1), peer: PEER, kind }, world.now);
@@ -534,9 +551,9 @@ struct Fixture {
 const GREETING: [u8; GREETING_BYTES] = [7; GREETING_BYTES];
 
 impl Fixture {
-    fn new() -> Fixture {
+    fn new(provider: &CStr) -> Fixture {
         let library = Library::load(strict(Layout::One).unwrap()).unwrap();
-        let all = Fixture::offers(&library);
+        let all = Fixture::offers(&library, provider);
         // SAFETY: a list of two, the first of which shares receives.
         let info = unsafe { library.copy(all.get().next) }.unwrap();
         let fabric = Fabric::open(&library, &info).unwrap();
@@ -558,9 +575,9 @@ impl Fixture {
         }
     }
 
-    fn offers(library: &Library) -> Info {
+    fn offers(library: &Library, provider: &CStr) -> Info {
         let mut hints = library.hints().unwrap();
-        hints.set_provider(b"strict-msg");
+        hints.set_provider(provider.to_bytes());
         let raw = hints.get_mut();
         raw.caps = n::MSG | n::RMA;
         raw.mode = n::CONTEXT | n::CONTEXT2 | n::RX_CQ_DATA;
@@ -586,6 +603,37 @@ impl Fixture {
             panic!("a request")
         };
         (endpoint, request)
+    }
+
+    /// Two that are connected with each other.
+    fn connected(&mut self) -> Vec<Endpoint> {
+        let (asking, mut request) = self.asked();
+        let granting = self.granting(&mut request);
+        granting.accept().unwrap();
+        forget(request);
+        for _ in 0..2 {
+            assert!(matches!(self.events.read().unwrap(), Some(Event::Connected(_))));
+        }
+        vec![asking, granting]
+    }
+
+    /// Posts a write of 64 bytes to the block of another end, which is as long as ours.
+    fn write(&self, from: &Endpoint, near: &Bound, (key, address): (u64, u64)) {
+        let mut descriptor = near.registration.descriptor();
+        let part = libc::iovec { iov_base: near.memory as *mut c_void, iov_len: 64 };
+        let there = RmaIov { addr: address, len: 64, key };
+        let message = MsgRma {
+            msg_iov: &part,
+            desc: &mut descriptor,
+            iov_count: 1,
+            addr: 0,
+            rma_iov: &there,
+            rma_iov_count: 1,
+            context: near.context,
+            data: 0,
+        };
+        // SAFETY: leaked memory; a wrong use of it stops the program.
+        let _ = unsafe { from.port().write(&message, n::COMPLETION | n::DELIVERY_COMPLETE) };
     }
 
     /// The endpoint of a request.
@@ -742,7 +790,7 @@ const MISUSES: &[Misuse] = &[
     (
         "receives of others",
         |at| {
-            let mut info = Fixture::offers(&at.library);
+            let mut info = Fixture::offers(&at.library, c"strict-msg");
             let name = Some(&at.name[..]);
             let _ = Endpoint::open_for(&at.domain, &mut info, &at.cq, &at.events, name);
         },
@@ -758,6 +806,207 @@ const MISUSES: &[Misuse] = &[
     ),
 ];
 
+/// A use of registrations that belong to each endpoint without a fault goes through.
+fn right_use_bound(mut at: Fixture) {
+    let mut ends = at.connected();
+    let [near, far] = [0, 1].map(|end| Bound::to(&at, Some(&ends[end])));
+    at.write(&ends[0], &near, far.named());
+    while at.cq.read(&mut [CqEntry::NOTHING; 4]).unwrap_or(0) == 0 {}
+    for (bound, end) in [near, far].iter().zip(ends.drain(..)) {
+        bound.registration.close().unwrap();
+        drop(end);
+    }
+    println!("went through");
+}
+
+const RIGHT_BOUND: &str = "right, bound";
+const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
+const BYTES: usize = 4096;
+
+/// Memory, its registration, and a context for an op.
+struct Bound {
+    registration: Registration,
+    memory: u64,
+    context: *mut c_void,
+}
+
+impl Bound {
+    /// To this endpoint, and enabled.
+    fn to(at: &Fixture, endpoint: Option<&Endpoint>) -> Bound {
+        Bound::with_key(at, endpoint, 0)
+    }
+
+    fn with_key(at: &Fixture, endpoint: Option<&Endpoint>, key: u64) -> Bound {
+        let leaked = |bytes| Box::leak(vec![0u64; bytes / 8].into_boxed_slice()).as_mut_ptr();
+        let (memory, context) = (leaked(BYTES) as u64, leaked(64).cast());
+        let raw = endpoint.map(Endpoint::as_ptr);
+        // SAFETY: leaked memory, and an endpoint that stays open, or whose end is what is tried.
+        let made = unsafe { at.domain.register((memory, BYTES), ACCESS, key, raw) };
+        Bound { registration: made.unwrap(), memory, context }
+    }
+
+    /// Key and address.
+    fn named(&self) -> (u64, u64) {
+        (self.registration.key(), self.memory)
+    }
+}
+
+/// Binds, and does not enable.
+fn bind_only(bound: &Bound, endpoint: &Endpoint) {
+    let fid = bound.registration.into_raw() as *mut Fid;
+    // SAFETY: an open registration; the endpoint may be what is tried.
+    let code = unsafe { (*(*fid).ops).bind.unwrap()(fid, endpoint.as_ptr().cast(), 0) };
+    assert_eq!(code, 0);
+}
+
+/// A misuse of a registration that belongs to one endpoint, and of which provider.
+type MisuseBound = (&'static str, &'static CStr, fn(Fixture), &'static str);
+
+const BOUND: &CStr = c"strict-msg-bound";
+
+const MISUSES_BOUND: &[MisuseBound] = &[
+    (
+        "source bound to another peer",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let [near, far] = [1, 1].map(|end| Bound::to(&at, Some(&ends[end])));
+            at.write(&ends[0], &near, far.named());
+        },
+        "a registration used on an endpoint that it is not bound to",
+    ),
+    (
+        "receive bound to another peer",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let bound = Bound::to(&at, Some(&ends[1]));
+            let descriptor = bound.registration.descriptor();
+            // SAFETY: leaked memory.
+            let _ =
+                unsafe { ends[0].port().receive((bound.memory, 64), descriptor, bound.context) };
+        },
+        "a registration used on an endpoint that it is not bound to",
+    ),
+    (
+        "key of another peer",
+        BOUND,
+        |mut at| {
+            let (ends, others) = (at.connected(), at.connected());
+            let near = Bound::to(&at, Some(&ends[0]));
+            let far = Bound::to(&at, Some(&others[1]));
+            at.write(&ends[0], &near, far.named());
+            let _ = at.cq.read(&mut [CqEntry::NOTHING; 4]);
+        },
+        "a key used on an endpoint that its registration is not bound to",
+    ),
+    (
+        "key of a connection before",
+        BOUND,
+        |mut at| {
+            let before = at.connected();
+            let old = Bound::to(&at, Some(&before[1]));
+            let named = old.named();
+            old.registration.close().unwrap();
+            drop(before);
+            while at.events.read().unwrap().is_some() {}
+            let ends = at.connected();
+            let near = Bound::to(&at, Some(&ends[0]));
+            at.write(&ends[0], &near, named);
+            let _ = at.cq.read(&mut [CqEntry::NOTHING; 4]);
+        },
+        "a key that names no registration",
+    ),
+    (
+        "bound to nothing",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let near = Bound::to(&at, None);
+            at.write(&ends[0], &near, (0, 0));
+        },
+        "a registration used on an endpoint that it is not bound to",
+    ),
+    (
+        "bound and not enabled",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let near = Bound::to(&at, None);
+            bind_only(&near, &ends[0]);
+            at.write(&ends[0], &near, (0, 0));
+        },
+        "a registration used that was not enabled",
+    ),
+    (
+        "key of what was not enabled",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let (near, far) = (Bound::to(&at, Some(&ends[0])), Bound::to(&at, None));
+            bind_only(&far, &ends[1]);
+            at.write(&ends[0], &near, far.named());
+            let _ = at.cq.read(&mut [CqEntry::NOTHING; 4]);
+        },
+        "a key used of a registration that was not enabled",
+    ),
+    (
+        "bound to two peers",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            bind_only(&Bound::to(&at, Some(&ends[0])), &ends[1]);
+        },
+        "a registration bound twice, or after it was enabled",
+    ),
+    (
+        "source closed",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let near = Bound::to(&at, Some(&ends[0]));
+            let closed = near.registration.descriptor();
+            near.registration.close().unwrap();
+            let context = near.context;
+            // SAFETY: leaked memory.
+            let _ = unsafe { ends[0].port().send((near.memory, 256), closed, 0, context) };
+        },
+        "a descriptor of a registration that was closed",
+    ),
+    (
+        "peer's endpoint before its registrations",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            Bound::to(&at, Some(&ends[0]));
+            drop(ends);
+        },
+        "an endpoint closed before its registrations",
+    ),
+    (
+        "one key for two peers",
+        c"strict-msg-bound-short",
+        |mut at| {
+            let ends = at.connected();
+            for end in &ends {
+                Bound::with_key(&at, Some(end), 7);
+            }
+        },
+        "a key used twice",
+    ),
+    (
+        "key of a registration that was closed",
+        c"strict-msg-bound-short",
+        |mut at| {
+            let ends = at.connected();
+            for _ in 0..2 {
+                Bound::with_key(&at, Some(&ends[0]), 7).registration.close().unwrap();
+            }
+        },
+        "a key used twice",
+    ),
+];
+
 /// Runs in children alone: one of a misuse, or one end of a connection that is killed.
 #[test]
 fn child() {
@@ -770,11 +1019,18 @@ fn child() {
     }
     let Ok(which) = std::env::var(WHICH) else { return };
     if which == "right" {
-        return right_use(Fixture::new());
+        return right_use(Fixture::new(c"strict-msg"));
     }
-    let (_, commit, _) =
-        MISUSES.iter().find(|misuse| misuse.0 == which).expect("a misuse of the list");
-    commit(Fixture::new());
+    if which == RIGHT_BOUND {
+        return right_use_bound(Fixture::new(c"strict-msg-bound"));
+    }
+    if let Some((_, commit, _)) = MISUSES.iter().find(|misuse| misuse.0 == which) {
+        commit(Fixture::new(c"strict-msg"));
+    } else {
+        let (_, provider, commit, _) =
+            MISUSES_BOUND.iter().find(|misuse| misuse.0 == which).expect("a misuse of a list");
+        commit(Fixture::new(provider));
+    }
     println!("went through");
 }
 
@@ -794,9 +1050,12 @@ fn each_misuse_is_stopped_with_the_word_for_it() {
     if strict(Layout::One).is_none() {
         return skip("the strict fabric cannot be built");
     }
-    let (passed, said) = run_child("right");
-    assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
-    for (which, _, word) in MISUSES {
+    for which in ["right", RIGHT_BOUND] {
+        let (passed, said) = run_child(which);
+        assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
+    }
+    let bound = MISUSES_BOUND.iter().map(|(which, _, _, word)| (which, word));
+    for (which, word) in MISUSES.iter().map(|(which, _, word)| (which, word)).chain(bound) {
         let (passed, said) = run_child(which);
         assert!(!passed, "{which}: not stopped: {said}");
         assert!(!said.contains("went through"), "{which}: stopped too late: {said}");

@@ -193,13 +193,14 @@ fn peers_of_one_host_get_no_rail_that_may_not_reach_them() {
 #[test]
 fn both_scopes_carry_one_to_four_rails_without_a_misuse() {
     // bound to endpoints, with words, with short words, without words; bound to domains; of
-    // endpoints that are connected one to one
+    // endpoints that are connected one to one, and those to each of which memory is bound
     for provider in [
         "strict",
         "strict-short",
         "strict-silent",
         "strict-domain",
         "strict-msg",
+        "strict-msg-bound",
         // as that of a NIC (`cxi` reaches no port of its own host); words that are refused with
         // their writes; no order at all
         "efa",
@@ -284,7 +285,7 @@ fn memory_is_given_back_at_once_and_forgotten_when_the_peer_polls() {
     const LENGTH: usize = 300_000;
     // more than there are places for regions
     const ROUNDS: u64 = 200;
-    for provider in ["strict", "strict-domain", "strict-msg"] {
+    for provider in ["strict", "strict-domain", "strict-msg", "strict-msg-bound"] {
         let Some(wish) = strict_wish(provider, 2) else { return };
         let mut pair = pair([wish; 2]);
         for round in 0..ROUNDS {
@@ -353,6 +354,7 @@ fn nics_whose_device_dies_are_opened_anew_and_cost_no_message() {
 #[test]
 fn nics_of_connected_endpoints_that_fail_are_opened_anew_and_cost_no_message() {
     nics_fail("strict-msg-overrun");
+    nics_fail("strict-msg-bound-overrun");
 }
 
 /// The provider fails after each hundred completions.

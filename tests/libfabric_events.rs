@@ -26,7 +26,7 @@ const QUIET: u32 = 64;
 /// Those with connected endpoints come last.
 const PROVIDERS: [&CStr; 8] =
     [c"tcp", c"tcp;ofi_rxm", c"net", c"sockets", c"shm", c"udp;ofi_rxd", c"tcp@msg", c"net@msg"];
-const STRICT: [&CStr; 9] = [
+const STRICT: [&CStr; 11] = [
     c"strict",
     c"strict-domain",
     c"strict-short",
@@ -37,6 +37,8 @@ const STRICT: [&CStr; 9] = [
     c"strict-shuffled",
     c"strict-msg",
     c"strict-msg-short",
+    c"strict-msg-bound",
+    c"strict-msg-bound-short",
 ];
 
 fn strict_world(provider: &'static CStr) -> Option<World> {
@@ -414,7 +416,12 @@ fn three_hundred_peers_of_one_endpoint() {
 
 #[test]
 fn scope_is_chosen_by_what_the_provider_wants() {
-    for (provider, scope) in [(c"strict", Scope::Endpoint), (c"strict-domain", Scope::Domain)] {
+    for (provider, scope) in [
+        (c"strict", Scope::Endpoint),
+        (c"strict-domain", Scope::Domain),
+        (c"strict-msg", Scope::Domain),
+        (c"strict-msg-bound", Scope::Connection),
+    ] {
         let Some(world) = strict_world(provider) else { return };
         assert_eq!(world.rails[0].scope(), scope);
     }

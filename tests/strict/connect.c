@@ -301,6 +301,15 @@ int accept_request(struct fid_ep *fid, const void *data, size_t length) {
     return 0;
 }
 
+/* Its endpoint closes before it was granted: who asks hears that it was refused. */
+void end_request(struct endpoint *ep) {
+    if (!ep->request || ep->request->is_answered)
+        return;
+    ep->request->is_answered = 1;
+    if (ep->request->from->is_open)
+        fail(ep->request->from, FI_ECONNREFUSED);
+}
+
 /* The other end hears of it, and everything that was posted there comes back with a failure. */
 void end_connection(struct endpoint *ep) {
     struct endpoint *peer = ep->peer;

@@ -513,8 +513,10 @@ static int close_endpoint(struct fid *fid) {
         stop("an endpoint closed twice");
     if (ep->regions)
         stop("an endpoint closed before its registrations");
-    if (ep->domain->kind->faults & CONNECTS)
+    if (ep->domain->kind->faults & CONNECTS) {
+        end_request(ep);
         end_connection(ep);
+    }
     if (ep->domain->kind->faults & LINGERS)
         linger(ep);
     ep->is_open = 0;

@@ -98,7 +98,8 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
         stop("a registration with a closed domain");
     if (offset || flags || !length)
         stop("a registration with an offset, with flags or of nothing");
-    if (domain->kind->faults & REFUSES_MEMORY)
+    if (domain->kind->faults & REFUSES_MEMORY ||
+        (domain->kind->faults & REFUSES_LONG && length >= LONG_BYTES))
         return -FI_ENOMEM;
     enter(domain, NULL);
     pthread_mutex_lock(&lock);

@@ -63,10 +63,14 @@ enum {
     SAYS_NO_MEMORY = 1ull << 33, /* every second post finds no memory, or no buffer */
     FILLS_UP = 1ull << 35,     /* no post finds room, when it is told so */
     LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
+    REFUSES_LONG = 1ull << 36, /* no registration of long memory */
 };
 
 /* What is long to a provider with REGRETS: no buffer of a rail's own. */
 #define REGRETTED_BYTES 65536
+/* What is long to one with REFUSES_LONG, and lets rails of short payloads have their
+ * buffers: a block of a test. */
+#define LONG_BYTES (1 << 20)
 
 /* The network of efa's other endpoints, which are no good here. */
 #define OTHER_NETWORK "efa-direct"
@@ -231,6 +235,7 @@ int shut_down(struct fid_ep *fid, uint64_t flags);
 void bind_events(struct endpoint *ep, struct events *events);
 void take_request(struct endpoint *ep, struct fid *handle);
 void end_connection(struct endpoint *ep);
+void end_request(struct endpoint *ep);
 void forget_events(struct endpoint *ep);
 
 #endif

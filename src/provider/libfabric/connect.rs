@@ -46,12 +46,13 @@ impl Libfabric<'_> {
         {
             self.reject(request);
         }
-        self.connection_open(index).map_err(|code| PeerOpenError::Refused(Step::Connection, code))
+        self.connection_open(index).map_err(|(step, code)| PeerOpenError::Refused(step, code))
     }
 
     /// Opens the endpoint of a peer that is wanted, if what was there before is over, and asks for
     /// the connection or grants it, if it was asked for.
-    fn connection_open(&mut self, index: usize) -> Result<(), Code> {
+    fn connection_open(&mut self, index: usize) -> Result<(), (Step, Code)> {
+        let at = |code| (Step::Connection, code);
         let link = &mut self.links[index];
         if !link.is_wanted || link.phase != Phase::Idle {
             return Ok(());
@@ -61,7 +62,7 @@ impl Libfabric<'_> {
             return Ok(());
         }
         let Some(Open { cq, events: Some(events), .. }) = self.open.as_ref() else {
-            return Err(Code(libc::ENODEV));
+            return Err(at(Code(libc::ENODEV)));
         };
         let name = &self.names[index][..usize::from(self.peers[index].name_bytes)];
         let address = link.asks.then_some(name);
@@ -75,24 +76,26 @@ impl Libfabric<'_> {
                 if let Some(request) = request {
                     self.reject(request);
                 }
-                return Err(code);
+                return Err(at(code));
             }
         };
-        self.parts[index].receives = Some(endpoint.port());
+        let port = endpoint.port();
         let link = &mut self.links[index];
         *link.endpoint = Some(endpoint);
         (link.phase, link.is_wanted) = (Phase::Opening, false);
+        self.part_bind(index).map_err(|code| (Step::Buffers, code))?;
+        self.parts[index].receives = Some(port);
         self.cells_post(index);
         let link = &self.links[index];
-        let Some(endpoint) = link.endpoint.as_ref() else { return Err(Code(libc::EIO)) };
+        let Some(endpoint) = link.endpoint.as_ref() else { return Err(at(Code(libc::EIO))) };
         let _turn = self.domain.turn(Act::Control);
         if !link.asks {
-            return endpoint.accept();
+            return endpoint.accept().map_err(at);
         }
         let record = &self.peers[index];
         let (number, token) = (record.their_number.into(), record.their_token);
         let name = &self.names[index][..usize::from(record.name_bytes)];
-        endpoint.connect(name, &Greeting { number, token }.encode())
+        endpoint.connect(name, &Greeting { number, token }.encode()).map_err(at)
     }
 
     /// Looks for events where some are expected, and now and then, and goes on with what waits.
@@ -113,7 +116,10 @@ impl Libfabric<'_> {
         }
         self.watch.due = 0;
         for index in 0..self.links.len() {
-            if let Err(code) = self.connection_open(index) {
+            if let Err((step, code)) = self.connection_open(index) {
+                if step == Step::Buffers {
+                    self.unregistered(index, code);
+                }
                 self.end(index, DownCause::Broken(code.0));
                 self.links[index].is_wanted = false;
             }
@@ -287,9 +293,7 @@ impl Libfabric<'_> {
         if let Some(endpoint) = link.endpoint.take() {
             link.phase = Phase::Cut;
             self.watch.cuts += 1;
-            let _turn = self.domain.turn(Act::Control);
-            endpoint.shutdown();
-            drop(endpoint);
+            self.endpoint_end(index, endpoint);
         }
         if let Some(request) = request {
             self.reject(request);
@@ -302,6 +306,16 @@ impl Libfabric<'_> {
         if self.links[index].phase == Phase::Idle {
             self.cut_over(index);
         }
+    }
+
+    /// Ends a peer's connection and closes its endpoint, behind what is registered for that.
+    fn endpoint_end(&mut self, index: usize, endpoint: Endpoint) {
+        let turn = self.domain.turn(Act::Control);
+        endpoint.shutdown();
+        drop(turn);
+        self.bound_close(index);
+        let _turn = self.domain.turn(Act::Control);
+        drop(endpoint);
     }
 
     /// The queue was seen empty after connections were closed.
@@ -391,9 +405,7 @@ impl Libfabric<'_> {
             let link = &mut self.links[index];
             (link.is_wanted, link.phase) = (false, Phase::Idle);
             if let Some(endpoint) = link.endpoint.take() {
-                let _turn = self.domain.turn(Act::Control);
-                endpoint.shutdown();
-                drop(endpoint);
+                self.endpoint_end(index, endpoint);
             }
         }
         (self.watch.due, self.watch.cuts) = (0, 0);

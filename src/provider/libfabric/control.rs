@@ -1,6 +1,7 @@
 //! What rails say to each other: about keys, and about the end of a connection.
 
 use super::area::SENDS;
+use super::domain::Scope;
 use super::message::{
     AT_CLOSED, IN_ORDER, KEY_MESSAGE_BYTES, KeyWords, Kind, PREFIX_BYTES, Prefix,
 };
@@ -218,23 +219,41 @@ impl Libfabric<'_> {
             // the same question once more: what it got is what the peer holds
             return self.want(index, wants::TELL);
         }
-        let words = self.tell(index, place, key, count);
+        let Some(words) = self.tell(index, place, key, count) else { return };
         let record = &mut self.peers[index];
         (record.told, record.tell_place, record.tell_count) = (words, place, count);
         self.want(index, wants::TELL);
     }
 
-    /// What is said of a region to a peer, which holds it from now on.
-    pub(super) fn tell(&mut self, index: usize, place: u8, key: RailKey, count: u32) -> KeyWords {
+    /// What is said of a region to a peer, which holds it from now on. `None`: the region cannot be
+    /// registered for its endpoint, and the peer ends.
+    pub(super) fn tell(
+        &mut self,
+        index: usize,
+        place: u8,
+        key: RailKey,
+        count: u32,
+    ) -> Option<KeyWords> {
         self.told_release(index, usize::from(place));
-        let mut words = KeyWords { key: key.0, ..KeyWords::default() };
+        let gone = KeyWords { key: key.0, ..KeyWords::default() };
         self.told[index * KEYS + usize::from(place)].count = count;
-        if let Some((region, library_key, range)) = self.domain.hold_whole(key) {
-            self.told[index * KEYS + usize::from(place)].region = region + 1;
-            (words.library_key, words.start, words.length) =
-                (library_key, range.start, range.length);
-        }
-        words
+        let Some((region, range)) = self.domain.hold_whole(key) else { return Some(gone) };
+        let library_key = match self.traits.scope {
+            Scope::Domain | Scope::Endpoint => self.domain.library_key(region),
+            Scope::Connection => match self.bound(index, region, range) {
+                Ok(made) => Some(made.key()),
+                Err(_) => {
+                    self.domain.release_whole(region);
+                    return None;
+                }
+            },
+        };
+        let Some(library_key) = library_key else {
+            self.domain.release_whole(region);
+            return Some(gone);
+        };
+        self.told[index * KEYS + usize::from(place)].region = region + 1;
+        Some(KeyWords { library_key, start: range.start, length: range.length, ..gone })
     }
 
     fn told(&mut self, index: usize, place: u8, words: KeyWords, count: u32) {
@@ -314,7 +333,8 @@ impl Libfabric<'_> {
     #[cold]
     pub(super) fn revoke_wanted(&mut self) {
         let domain = self.domain;
-        domain.look_for_wanted(|| self.revoke_told());
+        // both, whatever either finds
+        domain.look_for_wanted(|| self.revoke_told() | self.bound_close_wanted());
     }
 
     /// Whether peers hold some that are wanted.

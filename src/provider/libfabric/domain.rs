@@ -30,8 +30,11 @@ const NO_KEY_LEFT: Code = Code(libc::ENOSPC);
 pub enum Scope {
     /// To the domain.
     Domain,
-    /// To the endpoint: it is bound to that, and enabled (`FI_MR_ENDPOINT`).
+    /// To the endpoint that peers share: it is bound to that, and enabled (`FI_MR_ENDPOINT`).
     Endpoint,
+    /// To the endpoint of one peer, likewise: a region has a registration for each peer that uses
+    /// it, which the rail's thread makes (`bound`).
+    Connection,
 }
 
 /// Who chooses keys.
@@ -76,7 +79,7 @@ pub struct LibfabricDomain<'m> {
     library_keys: &'m [AtomicU64],
     /// Whether it is wanted back from peers: [`WANTED`], or [`DOOMED`].
     wanted: &'m [AtomicU32],
-    /// How many peers were told of it and may use it.
+    /// How many peers were told of it and may use it, and have a registration of their own.
     holders: &'m [AtomicU32],
 }
 
@@ -180,6 +183,9 @@ impl<'m> LibfabricDomain<'m> {
     /// memory may have gone; [`LibfabricDomain::bury`] frees its place. Peers hold keys of the
     /// others, so that where one is refused, the endpoint cannot be used.
     pub(super) fn restore(&self) -> Result<(), (Step, Code)> {
+        if self.registers_later() {
+            return Ok(()); // for who is joined next, as before
+        }
         for (index, registration) in self.registrations.iter().enumerate() {
             let handle = self.table.current(index as u32);
             let Some(range) = self.table.get(handle) else { continue };
@@ -195,23 +201,43 @@ impl<'m> LibfabricDomain<'m> {
         Ok(())
     }
 
-    /// Registers memory: a region's, or the rail's own. No key is used twice, also not when the
-    /// endpoint is opened again: who knew an old one reaches nothing with it.
+    /// Whether regions are registered with the library when a peer first uses them.
+    fn registers_later(&self) -> bool {
+        self.shared.scope == Scope::Connection
+    }
+
+    /// Registers memory for all peers: a region's, or the rail's own.
     ///
     /// # Safety
     /// - the range stays valid until the registration is closed;
     /// - the caller is inside the gate, or is the rail's thread, and the domain is open.
     pub(super) unsafe fn make(&self, range: (u64, usize)) -> Result<Registration, Code> {
-        let key = self.key_next()?;
         let endpoint = match self.shared.scope {
             Scope::Domain => None,
             Scope::Endpoint => Some(self.shared.endpoint.load(Ordering::Relaxed) as *mut FidEp),
+            Scope::Connection => return Err(Code(libc::EINVAL)), // there is no such endpoint
         };
+        // SAFETY: the caller's word; the endpoint closes after its registrations.
+        unsafe { self.make_for(range, endpoint) }
+    }
+
+    /// The same with an endpoint that it is bound to, if to any. No key is used twice, also not
+    /// when the endpoint is opened again: who knew an old one reaches nothing with it.
+    ///
+    /// # Safety
+    /// - as [`LibfabricDomain::make`];
+    /// - the endpoint stays open until the registration is closed.
+    pub(super) unsafe fn make_for(
+        &self,
+        range: (u64, usize),
+        endpoint: Option<*mut FidEp>,
+    ) -> Result<Registration, Code> {
+        let key = self.key_next()?;
         let domain = self.shared.domain.load(Ordering::Relaxed);
         // SAFETY: inside the gate the domain is open.
         let domain = unsafe { LibraryDomain::from_raw(domain) };
         let _turn = self.turn(Act::Register);
-        // SAFETY: the caller vouches for the range; the endpoint closes after its registrations.
+        // SAFETY: the caller vouches for the range and the endpoint.
         unsafe { domain.register(range, ACCESS, key, endpoint) }
     }
 
@@ -278,24 +304,46 @@ impl<'m> LibfabricDomain<'m> {
         Some((handle.index, Registration::from_raw(raw).descriptor()))
     }
 
-    /// Pins a whole region for a peer: its index, what the library calls it, and where it lies.
-    pub(super) fn hold_whole(&self, key: RailKey) -> Option<(u32, u64, Range)> {
+    /// Pins the region of ours that a range lies in, without a look at registrations: its index,
+    /// and where it lies. Not one that is doomed.
+    pub(super) fn hold_unregistered(
+        &self,
+        key: RailKey,
+        address: u64,
+        length: u64,
+    ) -> Option<(u32, Range)> {
         let handle = handle_of(key);
         let range = self.table.get(handle)?;
-        let index = handle.index as usize;
-        if self.wanted[index].load(Ordering::Acquire) == DOOMED {
+        if self.wanted[handle.index as usize].load(Ordering::Acquire) == DOOMED {
             return None;
         }
-        self.table.hold(handle, range.start, range.length)?;
-        if self.registrations[index].load(Ordering::Acquire) == 0 {
-            self.release(handle.index);
-            return None;
-        }
-        self.count_holder(index, 1);
+        self.table.hold(handle, address, length)?;
+        Some((handle.index, range))
+    }
+
+    /// Pins a whole region for a peer: its index, and where it lies.
+    pub(super) fn hold_whole(&self, key: RailKey) -> Option<(u32, Range)> {
+        let whole = self.table.get(handle_of(key))?;
+        let (index, range) = self.hold_unregistered(key, whole.start, whole.length)?;
+        self.count_holder(index as usize, 1);
         // who wanted it back asks again; what is doomed by now stays so, for nobody asks
-        let _ =
-            self.wanted[index].compare_exchange(WANTED, 0, Ordering::Relaxed, Ordering::Relaxed);
-        Some((handle.index, self.library_keys[index].load(Ordering::Relaxed), range))
+        let wanted = &self.wanted[index as usize];
+        let _ = wanted.compare_exchange(WANTED, 0, Ordering::Relaxed, Ordering::Relaxed);
+        Some((index, range))
+    }
+
+    /// Pins a region that is pinned once more, for a registration of a peer's endpoint.
+    pub(super) fn hold_again(&self, index: u32) {
+        self.table.pin(index, 1);
+        self.count_holder(index as usize, 1);
+    }
+
+    /// What the library calls a region that is pinned towards all peers; `None`: it has no
+    /// registration for all of them.
+    pub(super) fn library_key(&self, index: u32) -> Option<u64> {
+        let index = index as usize;
+        let is_registered = self.registrations[index].load(Ordering::Acquire) != 0;
+        is_registered.then(|| self.library_keys[index].load(Ordering::Relaxed))
     }
 
     /// Pins the region of ours that an address lies in, for a flush of `most` bytes or as many as
@@ -321,7 +369,7 @@ impl<'m> LibfabricDomain<'m> {
         self.table.pin(index, -1);
     }
 
-    /// A peer holds a whole region no more.
+    /// A peer holds a whole region no more, or its endpoint has no registration of it.
     pub(super) fn release_whole(&self, index: u32) {
         self.count_holder(index as usize, -1);
         self.release(index);
@@ -427,9 +475,9 @@ impl Domain for LibfabricDomain<'_> {
         let range = Range { start: region.address, length: region.length.0, tag: 0 };
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
-            if self.shared.domain.load(Ordering::Relaxed) == 0 {
+            if self.registers_later() || self.shared.domain.load(Ordering::Relaxed) == 0 {
                 self.wanted[index].store(0, Ordering::Relaxed);
-                return Ok(key_of(handle)); // `restore` registers it
+                return Ok(key_of(handle)); // a peer's first use does, or `restore`
             }
             // SAFETY: the caller vouches for the range; we are inside the gate.
             match unsafe { self.make((region.address, region.length.as_usize())) } {

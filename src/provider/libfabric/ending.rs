@@ -1,6 +1,7 @@
 //! How peers begin and end: prepared, joined, failed, fenced, closed; and the whole endpoint.
 
 use super::area::{CELLS, SENDS};
+use super::domain::Scope;
 use super::link::Phase;
 use super::message::{CUTS_WORDS, KeyWords, READS_BRIEF, word_token};
 use super::peer::{
@@ -86,8 +87,13 @@ impl Libfabric<'_> {
         key: RailKey,
     ) -> Result<Hello, PeerOpenError> {
         let hello = self.peer_prepare(peer, token)?;
-        let told = self.tell(peer.as_usize(), key_place(key), key, 0);
-        Ok(Hello { told, ..hello })
+        let index = peer.as_usize();
+        let told = match self.traits.scope {
+            Scope::Domain | Scope::Endpoint => self.tell(index, key_place(key), key, 0),
+            // it has no endpoint yet that a key could be of: it asks as soon as it has
+            Scope::Connection => Some(KeyWords { key: key.0, ..KeyWords::default() }),
+        };
+        Ok(Hello { told: told.unwrap_or_default(), ..hello })
     }
 
     /// Whether the last peer of a number is owed the word that its fence waits for. Its address may
@@ -102,9 +108,10 @@ impl Libfabric<'_> {
         owes_word || owed & wants::DRAINED != 0 && waited < DEATH && !self.chores_of(index)
     }
 
-    /// Registers a peer's part of the area and posts its cells, at its first use.
+    /// Registers a peer's part of the area and posts its cells, at its first use. That of an
+    /// endpoint of the peer's own is registered with that ([`Libfabric::part_bind`]).
     fn part_open(&mut self, index: usize) -> Result<(), PeerOpenError> {
-        if self.parts[index].registration != 0 {
+        if self.parts[index].registration != 0 || self.traits.scope == Scope::Connection {
             return Ok(());
         }
         let range = self.area.part(index);
@@ -189,10 +196,13 @@ impl Libfabric<'_> {
         record.state = State::Live;
         self.traits.carries_words &= other.format & CUTS_WORDS == 0;
         self.early_due = true;
-        match self.traits.connected {
-            true => self.connection_begin(index, other),
-            false => Ok(()),
+        if self.traits.connected {
+            self.connection_begin(index, other)?;
         }
+        if self.traits.scope == Scope::Connection && other.told.key != 0 {
+            self.ask(index, RailKey(other.told.key), key_place(RailKey(other.told.key)));
+        }
+        Ok(())
     }
 
     /// What the library calls an endpoint. Peers at one share its place in the vector, which is

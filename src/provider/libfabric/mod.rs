@@ -35,13 +35,18 @@
 //! - **A failed NIC** is a failed endpoint: [`Libfabric::reopen`] closes registrations, endpoint,
 //!   queue and vector, in this order, which fences everything, and opens and registers all anew.
 //!   Regions keep their keys.
-//! - **Teardown has one order**, whatever the registrations belong to: connected endpoints,
-//!   registrations, shared endpoint or listener, queue, vector or event queue, domain, fabric.
+//! - **Registrations belong** to the domain, to the endpoint that peers share, or to the endpoint
+//!   of one peer ([`Scope`]), as the provider wants it; which it is was chosen at open. Of the last
+//!   a region has one for each peer that uses it, with a key of its own (`bound`).
+//! - **Teardown has one order**, whatever the registrations belong to: connected endpoints, each
+//!   behind the registrations that belong to it, registrations, shared endpoint or listener, queue,
+//!   vector or event queue, domain, fabric.
 //! - **Nothing is heard of a peer that sends nothing**, as on other rails: the side band says. Of
 //!   one that was sent something of which nothing ends: [`Config::silence_max`].
 
 mod address;
 mod area;
+mod bound;
 pub mod choice;
 mod complaint;
 mod connect;
@@ -259,12 +264,13 @@ impl fmt::Display for PeerOpenError {
     }
 }
 
+/// Behind a refusal of memory.
+const LOCKED_HINT: &str = " (is the limit of locked memory too low? `ulimit -l`)";
+
 fn refused(f: &mut fmt::Formatter, step: Step, code: Code) -> fmt::Result {
     write!(f, "{}: {code}", step.words())?;
     match (step, code) {
-        (Step::Buffers | Step::Regions, Code(libc::ENOMEM)) => {
-            f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
-        }
+        (Step::Buffers | Step::Regions, Code(libc::ENOMEM)) => f.write_str(LOCKED_HINT),
         _ => Ok(()),
     }
 }

@@ -112,7 +112,11 @@ impl Traits {
         let order = tx.msg_order & rx.msg_order;
         let carries_words = carries_words(raw);
         Traits {
-            scope: if has(n::MR_ENDPOINT) { Scope::Endpoint } else { Scope::Domain },
+            scope: match (has(n::MR_ENDPOINT), ep.ep_type == n::EP_MSG) {
+                (false, _) => Scope::Domain,
+                (true, false) => Scope::Endpoint,
+                (true, true) => Scope::Connection,
+            },
             keys: match has(n::MR_PROV_KEY) {
                 true => Keys::Library,
                 false => Keys::Ours(domain.mr_key_size.min(8) as u8),
@@ -417,12 +421,6 @@ pub fn check(raw: &InfoRaw, payload_bytes_max: u32) -> Result<(), OpenError> {
     }
     if is_connected && closes_twice(provider) {
         return lacks("connected endpoints that leave other descriptors of the process open");
-    }
-    if is_connected && domain.mr_mode & n::MR_ENDPOINT != 0 {
-        return lacks(
-            "registrations that its connected endpoints share: it binds each to one \
-             (FI_MR_ENDPOINT)",
-        );
     }
     if raw.caps & (n::MSG | n::RMA) != n::MSG | n::RMA {
         return lacks("messages and writes (FI_MSG, FI_RMA)");

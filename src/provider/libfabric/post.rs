@@ -365,8 +365,11 @@ impl Libfabric<'_> {
             Reach::Found(far) => far,
             Reach::Bad => return Ok(self.refuse(op.peer, op.id)),
         };
-        let Some((region, descriptor)) = self.domain.hold(span.key(), span.address(), length)
-        else {
+        let held = match self.domain.hold(span.key(), span.address(), length) {
+            None => self.hold_bound(index, span)?,
+            held => held,
+        };
+        let Some((region, descriptor)) = held else {
             return Ok(self.refuse(op.peer, op.id));
         };
         let near = Near { address: span.address(), length, descriptor, pin: region + 1 };

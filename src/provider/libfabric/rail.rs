@@ -2,6 +2,7 @@
 
 use super::address::socket_of;
 use super::area::{Area, CELLS, SENDS};
+use super::bound::{BOUND, Bound};
 use super::domain::{LibfabricDomain, Scope};
 use super::flush::Flushing;
 use super::link::{Link, Watch};
@@ -94,6 +95,7 @@ pub fn bytes(limits: &Limits) -> usize {
         + bytes_for::<Sent>(peers * SENDS)
         + bytes_for::<Answer>(peers * KEYS)
         + bytes_for::<Told>(peers * KEYS)
+        + bytes_for::<Bound>(peers * BOUND)
         + bytes_for::<Cell>(cells)
         + bytes_for::<Context>(contexts(limits))
         + bytes_for::<Aside>(asides(limits))
@@ -101,13 +103,14 @@ pub fn bytes(limits: &Limits) -> usize {
 }
 
 /// What the rail keeps, and the sizes in bytes.
-pub const RECORD_SIZES: [(&str, usize); 7] = [
+pub const RECORD_SIZES: [(&str, usize); 8] = [
     ("libfabric peer", size_of::<Peer>()),
     ("libfabric connection", size_of::<Link>()),
     ("libfabric address", size_of::<Name>()),
     ("libfabric send", size_of::<Sent>()),
     ("libfabric context", size_of::<Context>()),
     ("libfabric answer about a key", size_of::<Answer>()),
+    ("libfabric registration of a peer", size_of::<Bound>()),
     ("libfabric op aside", size_of::<Aside>()),
 ];
 
@@ -147,6 +150,8 @@ pub struct Libfabric<'m> {
     pub(super) answers: &'m mut [Answer],
     /// Of each peer and place: the region of ours that it was told of.
     pub(super) told: &'m mut [Told],
+    /// Of each peer: what is registered for its endpoint, on a rail of such registrations.
+    pub(super) bound: &'m mut [Bound],
     pub(super) cells: &'m mut [Cell],
     /// The library's: ops first, cells behind them, and a flush last.
     contexts: *mut Context,
@@ -204,11 +209,11 @@ impl<'m> Libfabric<'m> {
         let sent = block.filled(count * SENDS, Sent::FREE).expect(ROOM);
         let answers = block.filled(count * KEYS, Answer::default()).expect(ROOM);
         let told = block.filled(count * KEYS, Told::default()).expect(ROOM);
+        let bound = block.filled(count * BOUND, Bound::default()).expect(ROOM);
         let cells = block.filled(cell_count, Cell::Unused).expect(ROOM);
         let contexts = block.filled(contexts(limits), Context::default()).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
-        let due = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
-        let early = Fifo::new(block.slice::<u32>(queue).expect(ROOM));
+        let [due, early] = [(); 2].map(|()| Fifo::new(block.slice::<u32>(queue).expect(ROOM)));
         let mut rail = Libfabric {
             domain: LibfabricDomain::carve(block, limits.regions_max, &traits).expect(ROOM),
             open: ManuallyDrop::new(None),
@@ -228,6 +233,7 @@ impl<'m> Libfabric<'m> {
             sent,
             answers,
             told,
+            bound,
             cells,
             contexts: contexts.as_mut_ptr(),
             asides,
@@ -313,7 +319,7 @@ impl<'m> Libfabric<'m> {
         let (listener, events) = (Some(listener), Some(events));
         self.watch.is_on = true;
         *self.open = Some(Open { endpoint: None, listener, cq, vector: None, events });
-        // SAFETY: the domain is closed after `shut`; no registration is bound to an endpoint here.
+        // SAFETY: the domain is closed after `shut`; no endpoint is shared here.
         unsafe { self.domain.open(self.library_domain.as_raw(), core::ptr::null_mut()) };
         Ok(())
     }
@@ -334,7 +340,8 @@ impl<'m> Libfabric<'m> {
         }
     }
 
-    /// Closes what [`Open`] has: connections first, then registrations.
+    /// Closes what [`Open`] has: connections first, with what is registered for each, then the
+    /// registrations for all.
     pub(super) fn endpoint_close(&mut self, for_good: bool) {
         self.drain();
         self.connections_close();

@@ -22,6 +22,8 @@ pub struct ErrorReport {
     pub silent: Span,
     /// Whether a word that came with a write had lost its upper half.
     pub cuts_words: bool,
+    /// Whether memory could not be registered for the peer's endpoint.
+    pub unregistered: bool,
 }
 
 /// A code of libfabric's as an errno: its own numbers have no meaning among those.
@@ -33,7 +35,8 @@ impl ErrorReport {
     /// One of which the provider has said no words.
     pub const fn new(code: i32, provider_code: i32) -> ErrorReport {
         let (text, silent) = ([0; TEXT_BYTES], Span(0));
-        ErrorReport { code, provider_code, text, silent, cuts_words: false }
+        let (cuts_words, unregistered) = (false, false);
+        ErrorReport { code, provider_code, text, silent, cuts_words, unregistered }
     }
 
     /// The provider's words; empty if it had none.
@@ -59,7 +62,13 @@ impl fmt::Display for ErrorReport {
                  delivers 4 of them; words go as messages from now on",
             );
         }
+        if self.unregistered {
+            f.write_str("memory cannot be registered for the peer's endpoint: ")?;
+        }
         write!(f, "{}", super::sys::Code(self.code))?;
+        if self.unregistered && self.code == libc::ENOMEM {
+            f.write_str(super::LOCKED_HINT)?;
+        }
         match (self.words(), self.provider_code) {
             ("", 0) => Ok(()),
             ("", code) => write!(f, " (the provider's code {code})"),
