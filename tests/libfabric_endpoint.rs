@@ -503,7 +503,12 @@ fn send_ends_well_although_its_sender_polls_again_when_its_receiver_closes() {
             continue;
         }
         println!("over {provider}");
-        let mut pair = pair([Wish { provider, ..RXM }; 2]);
+        let turn = alone();
+        // a close does not wait for ever: for so long that this machine may stand still meanwhile
+        libfabric_support::set(TIMEOUT, "86400000");
+        let mut pair = pair_of(turn, [Wish { provider, ..RXM }; 2]);
+        // SAFETY: as in `options`.
+        unsafe { std::env::remove_var(TIMEOUT) };
         let mut tries = 0;
         while !closes_upon_a_send(&mut pair) {
             tries += 1;
@@ -514,10 +519,14 @@ fn send_ends_well_although_its_sender_polls_again_when_its_receiver_closes() {
     }
 }
 
-/// Whether the receiver of a message waited for what its sender was still to hear; its last line
-/// may have reached that before it closed.
+const TIMEOUT: &str = "CROSSTIE_PEER_TIMEOUT_MS";
+
+/// Whether the receiver of a message waits for what its sender is still to hear, which does not
+/// poll: for longer than for what no request waits for. Its last line may have reached that before
+/// it closes.
 fn closes_upon_a_send(pair: &mut Pair) -> bool {
     const LENGTH: usize = 300_000;
+    const LONGER: Duration = Duration::from_secs(1);
     let Pair { a, b, to_b, to_a, .. } = pair;
     let (out, into) =
         (Memory::new(b, Place::Private, LENGTH), Memory::new(a, Place::Private, LENGTH));
@@ -526,11 +535,15 @@ fn closes_upon_a_send(pair: &mut Pair) -> bool {
     let send = b.isend(*to_a, out.outgoing(0, LENGTH, 3)).unwrap();
     assert_eq!(wait_both(a, b, receive).result, Ok(()));
     into.verify(0, LENGTH, 5);
-    let closing = Instant::now();
-    let mut waits = true;
-    while waits && closing.elapsed() < Duration::from_secs(1) {
+    // with nothing under way it may wait for something else
+    let mut waits = a.connection_close(*to_b) == Closing::Again && a.is_lingering(*to_b);
+    let since = Instant::now();
+    let mut is_longer = false;
+    while waits && !is_longer {
+        // before the call, so that the last one comes when it is
+        is_longer = since.elapsed() > LONGER;
         waits = a.connection_close(*to_b) == Closing::Again;
-        assert_eq!(waits, a.is_lingering(*to_b), "after {:?}", closing.elapsed());
+        assert_eq!(waits, a.is_lingering(*to_b), "after {:?}", since.elapsed());
     }
     let watch = Watch::start();
     let mut sent = None;
