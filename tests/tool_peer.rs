@@ -107,3 +107,42 @@ fn peer_elsewhere_is_reached_by_none_of_the_rails_that_are_allowed_where_that_is
                  unless its node id is ours, ";
     assert!(status == Some(1) && choice.starts_with(words), "{status:?} {choice}");
 }
+
+/// Leaves a file where it is loaded, and is of no use else.
+const LIBRARY: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void loaded(void) {
+    FILE *file = fopen(getenv("LOADED"), "w");
+    if (file)
+        fclose(file);
+}
+"#;
+
+/// An endpoint was opened before, which loads libraries, and takes the time and memory of one.
+#[test]
+fn peer_of_no_address_is_refused_before_an_endpoint_is_opened() {
+    let folder = std::env::temp_dir().join(format!("crosstie-peer-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [source, library, loaded] = ["it.c", "it.so", "loaded"].map(|name| folder.join(name));
+    std::fs::write(&source, LIBRARY).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    let done = compiler.output().expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let variables = [
+        ("CROSSTIE_OFI_LIBRARY", library.to_str().unwrap()),
+        ("CROSSTIE_OFI_PROVIDER", "any"),
+        ("LOADED", loaded.to_str().unwrap()),
+    ];
+    for (peer, why) in [("no host", "no host: "), ("0.0.0.0", "stands for")] {
+        let output = info(&["--peer", peer], &variables);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() != Some(0) && output.stdout.is_empty(), "{peer}: {said}");
+        assert!(said.contains("option --peer: ") && said.contains(why), "{peer}: {said}");
+        assert!(!loaded.exists(), "{peer}: the library was loaded");
+    }
+    info(&["--peer", "127.0.0.1"], &variables);
+    assert!(loaded.exists(), "no endpoint was opened for a peer that has an address");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

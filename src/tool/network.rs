@@ -111,7 +111,7 @@ fn allowed(settings: &Environment) -> String {
 struct Asked {
     name: String,
     port: Option<u16>,
-    /// Its addresses in the order in which they would be tried.
+    /// Its addresses, in the order in which they would be tried once they are ranked.
     addresses: Vec<AddressHello>,
     /// The same as the resolver gave them: with the link of those that are good on one alone.
     sockets: Vec<SocketAddr>,
@@ -121,7 +121,7 @@ struct Asked {
 
 impl Asked {
     /// Reads `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` and asks the resolver.
-    fn find(text: &str, ours: &[InterfaceAddress]) -> Result<Asked, Failure> {
+    fn find(text: &str) -> Result<Asked, Failure> {
         let (name, port) = host_port(text)?;
         let found = (name.as_str(), port.unwrap_or(0)).to_socket_addrs();
         let found = found.map_err(|error| format!("option --peer: {name}: {error}"))?;
@@ -137,8 +137,7 @@ impl Asked {
         }
         let more = ips.len() > ADDRESSES_MAX;
         ips.truncate(ADDRESSES_MAX);
-        let mut addresses: Vec<AddressHello> = ips.into_iter().map(hello).collect();
-        subnet_rank(ours, &mut addresses);
+        let addresses = ips.into_iter().map(hello).collect();
         Ok(Asked { name, port, addresses, sockets, more })
     }
 
@@ -233,14 +232,16 @@ impl Towards<'_> {
 
 /// How a peer would be reached, and why; and whether any rail leads there.
 pub fn peer(text: &str) -> Result<(Section, bool), Failure> {
-    // first, since it reads how much is to be said
+    // before anything is opened: of a name that leads nowhere nothing else is of use
+    let mut asked = Asked::find(text)?;
+    // before other variables are read, since it reads how much is to be said
     let refused = refusal();
     unknown_report();
     let settings = environment();
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let used = local_addresses(&choice);
     let ours = used.as_deref().unwrap_or_default();
-    let asked = Asked::find(text, ours)?;
+    subnet_rank(ours, &mut asked.addresses);
     let all = all_addresses().unwrap_or_default();
     let own = asked.ips().find(|ip| ip.is_loopback() || all.iter().any(|our| our.ip == *ip));
 
