@@ -158,13 +158,69 @@ fn more_regions_than_a_peer_has_places_for_take_turns() {
         for (side, places) in places.iter().enumerate() {
             let domain = at.world.rails[side].domain();
             for (_, key) in places {
-                while domain.deregister(*key) == Err(DeregisterError::Busy) {
-                    at.world.poll();
-                }
+                at.world.until("it is given back", |_| domain.deregister(*key) == Ok(()));
             }
         }
         assert_eq!(at.since()[1], parts(1), "what was used has gone");
     }
+}
+
+/// Of all places, those whose regions ops use are kept.
+#[test]
+fn region_that_an_op_uses_gives_its_place_to_no_other() {
+    const UNDER_WAY: usize = 60;
+    const OTHERS: usize = 4;
+    let limits = Limits { regions_max: 2 * PLACES as u32, ..LIMITS };
+    let Some(mut at) = Counted::open(c"strict-msg-bound", limits) else { return };
+    let world = &mut at.world;
+    let block = world.blocks[0];
+    let regions: Vec<_> = (0..PLACES + OTHERS)
+        .map(|n| {
+            // SAFETY: inside the block.
+            let start = unsafe { block.add(64 * n) };
+            (start, register(&world.rails[0], start, 64).unwrap())
+        })
+        .collect();
+    let kind = |world: &World, n: usize| OpKind::Write {
+        source: Source::Span(span(regions[n].0, regions[n].1)),
+        target: world.remote(1, 64 * n),
+        immediate: None,
+    };
+    for n in 0..PLACES {
+        let id = world.post(0, kind(world, n));
+        assert!(world.end(0, id), "{n}");
+    }
+    let mut ids = Vec::new();
+    // of the places, as many as may be are in use; the others' own come first
+    for n in (0..UNDER_WAY).chain(PLACES..PLACES + OTHERS) {
+        let id = OpId(n as u64);
+        let op = Op { id, peer: PEER, kind: kind(world, n) };
+        assert_eq!(world.rails[0].post(&op, world.now), Ok(Posted::Pending), "{n}");
+        ids.push(id);
+    }
+    for id in ids {
+        assert!(world.end(0, id), "{id:?}");
+    }
+}
+
+/// Its owner wants it back, and has polled; its writer has not heard of that.
+#[test]
+fn region_that_a_peer_was_told_of_stays_registered_until_that_has_given_it_back() {
+    let Some(mut at) = Counted::open(c"strict-msg-bound", LIMITS) else { return };
+    at.write(PEER);
+    let (domain, key) = (at.world.rails[1].domain(), at.world.keys[1]);
+    let open = at.since()[1];
+    assert_eq!(domain.deregister_soon(key), Ok(()));
+    for _ in 0..8 {
+        at.world.poll_side(1);
+    }
+    assert_eq!(at.since()[1], open);
+    at.world.fill(0, 0, 64, 0x5a);
+    let op = Op { id: OpId(7), peer: PEER, kind: at.world.write_kind(0, 0, 64) };
+    assert_eq!(at.world.rails[0].post(&op, at.world.now), Ok(Posted::Pending));
+    assert!(at.world.end(0, op.id) && at.world.holds(1, 0, 64, 0x5a));
+    at.world.until_quiet();
+    assert_eq!(at.since()[1], open - 1, "it has gone, and the source has not");
 }
 
 /// Nothing was registered before, so that it is the peer that ends, with the reason.

@@ -974,6 +974,30 @@ const MISUSES_BOUND: &[MisuseBound] = &[
         "a descriptor of a registration that was closed",
     ),
     (
+        "source closed under an op",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let [near, far] = [0, 1].map(|end| Bound::to(&at, Some(&ends[end])));
+            at.write(&ends[0], &near, far.named());
+            near.registration.close().unwrap();
+            let _ = at.cq.read(&mut [CqEntry::NOTHING; 4]);
+        },
+        "a registration closed while an op used it",
+    ),
+    (
+        "target closed under an op",
+        BOUND,
+        |mut at| {
+            let ends = at.connected();
+            let [near, far] = [0, 1].map(|end| Bound::to(&at, Some(&ends[end])));
+            at.write(&ends[0], &near, far.named());
+            far.registration.close().unwrap();
+            let _ = at.cq.read(&mut [CqEntry::NOTHING; 4]);
+        },
+        "a key that names no registration",
+    ),
+    (
         "peer's endpoint before its registrations",
         BOUND,
         |mut at| {

@@ -126,8 +126,16 @@ static struct op *receive_take(struct endpoint *ep) {
 /* Of a strange provider's receives, those that end twice: messages that are held when they came. */
 enum { TWICE_MIN = 512 };
 
+/* Before an endpoint that is connected loses its registrations, its connection has ended, and what
+ * it had posted with it. One that is shared closes them first. */
+static void check_kept(const struct kind *kind, const struct op *op) {
+    if (kind->faults & CONNECTS && op->local && !op->local->is_open)
+        stop("a registration closed while an op used it");
+}
+
 static void received(struct endpoint *ep, struct op *receive, uint64_t flags, size_t length,
                      uint64_t data) {
+    check_kept(ep->domain->kind, receive);
     struct fi_cq_data_entry entry = {receive->context, flags, length, NULL, data};
     context_give(ep->domain->kind, receive->context);
     complete(ep->queue, entry, 0);
@@ -179,6 +187,7 @@ PUBLIC void strict_hold(int on) {
 /* Carries one op out. 0: it must wait for a receive. */
 static int carry_out(struct endpoint *ep, struct op *op) {
     const struct kind *kind = ep->domain->kind;
+    check_kept(kind, op);
     char *source = op->copy ? op->copy : op->start;
     if (op->verb == SEND) {
         struct op *receive = receive_take(ep);
@@ -362,6 +371,7 @@ static ssize_t post_inside(struct endpoint *ep, struct op op, fi_addr_t to, void
     } else {
         check_local(ep, descriptor, op.start, op.length);
         context_take(ep, op.context);
+        made->local = descriptor;
     }
     if (op.verb == SEND)
         made->sum = sum_of(op.start, op.length);

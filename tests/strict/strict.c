@@ -4,7 +4,8 @@
  * program at any misuse:
  *
  *   - a registration used on an endpoint that it is not bound to, or not enabled;
- *   - a descriptor that is missing, closed, or of other memory;
+ *   - a descriptor that is missing, closed, or of other memory, or, where endpoints are connected,
+ *     whose registration is closed while an op uses it;
  *   - an endpoint, queue, vector, domain or network closed before what was made of it;
  *   - a key used twice, ever;
  *   - a call on what was closed; a completion without room; a context in use twice, or written to;

@@ -149,6 +149,7 @@ struct op {
     char *copy; /* of what was injected */
     uint64_t data, flags, address, key, sum;
     int held, lingers;
+    struct region *local; /* of what was not injected */
     struct op *next;
 };
 
