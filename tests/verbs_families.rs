@@ -12,12 +12,22 @@ use guest_support::{
 use host_support::pair::{Pair, alone};
 use host_support::{Place, Watch, stalled};
 use std::net::Ipv6Addr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const V6: (&str, &str) = ("CROSSTIE_IB_ADDR_FAMILY", "AF_INET6");
 
 /// Two endpoints with these devices and settings, which must have so many rails beside TCP.
 fn pair_with(devices: [&str; 2], settings: [&[(&str, &str)]; 2], rails: u8) -> Pair {
-    let alone = alone();
+    pair_of(alone(), devices, settings, rails)
+}
+
+/// The same for whoever has looked at addresses, which other tests change.
+fn pair_of(
+    alone: MutexGuard<'static, ()>,
+    devices: [&str; 2],
+    settings: [&[(&str, &str)]; 2],
+    rails: u8,
+) -> Pair {
     stalled::listen(&[]);
     let [a, b] = [0, 1].map(|end: usize| open_in(4, devices[end], settings[end]));
     Pair::of(alone, a, b, rails + 1)
@@ -94,6 +104,9 @@ fn has_gid(device: &str, address: &str) -> bool {
     gid_place(device, address).is_some()
 }
 
+/// Addresses of the first wire come and go, and others look at which are there: each in turn.
+static ADDRESSES: Mutex<()> = Mutex::new(());
+
 /// Addresses of another network on the first wire, and the guest's own ways between them.
 fn other_network(ours: &str, theirs: &str, add: bool) {
     let what = if add { "add" } else { "del" };
@@ -122,6 +135,7 @@ const RANGE: (&str, &str) = ("CROSSTIE_IB_ADDR_RANGE", "fd78::/48");
 fn range_chooses_the_gid_and_the_prefix_of_its_interface_the_peer() {
     let Some(ends) = wires(1) else { return };
     let ends = [ends[0].as_str(), ends[1].as_str()];
+    let _turn = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
     for (ours, theirs, rails) in [
         ("fd78::1/48", "fd78:0:0:1::2/48", 1),
         ("fd78::1/64", "fd78:0:0:1::2/48", 0), // the longer one counts
@@ -208,10 +222,12 @@ fn port_whose_place_of_the_gid_has_the_other_family_comes_back_with_its_own() {
             None => watch.look("the GID of an address"),
         }
     };
+    let _turn = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = alone(); // other tests take the wire's own address away
     let place = gid_soon(OURS);
     let index = place.to_string();
     let at_place = [("CROSSTIE_IB_GID_INDEX", index.as_str())];
-    let mut pair = pair_with([&ends[0], &ends[1]], [&at_place, &[]], 1);
+    let mut pair = pair_of(alone, [&ends[0], &ends[1]], [&at_place, &[]], 1);
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     let before = pair.views(1)[0].generation;
