@@ -10,7 +10,7 @@ use crosstie::wire::hello::{FRAME_BYTES_MAX, FRAME_MAGIC, FrameHeader, FrameKind
 use crosstie::wire::{WIRE_MAJOR, WIRE_MINOR};
 use host_support::roles::{self, Process};
 use host_support::{Node, Random, Watch};
-use net_support::{Recorder, Said, Scene, dial, dropped, hasty, readdressed, stranger, tcp};
+use net_support::{Recorder, Said, Scene, dial, dropped, readdressed, stranger, tcp};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn garbage_is_dropped_at_once_and_said_once() {
 fn hello_that_ends_too_early_is_dropped() {
     let _alone = alone();
     let hello = recorded_hello();
-    let mut scene = Scene::new(&hasty(8));
+    let mut scene = Scene::hasty(8);
     scene.during(|halves| {
         for length in (0..hello.len()).step_by(7) {
             let mut stream = dial(&halves.handle);
@@ -153,7 +153,7 @@ fn hello_that_says_too_much_is_dropped() {
 fn damaged_hellos_connect_nobody() {
     let _alone = alone();
     let hello = recorded_hello();
-    let mut scene = Scene::new(&hasty(8));
+    let mut scene = Scene::hasty(8);
     scene.during(|halves| {
         let mut random = Random(0x5eed_0302);
         let streams: Vec<_> = (0..300)
@@ -233,7 +233,7 @@ fn handle_of_a_closed_endpoint_is_named() {
 #[test]
 fn recorded_handshake_said_again_connects_nobody() {
     let _alone = alone();
-    let mut scene = Scene::new(&hasty(16));
+    let mut scene = Scene::hasty(16);
     let recorder = recorded(&mut scene, 4);
     let recorded = recorder.recorded();
     assert!(recorded.len() >= 2 && recorded.iter().all(|bytes| bytes.len() > 16), "{recorded:?}");

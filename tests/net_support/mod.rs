@@ -29,8 +29,8 @@ pub fn tcp(connections_max: u32) -> Options {
     Options { device: DeviceKind::Tcp, heap_bytes: Bytes::mib(64), ..small(connections_max) }
 }
 
-/// As [`tcp`], and short of patience with whoever says nothing.
-pub fn hasty(connections_max: u32) -> Options {
+/// As [`tcp`], and short of patience with whoever says nothing, or with whoever is slow.
+fn hasty(connections_max: u32) -> Options {
     Options { handshake_deadline: Span::millis(300), ..tcp(connections_max) }
 }
 
@@ -82,7 +82,16 @@ pub struct Halves<'a> {
 
 impl Scene {
     pub fn new(options: &Options) -> Scene {
-        let (mut a, mut b) = (Node::open(options), Node::open(options));
+        Scene::between([options, options])
+    }
+
+    /// One whose `b` is short of patience; `a`, which connects, is not, on a machine that is busy.
+    pub fn hasty(connections_max: u32) -> Scene {
+        Scene::between([&tcp(connections_max), &hasty(connections_max)])
+    }
+
+    fn between(options: [&Options; 2]) -> Scene {
+        let [mut a, mut b] = options.map(Node::open);
         let (listener, handle) = b.shared.listen().expect("a listener");
         let attempt = a.shared.connect(&handle).expect("an attempt");
         let to_b = a.connected(attempt).expect("a connection");
