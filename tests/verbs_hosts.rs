@@ -34,6 +34,7 @@ fn storyteller() {
         "be refused" => be_refused(),
         "come up late" => come_up_late(),
         "come up unheard" => come_up_unheard(),
+        "hold what is over" => hold_what_is_over(),
         "be refused memory" => be_refused_memory(),
         "look for the peer" => look_for_the_peer(),
         "find the peer" => find_the_peer(),
@@ -258,6 +259,42 @@ fn come_up_unheard() {
 fn rail_comes_back_of_whose_port_nobody_told_that_it_is_up() {
     let Some(said) = told("Ethernet", "come up unheard", "") else { return };
     assert!(said.contains("it came back"), "{said}");
+}
+
+/// The port goes down, and its driver does not destroy queue pairs before the port is up again.
+fn hold_what_is_over() {
+    let mut pair = pair();
+    let mut stream = Stream::new(&pair, 4096);
+    stream.burst(&mut pair, 64);
+    let set = |fake| {
+        // SAFETY: as in `pair`.
+        unsafe { std::env::set_var("FAKE", fake) };
+    };
+    set("event=10 port_down held_destroy");
+    let watch = Watch::start();
+    while pair.views(1).iter().any(|view| view.state != LaneState::Down) {
+        stream.burst(&mut pair, 1);
+        watch.look("the end of the rail");
+    }
+    stream.burst(&mut pair, 64);
+    eprintln!("messages went on");
+    set("event=9");
+    while !pair.is_up(1) {
+        stream.burst(&mut pair, 1);
+        watch.look("the rail to come back");
+    }
+    stream.release(&pair);
+    pair.close();
+}
+
+/// soft-RoCE destroys a queue pair when the last packet of it has gone, which takes 3 s where a
+/// neighbour does not answer, and its peer's messages stood still.
+#[test]
+fn driver_that_waits_for_what_is_over_holds_nobody_up() {
+    let Some(said) = told("Ethernet", "hold what is over", "") else { return };
+    let (before, after) = said.split_once("messages went on\n").expect("messages");
+    let aside = "a queue pair is destroyed aside\n";
+    assert!(!before.contains(aside) && after.contains(aside), "{said}");
 }
 
 /// Nobody answers at the peer's address who knows of the queue pair; then the peer does.

@@ -4,6 +4,8 @@
    was asked for, one line each. */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +38,9 @@ struct pair {
     int told_count;
     /* the last of what is on its way and never acknowledged; 0: nothing */
     uint64_t unacknowledged;
+    /* whose it is; others may destroy it alone, and it goes with the next poll */
+    pthread_t maker;
+    atomic_int is_destroyed;
 };
 
 static struct pair *pairs[PAIRS];
@@ -43,6 +48,7 @@ static unsigned pairs_made, keys_made, gids_asked;
 static int tellers[PAIRS], opened; /* the ends that devices are told by */
 static int callers[PAIRS], channels; /* those of completion channels, which hang up */
 static struct ibv_device devices[CARDS];
+static atomic_int held; /* whether who destroys what another has made waits, as the kernel may */
 
 static const char *value(const char *word) {
     const char *at = getenv("FAKE");
@@ -83,6 +89,7 @@ static void happen(void) {
     /* a device that is gone hangs up at those who wait for its completions, as the kernel does */
     while (event == IBV_EVENT_DEVICE_FATAL && channels > 0) close(callers[--channels]);
     happened = event;
+    held = value("held_destroy") != NULL;
 }
 
 static void arrive(struct pair *pair);
@@ -93,6 +100,10 @@ static int poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *out) {
     happen();
     for (unsigned n = 0; n < pairs_made; n++) {
         struct pair *pair = pairs[n];
+        if (pair && pair->is_destroyed) {
+            free(pair);
+            pair = pairs[n] = NULL;
+        }
         int strays = pair && pair->strayed && pair->qp.send_cq == cq;
         if (strays && ++pair->strayed->polls >= STRAYS) arrive(pair);
     }
@@ -546,6 +557,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     pair->qp.context = pd->context, pair->qp.pd = pd;
     pair->qp.send_cq = init->send_cq, pair->qp.recv_cq = init->recv_cq;
     pair->other = PAIRS;
+    pair->maker = pthread_self();
     pair->qp.qp_num = pairs_made;
     pairs[pairs_made++] = pair;
     return &pair->qp;
@@ -583,6 +595,13 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp) {
+    struct pair *pair = (struct pair *)qp;
+    if (!pthread_equal(pair->maker, pthread_self())) {
+        while (held) usleep(1000);
+        fprintf(stderr, "a queue pair is destroyed aside\n");
+        pair->is_destroyed = 1;
+        return 0;
+    }
     if (value("stuck")) return ETIMEDOUT;
     arrive(pairs[qp->qp_num]);
     pairs[qp->qp_num] = NULL;

@@ -39,6 +39,7 @@
 
 mod area;
 pub mod choice;
+mod closer;
 mod domain;
 mod ending;
 mod events;

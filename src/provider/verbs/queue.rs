@@ -321,10 +321,15 @@ impl Verbs<'_> {
     }
 
     /// Destroys a peer's queue pair, after which the device touches nothing on its behalf, and
-    /// gives its registration back.
+    /// gives its registration back. One that was stopped, and has given back everything, touches
+    /// nothing any more: it is destroyed aside.
     pub(super) fn queue_pair_close(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        drop(record.qp.take());
+        let is_over = record.is_stopped && record.drained_sends && record.drained_receives;
+        match record.qp.take() {
+            Some(over) if is_over => self.closer.take(over),
+            other => drop(other),
+        }
         drop(record.mr.take());
         record.state = State::Closed;
     }

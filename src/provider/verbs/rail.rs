@@ -3,6 +3,7 @@
 extern crate std;
 
 use super::area::{Area, RECEIVES};
+use super::closer::Closer;
 use super::domain::VerbsDomain;
 use super::events::Health;
 use super::gid::{self, GidKind};
@@ -175,6 +176,7 @@ pub struct Verbs<'m> {
     pub(super) health: Health,
     pub(super) search: Search,
     pub(super) silence: Silence,
+    pub(super) closer: Closer,
 }
 
 // SAFETY: its pointers lead into the reserve and the block, which one thread uses at a time.
@@ -252,6 +254,7 @@ impl<'m> Verbs<'m> {
             health: Health::default(),
             search: Search::new(gid, config),
             silence: Silence::new(config.silence_max),
+            closer: Closer::new(limits.peers_max),
         })
     }
 
@@ -401,6 +404,7 @@ impl Drop for Verbs<'_> {
                 self.queue_pair_close(index);
             }
         }
+        self.closer.finish();
         // SAFETY: dropped once, after its queue pairs and before its device.
         unsafe { core::mem::ManuallyDrop::drop(&mut self.cq) };
         // SAFETY: called once; nothing of ours uses the device afterwards.
