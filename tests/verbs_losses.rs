@@ -241,6 +241,9 @@ fn be_unanswered() {
     assert!(!world.end(0, id));
     let of_it = |it: &&Completion| matches!(it, Completion::Done { id: done, .. } if *done == id);
     println!("{:?}", world.seen[0].iter().find(of_it));
+    world.until("the peer ends", |world| world.downs(0) == 1);
+    let is_end = |it: &&Completion| matches!(it, Completion::PeerDown { .. });
+    println!("{:?}", world.seen[0].iter().find(is_end));
 }
 
 /// One side stops its queue pair. The other, which has not heard of that, sends as much as finds a
@@ -332,6 +335,17 @@ fn write_that_nobody_acknowledges_fails_with_an_errno() {
     let Some([new, _]) = libraries() else { return };
     let [said, _] = told(new, "be unanswered", "unanswered", "");
     assert!(said.contains("Err(OpError { kind: Fabric, code: 110 })"), "{said}");
+}
+
+/// A port that is down, of which the device had not told yet, was told as a failure of the send:
+/// "errno 5", or packets that nobody acknowledged.
+#[test]
+fn peer_that_is_lost_while_the_port_is_down_is_lost_by_that() {
+    let Some([new, _]) = libraries() else { return };
+    for (first, code) in [("unanswered", 110), ("unanswered port_down", 100)] {
+        let [said, _] = told(new, "be unanswered", first, "");
+        assert!(said.contains(&format!("cause: Broken({code})")), "{first}: {said}");
+    }
 }
 
 /// Queue pairs name their peers by LIDs, and are found by them.

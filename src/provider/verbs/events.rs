@@ -140,6 +140,12 @@ impl Verbs<'_> {
         }
     }
 
+    /// Whether the device says so now: its event may come later than what it is the cause of.
+    pub(super) fn is_port_down(&self) -> bool {
+        let port = self.domain.shared().device().port(self.port);
+        port.is_ok_and(|port| port.state != n::PORT_ACTIVE)
+    }
+
     /// A port that comes up may have another LID and take other packets than before, and so may one
     /// whose link is managed anew, of which not every device tells. Queue pairs stand on the LID.
     pub(super) fn check_port(&mut self) {

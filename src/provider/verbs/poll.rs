@@ -191,6 +191,18 @@ impl Verbs<'_> {
                     if sent.is_loud { Outcome::Loud(Err(error)) } else { Outcome::Quiet };
             }
         }
-        self.end(index, report.cause());
+        self.end(index, self.cause_of(&report));
+    }
+
+    /// Why a peer is gone of which a request failed: where packets get lost, or the device takes
+    /// none, as soft-RoCE does, and the port is down, the port is why.
+    #[cold]
+    fn cause_of(&self, report: &ErrorReport) -> DownCause {
+        match report.cause() {
+            DownCause::Broken(libc::EIO | libc::ETIMEDOUT) if self.is_port_down() => {
+                DownCause::Broken(libc::ENETDOWN)
+            }
+            cause => cause,
+        }
     }
 }

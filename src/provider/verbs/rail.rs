@@ -201,8 +201,8 @@ impl<'m> Verbs<'m> {
         let area = Area::create(limits.peers_max, limits.payload_bytes_max);
         let area = area.map_err(at(Step::Buffers))?;
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
-        let cq = CompletionQueue::create(&device, entries as i32);
-        let cq = cq.map_err(at(Step::CompletionQueue))?;
+        let cq =
+            CompletionQueue::create(&device, entries as i32).map_err(at(Step::CompletionQueue))?;
         let count = limits.peers_max as usize;
         let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
         let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
