@@ -360,6 +360,10 @@ fn info_marks_values_that_are_ignored() {
         let line = line_of(&text, name);
         assert!(line.contains(&format!("set to {value}, and ignored: ")), "{line}");
     }
+    // it was called the choice
+    let text = info_with(&[("CROSSTIE_IB_HCA", "mlx5_0:1-2")]);
+    let line = line_of(&text, "CROSSTIE_IB_HCA");
+    assert!(line.contains("set to mlx5_0:1-2, and no RDMA port is used: "), "{line}");
     let text = info_with(&[("CROSSTIE_RAILS", "tcp"), ("CROSSTIE_OFI_PROVIDER", "tcp@msg")]);
     let line = line_of(&text, "CROSSTIE_OFI_PROVIDER");
     assert!(line.contains("ignored: CROSSTIE_RAILS leaves libfabric out"), "{line}");

@@ -223,15 +223,22 @@ fn said() -> Vec<(Level, String)> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Why a variable that is set has no effect, as it was said at open.
+/// Why a variable that is set has no effect, or none but that nothing is used, as it was said at
+/// open.
 fn ignored(name: &str) -> Option<String> {
     said().into_iter().find_map(|(_, text)| {
         let rest = text.strip_prefix(name)?;
         let own = rest.starts_with('=') || rest.starts_with(' ');
-        let (_, why) = rest.split_once(" is ignored: ")?;
-        own.then(|| why.to_string())
+        let why = match rest.split_once(" is ignored: ") {
+            Some((_, why)) => format!("ignored: {why}"),
+            None => format!("no RDMA port is used: {}", rest.split_once(NO_PORT_LEFT)?.1),
+        };
+        own.then_some(why)
     })
 }
+
+/// Of a choice of RDMA ports that is not understood (`provider::verbs::settings::Complaint`).
+const NO_PORT_LEFT: &str = " leaves no RDMA port: ";
 
 /// What was said at open of a variable's value that is heeded in part.
 fn capped(name: &str) -> Option<String> {
@@ -393,7 +400,7 @@ fn variables() -> Section {
             lines.push(line(&name, format!("unknown: {sentence}")));
         } else if let Some(setting) = settings::all().find(|setting| setting.name == name) {
             let text = match (ignored(&name), capped(&name)) {
-                (Some(why), _) => format!("set to {value}, and ignored: {why}"),
+                (Some(why), _) => format!("set to {value}, and {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
                 (None, None) => format!("set to {value}: {}", setting.effect),
             };
