@@ -16,6 +16,7 @@ use libfabric_support::{
 };
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Registrations of one kind are counted for the whole process, so that tests take turns.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -114,6 +115,53 @@ fn region_is_given_back_when_the_rail_has_polled() {
     at.world.until_quiet();
     assert_eq!(at.since()[1], open - 4);
     assert_eq!(domain.deregister(key), Err(DeregisterError::Stale));
+}
+
+/// A thread gives memory up for good and unmaps it as soon as it may, while a peer asks for it: the
+/// rail registered what was gone. The strict fabric looks.
+#[test]
+fn memory_that_may_go_is_not_registered_for_a_peer_any_more() {
+    const ROUNDS: usize = 40;
+    const BYTES: usize = 4096;
+    let Some(mut at) = Counted::open(c"strict-msg-bound-slow", LIMITS) else { return };
+    let world = &mut at.world;
+    let domain = world.rails[1].domain();
+    for round in 0..ROUNDS {
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, kind, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start: *mut u8 = start.cast();
+        let mut key = register(&world.rails[1], start, BYTES);
+        while key.is_err() {
+            world.poll(); // those before have not gone yet
+            key = register(&world.rails[1], start, BYTES);
+        }
+        let key = key.unwrap();
+        let target = RemoteSpan { key, address: start as u64 };
+        let source = Source::Span(world.local(0, 0, 64));
+        let kind = OpKind::Write { source, target, immediate: None };
+        // asks, and is not posted again: other rails carry it
+        let op = Op { id: OpId(round as u64), peer: PEER, kind };
+        assert_eq!(world.rails[0].post(&op, world.now), Err(PostError::Again));
+        let address = start as usize;
+        std::thread::scope(|scope| {
+            let gives_up = scope.spawn(move || {
+                // at any time of the registration
+                std::thread::sleep(Duration::from_micros(100 * (round % 10) as u64));
+                while domain.deregister_soon(key) == Err(DeregisterError::Busy) {
+                    std::hint::spin_loop();
+                }
+                // SAFETY: whoever gave it up uses it no more.
+                unsafe { libc::munmap(address as *mut libc::c_void, BYTES) };
+            });
+            while !gives_up.is_finished() {
+                world.poll();
+            }
+        });
+        world.until_quiet();
+    }
 }
 
 fn span(at: *mut u8, key: RailKey) -> LocalSpan {

@@ -40,6 +40,16 @@ fn leaked(bytes: usize) -> *mut u8 {
     Box::leak(vec![0u64; bytes / 8].into_boxed_slice()).as_mut_ptr().cast()
 }
 
+/// Pages that nobody has unmapped yet.
+fn mapped(bytes: usize) -> *mut u8 {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    start.cast()
+}
+
 impl Fixture {
     fn new(layout: Layout, provider: &CStr) -> Fixture {
         let library = Library::load(strict(layout).unwrap()).unwrap();
@@ -175,6 +185,17 @@ const MISUSES: &[Misuse] = &[
             at.poll(1);
         },
         "a key used on an endpoint that its registration is not bound to",
+    ),
+    (
+        "of memory that has gone",
+        c"strict-domain",
+        |mut at| {
+            at.ends[0].memory = mapped(BYTES);
+            // SAFETY: a mapping of this one's own.
+            unsafe { libc::munmap(at.ends[0].memory.cast(), BYTES) };
+            at.register(0, 1, None);
+        },
+        "a registration of memory that is not mapped",
     ),
     (
         "not bound at all",

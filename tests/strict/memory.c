@@ -88,6 +88,12 @@ static int control_region(struct fid *fid, int command, void *argument) {
     return 0;
 }
 
+/* Whether all pages of a range are mapped. */
+static int is_mapped(const void *start, size_t length) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)start / page * page;
+    return !msync((void *)first, (uintptr_t)start + length - first, MS_ASYNC);
+}
+
 int register_memory(struct fid *fid, const void *start, size_t length, uint64_t access,
                     uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **out,
                     void *ours) {
@@ -101,6 +107,10 @@ int register_memory(struct fid *fid, const void *start, size_t length, uint64_t 
     if (domain->kind->faults & REFUSES_MEMORY ||
         (domain->kind->faults & REFUSES_LONG && length >= LONG_BYTES))
         return -FI_ENOMEM;
+    if (domain->kind->faults & TAKES_TIME)
+        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    if (!is_mapped(start, length))
+        stop("a registration of memory that is not mapped");
     enter(domain, NULL);
     pthread_mutex_lock(&lock);
     if (domain->kind->faults & REGRETS && domain->regrets && length >= REGRETTED_BYTES) {

@@ -3,7 +3,8 @@
  * reach endpoints of the same process. They demand what the real ones may demand, and end the
  * program at any misuse:
  *
- *   - a registration used on an endpoint that it is not bound to, or not enabled;
+ *   - a registration used on an endpoint that it is not bound to, or not enabled, or made of
+ *     memory that is not mapped;
  *   - a descriptor that is missing, closed, or of other memory, or, where endpoints are connected,
  *     whose registration is closed while an op uses it;
  *   - an endpoint, queue, vector, domain or network closed before what was made of it;
@@ -62,6 +63,8 @@ static const struct kind kinds[] = {
      CONNECTS | REFUSES_LONG},
     {"strict-msg-bound-memory", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
      CONNECTS | REFUSES_MEMORY},
+    {"strict-msg-bound-slow", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     CONNECTS | TAKES_TIME},
     {"strict-regrets", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS | REGRETS},
     {"strict-msg-overrun", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | OVERRUNS},
     {"strict-msg-deaf", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS, CONNECTS | DEAF},

@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -64,6 +67,7 @@ enum {
     FILLS_UP = 1ull << 35,     /* no post finds room, when it is told so */
     LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
     REFUSES_LONG = 1ull << 36, /* no registration of long memory */
+    TAKES_TIME = 1ull << 37,   /* no fault: a registration takes half a millisecond */
 };
 
 /* What is long to a provider with REGRETS: no buffer of a rail's own. */

@@ -65,17 +65,16 @@ impl Libfabric<'_> {
         let Some((region, range)) = self.domain.hold_unregistered(key, address, length) else {
             return Ok(None);
         };
-        match self.bound(index, region, range) {
-            Ok(registration) => Ok(Some((region, registration.descriptor()))),
-            Err(error) => {
-                self.domain.release(region);
-                Err(error)
-            }
+        let bound = self.bound(index, region, range);
+        if !matches!(bound, Ok(Some(_))) {
+            self.domain.release(region);
         }
+        Ok(bound?.map(|registration| (region, registration.descriptor())))
     }
 
     /// The registration for a peer's endpoint of a region that is pinned; it is made if there is
-    /// none.
+    /// none. `None`: there is none, and its owner has given the region up, whose memory may have
+    /// gone.
     ///
     /// *Errors*: `Again`: there is no endpoint, or no room now; `PeerDown`: the library refuses,
     /// and the peer ends.
@@ -84,10 +83,10 @@ impl Libfabric<'_> {
         index: usize,
         region: u32,
         range: Range,
-    ) -> Result<Registration, PostError> {
+    ) -> Result<Option<Registration>, PostError> {
         let is_it = |place: &usize| self.bound[*place].region == region + 1;
         if let Some(place) = places(index, region).find(is_it) {
-            return Ok(Registration::from_raw(self.bound[place].registration));
+            return Ok(Some(Registration::from_raw(self.bound[place].registration)));
         }
         let endpoint = self.links[index].endpoint.as_ref().map(Endpoint::as_ptr);
         let place = self.bound_room(index, region);
@@ -95,14 +94,16 @@ impl Libfabric<'_> {
             return Err(PostError::Again);
         };
         let range = (range.start, range.length as usize);
-        // SAFETY: a region that stays while it is held, which the registration does; it is closed
-        // before its endpoint. This is the rail's thread, and the domain is open.
-        match unsafe { self.domain.make_for(range, Some(endpoint)) } {
-            Ok(made) => {
-                self.domain.hold_again(region);
+        let domain = self.domain;
+        // SAFETY: `make_pinned` calls it where the memory is there, and the registration keeps it;
+        // that is closed before its endpoint. This is the rail's thread, and the domain is open.
+        let make = || unsafe { domain.make_for(range, Some(endpoint)) };
+        match domain.make_pinned(region, make) {
+            Ok(Some(made)) => {
                 self.bound[place] = Bound { registration: made.into_raw(), region: region + 1 };
-                Ok(made)
+                Ok(Some(made))
             }
+            Ok(None) => Ok(None),
             Err(Code::AGAIN) => Err(PostError::Again),
             Err(code) => {
                 self.unregistered(index, code);

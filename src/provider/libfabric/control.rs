@@ -7,8 +7,8 @@ use super::message::{
 };
 use super::peer::{Answer, AnswerState, Down, KEYS, Lingering, Sent, State, Told, Use, wants};
 use super::rail::Libfabric;
-use super::sys::Code;
 use super::sys::numbers as n;
+use super::sys::{Code, Registration};
 use crate::base::units::Span;
 use crate::fabric::{DownCause, RailKey};
 
@@ -241,7 +241,7 @@ impl Libfabric<'_> {
         let library_key = match self.traits.scope {
             Scope::Domain | Scope::Endpoint => self.domain.library_key(region),
             Scope::Connection => match self.bound(index, region, range) {
-                Ok(made) => Some(made.key()),
+                Ok(made) => made.map(Registration::key),
                 Err(_) => {
                     self.domain.release_whole(region);
                     return None;

@@ -77,7 +77,7 @@ pub struct LibfabricDomain<'m> {
     registrations: &'m [AtomicU64],
     /// What the library calls each towards peers.
     library_keys: &'m [AtomicU64],
-    /// Whether it is wanted back from peers: [`WANTED`], or [`DOOMED`].
+    /// Whether it is wanted back from peers: [`WANTED`], [`DOOMED`], and [`MAKING`] beside them.
     wanted: &'m [AtomicU32],
     /// How many peers were told of it and may use it, and have a registration of their own.
     holders: &'m [AtomicU32],
@@ -87,6 +87,8 @@ pub struct LibfabricDomain<'m> {
 const WANTED: u32 = 1;
 /// It is to go as soon as no peer holds it: nobody will ask again.
 const DOOMED: u32 = 2;
+/// It is being registered for the endpoint of a peer.
+const MAKING: u32 = 4;
 
 fn refused(code: Code) -> RegisterError {
     RegisterError::Fabric(code.0)
@@ -189,7 +191,8 @@ impl<'m> LibfabricDomain<'m> {
         for (index, registration) in self.registrations.iter().enumerate() {
             let handle = self.table.current(index as u32);
             let Some(range) = self.table.get(handle) else { continue };
-            if self.wanted[index].load(Ordering::Acquire) == DOOMED {
+            // nobody dooms it from here on: that is done inside the gate, which is closed
+            if self.is_doomed(index as u32) {
                 continue;
             }
             // SAFETY: who registered it vouches for the range until it is deregistered.
@@ -239,6 +242,32 @@ impl<'m> LibfabricDomain<'m> {
         let _turn = self.turn(Act::Register);
         // SAFETY: the caller vouches for the range and the endpoint.
         unsafe { domain.register(range, ACCESS, key, endpoint) }
+    }
+
+    /// Has a pinned region registered for the endpoint of a peer by `make`, and pins it once more
+    /// for that registration. `None`: it was doomed before, so that its memory may have gone. By
+    /// the rail's thread alone.
+    ///
+    /// No memory that has gone is registered: [`DOOMED`] and [`MAKING`] are bits of one word, whose
+    /// changes have one order. Either [`LibfabricDomain::doom`] was first, and is seen here; or it
+    /// sees that the region is being registered, and says `Busy` until the registration is there,
+    /// which keeps the memory.
+    pub(super) fn make_pinned(
+        &self,
+        index: u32,
+        make: impl FnOnce() -> Result<Registration, Code>,
+    ) -> Result<Option<Registration>, Code> {
+        let wanted = &self.wanted[index as usize];
+        // acquire: [doomed]
+        let is_doomed = wanted.fetch_or(MAKING, Ordering::Acquire) & DOOMED != 0;
+        let made = if is_doomed { Ok(None) } else { make().map(Some) };
+        if let Ok(Some(_)) = made {
+            self.table.pin(index, 1);
+            self.count_holder(index as usize, 1);
+        }
+        // release: [made], the registration is there before the region is doomed
+        wanted.fetch_and(!MAKING, Ordering::Release);
+        made
     }
 
     /// The key that is asked for: the next of ours, or none where the library chooses. No key is
@@ -305,7 +334,7 @@ impl<'m> LibfabricDomain<'m> {
     }
 
     /// Pins the region of ours that a range lies in, without a look at registrations: its index,
-    /// and where it lies. Not one that is doomed.
+    /// and where it lies. Not one that is doomed, as far as is known now.
     pub(super) fn hold_unregistered(
         &self,
         key: RailKey,
@@ -314,7 +343,7 @@ impl<'m> LibfabricDomain<'m> {
     ) -> Option<(u32, Range)> {
         let handle = handle_of(key);
         let range = self.table.get(handle)?;
-        if self.wanted[handle.index as usize].load(Ordering::Acquire) == DOOMED {
+        if self.is_doomed(handle.index) {
             return None;
         }
         self.table.hold(handle, address, length)?;
@@ -327,15 +356,8 @@ impl<'m> LibfabricDomain<'m> {
         let (index, range) = self.hold_unregistered(key, whole.start, whole.length)?;
         self.count_holder(index as usize, 1);
         // who wanted it back asks again; what is doomed by now stays so, for nobody asks
-        let wanted = &self.wanted[index as usize];
-        let _ = wanted.compare_exchange(WANTED, 0, Ordering::Relaxed, Ordering::Relaxed);
+        self.wanted[index as usize].fetch_and(!WANTED, Ordering::Relaxed);
         Some((index, range))
-    }
-
-    /// Pins a region that is pinned once more, for a registration of a peer's endpoint.
-    pub(super) fn hold_again(&self, index: u32) {
-        self.table.pin(index, 1);
-        self.count_holder(index as usize, 1);
     }
 
     /// What the library calls a region that is pinned towards all peers; `None`: it has no
@@ -392,27 +414,48 @@ impl<'m> LibfabricDomain<'m> {
         }
     }
 
-    /// [`LibfabricDomain::deregister_soon`] of a region that was busy.
+    /// [`LibfabricDomain::deregister_soon`] of a region that was busy. Inside the gate: while an
+    /// endpoint is opened again, [`LibfabricDomain::restore`] registers whatever is not doomed.
     fn doom(&self, index: u32) -> Result<(), DeregisterError> {
-        let holders = self.holders[index as usize].load(Ordering::Acquire);
-        if self.table.pins(index) > holders {
-            return Err(DeregisterError::Busy); // ops of ours use it
+        if !self.enter() {
+            return Err(DeregisterError::Fabric(libc::ENODEV));
         }
-        self.wanted[index as usize].store(DOOMED, Ordering::Release);
+        let holders = self.holders[index as usize].load(Ordering::Acquire);
+        let result = match self.table.pins(index) > holders {
+            true => Err(DeregisterError::Busy), // ops of ours use it
+            false => self.doom_unless_made(index),
+        };
+        self.leave();
+        result
+    }
+
+    /// Dooms a region that is not being registered ([`LibfabricDomain::make_pinned`]).
+    fn doom_unless_made(&self, index: u32) -> Result<(), DeregisterError> {
+        let doomed = |word: u32| (word & MAKING == 0).then_some(word | DOOMED);
+        // acquire: [made]; release: [doomed], what the caller did with the memory before
+        self.wanted[index as usize]
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, doomed)
+            .map_err(|_| DeregisterError::Busy)?;
         self.shared.wanted.store(1, Ordering::Release);
         Ok(())
+    }
+
+    fn is_doomed(&self, index: u32) -> bool {
+        self.wanted[index as usize].load(Ordering::Acquire) & DOOMED != 0
     }
 
     /// Closes the regions that are doomed and that nobody holds any more; whether there are others.
     pub(super) fn bury(&self) -> bool {
         let mut left = false;
         for (index, wanted) in self.wanted.iter().enumerate() {
-            if wanted.load(Ordering::Acquire) == DOOMED {
+            if wanted.load(Ordering::Acquire) & DOOMED != 0 {
                 match self.deregister(self.key_at(index as u32)) {
                     Err(DeregisterError::Busy) => left = true,
                     // its place may be another region's by now
                     Ok(()) => {}
-                    Err(_) => wanted.store(0, Ordering::Release),
+                    Err(_) => {
+                        wanted.fetch_and(MAKING, Ordering::Release);
+                    }
                 }
             }
         }
@@ -432,7 +475,7 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Whether this one is.
     pub(super) fn wants(&self, index: u32) -> bool {
-        self.wanted[index as usize].load(Ordering::Acquire) != 0
+        self.wanted[index as usize].load(Ordering::Acquire) & (WANTED | DOOMED) != 0
     }
 
     /// Looks for what is wanted back, which peers are `asked` for: whether they hold some.
@@ -476,14 +519,14 @@ impl Domain for LibfabricDomain<'_> {
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
             if self.registers_later() || self.shared.domain.load(Ordering::Relaxed) == 0 {
-                self.wanted[index].store(0, Ordering::Relaxed);
+                self.wanted[index].fetch_and(MAKING, Ordering::Relaxed);
                 return Ok(key_of(handle)); // a peer's first use does, or `restore`
             }
             // SAFETY: the caller vouches for the range; we are inside the gate.
             match unsafe { self.make((region.address, region.length.as_usize())) } {
                 Ok(made) => {
                     self.library_keys[index].store(made.key(), Ordering::Relaxed);
-                    self.wanted[index].store(0, Ordering::Relaxed);
+                    self.wanted[index].fetch_and(MAKING, Ordering::Relaxed);
                     // release: pairs with `hold`
                     self.registrations[index].store(made.into_raw(), Ordering::Release);
                     Ok(key_of(handle))
@@ -525,10 +568,7 @@ impl Domain for LibfabricDomain<'_> {
             Ok(())
         });
         if let Err(DeregisterError::Busy) = result {
-            let wanted = &self.wanted[handle.index as usize];
-            if wanted.load(Ordering::Relaxed) != DOOMED {
-                wanted.store(WANTED, Ordering::Release);
-            }
+            self.wanted[handle.index as usize].fetch_or(WANTED, Ordering::Release);
             self.shared.wanted.store(1, Ordering::Release);
         }
         self.leave();
@@ -538,6 +578,8 @@ impl Domain for LibfabricDomain<'_> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::super::turns::Callers;
     use super::*;
     use crate::base::carve::heap::HeapBlock;
@@ -563,13 +605,8 @@ mod tests {
     #[test]
     fn region_that_is_doomed_during_a_look_is_looked_for_again() {
         let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
-        // no library is open, so that nothing is registered with one
-        let domain = LibfabricDomain::carve(&mut block.carver(), 1, &TRAITS).unwrap();
-        domain.admit();
-        let region = Region { address: 4096, length: Bytes(4096), kind: MemoryKind::Host };
-        // SAFETY: nothing touches it.
-        let key = unsafe { domain.register(region) }.unwrap();
-        let index = handle_of(key).index;
+        let (domain, index) = one_region(&mut block);
+        let key = domain.key_at(index);
         domain.table.pin(index, 1);
         domain.count_holder(index as usize, 1);
         assert_eq!(domain.deregister(key), Err(DeregisterError::Busy));
@@ -582,6 +619,66 @@ mod tests {
         assert!(domain.wants_any(), "nobody asks again for what is doomed");
         domain.look_for_wanted(|| false);
         assert!(!domain.wants_any() && domain.table.get(handle_of(key)).is_none());
+    }
+
+    fn one_region(block: &mut HeapBlock) -> (LibfabricDomain<'_>, u32) {
+        // no library is open, so that nothing is registered with one
+        let domain = LibfabricDomain::carve(&mut block.carver(), 1, &TRAITS).unwrap();
+        domain.admit();
+        let region = Region { address: 4096, length: Bytes(4096), kind: MemoryKind::Host };
+        // SAFETY: nothing touches it.
+        let key = unsafe { domain.register(region) }.unwrap();
+        (domain, handle_of(key).index)
+    }
+
+    /// Its owner was told that it may go, unmapped it, and the library registered what was gone.
+    #[test]
+    fn region_is_doomed_before_it_is_registered_for_a_peer_or_after_and_never_meanwhile() {
+        let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
+        let (domain, index) = one_region(&mut block);
+        domain.hold_whole(domain.key_at(index)).unwrap();
+        let refused = domain.make_pinned(index, || {
+            assert_eq!(domain.doom(index), Err(DeregisterError::Busy));
+            Err(Code::AGAIN)
+        });
+        assert_eq!(refused.unwrap_err(), Code::AGAIN);
+        let made = domain.make_pinned(index, || {
+            assert_eq!(domain.doom(index), Err(DeregisterError::Busy));
+            Ok(Registration::from_raw(1))
+        });
+        assert!(made.unwrap().is_some());
+        assert_eq!(domain.table.pins(index), 2, "the peer's, and the registration's");
+        assert_eq!(domain.doom(index), Ok(()));
+        let made = domain.make_pinned(index, || unreachable!("its memory may have gone"));
+        assert!(made.unwrap().is_none());
+        assert!(domain.wants(index) && domain.hold_whole(domain.key_at(index)).is_none());
+        for _ in 0..2 {
+            domain.release_whole(index);
+        }
+        domain.look_for_wanted(|| false);
+        assert!(!domain.wants_any() && domain.table.get(domain.table.current(index)).is_none());
+    }
+
+    /// While an endpoint is opened again, whatever is not doomed is registered.
+    #[cfg(not(miri))]
+    #[test]
+    fn region_is_not_doomed_while_the_endpoint_is_opened_again() {
+        use std::sync::atomic::AtomicBool;
+        const LONG: std::time::Duration = std::time::Duration::from_millis(50);
+        let mut block = HeapBlock::new(LibfabricDomain::bytes(1));
+        let (domain, index) = one_region(&mut block);
+        domain.hold_whole(domain.key_at(index)).unwrap();
+        domain.shut(false);
+        let is_restored = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(domain.doom(index), Ok(()));
+                assert!(is_restored.load(Ordering::Acquire), "its memory was registered again");
+            });
+            std::thread::sleep(LONG);
+            is_restored.store(true, Ordering::Release);
+            domain.admit();
+        });
     }
 
     /// After 2^32 registrations they came again, and a library may still have had the first.
