@@ -310,6 +310,38 @@ fn poll_ends_however_much_of_nobody_there_is() {
     assert!(world.rails[0].health().unknown > 0);
 }
 
+/// The same of events, with which one poll never ended.
+#[test]
+fn poll_ends_however_many_events_of_nobody_there_are() {
+    for provider in [c"strict-event-flood", c"strict-msg-event-flood"] {
+        let Some(config) = config(provider) else { return };
+        let mut world = World::open(&config).unwrap();
+        for _ in 0..4 {
+            world.write_well();
+        }
+        world.join(OTHER, 0x700);
+        assert!(world.exchanges(OTHER), "who comes later is heard of, too");
+        assert_eq!([0, 1].map(|side| world.rails[side].health().lost_code), [0, 0]);
+    }
+}
+
+#[test]
+fn events_of_failures_without_end_lose_the_rail_with_a_sentence() {
+    let Some(config) = config(c"strict-msg-event-failures") else { return };
+    let mut world = World::open(&config).unwrap();
+    let lost = |world: &World| world.rails.iter().position(|rail| rail.health().is_lost());
+    world.until("a rail is lost", |world| lost(world).is_some());
+    // the other hears of it by its connection
+    let side = lost(&world).unwrap();
+    world.until("the end is told", |world| world.downs(side) == 1);
+    assert_eq!(down_cause(&world, side), DownCause::Broken(libc::EIO));
+    let report = world.rails[side].error(PEER).expect("what broke it").to_string();
+    let words = "failures of no connection come without end: errno 5";
+    assert!(report.starts_with(words), "{report}");
+    world.rails[side].reopen().unwrap();
+    assert!(!world.rails[side].health().is_lost());
+}
+
 /// Whoever registers may be the thread that is to open the endpoint again: it waited for itself.
 #[test]
 fn memory_comes_and_goes_while_a_nic_stays_away() {

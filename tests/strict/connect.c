@@ -42,15 +42,28 @@ static int close_events(struct fid *fid) {
     return 0;
 }
 
+/* Whether its provider goes on for ever in this way, behind what is to be told. */
+static int goes_on(const struct events *events, uint64_t how) {
+    const struct kind *kind = events->fabric->kind;
+    return kind->faults & how && (events->was_connected || !(kind->faults & CONNECTS));
+}
+
 static ssize_t read_inside(struct events *events, uint32_t *what, void *out, size_t length) {
     struct fi_eq_cm_entry *entry = out;
     pthread_mutex_lock(&lock);
     if (!events->is_open)
         stop("an event queue read that was closed");
     struct event *event = events->first;
-    if (!event || event->err) {
+    if (!event && goes_on(events, FLOODS_EVENTS)) {
         pthread_mutex_unlock(&lock);
-        return event ? -FI_EAVAIL : -FI_EAGAIN;
+        *what = FI_AV_COMPLETE;
+        *entry = (struct fi_eq_cm_entry){.fid = NULL};
+        return sizeof *entry;
+    }
+    if (!event || event->err) {
+        int failed = event || goes_on(events, FAILS_EVENTS);
+        pthread_mutex_unlock(&lock);
+        return failed ? -FI_EAVAIL : -FI_EAGAIN;
     }
     if (length < sizeof *entry + event->length)
         stop("an event read without room for what came with it");
@@ -61,8 +74,10 @@ static ssize_t read_inside(struct events *events, uint32_t *what, void *out, siz
     memcpy(entry->data, event->data, event->length);
     if (event->request)
         event->request->is_read = 1;
-    if (event->what == FI_CONNECTED)
+    if (event->what == FI_CONNECTED) {
         ((struct endpoint *)event->fid)->phase = CONNECTED;
+        events->was_connected = 1;
+    }
     ssize_t read = sizeof *entry + event->length;
     free(event);
     pthread_mutex_unlock(&lock);
@@ -82,6 +97,13 @@ static ssize_t read_events(struct fid_eq *fid, uint32_t *what, void *out, size_t
 static ssize_t failure_inside(struct events *events, struct fi_eq_err_entry *out) {
     pthread_mutex_lock(&lock);
     struct event *event = events->first;
+    if (!event && goes_on(events, FAILS_EVENTS)) {
+        pthread_mutex_unlock(&lock);
+        out->fid = NULL;
+        out->err = FI_EIO;
+        out->prov_errno = -FI_EIO - 1000;
+        return sizeof *out;
+    }
     if (!event || !event->err) {
         pthread_mutex_unlock(&lock);
         return -FI_EAGAIN;

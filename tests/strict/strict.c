@@ -106,6 +106,11 @@ static const struct kind kinds[] = {
     {"strict-wolf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, CRIES_WOLF},
     {"strict-dies", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DIES},
     {"strict-flood", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FLOODS},
+    {"strict-event-flood", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FLOODS_EVENTS},
+    {"strict-msg-event-flood", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     CONNECTS | FLOODS_EVENTS},
+    {"strict-msg-event-failures", FI_MR_LOCAL, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     CONNECTS | FAILS_EVENTS},
     /* as sockets do it */
     {"strict-lingers", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LINGERS},
     {"strict-tiny", FI_MR_LOCAL, FI_CONTEXT, 2, 8, ALL_ORDERS, 0},

@@ -67,6 +67,8 @@ enum {
     FILLS_UP = 1ull << 35,     /* no post finds room, when it is told so */
     LACKS_MEMORY = 1ull << 34, /* after a while no post finds memory any more */
     REFUSES_LONG = 1ull << 36, /* no registration of long memory */
+    FLOODS_EVENTS = 1ull << 38, /* events of nobody, ever again, once a connection stands */
+    FAILS_EVENTS = 1ull << 39, /* the same of failures */
     TAKES_TIME = 1ull << 37,   /* no fault: a registration takes half a millisecond */
 };
 
@@ -187,7 +189,7 @@ struct event {
 
 struct events {
     struct fid_eq fid;
-    int is_open, users;
+    int is_open, users, was_connected;
     struct fabric *fabric;
     struct event *first;
 };

@@ -6,6 +6,7 @@ use super::area::{CELLS, SENDS};
 use super::control::AGAIN;
 use super::link::{Greeting, Phase};
 use super::peer::{Down, KEYS, Sent, State, Use, wants};
+use super::poll::{FAILURES_MAX, LOOKS_MAX};
 use super::rail::{Cell, Libfabric, Open, events_max};
 use super::report::ErrorReport;
 use super::sys::calls::FidEp;
@@ -102,7 +103,8 @@ impl Libfabric<'_> {
     /// Those of an endpoint that peers share are never expected.
     #[inline]
     pub(super) fn connections_on(&mut self) {
-        if self.watch.due > 0 || self.now.since(self.watch.looked_at) >= LOOK {
+        let is_due = self.watch.due > 0 || self.watch.has_more;
+        if is_due || self.now.since(self.watch.looked_at) >= LOOK {
             self.connections_look();
         }
     }
@@ -127,23 +129,34 @@ impl Libfabric<'_> {
         }
     }
 
+    /// Takes events, no more than one poll looks for completions: a queue may have more and more of
+    /// what is nobody's. The next poll goes on.
     fn events_take(&mut self) {
-        loop {
-            let Some(Open { events: Some(events), .. }) = self.open.as_ref() else { return };
-            let turn = self.domain.turn(Act::Poll);
-            let event = events.read();
-            drop(turn);
+        self.watch.has_more = false;
+        for _ in 0..LOOKS_MAX {
+            let Some(event) = self.event_read() else { return };
             match event {
-                Ok(None) => return,
+                Ok(None) => return self.watch.event_failures = 0,
                 Ok(Some(event)) => self.event_came(event),
                 // a queue that none of its connections needs, and that cannot be read, is none
                 Err(_) if !self.traits.connected => return self.watch.is_on = false,
                 Err(code) => return self.lose(code.0),
             }
         }
+        self.watch.has_more = true;
+    }
+
+    /// `None`: there is no queue of events.
+    fn event_read(&self) -> Option<Result<Option<Event>, Code>> {
+        let Some(Open { events: Some(events), .. }) = self.open.as_ref() else { return None };
+        let _turn = self.domain.turn(Act::Poll);
+        Some(events.read())
     }
 
     fn event_came(&mut self, event: Event) {
+        if !matches!(event, Event::Failed(..) | Event::Other) {
+            self.watch.event_failures = 0;
+        }
         match event {
             Event::Request(request, greeting) => self.asked_for(request, &greeting),
             Event::Connected(endpoint) => {
@@ -160,10 +173,13 @@ impl Libfabric<'_> {
             Event::Failed(endpoint, code, provider_code) => {
                 let report = ErrorReport::new(code.0, provider_code);
                 if let Some(index) = self.link_of(endpoint) {
+                    self.watch.event_failures = 0;
                     self.peers[index].report.get_or_insert(report);
                     self.connection_ended(index, code.0);
                 } else if !self.traits.connected {
                     self.failed_beside(report);
+                } else {
+                    self.failed_of_no_connection(report);
                 }
             }
             Event::Other => {}
@@ -180,6 +196,17 @@ impl Libfabric<'_> {
             peer.report.get_or_insert(report);
         }
         self.lose(code);
+    }
+
+    /// A connection that was closed may have failed before, and so may each: of more failures than
+    /// the queue has room for, with nothing between them, there is no end.
+    #[cold]
+    fn failed_of_no_connection(&mut self, report: ErrorReport) {
+        self.watch.event_failures += 1;
+        if self.watch.event_failures > events_max(&self.limits) + FAILURES_MAX as usize {
+            self.watch.event_failures = 0;
+            self.failed_beside(ErrorReport { floods: true, ..report });
+        }
     }
 
     /// Whose endpoint it is; `None`: that of one that was closed.
@@ -374,14 +401,11 @@ impl Libfabric<'_> {
     /// see what it says at the next, so that nothing is left when two looks in a row find nothing.
     fn requests_reject(&mut self) {
         let mut nothing = 0;
+        if self.open.as_ref().is_none_or(|open| open.listener.is_none()) {
+            return;
+        }
         for _ in 0..2 * events_max(&self.limits) {
-            let Some(Open { listener: Some(_), events: Some(events), .. }) = self.open.as_ref()
-            else {
-                return;
-            };
-            let turn = self.domain.turn(Act::Poll);
-            let event = events.read();
-            drop(turn);
+            let Some(event) = self.event_read() else { return };
             match event {
                 Ok(Some(Event::Request(request, _))) => {
                     self.reject(request);

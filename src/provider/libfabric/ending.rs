@@ -479,6 +479,7 @@ impl Libfabric<'_> {
         self.endpoint_close(false);
         let cause = DownCause::Broken(self.health.lost_code);
         (self.batch_at, self.batch_count, self.watch.failures) = (0, 0, 0);
+        (self.watch.has_more, self.watch.event_failures) = (false, 0);
         while self.due.pop().is_some() {}
         while self.early.pop().is_some() {}
         for cell in self.cells.iter_mut() {

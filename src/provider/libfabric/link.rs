@@ -62,6 +62,10 @@ pub struct Watch {
     pub cuts: u32,
     /// When events were looked for last.
     pub looked_at: Instant,
+    /// Whether more of them were there.
+    pub has_more: bool,
+    /// Events of failures of nobody, in a row, since the queue was seen empty.
+    pub event_failures: usize,
     /// Failures of no op since the last completion.
     pub failures: u32,
     /// When the last of them was.

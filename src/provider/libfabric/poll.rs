@@ -20,11 +20,11 @@ const _: () = assert!(RECEIVES < CELLS);
 
 /// Looks into the queue that one poll takes at most: what nobody is told of fills no room, and a
 /// queue may have more and more of it.
-const LOOKS_MAX: u32 = 64;
+pub(super) const LOOKS_MAX: u32 = 64;
 /// Failures of no op, in a row and none of them a second behind the one before, that are the
 /// endpoint's. `ofi_rxm` says so with every look when its device has died; some may be of
 /// connections that strangers have broken.
-const FAILURES_MAX: u32 = 64;
+pub(super) const FAILURES_MAX: u32 = 64;
 const FAILURES_APART: Span = Span::millis(1000);
 
 /// A received message's name: its cell, and how long its payload is.
