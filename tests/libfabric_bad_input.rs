@@ -184,6 +184,29 @@ fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
     assert!(!world.rails[0].health().is_lost());
 }
 
+/// What lay behind the entries that it gave was taken for more of them.
+#[test]
+fn queue_that_says_it_gave_more_than_it_was_asked_for_loses_the_rail_with_a_sentence() {
+    let Some(config) = config(c"strict-miscounts") else { return };
+    let mut world = World::open(&config).unwrap();
+    let mut posted = 0;
+    while world.downs(0) == 0 {
+        let op = Op { id: OpId(posted), peer: PEER, kind: world.write_kind(0, 0, 4096) };
+        posted += u64::from(world.rails[0].post(&op, world.now).is_ok());
+        world.poll();
+    }
+    assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
+    let health = world.rails[0].health();
+    assert_eq!((Code(health.lost_code), health.unknown), (Code::MISCOUNT, 0));
+    let report = world.rails[0].error(PEER).expect("what broke it").to_string();
+    let words = "the completion queue said that it gave more than there was room for";
+    assert!(report.starts_with(words), "{report}");
+    world.rails[0].reopen().unwrap();
+    for id in 0..posted {
+        world.until("every op ends", |world| world.result(0, OpId(id)).is_some());
+    }
+}
+
 /// Over a device that has died `ofi_rxm` writes an error of no op each time that it is asked: one
 /// poll took them for ever, and nobody heard that the NIC was gone.
 #[test]

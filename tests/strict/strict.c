@@ -38,6 +38,7 @@ static const struct kind kinds[] = {
      ALL_ORDERS & ~(FI_ORDER_WAR | FI_ORDER_SAR), 0},
     {"strict-strange", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STRANGE},
     {"strict-overrun", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, OVERRUNS},
+    {"strict-miscounts", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, MISCOUNTS},
     {"strict-delivery", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, NO_DELIVERY},
     {"strict-messages", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, NO_RMA},
     {"strict-prefix", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, PREFIXES},

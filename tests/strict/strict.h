@@ -69,6 +69,8 @@ enum {
     REFUSES_LONG = 1ull << 36, /* no registration of long memory */
     FLOODS_EVENTS = 1ull << 38, /* events of nobody, ever again, once a connection stands */
     FAILS_EVENTS = 1ull << 39, /* the same of failures */
+    MISCOUNTS = 1ull << 41, /* after a while its queue says that it gave more than it was asked
+                               for */
     TAKES_TIME = 1ull << 37,   /* no fault: a registration takes half a millisecond */
 };
 

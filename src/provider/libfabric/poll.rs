@@ -73,7 +73,7 @@ impl Libfabric<'_> {
                         }
                     }
                     Err(code) => {
-                        self.lose(code.0);
+                        self.failed_beside(ErrorReport::new(code.0, 0));
                         return true;
                     }
                 }

@@ -19,6 +19,8 @@ pub struct Code(pub i32);
 impl Code {
     /// No room now.
     pub const AGAIN: Code = Code(n::EAGAIN);
+    /// Of ours, and of no library: a queue said that it has handed over more than was asked for.
+    pub const MISCOUNT: Code = Code(i32::MAX);
 
     /// What a call said: zero, or a negative code.
     pub fn check(code: c_int) -> Result<(), Code> {
@@ -56,6 +58,10 @@ impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.0 {
             0..256 => crate::memory::Errno(self.0).fmt(f),
+            _ if *self == Code::MISCOUNT => f.write_str(
+                "the completion queue said that it gave more than there was room for, so that \
+                 what it gave cannot be known",
+            ),
             code => {
                 write!(f, "libfabric's code {code}")?;
                 self.words().map_or(Ok(()), |words| write!(f, ", {words}"))
@@ -258,7 +264,7 @@ impl Cq {
     }
 
     /// Takes completions, as many as there are and find room; [`n::EAGAIN`]: none,
-    /// [`n::EAVAIL`]: a failure is next.
+    /// [`n::EAVAIL`]: a failure is next; [`Code::MISCOUNT`]: nobody knows what was taken.
     #[inline]
     pub fn read(&self, out: &mut [CqEntry]) -> Result<usize, Code> {
         // SAFETY: an open queue of this format, and room for as many.
@@ -267,7 +273,8 @@ impl Cq {
             read(self.raw, out.as_mut_ptr().cast(), out.len())
         };
         match count {
-            0.. => Ok((count as usize).min(out.len())),
+            0.. if count as usize <= out.len() => Ok(count as usize),
+            0.. => Err(Code::MISCOUNT),
             code => Err(Code(code.wrapping_neg() as i32)),
         }
     }
