@@ -10,6 +10,8 @@ use crosstie::fabric::{
     Completion, Domain, DownCause, LocalSpan, Op, OpId, OpKind, PostError, Provider, RegisterError,
     Source,
 };
+use crosstie::provider::libfabric::choice::choose;
+use crosstie::provider::libfabric::settings::Settings;
 use crosstie::provider::libfabric::survey::survey;
 use crosstie::provider::libfabric::sys::Code;
 use crosstie::provider::libfabric::{
@@ -17,9 +19,10 @@ use crosstie::provider::libfabric::{
 };
 use libfabric_support::{
     BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, reaches_its_own_process, register, skip,
-    strict_config,
+    strict, strict_config,
 };
 use std::ffi::CStr;
+use std::path::Path;
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -78,6 +81,33 @@ fn provider_that_wants_what_nobody_knows_is_refused_with_the_bits() {
     let Some(config) = config(c"strict-prefix") else { return };
     let error = refused(&config, "wants a mode that is not known here: 0x400000000000000");
     assert_eq!(error, OpenError::Wants("a mode", 1 << 58));
+}
+
+/// Endpoints, the log and `crosstie info` said that there is no such provider.
+#[test]
+fn provider_that_cannot_carry_a_rail_is_named_with_the_reason() {
+    let words = |provider: &CStr| {
+        let (library, provider) = (strict(Layout::One)?.to_owned(), provider.to_owned());
+        let (library, provider) = (Some(library), Some(provider));
+        let settings = Settings { library, provider, ..Settings::default() };
+        Some(choose(&settings, Path::new("/none"), true).unwrap_err().words(&settings))
+    };
+    for (provider, reason) in [
+        (c"strict-prefix", "wants a mode that is not known here: 0x400000000000000"),
+        (c"strict-messages", "lacks messages and writes (FI_MSG, FI_RMA)"),
+        (c"strict-delivery", "offers reliable endpoints with messages, writes and confirmed"),
+        (c"strict-tiny", "lacks keys of 4 bytes"),
+    ] {
+        let Some(said) = words(provider) else { return };
+        let name = provider.to_str().unwrap();
+        let start = format!(
+            "there is no provider {name} that can carry a rail (CROSSTIE_OFI_PROVIDER); {name}: "
+        );
+        assert!(said.starts_with(&start) && said.lines().count() == 1, "{said}");
+        assert!(said.contains(reason) && said.contains("; it has strict, "), "{said}");
+    }
+    let said = words(c"nobody").unwrap();
+    assert!(said.contains("(CROSSTIE_OFI_PROVIDER); it has strict, "), "no reason of none: {said}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ extern crate std;
 
 use super::offer::CONNECTED;
 use super::settings::Settings;
-use super::survey::{Offered, survey};
+use super::survey::{Offered, refusal, survey};
 use super::{Config, LoadError, OpenError, fork};
 use crate::base::hash::fnv1a_128;
 use std::ffi::{CStr, CString};
@@ -133,7 +133,7 @@ pub enum NoNic {
     NotWanted,
     /// libfabric cannot be asked.
     Error(OpenError),
-    /// It has no such provider; what it has, in words.
+    /// It has no such provider, or none that can carry a rail: why, and what it has, in words.
     NoProvider(String),
     /// The provider is there, and none of its domains is wanted; what it has, in words.
     NoDomain(String),
@@ -214,10 +214,20 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
     }
     let all = survey(&settings.config_of_any()).map_or(Vec::new(), |all| all.offers);
     let names: Vec<_> = all.into_iter().map(|offer| offer.provider).collect();
-    Err(NoNic::NoProvider(match names.is_empty() {
+    let what = match names.is_empty() {
         true => "it has none that can".into(),
         false => format!("it has {}", names.join(", ")),
-    }))
+    };
+    Err(NoNic::NoProvider(format!("{}{what}", refusals(settings, &wanted))))
+}
+
+/// `sockets@msg: the libfabric provider lacks ...; `: why those that are there carry no rail.
+fn refusals(settings: &Settings, wanted: &[&CStr]) -> String {
+    let of = |name: &&CStr| {
+        let why = refusal(&Config { provider: Some(name), ..settings.config() })?;
+        Some(format!("{}: {why}; ", name.to_string_lossy()))
+    };
+    wanted.iter().filter_map(of).collect()
 }
 
 /// Whether an offer is of a provider, by that very name or, `connected`, of the connected endpoints

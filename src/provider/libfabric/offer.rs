@@ -362,6 +362,16 @@ fn choose_with(
     }
 }
 
+/// Whether the library offers anything of the provider that is asked for, be it of use or not.
+pub fn is_there(library: &Library, config: &Config) -> bool {
+    [Ends::Shared, Ends::Connected].into_iter().any(|ends| {
+        let Ok(mut hints) = hints_for(library, config, 0, ends) else { return false };
+        // SAFETY: the library allocates all parts of hints.
+        unsafe { (*hints.get_mut().tx_attr).op_flags = 0 };
+        matches!(fitting(library, &hints, config), Ok(Some(_)))
+    })
+}
+
 /// Whether an offer is of the very provider: a library also offers what stands on top of it.
 fn fits(raw: &InfoRaw, config: &Config) -> bool {
     // SAFETY: the library allocates the part.

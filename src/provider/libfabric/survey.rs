@@ -3,13 +3,13 @@
 extern crate std;
 
 use super::offer::{
-    CONNECTED, Ends, acknowledged, carries_words, check, hints_for, is_other_network, reaches_own,
-    speed_mbps,
+    CONNECTED, Ends, acknowledged, carries_words, check, choose, hints_for, is_other_network,
+    is_there, reaches_own, speed_mbps,
 };
 use super::sys::abi::InfoRaw;
 use super::sys::library::{VersionText, text};
 use super::sys::{Library, numbers as n};
-use super::{Config, OpenError, Step};
+use super::{Config, Limits, OpenError, Step};
 use core::ffi::CStr;
 use std::string::String;
 use std::vec::Vec;
@@ -67,6 +67,18 @@ pub fn survey(config: &Config) -> Result<Survey, OpenError> {
         }
     }
     Ok(Survey { version, offers })
+}
+
+/// Why no rail opens on the provider that is asked for. `None`: one does, or there is no such
+/// provider.
+pub fn refusal(config: &Config) -> Option<OpenError> {
+    let library = Library::load(config.library).ok()?;
+    // what every rail needs, as `survey` has it
+    let limits = Limits { peers_max: 1, regions_max: 1, payload_bytes_max: 0 };
+    match choose(&library, config, &limits).err()? {
+        OpenError::NoOffer => is_there(&library, config).then_some(OpenError::NoOffer),
+        error => Some(error),
+    }
 }
 
 /// Adds one offer, unless it could carry no rail.
