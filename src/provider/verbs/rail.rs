@@ -197,19 +197,18 @@ impl<'m> Verbs<'m> {
         }
         let at = |step| move |errno| OpenError::Refused(step, errno);
         let Found { device, what, port, gid, gid_kind, interface } = find(config)?;
-        let entries = completions(limits, &what)?;
         let area = Area::create(limits.peers_max, limits.payload_bytes_max);
         let area = area.map_err(at(Step::Buffers))?;
         let pd = ProtectionDomain::create(&device).map_err(at(Step::ProtectionDomain))?;
-        let cq =
-            CompletionQueue::create(&device, entries as i32).map_err(at(Step::CompletionQueue))?;
+        let cq = CompletionQueue::create(&device, completions(limits, &what)? as i32);
+        let cq = cq.map_err(at(Step::CompletionQueue))?;
         let count = limits.peers_max as usize;
         let peers = block.filled_with(count, || Peer::closed(0, 0, false)).expect(ROOM);
         let sent = block.filled(count * SENDS as usize, Sent::FREE).expect(ROOM);
         let chains = block.filled(count * CHAIN, NO_LINK).expect(ROOM);
         let asides = Ops::new(block.slice::<Aside>(asides(limits)).expect(ROOM));
-        let dirty = Fifo::new(block.slice::<u32>(count.next_power_of_two()).expect(ROOM));
-        let owing = Fifo::new(block.slice::<u32>(count.next_power_of_two()).expect(ROOM));
+        let queue = count.next_power_of_two();
+        let [dirty, owing] = [(); 2].map(|()| Fifo::new(block.slice::<u32>(queue).expect(ROOM)));
         let has_atomics = what.atomic_cap != n::ATOMIC_NONE;
         let access = (config.relaxed_ordering, has_atomics);
         let domain = VerbsDomain::carve(block, limits.regions_max, device, pd, access);
