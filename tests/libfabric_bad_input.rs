@@ -189,28 +189,35 @@ fn completions_of_nobody_are_counted_and_harm_nothing() {
     assert_eq!([world.downs(0), world.downs(1)], [0, 0]);
 }
 
+/// Writes as much as is taken until the peer ends; the numbers of the ops are those below.
+fn written_until_lost(world: &mut World) -> u64 {
+    let mut posted = 0;
+    while world.downs(0) == 0 {
+        let op = Op { id: OpId(posted), peer: PEER, kind: world.write_kind(0, 0, 4096) };
+        posted += u64::from(world.rails[0].post(&op, world.now).is_ok());
+        world.poll();
+    }
+    posted
+}
+
+fn all_end(world: &mut World, posted: u64) {
+    for id in 0..posted {
+        world.until("every op ends", |world| world.result(0, OpId(id)).is_some());
+    }
+}
+
 #[test]
 fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
     let Some(config) = config(c"strict-overrun") else { return };
     let mut world = World::open(&config).unwrap();
-    let mut posted = Vec::new();
-    while world.downs(0) == 0 {
-        let kind = world.write_kind(0, 0, 4096);
-        let op = Op { id: OpId(posted.len() as u64), peer: PEER, kind };
-        if world.rails[0].post(&op, world.now).is_ok() {
-            posted.push(op.id);
-        }
-        world.poll();
-    }
+    let posted = written_until_lost(&mut world);
     // the library's own number for an overrun is no errno
     assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
     assert!(world.rails[0].health().is_lost());
     let again = world.rails[0].peer_prepare(libfabric_support::OTHER, 9);
     assert_eq!(again.unwrap_err(), PeerOpenError::RailLost);
     world.rails[0].reopen().unwrap();
-    for id in posted {
-        world.until("every op ends", |world| world.result(0, id).is_some());
-    }
+    all_end(&mut world, posted);
     assert!(!world.rails[0].health().is_lost());
 }
 
@@ -219,12 +226,7 @@ fn queue_that_fails_ends_every_peer_and_the_rail_can_be_opened_again() {
 fn queue_that_says_it_gave_more_than_it_was_asked_for_loses_the_rail_with_a_sentence() {
     let Some(config) = config(c"strict-miscounts") else { return };
     let mut world = World::open(&config).unwrap();
-    let mut posted = 0;
-    while world.downs(0) == 0 {
-        let op = Op { id: OpId(posted), peer: PEER, kind: world.write_kind(0, 0, 4096) };
-        posted += u64::from(world.rails[0].post(&op, world.now).is_ok());
-        world.poll();
-    }
+    let posted = written_until_lost(&mut world);
     assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
     let health = world.rails[0].health();
     assert_eq!((Code(health.lost_code), health.unknown), (Code::MISCOUNT, 0));
@@ -232,9 +234,7 @@ fn queue_that_says_it_gave_more_than_it_was_asked_for_loses_the_rail_with_a_sent
     let words = "the completion queue said that it gave more than there was room for";
     assert!(report.starts_with(words), "{report}");
     world.rails[0].reopen().unwrap();
-    for id in 0..posted {
-        world.until("every op ends", |world| world.result(0, OpId(id)).is_some());
-    }
+    all_end(&mut world, posted);
 }
 
 /// Over a device that has died `ofi_rxm` writes an error of no op each time that it is asked: one
@@ -243,21 +243,13 @@ fn queue_that_says_it_gave_more_than_it_was_asked_for_loses_the_rail_with_a_sent
 fn nic_that_fails_by_no_op_is_lost_and_comes_back() {
     let Some(config) = config(c"strict-dies") else { return };
     let mut world = World::open(&config).unwrap();
-    let mut posted = 0;
-    while world.downs(0) == 0 {
-        let kind = world.write_kind(0, 0, 4096);
-        let op = Op { id: OpId(posted), peer: PEER, kind };
-        posted += u64::from(world.rails[0].post(&op, world.now).is_ok());
-        world.poll();
-    }
+    let posted = written_until_lost(&mut world);
     assert_eq!(down_cause(&world, 0), DownCause::Broken(libc::EIO));
     assert!(world.rails[0].health().is_lost());
     let report = world.rails[0].error(PEER).expect("what broke it").to_string();
     assert!(report.contains("strict trouble"), "{report}");
     world.rails[0].reopen().unwrap();
-    for id in 0..posted {
-        world.until("every op ends", |world| world.result(0, OpId(id)).is_some());
-    }
+    all_end(&mut world, posted);
     assert!(!world.rails[0].health().is_lost());
 }
 

@@ -7,7 +7,6 @@ use crosstie::fabric::{
     CloseError, Completion, DeregisterError, Domain as _, DownCause, Op, OpId, PostError, Provider,
 };
 use crosstie::provider::libfabric::sys::abi::{CqEntry, Fid};
-use crosstie::provider::libfabric::sys::calls::{MsgRma, RmaIov};
 use crosstie::provider::libfabric::sys::{
     Cq, Domain, Endpoint, Event, EventQueue, Fabric, GREETING_BYTES, Info, Library, Listener,
     Registration, Vector, numbers as n,
@@ -15,7 +14,7 @@ use crosstie::provider::libfabric::sys::{
 use crosstie::provider::libfabric::{Config, Hello, OpenError, PeerOpenError};
 use libfabric_support::end::{End, WHICH as PROVIDER, join, pipe};
 use libfabric_support::{
-    Layout, OTHER, PEER, World, let_library_work, register, skip, strict, strict_config,
+    Layout, OTHER, PEER, World, let_library_work, register, skip, strict, strict_config, write_raw,
 };
 use std::ffi::{CStr, c_void};
 use std::mem::{ManuallyDrop, forget};
@@ -618,22 +617,11 @@ impl Fixture {
     }
 
     /// Posts a write of 64 bytes to the block of another end, which is as long as ours.
-    fn write(&self, from: &Endpoint, near: &Bound, (key, address): (u64, u64)) {
-        let mut descriptor = near.registration.descriptor();
-        let part = libc::iovec { iov_base: near.memory as *mut c_void, iov_len: 64 };
-        let there = RmaIov { addr: address, len: 64, key };
-        let message = MsgRma {
-            msg_iov: &part,
-            desc: &mut descriptor,
-            iov_count: 1,
-            addr: 0,
-            rma_iov: &there,
-            rma_iov_count: 1,
-            context: near.context,
-            data: 0,
-        };
+    fn write(&self, from: &Endpoint, near: &Bound, named: (u64, u64)) {
+        let descriptor = near.registration.descriptor();
+        let memory = near.memory as *mut c_void;
         // SAFETY: leaked memory; a wrong use of it stops the program.
-        let _ = unsafe { from.port().write(&message, n::COMPLETION | n::DELIVERY_COMPLETE) };
+        let _ = unsafe { write_raw(from, memory, descriptor, near.context, named) };
     }
 
     /// The endpoint of a request.
@@ -671,12 +659,17 @@ fn right_use(mut at: Fixture) {
     println!("went through");
 }
 
-/// A misuse, and what the strict fabric says.
-type Misuse = (&'static str, fn(Fixture), &'static str);
+/// Providers of the strict fabric: without registrations of an endpoint's own, and with them.
+const MSG: &CStr = c"strict-msg";
+const BOUND: &CStr = c"strict-msg-bound";
+
+/// A misuse, over what, and what the strict fabric says.
+type Misuse = (&'static str, &'static CStr, fn(Fixture), &'static str);
 
 const MISUSES: &[Misuse] = &[
     (
         "op before the connection stands",
+        MSG,
         |mut at| {
             let (asking, mut request) = at.asked();
             let granting = at.granting(&mut request);
@@ -688,6 +681,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "receive on a closed endpoint",
+        MSG,
         |mut at| {
             let endpoint = at.asking();
             let port = endpoint.port();
@@ -700,6 +694,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "vector of a connected endpoint",
+        MSG,
         |at| {
             let vector = Vector::open(&at.domain, 4).unwrap();
             let mut info = ManuallyDrop::into_inner(at.info);
@@ -710,6 +705,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "granted unasked",
+        MSG,
         |mut at| {
             let _ = at.asking().accept();
         },
@@ -717,6 +713,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "asked for twice",
+        MSG,
         |mut at| {
             let (asking, _request) = at.asked();
             let _ = asking.connect(&at.name, &GREETING);
@@ -725,6 +722,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "answered twice",
+        MSG,
         |mut at| {
             let (_asking, mut request) = at.asked();
             let _granting = at.granting(&mut request);
@@ -734,6 +732,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "never answered",
+        MSG,
         |mut at| {
             let _asked = at.asked();
             // SAFETY: dropped once.
@@ -743,6 +742,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "never looked at",
+        MSG,
         |mut at| {
             let asking = at.asking();
             asking.connect(&at.name, &GREETING).unwrap();
@@ -753,6 +753,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "event queue before its endpoints",
+        MSG,
         |mut at| {
             // SAFETY: dropped once.
             unsafe { ManuallyDrop::drop(&mut at.events) };
@@ -761,6 +762,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "network before its event queue",
+        MSG,
         |at| {
             let other = Fabric::open(&at.library, &at.info).unwrap();
             let events = EventQueue::open(&at.library, &other, 4).unwrap();
@@ -771,6 +773,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "request's offer never freed",
+        MSG,
         |mut at| {
             let other = Fabric::open(&at.library, &at.info).unwrap();
             let events = EventQueue::open(&at.library, &other, 4).unwrap();
@@ -789,6 +792,7 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "receives of others",
+        MSG,
         |at| {
             let mut info = Fixture::offers(&at.library, c"strict-msg");
             let name = Some(&at.name[..]);
@@ -798,73 +802,13 @@ const MISUSES: &[Misuse] = &[
     ),
     (
         "asks nobody",
+        MSG,
         |mut at| {
             let Fixture { domain, info, cq, events, .. } = &mut at;
             let _ = Endpoint::open_for(domain, info, cq, events, None);
         },
         "an endpoint that is to ask for a connection, of nobody",
     ),
-];
-
-/// A use of registrations that belong to each endpoint without a fault goes through.
-fn right_use_bound(mut at: Fixture) {
-    let mut ends = at.connected();
-    let [near, far] = [0, 1].map(|end| Bound::to(&at, Some(&ends[end])));
-    at.write(&ends[0], &near, far.named());
-    while at.cq.read(&mut [CqEntry::NOTHING; 4]).unwrap_or(0) == 0 {}
-    for (bound, end) in [near, far].iter().zip(ends.drain(..)) {
-        bound.registration.close().unwrap();
-        drop(end);
-    }
-    println!("went through");
-}
-
-const RIGHT_BOUND: &str = "right, bound";
-const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
-const BYTES: usize = 4096;
-
-/// Memory, its registration, and a context for an op.
-struct Bound {
-    registration: Registration,
-    memory: u64,
-    context: *mut c_void,
-}
-
-impl Bound {
-    /// To this endpoint, and enabled.
-    fn to(at: &Fixture, endpoint: Option<&Endpoint>) -> Bound {
-        Bound::with_key(at, endpoint, 0)
-    }
-
-    fn with_key(at: &Fixture, endpoint: Option<&Endpoint>, key: u64) -> Bound {
-        let leaked = |bytes| Box::leak(vec![0u64; bytes / 8].into_boxed_slice()).as_mut_ptr();
-        let (memory, context) = (leaked(BYTES) as u64, leaked(64).cast());
-        let raw = endpoint.map(Endpoint::as_ptr);
-        // SAFETY: leaked memory, and an endpoint that stays open, or whose end is what is tried.
-        let made = unsafe { at.domain.register((memory, BYTES), ACCESS, key, raw) };
-        Bound { registration: made.unwrap(), memory, context }
-    }
-
-    /// Key and address.
-    fn named(&self) -> (u64, u64) {
-        (self.registration.key(), self.memory)
-    }
-}
-
-/// Binds, and does not enable.
-fn bind_only(bound: &Bound, endpoint: &Endpoint) {
-    let fid = bound.registration.into_raw() as *mut Fid;
-    // SAFETY: an open registration; the endpoint may be what is tried.
-    let code = unsafe { (*(*fid).ops).bind.unwrap()(fid, endpoint.as_ptr().cast(), 0) };
-    assert_eq!(code, 0);
-}
-
-/// A misuse of a registration that belongs to one endpoint, and of which provider.
-type MisuseBound = (&'static str, &'static CStr, fn(Fixture), &'static str);
-
-const BOUND: &CStr = c"strict-msg-bound";
-
-const MISUSES_BOUND: &[MisuseBound] = &[
     (
         "source bound to another peer",
         BOUND,
@@ -1031,6 +975,59 @@ const MISUSES_BOUND: &[MisuseBound] = &[
     ),
 ];
 
+/// A use of registrations that belong to each endpoint without a fault goes through.
+fn right_use_bound(mut at: Fixture) {
+    let mut ends = at.connected();
+    let [near, far] = [0, 1].map(|end| Bound::to(&at, Some(&ends[end])));
+    at.write(&ends[0], &near, far.named());
+    while at.cq.read(&mut [CqEntry::NOTHING; 4]).unwrap_or(0) == 0 {}
+    for (bound, end) in [near, far].iter().zip(ends.drain(..)) {
+        bound.registration.close().unwrap();
+        drop(end);
+    }
+    println!("went through");
+}
+
+const RIGHT_BOUND: &str = "right, bound";
+const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
+const BYTES: usize = 4096;
+
+/// Memory, its registration, and a context for an op.
+struct Bound {
+    registration: Registration,
+    memory: u64,
+    context: *mut c_void,
+}
+
+impl Bound {
+    /// To this endpoint, and enabled.
+    fn to(at: &Fixture, endpoint: Option<&Endpoint>) -> Bound {
+        Bound::with_key(at, endpoint, 0)
+    }
+
+    fn with_key(at: &Fixture, endpoint: Option<&Endpoint>, key: u64) -> Bound {
+        let leaked = |bytes| Box::leak(vec![0u64; bytes / 8].into_boxed_slice()).as_mut_ptr();
+        let (memory, context) = (leaked(BYTES) as u64, leaked(64).cast());
+        let raw = endpoint.map(Endpoint::as_ptr);
+        // SAFETY: leaked memory, and an endpoint that stays open, or whose end is what is tried.
+        let made = unsafe { at.domain.register((memory, BYTES), ACCESS, key, raw) };
+        Bound { registration: made.unwrap(), memory, context }
+    }
+
+    /// Key and address.
+    fn named(&self) -> (u64, u64) {
+        (self.registration.key(), self.memory)
+    }
+}
+
+/// Binds, and does not enable.
+fn bind_only(bound: &Bound, endpoint: &Endpoint) {
+    let fid = bound.registration.into_raw() as *mut Fid;
+    // SAFETY: an open registration; the endpoint may be what is tried.
+    let code = unsafe { (*(*fid).ops).bind.unwrap()(fid, endpoint.as_ptr().cast(), 0) };
+    assert_eq!(code, 0);
+}
+
 /// Runs in children alone: one of a misuse, or one end of a connection that is killed.
 #[test]
 fn child() {
@@ -1043,18 +1040,14 @@ fn child() {
     }
     let Ok(which) = std::env::var(WHICH) else { return };
     if which == "right" {
-        return right_use(Fixture::new(c"strict-msg"));
+        return right_use(Fixture::new(MSG));
     }
     if which == RIGHT_BOUND {
-        return right_use_bound(Fixture::new(c"strict-msg-bound"));
+        return right_use_bound(Fixture::new(BOUND));
     }
-    if let Some((_, commit, _)) = MISUSES.iter().find(|misuse| misuse.0 == which) {
-        commit(Fixture::new(c"strict-msg"));
-    } else {
-        let (_, provider, commit, _) =
-            MISUSES_BOUND.iter().find(|misuse| misuse.0 == which).expect("a misuse of a list");
-        commit(Fixture::new(provider));
-    }
+    let (_, provider, commit, _) =
+        MISUSES.iter().find(|misuse| misuse.0 == which).expect("a misuse of the list");
+    commit(Fixture::new(provider));
     println!("went through");
 }
 
@@ -1078,8 +1071,7 @@ fn each_misuse_is_stopped_with_the_word_for_it() {
         let (passed, said) = run_child(which);
         assert!(passed && said.contains("went through"), "a right use was stopped: {said}");
     }
-    let bound = MISUSES_BOUND.iter().map(|(which, _, _, word)| (which, word));
-    for (which, word) in MISUSES.iter().map(|(which, _, word)| (which, word)).chain(bound) {
+    for (which, _, _, word) in MISUSES {
         let (passed, said) = run_child(which);
         assert!(!passed, "{which}: not stopped: {said}");
         assert!(!said.contains("went through"), "{which}: stopped too late: {said}");

@@ -4,11 +4,11 @@
 mod libfabric_support;
 
 use crosstie::provider::libfabric::sys::abi::{CqEntry, CqErrEntry, CqErrRoom};
-use crosstie::provider::libfabric::sys::calls::{FidEp, MsgRma, RmaIov};
+use crosstie::provider::libfabric::sys::calls::FidEp;
 use crosstie::provider::libfabric::sys::{
     Cq, Domain, Endpoint, Fabric, Info, Library, Registration, Vector, numbers as n,
 };
-use libfabric_support::{Layout, error_write, skip, strict};
+use libfabric_support::{Layout, error_write, skip, strict, write_raw};
 use std::ffi::{CStr, c_void};
 use std::mem::ManuallyDrop;
 use std::process::Command;
@@ -105,22 +105,10 @@ impl Fixture {
     /// Posts a write of 64 bytes from end 0 to end 1.
     fn write(&self, descriptor: *mut c_void, key: u64, address: u64) {
         let end = &self.ends[0];
-        let mut descriptor = descriptor;
-        let part = libc::iovec { iov_base: end.memory.cast(), iov_len: 64 };
-        let there = RmaIov { addr: address, len: 64, key };
-        let message = MsgRma {
-            msg_iov: &part,
-            desc: &mut descriptor,
-            iov_count: 1,
-            addr: 0,
-            rma_iov: &there,
-            rma_iov_count: 1,
-            context: end.context,
-            data: 0,
-        };
-        let flags = n::COMPLETION | n::DELIVERY_COMPLETE;
+        let memory = end.memory.cast();
+        let named = (key, address);
         // SAFETY: leaked memory; a wrong use of it stops the program.
-        unsafe { end.endpoint.port().write(&message, flags) }.unwrap();
+        unsafe { write_raw(&end.endpoint, memory, descriptor, end.context, named) }.unwrap();
     }
 
     fn receive(&self, end: usize, registration: Registration, context: *mut c_void) {

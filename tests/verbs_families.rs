@@ -9,6 +9,7 @@ use guest_support::{
     address_add, address_take, flow_until_given_up, ip_all, is_given_up, link_down, link_up,
     open_in, run, wires,
 };
+use host_support::flow::Flow;
 use host_support::pair::{Pair, alone};
 use host_support::{Place, Watch, stalled};
 use std::net::Ipv6Addr;
@@ -186,6 +187,20 @@ fn link_of_ipv6_that_goes_down_and_up_under_load_costs_no_message() {
     pair.settle(&mut flows);
 }
 
+/// Messages flow until a line behind the first `said` tells that the two ends are of two families,
+/// with these words; the rail is not in use then, nor later.
+fn other_family_is_tried(pair: &mut Pair, flows: &mut [Flow; 2], said: usize, named: &[&str]) {
+    pair.flow_until(flows, "the other family to be tried", |_, _| {
+        let is_tried = |text: &String| {
+            text.contains("RoCE v2 packets are of one family")
+                && named.iter().all(|words| text.contains(words))
+        };
+        stalled::said()[said..].iter().any(is_tried)
+    });
+    pair.flow(flows, 24);
+    assert!(is_given_up(pair, 1), "families do not mix");
+}
+
 /// The port has an address of the other family alone, which the peer is not reached from: messages
 /// go over the others, however long that lasts, and the rail comes back with its own.
 #[test]
@@ -198,12 +213,7 @@ fn port_that_has_the_other_family_alone_comes_back_with_its_own() {
     let said = stalled::said().len();
     address_take(1);
     flow_until_given_up(&mut pair, &mut flows, 1);
-    pair.flow_until(&mut flows, "the other family to be tried", |_, _| {
-        let is_tried = |text: &String| text.contains("RoCE v2 packets are of one family");
-        stalled::said()[said..].iter().any(is_tried)
-    });
-    pair.flow(&mut flows, 24);
-    assert!(is_given_up(&pair, 1), "families do not mix");
+    other_family_is_tried(&mut pair, &mut flows, said, &[]);
     address_add(1);
     pair.flow_until_back(&mut flows, 1, before);
     assert!(pair.is_up(2) && pair.views(2).iter().all(|view| view.stats.failures == 0));
@@ -244,13 +254,7 @@ fn port_whose_place_of_the_gid_has_the_other_family_comes_back_with_its_own() {
         pair.flow(&mut flows, 24);
         watch.look("the place to be free");
     }
-    pair.flow_until(&mut flows, "the other family to be tried", |_, _| {
-        let named = ["RoCE v2 packets are of one family", "fd77::9", "10.77.0.2"];
-        let is_tried = |text: &String| named.iter().all(|words| text.contains(words));
-        stalled::said()[said..].iter().any(is_tried)
-    });
-    pair.flow(&mut flows, 24);
-    assert!(is_given_up(&pair, 1), "families do not mix");
+    other_family_is_tried(&mut pair, &mut flows, said, &[OTHER, "10.77.0.2"]);
     run("ip", "addr del fd77::9/64 dev rail0");
     while has_gid("rxe0", OTHER) {
         watch.look("the end of a GID");

@@ -182,25 +182,26 @@ fn end_of(hello: &PortHello) -> Option<RailEnd> {
     Some(RailEnd { gid: Gid(hello.gid.to_le_bytes()), kind, prefix_bits, speed_mbit_s })
 }
 
-/// The ends of a side's ports; of those of another kind, one that reaches nobody.
+/// The ends of a side's ports.
 struct Ends {
     all: [RailEnd; PORTS_MAX],
     count: usize,
 }
 
 impl Ends {
+    /// Those of another kind are ends that reach nobody, so that the others keep their places.
     fn of(hellos: &[PortHello]) -> Ends {
-        let mut all = [RailEnd::NOWHERE; PORTS_MAX];
-        for (end, hello) in all.iter_mut().zip(hellos) {
-            *end = end_of(hello).unwrap_or(RailEnd::NOWHERE);
-        }
-        Ends { all, count: hellos.len().min(PORTS_MAX) }
+        Ends::taken(hellos.iter().map(|hello| end_of(hello).unwrap_or(RailEnd::NOWHERE)))
     }
 
     /// Without those of another kind.
     fn of_rdma(hellos: &[PortHello]) -> Ends {
+        Ends::taken(hellos.iter().filter_map(end_of))
+    }
+
+    fn taken(ends: impl Iterator<Item = RailEnd>) -> Ends {
         let (mut all, mut count) = ([RailEnd::NOWHERE; PORTS_MAX], 0);
-        for (place, end) in all.iter_mut().zip(hellos.iter().filter_map(end_of)) {
+        for (place, end) in all.iter_mut().zip(ends) {
             *place = end;
             count += 1;
         }

@@ -12,6 +12,8 @@ use crosstie::fabric::{
 };
 use crosstie::provider::libfabric::pair::PairMemory;
 use crosstie::provider::libfabric::sys::abi::CqErrEntry;
+use crosstie::provider::libfabric::sys::calls::{MsgRma, RmaIov};
+use crosstie::provider::libfabric::sys::{Code, Endpoint, numbers as n};
 use crosstie::provider::libfabric::{Config, Hello, Libfabric, Limits, OpenError, PeerOpenError};
 use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
@@ -75,6 +77,33 @@ pub fn error_write(library: &CStr, entry: *mut CqErrEntry) {
     let call: extern "C" fn(*mut CqErrEntry) =
         unsafe { std::mem::transmute(function(library, c"strict_error_write")) };
     call(entry);
+}
+
+/// Posts a write of 64 bytes by the library's own call, to an address of what a key names.
+///
+/// # Safety
+/// - 64 bytes from `memory` on may be read until the write has ended, or the program stops.
+pub unsafe fn write_raw(
+    from: &Endpoint,
+    memory: *mut c_void,
+    mut descriptor: *mut c_void,
+    context: *mut c_void,
+    (key, address): (u64, u64),
+) -> Result<(), Code> {
+    let part = libc::iovec { iov_base: memory, iov_len: 64 };
+    let there = RmaIov { addr: address, len: 64, key };
+    let message = MsgRma {
+        msg_iov: &part,
+        desc: &mut descriptor,
+        iov_count: 1,
+        addr: 0,
+        rma_iov: &there,
+        rma_iov_count: 1,
+        context,
+        data: 0,
+    };
+    // SAFETY: the caller's word.
+    unsafe { from.port().write(&message, n::COMPLETION | n::DELIVERY_COMPLETE) }
 }
 
 /// A function that the strict fabric, which an endpoint has loaded, has for tests.

@@ -91,7 +91,7 @@ impl Verbs<'_> {
     fn drain_on(&mut self, index: usize, is_empty: bool) {
         let (now, is_gone) = (self.now, self.health.lost_code == libc::ENODEV);
         let record = &mut self.peers[index];
-        let done = record.drained_sends && record.drained_receives;
+        let done = record.is_drained();
         if !record.is_timed {
             (record.is_timed, record.drains_since) = (true, now);
         }

@@ -224,6 +224,11 @@ impl Peer {
         self.state == State::Live && !self.is_fenced && self.down == Down::No
     }
 
+    /// Whether everything that was posted has come back since it was stopped.
+    pub fn is_drained(&self) -> bool {
+        self.drained_sends && self.drained_receives
+    }
+
     /// Whether so many more fit into the send queue.
     #[inline]
     pub fn has_room(&self, count: usize) -> bool {

@@ -325,7 +325,7 @@ impl Verbs<'_> {
     /// nothing any more: it is destroyed aside.
     pub(super) fn queue_pair_close(&mut self, index: usize) {
         let record = &mut self.peers[index];
-        let is_over = record.is_stopped && record.drained_sends && record.drained_receives;
+        let is_over = record.is_stopped && record.is_drained();
         match record.qp.take() {
             Some(over) if is_over => self.closer.take(over),
             other => drop(other),
