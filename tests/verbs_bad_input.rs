@@ -123,8 +123,9 @@ fn join_as(config: &Config, change: &dyn Fn(&mut QueuePairHello)) {
     with_rail(config, |rail| {
         let mut hello = rail.peer_prepare(PeerIndex(0), RailGeneration(1), 7).expect("prepared");
         change(&mut hello);
+        assert_eq!(rail.packets(PeerIndex(0)), None, "before the other end has told its own");
         match rail.peer_connect(PeerIndex(0), &hello) {
-            Ok(()) => println!("joined"),
+            Ok(()) => println!("joined, {:?}", rail.packets(PeerIndex(0)).expect("both told")),
             Err(error) => println!("{error}"),
         }
     });
@@ -286,6 +287,7 @@ fn ask_for_the_speed() {
         layer: LinkLayer::Ethernet,
         speed_mbit_s: 400_000,
         gids: vec![GidEntry { index: 1, gid: gid(1), kind: GidKind::RoceV2, interface: None }],
+        mtu_bytes: 0,
         pkeys: 1,
     };
     let mut devices = [Device {
@@ -351,6 +353,8 @@ fn gid_that_has_become_another_node_s_is_seen_before_a_queue_pair_is_made() {
 fn packets_are_as_long_as_the_smaller_end_takes() {
     tells("join", "", "ready to receive, mtu code 5");
     tells("join a smaller one", "", "ready to receive, mtu code 3");
+    tells("join a smaller one", "", "Packets { ours_bytes: 4096, theirs_bytes: 1024 }");
+    tells("join", "mtu_code=3", "Packets { ours_bytes: 1024, theirs_bytes: 1024 }");
 }
 
 #[test]

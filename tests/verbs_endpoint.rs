@@ -16,7 +16,7 @@ use guest_support::{
 use host_support::flow::Flow;
 use host_support::long_drops::long_drops;
 use host_support::pair::{Pair, alone};
-use host_support::{Memory, Place, Random, Watch, roles};
+use host_support::{Memory, Place, Random, Watch, roles, stalled};
 use std::process::Command;
 
 #[test]
@@ -54,6 +54,35 @@ fn both_rails_carry(mut pair: Pair) {
     for lane in [1, 2] {
         println!("rail {lane}: {:?} bytes", pair.bytes(lane));
     }
+}
+
+/// A connection over the first wire is told of with so many bytes a packet, or of nothing.
+fn packets_told(wanted: Option<&str>) {
+    let before = stalled::said().len();
+    let mut pair = pair(1).expect("a wire");
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    pair.carries(&mut flows, "verbs");
+    let said = stalled::said().split_off(before);
+    let told: Vec<&String> = said.iter().filter(|text| text.contains(" has packets of ")).collect();
+    match wanted {
+        Some(wanted) => assert!(told.iter().any(|text| text.ends_with(wanted)), "{said:#?}"),
+        None => assert!(told.is_empty(), "{told:#?}"),
+    }
+}
+
+/// Packets were as long as the shorter end takes, and nobody was told why they are short.
+#[test]
+fn ports_whose_mtu_differs_carry_by_the_smaller_and_that_is_said() {
+    let Some(_) = wires(1) else { return };
+    stalled::listen(&[]);
+    packets_told(None);
+    run("ip", "link set rail0 mtu 1500");
+    packets_told(Some(
+        "has packets of 1024 bytes: the MTU of this side's port is 1024, that of the peer's 4096",
+    ));
+    run("ip", "link set rail0 mtu 9000");
+    packets_told(None);
 }
 
 #[test]

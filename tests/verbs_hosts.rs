@@ -613,6 +613,46 @@ fn queue_pairs_that_no_connection_can_have_are_named_and_not_opened() {
     assert!(!all.contains("leave out"), "{all}");
 }
 
+/// More than seven were cut without a word.
+#[test]
+fn queue_pairs_of_which_there_are_not_so_many_are_said() {
+    let Some([new, _]) = libraries() else { return };
+    let said = |count: &str| {
+        let mut story = story_in(new, "open", "");
+        story.env("CROSSTIE_IB_QPS_PER_CONNECTION", count).env("CROSSTIE_LOG", "info");
+        said_before(&class("Ethernet", 1), &story)
+    };
+    let Some(many) = said("8") else { return };
+    let words = "CROSSTIE_IB_QPS_PER_CONNECTION=8 would be 8 queue pairs to each peer, over 1 \
+                 ports: there are 7 at most";
+    assert_eq!(many.matches(words).count(), 1, "{many}");
+    assert!(!said("7").expect("as before").contains("would be"), "as many as there are");
+}
+
+/// With the log as it is by default nobody heard that the choice was of none.
+#[test]
+fn choice_that_leaves_no_port_is_a_warning_and_says_why() {
+    let Some([new, _]) = libraries() else { return };
+    let said = |name: &str, value: &str| {
+        let mut story = story_in(new, "open", "");
+        story.env(name, value).envs([("CROSSTIE_LOG", "warn"), ("CROSSTIE_RAILS", "")]);
+        said_before(&class("Ethernet", 1), &story)
+    };
+    for (name, value) in [
+        ("CROSSTIE_IB_HCA", "mlx5"),
+        ("CROSSTIE_IB_PKEY", "9"),
+        ("CROSSTIE_IB_ADDR_RANGE", "192.0.2.0/24"),
+    ] {
+        let Some(text) = said(name, value) else { return };
+        let at = text.find("no RDMA port can be used, hosts talk over TCP (fake0:1: ");
+        assert!(at.is_some_and(|at| text[at..].contains(value)), "{name}: {text}");
+    }
+    for (name, value) in [("CROSSTIE_IB_DISABLE", "1"), ("CROSSTIE_IB_HCA", "^fake0")] {
+        let text = said(name, value).expect("as before");
+        assert!(!text.contains("no RDMA port"), "it was meant so: {text}");
+    }
+}
+
 /// What became of the misspelled one was for the reader to find out.
 #[test]
 fn names_of_ports_that_are_not_there_are_said_when_an_endpoint_opens() {

@@ -6,7 +6,7 @@ use super::endpoint::{ConnectionRail, Endpoint};
 use super::join;
 use super::log::Level;
 use super::machine::{HostRail, Machine, each, hosted};
-use super::news::{Loss, RailAt, rail_back, rail_first, rail_lost, say_of};
+use super::news::{Loss, RailAt, packets_tell, rail_back, rail_first, rail_lost, say_of};
 use super::pairs::{NIC_BYTES_MAX, is_timeout};
 use super::rail_end::RailEnd;
 use super::shared::SetUp;
@@ -373,6 +373,9 @@ impl Endpoint {
         let is_new = lane > 0 && view.stats.joins == u64::from(up);
         if say.first && lane > 0 {
             rail_first(&at);
+        }
+        if (say.first || say.back_ms.is_some()) && is_new {
+            packets_tell(&at, self.pair_packets(index, lane));
         }
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);

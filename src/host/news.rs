@@ -13,6 +13,7 @@ use crate::fabric::RegisterError;
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
 use crate::provider::port::{PortDomain, PortError};
+use crate::provider::verbs::mtu::Packets;
 use crate::transport::limits::Limits;
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle};
 use crate::wire::hello::AddressList;
@@ -245,6 +246,21 @@ impl fmt::Display for Loss {
 /// A rail that joins a connection is in use.
 pub(super) fn rail_first(at: &RailAt<'_>) {
     say_heard(Level::Info, format_args!("{at} is in use"));
+}
+
+/// A rail's two ends take packets of different lengths. It works, and slower than one end could.
+pub(super) fn packets_tell(at: &RailAt<'_>, packets: Option<Packets>) {
+    let Some(Packets { ours_bytes, theirs_bytes }) = packets else { return };
+    if ours_bytes != theirs_bytes {
+        say_of(
+            Level::Warning,
+            format_args!(
+                "{at} has packets of {} bytes: the MTU of this side's port is {ours_bytes}, that \
+                 of the peer's {theirs_bytes}",
+                ours_bytes.min(theirs_bytes)
+            ),
+        );
+    }
 }
 
 /// A rail was lost. What the device has told of a queue pair is a line of its own.

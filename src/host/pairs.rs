@@ -27,6 +27,7 @@ use crate::fabric::Provider;
 use crate::provider::beside::{Due, Later};
 use crate::provider::port::{PortError, PortPeerError, PortRail};
 use crate::provider::verbs::gid::Gid;
+use crate::provider::verbs::mtu::Packets;
 use crate::transport::{LaneJoin, LaneView};
 use crate::wire::pair::{LaneEnd, PORTS_MAX};
 use crate::wire::status::{STATUS_FRESH, StatusHello};
@@ -422,6 +423,12 @@ impl Endpoint {
     pub(super) fn pair_error_of(&self, index: u32, lane: u8) -> Option<PortError> {
         let Machine::Ports(endpoint) = &self.machine else { return None };
         endpoint.rail().error(endpoint.lane_peer(ConnectionIndex(index), lane))
+    }
+
+    /// How long the packets of a lane are, where both ends have told what they take.
+    pub(super) fn pair_packets(&self, index: u32, lane: u8) -> Option<Packets> {
+        let Machine::Ports(endpoint) = &self.machine else { return None };
+        endpoint.rail().packets(endpoint.lane_peer(ConnectionIndex(index), lane))
     }
 
     /// The port of a lane, if it is on one.

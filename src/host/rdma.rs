@@ -8,7 +8,7 @@ use super::log::{Level, say, say_once};
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::connect::interfaces::all_addresses;
-use crate::provider::verbs::choice::{HcaChoice, Unusable, usable};
+use crate::provider::verbs::choice::{Unusable, usable};
 use crate::provider::verbs::gid::{Gid, GidEntry, GidKind, LinkLayer, is_elsewhere};
 use crate::provider::verbs::ports::{SYSFS, survey_of};
 use crate::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, apart, pairs_into};
@@ -53,19 +53,21 @@ impl Port {
 /// for them, and which names are of none.
 pub(super) fn choose(environment: &Environment) -> Vec<Port> {
     let (settings, asked) = (&environment.verbs, environment.verbs_named);
-    let level = if asked { Level::Warning } else { Level::Info };
     let then = match environment.requires(Rails { verbs: true, ..Rails::NONE }) {
         true => format!("and {REQUIRED} names verbs"),
         false => "hosts talk over TCP".into(),
     };
-    let mut devices =
-        match survey_of(Path::new(SYSFS), &|device, port| settings.means(device, port)) {
-            Ok(devices) => devices,
-            Err(error) => {
-                say(level, &format!("RDMA devices cannot be listed: {error}; {then}"));
-                return Vec::new();
-            }
-        };
+    let means = |device: &str, port| settings.means(device, port);
+    let mut devices = match survey_of(Path::new(SYSFS), &means) {
+        Ok(devices) => devices,
+        Err(error) => {
+            let level = if asked { Level::Warning } else { Level::Info };
+            say(level, &format!("RDMA devices cannot be listed: {error}; {then}"));
+            return Vec::new();
+        }
+    };
+    let is_choice = !devices.is_empty() && settings.narrows();
+    let level = if asked || is_choice { Level::Warning } else { Level::Info };
     if !devices.is_empty() {
         guard_from_forks();
     }
@@ -75,7 +77,7 @@ pub(super) fn choose(environment: &Environment) -> Vec<Port> {
         all.iter().map(|it| HostAddress { ip: it.ip, prefix_bits: it.prefix_bits }).collect();
     let here: Vec<IpAddr> = all.iter().map(|it| it.ip).collect();
     if !settings.disabled {
-        missing_say(&settings.hca, &settings.hca.unmatched(&devices));
+        missing_say(settings, &settings.hca.unmatched(&devices));
     }
     let (mut ports, mut reasons) = (Vec::new(), Vec::new());
     for device in &devices {
@@ -106,22 +108,39 @@ pub(super) fn choose(environment: &Environment) -> Vec<Port> {
             ([], false) => "no device shows a port".into(),
             (reasons, _) => reasons.join("; "),
         };
-        say(level, &format!("no RDMA port can be used, {then} ({why})"));
+        let text = format!("no RDMA port can be used, {then} ({why})");
+        say(level, &settings.as_set(&text));
     } else {
         // this endpoint does not look again what has become of them
         for (_, why) in reasons.iter().filter(|(is_meant, _)| *is_meant) {
-            say(Level::Info, &format!("this endpoint does not use RDMA port {why}"));
+            let text = format!("this endpoint does not use RDMA port {why}");
+            say(Level::Info, &settings.as_set(&text));
         }
     }
+    more_queue_pairs_say(ports.len(), settings);
     with_queue_pairs(ports, settings.queue_pairs)
 }
 
+/// Says that there are not so many queue pairs as were asked for.
+fn more_queue_pairs_say(ports: usize, settings: &Settings) {
+    let wanted = ports * usize::from(settings.queue_pairs);
+    // ports beyond that have a line of their own
+    if wanted > PORTS_MAX && settings.queue_pairs > 1 {
+        let text = format!(
+            "CROSSTIE_IB_QPS_PER_CONNECTION={} would be {wanted} queue pairs to each peer, over \
+             {ports} ports: there are {PORTS_MAX} at most",
+            settings.queue_pairs
+        );
+        say_once(Level::Info, &settings.as_set(&text));
+    }
+}
+
 /// Says which names that were asked for are those of no port.
-fn missing_say(hca: &HcaChoice, names: &[String]) {
+fn missing_say(settings: &Settings, names: &[String]) {
     if !names.is_empty() {
-        let (names, asker) = (names.join(", "), hca.asker());
+        let (names, asker) = (names.join(", "), settings.hca.asker());
         let text = format!("no RDMA port is called {names} ({asker})");
-        say_once(Level::Warning, &text);
+        say_once(Level::Warning, &settings.as_set(&text));
     }
 }
 

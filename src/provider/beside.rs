@@ -19,6 +19,7 @@ pub use self::seats::{Due, Later};
 use super::mixed::{Mixed, both};
 use super::port::{PortConfig, PortDomain, PortError, PortLimits, PortOpenError, PortRail};
 use super::shm::ShmDomain;
+use super::verbs::mtu::Packets;
 use crate::base::carve::Carver;
 use crate::base::ids::PeerIndex;
 use crate::base::units::{Bytes, Instant, Span};
@@ -202,6 +203,12 @@ impl<'m> WithPorts<'m> {
     pub fn error(&self, peer: PeerIndex) -> Option<PortError> {
         let (rail, number) = self.port_at(peer)?;
         rail.error(number)
+    }
+
+    /// How long the packets of a peer on a port of RDMA are; see [`PortRail::packets`].
+    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
+        let (rail, number) = self.port_at(peer)?;
+        rail.packets(number)
     }
 
     /// Whether something was posted that no poll has handed over yet.

@@ -20,6 +20,7 @@ use core::fmt;
 use libfabric::{Complaint, Libfabric};
 use vendor::VendorPort;
 use verbs::Verbs;
+use verbs::mtu::Packets;
 
 /// How large a port is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -381,6 +382,14 @@ impl<'m> PortRail<'m> {
             PortRail::Verbs(rail) => rail.error(peer).map(PortError::Verbs),
             PortRail::Libfabric(rail) => rail.error(peer).map(PortError::Libfabric),
             PortRail::Vendor(rail) => rail.error(peer).map(PortError::Vendor),
+        }
+    }
+
+    /// How long the packets of a peer's queue pair are; `None`: it has none, or is not joined.
+    pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
+        match self {
+            PortRail::Verbs(rail) => rail.packets(peer),
+            PortRail::Libfabric(_) | PortRail::Vendor(_) => None,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::connect::interfaces::all_addresses;
 use crate::host::settings::{Environment, environment};
 use crate::provider::verbs::choice::{Unusable, usable};
 use crate::provider::verbs::gid::{GidEntry, GidKind, LinkLayer, is_elsewhere};
+use crate::provider::verbs::mtu;
 use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
@@ -57,6 +58,9 @@ pub fn section() -> Section {
     match survey(Path::new(SYSFS)) {
         Ok(mut devices) => {
             speed::correct(&mut devices, &settings.verbs);
+            if let Ok(library) = &library {
+                mtu::ask(library, &mut devices);
+            }
             let barrier = |device: &Device| barrier(&library, device);
             lines.extend(described(&devices, &settings.verbs, &addresses(), &barrier));
         }
@@ -258,7 +262,11 @@ fn port_text(
         0 => "speed not known".into(),
         speed => format!("{speed} Mbit/s"),
     };
-    format!("{verdict}; {}, {layer}, {speed}", port.state)
+    let mtu = match port.mtu_bytes {
+        0 => String::new(),
+        bytes => format!(", MTU {bytes}"),
+    };
+    format!("{verdict}; {}, {layer}, {speed}{mtu}", port.state)
 }
 
 #[cfg(test)]
@@ -284,6 +292,7 @@ mod tests {
             speed_mbit_s: 100_000,
             gids: vec![entry(0, "fe80::1"), entry(3, "10.0.0.1")],
             pkeys: 1,
+            mtu_bytes: 1024,
         }
     }
 
@@ -325,7 +334,7 @@ mod tests {
         assert!(said(&lines, "mlx5_0 file").starts_with("none"));
         let used = said(&lines, "mlx5_0:1");
         assert!(used.contains("usable by GID 3 10.0.0.1 (RoCE v2, eth0), subnet of 22"), "{used}");
-        assert!(used.contains("active, Ethernet, 100000 Mbit/s"), "{used}");
+        assert!(used.ends_with("active, Ethernet, 100000 Mbit/s, MTU 1024"), "{used}");
         assert!(!used.contains("namespace"), "{used}");
         let others = [HostAddress { ip: IpAddr::from([10, 0, 0, 2]), prefix_bits: 22 }];
         let elsewhere =

@@ -87,6 +87,9 @@ pub fn open(rails_max: u32) -> Node {
     for (name, value) in
         [("CROSSTIE_RAILS", "verbs"), ("CROSSTIE_SOCKET_IFNAME", "=lo"), ("CROSSTIE_LOG", "info")]
     {
+        if std::env::var_os(name).is_some() {
+            continue; // the story is about another value
+        }
         // SAFETY: a process of one story; whoever reads the environment does it through the same
         // lock of the standard library, but for the false device, in this thread.
         unsafe { std::env::set_var(name, value) };

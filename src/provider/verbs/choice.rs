@@ -145,6 +145,16 @@ impl HcaChoice {
         by_name && named.port.is_none_or(|its| its == port)
     }
 
+    /// Whether it is of certain ports, or was meant to be, and not of all or of all but some.
+    pub fn names_ports(&self) -> bool {
+        !self.exclude
+    }
+
+    /// Whether a program made it of no port.
+    pub fn wants_none(&self) -> bool {
+        self.is_given && self.names.is_empty()
+    }
+
     /// Who asks for its names, in words.
     pub fn asker(&self) -> &'static str {
         if self.is_given { "this endpoint is opened for it" } else { "CROSSTIE_IB_HCA asks for it" }
@@ -389,6 +399,7 @@ mod tests {
             speed_mbit_s: 100_000,
             gids,
             pkeys: 1,
+            mtu_bytes: 0,
         };
         Device {
             name: "mlx5_0".into(),

@@ -1,7 +1,7 @@
 //! What happens to the device and its port.
 
+use super::mtu::mtu_bytes;
 use super::peer::{Peer, State};
-use super::queue::mtu_bytes;
 use super::rail::{Verbs, wants_global};
 use super::sys::abi::{AsyncEvent, Gid, PortAttr};
 use super::sys::numbers as n;

@@ -45,6 +45,7 @@ mod ending;
 mod events;
 mod gather;
 pub mod gid;
+pub mod mtu;
 pub mod names;
 mod neighbour;
 pub mod pair;

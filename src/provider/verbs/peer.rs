@@ -120,6 +120,8 @@ pub struct Peer {
     pub parts_max: u8,
     /// `IBV_MTU_…` that it was told of our port.
     pub mtu_code: u8,
+    /// That of the peer's port; 0: not joined.
+    pub mtu_code_theirs: u8,
     /// Whether it was told of our extensions.
     pub offered: bool,
     /// Longest payload of a send to it.
@@ -189,6 +191,7 @@ impl Peer {
             inline_max: 0,
             parts_max: 0,
             mtu_code: 0,
+            mtu_code_theirs: 0,
             offered: false,
             payload_bytes_max: 0,
             gid: Gid([0; 16]),

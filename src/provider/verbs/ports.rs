@@ -75,6 +75,8 @@ pub struct Port {
     pub layer: LinkLayer,
     /// Its speed with all lanes together, in Mbit/s; 0: not known.
     pub speed_mbit_s: u32,
+    /// Most bytes of a packet, headers apart; 0: nobody has asked ([`super::mtu::ask`]).
+    pub mtu_bytes: u32,
     /// The entries of its GID table that are in use and that a queue pair can name.
     pub gids: Vec<GidEntry>,
     /// Entries of its table of partition keys.
@@ -232,6 +234,7 @@ impl Reader {
                 .and_then(|text| speed(&text))
                 .unwrap_or(0),
             gids: if is_meant { self.gids(&folder, layer) } else { Vec::new() },
+            mtu_bytes: 0,
             pkeys: self.numbered(&folder.join("pkeys")).count() as u32,
         })
     }

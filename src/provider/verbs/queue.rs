@@ -3,6 +3,7 @@
 use super::area::RECEIVES;
 use super::domain::is_refusal;
 use super::gid::{self, Family};
+use super::mtu::mtu_code;
 use super::neighbour::is_known;
 use super::peer::{Down, Peer, SENDS, State};
 use super::rail::{Name, Verbs};
@@ -34,16 +35,6 @@ fn at(step: Step) -> impl Fn(Errno) -> PeerOpenError {
 fn no_attributes() -> QpAttr {
     // SAFETY: integers, for all of which zero is a value; the mask says which count.
     unsafe { zeroed() }
-}
-
-/// `IBV_MTU_…` of packets of so many bytes.
-pub(super) fn mtu_code(bytes: u32) -> c_int {
-    bytes.ilog2() as c_int - 7
-}
-
-/// The inverse of [`mtu_code`].
-pub(super) fn mtu_bytes(code: c_int) -> u32 {
-    128 << code.clamp(n::MTU_256, n::MTU_4096)
 }
 
 impl Verbs<'_> {
@@ -230,8 +221,9 @@ impl Verbs<'_> {
         let ece = ece.map_err(|error| self.extensions_refused(Step::Extensions, error))?;
         let mut attr = no_attributes();
         attr.qp_state = n::QPS_RTR;
-        let told = c_int::from(self.peers[index].mtu_code);
-        attr.path_mtu = told.min(mtu_code(other.mtu_bytes));
+        let theirs = mtu_code(other.mtu_bytes);
+        self.peers[index].mtu_code_theirs = theirs as u8;
+        attr.path_mtu = c_int::from(self.peers[index].mtu_code).min(theirs);
         attr.dest_qp_num = other.number;
         attr.rq_psn = other.first_packet;
         attr.max_dest_rd_atomic = self.answers_max;
@@ -369,15 +361,5 @@ mod tests {
         assert_eq!(of(&hello(7, 0b0110)), (7, 0b0100));
         assert_eq!(of(&hello(8, 0b0110)), (0, 0), "another vendor's bits say nothing");
         assert_eq!(of(&hello(0, 0)), (0, 0), "a peer that knows of none");
-    }
-
-    #[test]
-    fn packet_sizes_are_coded_as_the_library_does() {
-        for (code, bytes) in
-            [(n::MTU_256, 256), (2, 512), (3, 1024), (4, 2048), (n::MTU_4096, 4096)]
-        {
-            assert_eq!((mtu_code(bytes), mtu_bytes(code)), (code, bytes));
-        }
-        assert_eq!(mtu_bytes(0), 256, "what a device should not say");
     }
 }

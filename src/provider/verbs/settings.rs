@@ -56,7 +56,11 @@ pub struct Settings {
     pub queue_pairs: u16,
     /// Virtual functions of a card are that card.
     pub merge_vfs: bool,
+    /// The variables whose values have NCCL's names, one bit for each place in [`VARIABLES`].
+    pub named_as_nccl: u32,
 }
+
+const _: () = assert!(VARIABLES.len() <= 32);
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -77,6 +81,7 @@ impl Default for Settings {
             extended_post: false,
             queue_pairs: 1,
             merge_vfs: true,
+            named_as_nccl: 0,
         }
     }
 }
@@ -85,6 +90,33 @@ impl Settings {
     /// Whether a port may be used, as far as its name goes.
     pub fn means(&self, device: &str, port: u8) -> bool {
         !self.disabled && self.hca.allows(device, port)
+    }
+
+    /// Whether a port must have something that not each has, so that who finds none should hear
+    /// why. Who wants no port at all need not.
+    pub fn narrows(&self) -> bool {
+        let must_have = self.gid != GidRule::DEFAULT || self.pkey_index != 0;
+        !self.disabled && !self.hca.wants_none() && (must_have || self.hca.names_ports())
+    }
+
+    /// A sentence with each variable called as whoever set it did.
+    pub fn as_set(&self, text: &str) -> String {
+        let mut said = text.to_string();
+        for (place, variable) in VARIABLES.iter().enumerate() {
+            if self.named_as_nccl & 1 << place == 0 {
+                continue;
+            }
+            let parts: Vec<&str> = said.split(variable.name).collect();
+            let Some((first, others)) = parts.split_first() else { continue };
+            let mut written = (*first).to_string();
+            for part in others {
+                let is_longer = part.starts_with(|it: char| it == '_' || it.is_alphanumeric());
+                written += &if is_longer { variable.name.to_string() } else { nccl_name(variable) };
+                written += part;
+            }
+            said = written;
+        }
+        said
     }
 
     /// What holds where the variables say nothing: a number as NCCL's communicators have it, which
@@ -373,7 +405,7 @@ impl fmt::Display for Complaint {
 pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Settings, Vec<Complaint>) {
     let mut settings = Settings::default();
     let (mut complaints, mut range_of_nccl) = (Vec::new(), None);
-    for variable in VARIABLES {
+    for (place, variable) in VARIABLES.iter().enumerate() {
         let set = |name: String| {
             let value = value_of(&name)?.trim().to_string();
             (!value.is_empty()).then_some((name, value))
@@ -384,6 +416,7 @@ pub fn read(value_of: impl Fn(&str) -> Option<String>, names: Names) -> (Setting
             Names::WithNccl => ours.or_else(|| set(nccl_name(variable))),
         };
         let Some((name, value)) = found else { continue };
+        settings.named_as_nccl |= u32::from(name != variable.name) << place;
         if let Err(why) = (variable.set)(&mut settings, &meant(&name, &value)) {
             complaints.push(Complaint { name, value, why });
         } else if name == NCCL_RANGE {
@@ -461,6 +494,25 @@ mod tests {
         assert!(it.ece && it.merge_vfs && !it.disabled);
         assert_eq!(it.gid, GidRule::DEFAULT);
         assert_eq!((it.relaxed_ordering, it.adaptive_routing), (None, None));
+    }
+
+    #[test]
+    fn variables_are_called_as_they_were_set() {
+        let pairs = [
+            ("NCCL_IB_HCA", "mlx5_7"),
+            ("NCCL_IB_ADDR_FAMILY", "AF_INET6"),
+            ("CROSSTIE_IB_PKEY", "3"),
+            ("NCCL_IB_PKEY", "4"),
+        ];
+        let (settings, _) = read_of(&pairs, Names::WithNccl);
+        let text = "CROSSTIE_IB_HCA=mlx5_7 (CROSSTIE_IB_PKEY, CROSSTIE_IB_ADDR_RANGE; \
+                    CROSSTIE_IB_HCA_ALL, CROSSTIE_IB_ADDR_FAMILY";
+        let said = "NCCL_IB_HCA=mlx5_7 (CROSSTIE_IB_PKEY, CROSSTIE_IB_ADDR_RANGE; \
+                    CROSSTIE_IB_HCA_ALL, NCCL_IB_ADDR_FAMILY";
+        assert_eq!(settings.as_set(text), said);
+        assert_eq!(Settings::default().as_set(text), text);
+        assert!(settings.narrows() && !Settings::default().narrows());
+        assert!(!with("CROSSTIE_IB_HCA", "^mlx5_7").narrows(), "it is to be without them");
     }
 
     #[test]

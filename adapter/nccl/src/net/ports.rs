@@ -7,7 +7,7 @@ use super::device::{self, Device, Reach, SPEED_MBPS_DEFAULT};
 use super::kind::Kind;
 use super::log;
 use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses};
-use crosstie::provider::verbs::choice::{Unusable, usable};
+use crosstie::provider::verbs::choice::{HcaChoice, Unusable, usable};
 use crosstie::provider::verbs::gid::GidEntry;
 use crosstie::provider::verbs::names::{PortName, PortNames};
 use crosstie::provider::verbs::ports::{self, SYSFS, chip_ports};
@@ -49,17 +49,28 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
     let missing = settings.hca.unmatched(&found);
     if !missing.is_empty() {
         let names = missing.join(", ");
-        log::info(&format!("no RDMA port is called {names} (NCCL_IB_HCA, CROSSTIE_IB_HCA)"));
+        let text = format!("no RDMA port is called {names} ({})", settings.hca.asker());
+        log::warn(&settings.as_set(&text));
     }
     speed::correct(&mut found, &settings);
     let host = Host { sysfs: Path::new(SYSFS), found: &found, addresses: &all() };
     let (devices, reasons) = host.devices(&settings, reach, opens);
     if devices.is_empty() && (its.verbs_named || !reasons.is_empty()) {
-        let why = if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") };
-        let text = format!("no RDMA port can be used, {then} ({why})");
-        if its.verbs_named { log::warn(&text) } else { log::info(&text) }
+        let text = none_text(&settings, &reasons, then);
+        let is_meant = its.verbs_named || settings.narrows();
+        if is_meant { log::warn(&text) } else { log::info(&text) }
     }
     devices
+}
+
+/// That there is no port, why, and what is done then.
+fn none_text(settings: &Settings, reasons: &[String], then: &str) -> String {
+    let why = match (reasons, settings.hca == HcaChoice::ALL) {
+        ([], true) => "there is none".into(),
+        ([], false) => format!("there is none that CROSSTIE_IB_HCA={} allows", settings.hca),
+        (reasons, _) => reasons.join("; "),
+    };
+    settings.as_set(&format!("no RDMA port can be used, {then} ({why})"))
 }
 
 /// What the kernel shows of those that are meant, or why that is not known, in a sentence.

@@ -136,6 +136,7 @@ fn subnet_of_a_port_is_that_of_its_address() {
         speed_mbit_s: 25_000,
         gids: vec![],
         pkeys: 1,
+        mtu_bytes: 0,
     };
     let addresses = [HostAddress { ip: "10.1.2.3".parse().unwrap(), prefix_bits: 20 }];
     let entry = |gid: &str, kind| {

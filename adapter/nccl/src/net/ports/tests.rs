@@ -17,6 +17,7 @@ fn port(number: u8, state: PortState, ip: [u8; 4]) -> Port {
         layer: LinkLayer::Ethernet,
         speed_mbit_s: 100_000,
         gids: vec![GidEntry { index: 0, gid, kind: GidKind::RoceV2, interface: None }],
+        mtu_bytes: 0,
         pkeys: 1,
     }
 }
@@ -119,6 +120,28 @@ fn ports_are_chosen_by_the_variables_and_said_where_they_cannot_be_used() {
     let (devices, reasons) = host.devices(&Settings::default(), &ANY, |_| Err(Box::new("no")));
     assert!(devices.is_empty());
     assert_eq!(reasons[..3], ["mlx5_0: no", "mlx5_1: no", "mlx4_0: no"]);
+}
+
+/// It said that there is none, and called NCCL's variables by our names.
+#[test]
+fn choice_of_no_port_is_said_by_the_name_that_it_was_set_by() {
+    let read_of = |set: &str, value: &str| {
+        let value = |name: &str| (name == set).then(|| value.to_string());
+        read(value, Names::WithNccl).0
+    };
+    let text = |settings: &Settings, reasons: &[String]| none_text(settings, reasons, "then");
+    let theirs = read_of("NCCL_IB_HCA", "mlx7");
+    let found: Vec<_> = cards();
+    let (_, reasons) = of(&found, &theirs, &ANY);
+    let said = text(&theirs, &reasons);
+    assert_eq!(said, "no RDMA port can be used, then (there is none that NCCL_IB_HCA=mlx7 allows)");
+    let ours = text(&read_of("CROSSTIE_IB_HCA", "mlx7"), &[]);
+    assert!(ours.contains("CROSSTIE_IB_HCA=mlx7"), "{ours}");
+    let by_default = text(&Settings::default(), &[]);
+    assert!(by_default.ends_with("(there is none)"), "{by_default}");
+    let (_, reasons) = of(&found, &read_of("NCCL_IB_PKEY", "7"), &ANY);
+    let said = text(&read_of("NCCL_IB_PKEY", "7"), &reasons);
+    assert!(said.contains(": NCCL_IB_PKEY=7: its partition keys"), "{said}");
 }
 
 /// Without descriptors, say, there was none, and nobody was told.
