@@ -59,7 +59,8 @@ const VICES: [(&str, Vice); ENTRY_COUNT] = [
 ];
 
 /// Other ways to break a promise, and the entry that finds them.
-const MORE: [(&str, Vice); 6] = [
+const MORE: [(&str, Vice); 7] = [
+    ("adds_sum_in_64_bits", Vice::AddsByReading),
     ("post_takes_whole_write_or_again_changes_nothing", Vice::RefusedButWritten),
     ("what_had_come_is_told_before_the_end", Vice::TellsEndsLast),
     ("own_posts_do_not_pass_the_fence", Vice::OwnOpsOutliveFence),

@@ -133,16 +133,20 @@ fn adds_through_several_queue_pairs_and_both_ways_sum_up() {
     let Some(mut world) = World::new() else { return };
     world.join(OTHER, 1);
     let mut ids = Vec::new();
-    for n in 0..400u64 {
-        let target = world.remote(1, 0);
+    // four queue pairs of two devices on two words, all at once
+    for n in 0..800u64 {
+        let side = n as usize / 2 % 2;
+        let target = world.remote(1 - side, 0);
         let value = 1 << (n % 2 * 32);
         let peer = [PEER, OTHER][n as usize % 2];
-        ids.push(world.add(0, peer, target, value));
+        ids.push((side, world.add(side, peer, target, value)));
     }
-    for id in ids {
-        assert!(world.end(0, id), "an add failed");
+    for (side, id) in ids {
+        assert!(world.end(side, id), "an add failed");
     }
-    assert_eq!(world.word(1, 0), 200 << 32 | 200, "adds of two queue pairs got lost");
+    for side in [0, 1] {
+        assert_eq!(world.word(side, 0), 200 << 32 | 200, "adds of two queue pairs got lost");
+    }
 }
 
 #[test]

@@ -10,7 +10,10 @@ use crosstie::provider::verbs::ports::{
 };
 use crosstie::provider::verbs::rails::{HostAddress, Hosts, RailEnd, RailPair, pairs};
 use crosstie::provider::verbs::settings::Settings;
+use crosstie::provider::verbs::sys::{Device as Opened, FILES_FOLDER, Library};
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -292,6 +295,27 @@ fn guest() -> Option<MutexGuard<'static, ()>> {
         return None;
     }
     Some(GUEST.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// libibverbs says "errno 2, there is no such file".
+#[test]
+fn device_that_this_user_may_not_open_is_told_so() {
+    let name = "rxe0";
+    if std::env::var_os("XTIE_NOBODY").is_some() {
+        let library = Library::load().expect("libibverbs");
+        let Err(told) = Opened::open(library, name) else { panic!("it opens") };
+        return println!("told: {told}");
+    }
+    let Some(_guard) = guest() else { return };
+    let file = Path::new(FILES_FOLDER).join(device(name).file.expect("a file"));
+    let before = fs::metadata(&file).unwrap().permissions();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut nobody = Command::new(std::env::current_exe().unwrap());
+    nobody.args(["--exact", "device_that_this_user_may_not_open_is_told_so", "--nocapture"]);
+    let done = nobody.env("XTIE_NOBODY", "1").uid(65534).gid(65534).output().unwrap();
+    fs::set_permissions(&file, before).unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(said.contains("told: errno 13"), "{done:?}");
 }
 
 fn devices() -> Vec<Device> {

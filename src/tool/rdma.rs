@@ -15,7 +15,7 @@ use crate::provider::verbs::ports::{Device, Port, SYSFS, chip_ports, survey};
 use crate::provider::verbs::rails::{HostAddress, RailEnd};
 use crate::provider::verbs::settings::Settings;
 use crate::provider::verbs::speed;
-use crate::provider::verbs::sys::{Device as Opened, Library, LoadError};
+use crate::provider::verbs::sys::{Device as Opened, FILES_FOLDER, Library, LoadError};
 use crate::wire::pair::PORTS_MAX;
 use core::net::IpAddr;
 use std::format;
@@ -45,9 +45,6 @@ const _: () = assert!(PORTS_MAX == 7);
 /// subnet is nobody here knows.
 const ELSEWHERE: &str = "which is no address of this network namespace: peers of this host alone \
                          are reached by it, and other hosts by TCP";
-
-/// Where the files are by which programs use devices.
-const FILES: &str = "/dev/infiniband";
 
 /// Each device and each port of this host.
 pub fn section() -> Section {
@@ -224,7 +221,7 @@ fn file_text(device: &Device) -> Result<String, String> {
     let Some(file) = &device.file else {
         return Err("none: the kernel lets no program use it (is ib_uverbs loaded?)".into());
     };
-    let path = Path::new(FILES).join(file);
+    let path = Path::new(FILES_FOLDER).join(file);
     match File::options().read(true).write(true).open(&path) {
         Ok(_) => Ok(format!("{} opens", path.display())),
         Err(error) => Err(format!("{} does not open: {error}", path.display())),

@@ -46,6 +46,7 @@ pub enum Vice {
     ImmediateFirst,
     ReadsBeside,
     AddsHalf,
+    AddsByReading,
     DropsEmpty,
     CutsLongest,
     SendsLate,
@@ -177,6 +178,8 @@ pub struct Broken {
     long_places_lost: u32,
     /// A write that outlives its fence, and the polls until it is carried out.
     outliving: Option<(Copied, u32)>,
+    /// Words that adds come to, by what they read when they were posted; the addresses.
+    sums: Vec<(u64, u64)>,
 }
 
 /// A write by hand, between two parts of the process.
@@ -274,6 +277,7 @@ impl Broken {
             longs: VecDeque::with_capacity(64),
             long_places_lost: 0,
             outliving: None,
+            sums: Vec::new(),
         }
     }
 
@@ -432,6 +436,12 @@ impl Broken {
             (Vice::AddsHalf, OpKind::Add { target, value }) => {
                 OpKind::Add { target, value: value & 0xffff_ffff }
             }
+            (Vice::AddsByReading, OpKind::Add { target, value }) if value > 1 => {
+                // SAFETY: memory of the bench's, which nobody writes meanwhile.
+                let read = unsafe { (target.address as *const u64).read() };
+                self.sums.push((target.address, read.wrapping_add(value)));
+                OpKind::Add { target, value: 0 }
+            }
             (Vice::FencesInNameOnly, OpKind::Fence { generation }) => {
                 let fenced = Completion::Fenced { peer: op.peer, id: op.id, generation };
                 self.made_up.push_back(fenced);
@@ -585,6 +595,10 @@ impl Provider for Broken {
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        for (address, sum) in self.sums.drain(..) {
+            // SAFETY: as when it was read.
+            unsafe { (address as *mut u64).write(sum) };
+        }
         let room = match self.vice {
             Vice::LosesBeyondSlice => 16,
             _ => out.len().saturating_sub(self.made_up.len()),

@@ -90,6 +90,8 @@ layout! { STRUCT_FACTS:
         transport_type: c_int = "transport_type" @ 20,
         /// Its name, which ends with a zero.
         name: [c_char; 64] = "name" @ 24,
+        /// The name of its file, likewise.
+        dev_name: [c_char; 64] = "dev_name" @ 88,
     }
     /// An open device. The library's; read up to the descriptor of its events.
     struct Context = "struct ibv_context" {

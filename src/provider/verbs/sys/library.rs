@@ -7,6 +7,7 @@ use super::abi::{
     PortAttr, Qp, QpAttr, QpInitAttr,
 };
 use super::extended::QpEx;
+use crate::base::text::Text;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::{size_of, transmute_copy};
@@ -17,11 +18,14 @@ use std::path::PathBuf;
 /// The file, by the name that has stood since 2007.
 const FILE: &CStr = c"libibverbs.so.1";
 
+/// What the loader says, or its beginning.
+pub type Reason = Text<120>;
+
 /// Why the library cannot be used.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum LoadError {
-    /// It, or a library that it needs, is not installed.
-    Missing,
+    /// It, or a library that it needs, is not installed, or cannot be used; what the loader says.
+    Missing(Reason),
     /// It has no such function: it is older than libibverbs 1.1.
     Old(&'static str),
 }
@@ -29,9 +33,10 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            LoadError::Missing => f.write_str(
-                "no RDMA: libibverbs.so.1 cannot be loaded; the package libibverbs1 (rdma-core) \
-                 has it",
+            LoadError::Missing(why) => write!(
+                f,
+                "no RDMA: libibverbs.so.1 cannot be loaded ({why}); the package libibverbs1 \
+                 (rdma-core) has it"
             ),
             LoadError::Old(name) => {
                 write!(f, "no RDMA: libibverbs.so.1 is too old, it has no {name}")
@@ -90,7 +95,7 @@ macro_rules! functions {
                 // those of a library that is linked.
                 let handle = unsafe { libc::dlopen(FILE.as_ptr(), flags) };
                 if handle.is_null() {
-                    return Err(LoadError::Missing);
+                    return Err(LoadError::Missing(reason()));
                 }
                 Ok(Library {
                     $($field: {
@@ -107,6 +112,17 @@ macro_rules! functions {
             }
         }
     };
+}
+
+/// What the loader says of the last call of this thread, which failed.
+fn reason() -> Reason {
+    // SAFETY: takes nothing; what it gives stands until this thread calls the loader again.
+    let said = unsafe { libc::dlerror() };
+    if said.is_null() {
+        return Reason::EMPTY;
+    }
+    // SAFETY: it is not null, and ends with a zero.
+    Reason::beginning(unsafe { CStr::from_ptr(said) }.to_bytes())
 }
 
 /// A function, of any version where none is named.
@@ -250,8 +266,9 @@ mod tests {
 
     #[test]
     fn missing_library_is_one_sentence() {
-        let text = LoadError::Missing.to_string();
-        assert!(text.contains("libibverbs.so.1") && text.lines().count() == 1, "{text}");
+        let text = LoadError::Missing(Reason::beginning(b"libnl.so: no such file")).to_string();
+        assert!(text.contains("libibverbs.so.1 cannot be loaded (libnl.so: no"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
         let text = LoadError::Old("ibv_open_device").to_string();
         assert!(text.contains("too old, it has no ibv_open_device"), "{text}");
     }

@@ -21,5 +21,7 @@ pub mod queue;
 
 pub use channel::CompletionChannel;
 pub use library::{Library, LoadError};
-pub use objects::{Device, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks};
+pub use objects::{
+    Device, FILES_FOLDER, MemoryRegion, ProtectionDomain, QueuePair, guard_from_forks,
+};
 pub use queue::CompletionQueue;

@@ -16,7 +16,10 @@ use crate::memory::Errno;
 use core::ffi::{CStr, c_int};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr::{self, NonNull};
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub(super) fn made<T>(pointer: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(pointer).ok_or_else(Errno::last)
@@ -43,6 +46,9 @@ pub fn guard_from_forks(library: &Library) -> Result<(), Errno> {
     }
 }
 
+/// Where the files are by which programs use devices.
+pub const FILES_FOLDER: &str = "/dev/infiniband";
+
 /// Files that the library has open at a time while it opens a device.
 const FILES: usize = 4;
 
@@ -53,6 +59,23 @@ fn want_of_files() -> Option<Errno> {
     let files: [_; FILES] = core::array::from_fn(|_| File::open("/dev/null"));
     let code = files.iter().filter_map(|file| file.as_ref().err()?.raw_os_error()).next()?;
     matches!(code, libc::EMFILE | libc::ENFILE).then_some(Errno(code))
+}
+
+/// Whether this user may not open the file of a device.
+#[cold]
+fn want_of_rights(library: Library, name: &str) -> Option<Errno> {
+    let mut code = None;
+    let looked = Device::each(library, |entry, found| {
+        // SAFETY: an entry of the list, whose names end with a zero.
+        let file = unsafe { CStr::from_ptr((*entry).dev_name.as_ptr()) };
+        if found == name && !file.is_empty() {
+            let path = Path::new(FILES_FOLDER).join(OsStr::from_bytes(file.to_bytes()));
+            let refused = File::options().read(true).write(true).open(path).err();
+            code = refused.and_then(|error| error.raw_os_error());
+        }
+    });
+    let refused = code.filter(|code| matches!(*code, libc::EACCES | libc::EPERM));
+    looked.ok().and(refused).map(Errno)
 }
 
 /// Whether the kernel gives children of a fork copies of pages that devices use, as Linux does
@@ -85,9 +108,12 @@ unsafe impl Sync for Device {}
 
 impl Device {
     /// Opens the device of that name. *Errors*: ENODEV when there is none; EMFILE or ENFILE where
-    /// no more files can be opened, of which the library says something else.
+    /// no more files can be opened, and EACCES or EPERM where this user may not open the device's,
+    /// of which the library says something else.
     pub fn open(library: Library, name: &str) -> Result<Device, Errno> {
-        Device::open_as_told(library, name).map_err(|errno| want_of_files().unwrap_or(errno))
+        Device::open_as_told(library, name).map_err(|errno| {
+            want_of_files().or_else(|| want_of_rights(library, name)).unwrap_or(errno)
+        })
     }
 
     fn open_as_told(library: Library, name: &str) -> Result<Device, Errno> {
