@@ -40,6 +40,7 @@ fn storyteller() {
         "find the peer" => find_the_peer(),
         "stand on the other family" => stand_on_the_other_family(),
         "be of two families" => be_of_two_families(),
+        "be alone with a port" => differ("CROSSTIE_IB_DISABLE", ["0", "1"]),
         "open" => open(8).close(),
         "open for one rail" => open(2).close(),
         "connect" => pair().close(),
@@ -322,8 +323,9 @@ fn come_up_late() {
 #[test]
 fn rail_whose_first_packets_nobody_answers_is_said_to_have_never_come_up() {
     let Some(said) = told("Ethernet", "come up late", "unanswered") else { return };
-    let words = "over verbs, 10.0.0.1 to 10.0.0.1, never came up: errno 110, timed out; 1 other \
-                 goes on, it is tried again";
+    let words = "over verbs, 10.0.0.1 to 10.0.0.1, never came up: errno 110, timed out; no device \
+                 at the peer's address acknowledges a packet: has another host that address, or \
+                 does UDP port 4791 not pass?; 1 other goes on, it is tried again";
     let (said, _) = said.split_once("it is closed\n").expect("an end");
     assert!(said.contains(words) && said.contains("carries bytes, after "), "{said}");
     assert!(!said.contains("was lost") && !said.contains(" again, after "), "{said}");
@@ -524,15 +526,29 @@ fn rail_whose_place_of_the_gid_has_the_other_family_says_so_and_comes_back_with_
 
 /// Two endpoints of which the second's port has an address of IPv6.
 fn be_of_two_families() {
-    let alone = alone();
     let gid = Path::new("/sys/class/infiniband/fake1/ports/1/gids/0");
     std::fs::write(gid, "fd00:0000:0000:0000:0000:0000:0000:0001\n").unwrap();
-    let [a, b] = ["=fake0", "=fake1"].map(|card| {
+    differ("CROSSTIE_IB_HCA", ["=fake0", "=fake1"]);
+}
+
+/// Two ends with a variable each, which have no rail but TCP.
+fn differ(name: &str, values: [&str; 2]) {
+    let alone = alone();
+    let [a, b] = values.map(|value| {
         // SAFETY: as in `open`.
-        unsafe { std::env::set_var("CROSSTIE_IB_HCA", card) };
+        unsafe { std::env::set_var(name, value) };
         open(2)
     });
     Pair::of(alone, a, b, 1).close();
+}
+
+/// It was said to have no port that pairs, which sounds like another subnet.
+#[test]
+fn peer_that_has_no_port_is_told_so() {
+    let Some(said) = told("Ethernet", "be alone with a port", "") else { return };
+    let words = "it tells of no port, and we have some (";
+    assert_eq!(said.matches(words).count(), 1, "{said}");
+    assert!(!said.contains("that pairs with"), "{said}");
 }
 
 /// A first port was named, and no address.

@@ -21,6 +21,10 @@ use core::fmt::{self, Write};
 use core::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// What a queue pair says that never heard of its peer: an address that somebody answers for.
+const NOBODY_ANSWERS: &str = "; no device at the peer's address acknowledges a packet: has \
+                              another host that address, or does UDP port 4791 not pass?";
+
 /// Longest sentence in bytes: one with the addresses of all ports of two sides.
 const SENTENCE_BYTES_MAX: usize = 1024;
 
@@ -228,6 +232,9 @@ impl fmt::Display for Loss {
             f.write_str(
                 "; short messages pass and long ones do not: is the MTU the same in all switches?",
             )?;
+        }
+        if self.is_new && self.rail == ConnectionRail::Verbs && self.code == libc::ETIMEDOUT {
+            f.write_str(if self.short_alone { "" } else { NOBODY_ANSWERS })?;
         }
         // what has no port any more is not connected again
         let again = match (self.is_gone, self.is_new) {

@@ -407,11 +407,14 @@ impl Endpoint {
             ),
             None => {
                 let apart = rdma::Apart::of(hellos, theirs.as_slice(), same_host);
+                let lacks = match theirs.as_slice() {
+                    [] => "it tells of no port, and we have some",
+                    _ => "it has no port that pairs with one of ours",
+                };
                 say_of(
                     level,
                     format_args!(
-                        "{peer} is reached over TCP alone: it has no port that pairs with one of \
-                         ours ({port} is the first){apart}"
+                        "{peer} is reached over TCP alone: {lacks} ({port} is the first){apart}"
                     ),
                 );
             }

@@ -117,7 +117,8 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
         Flag {
             name: "--rails",
             value: "N",
-            help: "TCP rails of each connection, 1 to 8 (default: one for each common\n\
+            help: "rails of each connection, 1 to 8: of TCP, or of TCP and of ports of RDMA\n\
+                   or libfabric where there are some (default: one for each common\n\
                    subnet, 2 at most); with --chaos 2 to 8 (default 2)",
         },
         Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },

@@ -37,7 +37,7 @@ const COMMAND: Command = Command {
         Flag { name: "--device", value: "NAME", help: "device to open" },
         Flag { name: "--socket", value: "BYTES", help: "a socket instead, and its buffers" },
         Flag { name: "--connections", value: "N", help: "connections to accept" },
-        Flag { name: "--rails", value: "N", help: "TCP rails of each connection" },
+        Flag { name: "--rails", value: "N", help: "rails of each connection" },
         Flag { name: "--cpu", value: "N", help: "CPU to stay on" },
         Flag { name: "--shared", value: "BYTES", help: "size of each buffer in shared memory" },
         Flag { name: "--private", value: "BYTES", help: "size of each buffer on the heap" },
