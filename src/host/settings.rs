@@ -541,6 +541,10 @@ pub fn unknown_sentence(name: &str) -> Option<String> {
     }
     let far = |setting: &Setting| distance(setting.name, name);
     let nearest = all().min_by_key(far).filter(|near| far(near) <= NEAREST_MAX);
+    // who wrote only the beginning meant that one, however much is missing
+    let begun = name.len() > "CROSSTIE_".len() + 2;
+    let whole = all().find(|setting| begun && setting.name.starts_with(name));
+    let nearest = whole.or(nearest);
     let hint = nearest.map(|near| format!("; the nearest is {}", near.name)).unwrap_or_default();
     Some(format!("{name} is not a variable of crosstie{hint}"))
 }
@@ -569,6 +573,8 @@ mod tests {
     fn unknown_variable_is_reported_with_the_nearest_name() {
         let sentence = unknown_sentence("CROSSTIE_EGER_BYTE").unwrap();
         assert!(sentence.contains("CROSSTIE_EAGER_BYTES"), "{sentence}");
+        let begun = unknown_sentence("CROSSTIE_IB_QP").unwrap();
+        assert!(begun.ends_with("the nearest is CROSSTIE_IB_QPS_PER_CONNECTION"), "{begun}");
         let far = unknown_sentence("CROSSTIE_FAVOURITE_COLOUR").unwrap();
         assert!(!far.contains("nearest"), "{far}");
         assert_eq!(unknown_sentence("CROSSTIE_HEAP_BYTES"), None);
