@@ -484,6 +484,74 @@ fn provider_that_cuts_words_is_told_of_and_carries_messages_all_the_same() {
     }
 }
 
+/// Lines that have these words.
+fn with(said: &[String], words: &str) -> usize {
+    said.iter().filter(|text| text.contains(words)).count()
+}
+
+/// What is said while messages flow between two ends for so long, and how often the rail was lost.
+fn flows_for(time: Duration, wishes: [Wish; 2]) -> (Vec<String>, u64) {
+    let turn = alone();
+    let hearing = Hearing::start();
+    let [mut a, mut b] = wishes.map(|wish| open(2, wish));
+    let ends = host_support::joined(&mut a, &mut b);
+    let mut pair = Pair::joined(turn, a, b, ends);
+    let mut flows = pair.flows(Place::Private);
+    let start = Instant::now();
+    while start.elapsed() < time {
+        pair.flow(&mut flows, 8);
+    }
+    let losses = pair.views(1).map(|view| view.stats.failures).into_iter().max().unwrap();
+    pair.close();
+    (hearing.end(), losses)
+}
+
+/// Memory is bound to the endpoint of each peer: whoever asks for one had a line for each attempt.
+#[test]
+fn provider_that_registers_nothing_for_any_peer_is_told_of_once() {
+    let Some(wish) = strict_wish("strict-msg-bound-memory", 1) else { return };
+    let (said, _) = flows_for(Duration::from_secs(2), [wish; 2]);
+    let words = "gives no end of a rail (buffers cannot be registered: errno 12";
+    assert_eq!((with(&said, words), with(&said, "no second end")), (1, 0), "{said:?}");
+}
+
+/// Its rail carried what is short, was lost at what is not, and was prepared again at once, twice a
+/// second for ever, with lines for each time.
+#[test]
+fn provider_that_refuses_long_memory_is_told_of_once_and_its_rail_waits_longer_each_time() {
+    const TIME: Duration = Duration::from_secs(5);
+    const LENGTH: usize = 100_000;
+    const LONG: usize = 2 << 20;
+    let Some(wish) = strict_wish("strict-msg-bound-long", 1) else { return };
+    let mut pair = pair([wish; 2]);
+    let hearing = Hearing::start();
+    let [short, long] = [LENGTH, LONG].map(|length| Memory::new(&pair.a, Place::Private, length));
+    let into = Memory::new(&pair.b, Place::Private, LENGTH);
+    let start = Instant::now();
+    for turn in 0.. {
+        if start.elapsed() >= TIME {
+            break;
+        }
+        let from = if turn % 4 == 3 { &long } else { &short };
+        let Pair { a, b, to_b, to_a, .. } = &mut pair;
+        let receive = b.irecv(*to_a, &[into.incoming(0, LENGTH, 1)]).unwrap();
+        let send = a.isend(*to_b, from.outgoing(0, LENGTH, 1)).unwrap();
+        assert_eq!(wait_both(a, b, send).result, Ok(()));
+        assert_eq!(wait_both(b, a, receive).result, Ok(()));
+    }
+    let losses = pair.views(1).map(|view| view.stats.failures);
+    short.release(&pair.a);
+    long.release(&pair.a);
+    into.release(&pair.b);
+    pair.close();
+    let said = hearing.end();
+    println!("{losses:?}: {said:#?}");
+    let words = "memory cannot be registered for the peer's endpoint: errno 12";
+    assert_eq!(with(&said, words), 1, "{said:?}");
+    // 200 ms behind the first, and twice as long each time
+    assert!((2..=6).contains(&losses[0]), "{losses:?}");
+}
+
 #[test]
 fn closing_waits_for_no_offer_that_its_peer_does_not_poll_for() {
     const LENGTH: usize = 300_000;

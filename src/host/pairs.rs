@@ -82,14 +82,30 @@ pub(super) fn is_timeout(rail: Option<ConnectionRail>, code: i32) -> bool {
 /// Why the next queue pair of a lane has to wait, whose last one is gone. `None`: it has not.
 ///
 /// A silent one has stood for long, and what came before says little: where short packets pass and
-/// long ones do not, every one of them joins, and takes messages with it.
-fn wait_behind(rail: Option<ConnectionRail>, last: LaneView) -> Option<Later> {
+/// long ones do not, every one of them joins, and takes messages with it. Nor what was carried
+/// before memory was refused, which the next one needs as well.
+fn wait_behind(
+    rail: Option<ConnectionRail>,
+    last: LaneView,
+    error: Option<PortError>,
+) -> Option<Later> {
+    if error.is_some_and(|error| error.unregistered().is_some()) {
+        return Some(Later::Lost(Span(0)));
+    }
     let is_silent = is_timeout(rail, last.code);
     let has_stood = last.stood.0 != 0 && last.ended < ENOUGH;
     if is_silent && (last.short_alone || has_stood) {
         return Some(Later::Lost(last.stood));
     }
     (!last.carried).then_some(Later::Missed)
+}
+
+/// Says of a port that it refuses ends, and is asked again.
+fn refusal_say(port: &PortRail, why: &PortPeerError) {
+    let text = format_args!(
+        "{port} gives no end of a rail ({why}); TCP is used instead, and it is tried again"
+    );
+    say_of(Level::Warning, text);
 }
 
 impl Endpoint {
@@ -156,9 +172,9 @@ impl Endpoint {
         }
     }
 
-    /// Prepares the next queue pair of a lane whose last one is gone.
+    /// Prepares the next queue pair of a lane whose last one is gone, of which the port said this.
     #[cold]
-    pub(super) fn pair_offer(&mut self, index: u32, lane: u8) {
+    pub(super) fn pair_offer(&mut self, index: u32, lane: u8, error: Option<PortError>) {
         let now = self.now();
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let connection = ConnectionIndex(index);
@@ -166,7 +182,7 @@ impl Endpoint {
         let last = endpoint.lane_view(connection, lane);
         let Some(place) = endpoint.rail().device_of(peer) else { return };
         let kind = self.port_rail(place);
-        let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last));
+        let wait = last.map_or(Some(Later::Missed), |last| wait_behind(kind, last, error));
         let Machine::Ports(endpoint) = &mut self.machine else { return };
         let rail = endpoint.rail_mut();
         match wait {
@@ -289,17 +305,28 @@ impl Endpoint {
         let Machine::Ports(endpoint) = &self.machine else { return };
         let Some(port) = endpoint.rail().device(place) else { return };
         match (news, why) {
-            (Some(PortNews::Lost), Some(why)) => say_of(
-                Level::Warning,
-                format_args!(
-                    "{port} gives no end of a rail ({why}); TCP is used instead, and it is tried \
-                     again"
-                ),
-            ),
+            (Some(PortNews::Lost), Some(why)) => refusal_say(port, &why),
             (Some(PortNews::Back), _) => {
                 say_of(Level::Warning, format_args!("{port} gives ends of rails again"));
             }
             (Some(PortNews::Lost), None) | (None, _) => {}
+        }
+    }
+
+    /// An end that was prepared cannot be joined, and is tried again. That memory is refused for it
+    /// is the port's matter, of which people are told once; that the port has some again, each rail
+    /// says that comes into use.
+    #[cold]
+    fn join_tell(&mut self, lane: u8, place: usize, why: PortPeerError) {
+        if !why.is_unregistered() {
+            let text = format_args!("rail {lane} has no second end yet: {why}; tried again");
+            return say_of(Level::Info, text);
+        }
+        let Some(told) = self.lanes_told.ports_unregistered.get_mut(place) else { return };
+        let news = refusal_news(told, Some(why));
+        let Machine::Ports(endpoint) = &self.machine else { return };
+        if let (Some(_), Some(port)) = (news, endpoint.rail().device(place)) {
+            refusal_say(port, &why);
         }
     }
 
@@ -341,16 +368,14 @@ impl Endpoint {
             {
                 return;
             }
-            if let (Err(error), false) = (joined, waits_for_port) {
-                say_of(
-                    Level::Info,
-                    format_args!("rail {lane} has no second end yet: {error}; tried again"),
-                );
-            }
             // it may have ended since it was prepared
             let _ = rail.peer_detach(peer);
             let why = if waits_for_port { Later::Down } else { Later::Missed };
-            return rail.pair_later(peer, place, now, why);
+            rail.pair_later(peer, place, now, why);
+            if let (Err(error), false) = (joined, waits_for_port) {
+                self.join_tell(lane, place, error);
+            }
+            return;
         };
         let ends = match (rail.device(place), &theirs.end) {
             (Some(PortRail::Verbs(port)), LaneEnd::QueuePair(hello)) => {
@@ -518,6 +543,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::libfabric;
     use crate::transport::rail::{LaneState, LaneStats};
 
     /// One that had carried a stripe of the peer's was prepared at once, although all of ours had
@@ -538,7 +564,7 @@ mod tests {
         };
         let lost = Some(Later::Lost(Span::millis(6250)));
         let none = Bytes(0);
-        let wait_behind = |last| wait_behind(Some(ConnectionRail::Verbs), last);
+        let wait_behind = |last| wait_behind(Some(ConnectionRail::Verbs), last, None);
         assert_eq!(wait_behind(works), None);
         assert_eq!(wait_behind(LaneView { ended: none, ..works }), lost);
         let joining = LaneView { ended: none, stood: Span(0), carried: false, ..works };
@@ -550,7 +576,32 @@ mod tests {
         assert_eq!(wait_behind(LaneView { code: 0, ended: none, ..works }), None);
         // what a vendor calls 110 is its own
         let vendor = Some(ConnectionRail::Vendor);
-        assert_eq!(super::wait_behind(vendor, LaneView { ended: none, ..works }), None);
+        assert_eq!(super::wait_behind(vendor, LaneView { ended: none, ..works }, None), None);
+    }
+
+    /// It was prepared at once, carried what its memory allowed, and ended at what it did not.
+    #[test]
+    fn end_behind_one_that_memory_was_refused_to_waits_whatever_that_had_carried() {
+        let worked = LaneView {
+            state: LaneState::Down,
+            generation: 3,
+            code: libc::ENOMEM,
+            speed: 0,
+            control: false,
+            carried: true,
+            ended: ENOUGH,
+            stood: Span(0),
+            short_alone: false,
+            stats: LaneStats::default(),
+        };
+        let report = libfabric::ErrorReport::new(libc::ENOMEM, 0);
+        let refused = libfabric::ErrorReport { unregistered: true, ..report };
+        let wait_behind = |report| {
+            let error = Some(PortError::Libfabric(report));
+            super::wait_behind(Some(ConnectionRail::Libfabric), worked, error)
+        };
+        assert_eq!(wait_behind(refused), Some(Later::Lost(Span(0))));
+        assert_eq!(wait_behind(report), None);
     }
 
     /// It is asked again for as long as the connection stands.
