@@ -42,12 +42,17 @@ fn play(scenario: &str, version: u32) {
     println!("{scenario} with v{version}: {} ms", start.elapsed().as_millis());
 }
 
+fn play_connected(scenario: &str) {
+    play_in(&OVER_CONNECTED, harness(), &plugin(), scenario, 12);
+}
+
 #[test]
 fn domains_are_devices() {
     let Some(_alone) = provider() else { return };
     for version in [6, 9, 12] {
         play("nics_shown", version);
     }
+    play_connected("nics_shown");
     play("properties", 12);
 }
 
@@ -82,7 +87,7 @@ fn points_of_the_contract_hold_over_libfabric() {
 fn points_about_ends_hold_over_connected_endpoints() {
     let Some(_alone) = provider() else { return };
     for scenario in ["nics_fused", "bytes", "deep", "abort_busy", "peer_dies", "peer_returns"] {
-        play_in(&OVER_CONNECTED, harness(), &plugin(), scenario, 12);
+        play_connected(scenario);
     }
 }
 
