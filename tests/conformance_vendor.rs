@@ -7,7 +7,7 @@ mod vendor_support;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::ptr::from_ref;
+use std::ptr::{from_ref, null_mut};
 
 use common::{NOTHING, PEERS, Pair};
 use crosstie::base::carve::Carver;
@@ -87,6 +87,35 @@ fn table_with_a_null_entry_or_another_size_is_refused_by_name() {
         leave_out(&mut ops);
         assert!(check(&ops).is_ok());
     }
+}
+
+/// Whoever says too much has left the size to chance: what lies behind the table, if anything does,
+/// was read for it.
+#[test]
+fn size_that_no_version_has_is_refused_before_anything_else_is_read() {
+    const PAGE: usize = 4096;
+    const BYTES: usize = size_of::<xtie_provider_ops>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping of two pages, of which the second one cannot be read.
+    let pages = unsafe { libc::mmap(null_mut(), 2 * PAGE, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(pages, libc::MAP_FAILED);
+    // SAFETY: its first page.
+    let opened = unsafe { libc::mprotect(pages, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+    assert_eq!(opened, 0);
+    let place: *mut xtie_provider_ops = pages.wrapping_byte_add(PAGE - BYTES).cast();
+    let check = |struct_size| {
+        // SAFETY: the end of that page, aligned as the table is.
+        unsafe { place.write(xtie_provider_ops { struct_size, ..OPS }) };
+        // SAFETY: no more is read than the sizes of versions say.
+        unsafe { Table::check(place) }
+    };
+    assert!(check(BYTES as u32).is_ok());
+    for beyond in (1..8).chain([12, 4097 - BYTES as u32, u32::MAX - BYTES as u32]) {
+        let refused = check(BYTES as u32 + beyond).unwrap_err();
+        assert_eq!(refused, TableError::Size, "{beyond} beyond");
+    }
+    // SAFETY: ours, and used no more.
+    unsafe { libc::munmap(pages, 2 * PAGE) };
 }
 
 thread_local! {

@@ -84,8 +84,10 @@
 // XTIE_ERR_MEMORY, of a request XTIE_ERR_STALE. So has a message: bytes at NULL lie outside of
 // their memory (XTIE_ERR_RANGE), and where there are none, neither data nor memory is looked at.
 //
-// STRUCTURES that the program fills begin with struct_size, which it sets to sizeof. Later versions
-// only lengthen them: shorter ones are taken as they are, longer ones if the rest is zero.
+// STRUCTURES that the program fills begin with struct_size, which it sets to sizeof; they are read
+// as far as that says. Later versions only lengthen them: shorter ones are taken as they are,
+// longer ones if the rest is zero. Of a size over 4096, or of one that is no multiple of the
+// alignment, nothing else is read.
 
 
 #ifndef CROSSTIE_H

@@ -58,8 +58,9 @@
 // changed nothing and written no output (the exceptions are said). A bug of the library calls the
 // hook of xtie_core_panic_hook_set and then traps; it never unwinds.
 //
-// STRUCTURES that begin with struct_size are filled with sizeof. Later versions only lengthen them:
-// shorter ones are taken as they are, longer ones if the rest is zero.
+// STRUCTURES that begin with struct_size are filled with sizeof, and read as far as that says.
+// Later versions only lengthen them: shorter ones are taken as they are, longer ones if the rest is
+// zero. Of a size over 4096, or of one that is no multiple of the alignment, nothing else is read.
 
 
 #ifndef CROSSTIE_PROVIDER_H
@@ -485,7 +486,8 @@ typedef struct xtie_provider_event {
 // An object has one thread at a time, except for region_register and region_deregister, which come
 // from any thread. No function blocks, and none may call the library. After open none allocates.
 typedef struct xtie_provider_ops {
-    // sizeof(xtie_provider_ops).
+    // sizeof(xtie_provider_ops). As many bytes are read; those behind the entries below must be
+    // zero.
     uint32_t struct_size;
     // Zero.
     uint32_t reserved;

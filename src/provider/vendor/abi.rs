@@ -249,7 +249,8 @@ pub struct xtie_provider_event {
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct xtie_provider_ops {
-    /// sizeof(xtie_provider_ops).
+    /// sizeof(xtie_provider_ops). As many bytes are read; those behind the entries below must be
+    /// zero.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,

@@ -9,6 +9,13 @@
 pub unsafe trait Sized32: Copy {
     /// Its size in the first version that had it.
     const FIRST_BYTES: usize;
+
+    /// Whether a version of it may have this size: each is a multiple of its alignment, so that no
+    /// part of a pointer is taken for one.
+    fn is_size(size: usize) -> bool {
+        let is_between = (Self::FIRST_BYTES..=STRUCT_BYTES_MAX).contains(&size);
+        is_between && size.is_multiple_of(align_of::<Self>())
+    }
 }
 
 /// Why a structure was not read.
@@ -26,7 +33,8 @@ pub enum SizedError {
 const STRUCT_BYTES_MAX: usize = 4096;
 
 /// Reads a structure: fields that it does not have are zero, and bytes that are unknown here must
-/// be.
+/// be, which the headers say: a vendor with an entry that we would not call is told so. Of a size
+/// that is no version's, nothing but the size is read.
 ///
 /// # Safety
 /// - `place` is null, or valid for reads of the bytes that its first word says, and those are a
@@ -37,7 +45,7 @@ pub unsafe fn read<T: Sized32>(place: *const T) -> Result<T, SizedError> {
     }
     // SAFETY: valid for its first word by this function's contract; alignment is not relied on.
     let size = unsafe { place.cast::<u32>().read_unaligned() } as usize;
-    if !(T::FIRST_BYTES..=STRUCT_BYTES_MAX).contains(&size) {
+    if !T::is_size(size) {
         return Err(SizedError::Size);
     }
     let bytes: *const u8 = place.cast();
