@@ -1,12 +1,9 @@
 // The provider of examples-c/vendor_provider.c with one fault planted at a time: for each of them
-// the suite says which entry found it. Then tables, caps and blobs that cannot be, and a bug's end.
+// the suite says which entry found it. Then tables, caps and blobs that cannot be.
 #define VENDOR_PROVIDER_ALONE
 #include "../../examples-c/vendor_provider.c"
 
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 typedef enum {
     NONE,
@@ -1290,40 +1287,6 @@ static void invented_events_end_no_program(void)
     expect(!failed, "endpoints beside invented events", NULL);
 }
 
-// ---------------------------------------------------------------- a bug's end
-
-void xtie_core_panic_for_tests(void);
-
-static void hook(void *userdata, const char *file, size_t file_bytes, uint32_t line)
-{
-    int told = file_bytes != 0 && memchr(file, 0, file_bytes) == NULL && line != 0;
-    if (userdata == (void *)&failures)
-        _exit(told ? 3 : 4);  // a hook may end the program by itself
-}
-
-static int child_status(void *userdata)
-{
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        xtie_core_panic_hook_set(hook, userdata);
-        xtie_core_panic_for_tests();
-        _exit(5);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return status;
-}
-
-static void bugs_call_the_hook_and_trap(void)
-{
-    int status = child_status(&failures);
-    expect(WIFEXITED(status) && WEXITSTATUS(status) == 3, "a hook that ends the program", NULL);
-    status = child_status(NULL);
-    expect(WIFSIGNALED(status) && (WTERMSIG(status) == SIGILL || WTERMSIG(status) == SIGTRAP),
-           "a trap behind the hook", NULL);
-}
-
 static void sentences_are_there(void)
 {
     const char *none = xtie_core_result_str(-9999);
@@ -1353,7 +1316,6 @@ int main(void)
     lengths_of_a_short_group_are_told();
     unknown_completions_end_nothing();
     invented_events_end_no_program();
-    bugs_call_the_hook_and_trap();
     sentences_are_there();
     printf("%zu faults, %d not as expected\n", sizeof faults / sizeof *faults - 1, failures);
     return failures != 0;
