@@ -308,7 +308,7 @@ fn ask_for_the_speed() {
 #[test]
 fn device_that_is_not_there_or_not_for_us_is_named() {
     tells("open", "", "opened");
-    tells("open", "no_device", "there is no RDMA device of that name");
+    tells("open", "no_device", "libibverbs shows no device of that name: is its file");
     tells("list", "no_device", "no RDMA device on this host");
     tells("open", "closed_device", "the device cannot be opened: errno 13");
 }

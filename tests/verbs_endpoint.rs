@@ -56,10 +56,15 @@ fn both_rails_carry(mut pair: Pair) {
     }
 }
 
-/// A connection over the first wire is told of with so many bytes a packet, or of nothing.
-fn packets_told(wanted: Option<&str>) {
+/// A connection over the first wire, of whose link this end has this MTU, is told of with so many
+/// bytes a packet, or not at all.
+fn packets_told(ends: &[String; 2], mtu: u32, wanted: Option<&str>) {
+    // what comes behind it is told of by another test
+    let alone = alone();
+    run("ip", &format!("link set rail0 mtu {mtu}"));
     let before = stalled::said().len();
-    let mut pair = pair(1).expect("a wire");
+    let [a, b] = [0, 1].map(|end: usize| open(2, &ends[end], 1));
+    let mut pair = Pair::of(alone, a, b, 2);
     let mut flows = pair.flows(Place::Private);
     pair.settle(&mut flows);
     pair.carries(&mut flows, "verbs");
@@ -69,20 +74,38 @@ fn packets_told(wanted: Option<&str>) {
         Some(wanted) => assert!(told.iter().any(|text| text.ends_with(wanted)), "{said:#?}"),
         None => assert!(told.is_empty(), "{told:#?}"),
     }
+    run("ip", "link set rail0 mtu 9000");
 }
 
 /// Packets were as long as the shorter end takes, and nobody was told why they are short.
 #[test]
 fn ports_whose_mtu_differs_carry_by_the_smaller_and_that_is_said() {
-    let Some(_) = wires(1) else { return };
+    let Some(ends) = wires(1) else { return };
     stalled::listen(&[]);
-    packets_told(None);
+    packets_told(&ends, 9000, None);
+    let words =
+        "has packets of 1024 bytes: the MTU of this side's port is 1024, that of the peer's 4096";
+    packets_told(&ends, 1500, Some(words));
+    packets_told(&ends, 9000, None);
+}
+
+/// Of a rail that came back with shorter packets nobody was told.
+#[test]
+fn rail_that_comes_back_with_another_mtu_is_told_of_with_both() {
+    let Some(mut pair) = pair(1) else { return };
+    stalled::listen(&[]);
+    let mut flows = pair.flows(Place::Private);
+    pair.settle(&mut flows);
+    let before = stalled::said().len();
+    link_down(0);
+    flow_until_given_up(&mut pair, &mut flows, 1);
     run("ip", "link set rail0 mtu 1500");
-    packets_told(Some(
-        "has packets of 1024 bytes: the MTU of this side's port is 1024, that of the peer's 4096",
-    ));
+    link_up(0);
+    pair.flow_until(&mut flows, "both ports' MTU to be told", |_, _| {
+        let words = "that of the peer's 4096";
+        stalled::said()[before..].iter().any(|text| text.ends_with(words))
+    });
     run("ip", "link set rail0 mtu 9000");
-    packets_told(None);
 }
 
 #[test]

@@ -382,9 +382,6 @@ impl Endpoint {
         if say.first && lane > 0 {
             rail_first(&at);
         }
-        if (say.first || say.back_ms.is_some()) && is_new {
-            packets_tell(&at, self.pair_packets(index, lane));
-        }
         if say.losses > 0 {
             let others = self.lanes_up(connection) - u32::from(up);
             let (rail, code, times) = (at.rail, view.code, say.losses);
@@ -396,6 +393,9 @@ impl Endpoint {
         }
         if let Some(away_ms) = say.back_ms {
             rail_back(&at, away_ms, is_new);
+        }
+        if (say.first && lane > 0) || say.back_ms.is_some() {
+            packets_tell(&at, self.pair_packets(index, lane));
         }
     }
 

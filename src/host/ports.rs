@@ -266,7 +266,8 @@ pub(super) fn open(
     let each = |names: &[String], _: &[String]| names.to_vec();
     left.say(is_kind, each, (level, "CROSSTIE_OFI_DOMAINS"));
     let is_kind = |port: &Port| matches!(port, Port::Verbs(_));
-    left.say(is_kind, queue_pairs, (Level::Info, "CROSSTIE_IB_HCA"));
+    let variables = "CROSSTIE_IB_HCA or CROSSTIE_IB_QPS_PER_CONNECTION";
+    left.say(is_kind, queue_pairs, (Level::Info, variables));
     rail
 }
 

@@ -402,6 +402,9 @@ fn variables() -> Section {
             let text = match (ignored(&name), capped(&name)) {
                 (Some(why), _) => format!("set to {value}, and {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
+                (None, None) if value.trim().is_empty() => {
+                    format!("empty, as if it were not set: {}", setting.effect)
+                }
                 (None, None) => format!("set to {value}: {}", setting.effect),
             };
             lines.push(line(&name, text));

@@ -229,7 +229,7 @@ impl fmt::Display for GidRule {
         }
         match self.range {
             Some(range) => write!(f, ", in {range}"),
-            None => f.write_str(", good beyond one link"),
+            None => f.write_str(", of more than one link"),
         }
     }
 }

@@ -247,7 +247,10 @@ impl fmt::Display for OpenError {
             OpenError::Block => f.write_str("the block is too small for the rail"),
             OpenError::Limits => f.write_str("the limits of the rail are out of range"),
             OpenError::Library(error) => error.fmt(f),
-            OpenError::NoDevice => f.write_str("there is no RDMA device of that name"),
+            OpenError::NoDevice => f.write_str(
+                "libibverbs shows no device of that name: is its file in /dev/infiniband, and the \
+                 library of its driver installed?",
+            ),
             OpenError::PortDown => f.write_str("the port of the RDMA device is not active"),
             OpenError::NoGid => f.write_str("the GID at that index is empty"),
             OpenError::GidChanged => f.write_str(
@@ -320,6 +323,9 @@ fn refused(f: &mut fmt::Formatter, step: Step, errno: Errno) -> fmt::Result {
     match (step, errno) {
         (Step::Buffers, Errno::NO_MEMORY) => {
             f.write_str(" (is the limit of locked memory too low? `ulimit -l`)")
+        }
+        (Step::Device, Errno(libc::EACCES | libc::EPERM)) => {
+            f.write_str(" (this user may not open its file in /dev/infiniband)")
         }
         _ => Ok(()),
     }

@@ -177,8 +177,16 @@ pub struct Apart<'e> {
 
 impl fmt::Display for Apart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares = |our: &RailEnd| self.theirs.iter().any(|it| our.subnet_with(it).is_some());
+        let why = match self.ours.iter().any(shares) {
+            true => {
+                "of those in a common subnet each has an address that both sides have, and that \
+                 leads to whoever asks"
+            }
+            false => "no subnet in common",
+        };
         let (ours, theirs) = (Ends(self.ours), Ends(self.theirs));
-        write!(f, "no subnet in common: this side's ports are {ours}; the peer's are {theirs}")
+        write!(f, "{why}: this side's ports are {ours}; the peer's are {theirs}")
     }
 }
 

@@ -7,8 +7,10 @@
 extern crate std;
 
 use super::pattern::Pattern;
+use super::rails;
 use super::side::{Place, Shape, Side};
 use crate::base::slab::Handle;
+use crate::host::RailView;
 use crate::host::owned::Backing;
 use crate::tool::Failure;
 use crate::tool::rendezvous::Rendezvous;
@@ -65,6 +67,11 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// The rails of the first connection, where it has several.
+    pub fn rails(&mut self) -> Vec<RailView> {
+        rails::rails(&mut self.side)
+    }
+
     /// Opens an endpoint with room for messages, and connects it to the other ranks.
     pub fn open(
         pattern: Pattern,

@@ -140,7 +140,7 @@ impl Side {
     /// Opens a listener.
     pub fn listen(&mut self) -> Result<(ListenerId, [u8; HANDLE_BYTES]), Failure> {
         let shared = &self.owned.endpoint().shared;
-        shared.listen().map_err(|error| format!("listen: {error:?}"))
+        shared.listen().map_err(|error| format!("listen: {error}"))
     }
 
     /// Makes one connection to a listener of another process.

@@ -11,6 +11,7 @@ use super::lanes::{Job, Lanes, STEP_LIMIT, stride};
 use super::options::{Measure, Options, Verify};
 use super::pace::Pace;
 use super::pattern::Pattern;
+use super::rails;
 use super::side::Shape;
 use crate::host::owned::Backing;
 use crate::memory::probe;
@@ -153,6 +154,10 @@ fn measure(
     }
     if together.met.rank() == 0 && !options.json {
         write_out(&table(&together, &rows))?;
+    }
+    if together.met.rank() == 0 {
+        let rails = together.lanes.rails();
+        write_out(&if options.json { rails::json(&rails) } else { rails::table(&rails) })?;
     }
     // Closing would cut short whoever is still at work.
     together.met.barrier(STEP_LIMIT)

@@ -112,7 +112,7 @@ fn link_local_gids_are_no_choice_unless_by_index() {
     let table = vec![entry(0, LINK_LOCAL, GidKind::RoceV2)];
     let ask = |rule: GidRule| choose(&table, LinkLayer::Ethernet, &rule, &[]).cloned();
     let why = ask(GidRule::DEFAULT).unwrap_err().to_string();
-    assert!(why.contains("good beyond one link") && why.contains(LINK_LOCAL), "{why}");
+    assert!(why.contains("of more than one link") && why.contains(LINK_LOCAL), "{why}");
     assert!(ask(GidRule { index: Some(0), ..GidRule::DEFAULT }).is_ok());
     let none = choose(&[], LinkLayer::Ethernet, &GidRule::DEFAULT, &[]).unwrap_err();
     assert_eq!(none, NoGid::Empty);
