@@ -629,6 +629,21 @@ fn queue_pairs_that_no_connection_can_have_are_named_and_not_opened() {
     assert!(!all.contains("leave out"), "{all}");
 }
 
+/// Of two ports one stood idle, and with the log as it is by default nobody heard of it.
+#[test]
+fn port_that_no_connection_has_a_rail_for_is_a_warning() {
+    let Some([new, _]) = libraries() else { return };
+    let said = |story: &str| {
+        let mut story = story_in(new, story, "cards=2 card_nets");
+        story.env("CROSSTIE_LOG", "warn");
+        said_before(&class("Ethernet", 2), &story)
+    };
+    let Some(one) = said("open for one rail") else { return };
+    assert!(one.contains("and leave out RDMA port fake1:1"), "{one}");
+    let all = said("open").expect("as before");
+    assert!(!all.contains("leave out"), "{all}");
+}
+
 /// More than seven were cut without a word.
 #[test]
 fn queue_pairs_of_which_there_are_not_so_many_are_said() {

@@ -267,7 +267,9 @@ pub(super) fn open(
     left.say(is_kind, each, (level, "CROSSTIE_OFI_DOMAINS"));
     let is_kind = |port: &Port| matches!(port, Port::Verbs(_));
     let variables = "CROSSTIE_IB_HCA or CROSSTIE_IB_QPS_PER_CONNECTION";
-    left.say(is_kind, queue_pairs, (Level::Info, variables));
+    // a port without a rail is half of what somebody has bought, a queue pair without one is not
+    let level = if left.has_whole(is_kind) { Level::Warning } else { Level::Info };
+    left.say(is_kind, queue_pairs, (level, variables));
     rail
 }
 
@@ -309,6 +311,17 @@ struct Left<'p> {
 }
 
 impl Left<'_> {
+    /// Whether a port of a kind has no rail at all.
+    fn has_whole(&self, is_kind: impl Fn(&Port) -> bool) -> bool {
+        let count =
+            |ports: &[Port], name: &str| ports.iter().filter(|it| it.name() == name).count();
+        let mut left = self.spare.iter().chain(self.useless).filter(|port| is_kind(port));
+        left.any(|port| {
+            let name = port.name();
+            count(self.spare, &name) == count(self.used, &name)
+        })
+    }
+
     /// Says which ports of a kind have no rail because a connection has no more, and by which
     /// variable they are chosen. `in_words` puts names of some of them in words, of all that are
     /// listed second.
@@ -336,7 +349,7 @@ impl Left<'_> {
         };
         let text = format!(
             "connections have {} rails at most (rails_max), the first of them TCP, and leave out \
-             {left} ({variable} chooses)",
+             {left} ({variable} chooses, a larger rails_max has room)",
             self.rails_max
         );
         say_once(level, &text);
