@@ -72,6 +72,11 @@ impl Lanes {
         rails::rails(&mut self.side)
     }
 
+    /// As [`Side::attend`].
+    pub fn attend<T: Send>(&mut self, wait: impl FnOnce() -> T + Send) -> T {
+        self.side.attend(wait)
+    }
+
     /// Opens an endpoint with room for messages, and connects it to the other ranks.
     pub fn open(
         pattern: Pattern,

@@ -21,7 +21,7 @@ use crate::tool::arguments::{Command, Flag};
 use crate::wire::RAILS_MAX;
 use crate::wire::handle::HANDLE_BYTES;
 use std::format;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::string::{String, ToString};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -131,7 +131,8 @@ impl Bench for Pair {
                 began.elapsed()
             }
         };
-        self.process.hear_end()?;
+        let process = &mut self.process;
+        self.side.attend(|| process.hear_end())?;
         Ok(took)
     }
 
@@ -153,10 +154,12 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     if let Some(bytes) = given.number("--socket", 0, u64::MAX)? {
         let mut peer = SocketPeer::open(bytes, std::io::stdout().lock())?;
-        return windows(|window| {
-            peer.serve(window)?;
-            Ok(peer.checked())
-        });
+        while let Some(window) = next_window()? {
+            peer.serve(&window)?;
+            let (verified, wrong) = peer.checked();
+            said(verified, wrong)?;
+        }
+        return Ok(());
     }
     let connections = given.number("--connections", 1, u64::from(u32::MAX))?.unwrap_or(1) as u32;
     let rails = given.number("--rails", 1, RAILS_MAX as u64)?.map(|rails| rails as u32);
@@ -171,26 +174,31 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     out.write_all(&handle).and_then(|()| out.flush()).map_err(gone)?;
     drop(out);
     side.accept(listener, connections as usize)?;
-    windows(|window| {
-        serve(&mut side, window)?;
-        Ok((side.verified, side.wrong))
-    })
+    while let Some(window) = side.attend(next_window)? {
+        serve(&mut side, &window)?;
+        said(side.verified, side.wrong)?;
+    }
+    Ok(())
 }
 
 fn gone(error: std::io::Error) -> Failure {
     format!("the measuring process is gone: {error}")
 }
 
-/// Runs every window that is asked for, and says what was verified until then.
-fn windows(mut each: impl FnMut(&Window) -> Result<(u64, u64), Failure>) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
-        let line = line.map_err(gone)?;
-        let window = Window::from_line(&line).ok_or_else(|| format!("no window: {line}"))?;
-        let (verified, wrong) = each(&window)?;
-        writeln!(out, "{verified} {wrong}").map_err(gone)?;
+/// The next window that is asked for; `None`: there are no more.
+fn next_window() -> Result<Option<Window>, Failure> {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line).map_err(gone)? {
+        0 => Ok(None),
+        _ => {
+            Window::from_line(line.trim_end()).map(Some).ok_or_else(|| format!("no window: {line}"))
+        }
     }
-    Ok(())
+}
+
+/// Says that a window has ended, and what was verified until then.
+fn said(verified: u64, wrong: u64) -> Result<(), Failure> {
+    writeln!(std::io::stdout().lock(), "{verified} {wrong}").map_err(gone)
 }
 
 /// Runs the peer's half of a window.

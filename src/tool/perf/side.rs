@@ -15,13 +15,18 @@ use crate::transport::{Incoming, Outcome, Outgoing, RequestId, SubmitError};
 use crate::wire::handle::HANDLE_BYTES;
 use crate::wire::{GROUP_MAX, RAILS_MAX};
 use std::format;
+use std::panic::resume_unwind;
 use std::string::String;
+use std::thread;
+use std::time::Duration;
 use std::vec::Vec;
 
 /// Fruitless polls after which the CPU is offered to others: a peer on the same CPU must run.
 const POLLS_BEFORE_YIELD: u32 = 1 << 14;
 /// The same among more processes than CPUs: whoever has nothing to do is in the way.
 const POLLS_IN_A_CROWD: u32 = 16;
+/// How often somebody who waits for something else makes progress.
+const ATTENTION: Duration = Duration::from_millis(1);
 /// Outstanding receives, and sends, of one connection.
 pub const REQUESTS_MAX: u32 = 64;
 
@@ -181,6 +186,24 @@ impl Side {
             }
         }
         Ok(())
+    }
+
+    /// Waits for something beside messages, in a thread, and makes progress meanwhile: what told a
+    /// peer that its message has come may have been on a rail that dies.
+    pub fn attend<T: Send>(&mut self, wait: impl FnOnce() -> T + Send) -> T {
+        let waiting = thread::current();
+        thread::scope(|scope| {
+            let waited = scope.spawn(move || {
+                let heard = wait();
+                waiting.unpark();
+                heard
+            });
+            while !waited.is_finished() {
+                self.owned.endpoint().progress();
+                thread::park_timeout(ATTENTION);
+            }
+            waited.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// The first message of a window, and room for it.
@@ -368,5 +391,44 @@ fn accepted(result: Result<RequestId, SubmitError>) -> Result<Option<RequestId>,
         Err(SubmitError::Again) => Ok(None),
         Err(SubmitError::Failed(error)) => Err(format!("a message was refused: {error}")),
         Err(error) => Err(format!("a message was refused: {error:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const BYTES: u64 = 1 << 20;
+    const PLACE: Place = Place { backing: Backing::Private, offset: 0, bytes: BYTES, seed: None };
+
+    fn side() -> Side {
+        let shape = Shape { device: DeviceKind::SharedMemory, connections: 1, rails: None };
+        let mut side = Side::open(&shape).expect("an endpoint");
+        side.buffers_make(Backing::Private, BYTES).expect("room");
+        side
+    }
+
+    /// Ranks that had all their messages met without a call of progress, and waited for ever for
+    /// one whose peer's answer was on a rail that had died.
+    #[test]
+    fn peer_of_who_waits_for_something_else_gets_its_answers() {
+        let mut waiting = side();
+        let (listener, handle) = waiting.listen().expect("a listener");
+        let (say, heard) = channel();
+        let peer = thread::spawn(move || {
+            let mut side = side();
+            side.connect(&handle).expect("it listens");
+            let connection = side.connections[0];
+            let sent = side.send_at(connection, &PLACE).expect("room").expect("a request");
+            side.wait(sent).expect("it is taken");
+            say.send(()).expect("somebody waits");
+        });
+        waiting.accept(listener, 1).expect("it comes");
+        let connection = waiting.connections[0];
+        waiting.receive_at(connection, &PLACE).expect("room").expect("a request");
+        let told = waiting.attend(move || heard.recv_timeout(Duration::from_secs(60)));
+        told.expect("the peer's send ends");
+        peer.join().expect("it ends well");
     }
 }

@@ -160,7 +160,8 @@ fn measure(
         write_out(&if options.json { rails::json(&rails) } else { rails::table(&rails) })?;
     }
     // Closing would cut short whoever is still at work.
-    together.met.barrier(STEP_LIMIT)
+    let Together { met, lanes, .. } = &mut together;
+    lanes.attend(|| met.barrier(STEP_LIMIT))
 }
 
 fn sizes(options: &Options, measure: Measure, size: u32) -> Vec<u64> {
@@ -220,8 +221,8 @@ impl Together<'_> {
         let since = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let (ns, spent_ns) = (since(began), since(self.began));
         let (verified, wrong) = self.lanes.checked();
-        let parts =
-            self.met.gather(&Heard { ns, spent_ns, verified, wrong }.bytes(), STEP_LIMIT)?;
+        let (told, met) = (Heard { ns, spent_ns, verified, wrong }.bytes(), &mut self.met);
+        let parts = self.lanes.attend(|| met.gather(&told, STEP_LIMIT))?;
         let heard = parts.iter().map(|part| Heard::read(part));
         heard.collect::<Option<_>>().ok_or_else(|| "a rank runs another version".into())
     }
