@@ -12,7 +12,7 @@ use crosstie::fabric::{
 };
 use crosstie::provider::libfabric::{Config, Hello, Limits, RECEIVES, Scope};
 use libfabric_support::{
-    BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, counts, let_library_work, message_bytes,
+    BLOCK_BYTES, LIMITS, Layout, OTHER, PEER, World, keep, kept, let_library_work, message_bytes,
     reaches_its_own_process, register, skip, strict, strict_config,
 };
 use std::ffi::CStr;
@@ -236,14 +236,13 @@ fn region_goes_when_peers_have_given_it_back() {
     });
 }
 
-/// Whoever gave a region up, and was told that it may go, may have unmapped it by now.
-#[test]
-fn region_that_was_given_up_is_not_registered_anew() {
+/// Whoever gave a region up, and was told that it may go, may have unmapped it by now: the strict
+/// fabric stops who registers what is not mapped.
+fn given_up_and_reopened(refuses_once: bool) {
     for provider in [c"strict", c"strict-domain"] {
         let Some(mut world) = strict_world(provider) else { return };
         let library = strict(Layout::One).unwrap();
-        let before = counts(library)[1];
-        let start = world.blocks[1];
+        let start = mapped(4096);
         let key = register(&world.rails[1], start, 4096).unwrap();
         let target = RemoteSpan { key, address: start as u64 };
         let source = Source::Span(world.local(0, 0, 64));
@@ -252,10 +251,35 @@ fn region_that_was_given_up_is_not_registered_anew() {
         let domain = world.rails[1].domain();
         assert_eq!(domain.deregister(key), Err(DeregisterError::Busy), "a peer was told of it");
         assert_eq!(domain.deregister_soon(key), Ok(()));
+        if refuses_once {
+            keep(library, true);
+            world.until("its close is refused", |_| kept(library) > 0);
+            keep(library, false);
+        }
+        // SAFETY: of this test alone, and no peer writes to it any more.
+        assert_eq!(unsafe { libc::munmap(start.cast(), 4096) }, 0);
         world.rails[1].reopen().unwrap();
-        assert_eq!(counts(library)[1], before, "what was given up was registered again");
         world.until("its place is free", |_| domain.deregister(key) == Err(DeregisterError::Stale));
     }
+}
+
+fn mapped(length: usize) -> *mut u8 {
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
+    // SAFETY: new memory, wherever there is room.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    start.cast()
+}
+
+#[test]
+fn region_that_was_given_up_is_not_registered_anew() {
+    given_up_and_reopened(false);
+}
+
+/// A library that refused to close it once had it taken for one that is in use.
+#[test]
+fn region_that_was_given_up_and_not_closed_is_not_registered_anew() {
+    given_up_and_reopened(true);
 }
 
 /// More regions than a peer keeps answers about are used one after the other, and all go.

@@ -113,6 +113,25 @@ fn flush_ends_with_its_endpoint_and_works_on_the_next_one() {
     }
 }
 
+/// The buffer's registration was closed without a turn, while others registered.
+#[test]
+fn flush_goes_with_its_endpoint_while_other_threads_register() {
+    let _alone = alone();
+    for provider in [c"strict", c"strict-one", c"strict-completion"] {
+        let Some(config) = strict_config(Layout::One, provider) else { return };
+        let mut world = World::open(&config).unwrap();
+        world.register_beside(8, |world| {
+            let start = Instant::now();
+            while begin(world, 0) == Err(PostError::Again) {
+                assert!(start.elapsed() < PATIENCE, "there is never room for a flush");
+                world.poll();
+            }
+            assert_eq!(ended(world), Ok(()));
+            world.rails[0].reopen().unwrap_or_else(|error| panic!("{error}"));
+        });
+    }
+}
+
 /// It held up all flushes of the rail, for ever.
 #[test]
 fn flush_that_the_library_keeps_fails_in_time_and_the_next_is_refused() {

@@ -140,6 +140,22 @@ pub fn hold_read(library: &CStr, on: bool) {
     call(on.into());
 }
 
+/// The strict fabric closes no registration.
+pub fn keep(library: &CStr, on: bool) {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn(i32) =
+        unsafe { std::mem::transmute(function(library, c"strict_keep")) };
+    call(on.into())
+}
+
+/// How many it has not closed since it was told so.
+pub fn kept(library: &CStr) -> i32 {
+    // SAFETY: that is how it is declared there.
+    let call: extern "C" fn() -> i32 =
+        unsafe { std::mem::transmute(function(library, c"strict_kept")) };
+    call()
+}
+
 /// No post finds room at endpoints of the strict fabric that fill up.
 pub fn fill(library: &CStr, on: bool) {
     // SAFETY: that is how it is declared there.

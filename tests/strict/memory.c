@@ -42,9 +42,24 @@ void leave(struct domain *domain, struct queue *queue) {
 
 /* ---------------------------------------------------------------- registrations */
 
+static _Thread_local int keeps_regions, kept;
+
+/* Of this thread. 1: no registration is closed from now on; 0: they are. */
+PUBLIC void strict_keep(int on) {
+    kept = 0;
+    keeps_regions = on;
+}
+
+/* How many were not closed since then. */
+PUBLIC int strict_kept(void) { return kept; }
+
 static int close_region(struct fid *fid) {
     struct region *region = (struct region *)fid;
     struct queue *queue = region->bound ? region->bound->queue : NULL;
+    if (keeps_regions) {
+        kept++;
+        return -FI_EIO;
+    }
     enter(region->domain, queue);
     pthread_mutex_lock(&lock);
     if (!region->is_open)

@@ -450,10 +450,11 @@ impl<'m> LibfabricDomain<'m> {
         for (index, wanted) in self.wanted.iter().enumerate() {
             if wanted.load(Ordering::Acquire) & DOOMED != 0 {
                 match self.deregister(self.key_at(index as u32)) {
-                    Err(DeregisterError::Busy) => left = true,
+                    // what the library does not close stays doomed: its memory may have gone
+                    Err(DeregisterError::Busy | DeregisterError::Fabric(_)) => left = true,
                     // its place may be another region's by now
                     Ok(()) => {}
-                    Err(_) => {
+                    Err(DeregisterError::Stale) => {
                         wanted.fetch_and(MAKING, Ordering::Release);
                     }
                 }

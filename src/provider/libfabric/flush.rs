@@ -178,6 +178,7 @@ impl Libfabric<'_> {
             core::mem::replace(&mut self.flushing, Flushing::NONE);
         self.flushing.ended = ended;
         if registration != 0 {
+            let _turn = self.domain.turn(Act::Register);
             // nothing can be done about a refusal: the endpoint goes
             let _ = Registration::from_raw(registration).close();
         }
