@@ -324,8 +324,9 @@ fn come_up_late() {
 fn rail_whose_first_packets_nobody_answers_is_said_to_have_never_come_up() {
     let Some(said) = told("Ethernet", "come up late", "unanswered") else { return };
     let words = "over verbs, 10.0.0.1 to 10.0.0.1, never came up: errno 110, timed out; no device \
-                 at the peer's address acknowledges a packet: has another host that address, or \
-                 does UDP port 4791 not pass?; 1 other goes on, it is tried again";
+                 at the peer's address acknowledges a packet: has another host that address, do \
+                 the partition keys differ, or does UDP port 4791 of RoCE not pass?; 1 other goes \
+                 on, it is tried again";
     let (said, _) = said.split_once("it is closed\n").expect("an end");
     assert!(said.contains(words) && said.contains("carries bytes, after "), "{said}");
     assert!(!said.contains("was lost") && !said.contains(" again, after "), "{said}");
@@ -635,7 +636,7 @@ fn port_that_no_connection_has_a_rail_for_is_a_warning() {
     let Some([new, _]) = libraries() else { return };
     let said = |story: &str| {
         let mut story = story_in(new, story, "cards=2 card_nets");
-        story.env("CROSSTIE_LOG", "warn");
+        story.env("CROSSTIE_LOG", "warning");
         said_before(&class("Ethernet", 2), &story)
     };
     let Some(one) = said("open for one rail") else { return };
@@ -666,7 +667,7 @@ fn choice_that_leaves_no_port_is_a_warning_and_says_why() {
     let Some([new, _]) = libraries() else { return };
     let said = |name: &str, value: &str| {
         let mut story = story_in(new, "open", "");
-        story.env(name, value).envs([("CROSSTIE_LOG", "warn"), ("CROSSTIE_RAILS", "")]);
+        story.env(name, value).envs([("CROSSTIE_LOG", "warning"), ("CROSSTIE_RAILS", "")]);
         said_before(&class("Ethernet", 1), &story)
     };
     for (name, value) in [

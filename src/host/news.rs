@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a queue pair says that never heard of its peer: an address that somebody answers for.
 const NOBODY_ANSWERS: &str = "; no device at the peer's address acknowledges a packet: has \
-                              another host that address, or does UDP port 4791 not pass?";
+                              another host that address, do the partition keys differ, or does \
+                              UDP port 4791 of RoCE not pass?";
 
 /// Longest sentence in bytes: one with the addresses of all ports of two sides.
 const SENTENCE_BYTES_MAX: usize = 1024;

@@ -266,7 +266,10 @@ pub(super) fn open(
     let each = |names: &[String], _: &[String]| names.to_vec();
     left.say(is_kind, each, (level, "CROSSTIE_OFI_DOMAINS"));
     let is_kind = |port: &Port| matches!(port, Port::Verbs(_));
-    let variables = "CROSSTIE_IB_HCA or CROSSTIE_IB_QPS_PER_CONNECTION";
+    let variables = match environment.verbs.queue_pairs {
+        ..=1 => "CROSSTIE_IB_HCA",
+        _ => "CROSSTIE_IB_HCA or CROSSTIE_IB_QPS_PER_CONNECTION",
+    };
     // a port without a rail is half of what somebody has bought, a queue pair without one is not
     let level = if left.has_whole(is_kind) { Level::Warning } else { Level::Info };
     left.say(is_kind, queue_pairs, (level, variables));

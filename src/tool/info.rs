@@ -403,7 +403,7 @@ fn variables() -> Section {
                 (Some(why), _) => format!("set to {value}, and {why}"),
                 (None, Some(how)) => format!("set to {value}, and capped: {how}"),
                 (None, None) if value.trim().is_empty() => {
-                    format!("empty, as if it were not set: {}", setting.effect)
+                    format!("set to nothing: {}", setting.effect)
                 }
                 (None, None) => format!("set to {value}: {}", setting.effect),
             };
