@@ -120,7 +120,7 @@ fn flush_goes_with_its_endpoint_while_other_threads_register() {
     for provider in [c"strict", c"strict-one", c"strict-completion"] {
         let Some(config) = strict_config(Layout::One, provider) else { return };
         let mut world = World::open(&config).unwrap();
-        world.register_beside(8, |world| {
+        world.register_beside(4, |world| {
             let start = Instant::now();
             while begin(world, 0) == Err(PostError::Again) {
                 assert!(start.elapsed() < PATIENCE, "there is never room for a flush");
