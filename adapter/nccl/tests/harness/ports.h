@@ -64,7 +64,7 @@ static void ports_chosen(void) {
         {"NCCL_IB_HCA", "=rxe1:1", "rxe1", "device 0 is rxe1"},
         {"NCCL_IB_HCA", "^rxe0,rxe2,rxe3", "rxe1", "device 0 is rxe1"},
         {"NCCL_IB_DISABLE", "1", NULL, "no RDMA port can be used, interfaces are the devices ("},
-        {"NCCL_IB_HCA", "=mlx5_0", NULL, "interfaces are the devices (there is none)"},
+        {"NCCL_IB_HCA", "=mlx5_0", NULL, "(there is none that NCCL_IB_HCA==mlx5_0 allows)"},
         {"CROSSTIE_RAILS", "tcp", NULL, "rxe1:1 work and are not used: CROSSTIE_RAILS leaves out"},
     };
     for (size_t i = 0; i < sizeof ROUNDS / sizeof *ROUNDS; i++) {
