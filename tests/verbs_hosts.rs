@@ -610,15 +610,18 @@ fn ports_for_which_there_is_no_lane_are_named() {
     assert!(!said.contains("leaves out"), "seven are left: {said}");
 }
 
+/// What a story says with these settings, on a host of so many cards; `None`: none can be told.
+fn said_with(story: &str, cards: usize, fake: &str, settings: &[(&str, &str)]) -> Option<String> {
+    let [new, _] = libraries()?;
+    let mut story = story_in(new, story, fake);
+    story.envs(settings.iter().copied());
+    said_before(&class("Ethernet", cards), &story)
+}
+
 /// Each had a device open, and the mailboxes registered with it.
 #[test]
 fn queue_pairs_that_no_connection_can_have_are_named_and_not_opened() {
-    let Some([new, _]) = libraries() else { return };
-    let said = |story: &str| {
-        let mut story = story_in(new, story, "");
-        story.env("CROSSTIE_IB_QPS_PER_CONNECTION", "3");
-        said_before(&class("Ethernet", 1), &story)
-    };
+    let said = |story| said_with(story, 1, "", &[("CROSSTIE_IB_QPS_PER_CONNECTION", "3")]);
     let Some(one) = said("open for one rail") else { return };
     let words = "connections have 2 rails at most (rails_max), the first of them TCP, and leave \
                  out 2 of 3 queue pairs of RDMA port fake0:1 (";
@@ -633,12 +636,7 @@ fn queue_pairs_that_no_connection_can_have_are_named_and_not_opened() {
 /// Of two ports one stood idle, and with the log as it is by default nobody heard of it.
 #[test]
 fn port_that_no_connection_has_a_rail_for_is_a_warning() {
-    let Some([new, _]) = libraries() else { return };
-    let said = |story: &str| {
-        let mut story = story_in(new, story, "cards=2 card_nets");
-        story.env("CROSSTIE_LOG", "warning");
-        said_before(&class("Ethernet", 2), &story)
-    };
+    let said = |story| said_with(story, 2, "cards=2 card_nets", &[("CROSSTIE_LOG", "warning")]);
     let Some(one) = said("open for one rail") else { return };
     assert!(one.contains("and leave out RDMA port fake1:1"), "{one}");
     let all = said("open").expect("as before");
@@ -648,11 +646,9 @@ fn port_that_no_connection_has_a_rail_for_is_a_warning() {
 /// More than seven were cut without a word.
 #[test]
 fn queue_pairs_of_which_there_are_not_so_many_are_said() {
-    let Some([new, _]) = libraries() else { return };
-    let said = |count: &str| {
-        let mut story = story_in(new, "open", "");
-        story.env("CROSSTIE_IB_QPS_PER_CONNECTION", count).env("CROSSTIE_LOG", "info");
-        said_before(&class("Ethernet", 1), &story)
+    let said = |count| {
+        let settings = [("CROSSTIE_IB_QPS_PER_CONNECTION", count), ("CROSSTIE_LOG", "info")];
+        said_with("open", 1, "", &settings)
     };
     let Some(many) = said("8") else { return };
     let words = "CROSSTIE_IB_QPS_PER_CONNECTION=8 would be 8 queue pairs to each peer, over 1 \
@@ -664,11 +660,9 @@ fn queue_pairs_of_which_there_are_not_so_many_are_said() {
 /// With the log as it is by default nobody heard that the choice was of none.
 #[test]
 fn choice_that_leaves_no_port_is_a_warning_and_says_why() {
-    let Some([new, _]) = libraries() else { return };
-    let said = |name: &str, value: &str| {
-        let mut story = story_in(new, "open", "");
-        story.env(name, value).envs([("CROSSTIE_LOG", "warning"), ("CROSSTIE_RAILS", "")]);
-        said_before(&class("Ethernet", 1), &story)
+    let said = |name, value| {
+        let settings = [(name, value), ("CROSSTIE_LOG", "warning"), ("CROSSTIE_RAILS", "")];
+        said_with("open", 1, "", &settings)
     };
     for (name, value) in [
         ("CROSSTIE_IB_HCA", "mlx5"),

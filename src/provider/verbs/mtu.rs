@@ -32,9 +32,10 @@ impl Verbs<'_> {
     /// How long the packets of a peer's queue pair are; `None`: it is not joined.
     pub fn packets(&self, peer: PeerIndex) -> Option<Packets> {
         let record = self.peers.get(peer.as_usize())?;
-        let [ours_bytes, theirs_bytes] = [record.mtu_code, record.mtu_code_theirs]
-            .map(|code| if code == 0 { 0 } else { mtu_bytes(code.into()) });
-        (theirs_bytes > 0).then_some(Packets { ours_bytes, theirs_bytes })
+        (record.mtu_code_theirs != 0).then(|| Packets {
+            ours_bytes: mtu_bytes(record.mtu_code.into()),
+            theirs_bytes: mtu_bytes(record.mtu_code_theirs.into()),
+        })
     }
 }
 
