@@ -48,6 +48,11 @@ impl Connection {
         self.held_late = starts | ((came == 0) & self.held_late);
         (self.held_since_us, self.held_at) = (now_us, at);
     }
+
+    /// Slots are held back from now on, as if a message had come.
+    pub const fn held_again(&mut self, now: Instant) {
+        (self.held_since_us, self.held_late) = (micros(now), true);
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! On a rail that pushes, the receiver offers its buffers in control slots.
 //!
 //! Where a line costs a system call, slots are held back while nothing but short messages comes:
-//! those need no offer. Several leave together then, or all when nothing has come for a while, or
-//! before the user sleeps. To the peer we are a receiver that posts a little later. What such
-//! messages have filled by then, one slot says.
+//! those need no offer. Several leave together when their receives are filled, one when nothing has
+//! come for a while, or all before the user sleeps. To the peer we are a receiver that posts a
+//! little later. What such messages have filled by then, one slot says.
 #![forbid(unsafe_code)]
 
 use super::endpoint::{Endpoint, MESSAGE_BYTES_MAX};
@@ -21,8 +21,12 @@ use crate::fabric::{Provider, Syscalls};
 use crate::wire::slot::{ControlSlot, SLOT_CANCEL, SLOT_MORE_MAX, SLOT_TAKEN};
 use crate::wire::{GROUP_MAX, RAILS_MAX, cell, immediate};
 
-/// Receives that are held back are fewer: the peer remembers more messages that it sends early.
-const HELD_MAX: u32 = 11;
+/// Filled receives that are held back are fewer: the peer remembers more messages that it sends
+/// early.
+const HELD_MAX: u32 = 8;
+/// Whether those alone count, and what is not filled is offered one by one. Not in the core, which
+/// is built for size, for cards that write a line without a system call: there all count.
+const FILLED_ALONE: bool = cfg!(feature = "std");
 /// The last version of keys: of changes behind it nobody knows, so that it is never known.
 const LATE: u8 = u8::MAX;
 /// Messages of the stream without a start after which the next is taken to be short as well.
@@ -63,6 +67,7 @@ impl<P: Provider> Endpoint<'_, P> {
             if number == c.group_post {
                 return false;
             }
+            let is_filled = !FILLED_ALONE || self.groups[self.group_at(index, number)].bound != 0;
             if !self.offers_have_room(index) {
                 self.watch.insert(index); // the peer will say when there is room
                 return false;
@@ -76,8 +81,13 @@ impl<P: Provider> Endpoint<'_, P> {
             (c.slots_next, c.slots_at) = (number.plus(1 + u32::from(more)), 0);
             // so that the run stays one that the record can say
             c.short_run_set(c.short_run().min(SHORT_RUN));
-            // they were many because of what is filled: the others go on waiting
-            holds = more != 0 && !idle && self.offers_wait(index);
+            // they were many because of what is filled, or the next message has a slot, should it
+            // be long: the others go on waiting
+            let may_hold = if idle { !is_filled } else { more != 0 };
+            holds = may_hold && self.offers_wait(index);
+            if idle && holds {
+                self.connections[index].held_again(self.now);
+            }
         }
     }
 
@@ -138,19 +148,35 @@ impl<P: Provider> Endpoint<'_, P> {
         costs && some && short && whole && self.receives_due(index) < HELD_MAX
     }
 
-    /// Whether slots wait for one more, which would make them enough.
+    /// Whether slots wait for one more, which would make them enough, of groups of one receive.
     #[inline]
     pub(super) fn offers_are_near(&self, index: usize) -> bool {
         let c = &self.connections[index];
-        c.holds && c.group_post.ahead_of(c.slots_next) + 1 >= HELD_MAX as i32
+        let last = c.slots_next.plus(HELD_MAX - 2);
+        c.holds
+            && last.before(c.group_post)
+            && (!FILLED_ALONE || self.groups[self.group_at(index, last)].bound != 0)
     }
 
-    /// How many receives have slots that are due, or some more than may be held back.
+    /// How many receives are filled and have slots that are due, or some more than may be held
+    /// back. They are filled in order. Of long messages, of which the peer sends few, all count.
     fn receives_due(&self, index: usize) -> u32 {
         let c = &self.connections[index];
         let (mut number, mut count) = (c.slots_next, 0);
         while number != c.group_post && count < HELD_MAX {
-            count += u32::from(self.groups[self.group_at(index, number)].count);
+            let at = self.group_at(index, number);
+            let GroupRecord { bound, count: receives, .. } = self.groups[at];
+            let longest = self.caps.send_payload_max.0;
+            let is_long = P::SEVERAL_LANES && self.receives[at * GROUP_MAX].length > longest;
+            count += if !FILLED_ALONE {
+                receives.into()
+            } else if bound == 0 {
+                break;
+            } else if is_long {
+                return c.group_post.ahead_of(c.slots_next) as u32;
+            } else {
+                bound.count_ones()
+            };
             number = number.next();
         }
         count
