@@ -439,3 +439,152 @@ fn pool_without_release_is_found() {
 fn pool_without_acquire_is_found() {
     pool_hands_each_index_to_one_thread!(no_acquire::pool::Pool<'_>, 2, 2);
 }
+
+/// Threads use what stands behind a gate, while one closes it, opens it anew, and closes it again.
+macro_rules! what_is_behind_a_gate_is_closed_for_nobody_inside {
+    ($gate:ident) => {
+        loom::model(|| {
+            let gate = leak($gate::Gate::default());
+            // what stands behind it: 0 where that is closed
+            let behind = leak(Cell::new(0u32));
+            // SAFETY: the gate is shut; loom checks that nobody is inside.
+            let open = move |what| unsafe { behind.write(what) };
+            open(1);
+            gate.admit();
+            let enter = move || match gate.enter() {
+                $gate::Entry::Inside => {
+                    // SAFETY: inside the gate it stays; loom checks that.
+                    assert_ne!(unsafe { behind.read() }, 0);
+                    gate.leave();
+                    true
+                }
+                $gate::Entry::Shut | $gate::Entry::Gone => false,
+            };
+            let others = [0; 2].map(|_| thread::spawn(enter));
+            gate.shut(false);
+            open(0);
+            open(2);
+            gate.admit();
+            gate.shut(true);
+            open(0);
+            assert!(!enter() && gate.enter() == $gate::Entry::Gone);
+            for other in others {
+                other.join().unwrap();
+            }
+        })
+    };
+}
+
+/// Each thread has its turn, alone.
+macro_rules! turns_are_of_one_thread_at_a_time {
+    ($tickets:ident) => {
+        loom::model(|| {
+            let tickets = leak($tickets::Tickets::default());
+            let count = leak(Cell::new(0u32));
+            let add = move || {
+                let turn = tickets.take(|_| ());
+                // SAFETY: this thread's turn; loom checks that it is alone.
+                unsafe { count.write(count.read() + 1) };
+                drop(turn);
+            };
+            // of three threads that wait for each other loom sees no end
+            let other = thread::spawn(add);
+            (0..2).for_each(|_| add());
+            other.join().unwrap();
+            let turn = tickets.take(|_| ());
+            // SAFETY: as above.
+            assert_eq!(unsafe { count.read() }, 3);
+            drop(turn);
+        })
+    };
+}
+
+/// An owner gives memory up, while another thread makes it usable for somebody.
+macro_rules! what_was_given_up_is_not_made_usable {
+    ($recall:ident) => {
+        loom::model(|| {
+            let recall = leak($recall::Recall::default());
+            let is_mapped = leak(Cell::new(true));
+            let owner = thread::spawn(move || {
+                let is_given_up = recall.doom();
+                if is_given_up {
+                    // SAFETY: nobody is making it usable; loom checks that.
+                    unsafe { is_mapped.write(false) };
+                }
+                is_given_up
+            });
+            for _ in 0..2 {
+                if recall.make_begin() {
+                    // SAFETY: its owner waits; loom checks that.
+                    assert!(unsafe { is_mapped.read() });
+                }
+                recall.want_no_more();
+                recall.make_end();
+            }
+            assert_eq!(owner.join().unwrap(), recall.is_doomed());
+        })
+    };
+}
+
+#[test]
+fn what_is_behind_a_gate_is_closed_for_nobody_inside() {
+    use crosstie::base::gate;
+    what_is_behind_a_gate_is_closed_for_nobody_inside!(gate);
+}
+
+#[test]
+fn turns_are_of_one_thread_at_a_time() {
+    use crosstie::base::tickets;
+    turns_are_of_one_thread_at_a_time!(tickets);
+}
+
+#[test]
+fn what_was_given_up_is_not_made_usable() {
+    use crosstie::base::recall;
+    what_was_given_up_is_not_made_usable!(recall);
+}
+
+/// The shipped files without order.
+#[allow(dead_code, unused_imports)]
+#[path = "."]
+mod without_order {
+    pub mod sync {
+        pub use crosstie::base::sync::{AtomicU32, spin_loop};
+
+        #[allow(non_snake_case, non_upper_case_globals)]
+        pub mod Ordering {
+            use loom::sync::atomic::Ordering;
+            pub const Relaxed: Ordering = Ordering::Relaxed;
+            pub const Release: Ordering = Ordering::Relaxed;
+            pub const Acquire: Ordering = Ordering::Relaxed;
+            pub const AcqRel: Ordering = Ordering::Relaxed;
+        }
+    }
+    #[path = "../src/base/gate.rs"]
+    pub mod gate;
+    #[path = "../src/base/recall.rs"]
+    pub mod recall;
+    #[path = "../src/base/tickets.rs"]
+    pub mod tickets;
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn gate_without_order_is_found() {
+    use without_order::gate;
+    what_is_behind_a_gate_is_closed_for_nobody_inside!(gate);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn turns_without_order_are_found() {
+    use without_order::tickets;
+    turns_are_of_one_thread_at_a_time!(tickets);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn recall_without_order_is_found() {
+    use without_order::recall;
+    what_was_given_up_is_not_made_usable!(recall);
+}

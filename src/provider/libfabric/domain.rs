@@ -4,12 +4,14 @@ use super::Step;
 use super::offer::Traits;
 use super::sys::calls::FidEp;
 use super::sys::{Code, Domain as LibraryDomain, Registration, numbers as n};
-use super::turns::{Act, LOOKS, Turn, Turns};
+use super::turns::{Act, Turn, Turns, pause};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::gate::{Entry, Gate};
 use crate::base::pool::Pool;
+use crate::base::recall::Recall;
 use crate::base::regions::{Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
-use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering, spin_loop};
 use crate::fabric::{DeregisterError, Domain, MemoryKind, RailKey, Region, RegisterError};
 use core::ffi::c_void;
 
@@ -17,10 +19,6 @@ use core::ffi::c_void;
 pub const REGIONS_MAX: u32 = 0xffff;
 /// What the library, for us and for peers, may do in memory.
 const ACCESS: u64 = n::SEND | n::RECV | n::READ | n::WRITE | n::REMOTE_READ | n::REMOTE_WRITE;
-/// Set in [`Shared::gate`] while the endpoint is closed.
-const CLOSED: u32 = 1 << 31;
-/// Set in [`Shared::gate`] when it will not be opened again.
-const GONE: u32 = 1 << 30;
 
 /// Every key of ours has been used, and none is used twice.
 const NO_KEY_LEFT: Code = Code(libc::ENOSPC);
@@ -49,8 +47,8 @@ pub enum Keys {
 /// What rail and registering threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// How many threads register or deregister now, and [`CLOSED`].
-    gate: AtomicU32,
+    /// Before what is registered, and what that takes.
+    gate: Gate,
     scope: Scope,
     keys: Keys,
     /// Domain and endpoint, as numbers: open objects while the gate is open, or 0: there are none,
@@ -77,18 +75,11 @@ pub struct LibfabricDomain<'m> {
     registrations: &'m [AtomicU64],
     /// What the library calls each towards peers.
     library_keys: &'m [AtomicU64],
-    /// Whether it is wanted back from peers: [`WANTED`], [`DOOMED`], and [`MAKING`] beside them.
-    wanted: &'m [AtomicU32],
+    /// Whether it is wanted back from peers, or doomed.
+    recalls: &'m [Recall],
     /// How many peers were told of it and may use it, and have a registration of their own.
     holders: &'m [AtomicU32],
 }
-
-/// [`LibfabricDomain::deregister`] has said `Busy`.
-const WANTED: u32 = 1;
-/// It is to go as soon as no peer holds it: nobody will ask again.
-const DOOMED: u32 = 2;
-/// It is being registered for the endpoint of a peer.
-const MAKING: u32 = 4;
 
 fn refused(code: Code) -> RegisterError {
     RegisterError::Fabric(code.0)
@@ -107,7 +98,8 @@ impl<'m> LibfabricDomain<'m> {
     pub const fn bytes(regions_max: u32) -> usize {
         let count = regions_max as usize;
         bytes_for::<RegionSlot>(count)
-            + 3 * bytes_for::<AtomicU32>(count)
+            + 2 * bytes_for::<AtomicU32>(count)
+            + bytes_for::<Recall>(count)
             + 2 * bytes_for::<AtomicU64>(count)
             + bytes_for::<AtomicU64>(1)
             + bytes_for::<Shared>(1)
@@ -121,13 +113,13 @@ impl<'m> LibfabricDomain<'m> {
         let count = regions_max as usize;
         let slots = carver.slice::<RegionSlot>(count)?;
         let next = carver.slice::<AtomicU32>(count)?;
-        let wanted = carver.slice::<AtomicU32>(count)?;
+        let recalls = carver.filled_with(count, Recall::default)?;
         let holders = carver.slice::<AtomicU32>(count)?;
         let registrations = carver.slice::<AtomicU64>(count)?;
         let library_keys = carver.slice::<AtomicU64>(count)?;
         let head = carver.value::<AtomicU64>()?;
         let shared = carver.filled_with(1, || Shared {
-            gate: AtomicU32::new(CLOSED),
+            gate: Gate::default(),
             scope: traits.scope,
             keys: traits.keys,
             domain: AtomicU64::new(0),
@@ -138,7 +130,7 @@ impl<'m> LibfabricDomain<'m> {
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
         let shared = &shared[0];
-        Ok(LibfabricDomain { shared, table, registrations, library_keys, wanted, holders })
+        Ok(LibfabricDomain { shared, table, registrations, library_keys, recalls, holders })
     }
 
     /// From now on memory is registered with these, once threads are let in.
@@ -156,19 +148,13 @@ impl<'m> LibfabricDomain<'m> {
     /// registered with the library when it is back: the thread that waits may be the one that
     /// brings it back.
     pub(super) fn admit(&self) {
-        // release: [gate], the objects are there before anybody comes in
-        self.shared.gate.fetch_and(!CLOSED, Ordering::Release);
+        self.shared.gate.admit();
     }
 
     /// Turns threads away, waits for those inside, and closes every registration. The regions stay
     /// in the table. `for_good`: whoever comes later is refused, rather than kept waiting.
     pub(super) fn shut(&self, for_good: bool) {
-        let flags = if for_good { CLOSED | GONE } else { CLOSED };
-        self.shared.gate.fetch_or(flags, Ordering::AcqRel);
-        // acquire: pairs with [gate]
-        while self.shared.gate.load(Ordering::Acquire) & !(CLOSED | GONE) != 0 {
-            core::hint::spin_loop();
-        }
+        self.shared.gate.shut(for_good);
         for registration in self.registrations {
             let raw = registration.swap(0, Ordering::AcqRel);
             if raw != 0 {
@@ -248,25 +234,20 @@ impl<'m> LibfabricDomain<'m> {
     /// for that registration. `None`: it was doomed before, so that its memory may have gone. By
     /// the rail's thread alone.
     ///
-    /// No memory that has gone is registered: [`DOOMED`] and [`MAKING`] are bits of one word, whose
-    /// changes have one order. Either [`LibfabricDomain::doom`] was first, and is seen here; or it
-    /// sees that the region is being registered, and says `Busy` until the registration is there,
-    /// which keeps the memory.
+    /// No memory that has gone is registered ([`Recall`]): while it is being registered,
+    /// [`LibfabricDomain::doom`] says `Busy`, and from then on the registration keeps the memory.
     pub(super) fn make_pinned(
         &self,
         index: u32,
         make: impl FnOnce() -> Result<Registration, Code>,
     ) -> Result<Option<Registration>, Code> {
-        let wanted = &self.wanted[index as usize];
-        // acquire: [doomed]
-        let is_doomed = wanted.fetch_or(MAKING, Ordering::Acquire) & DOOMED != 0;
-        let made = if is_doomed { Ok(None) } else { make().map(Some) };
+        let recall = &self.recalls[index as usize];
+        let made = if recall.make_begin() { make().map(Some) } else { Ok(None) };
         if let Ok(Some(_)) = made {
             self.table.pin(index, 1);
             self.count_holder(index as usize, 1);
         }
-        // release: [made], the registration is there before the region is doomed
-        wanted.fetch_and(!MAKING, Ordering::Release);
+        recall.make_end();
         made
     }
 
@@ -289,28 +270,21 @@ impl<'m> LibfabricDomain<'m> {
     fn enter(&self) -> bool {
         let mut looks = 0u32;
         loop {
-            // acquire: [gate], orders what follows behind the count
-            let before = self.shared.gate.fetch_add(1, Ordering::Acquire);
-            if before & CLOSED == 0 {
-                return true;
+            match self.shared.gate.enter() {
+                Entry::Inside => return true,
+                Entry::Gone => return false,
+                // the endpoint is being opened again, by a thread that may want this CPU
+                Entry::Shut => {
+                    looks = looks.wrapping_add(1);
+                    pause(looks);
+                    spin_loop();
+                }
             }
-            self.leave();
-            if before & GONE != 0 {
-                return false;
-            }
-            // the endpoint is being opened again, by a thread that may want this CPU
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS) {
-                // SAFETY: takes nothing.
-                unsafe { libc::sched_yield() };
-            }
-            core::hint::spin_loop();
         }
     }
 
     fn leave(&self) {
-        // release: [gate], what was done with the library happens before it is closed
-        self.shared.gate.fetch_sub(1, Ordering::Release);
+        self.shared.gate.leave();
     }
 
     /// Pins the region of ours that a range lies in: its index, and what the library's calls name
@@ -356,7 +330,7 @@ impl<'m> LibfabricDomain<'m> {
         let (index, range) = self.hold_unregistered(key, whole.start, whole.length)?;
         self.count_holder(index as usize, 1);
         // who wanted it back asks again; what is doomed by now stays so, for nobody asks
-        self.wanted[index as usize].fetch_and(!WANTED, Ordering::Relaxed);
+        self.recalls[index as usize].want_no_more();
         Some((index, range))
     }
 
@@ -431,32 +405,28 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Dooms a region that is not being registered ([`LibfabricDomain::make_pinned`]).
     fn doom_unless_made(&self, index: u32) -> Result<(), DeregisterError> {
-        let doomed = |word: u32| (word & MAKING == 0).then_some(word | DOOMED);
-        // acquire: [made]; release: [doomed], what the caller did with the memory before
-        self.wanted[index as usize]
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, doomed)
-            .map_err(|_| DeregisterError::Busy)?;
+        if !self.recalls[index as usize].doom() {
+            return Err(DeregisterError::Busy);
+        }
         self.shared.wanted.store(1, Ordering::Release);
         Ok(())
     }
 
     fn is_doomed(&self, index: u32) -> bool {
-        self.wanted[index as usize].load(Ordering::Acquire) & DOOMED != 0
+        self.recalls[index as usize].is_doomed()
     }
 
     /// Closes the regions that are doomed and that nobody holds any more; whether there are others.
     pub(super) fn bury(&self) -> bool {
         let mut left = false;
-        for (index, wanted) in self.wanted.iter().enumerate() {
-            if wanted.load(Ordering::Acquire) & DOOMED != 0 {
+        for (index, recall) in self.recalls.iter().enumerate() {
+            if recall.is_doomed() {
                 match self.deregister(self.key_at(index as u32)) {
                     // what the library does not close stays doomed: its memory may have gone
                     Err(DeregisterError::Busy | DeregisterError::Fabric(_)) => left = true,
                     // its place may be another region's by now
                     Ok(()) => {}
-                    Err(DeregisterError::Stale) => {
-                        wanted.fetch_and(MAKING, Ordering::Release);
-                    }
+                    Err(DeregisterError::Stale) => recall.reset(),
                 }
             }
         }
@@ -476,7 +446,7 @@ impl<'m> LibfabricDomain<'m> {
 
     /// Whether this one is.
     pub(super) fn wants(&self, index: u32) -> bool {
-        self.wanted[index as usize].load(Ordering::Acquire) & (WANTED | DOOMED) != 0
+        self.recalls[index as usize].is_wanted()
     }
 
     /// Looks for what is wanted back, which peers are `asked` for: whether they hold some.
@@ -520,14 +490,14 @@ impl Domain for LibfabricDomain<'_> {
         let result = self.table.insert(range).ok_or(RegisterError::Full).and_then(|handle| {
             let index = handle.index as usize;
             if self.registers_later() || self.shared.domain.load(Ordering::Relaxed) == 0 {
-                self.wanted[index].fetch_and(MAKING, Ordering::Relaxed);
+                self.recalls[index].reset();
                 return Ok(key_of(handle)); // a peer's first use does, or `restore`
             }
             // SAFETY: the caller vouches for the range; we are inside the gate.
             match unsafe { self.make((region.address, region.length.as_usize())) } {
                 Ok(made) => {
                     self.library_keys[index].store(made.key(), Ordering::Relaxed);
-                    self.wanted[index].fetch_and(MAKING, Ordering::Relaxed);
+                    self.recalls[index].reset();
                     // release: pairs with `hold`
                     self.registrations[index].store(made.into_raw(), Ordering::Release);
                     Ok(key_of(handle))
@@ -565,11 +535,11 @@ impl Domain for LibfabricDomain<'_> {
                 })?;
             }
             // before the place is another region's, which `bury` must not take for a doomed one
-            self.wanted[handle.index as usize].store(0, Ordering::Release);
+            self.recalls[handle.index as usize].reset();
             Ok(())
         });
         if let Err(DeregisterError::Busy) = result {
-            self.wanted[handle.index as usize].fetch_or(WANTED, Ordering::Release);
+            self.recalls[handle.index as usize].want();
             self.shared.wanted.store(1, Ordering::Release);
         }
         self.leave();

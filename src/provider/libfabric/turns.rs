@@ -1,10 +1,10 @@
 //! Taking turns at a library that does not let every thread call at once.
 
 use super::domain::Scope;
-use crate::base::sync::{AtomicU32, Ordering};
+use crate::base::tickets::{Ticket, Tickets};
 
 /// Looks before a waiting thread lets others have its processor.
-pub(super) const LOOKS: u32 = 64;
+const LOOKS: u32 = 64;
 
 /// Which of our threads may be in the library at once: those that register memory, and the rail's,
 /// which polls and posts. The offer says it.
@@ -60,17 +60,23 @@ impl Callers {
 #[derive(Debug)]
 pub(super) struct Turns {
     in_turns: u8,
-    next: AtomicU32,
-    now: AtomicU32,
+    tickets: Tickets,
 }
 
-/// One thread's turn, until it is dropped.
-pub(super) struct Turn<'t>(Option<&'t AtomicU32>);
+/// One thread's turn, if that is needed, until it is dropped.
+pub(super) type Turn<'t> = Option<Ticket<'t>>;
+
+/// Between two looks: others have this thread's processor now and then.
+pub(super) fn pause(looks: u32) {
+    if looks.is_multiple_of(LOOKS) {
+        // SAFETY: takes nothing.
+        unsafe { libc::sched_yield() };
+    }
+}
 
 impl Turns {
     pub fn new(callers: Callers, scope: Scope) -> Turns {
-        let (next, now) = (AtomicU32::new(0), AtomicU32::new(0));
-        Turns { in_turns: callers.in_turns(scope), next, now }
+        Turns { in_turns: callers.in_turns(scope), tickets: Tickets::default() }
     }
 
     /// Waits for this thread's turn, if that is needed for this. Nothing that waits for another
@@ -78,34 +84,14 @@ impl Turns {
     #[inline]
     pub fn take(&self, act: Act) -> Turn<'_> {
         if self.in_turns & act as u8 == 0 {
-            return Turn(None);
+            return None;
         }
         self.wait()
     }
 
     #[cold]
     fn wait(&self) -> Turn<'_> {
-        let own = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut looks = 0u32;
-        // acquire: pairs with the drop of the turn before
-        while self.now.load(Ordering::Acquire) != own {
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS) {
-                // SAFETY: takes nothing.
-                unsafe { libc::sched_yield() };
-            }
-            core::hint::spin_loop();
-        }
-        Turn(Some(&self.now))
-    }
-}
-
-impl Drop for Turn<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(now) = self.0 {
-            now.store(now.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        }
+        Some(self.tickets.take(pause))
     }
 }
 
@@ -117,7 +103,7 @@ mod tests {
 
     fn taken(callers: Callers, scope: Scope) -> [bool; 4] {
         let turns = Turns::new(callers, scope);
-        ACTS.map(|act| turns.take(act).0.is_some())
+        ACTS.map(|act| turns.take(act).is_some())
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::sys::objects::deregister_raw;
 use super::sys::{Device, MemoryRegion, ProtectionDomain, numbers};
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::gate::{Entry, Gate};
 use crate::base::pool::Pool;
 use crate::base::regions::{Range, RegionSlot, RegionTable};
 use crate::base::slab::Handle;
@@ -22,14 +23,12 @@ const ACCESS_ADDING: c_int = ACCESS | numbers::ACCESS_REMOTE_ATOMIC;
 /// Set in the number of a registration that is one of a dma-buf: the library's are addresses, whose
 /// lowest bit is 0.
 const IS_DMABUF: u64 = 1;
-/// Set in [`Shared::gate`] when the rail has closed.
-const CLOSED: u32 = 1 << 31;
 
 /// What rail and registering threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// How many threads register or deregister now, and [`CLOSED`].
-    gate: AtomicU32,
+    /// Before what is registered, and what that takes.
+    gate: Gate,
     /// Whether payload regions may be registered with relaxed ordering.
     relaxed: bool,
     /// Whether the device has adds.
@@ -112,9 +111,10 @@ impl<'m> VerbsDomain<'m> {
         let shared = carver.filled_with(1, || {
             let (pd, device) = parts.take().expect("one value is made");
             let (pd, device) = (ManuallyDrop::new(pd), ManuallyDrop::new(device));
-            Shared { gate: AtomicU32::new(0), relaxed, has_adds, pd, device }
+            Shared { gate: Gate::default(), relaxed, has_adds, pd, device }
         })?;
         let table = RegionTable::new(slots, Pool::new(head, next));
+        shared[0].gate.admit();
         Ok(VerbsDomain { shared: &shared[0], table, registrations })
     }
 
@@ -124,17 +124,7 @@ impl<'m> VerbsDomain<'m> {
 
     /// Counts this thread in. `false`: the rail has closed.
     fn enter(&self) -> bool {
-        // acquire: pairs with nothing but orders what follows behind the count; see [gate]
-        if self.shared.gate.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
-            return true;
-        }
-        self.leave();
-        false
-    }
-
-    fn leave(&self) {
-        // release: [gate], what was done with the device happens before it is closed
-        self.shared.gate.fetch_sub(1, Ordering::Release);
+        self.shared.gate.enter() == Entry::Inside
     }
 
     /// Registers memory that carries payload alone: where the rail was opened so, writes into it
@@ -194,7 +184,7 @@ impl<'m> VerbsDomain<'m> {
         }
         let made = self.shared.with_access(|access| make(self.shared.pd(), access));
         let result = made.map_err(system).and_then(|made| self.file(region, kind, made));
-        self.leave();
+        self.shared.gate.leave();
         result
     }
 
@@ -254,11 +244,7 @@ impl<'m> VerbsDomain<'m> {
     ///   this type.
     pub(super) unsafe fn close(&self) {
         let shared = self.shared;
-        shared.gate.fetch_or(CLOSED, Ordering::AcqRel);
-        // acquire: pairs with [gate]
-        while shared.gate.load(Ordering::Acquire) & !CLOSED != 0 {
-            core::hint::spin_loop();
-        }
+        shared.gate.shut(true);
         for registration in self.registrations {
             let raw = registration.swap(0, Ordering::AcqRel);
             if raw != 0 {
@@ -295,7 +281,7 @@ impl Domain for VerbsDomain<'_> {
                 DeregisterError::Fabric(errno.0)
             })
         });
-        self.leave();
+        self.shared.gate.leave();
         result
     }
 }
