@@ -414,6 +414,34 @@ fn memory_comes_and_goes_while_a_nic_stays_away() {
     assert_eq!(unsafe { more[1].read_volatile() }, 0x42);
 }
 
+/// What the NIC would have refused is found out when it is back: it said that the endpoint could not
+/// be opened, by the code of the outage before.
+#[test]
+fn memory_that_a_nic_refuses_when_it_is_back_is_the_reason_that_is_told() {
+    const LONG: usize = 2 << 20;
+    let Some(config) = config(c"strict-away-long") else { return };
+    let limits = Limits { payload_bytes_max: 1024, ..LIMITS };
+    let memory = Box::leak(Box::new(HeapBlock::new(LONG))).start();
+    let open = || {
+        let block = Box::leak(Box::new(HeapBlock::new(bytes(&limits))));
+        Libfabric::open(&mut block.carver(), &limits, &config).unwrap()
+    };
+    let [mut rail, _] = [open(), open()];
+    assert_eq!(register(&rail, memory, LONG), Err(RegisterError::Fabric(libc::ENOMEM)));
+    let away = PeerOpenError::Refused(Step::Endpoint, Code(libc::ENODEV));
+    assert_eq!(rail.reopen(), Err(away));
+    let key = register(&rail, memory, LONG).unwrap();
+    assert_eq!(rail.reopen(), Err(away));
+    for _ in 0..2 {
+        let refused = rail.reopen().unwrap_err();
+        assert_eq!(rail.health().refused, Some((Step::Regions, Code(libc::ENOMEM))));
+        let words = "memory that is registered cannot be registered with it: errno 12";
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    assert_eq!(rail.domain().deregister(key), Ok(()));
+    assert_eq!(rail.reopen(), Ok(()));
+}
+
 #[test]
 fn failed_write_has_the_providers_words() {
     let Some(config) = config(c"strict-failing") else { return };

@@ -294,6 +294,47 @@ fn op_that_is_not_in_flight_is_none_that_ends() {
     }
 }
 
+/// It ended the connection, as if the peer had broken the protocol, although TCP stood.
+#[test]
+fn message_in_a_slot_that_names_another_still_is_none() {
+    let wire = Wire::new();
+    let mut ends = ports(wire);
+    joined(&mut ends);
+    wire.fail(Faults { wrong: Some(Wrong::MessageAgain), ..Faults::default() });
+    assert!(send(&mut ends[0], 1).is_ok());
+    let came = polled(&mut ends[1]);
+    assert!(matches!(came[..], [Completion::Received { .. }]), "{came:?}");
+    let error = ends[1].error(PEER).unwrap().to_string();
+    let words = "of the vendor's poll, a message came in a slot that is not released";
+    assert!(error.contains(words), "{error}");
+}
+
+/// Who closed waited without a word of which provider kept it.
+#[test]
+fn fence_that_does_not_hold_is_told_of_once() {
+    let wire = Wire::new();
+    let mut ends = ports(wire);
+    joined(&mut ends);
+    wire.fail(Faults { no_fenced: true, ..Faults::default() });
+    assert_eq!(fence(&mut ends[0], 1), Ok(Posted::Pending));
+    let poll = |end: &mut VendorPort<'_>, ms: u64| {
+        end.poll(&mut [NOTHING; 8], Bytes::mib(1), Instant(ms * 1_000_000));
+        end.has_complaints().then(|| end.complaint()).flatten()
+    };
+    assert_eq!(poll(&mut ends[0], 2999), None);
+    let (peer, complaint) = poll(&mut ends[0], 3001).expect("a fence that does not hold");
+    assert_eq!((peer, complaint.count), (PEER, 1));
+    let said = complaint.to_string();
+    assert!(said.contains("is not fenced after 3000 ms") && said.contains("Unfenced"), "{said}");
+    assert_eq!(poll(&mut ends[0], 9000), None);
+    assert!(!ends[0].has_complaints());
+    // one that holds is none
+    wire.fail(Faults::default());
+    assert_eq!(fence(&mut ends[1], 2), Ok(Posted::Pending));
+    assert_eq!((poll(&mut ends[1], 1), poll(&mut ends[1], 9000)), (None, None));
+    assert!(!ends[1].has_complaints());
+}
+
 #[test]
 fn names_are_short_and_printed() {
     assert!(RailName::new(b"acme0").is_some() && RailName::new(&[b'a'; 32]).is_some());

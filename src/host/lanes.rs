@@ -17,7 +17,7 @@ use crate::base::slab::Handle;
 use crate::base::units::{Instant, Span};
 use crate::connect::{Rail, STREAMS_MAX, ends_of};
 use crate::fabric::{CloseError, DownCause, Provider};
-use crate::provider::port::{PortError, PortPeerError};
+use crate::provider::port::{Loss as PortLoss, PortError, PortPeerError};
 use crate::provider::tcp::PeerOpenError;
 use crate::transport::LaneView;
 use crate::transport::rail::LaneState;
@@ -69,7 +69,7 @@ pub(super) struct LanesTold {
     pub(super) portless: bool,
     /// Why each port is out of use, as [`PortRail::loss`](crate::provider::port::PortRail::loss)
     /// says; 0: it is not.
-    pub(super) ports_lost: [i32; PORTS_MAX],
+    pub(super) ports_lost: [Option<PortLoss>; PORTS_MAX],
     /// Of which it was said that their library tells of ops that nobody posted.
     pub(super) ports_strange: [bool; PORTS_MAX],
     /// Why each port refuses ends of lanes, or did when it was asked last.
@@ -84,7 +84,7 @@ impl LanesTold {
         changes: 0,
         due: Instant(u64::MAX),
         portless: false,
-        ports_lost: [0; PORTS_MAX],
+        ports_lost: [None; PORTS_MAX],
         ports_strange: [false; PORTS_MAX],
         ports_refusing: [None; PORTS_MAX],
         ports_unregistered: [None; PORTS_MAX],

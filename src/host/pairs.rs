@@ -60,14 +60,14 @@ fn refusal_news(told: &mut Option<PortPeerError>, now: Option<PortPeerError>) ->
     }
 }
 
-/// What is to be told of a port that is lost for this reason, 0: is not, to those who know `told`;
+/// What is to be told of a port that is lost for this reason, or is not, to those who know `told`;
 /// they know it then.
-fn port_news(told: &mut i32, code: i32) -> Option<PortNews> {
-    match (core::mem::replace(told, code), code) {
-        (before, after) if before == after => None,
-        (_, 0) => Some(PortNews::Back),
-        (_, _) => Some(PortNews::Lost),
+fn port_news<T: PartialEq>(told: &mut Option<T>, loss: Option<T>) -> Option<PortNews> {
+    if *told == loss {
+        return None;
     }
+    *told = loss;
+    Some(if told.is_none() { PortNews::Back } else { PortNews::Lost })
 }
 
 /// So many bytes of stripes that have ended well show that a path carries payload.
@@ -256,8 +256,7 @@ impl Endpoint {
         let rail = endpoint.rail();
         for place in 0..rail.device_count() {
             let Some(port) = rail.device(place) else { continue };
-            let code = port.loss();
-            match port_news(&mut self.lanes_told.ports_lost[place], code) {
+            match port_news(&mut self.lanes_told.ports_lost[place], port.loss()) {
                 Some(PortNews::Lost) => say_of(
                     Level::Warning,
                     format_args!("{port} is out of use: {}", port.loss_words()),
@@ -626,17 +625,17 @@ mod tests {
     /// One that waits for another GID may be gone for good then.
     #[test]
     fn port_that_is_lost_for_another_reason_is_told_of_again() {
-        let mut told = 0;
+        let mut told = None;
         for (code, news) in [
-            (0, None),
-            (libc::EADDRNOTAVAIL, Some(PortNews::Lost)),
-            (libc::EADDRNOTAVAIL, None),
-            (libc::ENODEV, Some(PortNews::Lost)),
-            (libc::ENODEV, None),
-            (0, Some(PortNews::Back)),
-            (0, None),
+            (None, None),
+            (Some(libc::EADDRNOTAVAIL), Some(PortNews::Lost)),
+            (Some(libc::EADDRNOTAVAIL), None),
+            (Some(libc::ENODEV), Some(PortNews::Lost)),
+            (Some(libc::ENODEV), None),
+            (None, Some(PortNews::Back)),
+            (None, None),
         ] {
-            assert_eq!(port_news(&mut told, code), news, "{code}");
+            assert_eq!(port_news(&mut told, code), news, "{code:?}");
         }
     }
 }

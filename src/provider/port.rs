@@ -17,7 +17,7 @@ use crate::fabric::{
 };
 use crate::wire::pair::LaneEnd;
 use core::fmt;
-use libfabric::{Complaint, Libfabric};
+use libfabric::Libfabric;
 use vendor::VendorPort;
 use verbs::Verbs;
 use verbs::mtu::Packets;
@@ -309,13 +309,19 @@ impl<'m> PortRail<'m> {
         }
     }
 
-    /// Why the whole port is of no use, for people, who are told it by [`PortRail::loss_words`];
-    /// 0: it is, or will be at once.
-    pub fn loss(&self) -> i32 {
+    /// Why the whole port is of no use, for people, who are told it by [`PortRail::loss_words`],
+    /// and once more where the reason is another.
+    pub fn loss(&self) -> Option<Loss> {
         match self {
-            PortRail::Verbs(rail) => rail.health().lost_code,
-            PortRail::Libfabric(rail) if rail.health().refused.is_some() => rail.health().lost_code,
-            PortRail::Libfabric(_) | PortRail::Vendor(_) => 0,
+            PortRail::Verbs(rail) => match rail.health().lost_code {
+                0 => None,
+                code => Some(Loss { step: None, code }),
+            },
+            PortRail::Libfabric(rail) => {
+                let (step, code) = rail.health().refused?;
+                Some(Loss { step: Some(step), code: code.0 })
+            }
+            PortRail::Vendor(_) => None,
         }
     }
 
@@ -329,7 +335,8 @@ impl<'m> PortRail<'m> {
     pub fn has_words(&self) -> bool {
         match self {
             PortRail::Libfabric(rail) => rail.has_doubts() || rail.has_complaints(),
-            PortRail::Verbs(_) | PortRail::Vendor(_) => false,
+            PortRail::Vendor(rail) => rail.has_complaints(),
+            PortRail::Verbs(_) => false,
         }
     }
 
@@ -342,11 +349,17 @@ impl<'m> PortRail<'m> {
         }
     }
 
-    /// The next peer that people should know something of; see [`Libfabric::complaint`].
+    /// The next peer that people should know something of; see [`Libfabric::complaint`] and
+    /// [`VendorPort::complaint`].
     pub fn complaint(&mut self) -> Option<(PeerIndex, Complaint)> {
         match self {
-            PortRail::Libfabric(rail) => rail.complaint(),
-            PortRail::Verbs(_) | PortRail::Vendor(_) => None,
+            PortRail::Libfabric(rail) => {
+                rail.complaint().map(|(peer, words)| (peer, Complaint::Libfabric(words)))
+            }
+            PortRail::Vendor(rail) => {
+                rail.complaint().map(|(peer, words)| (peer, Complaint::Vendor(words)))
+            }
+            PortRail::Verbs(_) => None,
         }
     }
 
@@ -544,6 +557,31 @@ impl<'m> PortRail<'m> {
 
     pub(super) fn peer_detach(&mut self, peer: PeerIndex) -> Result<(), CloseError> {
         on!(self, rail => rail.peer_detach(peer))
+    }
+}
+
+/// Why a whole port is of no use: a code, and what is refused with it when it is opened again.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Loss {
+    step: Option<libfabric::Step>,
+    code: i32,
+}
+
+/// What people should know of a peer that stands still. Behind the words for a rail.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Complaint {
+    /// Of libfabric's.
+    Libfabric(libfabric::Complaint),
+    /// Of a vendor's.
+    Vendor(vendor::Unended),
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Complaint::Libfabric(words) => words.fmt(f),
+            Complaint::Vendor(words) => words.fmt(f),
+        }
     }
 }
 

@@ -45,6 +45,8 @@ static const struct kind kinds[] = {
     {"strict-failing", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, FAILS},
     {"strict-deaf", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, DEAF},
     {"strict-away", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, STAYS_AWAY},
+    {"strict-away-long", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS,
+     STAYS_AWAY | REFUSES_LONG},
     {"strict-length", ENDPOINT_SCOPED, FI_CONTEXT2, 8, 8, ALL_ORDERS, LIES_ABOUT_LENGTH},
     /* connected one to one: all orders; little order, short keys and words, and no room */
     {"strict-msg", ENDPOINT_SCOPED & ~FI_MR_ENDPOINT, FI_CONTEXT2 | FI_RX_CQ_DATA, 8, 8, ALL_ORDERS,

@@ -55,6 +55,8 @@ pub struct Faults {
     pub key_zero: bool,
     /// So many times `region_deregister` says that ops are in flight.
     pub busy: u32,
+    /// No fence is told to hold.
+    pub no_fenced: bool,
 }
 
 /// What is wrong with an event.
@@ -74,12 +76,14 @@ pub enum Wrong {
     MessagePeer,
     /// A message is longer than the caps say.
     MessageLength,
+    /// A message came twice, in one slot.
+    MessageAgain,
     /// The poll says that it gave more events than it was asked for.
     Count,
 }
 
 /// Each of them.
-pub const WRONGS: [Wrong; 8] = [
+pub const WRONGS: [Wrong; 9] = [
     Wrong::Kind,
     Wrong::Status,
     Wrong::Name,
@@ -87,6 +91,7 @@ pub const WRONGS: [Wrong; 8] = [
     Wrong::ImmediatePeer,
     Wrong::MessagePeer,
     Wrong::MessageLength,
+    Wrong::MessageAgain,
     Wrong::Count,
 ];
 
@@ -97,7 +102,9 @@ impl Wrong {
             Wrong::Kind | Wrong::Count => event.kind,
             Wrong::Status | Wrong::Name | Wrong::DonePeer => XTIE_PROVIDER_EVENT_DONE,
             Wrong::ImmediatePeer => XTIE_PROVIDER_EVENT_IMMEDIATE,
-            Wrong::MessagePeer | Wrong::MessageLength => XTIE_PROVIDER_EVENT_RECEIVED,
+            Wrong::MessagePeer | Wrong::MessageLength | Wrong::MessageAgain => {
+                XTIE_PROVIDER_EVENT_RECEIVED
+            }
         };
         if event.kind != about {
             return false;
@@ -109,7 +116,7 @@ impl Wrong {
             // the other of the first two
             Wrong::DonePeer | Wrong::ImmediatePeer | Wrong::MessagePeer => event.peer ^= 1,
             Wrong::MessageLength => event.bytes = 1 << 20,
-            Wrong::Count => {}
+            Wrong::MessageAgain | Wrong::Count => {}
         }
         true
     }
@@ -481,6 +488,9 @@ unsafe extern "C" fn poll(
     let mut given = 0;
     while given < max {
         let Some(mut event) = state.events[end.side as usize].pop_front() else { break };
+        if state.faults.no_fenced && event.kind == XTIE_PROVIDER_EVENT_FENCED {
+            continue;
+        }
         let is_here = end.side == 1 || !state.faults.at_second;
         let wrong = state.faults.wrong.filter(|_| is_here);
         let is_wrong = wrong.is_some_and(|wrong| wrong.spoil(&mut event));
@@ -489,8 +499,10 @@ unsafe extern "C" fn poll(
         given += 1;
         if is_wrong {
             state.faults.wrong = None;
-            if wrong == Some(Wrong::Count) {
-                return max + 1;
+            match wrong {
+                Some(Wrong::Count) => return max + 1,
+                Some(Wrong::MessageAgain) => state.events[end.side as usize].push_front(event),
+                Some(_) | None => {}
             }
         }
     }

@@ -261,11 +261,13 @@ pub unsafe extern "C" fn xtie_core_request_test(
     if done_out.is_null() {
         return XTIE_CORE_ERR_NULL as c_int;
     }
+    // SAFETY: not null, and valid by this function's contract.
+    unsafe { done_out.write(0) };
     enter(endpoint, |host| {
         let outcome = host.machine.test(RequestId(request))?;
-        // SAFETY: not null, and valid by this function's contract.
-        unsafe { done_out.write(c_int::from(outcome.is_some())) };
         let Some(outcome) = outcome else { return Ok(XTIE_CORE_OK) };
+        // SAFETY: as above.
+        unsafe { done_out.write(1) };
         if !bytes_out.is_null() {
             for (at, length) in outcome.lengths[..outcome.count.into()].iter().enumerate() {
                 // SAFETY: as many as the group has, by this function's contract.

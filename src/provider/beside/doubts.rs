@@ -3,8 +3,7 @@
 use super::{Device, WithPorts};
 use crate::base::ids::PeerIndex;
 use crate::base::units::Span;
-use crate::provider::libfabric::Complaint;
-use crate::provider::port::PortRail;
+use crate::provider::port::{Complaint, PortRail};
 
 impl<'m> WithPorts<'m> {
     /// Whether [`WithPorts::doubted`] or [`WithPorts::complaint`] may have a peer to name.

@@ -176,7 +176,7 @@ impl Step {
             Step::EventQueue => "the network gives no event queue",
             Step::Listener => "the network gives no endpoint that listens",
             Step::Connection => "the peer cannot be connected",
-            Step::Regions => "memory that was registered cannot be registered again",
+            Step::Regions => "memory that is registered cannot be registered with it",
         }
     }
 }

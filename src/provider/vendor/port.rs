@@ -6,7 +6,7 @@ use super::shelter::Shelter;
 use super::{BLOB_BYTES_MAX, Breach, OpenError, PeerError, Table, Vendor, VendorDomain};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::base::units::{Bytes, Instant};
+use crate::base::units::{Bytes, Instant, Span};
 use crate::fabric::{
     Caps, CloseError, Completion, DownCause, FenceKind, LocalSpan, Op, OpError, OpErrorKind, OpId,
     OpKind, PostError, Posted, Provider, RecvSlot,
@@ -114,6 +114,30 @@ impl fmt::Display for PortPeerError {
     }
 }
 
+/// A fence that does not hold for so long is told to people.
+const UNFENCED: Span = Span::millis(3000);
+
+/// Of a peer that was given up, the vendor has not ended something. Behind the words for a rail.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Unended {
+    /// For how long.
+    pub waited: Span,
+    /// How much: ops, and fences among them.
+    pub count: u32,
+}
+
+impl fmt::Display for Unended {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (waited, count) = (self.waited.0 / 1_000_000, self.count);
+        write!(
+            f,
+            "is not fenced after {waited} ms: it is given up or closed, and its provider has not \
+             said of {count} of its operations, a fence among them, that they have ended. Requests \
+             wait, and end with Unfenced, their memory registered; who closes waits; until it has"
+        )
+    }
+}
+
 /// What ended the life of a peer.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum ErrorReport {
@@ -164,6 +188,8 @@ struct Seat {
     /// A fence of a peer that was never open, or whose object is closed: it holds, and is to be
     /// told.
     fence: Option<(OpId, RailGeneration)>,
+    /// Since when the vendor has a fence, or ops behind one that held; and whether people know.
+    fencing: Option<(Instant, bool)>,
     error: Option<PeerError>,
     /// The other end's.
     blob: [u8; BLOB_BYTES_MAX],
@@ -175,6 +201,7 @@ impl Seat {
         payload_bytes_max: 0,
         is_given_up: false,
         fence: None,
+        fencing: None,
         error: None,
         blob: [0; BLOB_BYTES_MAX],
     };
@@ -200,6 +227,9 @@ pub struct VendorPort<'m> {
     peers_open: u32,
     /// Seats of which a poll has something to ask or to tell.
     due: u32,
+    /// Whether a peer's fence may not hold yet, and the last poll's time.
+    fences: bool,
+    now: Instant,
     /// Whether something was posted since it was handed over.
     is_posted: bool,
     /// Whether there was a breach, and the object is closed.
@@ -248,9 +278,18 @@ impl<'m> VendorPort<'m> {
         if let Some(what) = lacks(&vendor.caps(), payload_bytes_min) {
             return Err(PortOpenError::Small(what));
         }
-        let (peers_open, due, is_posted, is_over) = (0, 0, false, false);
-        let name = config.name;
-        Ok(VendorPort { vendor, name, seats, shelter, peers_open, due, is_posted, is_over })
+        Ok(VendorPort {
+            vendor,
+            name: config.name,
+            seats,
+            shelter,
+            peers_open: 0,
+            due: 0,
+            fences: false,
+            now: Instant(0),
+            is_posted: false,
+            is_over: false,
+        })
     }
 
     /// What people call it.
@@ -277,6 +316,32 @@ impl<'m> VendorPort<'m> {
     /// Whether it has broken its promises: no peer can be joined any more.
     pub fn is_lost(&self) -> bool {
         self.vendor.breach().is_some()
+    }
+
+    /// Whether [`VendorPort::complaint`] may have one to name.
+    #[inline]
+    pub fn has_complaints(&self) -> bool {
+        self.fences
+    }
+
+    /// The next peer whose fence does not hold, for longer than it may take. Each is named once.
+    #[cold]
+    pub fn complaint(&mut self) -> Option<(PeerIndex, Unended)> {
+        self.fences = false;
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            let Some((since, is_told)) = &mut seat.fencing else { continue };
+            let peer = PeerIndex(index as u32);
+            let (waited, count) = (self.now.since(*since), self.vendor.in_flight(peer));
+            if count == 0 || seat.state != State::Open {
+                seat.fencing = None;
+                continue;
+            }
+            self.fences |= !*is_told;
+            if waited >= UNFENCED && !core::mem::replace(is_told, true) {
+                return Some((peer, Unended { waited, count }));
+            }
+        }
+        None
     }
 
     /// What ended a peer, until it is prepared again.
@@ -446,9 +511,13 @@ impl<'m> VendorPort<'m> {
     }
 
     /// Gives messages slots of ours. What a peer sends beyond its credits, or longer than lanes
-    /// send, ends that peer.
+    /// send, ends that peer; a slot that names another message still is no event.
     fn take(&mut self, event: Completion) -> Option<Completion> {
         let Completion::Received { peer, slot, head, length } = event else { return Some(event) };
+        if self.shelter.has(peer, slot) {
+            self.vendor.note("poll", "a message came in a slot that is not released");
+            return None;
+        }
         match self.shelter.hold(peer, slot, length) {
             Some(slot) => Some(Completion::Received { peer, slot, head, length }),
             None => {
@@ -486,9 +555,13 @@ impl<'m> Provider for VendorPort<'m> {
             (State::Open, OpKind::Fence { generation }) if self.is_lost() => {
                 self.fence_ours(op, generation)
             }
-            (State::Open, _) => {
+            (State::Open, kind) => {
                 let answer = self.vendor.post(op, now);
                 self.is_posted |= answer.is_ok();
+                if let (OpKind::Fence { .. }, Ok(Posted::Pending)) = (kind, answer) {
+                    self.seats[op.peer.as_usize()].fencing.get_or_insert((now, false));
+                    self.fences = true;
+                }
                 answer
             }
             (State::Closed, _) => Err(PostError::PeerDown),
@@ -506,6 +579,7 @@ impl<'m> Provider for VendorPort<'m> {
     }
 
     fn poll(&mut self, out: &mut [Completion], budget: Bytes, now: Instant) -> usize {
+        self.now = now;
         let mut told = if self.due > 0 { self.look_at_seats(out) } else { 0 };
         self.is_posted = false;
         let (from, found) = (told, self.vendor.poll(&mut out[told..], budget, now));

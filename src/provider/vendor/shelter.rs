@@ -58,6 +58,19 @@ impl<'m> Shelter<'m> {
         Some(RecvSlot(at as u64))
     }
 
+    /// Whether a message of the peer's is held that the vendor calls so.
+    #[inline]
+    pub fn has(&self, peer: PeerIndex, slot: RecvSlot) -> bool {
+        let mut left = self.in_use[peer.as_usize()];
+        while left != 0 {
+            if self.held[peer.as_usize()][left.trailing_zeros() as usize].slot == slot {
+                return true;
+            }
+            left &= left - 1;
+        }
+        false
+    }
+
     fn is_held(&self, peer: PeerIndex, slot: RecvSlot) -> bool {
         slot.0 < SLOTS as u64 && self.in_use[peer.as_usize()] >> slot.0 & 1 == 1
     }
