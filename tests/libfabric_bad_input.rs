@@ -104,10 +104,13 @@ fn provider_that_cannot_carry_a_rail_is_named_with_the_reason() {
             "there is no provider {name} that can carry a rail (CROSSTIE_OFI_PROVIDER); {name}: "
         );
         assert!(said.starts_with(&start) && said.lines().count() == 1, "{said}");
-        assert!(said.contains(reason) && said.contains("; it has strict, "), "{said}");
+        assert!(said.contains(reason) && said.contains("; libfabric has strict, "), "{said}");
     }
     let said = words(c"nobody").unwrap();
-    assert!(said.contains("(CROSSTIE_OFI_PROVIDER); it has strict, "), "no reason of none: {said}");
+    assert!(
+        said.contains("(CROSSTIE_OFI_PROVIDER); libfabric has strict, "),
+        "no reason of none: {said}"
+    );
 }
 
 #[test]

@@ -400,7 +400,8 @@ fn info_says_of_a_provider_that_is_not_there_in_one_line() {
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
     let both = [("CROSSTIE_OFI_PROVIDER", "sockets"), ("CROSSTIE_OFI_DOMAINS", "none-such")];
     let (said, _) = lines(&both);
-    let words = "none: no domain of CROSSTIE_OFI_DOMAINS=none-such is there; it has sockets over";
+    let words =
+        "none: no domain of CROSSTIE_OFI_DOMAINS=none-such is there; libfabric has sockets over";
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }
 

@@ -179,9 +179,11 @@ pub struct DeviceProperties {
 /// The properties of a device on this host.
 pub fn properties(kind: DeviceKind) -> DeviceProperties {
     let (description, remark, speed_mbps) = match kind {
-        DeviceKind::Host => {
-            ("processes of this host through shared memory, of others over RDMA or TCP", "", 80_000)
-        }
+        DeviceKind::Host => (
+            "processes of this host through shared memory, of others over RDMA, libfabric or TCP",
+            "",
+            80_000,
+        ),
         DeviceKind::Loopback => (
             "this endpoint itself, for tests and measurements",
             "reaches no other endpoint",

@@ -4,7 +4,7 @@
 extern crate std;
 
 use super::device::Rails;
-use super::log::{Level, say, say_once};
+use super::log::{Level, say};
 use super::settings::{Environment, REQUIRED};
 use crate::base::units::Span;
 use crate::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose as choose_nics};
@@ -31,7 +31,9 @@ pub(super) fn choose(environment: &Environment) -> Vec<Nic> {
     let found = choose_nics(settings, Path::new(SYSFS), asked);
     let why = match found {
         Ok(nics) => {
-            missing_say(settings, &nics);
+            if let Some(text) = settings.missing_words(&nics) {
+                say(Level::Warning, &text);
+            }
             return nics;
         }
         Err(NoNic::NotWanted) => return Vec::new(),
@@ -45,33 +47,6 @@ pub(super) fn choose(environment: &Environment) -> Vec<Nic> {
     };
     say(level, &format!("no libfabric rail, {then} ({why})"));
     Vec::new()
-}
-
-/// Says which settings are passed over where nobody asks for libfabric, and it is not used.
-pub(super) fn unused_say(settings: &Settings) {
-    let set = [
-        (settings.library.is_some(), "CROSSTIE_OFI_LIBRARY"),
-        (!settings.domains.is_empty(), "CROSSTIE_OFI_DOMAINS"),
-    ];
-    for (_, name) in set.iter().filter(|(is_set, _)| *is_set) {
-        let text = format!(
-            "{name} has no effect: libfabric is not used; CROSSTIE_OFI_PROVIDER, or \
-             CROSSTIE_RAILS=libfabric, asks for it"
-        );
-        say_once(Level::Warning, &text);
-    }
-}
-
-/// Says which of the domains that are named are not there, beside those that are.
-fn missing_say(settings: &Settings, nics: &[Nic]) {
-    let names = settings.missing_domains(|name| nics.iter().any(|nic| *nic.domain == *name));
-    if !names.is_empty() {
-        let provider = nics[0].provider.to_string_lossy();
-        say(
-            Level::Warning,
-            &format!("CROSSTIE_OFI_DOMAINS names domains that {provider} has not: {names}"),
-        );
-    }
 }
 
 /// What a peer is told of a port.

@@ -149,7 +149,11 @@ impl Network {
             if self.rails.vendor {
                 vendors::left_out(&vendor, "it wants rails_max of 2 or more");
             } else {
-                say(level, "ports are not used: they want rails_max of 2 or more");
+                say(
+                    level,
+                    "RDMA ports and libfabric's domains are not used: they want rails_max of 2 or \
+                     more, of which TCP takes one",
+                );
             }
         } else if wanted {
             if self.rails.vendor {
@@ -167,7 +171,9 @@ impl Network {
             // who chooses devices itself, as the NCCL plugin does, knows what it leaves out
             let own = options.nics.is_none() && options.ports.is_none();
             if own && !asked && !self.ports.iter().any(|port| matches!(port, Port::Libfabric(_))) {
-                libfabric::unused_say(&environment.libfabric);
+                for text in environment.libfabric.unused_words() {
+                    say_once(Level::Warning, &text);
+                }
             }
         }
         self.rails_of_ports();

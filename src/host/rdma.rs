@@ -252,17 +252,27 @@ pub(super) fn pair_ports(
     count
 }
 
-/// What is to be said of the ports of RDMA of two sides that make no lane: the subnets of both.
-/// Nothing where one of them has none, or they would make one.
+/// What is to be said of the ports of two sides that make no lane: of RDMA the subnets of both,
+/// nothing where one of them has none, or they would make one; of libfabric, where both have some,
+/// how many the other has.
 pub(super) struct Apart {
     ours: Ends,
     theirs: Ends,
     hosts: Hosts,
+    of_libfabric: usize,
 }
 
 impl Apart {
     pub(super) fn of(ours: &[PortHello], theirs: &[PortHello], same_host: bool) -> Apart {
-        Apart { ours: Ends::of_rdma(ours), theirs: Ends::of_rdma(theirs), hosts: hosts(same_host) }
+        let [own, of_libfabric] = [ours, theirs].map(|hellos| {
+            hellos.iter().filter(|hello| hello.kind == super::libfabric::KIND).count()
+        });
+        Apart {
+            ours: Ends::of_rdma(ours),
+            theirs: Ends::of_rdma(theirs),
+            hosts: hosts(same_host),
+            of_libfabric: if own == 0 { 0 } else { of_libfabric },
+        }
     }
 }
 
@@ -270,8 +280,16 @@ impl fmt::Display for Apart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ours, theirs) = (self.ours.as_slice(), self.theirs.as_slice());
         match apart(ours, theirs, self.hosts) {
-            Some(why) if !ours.is_empty() && !theirs.is_empty() => write!(f, "; of RDMA, {why}"),
-            Some(_) | None => Ok(()),
+            Some(why) if !ours.is_empty() && !theirs.is_empty() => write!(f, "; of RDMA, {why}")?,
+            Some(_) | None => {}
+        }
+        match self.of_libfabric {
+            0 => Ok(()),
+            count => write!(
+                f,
+                "; it tells of {count} of libfabric, of another provider or network (`used` in \
+                 `crosstie info` of both hosts has them)"
+            ),
         }
     }
 }
@@ -366,6 +384,9 @@ mod tests {
         assert_eq!(told(&ours, &[strange]) + &told(&ours, &[]), "");
         // it was for another reason, as the other side's `rails_max`
         assert_eq!(told(&ours, &[port("10.77.0.2", 24)]), "");
+        // whoever had named another provider was told of no pair, and of no other
+        let other = PortHello { gid: 9, ..strange };
+        assert!(told(&[strange], &[other]).starts_with("; it tells of 1 of libfabric, of another"));
     }
 
     /// The second queue pair of a port that is faster, or in a smaller subnet, came before all

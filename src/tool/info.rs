@@ -13,7 +13,7 @@ use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
 use crate::fabric::Syscalls;
-use crate::host::device::{DEVICES, properties};
+use crate::host::device::{DEVICES, Rails, properties};
 use crate::host::log::{self, Level};
 use crate::host::owned::Owned;
 use crate::host::settings::{self, environment, unknown_sentence};
@@ -248,13 +248,21 @@ fn capped(name: &str) -> Option<String> {
     })
 }
 
+/// What a setting leaves of the rails.
+fn left(allowed: Rails) -> String {
+    let names: Vec<_> = allowed.names().collect();
+    format!("; CROSSTIE_RAILS leaves {}", names.join(", "))
+}
+
 /// The rails of a device, and what they cost.
 fn rail(kind: DeviceKind) -> String {
     let (rail, syscalls) = match kind {
         DeviceKind::Host => {
             let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
             let both = "CROSSTIE_RAILS=shm+tcp: both in one connection within a host, pushed";
-            return format!("{rails}, and tcp (the sender pushes); {both}");
+            let allowed = environment().rails;
+            let of = if allowed == Rails::ALL { String::new() } else { left(allowed) };
+            return format!("{rails}, and tcp (the sender pushes); {both}{of}");
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
         DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),

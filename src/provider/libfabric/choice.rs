@@ -210,15 +210,42 @@ pub fn choose(settings: &Settings, sysfs: &Path, asked: bool) -> Result<Vec<Nic>
         }
     }
     if !others.is_empty() {
-        return Err(NoNic::NoDomain(format!("it has {}", others.join("; "))));
+        return Err(NoNic::NoDomain(format!("libfabric has {}", others.join("; "))));
     }
     let all = survey(&settings.config_of_any()).map_or(Vec::new(), |all| all.offers);
     let names: Vec<_> = all.into_iter().map(|offer| offer.provider).collect();
     let what = match names.is_empty() {
-        true => "it has none that can".into(),
-        false => format!("it has {}", names.join(", ")),
+        true => "libfabric has none that can".into(),
+        false => format!("libfabric has {}", names.join(", ")),
     };
     Err(NoNic::NoProvider(format!("{}{what}", refusals(settings, &wanted))))
+}
+
+impl Settings {
+    /// Which of the domains that are named are not there, beside those that are; in a sentence.
+    pub fn missing_words(&self, nics: &[Nic]) -> Option<String> {
+        let names = self.missing_domains(|name| nics.iter().any(|nic| *nic.domain == *name));
+        let provider = nics.first().filter(|_| !names.is_empty())?.provider.to_string_lossy();
+        Some(format!("CROSSTIE_OFI_DOMAINS names domains that {provider} has not: {names}"))
+    }
+
+    /// Which settings are passed over where nobody asks for libfabric, and it is not used; a
+    /// sentence of each.
+    pub fn unused_words(&self) -> Vec<String> {
+        let set = [
+            (self.library.is_some(), "CROSSTIE_OFI_LIBRARY"),
+            (!self.domains.is_empty(), "CROSSTIE_OFI_DOMAINS"),
+            (self.silence_max.is_some(), "CROSSTIE_OFI_SILENCE_MS"),
+        ];
+        let set = set.iter().filter(|(is_set, _)| *is_set);
+        set.map(|(_, name)| {
+            format!(
+                "{name} has no effect: libfabric is not used; CROSSTIE_OFI_PROVIDER, or \
+                 CROSSTIE_RAILS=libfabric, asks for it"
+            )
+        })
+        .collect()
+    }
 }
 
 /// `sockets@msg: the libfabric provider lacks ...; `: why those that are there carry no rail.
@@ -301,17 +328,18 @@ mod tests {
     fn what_is_not_there_is_named_as_what_it_is() {
         let provider = Some(c"net".to_owned());
         let asked = Settings { provider, ..Settings::default() };
-        let said = NoNic::NoProvider("it has sockets".into()).words(&asked);
+        let said = NoNic::NoProvider("libfabric has sockets".into()).words(&asked);
         assert_eq!(
             said,
-            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); it has sockets"
+            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); libfabric has sockets"
         );
         let asked = Settings { domains: vec![c"eth9".to_owned(), c"eth8".to_owned()], ..asked };
-        let said = NoNic::NoDomain("it has net over lo".into()).words(&asked);
-        let text = "no domain of CROSSTIE_OFI_DOMAINS=eth9,eth8 is there; it has net over lo";
+        let said = NoNic::NoDomain("libfabric has net over lo".into()).words(&asked);
+        let text =
+            "no domain of CROSSTIE_OFI_DOMAINS=eth9,eth8 is there; libfabric has net over lo";
         assert_eq!(said, text);
-        let said = NoNic::NoProvider("it has net".into()).words(&Settings::default());
-        assert!(said.starts_with("no provider of a NIC; it has net"), "{said}");
+        let said = NoNic::NoProvider("libfabric has net".into()).words(&Settings::default());
+        assert!(said.starts_with("no provider of a NIC; libfabric has net"), "{said}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::flights::{self, Flights};
 use super::shelter::Shelter;
-use super::{BLOB_BYTES_MAX, Breach, OpenError, PeerError, Table, Vendor, VendorDomain};
+use super::{BLOB_BYTES_MAX, Breach, CapsError, OpenError, PeerError, Table, Vendor, VendorDomain};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
@@ -64,8 +64,17 @@ unsafe impl Send for PortConfig {}
 /// Why a port could not be opened. There is none then.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum PortOpenError {
-    /// The vendor refused, or what it promises cannot be.
-    Open(OpenError),
+    /// What it promises cannot be.
+    Caps(CapsError),
+    /// Its `open` refused with this code, when it was asked for so many peers and regions.
+    Refused {
+        /// The vendor's.
+        code: i32,
+        /// Peers that are open at a time.
+        peers: u32,
+        /// Regions that are registered at a time.
+        regions: u32,
+    },
     /// Its promises are too little for a lane, in this.
     Small(&'static str),
     /// The block is too short.
@@ -75,10 +84,12 @@ pub enum PortOpenError {
 impl fmt::Display for PortOpenError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            PortOpenError::Open(OpenError::Refused(code)) => {
-                write!(f, "its open refused with code {code}")
-            }
-            PortOpenError::Open(OpenError::Caps(error)) => {
+            PortOpenError::Refused { code, peers, regions } => write!(
+                f,
+                "its open, which was asked for peers_max {peers} and regions_max {regions}, refused \
+                 with code {code}"
+            ),
+            PortOpenError::Caps(error) => {
                 write!(f, "its caps contradict themselves: {}", error.words())
             }
             PortOpenError::Small(what) => write!(f, "its caps are too little for a lane: {what}"),
@@ -274,7 +285,12 @@ impl<'m> VendorPort<'m> {
         let shelter = Shelter::open(block, peers_max).ok_or(PortOpenError::Block)?;
         // SAFETY: this function's contract.
         let vendor = unsafe { Vendor::open(config.table, config.context, flights, regions_max) };
-        let vendor = vendor.map_err(PortOpenError::Open)?;
+        let vendor = vendor.map_err(|error| match error {
+            OpenError::Refused(code) => {
+                PortOpenError::Refused { code, peers: peers_max, regions: regions_max }
+            }
+            OpenError::Caps(error) => PortOpenError::Caps(error),
+        })?;
         if let Some(what) = lacks(&vendor.caps(), payload_bytes_min) {
             return Err(PortOpenError::Small(what));
         }

@@ -344,7 +344,7 @@ fn without_interface(family: AddressFamily) -> Device {
 
 /// The PCI function that a device belongs to: what it resolves to, or the nearest above that is
 /// one, as a virtio device lies below its function.
-fn pci_function(device: &Path) -> Option<PathBuf> {
+pub fn pci_function(device: &Path) -> Option<PathBuf> {
     let resolved = device.canonicalize().ok()?;
     let is_function = |path: &&Path| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(is_address)

@@ -31,6 +31,8 @@ pub enum Kind {
         nics: NicNames,
         /// As of ports.
         reserve: Interfaces,
+        /// Whether one of them leads to other hosts.
+        leads_out: bool,
     },
 }
 
@@ -45,8 +47,12 @@ impl Kind {
             (Kind::Ports { ports, reserve }, Kind::Ports { ports: more, reserve: beside }) => {
                 Some(Kind::Ports { ports: ports.with(more)?, reserve: joined(*reserve, beside) })
             }
-            (Kind::Nics { nics, reserve }, Kind::Nics { nics: more, reserve: beside }) => {
-                Some(Kind::Nics { nics: nics.with(more)?, reserve: joined(*reserve, beside) })
+            (
+                Kind::Nics { nics, reserve, leads_out },
+                Kind::Nics { nics: more, reserve: beside, leads_out: leads },
+            ) => {
+                let (nics, reserve) = (nics.with(more)?, joined(*reserve, beside));
+                Some(Kind::Nics { nics, reserve, leads_out: *leads_out || *leads })
             }
             (Kind::Alone | Kind::Interfaces(_) | Kind::Ports { .. } | Kind::Nics { .. }, _) => None,
         }
@@ -60,7 +66,7 @@ impl Kind {
             Kind::Alone => (no_ports, no_nics, Interfaces::NONE),
             Kind::Interfaces(interfaces) => (no_ports, no_nics, interfaces),
             Kind::Ports { ports, reserve } => (ports, no_nics, reserve),
-            Kind::Nics { nics, reserve } => (no_ports, nics, reserve),
+            Kind::Nics { nics, reserve, .. } => (no_ports, nics, reserve),
         };
         let is_alone = *self == Kind::Alone;
         options.device = if is_alone { DeviceKind::SharedMemory } else { DeviceKind::Host };
@@ -121,13 +127,14 @@ impl Kind {
                 };
                 format!("{rails} to other hosts, {}, with TCP over {by}", ports.join(" and "))
             }
-            Kind::Nics { nics, reserve } => {
+            Kind::Nics { nics, reserve, leads_out } => {
                 let by = reserve_text(reserve);
                 let rails = match nics.count() {
                     1 => "one libfabric rail".to_string(),
                     count => format!("{count} libfabric rails"),
                 };
-                format!("{rails} to other hosts, {nics}, with TCP over {by}")
+                let to = if *leads_out { "other hosts" } else { "processes of this host alone" };
+                format!("{rails} to {to}, {nics}, with TCP over {by}")
             }
         }
     }

@@ -9,7 +9,6 @@ use crosstie::connect::interfaces::{InterfaceAddress, Interfaces, all_addresses}
 use crosstie::provider::libfabric::choice::{Nic, NoNic, SYSFS, choose};
 use crosstie::provider::libfabric::names::NicNames;
 use crosstie::provider::verbs::choice::Cabling;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Whether somebody asks for libfabric, so that its NICs come before RDMA ports.
@@ -25,11 +24,23 @@ pub fn survey(reach: &Reach) -> Vec<Device> {
         return Vec::new();
     }
     let why = match choose(&its.libfabric, Path::new(SYSFS), its.libfabric_named) {
-        Ok(nics) => return devices(&nics, reach, &all_addresses().unwrap_or_default()),
-        Err(NoNic::NotWanted) => return Vec::new(),
+        Ok(nics) => {
+            its.libfabric.missing_words(&nics).iter().for_each(|text| log::warn(text));
+            return devices(&nics, reach, &all_addresses().unwrap_or_default());
+        }
+        Err(NoNic::NotWanted) => {
+            its.libfabric.unused_words().iter().for_each(|text| log::warn(text));
+            return Vec::new();
+        }
         Err(why) => why.words(&its.libfabric),
     };
-    let text = format!("libfabric has no device ({why})");
+    let text = match its.required {
+        Some(required) if required.libfabric => format!(
+            "libfabric has no device, and CROSSTIE_RAILS_REQUIRED names libfabric: no device \
+             opens ({why})"
+        ),
+        Some(_) | None => format!("libfabric has no device ({why})"),
+    };
     if is_asked() {
         log::warn(&text)
     } else {
@@ -55,7 +66,11 @@ fn devices(nics: &[Nic], reach: &Reach, addresses: &[InterfaceAddress]) -> Vec<D
         let pci = pci.as_deref().and_then(Path::to_str);
         devices.push(Device {
             name: device::kept(&name),
-            kind: Kind::Nics { nics: names, reserve: reach.beside(its) },
+            kind: Kind::Nics {
+                nics: names,
+                reserve: reach.beside(its),
+                leads_out: nic.reaches_others,
+            },
             members: device::own(devices.len()),
             pci_path: pci.map(device::kept),
             guid: device::guid(pci, &name),
@@ -82,7 +97,7 @@ fn pci_path(domain: &str) -> Option<PathBuf> {
     let device = domain.split(['-', ';']).next()?;
     let classes = ["net", "infiniband", "cxi"].iter();
     let mut paths = classes.map(|class| format!("{SYSFS}/class/{class}/{device}/device"));
-    paths.find_map(|path| fs::canonicalize(path).ok())
+    paths.find_map(|path| device::pci_function(Path::new(&path)))
 }
 
 #[cfg(test)]
@@ -103,7 +118,8 @@ mod tests {
             speed_mbps,
         };
         let reach = Reach { family: AddressFamily::Any, chosen: None, named: false, choice: "" };
-        let nics = [nic(c"none0", 0), nic(c"none1", 400_000), nic(c"none0", 0)];
+        let here = Nic { reaches_others: false, ..nic(c"none0", 0) };
+        let nics = [here, nic(c"none1", 400_000), nic(c"none0", 0)];
         let found = devices(&nics, &reach, &[]);
         assert_eq!(found[0].speed_mbps, SPEED_MBPS_DEFAULT);
         assert_eq!(found[1].speed_mbps, 400_000, "as libfabric or the kernel says it");
@@ -114,6 +130,15 @@ mod tests {
             "one libfabric rail to other hosts, \
             tcp;ofi_rxm none1, with TCP over the usual interfaces"
         );
+        // it was said to be a rail to other hosts
+        assert_eq!(
+            found[0].kind.rails_text(&Environment::default()),
+            "one libfabric rail to processes of this host alone, \
+            tcp;ofi_rxm none0, with TCP over the usual interfaces"
+        );
+        let both = found[0].kind.with(&found[1].kind).unwrap();
+        let text = both.rails_text(&Environment::default());
+        assert!(text.starts_with("2 libfabric rails to other hosts, "), "{text}");
         assert_eq!(found[0].members, device::own(0));
         assert_ne!(found[0].guid, found[1].guid);
     }
