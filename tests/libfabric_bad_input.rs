@@ -417,8 +417,8 @@ fn memory_comes_and_goes_while_a_nic_stays_away() {
     assert_eq!(unsafe { more[1].read_volatile() }, 0x42);
 }
 
-/// What the NIC would have refused is found out when it is back: it said that the endpoint could not
-/// be opened, by the code of the outage before.
+/// What the NIC would have refused is found out when it is back: it said that the endpoint could
+/// not be opened, by the code of the outage before.
 #[test]
 fn memory_that_a_nic_refuses_when_it_is_back_is_the_reason_that_is_told() {
     const LONG: usize = 2 << 20;

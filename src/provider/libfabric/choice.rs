@@ -331,7 +331,8 @@ mod tests {
         let said = NoNic::NoProvider("libfabric has sockets".into()).words(&asked);
         assert_eq!(
             said,
-            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); libfabric has sockets"
+            "there is no provider net that can carry a rail (CROSSTIE_OFI_PROVIDER); \
+             libfabric has sockets"
         );
         let asked = Settings { domains: vec![c"eth9".to_owned(), c"eth8".to_owned()], ..asked };
         let said = NoNic::NoDomain("libfabric has net over lo".into()).words(&asked);

@@ -18,6 +18,8 @@ mod gate;
 #[cfg(feature = "std")]
 pub mod port;
 #[cfg(feature = "std")]
+mod port_words;
+#[cfg(feature = "std")]
 mod shelter;
 pub mod sized;
 pub mod suite;

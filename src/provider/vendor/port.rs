@@ -1,9 +1,10 @@
 //! A vendor's rail as a port of a host: peers are prepared, told to their other end, and joined to
-//! it, and a [`Breach`] takes the rail down without taking the host's other rails with it.
+//! it, and a [`super::Breach`] takes the rail down without taking the host's other rails with it.
 
 use super::flights::{self, Flights};
+pub use super::port_words::{ErrorReport, PortOpenError, PortPeerError, Unended};
 use super::shelter::Shelter;
-use super::{BLOB_BYTES_MAX, Breach, CapsError, OpenError, PeerError, Table, Vendor, VendorDomain};
+use super::{BLOB_BYTES_MAX, OpenError, PeerError, Table, Vendor, VendorDomain};
 use crate::base::carve::{Carver, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant, Span};
@@ -13,7 +14,6 @@ use crate::fabric::{
 };
 use crate::wire::vendor_end::VendorEndHello;
 use core::ffi::c_void;
-use core::fmt;
 
 /// Receives that a lane wants of a peer.
 pub const RECV_SLOTS_MIN: u32 = 48;
@@ -61,113 +61,8 @@ pub struct PortConfig {
 // nothing else is done with it.
 unsafe impl Send for PortConfig {}
 
-/// Why a port could not be opened. There is none then.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortOpenError {
-    /// What it promises cannot be.
-    Caps(CapsError),
-    /// Its `open` refused with this code, when it was asked for so many peers and regions.
-    Refused {
-        /// The vendor's.
-        code: i32,
-        /// Peers that are open at a time.
-        peers: u32,
-        /// Regions that are registered at a time.
-        regions: u32,
-    },
-    /// Its promises are too little for a lane, in this.
-    Small(&'static str),
-    /// The block is too short.
-    Block,
-}
-
-impl fmt::Display for PortOpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortOpenError::Refused { code, peers, regions } => write!(
-                f,
-                "its open, which was asked for peers_max {peers} and regions_max {regions}, refused \
-                 with code {code}"
-            ),
-            PortOpenError::Caps(error) => {
-                write!(f, "its caps contradict themselves: {}", error.words())
-            }
-            PortOpenError::Small(what) => write!(f, "its caps are too little for a lane: {what}"),
-            PortOpenError::Block => f.write_str("no room for its records"),
-        }
-    }
-}
-
-/// Why a peer could not be prepared or joined. Its number is closed.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum PortPeerError {
-    /// No such peer, or not in a state for it.
-    Index,
-    /// The rail is out of use.
-    Lost,
-    /// The vendor refused.
-    Peer(PeerError),
-}
-
-impl fmt::Display for PortPeerError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PortPeerError::Index => f.write_str("the rail has no free peer of that number"),
-            PortPeerError::Lost => f.write_str("the rail has broken its promises"),
-            PortPeerError::Peer(PeerError::Again) => f.write_str("the vendor says: not yet"),
-            PortPeerError::Peer(PeerError::Blob) => {
-                f.write_str("the vendor does not know the other end's blob")
-            }
-            PortPeerError::Peer(PeerError::Refused(code)) => {
-                write!(f, "the vendor refused the peer with code {code}")
-            }
-        }
-    }
-}
-
 /// A fence that does not hold for so long is told to people.
 const UNFENCED: Span = Span::millis(3000);
-
-/// Of a peer that was given up, the vendor has not ended something. Behind the words for a rail.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Unended {
-    /// For how long.
-    pub waited: Span,
-    /// How much: ops, and fences among them.
-    pub count: u32,
-}
-
-impl fmt::Display for Unended {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let (waited, count) = (self.waited.0 / 1_000_000, self.count);
-        write!(
-            f,
-            "is not fenced after {waited} ms: it is given up or closed, and its provider has not \
-             said of {count} of its operations, a fence among them, that they have ended. Requests \
-             wait, and end with Unfenced, their memory registered; who closes waits; until it has"
-        )
-    }
-}
-
-/// What ended the life of a peer.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum ErrorReport {
-    /// The vendor gave an answer that is none: the whole rail is out of use.
-    Breach(Breach),
-    /// It could not join the peer.
-    Peer(PeerError),
-}
-
-impl fmt::Display for ErrorReport {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            ErrorReport::Breach(Breach { entry, why }) => {
-                write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
-            }
-            ErrorReport::Peer(error) => PortPeerError::Peer(*error).fmt(f),
-        }
-    }
-}
 
 /// How far a peer is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

@@ -1,0 +1,112 @@
+//! What people are told of a vendor's rail: why it could not be opened, why a peer could not be
+//! joined, or ended, or is not fenced.
+#![forbid(unsafe_code)]
+
+use super::{Breach, CapsError, PeerError};
+use crate::base::units::Span;
+use core::fmt;
+
+/// Why a port could not be opened. There is none then.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortOpenError {
+    /// What it promises cannot be.
+    Caps(CapsError),
+    /// Its `open` refused with this code, when it was asked for so many peers and regions.
+    Refused {
+        /// The vendor's.
+        code: i32,
+        /// Peers that are open at a time.
+        peers: u32,
+        /// Regions that are registered at a time.
+        regions: u32,
+    },
+    /// Its promises are too little for a lane, in this.
+    Small(&'static str),
+    /// The block is too short.
+    Block,
+}
+
+impl fmt::Display for PortOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortOpenError::Refused { code, peers, regions } => write!(
+                f,
+                "its open, which was asked for peers_max {peers} and regions_max {regions}, \
+                 refused with code {code}"
+            ),
+            PortOpenError::Caps(error) => {
+                write!(f, "its caps contradict themselves: {}", error.words())
+            }
+            PortOpenError::Small(what) => write!(f, "its caps are too little for a lane: {what}"),
+            PortOpenError::Block => f.write_str("no room for its records"),
+        }
+    }
+}
+
+/// Why a peer could not be prepared or joined. Its number is closed.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum PortPeerError {
+    /// No such peer, or not in a state for it.
+    Index,
+    /// The rail is out of use.
+    Lost,
+    /// The vendor refused.
+    Peer(PeerError),
+}
+
+impl fmt::Display for PortPeerError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PortPeerError::Index => f.write_str("the rail has no free peer of that number"),
+            PortPeerError::Lost => f.write_str("the rail has broken its promises"),
+            PortPeerError::Peer(PeerError::Again) => f.write_str("the vendor says: not yet"),
+            PortPeerError::Peer(PeerError::Blob) => {
+                f.write_str("the vendor does not know the other end's blob")
+            }
+            PortPeerError::Peer(PeerError::Refused(code)) => {
+                write!(f, "the vendor refused the peer with code {code}")
+            }
+        }
+    }
+}
+
+/// Of a peer that was given up, the vendor has not ended something. Behind the words for a rail.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Unended {
+    /// For how long.
+    pub waited: Span,
+    /// How much: ops, and fences among them.
+    pub count: u32,
+}
+
+impl fmt::Display for Unended {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (waited, count) = (self.waited.0 / 1_000_000, self.count);
+        write!(
+            f,
+            "is not fenced after {waited} ms: it is given up or closed, and its provider has not \
+             said of {count} of its operations, a fence among them, that they have ended. Requests \
+             wait, and end with Unfenced, their memory registered; who closes waits; until it has"
+        )
+    }
+}
+
+/// What ended the life of a peer.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum ErrorReport {
+    /// The vendor gave an answer that is none: the whole rail is out of use.
+    Breach(Breach),
+    /// It could not join the peer.
+    Peer(PeerError),
+}
+
+impl fmt::Display for ErrorReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            ErrorReport::Breach(Breach { entry, why }) => {
+                write!(f, "the rail is out of use: of the vendor's {entry}, {why}")
+            }
+            ErrorReport::Peer(error) => PortPeerError::Peer(*error).fmt(f),
+        }
+    }
+}
