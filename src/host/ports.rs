@@ -155,8 +155,9 @@ pub(super) fn pair_ports(
 }
 
 /// Which of our ports of a kind that is paired by its network's name make lanes with those of a
-/// peer: of each network that both have, the first with the first. Both sides find the same pairs
-/// in the same order.
+/// peer: of each network that both have, the first with the first, and so on. What is early in both
+/// lists comes first: the order in which the user has named them, where both sides have the same.
+/// Both sides find the same pairs in the same order.
 fn pair_named(
     kind: u8,
     ours: &[PortHello],
@@ -166,23 +167,26 @@ fn pair_named(
 ) -> usize {
     let way = way(same_host);
     let reaches = |port: &PortHello| port.kind == kind && port.prefix_bits & way != 0;
-    let mut count = 0;
-    let mut network = None;
-    loop {
-        let later = |port: &&PortHello| network.is_none_or(|before| port.gid > before);
-        let next =
-            ours.iter().filter(|port| reaches(port)).filter(later).map(|port| port.gid).min();
-        let Some(gid) = next else { return count };
-        network = Some(gid);
-        let of_it = |port: &PortHello| reaches(port) && port.gid == gid;
-        let others = theirs.iter().filter(|port| of_it(port)).count();
-        let places = ours.iter().enumerate().filter(|(_, port)| of_it(port)).take(others);
-        for (place, _) in places {
-            let Some(entry) = out.get_mut(count) else { return count };
-            *entry = place as u8;
-            count += 1;
+    let mut pairs = [(usize::MAX, 0, 0); PORTS_MAX];
+    for (place, (pair, port)) in pairs.iter_mut().zip(ours).enumerate() {
+        let of_it = |port: &PortHello, gid| reaches(port) && port.gid == gid;
+        if !reaches(port) {
+            continue;
+        }
+        let before = ours[..place].iter().filter(|other| of_it(other, port.gid)).count();
+        let mut likes = theirs.iter().enumerate().filter(|(_, other)| of_it(other, port.gid));
+        if let Some((other, _)) = likes.nth(before) {
+            *pair = (place + other, port.gid, place as u8);
         }
     }
+    pairs.sort_unstable();
+    let found = pairs.iter().take_while(|(sum, ..)| *sum != usize::MAX);
+    let mut count = 0;
+    for (entry, (.., place)) in out.iter_mut().zip(found) {
+        *entry = *place;
+        count += 1;
+    }
+    count
 }
 
 /// Says that a port is left out. Where one of its kind must be there, what is used instead is seen
@@ -434,8 +438,13 @@ mod tests {
     fn ports_of_a_network_pair_alike_from_both_sides() {
         let ours = [port(7, 3), port(3, 3), port(7, 3), port(8, 3)];
         let theirs = [port(3, 3), port(7, 3), port(9, 3)];
-        assert_eq!(pairs(&ours, &theirs, false), [1, 0]);
+        assert_eq!(pairs(&ours, &theirs, false), [1, 0], "alike early: the network decides");
         assert_eq!(pairs(&theirs, &ours, false), [0, 1]);
+        // they came in the order of their networks' hashes
+        let twice = [port(8, 3), port(7, 3), port(7, 3), port(3, 3)];
+        assert_eq!(pairs(&twice, &twice, false), [0, 1, 2, 3], "as both sides name them");
+        assert_eq!(pairs(&twice, &ours, false), [1, 0, 3, 2]);
+        assert_eq!(pairs(&ours, &twice, false), [0, 3, 1, 2]);
         let verbs = [PortHello { kind: 3, ..port(7, 3) }];
         assert!(pairs(&ours, &verbs, false).is_empty() && pairs(&verbs, &ours, false).is_empty());
     }
@@ -444,9 +453,8 @@ mod tests {
     fn ports_for_which_a_connection_has_no_rail_are_found() {
         let ours = [port(7, 3), port(3, 3), port(7, 3), port(8, REACHES_OWN)];
         assert_eq!(spare(&ours, 8), []);
-        // 3 is the first network, then both of 7, then 8, which reaches the own host alone
         assert_eq!(spare(&ours, 4), [3]);
-        assert_eq!(spare(&ours, 2), [0, 2, 3]);
+        assert_eq!(spare(&ours, 2), [1, 2, 3]);
         assert_eq!(spare(&[port(7, REACHES_OWN), port(8, REACHES_OTHERS)], 2), []);
         assert_eq!(spare(&[port(7, 0)], 2), [], "it reaches nobody, whatever there is room for");
     }

@@ -165,7 +165,11 @@ fn devices() -> Section {
             Ok(()) => String::from("available"),
             Err(why) => format!("unavailable: {why}"),
         };
-        let mut text = format!("{state}; {}; {}", properties.description, rail(*kind));
+        let allowed = environment().rails;
+        let mut text = match (kind, allowed == Rails::ALL) {
+            (DeviceKind::Host, false) => format!("{state}; {}", left(allowed)),
+            _ => format!("{state}; {}; {}", properties.description, rail(*kind)),
+        };
         if !properties.remark.is_empty() {
             text.push_str(&format!("; {}", properties.remark));
         }
@@ -248,10 +252,13 @@ fn capped(name: &str) -> Option<String> {
     })
 }
 
-/// What a setting leaves of the rails.
+/// What a setting leaves of the rails of `host0`.
 fn left(allowed: Rails) -> String {
     let names: Vec<_> = allowed.names().collect();
-    format!("; CROSSTIE_RAILS leaves {}", names.join(", "))
+    match names.is_empty() {
+        true => String::from("CROSSTIE_RAILS allows no rail"),
+        false => format!("of its rails CROSSTIE_RAILS allows {}", names.join(" and ")),
+    }
 }
 
 /// The rails of a device, and what they cost.
@@ -260,9 +267,7 @@ fn rail(kind: DeviceKind) -> String {
         DeviceKind::Host => {
             let rails = "two rails, of which each peer takes one: shm (the receiver pulls)";
             let both = "CROSSTIE_RAILS=shm+tcp: both in one connection within a host, pushed";
-            let allowed = environment().rails;
-            let of = if allowed == Rails::ALL { String::new() } else { left(allowed) };
-            return format!("{rails}, and tcp (the sender pushes); {both}{of}");
+            return format!("{rails}, and tcp (the sender pushes); {both}");
         }
         DeviceKind::SharedMemory => ("shm, the receiver pulls", Syscalls::PerCopy),
         DeviceKind::Tcp => ("tcp, the sender pushes", Syscalls::PerBatch),
