@@ -505,7 +505,11 @@ macro_rules! what_was_given_up_is_not_made_usable {
         loom::model(|| {
             let recall = leak($recall::Recall::default());
             let is_mapped = leak(Cell::new(true));
+            // what its owner did with it before it gave it up
+            let was_used = leak(Cell::new(false));
             let owner = thread::spawn(move || {
+                // SAFETY: read by nobody before it is given up; loom checks that.
+                unsafe { was_used.write(true) };
                 let is_given_up = recall.doom();
                 if is_given_up {
                     // SAFETY: nobody is making it usable; loom checks that.
@@ -517,6 +521,9 @@ macro_rules! what_was_given_up_is_not_made_usable {
                 if recall.make_begin() {
                     // SAFETY: its owner waits; loom checks that.
                     assert!(unsafe { is_mapped.read() });
+                } else {
+                    // SAFETY: it was given up before; loom checks that.
+                    assert!(unsafe { was_used.read() });
                 }
                 recall.want_no_more();
                 recall.make_end();
@@ -541,6 +548,33 @@ fn turns_are_of_one_thread_at_a_time() {
 #[test]
 fn what_was_given_up_is_not_made_usable() {
     use crosstie::base::recall;
+    what_was_given_up_is_not_made_usable!(recall);
+}
+
+/// A recall that does not acquire where it begins to make something usable.
+#[allow(dead_code, unused_imports)]
+#[path = "."]
+mod without_acquire {
+    pub mod sync {
+        pub use crosstie::base::sync::AtomicU32;
+
+        #[allow(non_snake_case, non_upper_case_globals)]
+        pub mod Ordering {
+            use loom::sync::atomic::Ordering;
+            pub const Relaxed: Ordering = Ordering::Relaxed;
+            pub const Release: Ordering = Ordering::Release;
+            pub const Acquire: Ordering = Ordering::Relaxed;
+            pub const AcqRel: Ordering = Ordering::AcqRel;
+        }
+    }
+    #[path = "../src/base/recall.rs"]
+    pub mod recall;
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn recall_without_acquire_is_found() {
+    use without_acquire::recall;
     what_was_given_up_is_not_made_usable!(recall);
 }
 

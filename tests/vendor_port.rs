@@ -328,6 +328,14 @@ fn fence_that_does_not_hold_is_told_of_once() {
     assert!(said.contains("is not fenced after 3000 ms") && said.contains("Unfenced"), "{said}");
     assert_eq!(poll(&mut ends[0], 9000), None);
     assert!(!ends[0].has_complaints());
+    // one that was never taken had no word either
+    let refusing = Wire::new();
+    let mut others = ports(refusing);
+    joined(&mut others);
+    refusing.fail(Faults { no_fence: true, ..Faults::default() });
+    assert_eq!(fence(&mut others[0], 1), Err(PostError::Again));
+    let (_, complaint) = poll(&mut others[0], 3001).expect("a fence that is not taken");
+    assert!(complaint.to_string().contains("cannot be taken yet"), "{complaint}");
     // one that holds is none
     wire.fail(Faults::default());
     assert_eq!(fence(&mut ends[1], 2), Ok(Posted::Pending));

@@ -49,9 +49,10 @@ impl Connection {
         (self.held_since_us, self.held_at) = (now_us, at);
     }
 
-    /// Slots are held back from now on, as if a message had come.
+    /// Slots are held back from now on, as if a message had come; not as long as it was expected
+    /// to, since none came: whoever waits for several slots would wait so long for each.
     pub const fn held_again(&mut self, now: Instant) {
-        (self.held_since_us, self.held_late) = (micros(now), true);
+        (self.held_since_us, self.held_late, self.gap_us) = (micros(now), true, 0);
     }
 }
 

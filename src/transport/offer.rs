@@ -145,7 +145,10 @@ impl<P: Provider> Endpoint<'_, P> {
         let short = c.short_run() >= SHORT_RUN;
         let costs = self.caps.syscalls == Syscalls::PerBatch;
         let whole = c.slots_at == 0 && !c.cancels_due;
-        costs && some && short && whole && self.receives_due(index) < HELD_MAX
+        // a record is used again when its slot was written, and the peer is past it
+        let kept = c.group_post.ahead_of(c.peer_groups_through) + 1;
+        let has_room = !FILLED_ALONE || kept < self.limits.requests_max as i32;
+        costs && some && short && whole && has_room && self.receives_due(index) < HELD_MAX
     }
 
     /// Whether slots wait for one more, which would make them enough, of groups of one receive.

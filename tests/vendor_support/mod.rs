@@ -57,6 +57,8 @@ pub struct Faults {
     pub busy: u32,
     /// No fence is told to hold.
     pub no_fenced: bool,
+    /// No fence is taken.
+    pub no_fence: bool,
 }
 
 /// What is wrong with an event.
@@ -462,6 +464,9 @@ unsafe extern "C" fn fence_begin(
     let end = end(provider);
     let place = end.place(peer);
     let mut state = end.wire.state();
+    if state.faults.no_fence {
+        return XTIE_PROVIDER_AGAIN;
+    }
     if !state.joined[place as usize] {
         let kind = XTIE_PROVIDER_EVENT_FENCED;
         let event = xtie_provider_event::default();

@@ -83,6 +83,15 @@ enum State {
     Ended,
 }
 
+/// A fence that the vendor was asked for, of which people are told if it, or an op, does not end.
+#[derive(Copy, Clone)]
+struct Fencing {
+    since: Instant,
+    /// Whether it has not been taken yet.
+    is_refused: bool,
+    is_told: bool,
+}
+
 /// One peer.
 #[derive(Copy, Clone)]
 struct Seat {
@@ -94,8 +103,8 @@ struct Seat {
     /// A fence of a peer that was never open, or whose object is closed: it holds, and is to be
     /// told.
     fence: Option<(OpId, RailGeneration)>,
-    /// Since when the vendor has a fence, or ops behind one that held; and whether people know.
-    fencing: Option<(Instant, bool)>,
+    /// Its fence, since the vendor was asked for it.
+    fencing: Option<Fencing>,
     error: Option<PeerError>,
     /// The other end's.
     blob: [u8; BLOB_BYTES_MAX],
@@ -240,16 +249,16 @@ impl<'m> VendorPort<'m> {
     pub fn complaint(&mut self) -> Option<(PeerIndex, Unended)> {
         self.fences = false;
         for (index, seat) in self.seats.iter_mut().enumerate() {
-            let Some((since, is_told)) = &mut seat.fencing else { continue };
+            let Some(fencing) = &mut seat.fencing else { continue };
             let peer = PeerIndex(index as u32);
-            let (waited, count) = (self.now.since(*since), self.vendor.in_flight(peer));
-            if count == 0 || seat.state != State::Open {
+            let (waited, count) = (self.now.since(fencing.since), self.vendor.in_flight(peer));
+            if (count == 0 && !fencing.is_refused) || seat.state != State::Open {
                 seat.fencing = None;
                 continue;
             }
-            self.fences |= !*is_told;
-            if waited >= UNFENCED && !core::mem::replace(is_told, true) {
-                return Some((peer, Unended { waited, count }));
+            self.fences |= !fencing.is_told;
+            if waited >= UNFENCED && !core::mem::replace(&mut fencing.is_told, true) {
+                return Some((peer, Unended { waited, count, is_refused: fencing.is_refused }));
             }
         }
         None
@@ -469,8 +478,11 @@ impl<'m> Provider for VendorPort<'m> {
             (State::Open, kind) => {
                 let answer = self.vendor.post(op, now);
                 self.is_posted |= answer.is_ok();
-                if let (OpKind::Fence { .. }, Ok(Posted::Pending)) = (kind, answer) {
-                    self.seats[op.peer.as_usize()].fencing.get_or_insert((now, false));
+                if matches!(kind, OpKind::Fence { .. }) {
+                    let fencing = &mut self.seats[op.peer.as_usize()].fencing;
+                    let new = Fencing { since: now, is_refused: false, is_told: false };
+                    let is_refused = answer == Err(PostError::Again);
+                    fencing.get_or_insert(new).is_refused = is_refused;
                     self.fences = true;
                 }
                 answer

@@ -75,18 +75,23 @@ impl fmt::Display for PortPeerError {
 pub struct Unended {
     /// For how long.
     pub waited: Span,
-    /// How much: ops, and fences among them.
+    /// How many ops and fences.
     pub count: u32,
+    /// Whether it takes no fence.
+    pub is_refused: bool,
 }
 
 impl fmt::Display for Unended {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let (waited, count) = (self.waited.0 / 1_000_000, self.count);
-        write!(
-            f,
-            "is not fenced after {waited} ms: it is given up or closed, and its provider has not \
-             said of {count} of its operations, a fence among them, that they have ended. Requests \
-             wait, and end with Unfenced, their memory registered; who closes waits; until it has"
+        write!(f, "is not fenced after {waited} ms: it is given up or closed, and its provider ")?;
+        match self.is_refused {
+            true => f.write_str("says of its fence that it cannot be taken yet. ")?,
+            false => write!(f, "has not said of {count} operations and fences that they ended. ")?,
+        }
+        f.write_str(
+            "Requests wait, and end with Unfenced, their memory registered; who closes waits; \
+             until it does",
         )
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::seq::Seq;
+use crate::transport::limits::EARLY_MAX;
 use crate::transport::records::READS_RUNS;
 use crate::transport::request::SubmitError;
 
@@ -136,6 +137,67 @@ fn slots_are_held_back_although_many_receives_are_outstanding() {
     assert!(last.iter().all(|held| (14..14 + 8).contains(held)), "{held:?}");
     // of eight messages one slot speaks
     assert_eq!(last.iter().filter(|held| **held == 14).count(), 4, "{held:?}");
+}
+
+/// Records of what was filled and tested were kept for slots that were held back, so that whoever
+/// had as many outstanding as there may be was told `Again` for nearly each.
+#[test]
+fn as_many_receives_may_be_outstanding_as_before() {
+    let mut block = block();
+    let mut ends = Crossing::open(&mut block, true);
+    (0..16).for_each(|_| assert!(ends.cross(100) < 9));
+    let most = ends.pair.endpoint.limits.requests_max as usize;
+    let mut posted = std::collections::VecDeque::new();
+    for step in 0..200 {
+        while posted.len() < most {
+            let room = incoming(ends.to, &ends.target, 7);
+            let Ok(receive) = ends.pair.endpoint.irecv(B, &[room]) else { break };
+            posted.push_back(receive);
+        }
+        assert!(step < 2 || posted.len() == most, "{} at {step}", posted.len());
+        let message = outgoing(ends.from, &ends.source[..BYTES], 7);
+        ends.pair.endpoint.isend(A, message).unwrap();
+        for _ in 0..2 {
+            ends.now += 2 * MICRO;
+            ends.held(ends.now);
+        }
+        let first = posted.pop_front().unwrap();
+        assert_eq!(ends.pair.endpoint.test(first).unwrap().unwrap().result, Ok(()));
+    }
+}
+
+/// Each receive of several that short messages need slots for waited as long as the first.
+#[test]
+fn holds_of_one_receive_after_the_other_do_not_add_up() {
+    let mut block = block();
+    let mut ends = Crossing::open(&mut block, true);
+    (0..16).for_each(|_| assert!(ends.cross(150) < 9));
+    // nobody receives these, so that no other may leave early
+    for _ in 0..EARLY_MAX {
+        let message = outgoing(ends.from, &ends.source[..BYTES], 1);
+        ends.pair.endpoint.isend(A, message).unwrap();
+        ends.now += 150 * MICRO;
+        ends.held(ends.now);
+    }
+    let rooms = [100, 101, 102, 103, 104].map(|tag| incoming(ends.to, &ends.target, tag));
+    let posted = rooms.map(|room| ends.pair.endpoint.irecv(B, &[room]).unwrap());
+    for tag in [100, 101, 102, 103, 104] {
+        let message = outgoing(ends.from, &ends.source[..BYTES], tag);
+        ends.pair.endpoint.isend(A, message).unwrap();
+    }
+    let mut done = Vec::new();
+    for us in 0..2000 {
+        ends.now += MICRO;
+        ends.held(ends.now);
+        if done.len() < posted.len()
+            && ends.pair.endpoint.test(posted[done.len()]).unwrap().is_some()
+        {
+            done.push(us);
+        }
+    }
+    assert_eq!(done.len(), posted.len(), "{done:?}");
+    assert!(done.windows(2).all(|two| two[1] - two[0] <= 25), "{done:?}");
+    assert!(done[0] <= 500, "{done:?}");
 }
 
 /// A slot for each of them cost more than the messages, where these came slower than expected; and
