@@ -19,7 +19,8 @@ static void nics_shown(void) {
         snprintf(line, sizeof line, "3 NET/crosstie : device %d is %s: ", nic, NAMES[nic]);
         CHECK(was_logged(line));
         snprintf(line, sizeof line,
-                 "one libfabric rail to other hosts, %s lo, with TCP over lo; ", provider);
+                 "one libfabric rail to processes of this host alone, %s lo, with TCP over lo; ",
+                 provider);
         CHECK(was_logged(line));
     }
     CHECK(device_seen(&net, 0).guid != device_seen(&net, 1).guid);
