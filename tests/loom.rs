@@ -20,6 +20,20 @@ fn leak<T>(item: T) -> &'static T {
     Box::leak(Box::new(item))
 }
 
+/// A module `Ordering` with these in the places of those orderings.
+macro_rules! orderings {
+    (release = $release:ident, acquire = $acquire:ident, both = $both:ident) => {
+        #[allow(non_snake_case, non_upper_case_globals)]
+        pub mod Ordering {
+            use loom::sync::atomic::Ordering;
+            pub const Relaxed: Ordering = Ordering::Relaxed;
+            pub const Release: Ordering = Ordering::$release;
+            pub const Acquire: Ordering = Ordering::$acquire;
+            pub const AcqRel: Ordering = Ordering::$both;
+        }
+    };
+}
+
 macro_rules! ring_hands_over_in_order {
     ($split:path, $indices:ty) => {
         loom::model(|| {
@@ -308,14 +322,7 @@ mod uncounted_ranges {
             }
         }
 
-        #[allow(non_snake_case, non_upper_case_globals)]
-        pub mod Ordering {
-            use loom::sync::atomic::Ordering;
-            pub const Relaxed: Ordering = Ordering::Relaxed;
-            pub const Release: Ordering = Ordering::Release;
-            pub const Acquire: Ordering = Ordering::Relaxed;
-            pub const AcqRel: Ordering = Ordering::Relaxed;
-        }
+        orderings!(release = Release, acquire = Relaxed, both = Relaxed);
     }
     #[path = "../src/base/ranges.rs"]
     pub mod ranges;
@@ -387,34 +394,37 @@ fn pool_survives_an_index_that_comes_back() {
     pool_hands_each_index_to_one_thread!(Pool<'_>, 2, 2);
 }
 
-/// The shipped files against `$release` and `$acquire` in the places of those orderings.
+/// The shipped files against `$release`, `$acquire` and `$both` in the places of those orderings.
 macro_rules! planted {
-    ($name:ident, release = $release:ident, acquire = $acquire:ident) => {
+    ($name:ident, release = $release:ident, acquire = $acquire:ident, both = $both:ident) => {
         #[allow(dead_code, unused_imports)]
         // Paths of files below are relative to this folder, not to one named like the module.
         #[path = "."]
         mod $name {
             pub mod sync {
-                pub use crosstie::base::sync::{AtomicU32, AtomicU64, CachePadded, Cell};
+                pub use crosstie::base::sync::{
+                    AtomicU32, AtomicU64, CachePadded, Cell, spin_loop,
+                };
 
-                #[allow(non_snake_case, non_upper_case_globals)]
-                pub mod Ordering {
-                    use loom::sync::atomic::Ordering;
-                    pub const Relaxed: Ordering = Ordering::Relaxed;
-                    pub const Release: Ordering = Ordering::$release;
-                    pub const Acquire: Ordering = Ordering::$acquire;
-                }
+                orderings!(release = $release, acquire = $acquire, both = $both);
             }
+            #[path = "../src/base/gate.rs"]
+            pub mod gate;
             #[path = "../src/base/pool.rs"]
             pub mod pool;
+            #[path = "../src/base/recall.rs"]
+            pub mod recall;
             #[path = "../src/base/ring.rs"]
             pub mod ring;
+            #[path = "../src/base/tickets.rs"]
+            pub mod tickets;
         }
     };
 }
 
-planted!(no_release, release = Relaxed, acquire = Acquire);
-planted!(no_acquire, release = Release, acquire = Relaxed);
+planted!(no_release, release = Relaxed, acquire = Acquire, both = Acquire);
+planted!(no_acquire, release = Release, acquire = Relaxed, both = AcqRel);
+planted!(no_order, release = Relaxed, acquire = Relaxed, both = Relaxed);
 
 #[test]
 #[should_panic(expected = "Causality violation")]
@@ -551,74 +561,30 @@ fn what_was_given_up_is_not_made_usable() {
     what_was_given_up_is_not_made_usable!(recall);
 }
 
-/// A recall that does not acquire where it begins to make something usable.
-#[allow(dead_code, unused_imports)]
-#[path = "."]
-mod without_acquire {
-    pub mod sync {
-        pub use crosstie::base::sync::AtomicU32;
-
-        #[allow(non_snake_case, non_upper_case_globals)]
-        pub mod Ordering {
-            use loom::sync::atomic::Ordering;
-            pub const Relaxed: Ordering = Ordering::Relaxed;
-            pub const Release: Ordering = Ordering::Release;
-            pub const Acquire: Ordering = Ordering::Relaxed;
-            pub const AcqRel: Ordering = Ordering::AcqRel;
-        }
-    }
-    #[path = "../src/base/recall.rs"]
-    pub mod recall;
-}
-
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn recall_without_acquire_is_found() {
-    use without_acquire::recall;
+    use no_acquire::recall;
     what_was_given_up_is_not_made_usable!(recall);
-}
-
-/// The shipped files without order.
-#[allow(dead_code, unused_imports)]
-#[path = "."]
-mod without_order {
-    pub mod sync {
-        pub use crosstie::base::sync::{AtomicU32, spin_loop};
-
-        #[allow(non_snake_case, non_upper_case_globals)]
-        pub mod Ordering {
-            use loom::sync::atomic::Ordering;
-            pub const Relaxed: Ordering = Ordering::Relaxed;
-            pub const Release: Ordering = Ordering::Relaxed;
-            pub const Acquire: Ordering = Ordering::Relaxed;
-            pub const AcqRel: Ordering = Ordering::Relaxed;
-        }
-    }
-    #[path = "../src/base/gate.rs"]
-    pub mod gate;
-    #[path = "../src/base/recall.rs"]
-    pub mod recall;
-    #[path = "../src/base/tickets.rs"]
-    pub mod tickets;
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn gate_without_order_is_found() {
-    use without_order::gate;
+    use no_order::gate;
     what_is_behind_a_gate_is_closed_for_nobody_inside!(gate);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn turns_without_order_are_found() {
-    use without_order::tickets;
+    use no_order::tickets;
     turns_are_of_one_thread_at_a_time!(tickets);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn recall_without_order_is_found() {
-    use without_order::recall;
+    use no_order::recall;
     what_was_given_up_is_not_made_usable!(recall);
 }

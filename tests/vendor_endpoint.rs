@@ -328,7 +328,10 @@ fn message_too_long_for_a_rail_goes_over_the_others() {
 fn rail_that_cannot_carry_a_lane_is_left_out_and_said() {
     let alone = alone();
     for (faults, why) in [
-        (Faults { no_open: 19, ..Faults::default() }, " refused with code 19"),
+        (
+            Faults { no_open: 19, ..Faults::default() },
+            "peers_max 2 and regions_max 65, refused with code 19",
+        ),
         (Faults { send_bytes_max: 512, ..Faults::default() }, "send_bytes_max is too small"),
         (
             Faults { transfer_bytes_max: (64 << 10) - 1, ..Faults::default() },

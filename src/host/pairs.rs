@@ -50,23 +50,13 @@ enum PortNews {
     Back,
 }
 
-/// What is to be told of a port that refuses ends for this reason, or gives them again, to those
-/// who know `told`; they know it then.
-fn refusal_news(told: &mut Option<PortPeerError>, now: Option<PortPeerError>) -> Option<PortNews> {
-    match (core::mem::replace(told, now), now) {
-        (before, after) if before == after => None,
-        (_, None) => Some(PortNews::Back),
-        (_, Some(_)) => Some(PortNews::Lost),
-    }
-}
-
-/// What is to be told of a port that is lost for this reason, or is not, to those who know `told`;
-/// they know it then.
-fn port_news<T: PartialEq>(told: &mut Option<T>, loss: Option<T>) -> Option<PortNews> {
-    if *told == loss {
+/// What is to be told of a port that is lost, or refuses ends, for this reason, or is not and does
+/// not, to those who know `told`; they know it then.
+fn port_news<T: PartialEq>(told: &mut Option<T>, now: Option<T>) -> Option<PortNews> {
+    if *told == now {
         return None;
     }
-    *told = loss;
+    *told = now;
     Some(if told.is_none() { PortNews::Back } else { PortNews::Lost })
 }
 
@@ -300,7 +290,7 @@ impl Endpoint {
     #[cold]
     fn refusal_tell(&mut self, place: usize, why: Option<PortPeerError>) {
         let Some(told) = self.lanes_told.ports_refusing.get_mut(place) else { return };
-        let news = refusal_news(told, why);
+        let news = port_news(told, why);
         let Machine::Ports(endpoint) = &self.machine else { return };
         let Some(port) = endpoint.rail().device(place) else { return };
         match (news, why) {
@@ -322,7 +312,7 @@ impl Endpoint {
             return say_of(Level::Info, text);
         }
         let Some(told) = self.lanes_told.ports_unregistered.get_mut(place) else { return };
-        let news = refusal_news(told, Some(why));
+        let news = port_news(told, Some(why));
         let Machine::Ports(endpoint) = &self.machine else { return };
         if let (Some(_), Some(port)) = (news, endpoint.rail().device(place)) {
             refusal_say(port, &why);
@@ -618,7 +608,7 @@ mod tests {
             (None, Some(PortNews::Back)),
             (None, None),
         ] {
-            assert_eq!(refusal_news(&mut told, why), news, "{why:?}");
+            assert_eq!(port_news(&mut told, why), news, "{why:?}");
         }
     }
 

@@ -40,14 +40,24 @@ impl<'m> Crossing<'m> {
         c.group_post.ahead_of(c.slots_next)
     }
 
+    /// Posts a receive.
+    fn receive(&mut self, tag: i32) -> Result<RequestId, SubmitError> {
+        self.pair.endpoint.irecv(B, &[incoming(self.to, &self.target, tag)])
+    }
+
+    /// Sends a short message.
+    fn send(&mut self, tag: i32) -> RequestId {
+        let message = outgoing(self.from, &self.source[..BYTES], tag);
+        self.pair.endpoint.isend(A, message).unwrap()
+    }
+
     /// One message; what was held back after three quarters of the time in which nothing came.
     fn cross(&mut self, gap_us: u64) -> i32 {
-        let receive = self.pair.endpoint.irecv(B, &[incoming(self.to, &self.target, 7)]).unwrap();
+        let receive = self.receive(7).unwrap();
         self.held(self.now);
         let late = self.held(self.now + gap_us * MICRO * 3 / 4);
         self.now += gap_us * MICRO;
-        let message = outgoing(self.from, &self.source[..BYTES], 7);
-        let send = self.pair.endpoint.isend(A, message).unwrap();
+        let send = self.send(7);
         while self.pair.endpoint.test(receive).unwrap().is_none() {
             self.pair.endpoint.progress(Instant(self.now), BUDGET);
         }
@@ -114,23 +124,16 @@ fn slots_are_held_back_although_many_receives_are_outstanding() {
     let mut block = block();
     let mut ends = Crossing::open(&mut block, true);
     (0..16).for_each(|_| assert!(ends.cross(100) < 9));
-    let room = |ends: &Crossing<'_>| incoming(ends.to, &ends.target, 7);
-    let mut posted: std::collections::VecDeque<_> = (0..14)
-        .map(|_| {
-            let room = room(&ends);
-            ends.pair.endpoint.irecv(B, &[room]).unwrap()
-        })
-        .collect();
+    let mut posted: std::collections::VecDeque<_> =
+        (0..14).map(|_| ends.receive(7).unwrap()).collect();
     let mut held = Vec::new();
     for _ in 0..48 {
-        let message = outgoing(ends.from, &ends.source[..BYTES], 7);
-        ends.pair.endpoint.isend(A, message).unwrap();
+        ends.send(7);
         ends.now += 2 * MICRO;
         ends.held(ends.now);
         let first = posted.pop_front().unwrap();
         assert_eq!(ends.pair.endpoint.test(first).unwrap().unwrap().result, Ok(()));
-        let room = room(&ends);
-        posted.push_back(ends.pair.endpoint.irecv(B, &[room]).unwrap());
+        posted.push_back(ends.receive(7).unwrap());
         held.push(ends.held(ends.now));
     }
     let last = &held[16..];
@@ -150,13 +153,11 @@ fn as_many_receives_may_be_outstanding_as_before() {
     let mut posted = std::collections::VecDeque::new();
     for step in 0..200 {
         while posted.len() < most {
-            let room = incoming(ends.to, &ends.target, 7);
-            let Ok(receive) = ends.pair.endpoint.irecv(B, &[room]) else { break };
+            let Ok(receive) = ends.receive(7) else { break };
             posted.push_back(receive);
         }
         assert!(step < 2 || posted.len() == most, "{} at {step}", posted.len());
-        let message = outgoing(ends.from, &ends.source[..BYTES], 7);
-        ends.pair.endpoint.isend(A, message).unwrap();
+        ends.send(7);
         for _ in 0..2 {
             ends.now += 2 * MICRO;
             ends.held(ends.now);
@@ -174,16 +175,14 @@ fn holds_of_one_receive_after_the_other_do_not_add_up() {
     (0..16).for_each(|_| assert!(ends.cross(150) < 9));
     // nobody receives these, so that no other may leave early
     for _ in 0..EARLY_MAX {
-        let message = outgoing(ends.from, &ends.source[..BYTES], 1);
-        ends.pair.endpoint.isend(A, message).unwrap();
+        ends.send(1);
         ends.now += 150 * MICRO;
         ends.held(ends.now);
     }
-    let rooms = [100, 101, 102, 103, 104].map(|tag| incoming(ends.to, &ends.target, tag));
-    let posted = rooms.map(|room| ends.pair.endpoint.irecv(B, &[room]).unwrap());
-    for tag in [100, 101, 102, 103, 104] {
-        let message = outgoing(ends.from, &ends.source[..BYTES], tag);
-        ends.pair.endpoint.isend(A, message).unwrap();
+    let tags = [100, 101, 102, 103, 104];
+    let posted = tags.map(|tag| ends.receive(tag).unwrap());
+    for tag in tags {
+        ends.send(tag);
     }
     let mut done = Vec::new();
     for us in 0..2000 {
@@ -207,12 +206,7 @@ fn receives_that_nothing_comes_for_are_offered_one_by_one() {
     let mut block = block();
     let mut ends = Crossing::open(&mut block, true);
     (0..16).for_each(|_| assert!(ends.cross(100) < 9));
-    let posted: Vec<_> = (0..5)
-        .map(|_| {
-            let room = incoming(ends.to, &ends.target, 7);
-            ends.pair.endpoint.irecv(B, &[room]).unwrap()
-        })
-        .collect();
+    let posted: Vec<_> = (0..5).map(|_| ends.receive(7).unwrap()).collect();
     let mut seen = Vec::new();
     for _ in 0..100 {
         ends.now += 10 * MICRO;
