@@ -486,7 +486,10 @@ impl<'m> Provider for WithPorts<'m> {
 
     #[inline]
     fn is_leaving(&self, peer: PeerIndex) -> bool {
-        self.port_at(peer).is_some_and(|(rail, peer)| rail.is_leaving(peer))
+        match self.port_at(peer) {
+            Some((rail, number)) => rail.is_leaving(number),
+            None => self.mixed.is_leaving(peer),
+        }
     }
 
     fn received_copy(&mut self, peer: PeerIndex, slot: RecvSlot, offset: u64, to: LocalSpan) {

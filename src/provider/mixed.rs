@@ -401,6 +401,14 @@ impl<'m> Provider for Mixed<'m> {
         }
     }
 
+    #[inline]
+    fn is_leaving(&self, peer: PeerIndex) -> bool {
+        match (&self.tcp, self.rail_of.get(peer.as_usize())) {
+            (Some(tcp), Some(&ON_TCP)) => tcp.is_leaving(peer),
+            _ => self.shm.is_leaving(peer),
+        }
+    }
+
     fn transfer_max(&self, peer: PeerIndex) -> Bytes {
         match (&self.tcp, self.rail_of.get(peer.as_usize())) {
             (Some(tcp), Some(&ON_TCP)) => tcp.caps().transfer_max,

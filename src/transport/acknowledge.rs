@@ -17,6 +17,10 @@ use crate::wire::state::{STATE_CANCELED, STATE_FAILED, StateLine};
 /// Credits that are owed before a state line is written for them alone.
 const CREDITS_OWED: i32 = CREDITS as i32 / 4;
 
+/// The same where a line leaves with others, at no call of its own: slots that were held back are
+/// fewer than all that they speak for.
+const CREDITS_WORTH: i32 = CREDITS_OWED / 2;
+
 /// Groups of the peer that are bound before a state line is written for them alone.
 const GROUPS_OWED: i32 = 8;
 
@@ -79,6 +83,12 @@ impl Connection {
     #[inline]
     fn credits_due(&self) -> bool {
         self.credits_now().ahead_of(self.credits_told) >= CREDITS_OWED
+    }
+
+    /// Whether the peer hears of credits by a line that leaves with something else.
+    #[inline]
+    fn is_credit_worth(&self) -> bool {
+        self.credits_now().ahead_of(self.credits_told) >= CREDITS_WORTH
     }
 
     /// Whether the peer may wait to hear how far we have bound its groups: its slots wait for room
@@ -250,7 +260,8 @@ impl<P: Provider> Endpoint<'_, P> {
     /// Writes our state line if it is due; says whether it could not be written.
     pub(super) fn state_step(&mut self, index: usize) -> bool {
         let c = &self.connections[index];
-        let rides = P::SEVERAL_LANES && c.is_taken_worth() && self.rail.is_leaving(c.peer);
+        let worth = c.is_taken_worth() || c.is_credit_worth();
+        let rides = P::SEVERAL_LANES && worth && self.rail.is_leaving(c.peer);
         if !c.state_due() && !rides {
             return false;
         }
