@@ -23,6 +23,7 @@ mod ending;
 mod ops;
 mod out;
 pub mod pair;
+mod peek;
 mod peer;
 mod provider;
 mod pull;

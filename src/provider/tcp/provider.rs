@@ -338,6 +338,11 @@ impl<'m> Provider for Tcp<'m> {
     }
 
     #[inline]
+    fn is_leaving(&self, peer: PeerIndex) -> bool {
+        self.streams[self.stream_index(peer, 0)].out.staged() != 0
+    }
+
+    #[inline]
     fn post(&mut self, op: &Op, _now: Instant) -> Result<Posted, PostError> {
         let peer = self.peers.get(op.peer.as_usize()).ok_or(PostError::PeerDown)?;
         if !peer.takes_ops() {

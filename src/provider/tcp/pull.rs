@@ -73,6 +73,9 @@ impl Tcp<'_> {
         let mut turn = 0;
         while *budget > 0 && events.has_room() && !self.scratch.has_long {
             let Some(index) = self.next_readable(&mut turn) else { return };
+            if !self.reads_directly() {
+                self.streams[index].peeks_told();
+            }
             self.receive_stream(index, events, budget);
         }
         // one that has more than a poll takes must not keep the others from being read
@@ -111,6 +114,7 @@ impl Tcp<'_> {
     pub(super) fn read(&mut self, index: usize, budget: &mut u64) -> Read {
         self.clear_scratch();
         let stream = &mut self.streams[index];
+        let peeks = stream.peeks();
         let carried = stream.carried as usize;
         let start = self.scratch.start;
         self.scratch.at = 0;
@@ -128,10 +132,11 @@ impl Tcp<'_> {
         let is_long = stream.was_long || self.is_bulk;
         let most = if is_long { BEHIND_LONG } else { scratch_bytes(*budget) };
         // SAFETY: the scratch buffer is as long, and nobody looks at it now.
-        let moved = unsafe { socket::receive(stream.fd, start, most) };
+        let moved = unsafe { socket::receive(stream.fd, start, most, peeks) };
         match moved {
             Moved::Bytes(bytes) => {
                 self.moved = true;
+                stream.peeks_note(bytes, peeks);
                 stream.was_long = false;
                 stream.carried = 0;
                 self.scratch.end = bytes;
@@ -142,7 +147,10 @@ impl Tcp<'_> {
                 *budget = budget.saturating_sub(bytes as u64);
                 if bytes == most { Read::Whole } else { Read::Short }
             }
-            other => self.read_nothing(index, other),
+            other => {
+                stream.peeks_in_vain();
+                self.read_nothing(index, other)
+            }
         }
     }
 
@@ -168,7 +176,7 @@ impl Tcp<'_> {
         let moved = if behind == 0 {
             // SAFETY: the payload's place is a cell of ours, or lies in a pinned region
             // (`payload_pin`, or the read's own pin).
-            unsafe { socket::receive(fd, payload.address as *mut u8, part as usize) }
+            unsafe { socket::receive(fd, payload.address as *mut u8, part as usize, false) }
         } else {
             // SAFETY: as above; the scratch buffer is as long, and nobody looks at it now.
             unsafe { socket::receive_into(fd, &mut pieces) }

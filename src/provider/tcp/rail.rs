@@ -4,6 +4,7 @@ extern crate std;
 
 use super::area::{Area, SCRATCH_AT};
 use super::ops::{Entry, Ops};
+use super::peek::Peeked;
 use super::peer::{Peer, State};
 use super::socket::{self, READY_MAX, Ready, Watch};
 use super::stream::{Stream, To};
@@ -242,6 +243,7 @@ impl<'m> Tcp<'m> {
         let (fds, aside) = self.divided(fds);
         for (n, fd) in fds.iter().enumerate() {
             socket::without_delay(*fd);
+            socket::unpaced_within_host(*fd);
             self.watch_one(*fd, self.stream_index(peer, n)).map_err(|errno| {
                 fds[..n].iter().for_each(|fd| self.watch.remove(*fd));
                 aside.close();
@@ -256,7 +258,9 @@ impl<'m> Tcp<'m> {
         for (n, fd) in fds.iter().enumerate() {
             let index = self.stream_index(peer, n);
             let is_dirty = self.streams[index].is_dirty;
-            let fresh = Stream::opened(*fd, is_dirty, self.area.out(peer.as_usize(), n));
+            // the first alone carries messages
+            let peeked = Peeked::opened(n == 0 && !self.is_bulk && socket::remember_peeks(*fd));
+            let fresh = Stream::opened(*fd, is_dirty, peeked, self.area.out(peer.as_usize(), n));
             self.streams[index] = fresh;
             self.open[self.open_count] = index as u32;
             self.open_count += 1;
@@ -412,6 +416,9 @@ impl<'m> Tcp<'m> {
         let stream = &mut self.streams[index];
         if !stream.is_open {
             return;
+        }
+        if stream.peeked.is_due() {
+            stream.peeked_take();
         }
         stream.is_open = false;
         let cut_off = core::mem::take(&mut stream.payload);

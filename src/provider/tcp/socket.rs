@@ -63,16 +63,42 @@ pub unsafe fn send(fd: i32, pieces: &mut [Piece]) -> Moved {
     moved(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) })
 }
 
-/// Takes at most `length` bytes, which is not zero.
+/// Takes at most `length` bytes, which is not zero; one that `peeks` leaves them with the kernel,
+/// and the next one that does so reads on behind them ([`remember_peeks`]).
 ///
 /// # Safety
 /// - `to` is valid for writes of `length` bytes.
 #[inline]
-pub unsafe fn receive(fd: i32, to: *mut u8, length: usize) -> Moved {
+pub unsafe fn receive(fd: i32, to: *mut u8, length: usize, peeks: bool) -> Moved {
+    let flags = libc::MSG_DONTWAIT | if peeks { libc::MSG_PEEK } else { 0 };
     // SAFETY: the caller vouches for the memory.
-    moved(unsafe {
-        libc::syscall(libc::SYS_recvfrom, fd, to, length, libc::MSG_DONTWAIT, NOWHERE, NOWHERE)
-    })
+    moved(unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, length, flags, NOWHERE, NOWHERE) })
+}
+
+/// Takes bytes that were peeked at out of a TCP socket. They are there: nobody else reads it.
+pub fn discard(fd: i32, bytes: usize) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: of TCP nothing is written, which the flag says.
+    let taken =
+        unsafe { libc::syscall(libc::SYS_recvfrom, fd, NOWHERE, bytes, flags, NOWHERE, NOWHERE) };
+    debug_assert!(taken == bytes as libc::c_long || taken < 0, "{taken} of {bytes}");
+}
+
+/// Has the kernel remember how far a TCP socket was peeked at; `false`: it does not know how, or it
+/// is no TCP socket.
+pub fn remember_peeks(fd: i32) -> bool {
+    let mut kind: i32 = 0;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    let (to, from): (*mut i32, *const i32) = (&raw mut kind, &0);
+    // SAFETY: four writable bytes, and a length that says so.
+    let known = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, to.cast(), &raw mut length)
+    };
+    if known != 0 || kind != libc::IPPROTO_TCP {
+        return false;
+    }
+    // SAFETY: four readable bytes.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, from.cast(), length) == 0 }
 }
 
 /// Takes what fits into both pieces; the first has at least one byte.
@@ -111,6 +137,47 @@ pub fn without_delay(fd: i32) {
     let value: *const i32 = &one;
     // SAFETY: four readable bytes.
     unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value.cast(), length) };
+}
+
+/// Gives a connection within this host the plainest window: BBR, which some systems have for all,
+/// paces what it sends by a rate that it has seen, and here no wire is to be spared. One to
+/// elsewhere keeps what the system has, as does one whose kernel refuses, which costs speed alone.
+pub fn unpaced_within_host(fd: i32) {
+    let end = |of: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32| {
+        // SAFETY: integers, for which zero is a value.
+        let mut address: libc::sockaddr_storage = unsafe { zeroed() };
+        let mut length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: room for every address, and a length that says so.
+        let result = unsafe { of(fd, (&raw mut address).cast(), &raw mut length) };
+        (result == 0).then(|| host_of(&address)).flatten()
+    };
+    let near = end(libc::getsockname);
+    if near.is_none() || near != end(libc::getpeername) {
+        return;
+    }
+    let name = b"reno";
+    let (value, length) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
+    // SAFETY: so many readable bytes.
+    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, length) };
+}
+
+/// The host of an address, without its port.
+fn host_of(address: &libc::sockaddr_storage) -> Option<[u8; 16]> {
+    let from: *const libc::sockaddr_storage = address;
+    match i32::from(address.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so, and there is room for every kind.
+            let v4 = unsafe { from.cast::<libc::sockaddr_in>().read() };
+            let mut host = [0; 16];
+            host[..4].copy_from_slice(&v4.sin_addr.s_addr.to_ne_bytes());
+            Some(host)
+        }
+        // SAFETY: as above.
+        libc::AF_INET6 => {
+            Some(unsafe { from.cast::<libc::sockaddr_in6>().read() }.sin6_addr.s6_addr)
+        }
+        _ => None,
+    }
 }
 
 /// One stream that is ready, by the number it was added with.

@@ -2,6 +2,7 @@
 
 use super::ops::List;
 use super::out::Out;
+use super::peek::Peeked;
 use crate::base::carve::Zeroable;
 use crate::wire::stream::{HEADER_BYTES_MAX, READS_MAX, UNANSWERED_MAX};
 
@@ -68,6 +69,8 @@ pub struct Stream {
     pub answer_now: bool,
     /// Bytes of `carry`.
     pub carried: u8,
+    /// What was read and is still with the kernel.
+    pub peeked: Peeked,
     /// The start of a frame of which the rest has not come.
     pub carry: [u8; HEADER_BYTES_MAX],
     pub payload: Payload,
@@ -100,7 +103,7 @@ unsafe impl Zeroable for Stream {}
 impl Stream {
     /// A stream that was just opened. It may still be in the list of those with something to send
     /// from an earlier use.
-    pub fn opened(fd: i32, is_dirty: bool, out: Out) -> Stream {
+    pub fn opened(fd: i32, is_dirty: bool, peeked: Peeked, out: Out) -> Stream {
         Stream {
             fd,
             is_open: true,
@@ -111,6 +114,7 @@ impl Stream {
             was_long: false,
             answer_now: false,
             carried: 0,
+            peeked,
             carry: [0; HEADER_BYTES_MAX],
             payload: Payload::default(),
             out,

@@ -2,7 +2,7 @@
 
 use super::area::{LONG_CELLS, SHORT_BYTES_MAX, SLOTS};
 use super::pair::{PairConfig, PairMemory, connected};
-use super::{Limits, OpenError, Settings, Tcp, bytes};
+use super::{Limits, OpenError, Settings, Tcp, bytes, socket};
 use crate::base::carve::heap::HeapBlock;
 use crate::base::ids::{PeerIndex, RailGeneration};
 use crate::base::units::{Bytes, Instant};
@@ -774,4 +774,125 @@ fn long_messages_that_are_held_stay_whole_whoever_sends_behind_them() {
             near.received_release(peer, slot);
         }
     }
+}
+
+/// Bytes that the kernel has of a socket's peer.
+fn unread(fd: i32) -> i32 {
+    let mut bytes = 0;
+    // SAFETY: four writable bytes.
+    assert_eq!(unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) }, 0);
+    bytes
+}
+
+/// One message from `a`, which `b` takes in; says how many bytes of all are still with the kernel.
+fn pass_one(a: &mut Tcp, b: &mut Tcp, fd: i32) -> i32 {
+    send(a, PEER);
+    a.flush(Bytes::kib(64));
+    let (peer, slot, first, length) = received(b).expect("a message");
+    assert_eq!((peer, first, length), (PEER, 7, 0));
+    b.received_release(peer, slot);
+    unread(fd)
+}
+
+/// What a message of [`pass_one`] is on the wire.
+const EMPTY_MESSAGE: i32 = HEADER_BYTES_MAX as i32;
+
+/// Each second one had the kernel acknowledge both, by a packet within the call that read it.
+#[test]
+fn short_messages_stay_with_the_kernel_until_some_have_gathered() {
+    for v6 in [false, true] {
+        let mut memory = PairMemory::new(PairConfig { v6, ..PairConfig::default() });
+        let fd = memory.sockets[1][0].as_raw_fd();
+        let leaves = socket::remember_peeks(fd);
+        let stay = |messages: i32| if leaves { messages * EMPTY_MESSAGE } else { 0 };
+        let [mut a, mut b] = memory.open();
+        // whoever was short is peeked at next
+        assert_eq!(pass_one(&mut a, &mut b, fd), 0);
+        for round in 0..3 {
+            for messages in 1..=8 {
+                assert_eq!(pass_one(&mut a, &mut b, fd), stay(messages), "round {round}");
+            }
+        }
+        // nobody is woken by what he has had
+        assert!(b.arm(), "nothing is there");
+        assert_eq!(unread(fd), 0);
+        assert_eq!(pass_one(&mut a, &mut b, fd), stay(1));
+        // a peer whose window is small hears that it came, though nothing comes any more
+        let mut looks = 0;
+        while unread(fd) > 0 {
+            assert!(received(&mut b).is_none());
+            looks += 1;
+            assert!(looks < 1000, "it stays");
+        }
+        assert_eq!(pass_one(&mut a, &mut b, fd), stay(1));
+        // a socket that is closed with something unread resets its peer
+        b.peer_fail(PEER, DownCause::Died);
+        assert_eq!(end(&mut b), (DownCause::Died, 0));
+        assert_eq!(unread(fd), 0);
+    }
+}
+
+#[test]
+fn long_message_and_write_behind_short_ones_that_were_left_arrive_whole() {
+    const LENGTH: u32 = 6000;
+    let mut memory = PairMemory::new(PairConfig::default());
+    let fd = memory.sockets[1][0].as_raw_fd();
+    let [mut a, mut b] = memory.open();
+    let mut bytes = std::vec![0u8; 2 * LENGTH as usize];
+    let address = bytes.as_mut_ptr() as u64;
+    let length = Bytes::of(bytes.len());
+    let kind = MemoryKind::Host;
+    let region = Region { address, length, kind };
+    // SAFETY: outlives both rails' use of it.
+    let keys = [&mut a, &mut b].map(|rail| unsafe { rail.domain.register(region) }.unwrap());
+    let mut polled = Vec::new();
+    for round in 0..40u32 {
+        for _ in 0..round % 11 {
+            pass_one(&mut a, &mut b, fd);
+        }
+        let fill = round as u8 + 1;
+        // SAFETY: no poll is under way.
+        unsafe { core::ptr::write_bytes(address as *mut u8, fill, LENGTH as usize) };
+        // SAFETY: inside the region.
+        let span = unsafe { LocalSpan::new(address, Bytes(LENGTH.into()), keys[0]) };
+        let target = RemoteSpan { key: keys[1], address: address + u64::from(LENGTH) };
+        let kind = OpKind::Write { source: Source::Span(span), target, immediate: Some(round) };
+        let op = Op { id: OpId(round.into()), peer: PEER, kind };
+        assert_eq!(a.post(&op, Instant(0)), Ok(Posted::Pending));
+        assert!(a.send_now(PEER, &[7; 32], span));
+        polled.clear();
+        while polled.len() < 2 {
+            a.flush(Bytes::kib(64));
+            polled.extend(poll(&mut b));
+        }
+        let Completion::Immediate { immediate, .. } = polled[0] else { panic!("{polled:?}") };
+        assert_eq!(immediate, round);
+        let Completion::Received { peer, slot, length, .. } = polled[1] else {
+            panic!("{polled:?}")
+        };
+        let mut came = [0; LENGTH as usize];
+        b.received_peek(peer, slot, &mut came);
+        b.received_release(peer, slot);
+        assert_eq!((length, came), (LENGTH, [fill; LENGTH as usize]));
+        // SAFETY: no poll is under way.
+        let there = unsafe { core::slice::from_raw_parts(target.address as *const u8, came.len()) };
+        assert_eq!(there, came);
+        b.flush(Bytes::kib(64)); // the answer
+        assert!(matches!(poll(&mut a)[..], [Completion::Done { result: Ok(()), .. }]));
+    }
+}
+
+/// Of the sockets of one host none is paced; what the system has for others is its own.
+#[test]
+fn connection_within_the_host_has_the_plainest_window() {
+    let mut memory = PairMemory::new(PairConfig::default());
+    let fd = memory.sockets[1][0].as_raw_fd();
+    let _rails = memory.open();
+    let (mut name, mut length) = ([0u8; 16], 16);
+    let to = name.as_mut_ptr().cast();
+    // SAFETY: so many writable bytes.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, to, &raw mut length)
+    };
+    assert_eq!((result, &name[..5]), (0, &b"reno\0"[..]));
 }

@@ -31,6 +31,7 @@ impl Tcp<'_> {
             return false;
         }
         self.polls_awake = 0;
+        self.peeked_take_all();
         for n in 0..self.dirty.len() {
             let index = *self.dirty.at_mut(n) as usize;
             if !self.streams[index].is_blocked {
