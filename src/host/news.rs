@@ -356,7 +356,8 @@ fn tell(note: Note) {
                 Side::Connector => "connected to",
                 Side::Listener => "connected by",
             };
-            let several = Several { lanes, side, all_tcp: rail == "tcp" };
+            let others = if pairs != 0 { ", those over TCP" } else { ", those behind the first" };
+            let several = Several { lanes, side, all_tcp: rail == "tcp", others };
             say_of(Level::Info, format_args!("{how} {peer} over {rail}{several}{}", peer.tried));
         }
         Note::Closed(peer) => {
@@ -384,6 +385,7 @@ struct Several {
     lanes: u8,
     side: Side,
     all_tcp: bool,
+    others: &'static str,
 }
 
 impl fmt::Display for Several {
@@ -395,7 +397,7 @@ impl fmt::Display for Several {
         match (self.side, self.all_tcp) {
             // where the others come from is known when they come
             (Side::Listener, true) => f.write_str(", the first"),
-            (Side::Connector, false) => f.write_str(", those behind the first"),
+            (Side::Connector, false) => f.write_str(self.others),
             (Side::Listener, false) | (Side::Connector, true) => Ok(()),
         }
     }

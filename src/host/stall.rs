@@ -380,7 +380,7 @@ pub fn describe(
         match status.silent_ms {
             u32::MAX => writeln!(
                 out,
-                "  its program has made no call of progress since it was first looked at"
+                "  its program has made no call of progress since it was asked what is open"
             )?,
             ms => writeln!(out, "  its program made its last call of progress {ms} ms ago")?,
         }

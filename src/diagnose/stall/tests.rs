@@ -69,7 +69,7 @@ fn peer_whose_snapshot_is_old_makes_no_progress() {
         &request(Waits::Message),
         &never,
         Class::NoProgress,
-        "none since it was first looked at",
+        "none since it was asked what is open",
     );
 }
 

@@ -51,7 +51,7 @@ impl Stall<'_> {
             Class::NoProgress => {
                 write!(f, "the peer's program owes a call of progress: ")?;
                 match theirs.silent_ms {
-                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was first looked at"),
+                    AGE_UNKNOWN_MS => write!(f, "it has made none since it was asked what is open"),
                     silent_ms => write!(f, "its last one was {silent_ms} ms ago"),
                 }
             }
@@ -280,7 +280,7 @@ impl fmt::Display for Side<'_> {
             return write!(f, "peer: closed");
         }
         if status.flags & STATUS_SNAPSHOT == 0 {
-            return write!(f, "peer: no snapshot");
+            return write!(f, "peer: what is open there is not known");
         }
         write!(
             f,

@@ -181,8 +181,8 @@ pub unsafe extern "C" fn isend(
     out: *mut Pointer,
 ) -> Rc {
     call(|| {
-        let length = int_bytes(size)?;
-        let message = Outgoing { region: memory(handle), address: data as u64, length, tag };
+        let (region, address) = (memory(handle), data as u64);
+        let message = int_bytes(size).map(|length| Outgoing { region, address, length, tag });
         // SAFETY: this function's contract is that of the call.
         unsafe { send(of, message, out) }
     })
@@ -193,11 +193,15 @@ pub unsafe extern "C" fn isend(
 /// # Safety
 /// - `of` is NULL or a connection, and `out` is NULL or valid for a write.
 #[inline(always)]
-pub(super) unsafe fn send(of: Pointer, message: Outgoing, out: *mut Pointer) -> Result<(), Fault> {
+pub(super) unsafe fn send(
+    of: Pointer,
+    message: Result<Outgoing, Fault>,
+    out: *mut Pointer,
+) -> Result<(), Fault> {
     // SAFETY: by this function's contract. NCCL's place holds an old request.
     unsafe { write(out, null_mut())? };
     // SAFETY: by this function's contract.
-    let sent = unsafe { comm(of)? }.isend(message)?;
+    let sent = unsafe { comm(of)? }.isend(message?)?;
     // SAFETY: as above.
     unsafe { write(out, request(sent)) }
 }

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn isend(
         let (address, length) = (data as u64, size as u64);
         let message = Outgoing { region: memory(handle), address, length, tag };
         // SAFETY: this function's contract is that of the call.
-        unsafe { v6::send(of, message, out) }
+        unsafe { v6::send(of, Ok(message), out) }
     })
 }
 

@@ -207,6 +207,7 @@ static void nonsense(void) {
         REFUSED(net_isend(&net, pair.send, memory + 100, 101, 1, out, &request));
         REFUSED(net_isend(&net, pair.send, memory + 99, 1, 1, out, &request));
         REFUSED(net_isend(&net, pair.send, memory + 100, 1, 1, NULL, &request));
+        REFUSED(net_isend(&net, pair.send, memory + 100, (size_t)-1, 1, out, &request));
         REFUSED(net_irecv(&net, pair.recv, 1, &place, &room, &tag, &strange, &request));
         REFUSED(net_irecv(&net, pair.recv, 0, &place, &room, &tag, &in, &request));
         REFUSED(net_irecv(&net, pair.recv, -1, &place, &room, &tag, &in, &request));
