@@ -167,14 +167,15 @@ fn host_of(address: &libc::sockaddr_storage) -> Option<[u8; 16]> {
     match i32::from(address.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says so, and there is room for every kind.
-            let v4 = unsafe { from.cast::<libc::sockaddr_in>().read() };
+            let address = unsafe { from.cast::<libc::sockaddr_in>().read() };
             let mut host = [0; 16];
-            host[..4].copy_from_slice(&v4.sin_addr.s_addr.to_ne_bytes());
+            host[..4].copy_from_slice(&address.sin_addr.s_addr.to_ne_bytes());
             Some(host)
         }
-        // SAFETY: as above.
         libc::AF_INET6 => {
-            Some(unsafe { from.cast::<libc::sockaddr_in6>().read() }.sin6_addr.s6_addr)
+            // SAFETY: as above.
+            let address = unsafe { from.cast::<libc::sockaddr_in6>().read() };
+            Some(address.sin6_addr.s6_addr)
         }
         _ => None,
     }
