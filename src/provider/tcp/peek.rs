@@ -23,9 +23,9 @@ const SHORT_READ: usize = 1 << 10;
 const PEEKS_MAX: u8 = 8;
 /// Looks that give nothing until they are taken: some of the time that a GPU needs to answer.
 const VAIN_MAX: u8 = 48;
-/// A stream of which the kernel says that it has something, since it was peeked at: looks at it are
-/// looks at all, and it is not looked at in vain for long.
-const VAIN_TOLD: u8 = VAIN_MAX / 4;
+/// What one look counts that is one at all streams: those come less often, and of a stream that was
+/// peeked at the kernel says each time that it has something.
+const VAIN_IN_TURN: u8 = VAIN_MAX / 4;
 
 /// What was peeked at on one stream. Zeroed: nothing, nor may it be.
 #[derive(Copy, Clone, Default, Debug)]
@@ -59,12 +59,13 @@ impl Peeked {
 }
 
 impl Stream {
-    /// Whether the next read leaves what it reads; takes what must be taken before it.
+    /// Whether the next read leaves what it reads; takes what must be taken before it. When enough
+    /// have gathered it leaves nothing: with something unread the kernel would acknowledge none.
     #[inline]
     pub(super) fn peeks(&mut self) -> bool {
         let seen = &self.peeked;
-        let leaves = seen.short && self.payload.to == To::Nowhere;
-        if seen.is_due() && (!leaves || seen.reads >= PEEKS_MAX) {
+        let leaves = seen.short && seen.reads < PEEKS_MAX && self.payload.to == To::Nowhere;
+        if seen.is_due() && !leaves {
             self.peeked_take();
         }
         leaves
@@ -98,13 +99,13 @@ impl Stream {
         }
     }
 
-    /// The kernel says that there is something to read: that may be what was peeked at. One of many
-    /// streams, which are asked for together, is not peeked at for the first time.
+    /// It is read as one of all. Nobody waits for this one more than for others, so that it is not
+    /// peeked at for the first time; if it was, looks in vain have an end.
     #[inline]
-    pub(super) fn peeks_told(&mut self) {
+    pub(super) fn peeks_in_turn(&mut self) {
         let seen = &mut self.peeked;
         if seen.is_due() {
-            seen.vain = (seen.vain + VAIN_TOLD).min(VAIN_MAX - 1);
+            seen.vain = (seen.vain + VAIN_IN_TURN).min(VAIN_MAX - 1);
         } else {
             seen.short = false;
         }

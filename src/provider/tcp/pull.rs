@@ -73,9 +73,7 @@ impl Tcp<'_> {
         let mut turn = 0;
         while *budget > 0 && events.has_room() && !self.scratch.has_long {
             let Some(index) = self.next_readable(&mut turn) else { return };
-            if !self.reads_directly() {
-                self.streams[index].peeks_told();
-            }
+            self.streams[index].peeks_in_turn();
             self.receive_stream(index, events, budget);
         }
         // one that has more than a poll takes must not keep the others from being read
