@@ -102,17 +102,17 @@ impl Endpoint {
             && !self.is_writing(index as u32)
     }
 
-    /// Closing waits no longer for the peer of a connection to take what has left.
-    pub fn linger_end(&mut self, connection: Handle) {
+    /// Closing waits no longer for the peer of a connection to take what has left, for which it has
+    /// waited so long, nor begins to.
+    pub fn linger_end(&mut self, connection: Handle, waited: Span) {
         let index = connection.index as usize % self.known.len();
         let known = &mut self.known[index];
-        if known.generation != connection.generation || known.linger_until_ms <= LINGERED {
+        let is_its = known.in_use && known.generation == connection.generation;
+        if !is_its || core::mem::replace(&mut known.linger_until_ms, LINGERED) == LINGERED {
             return;
         }
-        let until = Span::millis(core::mem::replace(&mut known.linger_until_ms, LINGERED));
-        let left = Span(until.0.saturating_sub(self.now().0));
         if self.is_awaiting(index as u32) {
-            self.lingered(index as u32, Span(self.linger.0.saturating_sub(left.0)));
+            self.lingered(index as u32, waited);
         }
     }
 

@@ -20,7 +20,8 @@ const STEPS: usize = 256;
 /// How long memory may take to be let go by rails that must be fenced: longer than the library
 /// itself waits for a fence.
 const STOP_MAX: Duration = Duration::from_secs(15);
-/// How long what is on its way is seen off: longer than the library itself waits for a peer.
+/// How long what is on its way is seen off, and the end of the plugin may wait for it: longer than
+/// the library itself waits for a peer, unless `CROSSTIE_PEER_TIMEOUT_MS` is longer.
 const LINGER_MAX: Duration = Duration::from_secs(60);
 /// How long a host may acknowledge nothing before the end of the plugin waits for it no longer: two
 /// or three packets were sent again.
@@ -81,7 +82,7 @@ pub fn close(comm: Box<Comm>) {
     let awaited = Arc::new(AtomicBool::new(false));
     let is_awaited = Arc::clone(&awaited);
     let work = move || {
-        see_off(&seen_off, connection, &is_awaited);
+        see_off(&seen_off, connection, &is_awaited, || start.elapsed());
         forget(&seen_off, &theirs);
         drop(seen_off);
         leave(THREADS.get());
@@ -92,7 +93,7 @@ pub fn close(comm: Box<Comm>) {
         Ok(thread) => threads.all.push(SeeingOff { context, thread, awaited }),
         Err(_) => {
             drop(threads);
-            see_off(&room, connection, &awaited);
+            see_off(&room, connection, &awaited, || start.elapsed());
             forget(&room, &memories);
         }
     }
@@ -133,13 +134,22 @@ fn step(room: &Room, connection: Handle) -> bool {
     true
 }
 
-fn see_off(room: &Room, connection: Handle, awaited: &AtomicBool) {
-    let start = Instant::now();
-    while !step(room, connection) && start.elapsed() < LINGER_MAX {
+/// Sees a connection off that was closed `elapsed` ago. What its peer has not taken after
+/// [`LINGER_MAX`] is given up here: the end of the room would wait for it as long as peers may be
+/// silent.
+fn see_off(room: &Room, connection: Handle, awaited: &AtomicBool, elapsed: impl Fn() -> Duration) {
+    while !step(room, connection) {
+        let since = elapsed();
+        let is_over = since >= LINGER_MAX;
         // a hint: the next look comes soon
         let is_awaited = awaited.load(Ordering::Relaxed);
-        if is_awaited && is_vain(room, connection, start.elapsed()) {
-            room.enter().endpoint().linger_end(connection);
+        if is_over || (is_awaited && is_vain(room, connection, since)) {
+            room.enter().endpoint().linger_end(connection, Span::millis(since.as_millis() as u64));
+        }
+        if is_over {
+            // what cannot be fenced so soon ends with the room
+            let _ = (0..STEPS).any(|_| step(room, connection));
+            return;
         }
         std::thread::sleep(LOOK);
     }
@@ -198,8 +208,78 @@ pub fn finish(context: u64, is_last: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::room::tests::{over_tcp, registered};
     use super::super::{context_close, context_open};
     use super::*;
+    use crosstie::transport::{Outgoing, SubmitError};
+    use std::cell::Cell;
+
+    /// A connection between two rooms.
+    fn connected(from: &Room, to: &Room) -> Handle {
+        let (_, handle) = to.shared().listen().unwrap();
+        let attempt = from.shared().connect(&handle).unwrap();
+        loop {
+            if let Some(connection) = from.shared().connect_poll(attempt).unwrap() {
+                return connection;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends what is copied until nothing leaves any more.
+    fn fill_up(room: &Room, connection: Handle) {
+        let memory: &'static mut [u8] = Box::leak(vec![0; 8192].into());
+        let (address, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let message = Outgoing { region: registered(room, memory), address, length, tag: 1 };
+        for _ in 0..10_000 {
+            let mut entered = room.enter();
+            match entered.endpoint().isend(connection, message) {
+                Ok(request) => {
+                    _ = (0..STEPS).any(|_| {
+                        // what has no room waits
+                        !matches!(entered.endpoint().test(request), Ok(None))
+                    })
+                }
+                Err(SubmitError::Again) => return,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        panic!("all leaves");
+    }
+
+    /// The end of its room waited for that as long as any peer may be silent.
+    #[test]
+    fn what_a_peer_takes_too_late_is_given_up() {
+        let (room, peer) = (over_tcp(), over_tcp());
+        let connection = connected(&room, &peer);
+        // as a stopped process: nobody else gets in
+        let stopped = peer.enter();
+        fill_up(&room, connection);
+        let is_lingering = || room.enter().endpoint().is_lingering(connection);
+        assert!(!step(&room, connection) && is_lingering());
+        // looked at while it may go on, and when it may not
+        let looks = Cell::new(0);
+        see_off(&room, connection, &AtomicBool::new(true), || {
+            assert!(is_lingering());
+            looks.set(looks.get() + 1);
+            LINGER_MAX - LOOK * u32::from(looks.get() == 1)
+        });
+        assert_eq!((looks.get(), is_lingering()), (2, false));
+        drop(stopped);
+    }
+
+    /// Where a rail had memory of requests for so long, the wait for the peer had not begun.
+    #[test]
+    fn connection_that_is_to_wait_no_longer_does_not_begin_to() {
+        let (room, peer) = (over_tcp(), over_tcp());
+        let connection = connected(&room, &peer);
+        let stopped = peer.enter();
+        fill_up(&room, connection);
+        room.enter().endpoint().linger_end(connection, Span::millis(1));
+        step(&room, connection);
+        assert!(!room.enter().endpoint().is_lingering(connection));
+        drop(stopped);
+    }
 
     /// One that was about to end was in no list any more, and no finalize waited for it.
     #[test]

@@ -106,7 +106,14 @@ unsafe impl Sync for Room {}
 
 impl Room {
     fn open(device: &Device, traffic_class: Option<i32>) -> Result<Room, Fault> {
-        let options = options(device, traffic_class);
+        let room = Room::with(device, &options(device, traffic_class))?;
+        if let Some(class) = traffic_class {
+            log::info(&traffic_class_text(device, class));
+        }
+        Ok(room)
+    }
+
+    fn with(device: &Device, options: &Options) -> Result<Room, Fault> {
         let Some(mut block) = HeapBlock::try_new(options.bytes()) else {
             let (name, bytes) = (device.name, options.bytes());
             log::warn(&format!("device {name:?} cannot be opened: no memory for {bytes} bytes"));
@@ -115,14 +122,11 @@ impl Room {
         // SAFETY: the block is aligned to a line, as long as told, and the room's until it has
         // closed the endpoint (`drop`); its memory does not move with it. `shared` is used through
         // the room alone.
-        let opened = unsafe { Endpoint::open(block.start(), block.length(), &options) };
+        let opened = unsafe { Endpoint::open(block.start(), block.length(), options) };
         let endpoint = opened.map_err(|error| {
             log::warn(&format!("device {:?} cannot be opened: {error}", device.name));
             Fault::from(&error)
         })?;
-        if let Some(class) = traffic_class {
-            log::info(&traffic_class_text(device, class));
-        }
         let shared = endpoint.shared.place();
         let (seat, forks) = (Seat::with(endpoint), forks());
         STANDING.get().fetch_add(1, Ordering::Relaxed);
@@ -249,6 +253,10 @@ fn thread_number() -> usize {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crosstie::base::slab::Handle;
+    use crosstie::connect::interfaces::{InterfaceName, Interfaces};
+    use crosstie::fabric::MemoryKind;
+    use crosstie::host::DeviceKind;
     use std::cell::Cell;
 
     thread_local! {
@@ -260,6 +268,20 @@ pub(super) mod tests {
         if let Some(act) = AT_THE_END.get() {
             act();
         }
+    }
+
+    /// A room of the loopback interface, over sockets alone.
+    pub(in crate::net) fn over_tcp() -> Arc<Room> {
+        let device = crate::net::device::survey().unwrap().remove(0);
+        let interfaces = Interfaces::one(InterfaceName::new(b"lo"));
+        let its = Options { device: DeviceKind::Tcp, interfaces, ..options(&device, None) };
+        Arc::new(Room::with(&device, &its).unwrap())
+    }
+
+    pub(in crate::net) fn registered(room: &Room, memory: &'static mut [u8]) -> Handle {
+        let (address, length) = (memory.as_mut_ptr() as u64, Bytes(memory.len() as u64));
+        // SAFETY: nobody else has it, for ever.
+        unsafe { room.shared().register(address, length, MemoryKind::Host) }.unwrap()
     }
 
     #[test]
