@@ -569,29 +569,28 @@ static void peer_stops(void) {
     CHECK(!kill(peer_process, SIGKILL));
 }
 
-/* Threads of this process that have a name; of these those alone that sleep, so that none counts
- * which is ending. */
-static int threads_called(const char *wanted, int asleep) {
+/* Threads of this process that have a name. */
+static int threads_called(const char *wanted) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     CHECK(tasks);
     for (struct dirent *entry; (entry = readdir(tasks));) {
-        char path[300], name[32] = "", state = 0;
-        snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
         FILE *file = fopen(path, "r");
         /* it may have ended since */
         if (!file) continue;
-        int read = fscanf(file, "%*d (%31[^)]) %c", name, &state);
+        int read = fscanf(file, "%31s", name);
         fclose(file);
-        count += read == 2 && !strcmp(name, wanted) && (!asleep || state == 'S');
+        count += read == 1 && !strcmp(name, wanted);
     }
     closedir(tasks);
     return count;
 }
 
 /* Those that see closed connections off. */
-static int seeing_off(int asleep) {
-    return threads_called("crosstie-close", asleep);
+static int seeing_off(void) {
+    return threads_called("crosstie-close");
 }
 
 /* A connection with short messages that have left, and that the stopped peer does not take. */
@@ -626,19 +625,18 @@ static void ends_apart(void) {
     OK(net_finalize(&first));
     OK(net_close(&first, CLOSE_SEND, of_first.send));
     /* a thread has its name once it runs */
-    while (seeing_off(0) < 1) sched_yield();
+    while (seeing_off() < 1) sched_yield();
     OK(net_finalize(&second));
-    CHECK(seeing_off(0) == 1);
+    CHECK(seeing_off() == 1);
     OK(net_close(&second, CLOSE_SEND, of_second.send));
-    while (seeing_off(0) < 2) sched_yield();
+    while (seeing_off() < 2) sched_yield();
     OK(net_finalize(&third));
-    CHECK(seeing_off(0) == 2);
+    CHECK(seeing_off() == 2);
     OK(net_close(&first, CLOSE_RECV, of_first.recv));
     OK(net_close(&second, CLOSE_RECV, of_second.recv));
     CHECK(!kill(peer_process, SIGKILL));
     OK(net_finalize(&last));
-    /* a thread that was joined stands in /proc a moment longer */
-    do CHECK(!seeing_off(1)); while (seeing_off(0));
+    threads_ended(1);
 }
 
 /* Half-open connections are dropped without a word, listeners closed that nobody came to, one
@@ -665,8 +663,7 @@ static void abandoned(void) {
         for (int i = 1; i < 4; i++) OK(net_close(&net, CLOSE_LISTEN, listeners[i]));
         return;
     }
-    /* a thread that was joined stands in /proc a moment longer */
-    while (threads() > before) sched_yield();
+    threads_ended(before);
     /* what comes too late finds nothing */
     void *recv = STALE;
     CHECK(net_accept(&net, listeners[3], &recv, NULL) == ARGUMENT && !recv);
@@ -687,10 +684,9 @@ static void abandoned_late(void) {
         OK(net_close(&parent, CLOSE_SEND, send));
         OK(net_connect(&parent, 0, handle, &send, NULL));
     } while (send);
-    while (!threads_called("crosstie-left", 0)) sched_yield();
+    while (!threads_called("crosstie-left")) sched_yield();
     OK(net_finalize(&child));
-    /* a thread that was joined stands in /proc a moment longer */
-    do CHECK(!threads_called("crosstie-left", 1)); while (threads() > before);
+    threads_ended(before);
 }
 
 /* Loaded, used, unloaded, again: no thread is left, and the second time is as the first. */
@@ -703,8 +699,7 @@ static void reload(void) {
         meet();
         part(&net, pair);
         OK(net_finalize(&net));
-        /* up to v10 there is no finalize: the helper threads end by themselves */
-        while (threads() > before) sched_yield();
+        threads_ended(before);
         CHECK(!dlclose(net.library));
     }
 }
@@ -758,7 +753,7 @@ static void sharers(void) {
     pthread_barrier_wait(&parent.turn);
     CHECK(!pthread_join(service, NULL));
     OK(net_finalize(&child));
-    while (threads() > before) sched_yield();
+    threads_ended(before);
 }
 
 /* Several communicators, each with two threads, in both processes at once. */
