@@ -4,8 +4,9 @@
 #[allow(dead_code)] // of the shared parts
 mod support;
 
-use support::hosts::Hosts;
-use support::{VERSIONS, play_between, play_between_with};
+use std::process::Command;
+use support::hosts::{Hosts, may};
+use support::{VERSIONS, harness, play_between, play_between_with, plugin};
 
 /// Tables that make devices of several.
 const FUSING: [u32; 4] = [9, 10, 11, 12];
@@ -166,5 +167,21 @@ fn point_14_host_that_is_cut_off_is_not_waited_for() {
         // what was lost on one wire would be sent again on the next process's
         let Some(hosts) = Hosts::wired(test, 1) else { return };
         play_between(&hosts, "cut_off", version);
+    }
+}
+
+/// Who tried one by hand silenced his own. Run in a namespace where nothing can be silenced.
+#[test]
+fn scenario_that_silences_interfaces_wants_hosts_of_its_own() {
+    if !may("scenario_that_silences_interfaces_wants_hosts_of_its_own") {
+        return;
+    }
+    for scenario in ["closed_while_offered", "cut_off", "wire_pulled", "ports_link_pulled"] {
+        let mut command = Command::new("unshare");
+        command.arg("--net").args([harness(), &plugin()]).args(["12", scenario]);
+        let said = command.env_remove("HARNESS_HOSTS").env_remove("XTIE_VM").output().unwrap();
+        let text = String::from_utf8_lossy(&said.stderr);
+        assert!(!said.status.success() && text.lines().count() == 1, "{scenario}: {text}");
+        assert!(text.contains("silences interfaces: it wants network namespaces"), "{text}");
     }
 }

@@ -307,6 +307,7 @@ static int both(int mine) {
 /* While messages flow one wire is pulled: all arrive, the log names rail and peer; it is put back
  * and carries bytes again. */
 static void wire_pulled(void) {
+    interfaces_own();
     CHECK(!setenv("CROSSTIE_PEER_TIMEOUT_MS", "1000", 1));
     struct net net = started();
     struct pair pair = cross(&net, device_of_wires(&net));
@@ -317,10 +318,10 @@ static void wire_pulled(void) {
     snprintf(back, sizeof back, "ip link set eth%d up", common[1]);
     exchange(&net, pair, LONG, 3, 24);
     CHECK(!was_logged("was lost"));
-    if (rank == 0) CHECK(!system(pull));
+    if (rank == 0) interface_do(pull);
     do exchange(&net, pair, LONG, 3, 24), rounds++; while (!either(was_logged(" was lost: ")));
     exchange(&net, pair, LONG, 3, 24);
-    if (rank == 0) CHECK(!system(back));
+    if (rank == 0) interface_do(back);
     do exchange(&net, pair, LONG, 3, 24); while (!either(was_logged(" carries bytes again")));
     exchange(&net, pair, LONG, 3, 24);
     meet();

@@ -169,15 +169,16 @@ static void ports_and_interfaces(void) {
 static void link_set(const char *state) {
     char command[200];
     snprintf(command, sizeof command, "ip link set rail0 %s", state);
-    CHECK(!system(command));
+    interface_do(command);
     /* the guest's own way to the other end, which went with the link */
     if (!strcmp(state, "up"))
-        CHECK(!system("ip route replace 10.77.0.2 dev rail0 src 10.77.0.1 table 100"));
+        interface_do("ip route replace 10.77.0.2 dev rail0 src 10.77.0.1 table 100");
 }
 
 /* While messages flow over two ports, the link of one goes down and comes back, twice: all arrive,
  * the log names rail and peer, and the port carries bytes again. */
 static void ports_link_pulled(void) {
+    interfaces_own();
     struct net net = started();
     struct pair pair = cross(&net, fuse(&net, 2, FIRST));
     exchange_until_joined(&net, pair, 2);

@@ -3,17 +3,18 @@
 
 /* From now on no packet leaves this host. */
 static void mute(void) {
-    CHECK(!system("tc qdisc replace dev eth0 root tbf rate 8bit burst 10 limit 10"));
+    interface_do("tc qdisc replace dev eth0 root tbf rate 8bit burst 10 limit 10");
 }
 
 static void loud(void) {
-    CHECK(!system("tc qdisc del dev eth0 root"));
+    interface_do("tc qdisc del dev eth0 root");
 }
 
 /* A receive is closed with its connection while its offer has not reached the peer's host. What
  * comes for it afterwards is written nowhere, whatever else is done. */
 static void closed_while_offered(void) {
     enum { ROOM = 1 << 20, BYTES = 4000 };
+    interfaces_own();
     int before = threads();
     struct net net = started();
     unsigned char *memory = calloc(1, ROOM);
@@ -90,6 +91,7 @@ static void end_beside_another(struct net *net) {
  * Who waited for the time that a peer may be silent would not come to the end of this. */
 static void cut_off(void) {
     enum { COUNT = 3, ROOM = 1 << 20 };
+    interfaces_own();
     CHECK(!setenv("CROSSTIE_PEER_TIMEOUT_MS", "600000", 1));
     struct net net = started();
     struct pair pairs[COUNT];
@@ -101,7 +103,7 @@ static void cut_off(void) {
         OK(net_reg(&net, pairs[i].recv, memory, ROOM, HOST_MEMORY, &in[i]));
         OK(net_reg(&net, pairs[i].send, memory, ROOM, HOST_MEMORY, &out[i]));
     }
-    CHECK(!system("ip link set eth0 down"));
+    interface_do("ip link set eth0 down");
     for (int i = 0; i < COUNT; i++) {
         int done = 0;
         receives[i] = recv_one(&net, pairs[i].recv, memory, ROOM, 1, in[i]);
