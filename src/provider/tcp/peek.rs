@@ -64,7 +64,8 @@ impl Stream {
     #[inline]
     pub(super) fn peeks(&mut self) -> bool {
         let seen = &self.peeked;
-        let leaves = seen.short && seen.reads < PEEKS_MAX && self.payload.to == To::Nowhere;
+        let between = self.payload.to == To::Nowhere && !self.was_long;
+        let leaves = between && seen.short && seen.reads < PEEKS_MAX;
         if seen.is_due() && !leaves {
             self.peeked_take();
         }
