@@ -17,22 +17,24 @@ use super::rail::Tcp;
 use super::socket;
 use super::stream::{Stream, To};
 
-/// Reads of a stream that gave no more than so many bytes gave short messages.
-const SHORT_READ: usize = 1 << 10;
-/// So many are peeked at before they are taken: as many as a line answers.
+/// Reads of a stream that gave no more gave short messages: some of them at a time.
+const SHORT_READ_BYTES: usize = 1 << 10;
+/// So many reads leave what they read before it is taken: as many as a line of slots speaks for,
+/// and fewer than the segments that a new connection may have under way, ten.
 const PEEKS_MAX: u8 = 8;
-/// Looks that give nothing until they are taken: some of the time that a GPU needs to answer.
+/// Looks that give nothing until it is taken. Between two messages of a collective NCCL looks six
+/// times, and thirty before the next one: what was read last stays until a line leaves.
 const VAIN_MAX: u8 = 48;
 /// What one look counts that is one at all streams: those come less often, and of a stream that was
 /// peeked at the kernel says each time that it has something.
 const VAIN_IN_TURN: u8 = VAIN_MAX / 4;
 
-/// What was peeked at on one stream. Zeroed: nothing, nor may it be.
+/// What was peeked at on one stream. Zeroed: nothing, and it is not to be peeked at.
 #[derive(Copy, Clone, Default, Debug)]
 #[repr(C)]
 pub struct Peeked {
     /// Bytes that were read and not taken.
-    bytes: u16,
+    bytes: u32,
     /// Reads that gave them.
     reads: u8,
     /// Looks since that gave nothing.
@@ -42,8 +44,6 @@ pub struct Peeked {
     /// Whether the last read gave little.
     short: bool,
 }
-
-const _: () = assert!(SHORT_READ * PEEKS_MAX as usize <= u16::MAX as usize);
 
 impl Peeked {
     /// Of a stream that was just opened.
@@ -59,32 +59,24 @@ impl Peeked {
 }
 
 impl Stream {
-    /// Whether the next read leaves what it reads; takes what must be taken before it. When enough
-    /// have gathered it leaves nothing: with something unread the kernel would acknowledge none.
+    /// Whether the next read leaves what it reads, if it `may`; takes what must be taken before it.
+    /// When enough have gathered it leaves nothing: with something unread the kernel would
+    /// acknowledge none. `None`: what was to be taken is not there, and the stream is of no use.
     #[inline]
-    pub(super) fn peeks(&mut self) -> bool {
+    pub(super) fn peeks(&mut self, may: bool) -> Option<bool> {
         let seen = &self.peeked;
         let between = self.payload.to == To::Nowhere && !self.was_long;
-        let leaves = between && seen.short && seen.reads < PEEKS_MAX;
-        if seen.is_due() && !leaves {
-            self.peeked_take();
-        }
-        leaves
+        let leaves = may && between && seen.short && seen.reads < PEEKS_MAX;
+        (leaves || !seen.is_due() || self.peeked_take()).then_some(leaves)
     }
 
     /// A read has given so many bytes, and left them if it `peeks`.
     #[inline]
     pub(super) fn peeks_note(&mut self, bytes: usize, peeks: bool) {
         let seen = &mut self.peeked;
-        seen.short = seen.may && bytes <= SHORT_READ;
-        if !peeks {
-            return;
-        }
-        if seen.short {
-            (seen.bytes, seen.reads, seen.vain) = (seen.bytes + bytes as u16, seen.reads + 1, 0);
-        } else {
-            socket::discard(self.fd, usize::from(seen.bytes) + bytes);
-            (seen.bytes, seen.reads) = (0, 0);
+        seen.short = seen.may && bytes <= SHORT_READ_BYTES;
+        if peeks {
+            (seen.bytes, seen.reads, seen.vain) = (seen.bytes + bytes as u32, seen.reads + 1, 0);
         }
     }
 
@@ -112,23 +104,36 @@ impl Stream {
         }
     }
 
-    /// Takes what was peeked at.
+    /// Takes what was peeked at. `false`: it is not there; who reads next hears of it again.
     #[inline(never)]
-    pub(super) fn peeked_take(&mut self) {
-        socket::discard(self.fd, self.peeked.bytes.into());
-        let Peeked { may, short, .. } = self.peeked;
-        self.peeked = Peeked { may, short, ..Peeked::default() };
+    pub(super) fn peeked_take(&mut self) -> bool {
+        let seen = &mut self.peeked;
+        let is_taken = socket::take_out(self.fd, seen.bytes as usize);
+        (seen.reads, seen.vain) = if is_taken { (0, 0) } else { (PEEKS_MAX, 0) };
+        seen.bytes = if is_taken { 0 } else { seen.bytes };
+        is_taken
     }
 }
 
 impl Tcp<'_> {
-    /// Takes what was peeked at on all streams.
-    pub(super) fn peeked_take_all(&mut self) {
-        for n in 0..self.open_count {
-            let index = self.open_stream(n);
-            if self.streams[index].peeked.is_due() {
-                self.streams[index].peeked_take();
-            }
+    /// Takes what was peeked at on all streams; says whether it was there.
+    pub(super) fn peeked_take_all(&mut self) -> bool {
+        if !core::mem::take(&mut self.has_peeked) {
+            return true;
         }
+        let mut all = true;
+        for n in 0..self.open_count {
+            let stream = &mut self.streams[self.open[n] as usize];
+            all &= !stream.peeked.is_due() || stream.peeked_take();
+        }
+        all
+    }
+}
+
+impl Drop for Tcp<'_> {
+    /// The kernel resets the peer of a socket that is closed with something unread, and drops what
+    /// was sent to it and has not arrived.
+    fn drop(&mut self) {
+        self.peeked_take_all();
     }
 }

@@ -111,8 +111,12 @@ impl Tcp<'_> {
     #[inline]
     pub(super) fn read(&mut self, index: usize, budget: &mut u64) -> Read {
         self.clear_scratch();
+        let may_peek = self.is_awake();
         let stream = &mut self.streams[index];
-        let peeks = stream.peeks();
+        let Some(peeks) = stream.peeks(may_peek) else {
+            self.break_off(self.peer_of(index).0);
+            return Read::Closed;
+        };
         let carried = stream.carried as usize;
         let start = self.scratch.start;
         self.scratch.at = 0;
@@ -135,6 +139,7 @@ impl Tcp<'_> {
             Moved::Bytes(bytes) => {
                 self.moved = true;
                 stream.peeks_note(bytes, peeks);
+                self.has_peeked |= peeks;
                 stream.was_long = false;
                 stream.carried = 0;
                 self.scratch.end = bytes;

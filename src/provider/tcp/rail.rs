@@ -78,7 +78,7 @@ pub struct Tcp<'m> {
     /// Streams with something to send.
     pub(super) dirty: Fifo<'m, u32>,
     /// Streams in use, the first `open_count`.
-    open: &'m mut [u32],
+    pub(super) open: &'m mut [u32],
     pub(super) open_count: usize,
     /// The stream that the next poll alone reads; [`NONE`]: all.
     pub(super) only: u32,
@@ -100,6 +100,8 @@ pub struct Tcp<'m> {
     pub(super) now: Instant,
     /// Whether anything was sent or received since somebody asked.
     pub(super) moved: bool,
+    /// Whether a read has left something with the kernel since all of it was taken.
+    pub(super) has_peeked: bool,
     /// Whether an op was refused for want of room since the user was about to sleep.
     pub(super) starved: bool,
     /// Whether bytes have left since the last op that was refused.
@@ -186,6 +188,7 @@ impl<'m> Tcp<'m> {
             endings: 0,
             now: Instant(0),
             moved: false,
+            has_peeked: false,
             starved: false,
             drained: false,
             is_bulk: false,
@@ -411,7 +414,8 @@ impl<'m> Tcp<'m> {
         }
     }
 
-    /// Stops reading and writing a stream for good. Its socket is not touched again.
+    /// Stops reading and writing a stream for good. What was peeked at is taken out of its socket,
+    /// which is not touched again.
     pub(super) fn stream_close(&mut self, index: usize) {
         let stream = &mut self.streams[index];
         if !stream.is_open {

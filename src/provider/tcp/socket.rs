@@ -75,30 +75,40 @@ pub unsafe fn receive(fd: i32, to: *mut u8, length: usize, peeks: bool) -> Moved
     moved(unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, length, flags, NOWHERE, NOWHERE) })
 }
 
-/// Takes bytes that were peeked at out of a TCP socket. They are there: nobody else reads it.
-pub fn discard(fd: i32, bytes: usize) {
+/// Takes bytes that were peeked at out of a TCP socket. `false`: they are not what was peeked at,
+/// as behind an urgent byte, and nothing that is read from now on can be believed.
+pub fn take_out(fd: i32, bytes: usize) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: of TCP nothing is written, which the flag says.
-    let taken =
+    let result =
         unsafe { libc::syscall(libc::SYS_recvfrom, fd, NOWHERE, bytes, flags, NOWHERE, NOWHERE) };
-    debug_assert!(taken == bytes as libc::c_long || taken < 0, "{taken} of {bytes}");
+    usize::try_from(result) == Ok(bytes)
 }
 
 /// Has the kernel remember how far a TCP socket was peeked at; `false`: it does not know how, or it
 /// is no TCP socket.
 pub fn remember_peeks(fd: i32) -> bool {
-    let mut kind: i32 = 0;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    let (to, from): (*mut i32, *const i32) = (&raw mut kind, &0);
-    // SAFETY: four writable bytes, and a length that says so.
-    let known = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, to.cast(), &raw mut length)
-    };
-    if known != 0 || kind != libc::IPPROTO_TCP {
+    if option(fd, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) {
         return false;
     }
-    // SAFETY: four readable bytes.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, from.cast(), length) == 0 }
+    let (start, length) = (0i32, size_of::<i32>() as libc::socklen_t);
+    let value: *const i32 = &start;
+    // SAFETY: four readable bytes. Some systems that stand in for Linux accept what they do not
+    // know, so that the answer says nothing.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, value.cast(), length) };
+    // a socket without the option says -1
+    option(fd, libc::SO_PEEK_OFF) == Some(start)
+}
+
+/// An option of sockets of every kind.
+fn option(fd: i32, name: i32) -> Option<i32> {
+    let mut value = -1i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    let to: *mut i32 = &raw mut value;
+    // SAFETY: four writable bytes, and a length that says so.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, to.cast(), &raw mut length) };
+    (result == 0).then_some(value)
 }
 
 /// Takes what fits into both pieces; the first has at least one byte.
@@ -140,7 +150,7 @@ pub fn without_delay(fd: i32) {
 }
 
 /// Gives a connection within this host the plainest window: BBR, which some systems have for all,
-/// paces what it sends by a rate that it has seen, and here no wire is to be spared. One to
+/// holds back what it sends by a rate that it has seen, and here no wire is to be spared. One to
 /// elsewhere keeps what the system has, as does one whose kernel refuses, which costs speed alone.
 pub fn unpaced_within_host(fd: i32) {
     let end = |of: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32| {

@@ -31,7 +31,9 @@ impl Tcp<'_> {
             return false;
         }
         self.polls_awake = 0;
-        self.peeked_take_all();
+        if !self.peeked_take_all() {
+            return false;
+        }
         for n in 0..self.dirty.len() {
             let index = *self.dirty.at_mut(n) as usize;
             if !self.streams[index].is_blocked {
@@ -75,15 +77,18 @@ impl Tcp<'_> {
         true
     }
 
+    /// Whether nobody has slept over the streams for a while.
+    #[inline]
+    pub(super) fn is_awake(&self) -> bool {
+        !self.is_watching || self.polls_awake > POLLS_AWAKE
+    }
+
     /// Counts a poll while streams are watched: when they are few, and nobody has slept for a
     /// while, they need not be.
     #[cold]
     pub(super) fn poll_awake(&mut self) {
-        if self.open_count > DIRECT_MAX {
-            return;
-        }
-        self.polls_awake += 1;
-        if self.polls_awake > POLLS_AWAKE {
+        self.polls_awake = self.polls_awake.saturating_add(1);
+        if self.open_count <= DIRECT_MAX && self.is_awake() {
             self.unwatch(self.open_count);
             (self.ready_at, self.ready_count) = (0, 0);
         }
