@@ -56,11 +56,23 @@ static int moved(ssize_t result) {
     return 0;
 }
 
-/* Moves the oldest step on: 4 bytes of length, then the step. */
+/* Moves the oldest step on: 4 bytes of length, then the step. A short one leaves with its length,
+ * as NCCL does it since it has NCCL_SOCKET_INLINE; it is read by two calls all the same. */
 static void bare_move(struct end *end, int is_out) {
     while (end->ended < end->begun) {
         int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
         char *at = step_of(end, end->ended);
+        if (is_out && end->moved == 0 && end->bytes <= SHORT) {
+            end->length = (uint32_t)end->bytes;
+            struct iovec parts[2] = {{&end->length, 4}, {at, end->bytes}};
+            struct msghdr both = {.msg_iov = parts, .msg_iovlen = 2};
+            end->moved += (size_t)moved(sendmsg(end->fd, &both, flags));
+            if (end->moved == 0) return;
+            if (end->moved == 4 + end->bytes) {
+                end->moved = 0, end->ended++;
+                continue;
+            }
+        }
         if (end->moved < 4) {
             char *head = (char *)&end->length + end->moved;
             if (is_out) end->length = (uint32_t)end->bytes;
