@@ -9,8 +9,8 @@
 //! with a small window does not wait for an acknowledgement; so is one that somebody sleeps over,
 //! which would wake him, and one that is closed, which would be reset.
 //!
-//! Needs a kernel that remembers how far a TCP socket was peeked at: Linux 6.10. Elsewhere each
-//! message is taken as it is read.
+//! Needs a kernel that remembers how far a TCP socket was peeked at: Linux 6.10, and 6.12 for IPv6.
+//! Elsewhere each message is taken as it is read.
 #![forbid(unsafe_code)]
 
 use super::rail::Tcp;
@@ -22,6 +22,8 @@ const SHORT_READ_BYTES: usize = 1 << 10;
 /// So many reads leave what they read before it is taken: as many as a line of slots speaks for,
 /// and fewer than the segments that a new connection may have under way, ten.
 const PEEKS_MAX: u8 = 8;
+/// In place of the count: what was to be taken was not there, and the stream is of no use.
+const READS_LOST: u8 = u8::MAX;
 /// Looks that give nothing until it is taken. Between two messages of a collective NCCL looks six
 /// times, and thirty before the next one: what was read last stays until a line leaves.
 const VAIN_MAX: u8 = 48;
@@ -104,12 +106,14 @@ impl Stream {
         }
     }
 
-    /// Takes what was peeked at. `false`: it is not there; who reads next hears of it again.
+    /// Takes what was peeked at. `false`: it is not there, now or when somebody tried before; who
+    /// reads next hears of it again.
     #[inline(never)]
     pub(super) fn peeked_take(&mut self) -> bool {
         let seen = &mut self.peeked;
-        let is_taken = socket::take_out(self.fd, seen.bytes as usize);
-        (seen.reads, seen.vain) = if is_taken { (0, 0) } else { (PEEKS_MAX, 0) };
+        let may = seen.reads != READS_LOST;
+        let is_taken = may && socket::take_out(self.fd, seen.bytes as usize);
+        (seen.reads, seen.vain) = if is_taken { (0, 0) } else { (READS_LOST, 0) };
         seen.bytes = if is_taken { 0 } else { seen.bytes };
         is_taken
     }
