@@ -113,8 +113,8 @@ impl Stream {
         let seen = &mut self.peeked;
         let may = seen.reads != READS_LOST;
         let is_taken = may && socket::take_out(self.fd, seen.bytes as usize);
-        (seen.reads, seen.vain) = if is_taken { (0, 0) } else { (READS_LOST, 0) };
-        seen.bytes = if is_taken { 0 } else { seen.bytes };
+        let left = if is_taken { (0, 0) } else { (seen.bytes, READS_LOST) };
+        ((seen.bytes, seen.reads), seen.vain) = (left, 0);
         is_taken
     }
 }

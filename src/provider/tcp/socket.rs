@@ -7,7 +7,8 @@ extern crate std;
 
 use crate::memory::Errno;
 use core::cell::UnsafeCell;
-use core::mem::zeroed;
+use core::mem::{ManuallyDrop, zeroed};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// One piece of memory in a gathered call.
@@ -173,42 +174,17 @@ pub fn without_delay(fd: i32) {
 /// holds back what it sends by a rate that it has seen, and here no wire is to be spared. One to
 /// elsewhere keeps what the system has, as does one whose kernel refuses, which costs speed alone.
 pub fn unpaced_within_host(fd: i32) {
-    let end = |of: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32| {
-        // SAFETY: integers, for which zero is a value.
-        let mut address: libc::sockaddr_storage = unsafe { zeroed() };
-        let mut length = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: room for every address, and a length that says so.
-        let result = unsafe { of(fd, (&raw mut address).cast(), &raw mut length) };
-        (result == 0).then(|| host_of(&address)).flatten()
-    };
-    let near = end(libc::getsockname);
-    if near.is_none() || near != end(libc::getpeername) {
+    // SAFETY: an open descriptor, which stays its owner's: the stream is not dropped.
+    let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
+    let host = |end: std::io::Result<SocketAddr>| end.ok().map(|address| address.ip());
+    let near = host(stream.local_addr());
+    if near.is_none() || near != host(stream.peer_addr()) {
         return;
     }
     let name = b"reno";
     let (value, length) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
     // SAFETY: so many readable bytes.
     unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, length) };
-}
-
-/// The host of an address, without its port.
-fn host_of(address: &libc::sockaddr_storage) -> Option<[u8; 16]> {
-    let from: *const libc::sockaddr_storage = address;
-    match i32::from(address.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says so, and there is room for every kind.
-            let address = unsafe { from.cast::<libc::sockaddr_in>().read() };
-            let mut host = [0; 16];
-            host[..4].copy_from_slice(&address.sin_addr.s_addr.to_ne_bytes());
-            Some(host)
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let address = unsafe { from.cast::<libc::sockaddr_in6>().read() };
-            Some(address.sin6_addr.s6_addr)
-        }
-        _ => None,
-    }
 }
 
 /// One stream that is ready, by the number it was added with.

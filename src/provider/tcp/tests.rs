@@ -72,14 +72,19 @@ fn send(rail: &mut Tcp, peer: PeerIndex) {
     assert!(rail.send_now(peer, &[7; 32], LocalSpan::EMPTY));
 }
 
+/// Fences the peer, which ends at once: the rail's own calls alone move anything.
+fn fence(rail: &mut Tcp) {
+    let kind = OpKind::Fence { generation: RailGeneration(1) };
+    assert_eq!(rail.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
+    assert!(matches!(poll(rail)[..], [Completion::Fenced { id: OpId(1), .. }]));
+}
+
 #[test]
 fn fenced_peer_is_closed_not_dead_and_its_last_messages_arrive() {
     let mut memory = PairMemory::new(PairConfig::default());
     let [mut a, mut b] = memory.open();
     (0..5).for_each(|_| send(&mut a, PEER));
-    let kind = OpKind::Fence { generation: RailGeneration(1) };
-    assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
-    assert!(matches!(poll(&mut a)[..], [Completion::Fenced { id: OpId(1), .. }]));
+    fence(&mut a);
     assert_eq!(end(&mut b), (DownCause::Closed, 5));
 }
 
@@ -866,9 +871,7 @@ fn what_was_peeked_at_before_the_peer_has_closed_comes_and_then_the_end() {
     let [mut a, mut b] = memory.open();
     (0..4).for_each(|_| _ = pass_one(&mut a, &mut b, fd));
     (0..5).for_each(|_| send(&mut a, PEER));
-    let kind = OpKind::Fence { generation: RailGeneration(1) };
-    assert_eq!(a.post(&Op { id: OpId(1), peer: PEER, kind }, Instant(0)), Ok(Posted::Pending));
-    assert!(matches!(poll(&mut a)[..], [Completion::Fenced { id: OpId(1), .. }]));
+    fence(&mut a);
     b.look_at(PEER);
     assert_eq!(end(&mut b), (DownCause::Closed, 5));
 }
