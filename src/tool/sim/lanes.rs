@@ -153,12 +153,17 @@ impl<'m> World<'_, 'm> {
 
     /// Closes what the machine says is down.
     pub fn lanes_release(&mut self, side: usize) -> Result<(), String> {
-        while let Some((connection, lane)) = self.endpoints[side].next_lane_down() {
-            let peer = self.endpoints[side].lane_peer(connection, lane);
-            let closed = self.endpoints[side].rail_mut().peer_detach(peer);
-            closed.map_err(|error| format!("lane {lane} was said to be down: {error:?}"))?;
-            self.lanes.released[side] |= 1 << lane;
+        while let Some((_, lane)) = self.endpoints[side].next_lane_down() {
+            self.lane_detach(side, lane)?;
         }
+        Ok(())
+    }
+
+    fn lane_detach(&mut self, side: usize, lane: u8) -> Result<(), String> {
+        let peer = self.endpoints[side].lane_peer(CONNECTION, lane);
+        let closed = self.endpoints[side].rail_mut().peer_detach(peer);
+        closed.map_err(|error| format!("lane {lane} was said to be down: {error:?}"))?;
+        self.lanes.released[side] |= 1 << lane;
         Ok(())
     }
 
@@ -174,10 +179,15 @@ impl<'m> World<'_, 'm> {
         self.lanes.generations[usize::from(lane)] += 1 + self.random.below(2) as u32;
         let generation = self.lanes.generations[usize::from(lane)];
         for side in 0..2 {
-            if !self.endpoints[side].lane_rejoin(CONNECTION, lane, generation) {
+            self.lanes.released[side] &= !(1 << lane);
+            if self.endpoints[side].lane_rejoin(CONNECTION, lane, generation) {
+                continue;
+            }
+            // the connection may have failed meanwhile, and no request may have told so yet
+            if self.lanes.careful || self.endpoints[side].is_open(CONNECTION) {
                 return Err(format!("lane {lane} was down and may not come back"));
             }
-            self.lanes.released[side] &= !(1 << lane);
+            self.lane_detach(side, lane)?;
         }
         self.lanes.alive |= 1 << lane;
         Ok(())

@@ -594,6 +594,12 @@ mod tests {
         assert!(run(40_261).is_ok());
     }
 
+    /// The connection had failed at one side, no request had told so yet, and a lane was opened.
+    #[test]
+    fn lane_of_a_connection_that_has_just_failed_is_let_go_of() {
+        run(20_378_808).unwrap();
+    }
+
     #[test]
     fn same_seed_is_the_same_schedule() {
         for seed in SEEDS.take(5) {
