@@ -9,8 +9,13 @@ use crosstie::base::carve::{Carver, heap::HeapBlock};
 use crosstie::base::ids::PeerIndex;
 use crosstie::base::units::{Bytes, Instant};
 use crosstie::fabric::{Completion, LocalSpan, Op, OpId, OpKind, Provider};
-use crosstie::provider::conformance::{ARENA_BYTES, ENTRY_COUNT, Outcome, Rig, Side, entries};
+use crosstie::provider::conformance::{
+    ARENA_BYTES, ENTRY_COUNT, Outcome, PATIENCE, Rig, Side, entries,
+};
 use crosstie::provider::loopback::{Limits, Loopback};
+
+/// How long anything may take before an entry says that it never comes.
+const WATCHDOG: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Counts allocations per thread, for P4.
 struct Counting;
@@ -55,6 +60,10 @@ pub struct PairRig<P: 'static> {
     now: Instant,
     /// Lets the world outside move on, where a rail depends on it. Then nothing repeats exactly.
     pause: Option<Pause<P>>,
+    /// Whether what must come is waited for by the clock: the kernel or threads move bytes.
+    is_outside: bool,
+    /// When the wait began that is under way.
+    waits_since: std::time::Instant,
     /// What [`Rig::regions_max`] says.
     pub regions_max: Option<u32>,
     /// What [`Rig::tells_ends_first`] says.
@@ -86,6 +95,8 @@ impl<P> PairRig<P> {
             arenas,
             now: Instant(0),
             pause: None,
+            is_outside: false,
+            waits_since: std::time::Instant::now(),
             regions_max: None,
             tells_ends_first: false,
         }
@@ -122,6 +133,17 @@ impl<P: Provider> Rig for PairRig<P> {
         if let Some(pause) = self.pause {
             (pause.wait)(&mut self.pair);
         }
+    }
+
+    fn is_patient(&mut self, rounds: u32) -> bool {
+        if rounds == 0 {
+            self.waits_since = std::time::Instant::now();
+        }
+        if rounds < PATIENCE {
+            return true;
+        }
+        std::thread::yield_now();
+        self.is_outside && self.waits_since.elapsed() < WATCHDOG
     }
 
     fn regions_max(&self) -> Option<u32> {
@@ -189,7 +211,7 @@ pub fn run_all_pausing<P: Provider + 'static>(
     let make: Rc<dyn Fn() -> Pair<P>> = Rc::new(make);
     let mut skipped = 0;
     for index in 0..ENTRY_COUNT {
-        let mut rig = PairRig { pause, ..PairRig::new(make.clone()) };
+        let mut rig = PairRig { pause, is_outside: true, ..PairRig::new(make.clone()) };
         let entry = &entries::<PairRig<P>>()[index];
         match (entry.run)(&mut rig) {
             Ok(Outcome::Passed) => {}

@@ -10,9 +10,8 @@ use crate::fabric::{
     Source,
 };
 
-/// Rounds until an answer that must come counts as missing.
-pub const PATIENCE: u32 = 4096;
-/// Rounds after which nothing more comes; see [`Rig::advance`].
+/// Rounds that are looked at for something that must not come; see [`Rig::advance`]. What must
+/// come is waited for by [`Bench::wait_until`].
 pub const QUIET: u32 = 128;
 /// Ops of one entry at most.
 const OPS_MAX: usize = 512;
@@ -222,9 +221,7 @@ impl<'r, R: Rig> Bench<'r, R> {
 
     /// Posts once and keeps the books.
     pub fn post(&mut self, side: Side, kind: OpKind) -> Check<OpId> {
-        if self.op_count == OPS_MAX {
-            return fail(1, "post never stops saying Again");
-        }
+        assert!(self.op_count < OPS_MAX);
         let id = OpId(ID_FIRST + self.op_count as u64);
         let op = Op { id, peer: self.rig.peer(side), kind };
         let now = self.rig.now();
@@ -241,9 +238,7 @@ impl<'r, R: Rig> Bench<'r, R> {
         target: RemoteSpan,
         immediate: Option<u32>,
     ) -> Check<OpId> {
-        if self.op_count == OPS_MAX {
-            return fail(1, "post never stops saying Again");
-        }
+        assert!(self.op_count < OPS_MAX);
         let id = OpId(ID_FIRST + self.op_count as u64);
         let (peer, now) = (self.rig.peer(side), self.rig.now());
         let provider = self.rig.provider(side);
@@ -265,12 +260,21 @@ impl<'r, R: Rig> Bench<'r, R> {
 
     /// Posts, polling as long as the answer is `Again`.
     pub fn post_past_again(&mut self, side: Side, kind: OpKind) -> Check<OpId> {
+        self.past_again(|bench| bench.post(side, kind))
+    }
+
+    /// Posts by `post` as long as the answer is `Again`, and polls in between.
+    pub fn past_again(&mut self, post: impl Fn(&mut Self) -> Check<OpId>) -> Check<OpId> {
+        let mut rounds = 0;
         loop {
-            let id = self.post(side, kind)?;
-            match self.fate(id) {
-                Fate::Refused(PostError::Again) => self.round()?,
-                Fate::Refused(_) | Fate::Pending | Fate::Ended(_) => return Ok(id),
+            let id = post(self)?;
+            if self.fate(id) != Fate::Refused(PostError::Again) {
+                return Ok(id);
             }
+            self.forget_last();
+            ensure(self.rig.is_patient(rounds), 1, "post never stops saying Again")?;
+            self.round()?;
+            rounds += 1;
         }
     }
 
@@ -395,15 +399,40 @@ impl<'r, R: Rig> Bench<'r, R> {
         Ok(())
     }
 
-    /// Polls until every accepted op has ended.
-    pub fn finish(&mut self, promise: u8) -> Check {
+    /// Polls until it has come, which must come: `(promise, why)` says what is broken else.
+    pub fn wait_until(
+        &mut self,
+        broken: (u8, &'static str),
+        has_come: impl FnMut(&mut Self) -> bool,
+    ) -> Check {
+        self.wait_within(BUDGET, broken, has_come)
+    }
+
+    fn wait_within(
+        &mut self,
+        budget: Bytes,
+        (promise, why): (u8, &'static str),
+        mut has_come: impl FnMut(&mut Self) -> bool,
+    ) -> Check {
         let mut rounds = 0;
-        while self.is_pending() {
-            ensure(rounds < PATIENCE, promise, "an accepted op never completed")?;
-            self.round()?;
+        while !has_come(self) {
+            ensure(self.rig.is_patient(rounds), promise, why)?;
+            self.round_within(budget)?;
             rounds += 1;
         }
         Ok(())
+    }
+
+    /// Polls until every accepted op has ended.
+    pub fn finish(&mut self, promise: u8) -> Check {
+        let broken = (promise, "an accepted op never completed");
+        self.wait_until(broken, |bench| !bench.is_pending())
+    }
+
+    /// Polls until both sides, or one, have been told that the peer is gone.
+    pub fn await_ends(&mut self, sides: &[Side]) -> Check {
+        let broken = (6, "the end of a peer was never told");
+        self.wait_until(broken, |bench| sides.iter().all(|side| bench.cause(*side).is_some()))
     }
 
     /// Polls until so many messages, words and ends have arrived at `side`.
@@ -417,13 +446,8 @@ impl<'r, R: Rig> Bench<'r, R> {
     }
 
     fn await_within(&mut self, budget: Bytes, side: Side, count: usize, promise: u8) -> Check {
-        let mut rounds = 0;
-        while self.arrived(side) < count {
-            ensure(rounds < PATIENCE, promise, "something accepted never arrived")?;
-            self.round_within(budget)?;
-            rounds += 1;
-        }
-        Ok(())
+        let broken = (promise, "something accepted never arrived");
+        self.wait_within(budget, broken, |bench| bench.arrived(side) >= count)
     }
 
     /// Which side an event of the polled provider belongs to.

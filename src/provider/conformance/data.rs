@@ -1,6 +1,6 @@
 //! P5: the right bytes at the right place, and receive slots.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, skipped};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
 use crate::base::units::Bytes;
 use crate::fabric::{
@@ -123,8 +123,11 @@ pub fn write_lands_at_any_address<R: Rig>(rig: &mut R) -> Verdict {
             ensure(bench.succeeded(id), 5, "a good write failed")?;
             words += usize::from(has_word);
             bench.await_arrivals(Side::B, words, 5)?;
-            bench.rounds(if has_word { 0 } else { LANDING_ROUNDS })?;
             let why = "a write at an odd address landed with other bytes, or at another place";
+            if !has_word {
+                let lies = |bench: &mut Bench<R>| lies_there(bench, near, (Side::B, far), length);
+                bench.wait_until((5, why), lies)?;
+            }
             ensure(lies_there(&mut bench, near, (Side::B, far), length), 5, why)?;
         }
     }
@@ -214,9 +217,6 @@ pub fn send_source_is_free_after_post<R: Rig>(rig: &mut R) -> Verdict {
     PASSED
 }
 
-/// Polls of both sides within which a line that was posted lands.
-const LANDING_ROUNDS: u32 = 64;
-
 pub fn line_lands_whole_at_its_target<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     let mut line = [0u8; LINE_BYTES];
@@ -229,14 +229,15 @@ pub fn line_lands_whole_at_its_target<R: Rig>(rig: &mut R) -> Verdict {
         let target = bench.remote(Side::B, at);
         bench.post_patiently(Side::A, OpKind::Write { source, target, immediate })?;
         bench.finish(2)?;
-        bench.rounds(LANDING_ROUNDS)?; // where the target's poll carries it out, it is on its way
+        // where the target's poll carries it out, it is on its way
+        bench.wait_until((5, "a line did not land as it was posted"), |bench| {
+            (0..LINE_BYTES).all(|n| bench.byte(Side::B, at + n) == n as u8 + 1)
+        })?;
         if immediate.is_some() {
             bench.await_arrivals(Side::B, 1, 5).or(fail(5, "a line lost its immediate"))?;
         }
         let last = bench.arrivals(Side::B).last();
         ensure(last == immediate.map(Arrival::Word), 5, "a line brought another immediate")?;
-        let landed = (0..LINE_BYTES).all(|n| bench.byte(Side::B, at + n) == n as u8 + 1);
-        ensure(landed, 5, "a line did not land as it was posted")?;
         let clean = bench.byte(Side::B, at - 1) == 0 && bench.byte(Side::B, at + LINE_BYTES) == 0;
         ensure(clean, 5, "a line touched its neighbours")?;
     }
@@ -365,7 +366,7 @@ pub fn caps_stay_as_they_are<R: Rig>(rig: &mut R) -> Verdict {
     bench.finish(2)?;
     caps_are(&mut bench, &told)?;
     bench.rig.sever();
-    bench.rounds(QUIET)?;
+    bench.await_ends(&[Side::A, Side::B])?;
     caps_are(&mut bench, &told)?;
     PASSED
 }

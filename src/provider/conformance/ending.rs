@@ -1,7 +1,7 @@
 //! P6, P9 and P10: death, closing and fences.
 
 use super::bench::{
-    Arrival, Bench, Check, Fate, PASSED, PATIENCE, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
+    Arrival, Bench, Check, Fate, PASSED, PIECES_MAX, QUIET, ensure, fail, pieces, skipped,
 };
 use super::{Rig, Side, Verdict};
 use crate::base::ids::RailGeneration;
@@ -53,6 +53,7 @@ pub fn death_completes_everything<R: Rig>(rig: &mut R) -> Verdict {
     let reads = traffic(&mut bench)?;
     bench.rig.sever();
     bench.finish(6)?;
+    bench.await_ends(&[Side::A, Side::B])?;
     bench.rounds(QUIET)?;
     for side in [Side::A, Side::B] {
         ensure(downs(&bench, side) == 1, 6, "a death was not reported exactly once")?;
@@ -86,6 +87,7 @@ pub fn nothing_arrives_after_peer_down<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     traffic(&mut bench)?;
     bench.rig.sever();
+    bench.await_ends(&[Side::A, Side::B])?;
     bench.rounds(QUIET)?;
     for side in [Side::A, Side::B] {
         let last = bench.arrivals(side).last();
@@ -97,7 +99,7 @@ pub fn nothing_arrives_after_peer_down<R: Rig>(rig: &mut R) -> Verdict {
 pub fn post_to_a_dead_peer_is_refused<R: Rig>(rig: &mut R) -> Verdict {
     let mut bench = Bench::new(rig)?;
     bench.rig.sever();
-    bench.rounds(QUIET)?;
+    bench.await_ends(&[Side::A])?;
     let kind = OpKind::Send { head: [1; 32], payload: LocalSpan::EMPTY };
     let id = bench.post_past_again(Side::A, kind)?;
     let refused = bench.fate(id) == Fate::Refused(PostError::PeerDown);
@@ -137,6 +139,7 @@ pub fn what_had_come_is_told_before_the_end<R: Rig>(rig: &mut R) -> Verdict {
     let had_come = bench.caps.ordered && bench.holds(Side::B, 0, LINE_BYTES, MOVED);
     let peer = bench.rig.peer(Side::B);
     bench.rig.provider(Side::B).peer_fail(peer, DownCause::Died);
+    bench.await_ends(&[Side::B])?;
     bench.rounds(QUIET)?;
     let told = bench.arrivals(Side::B).filter(|arrival| *arrival != Arrival::Down).count();
     ensure(told <= expected as usize, 6, "more came from a peer than was sent before its end")?;
@@ -169,12 +172,9 @@ pub fn close_is_busy_while_ops_are_in_flight<R: Rig>(rig: &mut R) -> Verdict {
     }
     bench.finish(9)?;
     let ended_well = ids.into_iter().flatten().all(|id| bench.succeeded(id));
-    let length = bench.whole(LARGE);
-    ensure(
-        ended_well && bench.holds(Side::B, 0, length, 0xa5),
-        9,
-        "a close that said Busy harmed the op",
-    )?;
+    let (length, harmed) = (bench.whole(LARGE), (9, "a close that said Busy harmed the op"));
+    ensure(ended_well, harmed.0, harmed.1)?;
+    bench.wait_until(harmed, |bench| bench.holds(Side::B, 0, length, 0xa5))?;
     ensure(close(&mut bench).is_ok(), 9, "a quiet peer could not be closed")?;
     ensure(close(&mut bench) == Err(CloseError::Stale), 9, "a peer was closed twice")?;
     PASSED
@@ -182,6 +182,7 @@ pub fn close_is_busy_while_ops_are_in_flight<R: Rig>(rig: &mut R) -> Verdict {
 
 /// No two of its bytes are the same.
 const GENERATION: RailGeneration = RailGeneration(0x8102_0304);
+const UNANSWERED: (u8, &str) = (10, "a fence was never answered");
 
 fn fence<R: Rig>(bench: &mut Bench<R>) -> Check<OpId> {
     let id = bench.fence(Side::A, GENERATION)?;
@@ -199,12 +200,7 @@ pub fn nothing_is_touched_after_the_fence<R: Rig>(rig: &mut R) -> Verdict {
     }
     traffic(&mut bench)?;
     let id = fence(&mut bench)?;
-    let mut rounds = 0;
-    while bench.fate(id) == Fate::Pending {
-        ensure(rounds < 4096, 10, "a fence was never answered")?;
-        bench.round()?;
-        rounds += 1;
-    }
+    bench.wait_until(UNANSWERED, |bench| bench.fate(id) != Fate::Pending)?;
     bench.fill(Side::A, 0, 3 * LARGE, 0xee);
     let late = bench.write_kind(Side::B, LARGE, bench.cut(LARGE));
     bench.post(Side::B, late)?;
@@ -264,12 +260,7 @@ pub fn own_posts_do_not_pass_the_fence<R: Rig>(rig: &mut R) -> Verdict {
     let reads = traffic(&mut bench)?;
     let id = fence(&mut bench)?;
     let begun = post_behind(&mut bench)?;
-    let mut rounds = 0;
-    while bench.fate(id) == Fate::Pending {
-        ensure(rounds < PATIENCE, 10, "a fence was never answered")?;
-        bench.round()?;
-        rounds += 1;
-    }
+    bench.wait_until(UNANSWERED, |bench| bench.fate(id) != Fate::Pending)?;
     let mut came = [false; PIECES_MAX];
     for (came, read) in came.iter_mut().zip(&reads) {
         *came = read.as_ref().is_some_and(|it| bench.holds(Side::A, it.at, it.length, MOVED));

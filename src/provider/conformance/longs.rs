@@ -1,6 +1,6 @@
 //! P5: payloads longer than those towards all peers, of which one peer has room for a few.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, PATIENCE, ensure, fail, skipped};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
 use crate::base::units::Bytes;
 use crate::fabric::{LONG_SLOTS, OpKind, PostError, Provider, RecvSlot};
@@ -77,7 +77,7 @@ impl<R: Rig> Flow<'_, '_, R> {
         let mut head = [number as u8; 32];
         head[..4].copy_from_slice(&(number as u32).to_ne_bytes());
         head[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
-        for _ in 0..PATIENCE {
+        for rounds in 0.. {
             let payload = self.bench.local(side, place(number), length);
             let id = self.bench.post(side, OpKind::Send { head, payload })?;
             match self.bench.fate(id) {
@@ -88,9 +88,11 @@ impl<R: Rig> Flow<'_, '_, R> {
                 }
                 Fate::Pending | Fate::Ended(_) => return Ok(()),
             }
+            let why = "a payload that a peer has room for was never taken";
+            ensure(self.bench.rig.is_patient(rounds), 5, why)?;
             self.turn()?;
         }
-        fail(5, "a payload that a peer has room for was never taken")
+        unreachable!("rounds have no end")
     }
 
     fn send(&mut self, is_long: bool) -> Check {
@@ -142,7 +144,8 @@ impl<R: Rig> Flow<'_, '_, R> {
         let mut rounds = 0;
         while self.seen < self.posted || self.answers_seen < self.answers || self.bench.is_pending()
         {
-            ensure(rounds < PATIENCE, 5, "a payload that a peer has room for never arrived")?;
+            let why = "a payload that a peer has room for never arrived";
+            ensure(self.bench.rig.is_patient(rounds), 5, why)?;
             self.turn()?;
             rounds += 1;
         }

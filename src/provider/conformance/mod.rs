@@ -22,6 +22,9 @@ use crate::base::ids::PeerIndex;
 use crate::base::units::Instant;
 use crate::fabric::{Caps, DownCause, Provider};
 
+/// Rounds of polls until what must come counts as missing, where nothing but polls moves bytes.
+pub const PATIENCE: u32 = 4096;
+
 /// Memory of each side, in bytes.
 pub const ARENA_BYTES: usize = 512 * 1024;
 
@@ -80,8 +83,15 @@ pub trait Rig {
     /// The time.
     fn now(&self) -> Instant;
 
-    /// Lets time pass; 64 calls are longer than any delay of the rail.
+    /// Lets time pass; 64 calls are longer than any delay of the rail's own.
     fn advance(&mut self);
+
+    /// Whether to go on waiting for something that must come, and has not come within so many
+    /// rounds of polls; each wait asks with 0 first. Where the kernel or threads move bytes, a
+    /// watchdog says so: how many rounds they need says nothing on a busy machine.
+    fn is_patient(&mut self, rounds: u32) -> bool {
+        rounds < PATIENCE
+    }
 
     /// Whether threads of the rail's own move bytes, whoever polls.
     fn has_threads(&self) -> bool {

@@ -32,13 +32,10 @@ fn posted<R: Rig>(
     target: RemoteSpan,
     immediate: Option<u32>,
 ) -> Check<OpId> {
-    loop {
-        let id = bench.post_gather(Side::A, parts, target, immediate)?;
-        match bench.fate(id) {
-            Fate::Refused(PostError::Again) => bench.round()?,
-            Fate::Refused(_) => return fail(1, "a write of parts that the rail has was refused"),
-            Fate::Pending | Fate::Ended(_) => return Ok(id),
-        }
+    let id = bench.past_again(|bench| bench.post_gather(Side::A, parts, target, immediate))?;
+    match bench.fate(id) {
+        Fate::Refused(_) => fail(1, "a write of parts that the rail has was refused"),
+        Fate::Pending | Fate::Ended(_) => Ok(id),
     }
 }
 
@@ -92,14 +89,19 @@ fn round_of<R: Rig>(
         bench.await_arrivals(Side::B, words, 5)?;
         let last = bench.arrivals(Side::B).last();
         ensure(last == Some(Arrival::Word(word)), 5, "another immediate came than was sent")?;
-    } else {
-        bench.rounds(QUIET)?;
     }
+    let why = "the parts of a write lie in another order, or not one behind the other";
     let mut at = TARGET;
     for (n, length) in lengths.iter().map(|length| most.min(*length)).enumerate() {
-        let why = "the parts of a write lie in another order, or not one behind the other";
-        ensure(bench.holds(Side::B, at, length, n as u8 + 1), 5, why)?;
+        let lies = |bench: &mut Bench<R>| bench.holds(Side::B, at, length, n as u8 + 1);
+        match word {
+            Some(_) => ensure(lies(bench), 5, why)?,
+            None => bench.wait_until((5, why), lies)?,
+        }
         at += length;
+    }
+    if word.is_none() {
+        bench.rounds(QUIET)?;
     }
     ensure(bench.byte(Side::B, at) == 0xee, 5, "a write of several parts is longer than they are")
 }

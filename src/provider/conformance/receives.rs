@@ -1,6 +1,6 @@
 //! P1, P5 and P9: all the receives that a peer has, and what is held beyond the peer's end.
 
-use super::bench::{Arrival, Bench, Check, Fate, PASSED, PATIENCE, QUIET, ensure, fail, skipped};
+use super::bench::{Arrival, Bench, Check, Fate, PASSED, QUIET, ensure, fail, skipped};
 use super::{ARENA_BYTES, Rig, Side, Verdict};
 use crate::base::ids::RailGeneration;
 use crate::fabric::{
@@ -130,7 +130,7 @@ fn stock_up<R: Rig>(
         if now != seen {
             (seen, rounds) = (now, 0);
         }
-        ensure(rounds < PATIENCE, promise, why)?;
+        ensure(bench.rig.is_patient(rounds), promise, why)?;
         bench.round()?;
         rounds += 1;
     }
@@ -230,7 +230,7 @@ fn close_patiently<R: Rig>(bench: &mut Bench<R>, side: Side) -> Check {
     let mut rounds = 0;
     while let Err(error) = bench.rig.provider(side).peer_close(peer) {
         ensure(error == CloseError::Busy, 9, "a peer that is open could not be closed")?;
-        ensure(rounds < PATIENCE, 9, "a peer without ops could not be closed")?;
+        ensure(bench.rig.is_patient(rounds), 9, "a peer without ops could not be closed")?;
         bench.round()?;
         rounds += 1;
     }
