@@ -80,6 +80,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "src/base/sync.rs",
     "src/base/ring.rs",
     "src/base/carve.rs",
+    // the one way in which descriptors become the library's, for rooms that may not name each other
+    "src/base/descriptor.rs",
     "src/transport/mr.rs",
     "src/fabric/provider.rs",
     "src/provider/",
@@ -109,6 +111,8 @@ const STD_PLACES: &[&str] = &[
     "src/bin/",
     // Its heap block for tests and tools, behind `cfg(any(test, feature = "std"))`.
     "src/base/carve.rs",
+    // Behind feature `std`.
+    "src/base/descriptor.rs",
     "c-api/src/",
     "c-api/build.rs",
     "c-api/tests/",
@@ -294,6 +298,7 @@ const RULES: &[(&str, Rule)] = &[
     ("std places", std_places),
     ("columns", columns),
     ("function length", function_length),
+    ("descriptors", descriptors),
     ("leftovers", leftovers),
 ];
 
@@ -523,6 +528,55 @@ fn item_end_of_fn(code: &[String], from: usize) -> usize {
     code.len() - 1
 }
 
+/// What makes a descriptor that outlives the call. Files that are read whole do not (`fs::read`).
+const MAKERS: &[&str] = &[
+    "libc::socket(",
+    "libc::socketpair(",
+    "libc::accept",
+    "libc::open(",
+    "libc::openat(",
+    "libc::dup(",
+    "libc::dup2(",
+    "libc::pipe",
+    "libc::eventfd(",
+    "libc::memfd_create(",
+    "libc::epoll_create",
+    "libc::timerfd_create(",
+    "libc::signalfd(",
+    "libc::inotify_init",
+    "libc::F_DUPFD",
+    "libc::SYS_pidfd_",
+    "libc::SYS_memfd_",
+    "libc::SYS_open",
+    "OwnedFd::from_raw_fd(",
+    "UdpSocket::bind(",
+];
+/// What takes it over, close by.
+const TAKERS: &[&str] = &["descriptor::made(", "descriptor::lift(", "PrivateFd::made("];
+/// How close.
+const TAKERS_LINES: usize = 3;
+
+/// Descriptors below 3 are the program's: `base/descriptor.rs`.
+fn descriptors(source: &Source) -> Vec<Finding> {
+    let ships = source.path.starts_with("src/") || source.path.starts_with("c-api/src/");
+    let ships = ships || source.path.starts_with("adapter/nccl/src/");
+    // the tool is a program: the standard library sees to its streams
+    let exempt = ["src/tool/", "src/base/descriptor.rs"];
+    if !ships || source.lies_in(&exempt) {
+        return vec![];
+    }
+    let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
+    let mut found = Vec::new();
+    for (at, line) in source.shipped().filter(|(_, line)| has(line, MAKERS)) {
+        let end = (at + TAKERS_LINES).min(source.code.len());
+        let near = &source.code[(at - 1).saturating_sub(TAKERS_LINES)..end];
+        if !near.iter().any(|line| has(line, TAKERS)) {
+            found.push(source.found(at, format!("a raw descriptor: {}", line.trim())));
+        }
+    }
+    found
+}
+
 fn leftovers(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     for (at, line) in source.code.iter().enumerate() {
@@ -732,6 +786,20 @@ fn long_lines_functions_and_files_are_reported() {
     assert_eq!(said(651, "src/a/b.rs 650\n"), 1);
     assert_eq!(said(649, "src/a/b.rs 650\n"), 1, "the ratchet only shrinks");
     assert_eq!(said(10, "src/a/gone.rs 650\n"), 1);
+}
+
+#[test]
+fn raw_descriptors_are_reported() {
+    let said = |path, text| lines_found("descriptors", path, text);
+    let raw = "let fd = unsafe { libc::socket(1, 2, 3) };";
+    let taken = "let make = || unsafe { libc::socket(1, 2, 3) };\nPrivateFd::made(make)";
+    let far = format!("{raw}{}PrivateFd::made(make)", "\n".repeat(TAKERS_LINES + 1));
+    assert_eq!(said("src/connect/socket.rs", raw), [1]);
+    assert_eq!(said("src/connect/socket.rs", taken), []);
+    assert_eq!(said("src/connect/socket.rs", &far), [1]);
+    assert_eq!(said("src/memory/x.rs", "libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)"), [1]);
+    assert_eq!(said("src/tool/rdma.rs", raw), []);
+    assert_eq!(said("src/memory/x.rs", &format!("#[cfg(test)]\nmod tests {{\n{raw}\n}}")), []);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 pub mod bitset;
 pub mod carve;
 #[cfg(feature = "std")]
+pub mod descriptor;
+#[cfg(feature = "std")]
 pub mod errno;
 pub mod gate;
 pub mod hash;

@@ -27,6 +27,7 @@ use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use super::together::Apart;
 use super::tried::Tried;
+use crate::base::descriptor;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
 use crate::fabric::completion::DownCause;
@@ -34,7 +35,6 @@ use crate::wire::RAILS_MAX;
 use crate::wire::hello::{RAIL_PORTS, RAIL_SHM, RAIL_TCP};
 use core::net::SocketAddr;
 use std::boxed::Box;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time;
@@ -246,7 +246,7 @@ pub(super) struct Control<M: LinkMemory> {
     pub attention: bool,
     graves: [Option<Grave>; GRAVES_MAX],
     /// Given up for a moment when descriptors run out, to turn a peer away politely.
-    pub spare: Option<File>,
+    pub spare: Option<OwnedFd>,
     /// The listening sockets are not watched for a moment.
     pub deaf: bool,
     start: time::Instant,
@@ -325,7 +325,7 @@ impl<M: LinkMemory> Control<M> {
             statuses: Statuses::new(connections),
             attention: false,
             graves: [const { None }; GRAVES_MAX],
-            spare: Some(File::open("/dev/null").map_err(system)?),
+            spare: Some(descriptor::spare().map_err(system)?),
             deaf: false,
             start: time::Instant::now(),
             worked: false,

@@ -10,10 +10,10 @@
 
 extern crate std;
 
-use crate::base::private;
 use crate::base::sync::{AtomicU32, Ordering};
+use crate::base::{descriptor, private};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 
 /// A descriptor that a forked child does not keep.
@@ -24,11 +24,7 @@ impl PrivateFd {
     /// The descriptor that `make` makes: a system call's result, below 0 for an error.
     pub fn made(make: impl FnOnce() -> i32) -> io::Result<PrivateFd> {
         watch();
-        let made = private::made(|| match make() {
-            rc if rc < 0 => Err(io::Error::last_os_error()),
-            fd => Ok(fd),
-        });
-        made.map(PrivateFd)
+        private::made(|| descriptor::made(make).map(IntoRawFd::into_raw_fd)).map(PrivateFd)
     }
 }
 
@@ -84,12 +80,10 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     FORKS.store(forks() + 1, Ordering::Relaxed);
-    let mut nothing = -1;
+    let mut nothing: Option<OwnedFd> = None;
     private::fork_takes(|fd| {
-        if nothing < 0 {
-            // SAFETY: a terminated name.
-            nothing = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        }
+        nothing = nothing.take().or_else(|| descriptor::spare().ok());
+        let nothing = nothing.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: calls without pointers; the number is a copy of a socket of the parent's, which
         // nobody in this process uses.
         unsafe {
@@ -98,8 +92,4 @@ extern "C" fn in_child() {
             }
         }
     });
-    if nothing >= 0 {
-        // SAFETY: just opened.
-        unsafe { libc::close(nothing) };
-    }
 }

@@ -18,10 +18,10 @@ use super::os;
 use super::peer::Peer;
 use super::socket::Received;
 use super::stream::StreamSocket;
+use crate::base::descriptor;
 use crate::base::units::{Instant, Span};
 use crate::wire::DecodeError;
 use crate::wire::hello::{FRAME_BYTES_MAX, FRAME_MAGIC, Frame, FrameHeader, RefuseReason};
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::vec::Vec;
@@ -141,7 +141,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// Opens the spare descriptor again, if it is gone and may be.
     fn spare_take(&mut self) {
-        self.spare = self.spare.take().or_else(|| File::open("/dev/null").ok());
+        self.spare = self.spare.take().or_else(|| descriptor::spare().ok());
     }
 
     /// Nobody was answered for a while: that ends when there is a spare descriptor again, without

@@ -4,12 +4,12 @@
 extern crate std;
 
 use super::address;
-use crate::base::private;
+use super::fork::PrivateFd;
+use crate::base::descriptor;
 use core::mem::zeroed;
 use core::ptr;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Events taken by one wait; more stay ready for the next.
 pub const EVENTS_MAX: usize = 64;
@@ -40,9 +40,7 @@ impl Poller {
     /// An empty set.
     pub fn new() -> io::Result<Poller> {
         // SAFETY: a call without pointers.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(Poller(unsafe { OwnedFd::from_raw_fd(fd) }))
+        descriptor::made(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Poller)
     }
 
     /// Reports `token` while `fd` is readable.
@@ -107,9 +105,8 @@ impl Kick {
     /// One that was not rung.
     pub fn new() -> io::Result<Kick> {
         // SAFETY: a call without pointers.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(Kick(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let made = || unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        descriptor::made(made).map(Kick)
     }
 
     /// Wakes who waits.
@@ -160,13 +157,8 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
 /// least as many are in use. The highest number where none can be opened.
 pub fn descriptor_next() -> u64 {
     // SAFETY: a call without pointers.
-    let made = private::made(|| check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }));
-    let Ok(fd) = made else { return u64::MAX };
-    private::closed(fd, || {
-        // SAFETY: ours, and used by nobody.
-        unsafe { libc::close(fd) };
-    });
-    fd as u64
+    let made = PrivateFd::made(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
+    made.map_or(u64::MAX, |fd| fd.as_raw_fd() as u64)
 }
 
 /// How many descriptors this process may have open.
@@ -180,8 +172,7 @@ pub fn descriptor_limit() -> u64 {
 
 /// Whether this process can open no descriptor more.
 pub fn is_out_of_descriptors() -> bool {
-    let opened = File::open("/dev/null");
-    opened.is_err_and(|error| address::is_out_of_descriptors(&error))
+    descriptor::spare().is_err_and(|error| address::is_out_of_descriptors(&error))
 }
 
 /// How many processes, and threads, this process's user may have.

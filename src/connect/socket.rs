@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::fork::PrivateFd;
+use crate::base::descriptor;
 use core::mem::{size_of, size_of_val, zeroed};
 use core::ptr;
 use std::io;
@@ -151,8 +152,8 @@ impl Socket {
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
-        let descriptors = detach(&message);
-        let descriptors_lost = message.msg_flags & libc::MSG_CTRUNC != 0;
+        let (descriptors, lost) = detach(&message);
+        let descriptors_lost = lost || message.msg_flags & libc::MSG_CTRUNC != 0;
         Ok(Received { length: got as usize, descriptors, descriptors_lost })
     }
 
@@ -174,11 +175,9 @@ impl Socket {
         if self.option(SO_PEERPIDFD, &mut fd).is_err() {
             let pid = self.credentials()?.pid;
             // SAFETY: a call without pointers.
-            let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-            fd = check(opened as i32)?;
+            fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd;
         }
-        // SAFETY: the kernel has just given us this descriptor.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        descriptor::made(|| fd)
     }
 
     fn option<T: Copy>(&self, name: i32, value: &mut T) -> io::Result<()> {
@@ -220,18 +219,18 @@ fn attach(message: &mut libc::msghdr, control: &mut ControlBuffer, from: &[Borro
     }
 }
 
-/// Takes the descriptors out of a message just received.
-fn detach(message: &libc::msghdr) -> [Option<OwnedFd>; DESCRIPTORS_READ] {
-    let mut out = [const { None }; DESCRIPTORS_READ];
+/// Takes the descriptors out of a message just received; says whether any got no number of ours.
+fn detach(message: &libc::msghdr) -> ([Option<OwnedFd>; DESCRIPTORS_READ], bool) {
+    let (mut out, mut lost) = ([const { None }; DESCRIPTORS_READ], false);
     // SAFETY: the kernel filled the header; the macro checks that a control message is there.
     let header = unsafe { libc::CMSG_FIRSTHDR(message) };
     if header.is_null() {
-        return out;
+        return (out, lost);
     }
     // SAFETY: not null, so a whole header that the kernel wrote.
     let head = unsafe { header.read_unaligned() };
     if head.cmsg_level != libc::SOL_SOCKET || head.cmsg_type != libc::SCM_RIGHTS {
-        return out;
+        return (out, lost);
     }
     // SAFETY: arithmetic only.
     let count = (head.cmsg_len as usize - unsafe { libc::CMSG_LEN(0) } as usize) / 4;
@@ -239,9 +238,11 @@ fn detach(message: &libc::msghdr) -> [Option<OwnedFd>; DESCRIPTORS_READ] {
     let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
     for (i, slot) in out.iter_mut().enumerate().take(count) {
         // SAFETY: the kernel wrote `count` descriptors, and gave them to us alone.
-        *slot = Some(unsafe { OwnedFd::from_raw_fd(data.add(i).read_unaligned()) });
+        let fd = unsafe { OwnedFd::from_raw_fd(data.add(i).read_unaligned()) };
+        *slot = descriptor::lift(fd).ok();
+        lost |= slot.is_none();
     }
-    out
+    (out, lost)
 }
 
 fn check(rc: i32) -> io::Result<i32> {

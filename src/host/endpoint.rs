@@ -18,6 +18,7 @@ use super::stall::Stalls;
 use super::vendor::{self, VendorRail};
 use super::vouch::Vouching;
 use crate::base::carve::{BLOCK_ALIGN, Carver};
+use crate::base::descriptor::StandardHeld;
 use crate::base::ids::ConnectionIndex;
 use crate::base::ring::Consumer;
 use crate::base::slab::Handle;
@@ -160,6 +161,7 @@ impl Endpoint {
         options: &Options,
         vendor: &[VendorRail],
     ) -> Result<Endpoint, OpenError> {
+        let _standard = StandardHeld::new();
         let mut options = *options;
         options.check()?;
         if length < options.bytes() || !(block as usize).is_multiple_of(BLOCK_ALIGN) {

@@ -1,5 +1,7 @@
 //! The number that the system gave the last failure of a thread.
 
+extern crate std;
+
 pub use crate::base::errno::Errno;
 
 impl Errno {
@@ -15,5 +17,11 @@ impl Errno {
     /// `Err` with the thread's errno when a call returned a negative number.
     pub(crate) fn check(result: i64) -> Result<u64, Errno> {
         u64::try_from(result).map_err(|_| Errno::last())
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(0))
     }
 }

@@ -3,7 +3,11 @@
 //! Whether the kernel allows it depends on user ids, capabilities, seccomp and Yama, so it is tried
 //! once per link ([`probe`]) with a word whose value the side band told.
 
+extern crate std;
+
 use super::errno::Errno;
+use crate::base::descriptor;
+use std::os::fd::AsRawFd;
 
 /// Copies `length` bytes at `remote` in process `pid` to `local`, at least one byte.
 ///
@@ -70,16 +74,12 @@ pub fn allow_tracer() -> Result<(), Errno> {
 /// The first character of Yama's scope; `None` where there is no Yama.
 fn yama_scope() -> Option<u8> {
     let path = c"/proc/sys/kernel/yama/ptrace_scope";
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: `path` is a C string.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
+    let file = descriptor::made(|| unsafe { libc::open(path.as_ptr(), flags) }).ok()?;
     let mut first = 0u8;
     // SAFETY: `first` is one writable byte.
-    let got = unsafe { libc::read(fd, (&raw mut first).cast(), 1) };
-    // SAFETY: opened above, and nobody else has it.
-    unsafe { libc::close(fd) };
+    let got = unsafe { libc::read(file.as_raw_fd(), (&raw mut first).cast(), 1) };
     (got == 1).then_some(first)
 }
 

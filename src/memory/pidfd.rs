@@ -4,7 +4,8 @@
 extern crate std;
 
 use super::errno::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use crate::base::descriptor;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// A running process.
 #[derive(Debug)]
@@ -14,20 +15,16 @@ impl Process {
     /// Opens it by its number.
     pub fn open(pid: u32) -> Result<Process, Errno> {
         // SAFETY: no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        Errno::check(fd as i64)?;
-        // SAFETY: opened above, and owned by nobody else.
-        Ok(Process(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        let made = || unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd;
+        Ok(Process(descriptor::made(made)?))
     }
 
     /// A copy of one of its descriptors: what it refers to is the process's own.
     pub fn descriptor(&self, number: i32) -> Result<OwnedFd, Errno> {
+        let (process, number) = (self.0.as_raw_fd(), number as u32);
         // SAFETY: no pointers.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), number as u32, 0) };
-        Errno::check(fd as i64)?;
-        // SAFETY: made above, and owned by nobody else.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+        let made = || unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) } as RawFd;
+        Ok(descriptor::made(made)?)
     }
 }
 

@@ -3,6 +3,7 @@
 extern crate std;
 
 use super::errno::Errno;
+use crate::base::descriptor;
 use core::mem;
 use std::ffi::CString;
 use std::vec::Vec;
@@ -55,11 +56,8 @@ pub fn file_system(path: &str) -> Result<(u64, u64), Errno> {
 /// Whether anonymous shared files can be made.
 pub fn memfd() -> Result<(), Errno> {
     // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"crosstie-probe".as_ptr(), libc::MFD_CLOEXEC) };
-    Errno::check(fd.into())?;
-    // SAFETY: `fd` was opened above and is closed once.
-    unsafe { libc::close(fd) };
-    Ok(())
+    let made = || unsafe { libc::memfd_create(c"crosstie-probe".as_ptr(), libc::MFD_CLOEXEC) };
+    descriptor::made(made).map(drop).map_err(Errno::from)
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 extern crate std;
 
 use super::errno::Errno;
+use crate::base::descriptor;
 use crate::base::sync::{AtomicUsize, Ordering};
 use core::ffi::CStr;
 use core::ptr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A mapping of an anonymous file; unmapped, and the descriptor closed, on drop.
 ///
@@ -39,10 +40,8 @@ impl SharedMapping {
         }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: `name` is a C string.
-        let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        Errno::check(raw.into())?;
-        // SAFETY: just made, and owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let fd = descriptor::made(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+        let raw = fd.as_raw_fd();
         // SAFETY: a call on a descriptor that we own.
         Errno::check(unsafe { libc::ftruncate(raw, reserve_bytes as libc::off_t) }.into())?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;

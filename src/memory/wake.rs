@@ -8,8 +8,9 @@
 extern crate std;
 
 use super::errno::Errno;
+use crate::base::descriptor;
 use crate::base::units::Span;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A counter in the kernel that a file descriptor stands for; readable when it was rung.
 #[derive(Debug)]
@@ -19,10 +20,8 @@ impl WakeFd {
     /// Makes one: nonblocking, closed on exec.
     pub fn create() -> Result<WakeFd, Errno> {
         // SAFETY: no pointers.
-        let raw = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        Errno::check(raw.into())?;
-        // SAFETY: just made, and owned by nobody else.
-        Ok(WakeFd(unsafe { OwnedFd::from_raw_fd(raw) }))
+        let made = || unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        Ok(WakeFd(descriptor::made(made)?))
     }
 
     /// Takes a descriptor that a peer sent.
@@ -59,10 +58,8 @@ impl Alarm {
     pub fn create() -> Result<Alarm, Errno> {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: no pointers.
-        let raw = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
-        Errno::check(raw.into())?;
-        // SAFETY: just made, and owned by nobody else.
-        Ok(Alarm(unsafe { OwnedFd::from_raw_fd(raw) }))
+        let made = || unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        Ok(Alarm(descriptor::made(made)?))
     }
 
     /// Makes the descriptor unreadable, and readable once after so long; zero: not again. *Cost*:
@@ -93,10 +90,9 @@ impl WaitSet {
     /// Watches `fds`, which outlive it. Closed on exec.
     pub fn over(fds: &[i32]) -> Result<WaitSet, Errno> {
         // SAFETY: no pointers.
-        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        Errno::check(raw.into())?;
-        // SAFETY: just made, and owned by nobody else.
-        let set = WaitSet(unsafe { OwnedFd::from_raw_fd(raw) });
+        let made = || unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let set = WaitSet(descriptor::made(made)?);
+        let raw = set.0.as_raw_fd();
         for fd in fds {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
             // SAFETY: `event` lives until the call returns.

@@ -1,9 +1,10 @@
 //! Descriptors of the cache's own, one for each registration at most.
 
 use crate::base::carve::{BlockTooSmall, Carver, bytes_for};
+use crate::base::descriptor;
 use crate::memory::errno::Errno;
 extern crate std;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 /// Duplicates by number of the registration, each plus one; zero is none.
 #[derive(Debug)]
@@ -23,10 +24,8 @@ impl<'m> Descriptors<'m> {
     /// Keeps a duplicate of `fd`, which programs that are executed do not get.
     pub fn keep(&mut self, index: u32, fd: BorrowedFd<'_>) -> Result<(), i32> {
         self.close(index);
-        // SAFETY: duplicates a descriptor that is open while it is borrowed.
-        let own = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
-        let own = Errno::check(own.into()).map_err(|error| error.0)?;
-        self.numbers[index as usize] = own as u32 + 1;
+        let own = descriptor::copy(fd.as_raw_fd()).map_err(|error| Errno::from(error).0)?;
+        self.numbers[index as usize] = own.into_raw_fd() as u32 + 1;
         Ok(())
     }
 

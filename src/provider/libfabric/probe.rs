@@ -12,9 +12,10 @@ use super::address::socket_of;
 use super::peer::Lingering;
 use super::rail::Libfabric;
 use super::sys::numbers as n;
+use crate::base::descriptor;
 use crate::base::units::{Instant, Span};
 use crate::memory::Errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// From one to the next of a peer, and how long one may hang.
 const EVERY: Span = Span::millis(500);
@@ -42,12 +43,8 @@ impl Probe {
         let family = i32::from(u16::from_ne_bytes([name[0], name[1]]));
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: numbers.
-        let socket = unsafe { libc::socket(family, kind, 0) };
-        if socket < 0 {
-            return Err(Errno::last().0);
-        }
-        // SAFETY: the kernel has just given us this descriptor.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let made = descriptor::made(|| unsafe { libc::socket(family, kind, 0) });
+        let socket = made.map_err(|error| Errno::from(error).0)?;
         let length = name.len() as libc::socklen_t;
         // SAFETY: an address of that length, which the call copies.
         let rc = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), length) };

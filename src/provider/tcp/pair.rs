@@ -5,6 +5,7 @@ extern crate std;
 
 use super::{Limits, Settings, Tcp, bytes};
 use crate::base::carve::heap::HeapBlock;
+use crate::base::descriptor;
 use crate::base::ids::PeerIndex;
 use crate::memory::Errno;
 use crate::provider::host_domain::HostDomain;
@@ -104,10 +105,10 @@ pub fn connected(config: &PairConfig) -> [TcpStream; 2] {
     let near = TcpStream::connect(address).expect("a connection over the loopback device");
     set_buffers(near.as_raw_fd(), config.buffer_bytes);
     let (far, _) = listener.accept().expect("the connection just made");
-    for end in [&near, &far] {
+    [near, far].map(|end| {
         end.set_nonblocking(true).expect("a flag of our own socket");
-    }
-    [near, far]
+        TcpStream::from(descriptor::lift(end.into()).expect("a descriptor"))
+    })
 }
 
 fn set_buffers(fd: i32, bytes: Option<i32>) {

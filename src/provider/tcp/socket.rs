@@ -5,6 +5,7 @@
 
 extern crate std;
 
+use crate::base::descriptor;
 use crate::memory::Errno;
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, zeroed};
@@ -209,10 +210,8 @@ impl Watch {
     /// Watches nothing yet.
     pub fn create() -> Result<Watch, Errno> {
         // SAFETY: a call without pointers.
-        let raw = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        Errno::check(raw.into())?;
-        // SAFETY: just made, and owned by nobody else.
-        Ok(Watch(unsafe { OwnedFd::from_raw_fd(raw) }))
+        let made = || unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        Ok(Watch(descriptor::made(made)?))
     }
 
     /// Readable while a watched socket is ready.

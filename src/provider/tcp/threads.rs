@@ -10,10 +10,10 @@ use super::rail::{self, Tcp};
 use super::{Limits, OpenError, Settings};
 use crate::base::carve::{Carver, Zeroable, bytes_for};
 use crate::base::ids::{PeerIndex, RailGeneration};
-use crate::base::private;
 use crate::base::ring::{Consumer, Indices, Producer, split};
 use crate::base::sync::{AtomicU32, Cell, Ordering, fence};
 use crate::base::units::{Bytes, Instant};
+use crate::base::{descriptor, private};
 use crate::fabric::{
     Completion, DownCause, LocalSpan, Op, OpError, OpErrorKind, OpId, OpKind, Provider, RemoteSpan,
     Source,
@@ -21,6 +21,7 @@ use crate::fabric::{
 use crate::memory::{Errno, PinError, Reserve, WakeFd, thread_pin, threads};
 use crate::provider::host_domain::HostDomain;
 use std::os::fd::AsRawFd;
+use std::os::fd::IntoRawFd;
 use std::thread::JoinHandle;
 
 /// Most copy threads of a rail: one for each stream beside the first.
@@ -260,11 +261,7 @@ impl Copies {
 }
 
 fn own_copy(fd: i32) -> Result<i32, Errno> {
-    private::made(|| {
-        // SAFETY: a call without pointers.
-        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        Errno::check(copy.into()).map(|_| copy)
-    })
+    private::made(|| Ok(descriptor::copy(fd)?.into_raw_fd()))
 }
 
 /// Closes what [`own_copy`] has made.

@@ -9,6 +9,7 @@
 
 extern crate std;
 
+use crate::base::descriptor;
 use crate::base::netlink::{self, ANSWER_BYTES, Request};
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr;
@@ -16,7 +17,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::vec::Vec;
 
 /// A port that discards what comes (RFC 863).
@@ -127,7 +128,7 @@ fn ask(interface: u32, ours: IpAddr, theirs: IpAddr) -> io::Result<()> {
             SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope))
         }
     };
-    let socket = UdpSocket::bind(at(ours, 0))?;
+    let socket = UdpSocket::from(descriptor::lift(UdpSocket::bind(at(ours, 0))?.into())?);
     socket.set_nonblocking(true)?;
     socket.send_to(&[], at(theirs, DISCARD)).map(|_| ())
 }
@@ -141,12 +142,8 @@ fn state(interface: u32, ip: IpAddr) -> Option<u16> {
     let request = Request::new(libc::RTM_GETNEIGH, &entry).with(libc::NDA_DST, ip);
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: just opened, and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let made = || unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    let socket = descriptor::made(made).ok()?;
     let (fd, request) = (socket.as_raw_fd(), request.bytes());
     // SAFETY: bytes of ours, as many as are said.
     if unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) } < 0 {

@@ -3,6 +3,7 @@
 use super::abi::{FabricAttr, FidFabric, InfoRaw};
 use super::numbers as n;
 use super::objects::Code;
+use crate::base::descriptor::StandardHeld;
 use crate::base::text::Text;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt;
@@ -123,6 +124,7 @@ unsafe fn function<F: Copy>(symbol: *mut c_void) -> F {
 impl Library {
     /// Loads it, or finds it loaded.
     pub fn load(file: &CStr) -> Result<Library, LoadError> {
+        let _standard = StandardHeld::new();
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
         // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as those of
         // a library that is linked.
@@ -171,6 +173,7 @@ impl Library {
 
     /// What the library offers for hints: a list, of which there is at least one.
     pub fn offers(&self, hints: &Info) -> Result<Info, Code> {
+        let _standard = StandardHeld::new();
         let mut raw = core::ptr::null_mut();
         let version = self.version().min(n::API);
         let (none, flags) = (core::ptr::null(), 0);

@@ -8,6 +8,7 @@ use super::calls::{AtomicOps, EpOps, FidEp, MsgAtomic, MsgRma};
 use super::connected::EventQueue;
 use super::library::{Info, Library};
 use super::numbers as n;
+use crate::base::descriptor::StandardHeld;
 use core::ffi::{c_int, c_void};
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
@@ -94,6 +95,8 @@ pub(super) use closed_on_drop;
 #[derive(Debug)]
 pub struct Fabric {
     pub(super) raw: *mut FidFabric,
+    /// What is made of it opens descriptors at any time, also when a peer connects.
+    _standard: StandardHeld,
 }
 
 /// A domain.
@@ -132,7 +135,8 @@ closed_on_drop! { Fabric Domain Cq Vector Endpoint }
 impl Fabric {
     /// Opens the network of an offer.
     pub fn open(library: &Library, info: &Info) -> Result<Fabric, Code> {
-        Ok(Fabric { raw: library.fabric_open(info)? })
+        let standard = StandardHeld::new();
+        Ok(Fabric { raw: library.fabric_open(info)?, _standard: standard })
     }
 }
 

@@ -7,6 +7,7 @@ use super::abi::{
     PortAttr, Qp, QpAttr, QpInitAttr,
 };
 use super::extended::QpEx;
+use crate::base::descriptor::StandardHeld;
 use crate::base::text::Text;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::fmt;
@@ -90,6 +91,7 @@ macro_rules! functions {
         impl Library {
             /// Loads it, or finds it loaded.
             pub fn load() -> Result<Library, LoadError> {
+                let _standard = StandardHeld::new();
                 let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
                 // SAFETY: a name that ends with a zero; the library's initialisers are trusted, as
                 // those of a library that is linked.

@@ -12,6 +12,7 @@ use super::abi::{
 use super::extended::{self, QpEx, QpInitAttrEx};
 use super::library::Library;
 use super::numbers;
+use crate::base::descriptor::StandardHeld;
 use crate::memory::Errno;
 use core::ffi::{CStr, c_int};
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -99,6 +100,8 @@ fn is_copied_on_fork() -> bool {
 pub struct Device {
     library: Library,
     context: NonNull<Context>,
+    /// The library opens descriptors for as long as the device is open.
+    _standard: StandardHeld,
 }
 
 // SAFETY: the library locks what threads share of a device.
@@ -119,6 +122,7 @@ impl Device {
     fn open_as_told(library: Library, name: &str) -> Result<Device, Errno> {
         // what is refused was said by whoever asked first
         let _ = guard_from_forks(&library);
+        let standard = StandardHeld::new();
         let mut context = None;
         Device::each(library, |entry, found| {
             if found == name && context.is_none() {
@@ -127,7 +131,7 @@ impl Device {
             }
         })?;
         let context = context.ok_or(Errno(libc::ENODEV))??;
-        Ok(Device { library, context })
+        Ok(Device { library, context, _standard: standard })
     }
 
     /// Calls `look` with each device and its name.
@@ -135,6 +139,7 @@ impl Device {
         library: Library,
         mut look: impl FnMut(*mut DeviceEntry, &str),
     ) -> Result<(), Errno> {
+        let _standard = StandardHeld::new();
         let mut count = 0;
         // SAFETY: a number of ours to write to.
         let list = made(unsafe { (library.get_device_list)(&mut count) })?;
