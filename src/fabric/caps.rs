@@ -55,7 +55,8 @@ pub enum FenceKind {
 pub enum Syscalls {
     /// None at all.
     None,
-    /// One per large copy, none for small messages.
+    /// One per large copy, none for small messages; and while nothing comes, now and then one that
+    /// offers the processor to the peer.
     PerCopy,
     /// Per batch of messages, as sockets must.
     PerBatch,

@@ -8,6 +8,7 @@
 //! - [`kernel_copy`]: reading another process's memory
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
+//! - [`processor`]: giving it up
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
 //! - [`stderr`]: its lines without a lock
@@ -25,6 +26,7 @@ pub mod heap;
 pub mod kernel_copy;
 pub mod pidfd;
 pub mod probe;
+pub mod processor;
 pub mod registrations;
 pub mod reserve;
 pub mod shared;

@@ -11,6 +11,7 @@ use super::pull::Pulled;
 use super::record::{LINE, lines_for};
 use super::ring::RingWriter;
 use super::rota::Rota;
+use super::waiting::Waiting;
 use super::word::{FULL, fence};
 use crate::base::carve::{BlockTooSmall, Carver, Zeroable, bytes_for};
 use crate::base::ids::PeerIndex;
@@ -87,6 +88,7 @@ pub enum OpenError {
 pub struct Shm<'m> {
     peers: &'m mut [Peer],
     rota: Rota<'m>,
+    waiting: Waiting,
     held: &'m mut [u64],
     /// Words of `held` that each peer has.
     held_words: usize,
@@ -140,6 +142,7 @@ impl<'m> Shm<'m> {
         Ok(Shm {
             peers,
             rota,
+            waiting: Waiting::NEW,
             held,
             held_words,
             ops,
@@ -453,13 +456,14 @@ impl<'m> Provider for Shm<'m> {
         let copiers = self.copiers.as_mut();
         let mut work = Work { ops, regions, out, copiers, budget: budget.0 };
         let turns = self.rota.turns();
-        let mut turn = 0;
+        let (mut turn, mut moved) = (0, false);
         while turn < turns && work.out.has_room() {
             let (place, index) = self.rota.at(turn);
             let peer = &mut self.peers[index as usize];
             let held = &mut self.held[index as usize * words..][..words];
             if peer.poll(&mut work, held) {
                 self.rota.busy(place);
+                moved = true;
             }
             turn += 1;
         }
@@ -467,6 +471,11 @@ impl<'m> Provider for Shm<'m> {
         let mut out = work.out;
         if !self.ops.none_done() {
             self.report_done(&mut out);
+        }
+        if moved || out.used != 0 {
+            self.waiting.found();
+        } else if turns != 0 {
+            self.waiting.nothing();
         }
         out.used
     }
