@@ -4,11 +4,13 @@
 mod host_support;
 mod namespace_support;
 
+use crosstie::connect::interfaces::{self, InterfaceAddress};
 use host_support::roles::{self, Process};
-use namespace_support::two::{Two, tcp_sockets};
+use namespace_support::two::{Log, Two, tcp_sockets};
 use namespace_support::work::{role_connect, role_hub, role_listen, role_open};
 use namespace_support::{Hosts, Start, may};
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[test]
@@ -258,6 +260,109 @@ fn addresses_that_are_all_in_use_are_named() {
     drop(taken);
     let text = opened(&hosts, &[("CROSSTIE_RAILS", "tcp")]);
     assert!(text.starts_with("listens "), "{text}");
+}
+
+/// Nine bridges with the same addresses in each host, listed before its interface to the other.
+fn hosts_behind_bridges() -> Hosts {
+    let bridge = |n: usize| {
+        format!(
+            "link add br{n} type bridge\n\
+             link add in{n} type veth peer name out{n}\n\
+             link set in{n} master br{n}\nlink set in{n} up\nlink set out{n} up\n\
+             addr add 172.20.{n}.1/24 dev br{n}\n\
+             addr add fd20:{n}::1/64 dev br{n} nodad\nlink set br{n} up\n"
+        )
+    };
+    Hosts::bridged_behind(2, &(1..=9).map(bridge).collect::<String>())
+}
+
+#[test]
+fn bridges_with_the_same_addresses_on_both_hosts_hide_no_interface_that_works() {
+    if !may("bridges_with_the_same_addresses_on_both_hosts_hide_no_interface_that_works") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = hosts_behind_bridges();
+    for (forgotten, peer) in [("", hosts.ipv4(0)), ("-4", hosts.ipv6(0))] {
+        if !forgotten.is_empty() {
+            (0..2).for_each(|at| hosts.forget(at, forgotten));
+        }
+        let log = Log::new("bridges");
+        let mut two = Two::logged(&hosts, [0, 1], &[("CROSSTIE_LOG", "info")], Some(log.file()));
+        two.exchange(20, 0x5eed_0430);
+        two.end();
+        let said = log.text();
+        let warnings = said.lines().filter(|line| line.contains("have no room in a handle"));
+        let [line] = warnings.collect::<Vec<_>>()[..] else { panic!("{said}") };
+        assert!(line.contains("172.20.9.1 (br9)"), "{line}");
+        assert!(!line.contains("10.77.") && !line.contains("fd77"), "{line}");
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_crosstie"));
+        tool.args(["info", "--peer", &peer]);
+        let output = hosts.output(1, tool);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("tcp, over eth0"), "{text}");
+    }
+}
+
+/// Starts something in host 1 while its only address of the interface is tentative.
+fn while_tentative<T>(hosts: &Hosts, address: &str, act: impl FnOnce() -> T) -> T {
+    hosts.inside(1, || {
+        std::fs::write("/proc/sys/net/ipv6/conf/eth0/dad_transmits", "2").expect("a setting");
+    });
+    hosts.forget(1, "-4");
+    hosts.forget(1, "-6");
+    hosts.ip(1, &format!("addr add {address}/64 dev eth0\n"));
+    act()
+}
+
+#[test]
+fn tentative_address_is_waited_for_by_both_sides_and_where_its_interface_is_named() {
+    if !may("tentative_address_is_waited_for_by_both_sides_and_where_its_interface_is_named") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged(2);
+    let address = hosts.ipv6(1);
+    for environment in [&[][..], &[("CROSSTIE_SOCKET_IFNAME", "eth0")]] {
+        let tentative = |at| {
+            while_tentative(&hosts, &address, || {
+                Two::logged(&hosts, at, environment, None).end();
+            });
+        };
+        tentative([0, 1]);
+        tentative([1, 0]);
+    }
+    // another host has it: the kernel finds that out meanwhile
+    let start = || hosts.start(1, "open", Start { environment: &TCP_ALONE, log: None });
+    let mut process = while_tentative(&hosts, &hosts.ipv6(0), start);
+    let text = process.line.hear_text();
+    assert!(text.starts_with("open Interface"), "{text}");
+    assert!(process.finished().success());
+}
+
+const TCP_ALONE: [(&str, &str); 2] =
+    [("CROSSTIE_RAILS", "tcp"), ("CROSSTIE_SOCKET_IFNAME", "eth0")];
+
+#[test]
+fn labelled_address_belongs_to_its_interface() {
+    if !may("labelled_address_belongs_to_its_interface") {
+        return;
+    }
+    let hosts = Hosts::bridged(1);
+    hosts.forget(0, "-6");
+    hosts.ip(0, "addr add 10.79.0.1/24 dev eth0 label eth0:hsn\n");
+    let found = |choice| {
+        let found = hosts.inside(0, || interfaces::local_addresses(choice));
+        let word = |it: &InterfaceAddress| format!("{} {}", it.name.as_str(), it.ip);
+        found.map(|found| found.iter().map(word).collect::<Vec<_>>())
+    };
+    let both = ["eth0 10.77.0.1", "eth0 10.79.0.1"];
+    for choice in ["", "=eth0", "eth0"] {
+        assert_eq!(found(choice).expect("addresses"), both, "{choice}");
+    }
+    assert_eq!(found("=eth0:hsn").expect("one"), both[1..]);
+    let left = found("^=eth0").expect("loopback");
+    assert!(left.iter().all(|it| it.starts_with("lo ")), "{left:?}");
 }
 
 // ---------------------------------------------------------------- what cannot be reached

@@ -84,6 +84,52 @@ fn two_subnets_are_two_rails_without_a_setting() {
     two.end();
 }
 
+/// The first interface has a second subnet, which would be a rail over the same cable.
+#[test]
+fn cut_cable_of_an_interface_with_two_subnets_leaves_the_rail_over_the_other_interface() {
+    if !may("cut_cable_of_an_interface_with_two_subnets_leaves_the_rail_over_the_other_interface") {
+        return;
+    }
+    let _alone = alone();
+    let hosts = Hosts::bridged_twice(2);
+    for at in 0..2 {
+        hosts.ip(at, &format!("addr add 10.79.0.{}/24 dev {INTERFACE}\n", at + 1));
+    }
+    let mut two = Two::joined(&hosts, &[("CROSSTIE_PEER_TIMEOUT_MS", "1000")]);
+    two.exchange(20, 0x5eed_0425);
+    two.say("flow on rails");
+    let before = flowing_rails(&mut two);
+    assert!(of_all(&before, 2, |rail| rail.up), "{before:?}");
+    hosts.cable(0, false);
+    let watch = Watch::start();
+    let cut = loop {
+        let both = flowing_rails(&mut two);
+        if (0..2).all(|side| both[side][0].failures > before[side][0].failures) {
+            break both;
+        }
+        watch.look("a rail to be missed");
+    };
+    let watch = Watch::start();
+    loop {
+        let both = flowing_rails(&mut two);
+        if (0..2).all(|side| both[side][1].up && both[side][1].bytes > cut[side][1].bytes) {
+            break;
+        }
+        watch.look("the other rail to carry on");
+    }
+    hosts.cable(0, true);
+    two.listening.line.say_text("close");
+    for line in two.both() {
+        let text = loop {
+            let text = line.hear_text();
+            if text.starts_with("ended") {
+                break text;
+            }
+        };
+        assert!(!text.contains("RailsLost"), "{text}");
+    }
+}
+
 /// The second subnet goes away for a while, in either of two ways, and comes back.
 #[test]
 fn subnet_that_goes_away_and_comes_back_costs_no_message() {

@@ -60,7 +60,9 @@ pub fn interfaces() -> io::Result<Survey> {
 
 fn add(entry: &libc::ifaddrs, found: &mut Survey) {
     // SAFETY: every entry has a terminated name.
-    let name = InterfaceName::new(unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes());
+    let label = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes();
+    // of an IPv4 address it is the label (`eth0:hsn`); no interface has a colon in its name
+    let name = InterfaceName::new(label.split(|byte| *byte == b':').next().unwrap_or(label));
     let set = |flag: i32| entry.ifa_flags & flag as u32 != 0;
     let (up, running) = (set(libc::IFF_UP), set(libc::IFF_RUNNING));
     if !found.all.iter().any(|known| known.name == name) {
@@ -75,19 +77,12 @@ fn add(entry: &libc::ifaddrs, found: &mut Survey) {
         None if ip.is_ipv4() => 32,
         None => 128,
     };
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
     found.addresses.push(InterfaceAddress {
-        name,
-        ip,
-        prefix_bits: prefix_bits as u8,
+        label: InterfaceName::new(label),
         up,
         running,
         loopback: set(libc::IFF_LOOPBACK),
-        link_local,
-        speed_mbit_s: 0,
+        ..InterfaceAddress::new(name, ip, prefix_bits as u8)
     });
 }
 

@@ -4,18 +4,34 @@
 //! (`eth,ens`); a leading `^` leaves them out (`^docker,lo`); a leading `=` asks for whole names
 //! (`=eth0`, `^=eth0`). Without a choice it is every interface but `lo`, `docker*` and `virbr*`,
 //! `lo` when nothing else is there, and `virbr*` when not even that is. One that is switched on and
-//! has no carrier is used where it is named.
+//! has no carrier is used where it is named. A labelled address (`eth0:hsn`) is its interface's; a
+//! name with a colon chooses the address alone.
+//!
+//! Peers are told them in this order, since there is not always room for all:
+//!
+//! | first | then | last |
+//! | --- | --- | --- |
+//! | addresses of NICs | | those that peers can hardly use ([`InterfaceAddress::is_hard`]) |
+//! | one of each device and family | one of each further subnet | aliases |
+//! | the faster interface | | unknown speed |
 #![forbid(unsafe_code)]
 
 extern crate std;
 
+mod device;
+mod settled;
+
 use super::ifaddrs::{self, Interface, Survey};
+use super::route::{handle_addresses, handle_socket};
 use crate::base::text::Text;
 use crate::wire::RAILS_MAX;
-use crate::wire::hello::AddressHello;
+use crate::wire::handle::ListenHandle;
+use crate::wire::hello::{AddressHello, AddressList};
 use core::cmp::Reverse;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+pub use settled::settled_addresses_of;
+use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
 
@@ -118,6 +134,10 @@ impl AddressFamily {
 pub struct InterfaceAddress {
     /// The interface that has it.
     pub name: InterfaceName,
+    /// Its label, as `eth0:hsn`; mostly the interface's name.
+    pub label: InterfaceName,
+    /// The network device that carries it: of a VLAN, or a bridge of one NIC, that NIC.
+    pub device: InterfaceName,
     /// The address.
     pub ip: IpAddr,
     /// Length of its subnet's prefix in bits, from the netmask.
@@ -130,11 +150,49 @@ pub struct InterfaceAddress {
     pub loopback: bool,
     /// Whether the address is good on one link only.
     pub link_local: bool,
+    /// Whether the interface is a bridge of which no port is a NIC: to containers or virtual
+    /// machines of this host.
+    pub inner: bool,
+    /// Whether the address goes away soon: an IPv6 address for privacy, or a deprecated one.
+    pub passing: bool,
+    /// Whether the kernel still looks if another host has the IPv6 address (RFC 4862, 5.4).
+    pub tentative: bool,
+    /// Whether another host has it, so that it cannot be used.
+    pub duplicate: bool,
     /// Speed of the interface in Mbit/s; 0: not known.
     pub speed_mbit_s: u32,
 }
 
 impl InterfaceAddress {
+    /// An address of an interface that works, and of which nothing else is known.
+    pub fn new(name: InterfaceName, ip: IpAddr, prefix_bits: u8) -> InterfaceAddress {
+        let link_local = match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        InterfaceAddress {
+            name,
+            label: name,
+            device: name,
+            ip,
+            prefix_bits,
+            up: true,
+            running: true,
+            loopback: ip.is_loopback(),
+            link_local,
+            inner: false,
+            passing: false,
+            tentative: false,
+            duplicate: false,
+            speed_mbit_s: 0,
+        }
+    }
+
+    /// Whether peers can hardly use it.
+    pub fn is_hard(&self) -> bool {
+        self.inner || self.passing || self.link_local
+    }
+
     /// As peers are told, with the port at which the side band answers.
     pub fn hello(&self, port: u16) -> AddressHello {
         let (ip, family) = match self.ip {
@@ -168,6 +226,8 @@ pub enum InterfaceError {
     AllExcluded(String, String),
     /// No interface that was chosen has an address of the family.
     Family(AddressFamily),
+    /// The addresses, of which the kernel has not found out in time whether another host has them.
+    Tentative(String),
     /// The kernel refused to list them, with its code.
     System(i32),
 }
@@ -198,6 +258,14 @@ impl fmt::Display for InterfaceError {
             InterfaceError::Family(family) => {
                 write!(f, "no interface that is up and chosen has an address of {family:?}")
             }
+            InterfaceError::Tentative(addresses) => {
+                let addresses = addresses.as_str();
+                write!(
+                    f,
+                    "all addresses are still tentative: the kernel has not found out whether \
+                     another host has {addresses}"
+                )
+            }
             InterfaceError::System(code) => {
                 write!(f, "the interfaces cannot be listed (errno {code})")
             }
@@ -205,9 +273,9 @@ impl fmt::Display for InterfaceError {
     }
 }
 
-/// The addresses of this host that `choice` allows, faster interfaces first, and IPv4 before IPv6
-/// of the same interface. IPv6 addresses of one link are left out: a peer could not use them
-/// without knowing the link. An empty choice is the default.
+/// The addresses of this host that `choice` allows, in the order of this module's head, and IPv4
+/// before IPv6 of the same interface. IPv6 addresses of one link are left out: a peer could not use
+/// them without knowing the link. An empty choice is the default.
 ///
 /// *Cost*: allocates; a few system calls per interface. For open.
 pub fn local_addresses(choice: &str) -> Result<Vec<InterfaceAddress>, InterfaceError> {
@@ -228,7 +296,7 @@ pub fn local_addresses_of(
 /// instead. None of a choice that leaves interfaces out: that they are not there is its aim.
 pub fn unmatched(choice: &str) -> Option<(String, String)> {
     let parsed = Choice::parse(choice).filter(|parsed| !parsed.exclude)?;
-    unmatched_in(parsed, &survey().ok()?.all)
+    unmatched_in(parsed, &survey().ok()?)
 }
 
 /// [`unmatched`] of `CROSSTIE_SOCKET_IFNAME`, in a sentence.
@@ -237,14 +305,16 @@ pub fn unmatched_text(choice: &str) -> Option<String> {
     Some(std::format!("{NAME}={choice}: no interface matches {missing}; there are {there}"))
 }
 
-fn unmatched_in(choice: Choice<'_>, all: &[Interface]) -> Option<(String, String)> {
+fn unmatched_in(choice: Choice<'_>, found: &Survey) -> Option<(String, String)> {
     let is_there = |name: &&str| {
         let one = Choice { names: name, ..choice };
-        all.iter().any(|interface| one.lists(interface.name.as_str()))
+        let is_label = |address: &InterfaceAddress| one.lists(&address.name, &address.label);
+        found.all.iter().any(|it| one.lists(&it.name, &it.name))
+            || found.addresses.iter().any(is_label)
     };
     let names = choice.names.split(',').map(str::trim);
     let missing: Vec<&str> = names.filter(|name| !is_there(name)).collect();
-    (!missing.is_empty()).then(|| (missing.join(", "), there(all, &[])))
+    (!missing.is_empty()).then(|| (missing.join(", "), there(&found.all, &[])))
 }
 
 /// All addresses of this host, chosen or not, for explanations.
@@ -255,9 +325,12 @@ pub fn all_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
 fn survey() -> Result<Survey, InterfaceError> {
     let system = |error: std::io::Error| InterfaceError::System(error.raw_os_error().unwrap_or(0));
     let mut found = ifaddrs::interfaces().map_err(system)?;
+    let net = Path::new("/sys/class/net");
     for address in &mut found.addresses {
         address.speed_mbit_s = speed_mbit_s(address.name.as_str());
+        (address.device, address.inner) = device::below(net, address.name);
     }
+    settled::flags_take(&mut found.addresses);
     Ok(found)
 }
 
@@ -286,25 +359,25 @@ impl<'c> Choice<'c> {
         whole.then_some(Choice { exclude, exact, names })
     }
 
-    /// Whether the name is in the list.
-    fn lists(&self, interface: &str) -> bool {
-        self.names
-            .split(',')
-            .map(str::trim)
-            .any(|name| if self.exact { interface == name } else { interface.starts_with(name) })
+    /// Whether the name is in the list, or the label that a name with a colon means.
+    fn lists(&self, interface: &InterfaceName, label: &InterfaceName) -> bool {
+        self.names.split(',').map(str::trim).any(|name| {
+            let whole = if name.contains(':') { label } else { interface }.as_str();
+            if self.exact { whole == name } else { whole.starts_with(name) }
+        })
     }
 
     /// Whether the interface may be used. One that reaches this host alone, or has no carrier, is
     /// used when it is asked for; a choice that only leaves others out does not ask for it.
     fn allows(&self, address: &InterfaceAddress) -> bool {
-        let listed = self.lists(address.name.as_str());
+        let listed = self.lists(&address.name, &address.label);
         if self.exclude { !listed && !address.loopback && address.running } else { listed }
     }
 }
 
 /// Whether a peer could use the address at all.
 fn is_usable(address: &InterfaceAddress) -> bool {
-    address.up && !(address.link_local && address.ip.is_ipv6())
+    address.up && !address.duplicate && !(address.link_local && address.ip.is_ipv6())
 }
 
 /// [`local_addresses`] of a host that has what is `found`.
@@ -322,7 +395,7 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
         chosen = usable().filter(dark).collect();
     }
     if chosen.is_empty() && parsed.exclude {
-        let listed = |address: &InterfaceAddress| parsed.lists(address.name.as_str());
+        let listed = |address: &InterfaceAddress| parsed.lists(&address.name, &address.label);
         let own = usable().filter(|address| address.loopback && (unchosen || !listed(address)));
         chosen = own.collect();
     }
@@ -339,8 +412,36 @@ fn choose(choice: &str, found: &Survey) -> Result<Vec<InterfaceAddress>, Interfa
     }
     let place = |name| found.all.iter().position(|interface| interface.name == name);
     // stable: several addresses of one interface stay in the kernel's order
-    chosen.sort_by_key(|a| (Reverse(a.speed_mbit_s), place(a.name), a.ip.is_ipv6()));
-    Ok(chosen)
+    chosen.sort_by_key(|a| (a.is_hard(), Reverse(a.speed_mbit_s), place(a.name), a.ip.is_ipv6()));
+    let turns: Vec<_> = (0..chosen.len()).map(|at| turn(&chosen[..at], &chosen[at])).collect();
+    let mut turned: Vec<_> = turns.into_iter().zip(chosen).collect();
+    turned.sort_by_key(|(turn, address)| (address.is_hard(), *turn));
+    Ok(turned.into_iter().map(|(_, address)| address).collect())
+}
+
+/// When an address has its turn behind those `before` it: first one of each device and family, then
+/// one of each further subnet of the device, then the rest.
+fn turn(before: &[InterfaceAddress], address: &InterfaceAddress) -> u8 {
+    let alike = |other: &&InterfaceAddress| {
+        (other.device, other.ip.is_ipv4()) == (address.device, address.ip.is_ipv4())
+    };
+    let bits = |other: &InterfaceAddress| other.prefix_bits.max(address.prefix_bits);
+    let subnet = |it: &InterfaceAddress| is_common_subnet(it.ip, address.ip, bits(it));
+    match (before.iter().any(|it| alike(&it)), before.iter().filter(alike).any(subnet)) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    }
+}
+
+/// The addresses as peers are told, as many as there is room for; the side band knows the ports.
+pub fn address_list(found: &[InterfaceAddress]) -> AddressList {
+    let mut list = AddressList::EMPTY;
+    for address in found {
+        let first = found.iter().position(|other| other.device == address.device);
+        list.push(address.hello(0), first.map_or(0, |at| at as u8 + 1));
+    }
+    list
 }
 
 /// The interfaces in words, with what their addresses say.
@@ -351,6 +452,9 @@ fn there(all: &[Interface], addresses: &[InterfaceAddress]) -> String {
         let down = match (interface.up, interface.running) {
             (false, _) => " (down)",
             (true, false) => " (no carrier)",
+            (true, true) if some && addresses.clone().any(|it| it.duplicate) => {
+                " (another host has its IPv6 address)"
+            }
             (true, true) if some && !addresses.any(is_usable) => {
                 " (a link-local IPv6 address alone, which is not used)"
             }
@@ -360,6 +464,16 @@ fn there(all: &[Interface], addresses: &[InterfaceAddress]) -> String {
     };
     let words: Vec<String> = all.iter().map(word).collect();
     if words.is_empty() { "none".into() } else { words.join(", ") }
+}
+
+/// Those that no peer is told in a handle, because it has no room for them. `local`: the handle
+/// says that its listener is reached within its host, too.
+pub fn without_room(found: &[InterfaceAddress], local: bool) -> Vec<InterfaceAddress> {
+    let mut handle = ListenHandle::default();
+    handle.addresses_set(local, handle_addresses(&address_list(found)));
+    let told: Vec<_> = handle.all_addresses().filter_map(handle_socket).collect();
+    let is_out = |it: &&InterfaceAddress| told.iter().all(|at| at.ip() != it.ip);
+    found.iter().filter(is_out).copied().collect()
 }
 
 /// How likely, and how fast, an address of a peer is reached; less is better.

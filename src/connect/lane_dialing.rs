@@ -69,8 +69,8 @@ impl<M: LinkMemory> Control<M> {
             Some(Channel::Record(_)) | None => None,
         };
         let ends = Ends {
-            ours: self.config.addresses.as_slice(),
-            theirs: theirs.as_slice(),
+            ours: &self.config.addresses,
+            theirs: &theirs,
             from,
             to,
             same_host: link.peer.node_id == self.node_id,

@@ -7,10 +7,8 @@ extern crate std;
 use super::address::Address;
 use super::channel::Channel;
 use super::interfaces::ip_of;
-use super::route::handle_address;
 use super::socket::Socket;
 use super::stream::{StreamSocket, shutdown};
-use crate::wire::handle;
 use crate::wire::hello::{ADDRESSES_MAX, AddressHello, AddressList};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
@@ -169,22 +167,12 @@ impl Listening {
     /// Those of `all` that are answered, with their ports.
     pub fn answered(&self, all: &AddressList) -> AddressList {
         let mut list = AddressList::EMPTY;
-        for address in all.as_slice() {
+        for (address, device) in all.as_slice().iter().zip(all.devices) {
             if let Some(port) = self.port(address) {
-                list.all[list.count] = AddressHello { port, ..*address };
-                list.count += 1;
+                list.push(AddressHello { port, ..*address }, device);
             }
         }
         list
-    }
-
-    /// The addresses for a handle: those that are answered.
-    pub fn for_handle(&self, all: &AddressList) -> impl Iterator<Item = handle::Address> {
-        let list = self.answered(all);
-        (0..list.count).filter_map(move |i| {
-            let ip = ip_of(&list.all[i])?;
-            Some(handle_address(SocketAddr::new(ip, list.all[i].port)))
-        })
     }
 
     /// Ends the sockets also for forked children that hold copies: nobody would answer there, and

@@ -2,13 +2,14 @@
 //!
 //! Lane 0 goes where the link goes. Each further lane goes between an address of ours and one of
 //! the peer's that are in one subnet, so that lanes run over different interfaces: an address that
-//! no lane has yet comes before one that has, on either side. All are of the link's family: the
-//! two addresses that an interface mostly has would else be two lanes over it.
+//! no lane has yet comes before one that has, on either side, and before that a network device that
+//! no lane has: what goes over one cable ends with it. All are of the link's family: the two
+//! addresses that an interface mostly has would else be two lanes over it.
 #![forbid(unsafe_code)]
 
 use super::interfaces::{ip_of, is_common_subnet};
 use crate::wire::RAILS_MAX;
-use crate::wire::hello::{ADDRESSES_MAX, AddressHello};
+use crate::wire::hello::{ADDRESSES_MAX, AddressHello, AddressList};
 use core::net::{IpAddr, SocketAddr};
 
 /// The way of one lane.
@@ -29,9 +30,9 @@ impl Path {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Ends<'a> {
     /// Our addresses.
-    pub ours: &'a [AddressHello],
+    pub ours: &'a AddressList,
     /// The peer's.
-    pub theirs: &'a [AddressHello],
+    pub theirs: &'a AddressList,
     /// Our end of the link, if the kernel says it.
     pub from: Option<IpAddr>,
     /// The peer's end of the link.
@@ -52,14 +53,17 @@ pub(super) struct Plan {
 /// The addresses of one side, each once.
 struct SideList {
     all: [Option<(IpAddr, u16, u8)>; ADDRESSES_MAX],
+    /// The number of the device of each; 0: not known.
+    devices: [u8; ADDRESSES_MAX],
     /// Lanes that each has.
     used: [u8; ADDRESSES_MAX],
 }
 
 impl SideList {
-    fn new(said: &[AddressHello]) -> SideList {
-        let mut list = SideList { all: [None; ADDRESSES_MAX], used: [0; ADDRESSES_MAX] };
-        for (at, hello) in said.iter().take(ADDRESSES_MAX).enumerate() {
+    fn new(said: &AddressList) -> SideList {
+        let used = [0; ADDRESSES_MAX];
+        let mut list = SideList { all: [None; ADDRESSES_MAX], devices: said.devices, used };
+        for (at, hello) in said.as_slice().iter().enumerate() {
             let Some(ip) = ip_of(hello) else { continue };
             let known = list.all[..at].iter().flatten().any(|(other, ..)| *other == ip);
             list.all[at] = (!known).then_some((ip, hello.port, hello.prefix_bits));
@@ -69,6 +73,15 @@ impl SideList {
 
     fn position(&self, ip: IpAddr) -> Option<usize> {
         self.all.iter().position(|known| known.is_some_and(|(other, ..)| other == ip))
+    }
+
+    /// Lanes that the device of an address has; one that is not known is each address's own.
+    fn device_used(&self, at: usize) -> u8 {
+        let device = self.devices[at];
+        let each = self.devices.iter().zip(self.used).enumerate();
+        let same =
+            each.filter(|(other, (its, _))| *other == at || (device != 0 && **its == device));
+        same.map(|(_, (_, used))| used).sum()
     }
 }
 
@@ -126,8 +139,12 @@ impl Pairs {
     fn next(&self) -> Option<(usize, usize)> {
         let all = (0..ADDRESSES_MAX).flat_map(|our| (0..ADDRESSES_MAX).map(move |at| (our, at)));
         let cost = |&(our, their): &(usize, usize)| {
+            let devices = (self.ours.device_used(our), self.theirs.device_used(their));
             let (a, b) = (self.ours.used[our], self.theirs.used[their]);
-            (a.min(b), a.max(b), self.used[our][their])
+            (
+                (devices.0.min(devices.1), devices.0.max(devices.1)),
+                (a.min(b), a.max(b), self.used[our][their]),
+            )
         };
         all.filter(|&(our, their)| self.joined[our][their]).min_by_key(cost)
     }
@@ -161,14 +178,15 @@ pub(super) fn plan(ends: &Ends<'_>, wish: u32, limit: u32) -> Plan {
 /// no way, as many as `wish` says, or, when that is 0, as addresses can be used, and one at least;
 /// `limit` at most, all together. `None`: the peer answers at no address.
 pub(super) fn plan_beside(
-    ours: &[AddressHello],
-    theirs: &[AddressHello],
+    ours: &AddressList,
+    theirs: &AddressList,
     wish: u32,
     limit: u32,
 ) -> Option<Plan> {
-    let answering = || theirs.iter().filter(|hello| hello.port != 0);
+    let answering = || theirs.as_slice().iter().filter(|hello| hello.port != 0);
     // an address that both have is in both's network, whatever each of them may see besides
-    let shared = |hello: &&AddressHello| ours.iter().any(|our| ip_of(our) == ip_of(hello));
+    let shared =
+        |hello: &&AddressHello| ours.as_slice().iter().any(|our| ip_of(our) == ip_of(hello));
     let first = answering().find(shared).or_else(|| answering().next())?;
     let to = SocketAddr::new(ip_of(first)?, first.port);
     let ends = Ends { ours, theirs, from: None, to, same_host: true };
@@ -199,15 +217,21 @@ mod tests {
         AddressHello { ip, port, family, prefix_bits, speed_mbit_s: 0 }
     }
 
-    fn list(texts: &str, port: u16) -> Vec<AddressHello> {
-        texts.split_whitespace().map(|text| hello(text, port)).collect()
+    /// Addresses, some behind the number of their device: `1=10.0.0.1/24`.
+    fn list(texts: &str, port: u16) -> AddressList {
+        let mut list = AddressList::EMPTY;
+        for text in texts.split_whitespace() {
+            let (device, text) = text.split_once('=').unwrap_or(("0", text));
+            list.push(hello(text, port), device.parse().unwrap());
+        }
+        list
     }
 
     /// The lanes of a connection whose link goes between the first addresses of both, as text.
     fn ways_of(ours: &str, theirs: &str, same_host: bool, wish: u32, limit: u32) -> String {
         let (ours, theirs) = (list(ours, 0), list(theirs, 7));
-        let to = SocketAddr::new(ip_of(&theirs[0]).unwrap(), 9);
-        let from = ip_of(&ours[0]);
+        let to = SocketAddr::new(ip_of(&theirs.all[0]).unwrap(), 9);
+        let from = ip_of(&ours.all[0]);
         let ends = Ends { ours: &ours, theirs: &theirs, from, to, same_host };
         let plan = plan(&ends, wish, limit);
         assert_eq!(plan.paths[0], Path::OF_LINK);
@@ -241,6 +265,29 @@ mod tests {
         // two subnets: the one with more of the peer's addresses has more lanes
         let (ours, theirs) = ("10.0.0.1/24 10.0.1.1/24", "10.0.0.4/24 10.0.0.5/24 10.0.1.4/24");
         assert_eq!(ways(ours, theirs), "link 10.0.1.1>10.0.1.4:7 10.0.0.1>10.0.0.5:7");
+    }
+
+    #[test]
+    fn devices_that_no_lane_has_come_before_second_addresses_of_one_that_has() {
+        let two = |a: &str, b: &str| (ways_of(a, b, false, 0, 2), ways_of(b, a, false, 0, 2));
+        let (a, b) = (
+            "1=10.0.0.1/24 1=10.0.1.1/24 2=10.0.2.1/24",
+            "1=10.0.0.2/24 1=10.0.1.2/24 2=10.0.2.2/24",
+        );
+        let wanted = ("link 10.0.2.1>10.0.2.2:7", "link 10.0.2.2>10.0.2.1:7");
+        assert_eq!(two(a, b), (wanted.0.into(), wanted.1.into()));
+        // one side says it, the other is of a version that does not
+        let older = "10.0.0.2/24 10.0.1.2/24 10.0.2.2/24";
+        assert_eq!(two(a, older), (wanted.0.into(), wanted.1.into()));
+        // they come last, and come
+        let all = "link 10.0.2.1>10.0.2.2:7 10.0.1.1>10.0.1.2:7";
+        assert_eq!(ways(a, b), all);
+        // one subnet for all: aliases on both sides, and second cables
+        let (a, b) = (
+            "5=10.0.0.1/24 5=10.0.0.3/24 6=10.0.0.5/24",
+            "8=10.0.0.2/24 8=10.0.0.4/24 9=10.0.0.6/24",
+        );
+        assert_eq!(ways_of(a, b, false, 0, 2), "link 10.0.0.5>10.0.0.6:7");
     }
 
     #[test]
@@ -284,11 +331,12 @@ mod tests {
         let (ours, theirs) = ("10.0.0.1/24 10.0.0.1/24", "10.0.0.2/24 10.0.0.2/24");
         assert_eq!(ways(ours, theirs), "link");
         let (ours, theirs) = (list("10.0.0.1/24 10.0.0.3/24", 0), list("10.0.0.2/24", 0));
-        let (from, to) = (ip_of(&ours[0]), "10.0.0.2:9".parse().unwrap());
+        let (from, to) = (ip_of(&ours.all[0]), "10.0.0.2:9".parse().unwrap());
         let ends = Ends { ours: &ours, theirs: &theirs, from, to, same_host: false };
         assert_eq!(plan(&ends, 0, 8).count, 1);
-        let strange = AddressHello { family: 9, ..theirs[0] };
-        assert_eq!(plan(&Ends { theirs: &[strange], ..ends }, 0, 8).count, 1);
+        let mut strange = theirs;
+        strange.all[0].family = 9;
+        assert_eq!(plan(&Ends { theirs: &strange, ..ends }, 0, 8).count, 1);
     }
 
     #[test]
@@ -351,7 +399,7 @@ mod tests {
             list(&texts.collect::<String>(), 7)
         };
         let (ours, theirs) = (all(1), all(2));
-        let to = SocketAddr::new(ip_of(&theirs[4]).unwrap(), 7);
+        let to = SocketAddr::new(ip_of(&theirs.all[4]).unwrap(), 7);
         let ends = Ends { ours: &ours, theirs: &theirs, from: None, to, same_host: false };
         let made = plan(&ends, 0, 8);
         assert_eq!(made.count, 8);

@@ -15,9 +15,10 @@ use super::listening::{Answers, DOORS, Listening};
 use super::memory::LinkMemory;
 use super::os;
 use super::peer::TextBuffer;
+use super::route::handle_addresses;
 use crate::base::slab::Handle;
 use crate::base::units::Instant;
-use crate::wire::handle::{ADDRESSES_MAX, Address, Family, HANDLE_BYTES};
+use crate::wire::handle::{ADDRESSES_MAX, Address, HANDLE_BYTES};
 use crate::wire::handle::{HANDLE_LOCAL, ListenHandle, MORE_MAX};
 use crate::wire::hello::{AddressList, RAIL_SHM, RAIL_TCP};
 use crate::wire::{DecodeError, WIRE_MINOR};
@@ -64,16 +65,8 @@ impl<M: LinkMemory> Control<M> {
             more: [Address::default(); MORE_MAX],
         };
         if let Some(listening) = &self.listening {
-            let remote = listening.for_handle(&self.config.addresses);
-            // an older reader knows the first way alone, for which there is room or not
-            let here = Address { family: Family::Local, ..Address::default() };
-            let first = (local && remote.count() < ADDRESSES_MAX).then_some(here);
-            let remote = listening.for_handle(&self.config.addresses);
-            let mut all = first.into_iter().chain(remote);
-            for place in &mut handle.addresses {
-                *place = all.next().unwrap_or_default();
-            }
-            handle.more_set(all);
+            let remote = listening.answered(&self.config.addresses);
+            handle.addresses_set(local, handle_addresses(&remote));
         }
         Ok((ListenerId(id), handle))
     }

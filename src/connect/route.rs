@@ -6,7 +6,7 @@ extern crate std;
 use super::interfaces::ip_of;
 use crate::base::units::{Instant, Span};
 use crate::wire::handle::{self, ADDRESSES_MAX, Family, ListenHandle, MORE_MAX};
-use crate::wire::hello::AddressHello;
+use crate::wire::hello::{AddressHello, AddressList};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Most addresses at which one listener is tried.
@@ -39,6 +39,14 @@ pub(super) fn handle_address(at: SocketAddr) -> handle::Address {
     handle::Address { family, port: at.port(), ip }
 }
 
+/// Those of a list, likewise.
+pub(super) fn handle_addresses(
+    list: &AddressList,
+) -> impl Iterator<Item = handle::Address> + Clone + '_ {
+    let of = |hello| Some(handle_address(SocketAddr::new(ip_of(hello)?, hello.port)));
+    list.as_slice().iter().filter_map(of)
+}
+
 pub(super) fn handle_socket(address: &handle::Address) -> Option<SocketAddr> {
     match address.family {
         Family::Ipv4 => Some(SocketAddr::new(ipv4(&address.ip), address.port)),
@@ -68,7 +76,9 @@ enum Nearness {
 }
 
 fn nearness(ours: &[AddressHello], to: IpAddr, same_host: bool) -> Nearness {
-    if to.is_loopback() && !same_host {
+    // an address that both hosts have, as those of bridges, leads to ourselves
+    let own = || ours.iter().any(|hello| ip_of(hello) == Some(to));
+    if !same_host && (to.is_loopback() || own()) {
         return Nearness::Far;
     }
     let mut best = Nearness::Far;
@@ -82,9 +92,7 @@ fn nearness(ours: &[AddressHello], to: IpAddr, same_host: bool) -> Nearness {
 
 /// Whether an address may lead from a host with these addresses to another, or to itself.
 pub(super) fn is_way(ours: &[AddressHello], to: IpAddr, same_host: bool) -> bool {
-    // an address that both hosts have, as those of bridges, leads to ourselves
-    let own = ours.iter().any(|hello| ip_of(hello) == Some(to));
-    (same_host || !own) && nearness(ours, to, same_host) != Nearness::Far
+    nearness(ours, to, same_host) != Nearness::Far
 }
 
 /// The addresses at which a listener is tried, and how far the trial is.
@@ -266,6 +274,15 @@ mod tests {
         let ours = [("127.0.0.1", 8), ("198.51.100.1", 24)];
         assert_eq!(order(&ours, theirs, false), ["192.0.2.9:1", "127.0.0.1:1", "[fd00::9]:1"]);
         assert_eq!(order(&ours, theirs, true), ["127.0.0.1:1", "192.0.2.9:1", "[fd00::9]:1"]);
+    }
+
+    #[test]
+    fn an_address_that_both_hosts_have_comes_last_between_them() {
+        let theirs = ["172.17.0.1:1", "192.0.2.9:1", "10.0.0.9:1"];
+        let ours = [("172.17.0.1", 16), ("10.0.0.1", 24)];
+        let between = ["10.0.0.9:1", "192.0.2.9:1", "172.17.0.1:1"];
+        assert_eq!(order(&ours, theirs, false), between);
+        assert_eq!(order(&ours, theirs, true)[0], "172.17.0.1:1");
     }
 
     #[test]

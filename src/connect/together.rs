@@ -86,8 +86,8 @@ impl<M: LinkMemory> Control<M> {
         if !link.together {
             return;
         }
-        let ours = self.config.addresses.as_slice();
-        let plan = plan_beside(ours, theirs.as_slice(), self.config.lanes_wish, link.lanes);
+        let ours = &self.config.addresses;
+        let plan = plan_beside(ours, &theirs, self.config.lanes_wish, link.lanes);
         let Some(plan) = plan else {
             (self.config.note)(Note::Apart { peer: link.peer, why: Apart::Address });
             return;

@@ -17,8 +17,7 @@ use crate::connect::key::Key;
 use crate::memory::{CpuSet, Errno, probe};
 use crate::provider::tcp;
 use crate::wire::hello::{
-    ADDRESSES_MAX, AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR,
-    RAIL_VERBS,
+    AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR, RAIL_VERBS,
 };
 use std::format;
 use std::string::String;
@@ -109,10 +108,15 @@ impl Network {
         if !choice.trim().is_empty() && !choice.trim().starts_with('^') {
             news::own_host_meant();
         }
-        match interfaces::local_addresses_of(options.family, choice) {
-            Ok(found) => {
+        let patience = options.handshake_deadline;
+        match interfaces::settled_addresses_of(options.family, choice, patience) {
+            Ok((found, late)) => {
                 unmatched_say(options, choice);
-                network.addresses = list(&found);
+                if let Some(late) = late {
+                    late_say(&late);
+                }
+                room_say(&found, network.rails.shm);
+                network.addresses = interfaces::address_list(&found);
                 if !choice.trim().is_empty() {
                     network.excluded = excluded(&found);
                     network.spare = spare(options, &network.excluded);
@@ -314,13 +318,32 @@ fn spare(options: &Options, excluded: &[InterfaceAddress]) -> Vec<InterfaceAddre
     found
 }
 
-fn list(found: &[InterfaceAddress]) -> AddressList {
-    let mut list = AddressList::EMPTY;
-    for (place, address) in list.all.iter_mut().zip(found) {
-        *place = address.hello(0);
+/// Of addresses that the kernel has not released for use in time.
+fn late_say(late: &str) {
+    let text = format!(
+        "addresses that are still tentative: {late} (the kernel looks if another host has them); \
+         they are not used"
+    );
+    say_once(Level::Warning, &text);
+}
+
+/// Of addresses that no peer is told, as there are too many. Those that peers can hardly use are
+/// the first to go.
+fn room_say(found: &[InterfaceAddress], local: bool) {
+    let out = interfaces::without_room(found, local);
+    if out.is_empty() {
+        return;
     }
-    list.count = found.len().min(ADDRESSES_MAX);
-    list
+    let word = |it: &InterfaceAddress| format!("{} ({})", it.ip, it.name.as_str());
+    let words: Vec<_> = out.iter().map(word).collect();
+    let text = format!(
+        "addresses of this host: {} of {} have no room in a handle, and no peer connects to them: \
+         {}; CROSSTIE_SOCKET_IFNAME chooses others",
+        out.len(),
+        found.len(),
+        words.join(", ")
+    );
+    say_once(Level::Warning, &text);
 }
 
 impl Streams {

@@ -9,7 +9,7 @@ use super::info::{Line, Section, line, refusal};
 use super::{libfabric, rdma};
 use crate::connect::interfaces::{
     InterfaceAddress, InterfaceError, InterfaceName, all_addresses, ip_of, is_common_subnet,
-    local_addresses, rank, subnet_rank, unmatched_text,
+    local_addresses, rank, subnet_rank, unmatched_text, without_room,
 };
 use crate::connect::routed::{leads_by_its_own, source};
 use crate::host::device::Rails;
@@ -32,9 +32,14 @@ pub fn section() -> Section {
     let choice = settings.socket_ifname.clone().unwrap_or_default();
     let chosen = local_addresses(&choice);
     let used = chosen.as_deref().unwrap_or_default();
+    let out = without_room(used, settings.rails.shm);
     let mut lines: Vec<Line> = Vec::new();
     for address in all_addresses().unwrap_or_default() {
         let text = match (used.contains(&address), speed(&address)) {
+            (true, _) if out.contains(&address) => {
+                "used, but no peer connects to it: a handle has no room for it".into()
+            }
+            (true, speed) if address.tentative => format!("used{speed}, tentative at present"),
             (true, speed) => format!("used{speed}"),
             (false, _) => format!("not used: {}", why_not(&address, &choice)),
         };
@@ -72,6 +77,9 @@ fn why_not(address: &InterfaceAddress, choice: &str) -> String {
     }
     if address.link_local && address.ip.is_ipv6() {
         return "good on one link only".into();
+    }
+    if address.duplicate {
+        return "another host has it".into();
     }
     if !address.running && (choice.trim().is_empty() || choice.trim().starts_with('^')) {
         return "no carrier, unless CROSSTIE_SOCKET_IFNAME names it".into();
@@ -165,17 +173,7 @@ fn no_hosts(address: &SocketAddr) -> Option<&'static str> {
 
 /// An address of which nothing else is known, as its owner would tell it.
 fn hello(ip: IpAddr) -> AddressHello {
-    let address = InterfaceAddress {
-        name: InterfaceName::new(b""),
-        ip,
-        prefix_bits: 0,
-        up: true,
-        running: true,
-        loopback: ip.is_loopback(),
-        link_local: false,
-        speed_mbit_s: 0,
-    };
-    address.hello(0)
+    InterfaceAddress::new(InterfaceName::new(b""), ip, 0).hello(0)
 }
 
 fn host_port(text: &str) -> Result<(String, Option<u16>), Failure> {
@@ -490,16 +488,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn our(name: &str, ip: [u8; 4], prefix_bits: u8) -> InterfaceAddress {
-        InterfaceAddress {
-            name: InterfaceName::new(name.as_bytes()),
-            ip: Ipv4Addr::from(ip).into(),
-            prefix_bits,
-            up: true,
-            running: true,
-            loopback: ip[0] == 127,
-            link_local: false,
-            speed_mbit_s: 0,
-        }
+        let name = InterfaceName::new(name.as_bytes());
+        InterfaceAddress::new(name, Ipv4Addr::from(ip).into(), prefix_bits)
     }
 
     #[test]

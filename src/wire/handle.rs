@@ -68,8 +68,18 @@ impl ListenHandle {
         self.addresses.iter().chain(&self.more)
     }
 
+    /// Takes addresses as far as there is room. `local`: the listener also answers on its host, of
+    /// which an older reader knows by an address; there is room for that or not.
+    pub fn addresses_set(&mut self, local: bool, remote: impl Iterator<Item = Address> + Clone) {
+        let here = Address { family: Family::Local, ..Address::default() };
+        let first = (local && remote.clone().count() < ADDRESSES_MAX).then_some(here);
+        let mut all = first.into_iter().chain(remote);
+        self.addresses = core::array::from_fn(|_| all.next().unwrap_or_default());
+        self.more_set(all);
+    }
+
     /// Adds IPv4 addresses, as far as there is room; others are left out.
-    pub fn more_set(&mut self, addresses: impl IntoIterator<Item = Address>) {
+    fn more_set(&mut self, addresses: impl IntoIterator<Item = Address>) {
         let mut rest = addresses.into_iter().filter(|address| address.family == Family::Ipv4);
         for (address, beside) in self.addresses.iter().zip(self.more.chunks_exact_mut(BESIDE)) {
             if address.family == Family::Ipv4 {

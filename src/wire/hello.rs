@@ -12,8 +12,7 @@ use super::{DecodeError, WIRE_MAJOR, WIRE_MINOR, wire_struct};
 /// First four bytes of every frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"XTIE");
 /// The longest frame that this version writes, in bytes.
-pub const FRAME_BYTES_WRITTEN: usize =
-    FrameHeader::SIZE + AddressList::HEAD_BYTES + ADDRESSES_MAX * AddressHello::SIZE;
+pub const FRAME_BYTES_WRITTEN: usize = FrameHeader::SIZE + AddressList::BYTES_MAX;
 /// The longest frame that a reader takes, in bytes: later minor versions may write longer bodies,
 /// of which the known prefix is read.
 pub const FRAME_BYTES_MAX: usize = 1024;
@@ -231,29 +230,48 @@ pub struct AddressList {
     pub count: usize,
     /// They, at the front.
     pub all: [AddressHello; ADDRESSES_MAX],
+    /// A number for the network device of each; 0: not known. Equal numbers are one device (since
+    /// minor 1, and not written by earlier writers of it).
+    pub devices: [u8; ADDRESSES_MAX],
 }
 
 impl AddressList {
     /// Bytes before the addresses: how many there are.
     pub const HEAD_BYTES: usize = 8;
+    /// Bytes of a full list.
+    pub const BYTES_MAX: usize = Self::HEAD_BYTES + ADDRESSES_MAX * (AddressHello::SIZE + 1);
 
     /// No address.
-    pub const EMPTY: AddressList =
-        AddressList { count: 0, all: [AddressHello::ZERO; ADDRESSES_MAX] };
+    pub const EMPTY: AddressList = AddressList {
+        count: 0,
+        all: [AddressHello::ZERO; ADDRESSES_MAX],
+        devices: [0; ADDRESSES_MAX],
+    };
 
     /// They.
     pub fn as_slice(&self) -> &[AddressHello] {
         &self.all[..self.count]
     }
 
-    /// The bytes; as many as [`AddressList::HEAD_BYTES`] and the addresses take are used.
-    fn encode(&self, out: &mut [u8]) -> usize {
+    /// Adds an address and the number of its device; a full list stays as it is.
+    pub fn push(&mut self, address: AddressHello, device: u8) {
+        if self.count < ADDRESSES_MAX {
+            (self.all[self.count], self.devices[self.count]) = (address, device);
+            self.count += 1;
+        }
+    }
+
+    /// The bytes: how many, the addresses, and behind these their devices, which a reader that does
+    /// not know them leaves out. Says how many bytes are used.
+    fn encode(&self, out: &mut [u8; Self::BYTES_MAX]) -> usize {
         out[..Self::HEAD_BYTES].copy_from_slice(&(self.count as u64).to_le_bytes());
         let places = out[Self::HEAD_BYTES..].chunks_exact_mut(AddressHello::SIZE);
         for (place, address) in places.zip(self.as_slice()) {
             place.copy_from_slice(&address.encode());
         }
-        Self::HEAD_BYTES + self.count * AddressHello::SIZE
+        let end = Self::HEAD_BYTES + self.count * AddressHello::SIZE;
+        out[end..][..self.count].copy_from_slice(&self.devices[..self.count]);
+        end + self.count
     }
 
     /// Reads as many as this version keeps; a list that says more than it holds is damaged.
@@ -270,6 +288,10 @@ impl AddressList {
             let mut bytes = [0; AddressHello::SIZE];
             bytes.copy_from_slice(entry);
             *place = AddressHello::from_bytes(&bytes);
+        }
+        let devices = rest[said as usize * AddressHello::SIZE..].iter();
+        for (place, device) in list.devices[..count].iter_mut().zip(devices) {
+            *place = *device;
         }
         Ok(list)
     }
@@ -492,7 +514,7 @@ impl Frame {
             Frame::Ping(body) => record(FrameKind::Ping, &body.encode(), out),
             Frame::Pong(body) => record(FrameKind::Pong, &body.encode(), out),
             Frame::Addresses(list) => {
-                let mut body = [0; AddressList::HEAD_BYTES + ADDRESSES_MAX * AddressHello::SIZE];
+                let mut body = [0; AddressList::BYTES_MAX];
                 let length = list.encode(&mut body);
                 record(FrameKind::Addresses, &body[..length], out)
             }
@@ -601,7 +623,11 @@ mod tests {
             ),
             Frame::Ping(PingHello { number: 17 }),
             Frame::Pong(PingHello { number: 18 }),
-            Frame::Addresses(AddressList { count: 2, ..AddressList::EMPTY }),
+            Frame::Addresses(AddressList {
+                count: 2,
+                devices: core::array::from_fn(|at| if at < 2 { 7 } else { 0 }),
+                ..AddressList::EMPTY
+            }),
             Frame::StatusAsk(StatusAsk { target: 19, connection: 20, number: 21 }),
             Frame::Status(StatusHello::ZERO),
             Frame::Ports(PortList { count: 2, ..PortList::EMPTY }),
@@ -642,6 +668,23 @@ mod tests {
                 assert_eq!(Frame::decode(&out[..cut]), Err(DecodeError::Short), "{frame:?} {cut}");
             }
         }
+    }
+
+    #[test]
+    fn addresses_of_a_writer_that_says_no_devices_are_read_and_so_are_they_by_such_a_reader() {
+        let mut list = AddressList::EMPTY;
+        for port in 1..=3 {
+            list.push(AddressHello { port, family: 4, ..AddressHello::ZERO }, 9);
+        }
+        let mut out = [0; FRAME_BYTES_WRITTEN];
+        let length = Frame::Addresses(list).encode(&mut out);
+        // what such a reader goes by: the count, and entries of one length behind it
+        let plain = AddressList::HEAD_BYTES + 3 * AddressHello::SIZE;
+        assert_eq!((out[FrameHeader::SIZE], length), (3, FrameHeader::SIZE + plain + 3));
+        out[10..12].copy_from_slice(&(plain as u16).to_le_bytes());
+        let older = AddressList { devices: [0; ADDRESSES_MAX], ..list };
+        let read = Frame::decode(&out[..FrameHeader::SIZE + plain]);
+        assert_eq!(read, Ok(Frame::Addresses(older)));
     }
 
     #[test]

@@ -15,7 +15,8 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const PREFIX: &str = "xtie-";
@@ -124,7 +125,13 @@ impl Hosts {
 
     /// Hosts on one bridge, at full speed.
     pub fn bridged(count: usize) -> Hosts {
+        Hosts::bridged_behind(count, "")
+    }
+
+    /// The same, and each has run these lines of `ip` before it got its interface.
+    pub fn bridged_behind(count: usize, lines: &str) -> Hosts {
         let hosts = Hosts::named(count);
+        hosts.names.iter().for_each(|name| ip(Some(name), lines));
         let hub = hosts.hub.clone().expect("made above");
         ip(Some(&hub), "link add hub type bridge\nlink set hub up\n");
         for (at, name) in hosts.names.iter().enumerate() {
@@ -222,6 +229,15 @@ impl Hosts {
         let namespace = self.file(at);
         let enter = move || enter(&namespace).and_then(|()| hide());
         start_as(role, start.environment, start.log, enter)
+    }
+
+    /// Runs a program in a host, and waits for its end.
+    pub fn output(&self, at: usize, mut command: Command) -> Output {
+        let namespace = self.file(at);
+        let enter = move || enter(&namespace).and_then(|()| hide());
+        // SAFETY: between fork and exec it makes system calls alone, as for processes of roles.
+        unsafe { command.pre_exec(enter) };
+        command.output().expect("the program starts")
     }
 
     fn file(&self, at: usize) -> File {

@@ -22,19 +22,11 @@ fn host(interfaces: &[(&str, Link, u32, &[(&str, u8)])]) -> Survey {
         found.all.push(Interface { name, up, running });
         for (ip, prefix_bits) in *addresses {
             let ip: IpAddr = ip.parse().unwrap();
-            let link_local = match ip {
-                IpAddr::V4(ip) => ip.is_link_local(),
-                IpAddr::V6(ip) => ip.is_unicast_link_local(),
-            };
             found.addresses.push(InterfaceAddress {
-                name,
-                ip,
-                prefix_bits: *prefix_bits,
                 up,
                 running,
-                loopback: ip.is_loopback(),
-                link_local,
                 speed_mbit_s: *speed_mbit_s,
+                ..InterfaceAddress::new(name, ip, *prefix_bits)
             });
         }
     }
@@ -70,7 +62,7 @@ fn interface_with_a_link_local_address_alone_is_said_to_be_so() {
 
 #[test]
 fn names_that_no_interface_has_are_told() {
-    let unmatched = |choice| unmatched_in(Choice::parse(choice).unwrap(), &usual().all);
+    let unmatched = |choice| unmatched_in(Choice::parse(choice).unwrap(), &usual());
     assert_eq!(unmatched("eth,ens5"), None);
     let (missing, there) = unmatched("eth0,ib,ens5p").unwrap();
     assert_eq!(missing, "ib, ens5p");
@@ -180,17 +172,7 @@ fn this_host_has_a_loopback_with_its_real_prefix() {
 fn theirs(ip: &str, prefix_bits: u8, speed_mbit_s: u32) -> AddressHello {
     let ip = ip.parse().unwrap();
     let name = InterfaceName::new(b"x");
-    InterfaceAddress {
-        name,
-        ip,
-        prefix_bits,
-        up: true,
-        running: true,
-        loopback: false,
-        link_local: false,
-        speed_mbit_s,
-    }
-    .hello(7)
+    InterfaceAddress { speed_mbit_s, ..InterfaceAddress::new(name, ip, prefix_bits) }.hello(7)
 }
 
 #[test]
@@ -243,8 +225,119 @@ fn interfaces_of_one_device_are_chosen_by_their_whole_names() {
     let choice = two.exact_choice().unwrap();
     assert_eq!(choice, "=eth0,eth10");
     let parsed = Choice::parse(&choice).unwrap();
-    assert!(parsed.lists("eth0") && parsed.lists("eth10") && !parsed.lists("eth1"));
+    let lists = |name: &str| {
+        let name = InterfaceName::new(name.as_bytes());
+        parsed.lists(&name, &name)
+    };
+    assert!(lists("eth0") && lists("eth10") && !lists("eth1"));
     assert_eq!(Interfaces::NONE.exact_choice(), None);
     let eight = (1..8).fold(one("a"), |all, _| all.with(&one("a")).unwrap());
     assert_eq!((eight.iter().count(), eight.with(&one("b"))), (8, None));
+}
+
+/// An address of an interface, with what is not usual about it.
+fn special(name: &str, ip: &str, make: impl Fn(&mut InterfaceAddress)) -> InterfaceAddress {
+    let name = InterfaceName::new(name.as_bytes());
+    let mut address = InterfaceAddress::new(name, ip.parse().unwrap(), 24);
+    make(&mut address);
+    address
+}
+
+fn order(addresses: Vec<InterfaceAddress>) -> Vec<std::string::String> {
+    let mut found = Survey::default();
+    for address in &addresses {
+        let (name, up, running) = (address.name, address.up, address.running);
+        found.all.push(Interface { name, up, running });
+    }
+    found.addresses = addresses;
+    chosen("", &found).unwrap()
+}
+
+#[test]
+fn each_device_comes_first_with_one_address_then_further_subnets_then_aliases() {
+    let on = |device: &'static str| {
+        move |it: &mut InterfaceAddress| it.device = InterfaceName::new(device.as_bytes())
+    };
+    let found = order(std::vec![
+        special("eth0", "10.0.0.1", on("eth0")),
+        special("eth0", "10.0.0.3", on("eth0")),
+        special("eth0", "10.0.1.1", on("eth0")),
+        special("eth0.7", "10.7.0.1", on("eth0")),
+        special("eth1", "10.0.2.1", on("eth1")),
+        special("eth1", "fd00::1", on("eth1")),
+    ]);
+    assert_eq!(found, ["10.0.0.1", "10.0.2.1", "fd00::1", "10.0.1.1", "10.7.0.1", "10.0.0.3"]);
+}
+
+#[test]
+fn devices_are_numbered_alike_for_addresses_that_share_one() {
+    let on = |device: &'static str| {
+        move |it: &mut InterfaceAddress| it.device = InterfaceName::new(device.as_bytes())
+    };
+    let list = address_list(&[
+        special("eth0", "10.0.0.1", on("eth0")),
+        special("eth1", "10.0.2.1", on("eth1")),
+        special("eth0.7", "10.7.0.1", on("eth0")),
+    ]);
+    let [a, b, c] = [0, 1, 2].map(|at| list.devices[at]);
+    assert!(a == c && a != b && a != 0 && b != 0, "{a} {b} {c}");
+}
+
+#[test]
+fn addresses_that_peers_can_hardly_use_come_last_however_fast_and_in_no_way_before_unknown_speed() {
+    let fast = |it: &mut InterfaceAddress| it.speed_mbit_s = 10_000;
+    let found = order(std::vec![
+        special("br0", "172.18.0.1", |it| {
+            fast(it);
+            it.inner = true;
+        }),
+        special("eth0", "fd00::1", |it| {
+            fast(it);
+            it.passing = true;
+        }),
+        special("eth0", "169.254.0.1", fast),
+        special("eth0", "fd00::2", fast),
+        special("eth1", "10.0.0.1", |_| {}),
+    ]);
+    assert_eq!(found, ["fd00::2", "10.0.0.1", "169.254.0.1", "172.18.0.1", "fd00::1"]);
+}
+
+#[test]
+fn what_has_no_room_in_a_handle_is_the_end_of_the_order() {
+    let of = |count: u8| -> Vec<InterfaceAddress> {
+        (0..count).map(|at| special("eth0", &std::format!("10.0.{at}.1"), |_| {})).collect()
+    };
+    assert!(without_room(&of(9), false).is_empty());
+    let out = without_room(&of(11), true);
+    let out: Vec<_> = out.iter().map(|it| it.ip.to_string()).collect();
+    assert_eq!(out, ["10.0.9.1", "10.0.10.1"]);
+    let six: Vec<_> =
+        (0..4).map(|at| special("eth0", &std::format!("fd00:{at}::1"), |_| {})).collect();
+    assert_eq!(without_room(&six, true).len(), 1);
+}
+
+#[test]
+fn labelled_address_is_its_interfaces_and_a_name_with_a_colon_means_it_alone() {
+    let labelled = |label: &'static str| {
+        move |it: &mut InterfaceAddress| it.label = InterfaceName::new(label.as_bytes())
+    };
+    let found = Survey {
+        all: std::vec![],
+        addresses: std::vec![
+            special("eth0", "10.0.0.1", |_| {}),
+            special("eth0", "10.0.1.1", labelled("eth0:hsn")),
+            special("eth1", "10.0.2.1", |_| {}),
+        ],
+    };
+    for (choice, wanted) in [
+        ("=eth0", &["10.0.0.1", "10.0.1.1"][..]),
+        ("eth0", &["10.0.0.1", "10.0.1.1"]),
+        ("^=eth0", &["10.0.2.1"]),
+        ("=eth0:hsn", &["10.0.1.1"]),
+        ("^=eth0:hsn", &["10.0.0.1", "10.0.2.1"]),
+    ] {
+        assert_eq!(chosen(choice, &found).unwrap(), wanted, "{choice}");
+    }
+    assert_eq!(unmatched_in(Choice::parse("=eth0:hsn").unwrap(), &found), None);
+    assert!(unmatched_in(Choice::parse("=eth0:no").unwrap(), &found).is_some());
 }

@@ -40,16 +40,7 @@ fn active(number: u8, ip: [u8; 4]) -> Port {
 }
 
 fn address(name: &str, ip: [u8; 4]) -> InterfaceAddress {
-    InterfaceAddress {
-        name: InterfaceName::new(name.as_bytes()),
-        ip: ip.into(),
-        prefix_bits: 24,
-        up: true,
-        running: true,
-        loopback: false,
-        link_local: false,
-        speed_mbit_s: 0,
-    }
+    InterfaceAddress::new(InterfaceName::new(name.as_bytes()), ip.into(), 24)
 }
 
 fn names(devices: &[Device]) -> Vec<&str> {
