@@ -402,7 +402,9 @@ typedef enum xtie_result {
     XTIE_ERR_PROTOCOL = -65,
     // The rail failed.
     XTIE_ERR_FABRIC = -66,
-    // The peer has another shared key, or one side alone has one (CROSSTIE_KEY_FILE).
+    // One side does not let the other in: the shared keys differ, or one alone has one
+    // (CROSSTIE_KEY_FILE); or on this host, without a key, it is another user's process
+    // (CROSSTIE_ALLOW_UIDS).
     XTIE_ERR_KEY = -70,
     // Of open: CROSSTIE_RAILS leaves the device no rail, or CROSSTIE_RAILS_REQUIRED names one that
     // is not to be had. Of connect: no rail that both sides allow leads to the peer.

@@ -55,7 +55,7 @@ impl Explain for ConnectError {
             ConnectError::Deadline(_) => XTIE_ERR_DEADLINE,
             ConnectError::PeerDied(_) => XTIE_ERR_PEER_DIED,
             ConnectError::Protocol(_) => XTIE_ERR_PROTOCOL,
-            ConnectError::Key(..) => XTIE_ERR_KEY,
+            ConnectError::Key(..) | ConnectError::User(..) => XTIE_ERR_KEY,
             ConnectError::Rail { .. } => XTIE_ERR_NO_RAIL,
             ConnectError::Unreachable(..) => XTIE_ERR_UNREACHABLE,
             ConnectError::Stale => XTIE_ERR_ATTEMPT,

@@ -9,13 +9,13 @@ use super::ending::Ending;
 use super::error::{AcceptError, CloseError, ConnectError, ListenError, OpenError};
 use super::event::{BandCounters, BandEvent, LocalTemplate, Wake};
 use super::interfaces::InterfaceAddress;
-use super::key::Key;
 use super::listener::ListenerId;
 use super::memory::LinkMemory;
 use super::os::{self, Kick, Poller, Ready};
 use super::pairs::{self, PairEnd, PairPorts};
 use super::status::Watch;
 use super::together::rails_sound;
+use super::trust::Trust;
 use super::vouch::Vouch;
 use crate::base::pool::Pool;
 use crate::base::ring::Producer;
@@ -77,8 +77,8 @@ pub struct BandConfig {
     pub spare: Vec<InterfaceAddress>,
     /// Whether this process can order doorbells with `membarrier(2)`.
     pub membarrier: bool,
-    /// What peers must have too; `None`: peers with a key are refused, and all others are let in.
-    pub key: Option<Key>,
+    /// Who may be a peer: who has our key, and without one which users of this host.
+    pub trust: Trust,
     /// How long a peer may be silent before it is reported; one of another host counts as dead if
     /// its host has acknowledged nothing for so long, on the link, and then on any lane. 10 s is
     /// usual; [`Span`]`(0)`: nobody is asked.

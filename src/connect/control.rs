@@ -27,6 +27,7 @@ use super::stream::StreamSocket;
 use super::table::{Chains, Marks};
 use super::together::Apart;
 use super::tried::Tried;
+use super::trust::UserCause;
 use crate::base::descriptor;
 use crate::base::sync::AtomicU64;
 use crate::base::units::{Instant, Span};
@@ -72,6 +73,9 @@ pub enum Note {
     /// A peer was not let in: its shared key is not ours, or one side alone has one; the first
     /// time only.
     Key(Peer, KeyCause),
+    /// A process of this host is no peer over shared memory because of its user, or of ours. Once
+    /// while the same user tries.
+    User(Peer, UserCause),
     /// A peer has said nothing for the deadline, although nothing says that its host is gone: its
     /// process is stopped or does not get a processor, or its host cannot be reached and owes too
     /// little yet to be given up. Its connections stay. Once per silence.

@@ -101,21 +101,41 @@ impl<M: LinkMemory> Control<M> {
                 }
                 Ok(())
             }
-            Err(ConnectError::NoListener(_) | ConnectError::System(libc::EACCES | libc::EPERM))
-                if self.has_route(index) =>
-            {
-                // another network namespace, a host that was cloned with its number, or a socket
-                // that is another user's
-                self.link_unplug(index);
-                let link = &mut self.links[index as usize];
-                link.rail = Rail::Tcp;
-                link.arena = None;
-                link.arena_bytes = 0;
-                link.peer.pid = 0;
-                link.pid = 0;
-                self.dial_remote(index)
-            }
+            // another network namespace, a host that was cloned with its number, or a socket that
+            // is another user's
+            Err(
+                ConnectError::NoListener(_)
+                | ConnectError::User(..)
+                | ConnectError::System(libc::EACCES | libc::EPERM),
+            ) if self.has_route(index) => self.dial_beyond(index),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Shared memory does not lead to the listener: the network may.
+    fn dial_beyond(&mut self, index: u32) -> Result<(), ConnectError> {
+        self.link_unplug(index);
+        self.link_phase(index, LinkPhase::Dialing);
+        let link = &mut self.links[index as usize];
+        link.rail = Rail::Tcp;
+        link.arena = None;
+        link.arena_bytes = 0;
+        link.peer.pid = 0;
+        link.pid = 0;
+        self.dial_remote(index)
+    }
+
+    /// The listener has refused us over shared memory; over the network it need not.
+    pub fn turned_away(&mut self, index: u32, error: ConnectError) {
+        let mut result = Err(error);
+        if self.has_route(index) {
+            if let ConnectError::User(peer, cause) = error {
+                self.user_refused(peer, cause);
+            }
+            result = self.dial_beyond(index);
+        }
+        if let Err(error) = result {
+            self.link_down(index, DownCause::Failed, error);
         }
     }
 
@@ -129,10 +149,15 @@ impl<M: LinkMemory> Control<M> {
             return Err(ConnectError::NoListener(link.peer));
         };
         let socket = match address.dial() {
-            Ok(socket) => Channel::Record(socket),
+            Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(self.dial_error(index, &error)),
         };
+        if let Err((peer, cause)) = self.user_check(&socket) {
+            self.user_refused(peer, cause);
+            return Err(ConnectError::User(peer, cause));
+        }
+        let (socket, link) = (Channel::Record(socket), &mut self.links[index as usize]);
         link.pid = socket.pid();
         link.peer.pid = link.pid.max(0) as u32;
         link.socket = Some(socket);

@@ -7,6 +7,7 @@ use super::address::is_out_of_descriptors;
 use super::interfaces::InterfaceName;
 use super::os;
 use super::peer::Peer;
+use super::trust::UserCause;
 use crate::base::errno::Errno;
 use crate::wire::WIRE_MAJOR;
 use crate::wire::hello::{RAIL_SHM, RAIL_TCP};
@@ -87,6 +88,8 @@ pub enum ConnectError {
     Protocol(Peer),
     /// The shared keys differ, or one side alone has one.
     Key(Peer, KeyCause),
+    /// One side refuses the other's user, over shared memory.
+    User(Peer, UserCause),
     /// No rail that both sides allow leads to the peer.
     Rail {
         /// Who.
@@ -272,6 +275,7 @@ impl fmt::Display for ConnectError {
             ConnectError::PeerDied(peer) => write!(f, "{peer} ended before it answered"),
             ConnectError::Protocol(peer) => write!(f, "{peer} broke the protocol"),
             ConnectError::Key(peer, cause) => write!(f, "{peer}{} {cause}", peer.tried),
+            ConnectError::User(peer, cause) => write!(f, "{peer} {cause}"),
             ConnectError::Rail { peer, ours, theirs, same_host } => {
                 rail_sentence(peer, *ours, *theirs, *same_host, f)
             }

@@ -238,6 +238,8 @@ pub struct BandCounters {
     pub links_lost: u64,
     /// Peers that were not let in because of the shared key.
     pub keys_refused: u64,
+    /// Processes of this host that were not let in because of their user.
+    pub users_refused: u64,
     /// Pings answered.
     pub pongs: u64,
     /// Peers turned away for want of descriptors.

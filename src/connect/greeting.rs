@@ -211,6 +211,9 @@ impl<M: LinkMemory> Control<M> {
     /// A socket that has just been accepted. Its first frame is often there already.
     fn greet(&mut self, channel: Channel) {
         self.worked = true;
+        if !self.is_let_in(&channel) {
+            return;
+        }
         let mut bytes = [0; FRAME_BYTES_MAX];
         let length = match read_first(&channel, &mut bytes, 0) {
             First::Frame(length, received) => {

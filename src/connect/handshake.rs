@@ -15,6 +15,7 @@ use super::memory::{LinkMemory, MemoryError};
 use super::os;
 use super::peer::Peer;
 use super::socket::{DESCRIPTORS_MAX, Received};
+use super::trust::UserCause;
 use crate::base::sync::Ordering;
 use crate::fabric::completion::DownCause;
 use crate::wire::DecodeError;
@@ -208,7 +209,10 @@ impl<M: LinkMemory> Control<M> {
                     return;
                 }
                 let error = self.refusal_error(index, reason, refused.major);
-                self.link_down(index, DownCause::Failed, error);
+                match error {
+                    ConnectError::User(..) => self.turned_away(index, error),
+                    _ => self.link_down(index, DownCause::Failed, error),
+                }
             }
             (Ok(frame), LinkPhase::Ready) => self.dialog(index, &frame),
             (Err(DecodeError::Version(major)), _) => self.other_version(index, major),
@@ -477,12 +481,13 @@ impl<M: LinkMemory> Control<M> {
             RefuseReason::Closed | RefuseReason::Abandoned => ConnectError::PeerDied(peer),
             RefuseReason::Key => ConnectError::Key(
                 peer,
-                match self.config.key {
+                match self.config.trust.key {
                     // it has refused what proves nothing
                     None => KeyCause::NoneHere,
                     Some(_) => KeyCause::Unclear,
                 },
             ),
+            RefuseReason::User => ConnectError::User(peer, UserCause::Ours(os::user())),
             RefuseReason::Rail => self.rail_error(index, 0),
             RefuseReason::Protocol => ConnectError::Protocol(peer),
         }

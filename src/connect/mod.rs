@@ -85,6 +85,7 @@ mod table;
 mod teardown;
 mod together;
 mod tried;
+mod trust;
 mod vouch;
 mod way;
 
@@ -107,4 +108,5 @@ pub use status::Watch;
 pub use stream::ends_of;
 pub use together::Apart;
 pub use tried::Tried;
+pub use trust::{Trust, USERS_NAMED_MAX, UserCause, Users, overflow_user};
 pub use vouch::Vouch;

@@ -24,7 +24,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// What our hello of `kind` says in its proof, low half first.
     pub fn link_proof(&self, link: u32, kind: FrameKind) -> (u128, u128) {
-        key::link_proof(self.config.key.as_ref(), step(kind), &self.numbers(link))
+        key::link_proof(self.config.trust.key.as_ref(), step(kind), &self.numbers(link))
     }
 
     /// Checks the proof in a peer's hello of `kind`; our link knows the peer's nonce already.
@@ -36,7 +36,7 @@ impl<M: LinkMemory> Control<M> {
         kind: FrameKind,
         hello: &LinkHello,
     ) -> Result<(), RefuseReason> {
-        let key = self.config.key.as_ref();
+        let key = self.config.trust.key.as_ref();
         let proof = (hello.proof_low, hello.proof_high);
         // a peer of minor version 0 says no number, and can prove nothing
         let fresh = key.is_none() || hello.nonce != 0;
@@ -56,7 +56,7 @@ impl<M: LinkMemory> Control<M> {
 
     /// How the key of who wrote a wrong proof differs from ours: without a key it is zero.
     pub fn key_cause(&self, hello: &LinkHello) -> KeyCause {
-        match (&self.config.key, (hello.proof_low, hello.proof_high)) {
+        match (&self.config.trust.key, (hello.proof_low, hello.proof_high)) {
             (None, _) => KeyCause::NoneHere,
             (Some(_), (0, 0)) => KeyCause::NoneThere,
             (Some(_), _) => KeyCause::Other,
@@ -66,23 +66,29 @@ impl<M: LinkMemory> Control<M> {
     /// What our hello of `kind` on the link `index` says to take `lost` over.
     pub fn resume_proof(&self, index: u32, lost: u32, kind: FrameKind) -> u128 {
         let (numbers, lost) = (self.numbers(index), self.numbers(lost));
-        key::resume_proof(self.config.key.as_ref(), step(kind), &numbers, &lost)
+        key::resume_proof(self.config.trust.key.as_ref(), step(kind), &numbers, &lost)
     }
 
     /// Whether a peer's hello of `kind` on the link `index` takes `lost` over.
     pub fn resume_verify(&self, index: u32, lost: u32, kind: FrameKind, hello: &LinkHello) -> bool {
         let (numbers, lost) = (self.numbers(index), self.numbers(lost));
-        key::resume_proves(self.config.key.as_ref(), step(kind), &numbers, &lost, hello.resume)
+        key::resume_proves(
+            self.config.trust.key.as_ref(),
+            step(kind),
+            &numbers,
+            &lost,
+            hello.resume,
+        )
     }
 
     /// What our hello on a data stream says in its proof.
     pub fn stream_proof(&self, link: u32, hello: &StreamHello) -> u128 {
-        key::stream_proof(self.config.key.as_ref(), &self.numbers(link), hello)
+        key::stream_proof(self.config.trust.key.as_ref(), &self.numbers(link), hello)
     }
 
     /// Whether a data stream's proof is that of this link.
     pub fn stream_verify(&self, link: u32, hello: &StreamHello) -> bool {
-        key::stream_proves(self.config.key.as_ref(), &self.numbers(link), hello)
+        key::stream_proves(self.config.trust.key.as_ref(), &self.numbers(link), hello)
     }
 }
 

@@ -8,7 +8,7 @@ use super::endpoint::ConnectionRail;
 use super::log::{self, Level};
 use crate::base::units::Span;
 use crate::connect::interfaces::ip_of;
-use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried};
+use crate::connect::{Apart, ConnectError, Note, Peer, Rail, Side, TextBuffer, Tried, UserCause};
 use crate::fabric::RegisterError;
 use crate::memory::Errno;
 use crate::provider::libfabric::sys::Code;
@@ -51,6 +51,7 @@ pub(super) fn note(note: Note) {
         Note::Key(peer, cause) => {
             say_of(Level::Warning, format_args!("{peer} was not let in{}: it {cause}", peer.tried))
         }
+        Note::User(peer, cause) => user(&peer, cause),
         Note::Stopped { peer, silent } => say_of(
             Level::Warning,
             format_args!(
@@ -119,6 +120,10 @@ pub(super) fn heap_not_mapped(bytes: u64) {
              this host leaves room"
         ),
     );
+}
+
+fn user(peer: &Peer, cause: UserCause) {
+    say_of(Level::Warning, format_args!("shared memory is refused: {peer} {cause}"));
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
@@ -365,6 +370,7 @@ fn tell(note: Note) {
         }
         Note::Stranger(_)
         | Note::Key(..)
+        | Note::User(..)
         | Note::Stopped { .. }
         | Note::Resumed { .. }
         | Note::Stalled { .. }

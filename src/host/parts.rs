@@ -25,7 +25,7 @@ use crate::base::pool::Pool;
 use crate::base::ring::{self, Consumer, Producer};
 use crate::base::sync::{AtomicU32, AtomicU64, Cell};
 use crate::base::units::{Bytes, Span};
-use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Wake, Watch};
+use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
 use crate::fabric::{Domain, DownCause, Provider, RailKey};
 use crate::memory::probe::clock_ns;
 use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
@@ -408,7 +408,7 @@ fn band_config(
         excluded: network.excluded,
         spare: network.spare,
         membarrier: wake::barrier_register(),
-        key: network.key,
+        trust: Trust::new(network.key, environment.users),
         peer_deadline: environment.peer_timeout,
         accept_taken: options.accept_taken,
         thread_retires: options.thread_retires,

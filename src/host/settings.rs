@@ -8,7 +8,7 @@ use super::log::{self, Level, say_once};
 use super::numbers::{among, number, value_of};
 use super::options::Options;
 use crate::base::units::{Bytes, Span};
-use crate::connect::STREAMS_MAX;
+use crate::connect::{STREAMS_MAX, USERS_NAMED_MAX, Users, overflow_user};
 use crate::memory::CpuSet;
 use crate::provider::libfabric::settings as libfabric;
 use crate::provider::shm;
@@ -159,6 +159,13 @@ pub const SETTINGS: &[Setting] = &[
         effect: "a file with a key that every peer must have the same of, also on this host",
     },
     Setting {
+        name: "CROSSTIE_ALLOW_UIDS",
+        default: "none",
+        unit: "numbers, with commas between them",
+        effect: "without a key: users whose processes may be peers over shared memory, beside this \
+                 process's own user and root; both sides must allow the other's, root too",
+    },
+    Setting {
         name: "CROSSTIE_PEER_TIMEOUT_MS",
         default: "10000",
         unit: "milliseconds",
@@ -237,6 +244,8 @@ pub struct Environment {
     pub shm_threads: Option<u32>,
     /// The file with the key that all hosts share; an empty path is one that was forgotten.
     pub key_file: Option<PathBuf>,
+    /// Users whose processes may be peers on this host without a key.
+    pub users: Users,
     /// How long a connect may take, if not as the options say.
     pub connect_timeout: Option<Span>,
     /// How long a peer on another host may be silent.
@@ -271,6 +280,7 @@ impl Default for Environment {
             tcp_thread_cpus: CpuSet::EMPTY,
             shm_threads: None,
             key_file: None,
+            users: Users::default(),
             connect_timeout: None,
             peer_timeout: Span::millis(10_000),
             stall: Span::millis(10_000),
@@ -369,6 +379,7 @@ fn environment_of(names: verbs::Names) -> Environment {
             .unwrap_or(default.tcp_thread_cpus),
         shm_threads: among("CROSSTIE_SHM_THREADS", 0..=shm::THREADS_MAX as u64).map(|n| n as u32),
         key_file: path("CROSSTIE_KEY_FILE"),
+        users: understood("CROSSTIE_ALLOW_UIDS", users).unwrap_or(default.users),
         connect_timeout: among("CROSSTIE_CONNECT_TIMEOUT_MS", CONNECT_TIMEOUT_MS).map(Span::millis),
         peer_timeout: among("CROSSTIE_PEER_TIMEOUT_MS", PEER_TIMEOUT_MS)
             .map_or(default.peer_timeout, Span::millis),
@@ -506,6 +517,21 @@ fn cpus(text: &str) -> Result<CpuSet, String> {
     })
 }
 
+/// The users of a list, whose processes are let in.
+fn users(text: &str) -> Result<Users, String> {
+    let overflow = overflow_user();
+    text.split(',').map(str::trim).try_fold(Users::default(), |users, user| {
+        let number = user.parse().map_err(|_| format!("{user} is no user's number"))?;
+        if number == overflow {
+            return Err(format!(
+                "{number} stands for all users that a namespace does not know; a shared key \
+                 (CROSSTIE_KEY_FILE) lets such peers in"
+            ));
+        }
+        users.with(number).ok_or_else(|| format!("it may name {USERS_NAMED_MAX} users at most"))
+    })
+}
+
 fn node_id(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
         .map_err(|_| String::from("it is not a hexadecimal number of up to 16 digits"))
@@ -619,6 +645,15 @@ mod tests {
         assert!(cpus("1024").unwrap_err().contains("below 1024"));
         assert!(cpus("2-3").unwrap_err().contains("ranges are not taken"));
         assert!(cpus("-1").is_err());
+    }
+
+    #[test]
+    fn users_are_numbers_and_never_the_one_that_stands_for_all_unknown_users() {
+        assert_eq!(users("1000, 7").map(|users| users.named().to_vec()), Ok(std::vec![1000, 7]));
+        assert!(users("root").unwrap_err().contains("root is no user's number"));
+        let text = overflow_user().to_string();
+        assert!(users(&text).unwrap_err().contains("does not know"));
+        assert!(users(&"5,".repeat(40)).is_err());
     }
 
     #[test]

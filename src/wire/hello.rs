@@ -401,6 +401,8 @@ pub enum RefuseReason {
     Key = 9,
     /// A rail that one side insists on is not one of the other's.
     Rail = 10,
+    /// Over shared memory: the writer does not let the reader's user in.
+    User = 11,
 }
 
 impl RefuseReason {
@@ -416,6 +418,7 @@ impl RefuseReason {
             8 => RefuseReason::Descriptors,
             9 => RefuseReason::Key,
             10 => RefuseReason::Rail,
+            11 => RefuseReason::User,
             _ => RefuseReason::Protocol,
         }
     }

@@ -60,6 +60,11 @@ impl Raw {
 
     /// Sends bytes and descriptors.
     pub fn send_bytes(&self, bytes: &[u8], descriptors: &[&OwnedFd]) {
+        let sent = self.give_bytes(bytes, descriptors);
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    fn give_bytes(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> isize {
         let mut part =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut room = [0u64; 16];
@@ -84,8 +89,7 @@ impl Raw {
             }
         }
         // SAFETY: everything that the message names lives until the call returns.
-        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+        unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) }
     }
 
     /// Sends a frame of this version.
@@ -93,6 +97,13 @@ impl Raw {
         let mut bytes = [0; FRAME_BYTES_WRITTEN];
         let length = frame.encode(&mut bytes);
         self.send_bytes(&bytes[..length], descriptors);
+    }
+
+    /// The same to an end that may be closed already.
+    pub fn try_send(&self, frame: Frame, descriptors: &[&OwnedFd]) {
+        let mut bytes = [0; FRAME_BYTES_WRITTEN];
+        let length = frame.encode(&mut bytes);
+        let _ = self.give_bytes(&bytes[..length], descriptors);
     }
 
     /// The next record; its descriptors are dropped. Empty: the other end is closed.

@@ -84,6 +84,7 @@ impl From<&ConnectError> for Fault {
             | ConnectError::NoInterface
             | ConnectError::Interface { .. }
             | ConnectError::Key(..)
+            | ConnectError::User(..)
             | ConnectError::Rail { .. }
             | ConnectError::Forked => Fault::Usage,
             ConnectError::NoListener(_)
