@@ -195,6 +195,7 @@ fn map_at(fd: &OwnedFd, length: usize) -> Result<*mut u8, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::FromRawFd;
 
     const BYTES: usize = 1 << 20;
 
