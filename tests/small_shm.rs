@@ -34,6 +34,8 @@ fn role() {
         ("listen", listen),
         ("listen_beside_thief", listen_beside_thief),
         ("descriptors_thief", descriptors_thief),
+        ("core_dump", core_dump),
+        ("locked", locked),
     ]);
 }
 
@@ -408,4 +410,91 @@ fn no_directory() {
 #[test]
 fn absent_directory_is_done_without_and_a_long_one_refused() {
     alone("read_only_directory");
+}
+
+/// Address, flags and kilobytes of this process's mappings of shared memory of the library's, as
+/// the kernel lists them.
+fn mapped() -> Vec<(std::ops::Range<usize>, String)> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut found, mut ours) = (Vec::new(), None);
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            ours = line.contains("crosstie-").then(|| number(start)..number(end));
+        } else if first == "VmFlags:" {
+            found.extend(ours.take().map(|range| (range, line.to_string())));
+        }
+    }
+    found
+}
+
+/// Whether a core dump leaves out the page at an address.
+fn is_hidden(address: usize) -> bool {
+    let (_, flags) = mapped().into_iter().find(|(range, _)| range.contains(&address)).unwrap();
+    flags.split_whitespace().any(|flag| flag == "dd")
+}
+
+/// Of all that is mapped, its own heap and rings and those of its peers, what it has allocated.
+fn core_dump() {
+    let (mut a, mut b) = (Node::open(&small(2)), Node::open(&small(2)));
+    let (to_b, to_a) = joined(&mut a, &mut b);
+    let memory = [(); 2].map(|()| Memory::new(&a, Place::Shared, 100_000));
+    let starts = memory.each_ref().map(|memory| memory.start as usize);
+    assert_eq!(starts.map(is_hidden), [false; 2]);
+    memory[0].fill(0, 100_000, 1);
+    let shown = |(range, flags): &(std::ops::Range<usize>, String)| {
+        let hidden = flags.split_whitespace().any(|flag| flag == "dd");
+        if hidden { 0 } else { range.len() }
+    };
+    let all = mapped();
+    assert!(all.len() > 4, "two heaps and rings, each twice: {all:?}");
+    assert_eq!(all.iter().map(shown).sum::<usize>(), 2 * 102_400, "{all:?}");
+    let [first, second] = memory;
+    first.release(&a);
+    assert_eq!(starts.map(is_hidden), [true, false]);
+    second.verify(0, 0, 0);
+    a.disconnect(to_b);
+    b.disconnect(to_a);
+}
+
+/// A heap of 1 GiB made a core of as much, and allocated it for that.
+#[test]
+fn core_dumps_have_what_is_allocated_and_nothing_else() {
+    if !host_support::over_tcp() {
+        alone("core_dump");
+    }
+}
+
+/// Blocks of 512 bytes that this process's shared files have.
+fn blocks() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let ours = files.filter(|file| {
+        std::fs::read_link(file.path()).is_ok_and(|to| to.to_string_lossy().contains("crosstie-"))
+    });
+    ours.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|meta| meta.blocks()).sum()
+}
+
+/// All of this process's memory is locked, that of later, too.
+fn locked() {
+    let unlimited = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    // SAFETY: one structure, valid for reads.
+    let is_free = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) } == 0;
+    let mut a = Node::open(&small(2));
+    // SAFETY: a call without pointers.
+    let is_locked = is_free && unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0;
+    if !is_locked {
+        return println!("SKIP: this user may not lock all its memory");
+    }
+    let mut b = Node::open(&small(2));
+    works(&mut a, &mut b);
+    assert!(blocks() < (64 << 20) / 512, "{} blocks of two heaps of 1 GiB", blocks());
+}
+
+/// It took the memory of all heaps at open, and at the first connection once more.
+#[test]
+fn process_that_locks_its_memory_takes_none_for_what_is_reserved() {
+    alone("locked");
 }

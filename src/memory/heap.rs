@@ -79,6 +79,8 @@ impl SharedHeap {
         if head_bytes != 0 {
             mapping.populate(0, head_bytes)?;
         }
+        // SAFETY: nobody knows the mapping.
+        unsafe { mapping.reserve(head_bytes, mapping.length() - head_bytes) }?;
         let live = Mutex::new(Vec::with_capacity(allocations_max));
         Ok(SharedHeap { mapping, head_bytes, page_bytes, live, available: available::bytes })
     }
@@ -106,7 +108,8 @@ impl SharedHeap {
         if length as u64 > (self.available)() {
             return Err(HeapError::System(Errno::NO_MEMORY));
         }
-        if let Err(errno) = self.mapping.populate(offset, length) {
+        let taken = self.mapping.populate(offset, length);
+        if let Err(errno) = taken.and_then(|()| self.mapping.lend(offset, length)) {
             let _ = self.mapping.release(offset, length);
             return Err(HeapError::System(errno));
         }
@@ -127,6 +130,8 @@ impl SharedHeap {
         let position = found.map_err(|_| HeapError::Argument)?;
         let extent = live[position];
         self.mapping.release(extent.offset, extent.length).map_err(HeapError::System)?;
+        // SAFETY: by this function's contract. Where the kernel refuses, it stays as it was.
+        let _ = unsafe { self.mapping.reserve(extent.offset, extent.length) };
         live.remove(position);
         Ok(())
     }
@@ -174,7 +179,7 @@ fn reserve(name: &CStr, bytes: usize, head_bytes: usize) -> Result<SharedMapping
     let mut bytes = bytes;
     loop {
         match SharedMapping::create(name, bytes) {
-            Err(Errno(libc::ENOMEM | libc::EFBIG | libc::EINVAL))
+            Err(Errno(libc::ENOMEM | libc::EFBIG | libc::EINVAL | libc::EAGAIN))
                 if bytes / 2 >= RESERVE_BYTES_MIN.max(head_bytes) =>
             {
                 bytes = (bytes / 2).next_multiple_of(page_bytes());

@@ -11,6 +11,7 @@
 //! - [`processor`]: giving it up
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
+//! - `space`: address space that core dumps and `mlockall` leave alone
 //! - [`stderr`]: its lines without a lock
 //! - [`threads`]: threads that work for a rail
 //! - [`wake`]: eventfd, timerfd, and the process-wide barrier that makes a doorbell cheap
@@ -30,6 +31,7 @@ pub mod processor;
 pub mod registrations;
 pub mod reserve;
 pub mod shared;
+mod space;
 pub mod stderr;
 pub mod threads;
 pub mod wake;

@@ -1,9 +1,10 @@
 //! Address space that becomes memory where it is touched.
 
 use super::errno::Errno;
-use core::ptr;
+use super::space::{self, Use};
 
-/// Private zeroed memory, of which only touched pages exist; unmapped on drop.
+/// Private zeroed memory, of which only touched pages exist; unmapped on drop. It is in no core
+/// dump.
 #[derive(Debug)]
 pub struct Reserve {
     start: *mut u8,
@@ -19,19 +20,15 @@ unsafe impl Sync for Reserve {}
 impl Reserve {
     /// Reserves `length` bytes, not zero.
     ///
-    /// *Errors*: ENOMEM when the address space is limited.
+    /// *Errors*: ENOMEM when the address space is limited, EAGAIN when locked memory is
+    /// (`mlockall(MCL_FUTURE)`).
     pub fn create(length: usize) -> Result<Reserve, Errno> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes.
-        let start = unsafe { libc::mmap(ptr::null_mut(), length, access, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = space::map(-1, length, flags, Use::Internal)?;
         // Whole huge pages for a few bytes of each part would be what this type avoids.
         // SAFETY: our mapping; advice that is refused changes nothing.
-        unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
-        Ok(Reserve { start: start.cast(), length })
+        unsafe { libc::madvise(start.cast(), length, libc::MADV_NOHUGEPAGE) };
+        Ok(Reserve { start, length })
     }
 
     /// First byte; aligned to a page.

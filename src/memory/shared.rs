@@ -3,16 +3,16 @@
 extern crate std;
 
 use super::errno::Errno;
+use super::space::{self, Use};
 use crate::base::descriptor;
 use crate::base::sync::{AtomicUsize, Ordering};
 use core::ffi::CStr;
-use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A mapping of an anonymous file; unmapped, and the descriptor closed, on drop.
 ///
 /// The file is sealed against shrinking, so that no holder of the descriptor can make the pages
-/// disappear under another one.
+/// disappear under another one. It is in no core dump, but for what was lent to the program.
 #[derive(Debug)]
 pub struct SharedMapping {
     start: *mut u8,
@@ -32,7 +32,7 @@ impl SharedMapping {
     /// Reserves `reserve_bytes` of address space over a new file without allocating any of it.
     ///
     /// *Errors*: the errno of the step that failed; ENOMEM when the address space is limited, EFBIG
-    /// when the size of files is.
+    /// when the size of files is, EAGAIN when locked memory is (`mlockall(MCL_FUTURE)`).
     pub fn create(name: &CStr, reserve_bytes: usize) -> Result<SharedMapping, Errno> {
         if reserve_bytes as u64 > file_bytes_max() {
             // asking the kernel would end the process by SIGXFSZ (setrlimit(2), RLIMIT_FSIZE)
@@ -76,7 +76,7 @@ impl SharedMapping {
             return Err(Errno(libc::EINVAL));
         }
         let (start, length) = match map_at(&fd, bytes) {
-            Err(Errno(libc::ENOMEM)) if head_bytes < bytes => {
+            Err(Errno(libc::ENOMEM | libc::EAGAIN)) if head_bytes < bytes => {
                 (map_at(&fd, head_bytes)?, head_bytes)
             }
             result => (result?, bytes),
@@ -110,6 +110,23 @@ impl SharedMapping {
             // SAFETY: the range lies in our mapping (`range`).
             unsafe { libc::madvise(at.cast(), length, libc::MADV_POPULATE_WRITE) };
         }
+    }
+
+    /// Makes a range, in whole pages, the program's own: core dumps have it.
+    pub(super) fn lend(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        let at = self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: the range lies in our mapping (`range`); nothing is taken away.
+        unsafe { space::change(at, length, Use::Reserved, Use::Program) }
+    }
+
+    /// Hides a range, in whole pages, of which nothing is allocated.
+    ///
+    /// # Safety
+    /// - nobody touches it.
+    pub(super) unsafe fn reserve(&self, offset: usize, length: usize) -> Result<(), Errno> {
+        let at = self.range(offset, length).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: the range lies in our mapping (`range`), and this function's contract.
+        unsafe { space::change(at, length, Use::Program, Use::Reserved) }
     }
 
     /// Gives the pages of a range back to the system; they read as zero afterwards.
@@ -162,7 +179,7 @@ impl Drop for SharedMapping {
 }
 
 /// The longest file that this process may make.
-fn file_bytes_max() -> u64 {
+pub(super) fn file_bytes_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writes for the length of the call.
     match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
@@ -181,15 +198,7 @@ fn is_of_huge_pages(fd: &OwnedFd) -> Result<bool, Errno> {
 }
 
 fn map_at(fd: &OwnedFd, length: usize) -> Result<*mut u8, Errno> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let start =
-        unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), 0) };
-    if start == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
-    Ok(start.cast())
+    space::map(fd.as_raw_fd(), length, libc::MAP_SHARED, Use::Internal)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@
 //! Nobody waits for anybody: what finds no room stays queued and moves on with the next poll, and
 //! everything in a ring can be consumed without room in another, so two full rings do not block
 //! each other (`acks`). A sleeper is woken only when it said that it sleeps (`doorbell`). After
-//! some
-//! polls that found nothing the processor is offered to others: the peer may need it (`waiting`).
+//! some polls that found nothing the processor is offered to others, as the peer may need it
+//! (`waiting`).
 //!
 //! What stands in shared memory is not believed: lengths, kinds, serials and positions are checked,
 //! and a peer that breaks them is down with [`crate::fabric::DownCause::Failed`].

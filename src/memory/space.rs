@@ -1,0 +1,74 @@
+//! Address space that the kernel's operations on a whole process leave alone.
+//!
+//! A core dump writes all that a process has mapped, and of a shared file it allocates what was
+//! never written; `mlockall` allocates what is accessible. Of a reserved range that is more than
+//! the host has.
+
+use super::errno::Errno;
+use core::ptr;
+
+/// Who may touch a range, and whether it stands in core dumps.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Use {
+    /// Nobody: it is reserved.
+    Reserved,
+    /// The library: it is in no core dump.
+    Internal,
+    /// The program: it is in core dumps.
+    Program,
+}
+
+/// Maps `length` bytes of a file, or private ones with -1, for a use; nothing is allocated, also
+/// where `mlockall(MCL_FUTURE)` holds.
+pub(super) fn map(
+    fd: i32,
+    length: usize,
+    flags: libc::c_int,
+    wanted: Use,
+) -> Result<*mut u8, Errno> {
+    let flags = flags | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let start = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_NONE, flags, fd, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    // SAFETY: our mapping; where it is not locked nothing changes.
+    unsafe { libc::munlock(start, length) };
+    let start: *mut u8 = start.cast();
+    // SAFETY: advice on our mapping.
+    unsafe { libc::madvise(start.cast(), length, libc::MADV_DONTDUMP) };
+    // SAFETY: our mapping, which nobody knows yet.
+    let opened = unsafe { change(start, length, Use::Reserved, wanted) };
+    opened.inspect_err(|_| {
+        // SAFETY: as above.
+        unsafe { libc::munmap(start.cast(), length) };
+    })?;
+    Ok(start)
+}
+
+/// Changes what a range is used for. A kernel that takes no such advice dumps what it likes.
+///
+/// # Safety
+/// - whole pages of a mapping of [`map`], and nobody touches what becomes [`Use::Reserved`].
+pub(super) unsafe fn change(
+    start: *mut u8,
+    length: usize,
+    from: Use,
+    to: Use,
+) -> Result<(), Errno> {
+    let access = |at| match at {
+        Use::Reserved => libc::PROT_NONE,
+        Use::Internal | Use::Program => libc::PROT_READ | libc::PROT_WRITE,
+    };
+    if access(from) != access(to) {
+        // SAFETY: this function's contract.
+        Errno::check(unsafe { libc::mprotect(start.cast(), length, access(to)) }.into())?;
+    }
+    let is_dumped = |at| at == Use::Program;
+    if is_dumped(from) != is_dumped(to) {
+        let advice = if is_dumped(to) { libc::MADV_DODUMP } else { libc::MADV_DONTDUMP };
+        // SAFETY: as above; advice that is refused changes nothing.
+        unsafe { libc::madvise(start.cast(), length, advice) };
+    }
+    Ok(())
+}
