@@ -403,8 +403,10 @@ fn no_directory() {
     works(&mut Node::open(&small(2)), &mut Node::open(&small(2)));
     // SAFETY: as above.
     unsafe { std::env::set_var("CROSSTIE_SHM_DIR", "x".repeat(200)) };
-    let error = Node::try_open(&small(1)).err();
-    assert_eq!(error, Some(OpenError::Band(crosstie::connect::OpenError::ShmDir)));
+    let error = Node::try_open(&small(1)).err().unwrap();
+    assert_eq!(error, OpenError::Band(crosstie::connect::OpenError::ShmDir));
+    let text = error.to_string();
+    assert!(text.contains("CROSSTIE_SHM_DIR") && text.contains("60 bytes"), "{text}");
 }
 
 #[test]

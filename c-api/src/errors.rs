@@ -154,7 +154,9 @@ pub(crate) fn open_result(error: &OpenError) -> xtie_result {
         OpenError::Limits(LimitsError::Rails) => XTIE_ERR_RAILS_MAX,
         OpenError::Rings(_) => XTIE_ERR_RINGS,
         OpenError::Storage => XTIE_ERR_STORAGE_SIZE,
-        OpenError::Device | OpenError::Cpu(_) => XTIE_ERR_DEVICE_UNAVAILABLE,
+        OpenError::Device | OpenError::Cpu(_) | OpenError::SharedMemory { .. } => {
+            XTIE_ERR_DEVICE_UNAVAILABLE
+        }
         OpenError::Rails | OpenError::Required => XTIE_ERR_NO_RAIL,
         OpenError::Interface | OpenError::InterfaceChoice => XTIE_ERR_INTERFACE,
         OpenError::Key => XTIE_ERR_KEY_FILE,

@@ -114,9 +114,40 @@ fn roles_of_the_other_tests() {
         Ok("deadline") => deadline(),
         Ok("descriptors") => descriptors(),
         Ok("unknown") => unknown_variable(),
+        Ok("local_sockets") => without_local_sockets(),
         Ok("configuration") => refused_configurations(),
         Ok(name) => panic!("no role {name}"),
     }
+}
+
+/// `RestrictAddressFamilies` of a service: no sockets within a host.
+fn without_local_sockets() {
+    let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, equal) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ);
+    let mut lines = [
+        code(load, 0, 0, 0),
+        code(equal | libc::BPF_K, 0, 3, libc::SYS_socket as u32),
+        code(load, 0, 0, 16), // the first argument
+        code(equal | libc::BPF_K, 0, 1, libc::AF_UNIX as u32),
+        code(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32),
+        code(libc::BPF_RET, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_mut_ptr() };
+    // SAFETY: the lines live until the calls return; the kernel checks them.
+    let filtered = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(filtered, "this system has no filters");
+    let it = Opened::new(&config(HOST));
+    let (_, handle) = it.listen();
+    let connected = connect_asleep(&it, &handle);
+    assert_eq!(connected, XTIE_OK as c_int, "{:?}", it.error());
+}
+
+#[test]
+fn without_local_sockets_peers_of_this_host_are_reached_over_tcp() {
+    alone("local_sockets", &[("CROSSTIE_SOCKET_IFNAME", "=lo")]);
 }
 
 fn listens(before: impl FnOnce()) {

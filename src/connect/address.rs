@@ -21,6 +21,11 @@ const PATH_BYTES_MAX: usize = 108;
 const PREFIX: &str = "crosstie-";
 const SUFFIX: &str = ".sock";
 const SUFFIX_TEMPORARY: &str = ".tmp";
+/// Longest directory, so that a name of 32 digits fits behind it.
+pub const SHM_DIR_BYTES_MAX: usize = {
+    let suffix = if SUFFIX.len() > SUFFIX_TEMPORARY.len() { SUFFIX } else { SUFFIX_TEMPORARY };
+    PATH_BYTES_MAX - 2 - PREFIX.len() - 32 - suffix.len()
+};
 /// A temporary name lives for microseconds, between bind and rename.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(60);
 /// Files looked at by one sweep, so that a directory full of others costs little.
@@ -36,8 +41,7 @@ struct PathText {
 impl PathText {
     fn new(dir: &[u8], id: u128, suffix: &str) -> Option<PathText> {
         let mut bytes = [0; PATH_BYTES_MAX];
-        let room = PATH_BYTES_MAX.checked_sub(dir.len() + 1)?;
-        if room < 1 + PREFIX.len() + 32 + SUFFIX.len().max(SUFFIX_TEMPORARY.len()) {
+        if dir.len() > SHM_DIR_BYTES_MAX {
             return None;
         }
         bytes[..dir.len()].copy_from_slice(dir);

@@ -155,6 +155,9 @@ pub enum Note {
     Descriptors(u64),
     /// A peer was turned away because there was no memory for what it shares with us.
     Memory,
+    /// The kernel refuses what shared memory needs, with its code, or 0: peers of this host are
+    /// reached over the network, or not at all. Once per endpoint.
+    SharedRefused(i32),
     /// A connection stands; once per connection.
     Connected {
         /// To whom.

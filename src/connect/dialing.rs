@@ -6,7 +6,7 @@ extern crate std;
 use super::address::{self, Address};
 use super::channel::Channel;
 use super::connection::NONE;
-use super::control::{Control, RETRY, TOKEN_LINK};
+use super::control::{Control, Note, RETRY, TOKEN_LINK};
 use super::error::ConnectError;
 use super::event::{Rail, Side};
 use super::link::LinkPhase;
@@ -101,41 +101,53 @@ impl<M: LinkMemory> Control<M> {
                 }
                 Ok(())
             }
-            // another network namespace, a host that was cloned with its number, or a socket that
-            // is another user's
-            Err(
-                ConnectError::NoListener(_)
-                | ConnectError::User(..)
-                | ConnectError::System(libc::EACCES | libc::EPERM),
-            ) if self.has_route(index) => self.dial_beyond(index),
-            Err(error) => Err(error),
+            Err(error) => self.dial_otherwise(index, error),
         }
     }
 
     /// Shared memory does not lead to the listener: the network may.
-    fn dial_beyond(&mut self, index: u32) -> Result<(), ConnectError> {
+    fn dial_otherwise(&mut self, index: u32, error: ConnectError) -> Result<(), ConnectError> {
+        match error {
+            // what runs out is short over the network, too
+            ConnectError::Descriptors(_) | ConnectError::Memory => return Err(error),
+            _ if !self.has_route(index) => return Err(error),
+            // another network namespace, a host that was cloned with its number, or a socket that
+            // is another user's
+            ConnectError::NoListener(_) | ConnectError::System(libc::EACCES | libc::EPERM) => {}
+            ConnectError::System(code) => self.shared_refused(code),
+            ConnectError::SharedMemory => self.shared_refused(0),
+            // it was said, here or there
+            _ => {}
+        }
         self.link_unplug(index);
         self.link_phase(index, LinkPhase::Dialing);
         let link = &mut self.links[index as usize];
         link.rail = Rail::Tcp;
-        link.arena = None;
-        link.arena_bytes = 0;
-        link.peer.pid = 0;
-        link.pid = 0;
+        (link.arena, link.arena_bytes, link.heap, link.doorbell) = (None, 0, None, None);
+        (link.together, link.copies, link.features) = (false, false, 0);
+        (link.peer.pid, link.pid) = (0, 0);
         self.dial_remote(index)
     }
 
-    /// The listener has refused us over shared memory; over the network it need not.
+    /// One of us has refused the other over shared memory; over the network it need not.
     pub fn turned_away(&mut self, index: u32, error: ConnectError) {
         let mut result = Err(error);
-        if self.has_route(index) {
+        if self.links[index as usize].rail == Rail::Shm && self.has_route(index) {
             if let ConnectError::User(peer, cause) = error {
                 self.user_refused(peer, cause);
             }
-            result = self.dial_beyond(index);
+            result = self.dial_otherwise(index, error);
         }
         if let Err(error) = result {
             self.link_down(index, DownCause::Failed, error);
+        }
+    }
+
+    /// The kernel refuses what shared memory needs: said once.
+    pub fn shared_refused(&mut self, code: i32) {
+        self.counters.shared_refused += 1;
+        if self.counters.shared_refused == 1 {
+            (self.config.note)(Note::SharedRefused(code));
         }
     }
 

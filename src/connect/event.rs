@@ -246,4 +246,6 @@ pub struct BandCounters {
     pub descriptors_short: u64,
     /// Peers turned away for want of memory.
     pub memory_short: u64,
+    /// Refusals of the kernel for which shared memory was not taken.
+    pub shared_refused: u64,
 }

@@ -210,7 +210,9 @@ impl<M: LinkMemory> Control<M> {
                 }
                 let error = self.refusal_error(index, reason, refused.major);
                 match error {
-                    ConnectError::User(..) => self.turned_away(index, error),
+                    ConnectError::User(..) | ConnectError::Rail { .. } => {
+                        self.turned_away(index, error);
+                    }
                     _ => self.link_down(index, DownCause::Failed, error),
                 }
             }
@@ -342,11 +344,15 @@ impl<M: LinkMemory> Control<M> {
             if self.is_remote(index) { Ok(()) } else { self.adopt(index, hello, &mut fds) }
         });
         if let Err(reason) = adopted {
+            if reason == RefuseReason::Rail {
+                let error = self.rail_error(index, hello.rails);
+                self.turned_away(index, error);
+                return;
+            }
             let peer = self.links[index as usize].named();
             let error = match reason {
                 RefuseReason::Descriptors => ConnectError::Descriptors(os::descriptor_limit()),
                 RefuseReason::Key => ConnectError::Key(peer, self.key_cause(hello)),
-                RefuseReason::Rail => self.rail_error(index, hello.rails),
                 RefuseReason::Protocol => ConnectError::Protocol(peer),
                 _ => ConnectError::Memory,
             };
@@ -437,7 +443,8 @@ impl<M: LinkMemory> Control<M> {
         fds: &mut Descriptors,
     ) -> Result<(), RefuseReason> {
         let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
-        let arena = self.memory.map_arena(fd, hello.arena_bytes).map_err(refuse)?;
+        let arena = self.memory.map_arena(fd, hello.arena_bytes);
+        let arena = arena.map_err(|error| self.refuse(error))?;
         let link = &mut self.links[index as usize];
         link.arena = Some(arena);
         link.arena_bytes = hello.arena_bytes;
@@ -453,7 +460,8 @@ impl<M: LinkMemory> Control<M> {
     ) -> Result<(), RefuseReason> {
         if hello.heap_bytes != 0 {
             let fd = fds.next().flatten().ok_or(RefuseReason::Protocol)?;
-            let heap = self.memory.map_heap(fd, hello.heap_bytes).map_err(refuse)?;
+            let heap = self.memory.map_heap(fd, hello.heap_bytes);
+            let heap = heap.map_err(|error| self.refuse(error))?;
             self.links[index as usize].heap = Some(heap);
         }
         if hello.features & FEATURE_DOORBELL != 0 {
@@ -502,11 +510,16 @@ impl<M: LinkMemory> Control<M> {
         let same_host = link.peer.node_id == self.node_id;
         ConnectError::Rail { peer: link.named(), ours: self.config.rails, theirs, same_host }
     }
-}
 
-fn refuse(error: MemoryError) -> RefuseReason {
-    match error {
-        MemoryError::Exhausted | MemoryError::System(_) => RefuseReason::Memory,
-        MemoryError::Descriptors => RefuseReason::Descriptors,
+    /// What a peer is told whose memory we cannot have.
+    fn refuse(&mut self, error: MemoryError) -> RefuseReason {
+        match error {
+            MemoryError::Exhausted => RefuseReason::Memory,
+            MemoryError::Descriptors => RefuseReason::Descriptors,
+            MemoryError::System(code) => {
+                self.shared_refused(code);
+                RefuseReason::Rail
+            }
+        }
     }
 }

@@ -153,6 +153,11 @@ impl Listening {
         }
     }
 
+    /// Whether peers of this host are answered without the network.
+    pub fn has_local(&self) -> bool {
+        self.by_name.is_some() || self.by_path.is_some()
+    }
+
     /// Whether there is a path to remove.
     pub fn has_path(&self) -> bool {
         self.by_path.is_some()

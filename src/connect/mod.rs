@@ -89,7 +89,7 @@ mod trust;
 mod vouch;
 mod way;
 
-pub use address::node_id;
+pub use address::{SHM_DIR_BYTES_MAX, node_id};
 pub use band::{Band, BandConfig, BandTables, PendingId};
 pub use control::Note;
 pub use ending::Ending;

@@ -54,7 +54,7 @@ impl<M: LinkMemory> Control<M> {
         self.listeners_live += 1;
         self.worked = true;
         let id = Handle { index: index as u32, generation };
-        let local = self.config.rails & RAIL_SHM != 0;
+        let local = self.listening.as_ref().is_some_and(Listening::has_local);
         let mut handle = ListenHandle {
             minor: WIRE_MINOR,
             flags: if local { HANDLE_LOCAL } else { 0 },
@@ -73,14 +73,21 @@ impl<M: LinkMemory> Control<M> {
 
     fn listen_sockets(&mut self) -> std::io::Result<()> {
         let mut listening = Listening::default();
+        // without a network there is still this host
+        let alone = self.config.addresses.count == 0 && self.config.rails & RAIL_SHM != 0;
+        let beside = self.config.rails & RAIL_TCP != 0 && !alone;
         if self.config.rails & RAIL_SHM != 0 {
-            listening.open_local(&self.address)?;
+            match listening.open_local(&self.address) {
+                Ok(()) => {}
+                Err(error) if !beside || address::is_out_of_descriptors(&error) => {
+                    return Err(error);
+                }
+                Err(error) => self.shared_refused(error.raw_os_error().unwrap_or(0)),
+            }
         }
         let addresses = &self.config.addresses;
-        // without a network there is still this host
-        let alone = addresses.count == 0 && self.config.rails & RAIL_SHM != 0;
         let mut opened = Ok(());
-        if self.config.rails & RAIL_TCP != 0 && !alone {
+        if beside {
             opened = listening.open_remote(addresses, self.answers(), self.silence_ms());
         }
         for door in DOORS {

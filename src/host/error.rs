@@ -4,7 +4,7 @@
 use super::options::{HEAP_BYTES_END, RING_BYTES_MIN, SEND_RING_BYTES_MAX, WRITE_RING_BYTES_MAX};
 use super::vendor::VendorRailError;
 pub use crate::connect::{AcceptError, ConnectError, ListenError};
-use crate::connect::{descriptor_limit, process_limit};
+use crate::connect::{SHM_DIR_BYTES_MAX, descriptor_limit, process_limit};
 pub use crate::fabric::{DeregisterError, RegisterError};
 use crate::memory::Errno;
 use crate::transport::limits::LimitsError;
@@ -127,6 +127,13 @@ pub enum OpenError {
     VendorRail(VendorRailError),
     /// The side band could not be opened.
     Band(crate::connect::OpenError),
+    /// Shared memory is the only rail that is allowed, and the kernel refuses it.
+    SharedMemory {
+        /// The call that it refuses.
+        call: &'static str,
+        /// Its code.
+        code: i32,
+    },
     /// The kernel refused, with its code.
     System(i32),
 }
@@ -172,6 +179,17 @@ impl fmt::Display for OpenError {
             OpenError::Band(crate::connect::OpenError::Descriptors(limit)) => {
                 descriptors(*limit, f)
             }
+            OpenError::SharedMemory { call, code } => write!(
+                f,
+                "the kernel refuses to make shared memory ({call}: {}), and no other rail is \
+                 allowed: allow tcp too (CROSSTIE_RAILS, or the device host0), or the call",
+                Errno(*code)
+            ),
+            OpenError::Band(crate::connect::OpenError::ShmDir) => write!(
+                f,
+                "CROSSTIE_SHM_DIR is too long: the name of a socket leaves {SHM_DIR_BYTES_MAX} \
+                 bytes for it"
+            ),
             OpenError::System(libc::EMFILE) => descriptors(descriptor_limit(), f),
             OpenError::System(libc::ENFILE) => {
                 f.write_str("this host may open no more file descriptors (fs.file-max)")

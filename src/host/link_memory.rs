@@ -4,6 +4,7 @@ extern crate std;
 
 use super::news;
 use crate::connect::{LinkMemory, MemoryError};
+use crate::memory::heap::page_bytes;
 use crate::memory::{Errno, SharedHeap, SharedMapping, WakeFd, kernel_copy};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +35,10 @@ impl LinkMemory for HostMemory {
     type Mapping = SharedMapping;
 
     fn create_arena(&mut self, bytes: u64) -> Result<SharedMapping, MemoryError> {
-        SharedMapping::create(c"crosstie-rings", bytes as usize).map_err(memory_error)
+        let arena = SharedMapping::create(c"crosstie-rings", bytes as usize);
+        // whether memory is granted shows here, while there still is another way to the peer
+        let first = (bytes as usize).min(page_bytes());
+        arena.and_then(|arena| arena.populate(0, first).map(|()| arena)).map_err(memory_error)
     }
 
     fn arena_fd<'a>(&self, arena: &'a SharedMapping) -> BorrowedFd<'a> {

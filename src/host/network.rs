@@ -14,7 +14,7 @@ use super::{libfabric, news, rdma, vendor as vendors};
 use crate::connect::descriptor_limit;
 use crate::connect::interfaces::{self, InterfaceAddress, InterfaceError};
 use crate::connect::key::Key;
-use crate::memory::{CpuSet, Errno, probe};
+use crate::memory::{CpuSet, probe};
 use crate::provider::tcp;
 use crate::wire::hello::{
     AddressList, RAIL_LIBFABRIC, RAIL_SHM, RAIL_TCP, RAIL_TOGETHER, RAIL_VENDOR, RAIL_VERBS,
@@ -102,6 +102,7 @@ impl Network {
             );
         }
         if !allowed.tcp {
+            network.shm_look(environment)?;
             return Ok(network);
         }
         let choice = environment.socket_ifname.as_deref().unwrap_or("");
@@ -124,7 +125,7 @@ impl Network {
             }
             Err(error) => network.without(options, choice, &error)?,
         }
-        network.shm_look(environment);
+        network.shm_look(environment)?;
         network.ports_choose(options, environment, vendor);
         // ports carry what is long
         let most = tcp::THREADS_MAX as u32;
@@ -212,23 +213,27 @@ impl Network {
         shm | tcp | together | verbs | libfabric | vendor
     }
 
-    /// Where the kernel makes no shared memory, peers of this host take TCP, if that is allowed.
-    fn shm_look(&mut self, environment: &Environment) {
-        if !self.rails.shm || !self.rails.tcp {
-            return;
+    /// Where the kernel refuses what shared memory needs, peers of this host take TCP, if that is
+    /// allowed.
+    fn shm_look(&mut self, environment: &Environment) -> Result<(), OpenError> {
+        if !self.rails.shm {
+            return Ok(());
         }
-        if let Err(errno @ Errno(libc::EPERM | libc::EACCES | libc::ENOSYS)) = probe::memfd() {
-            let then = match environment.requires(Rails { shm: true, ..Rails::NONE }) {
-                true => "",
-                false => ": peers of this host are reached over TCP",
-            };
-            let text = format!(
-                "the kernel refuses to make shared memory (memfd_create: {errno}), as a filter of \
-                 system calls does (seccomp, of a container){then}"
-            );
-            say_once(Level::Warning, &text);
-            (self.rails.shm, self.rails.together) = (false, false);
+        let Err((call, errno)) = probe::shared_memory() else { return Ok(()) };
+        if !self.rails.tcp {
+            return Err(OpenError::SharedMemory { call, code: errno.0 });
         }
+        let then = match environment.requires(Rails { shm: true, ..Rails::NONE }) {
+            true => "",
+            false => ": peers of this host are reached over TCP",
+        };
+        let text = format!(
+            "the kernel refuses to make shared memory ({call}: {errno}), as a filter of system \
+             calls does (seccomp, of a container or a service){then}"
+        );
+        say_once(Level::Warning, &text);
+        (self.rails.shm, self.rails.together) = (false, false);
+        Ok(())
     }
 
     /// No address: shared memory alone, if that is allowed.

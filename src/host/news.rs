@@ -105,6 +105,7 @@ pub(super) fn note(note: Note) {
         Note::Memory => {
             say_of(Level::Warning, format_args!("a peer was turned away: {}", ConnectError::Memory))
         }
+        Note::SharedRefused(code) => shared_refused(code),
         Note::Connected { .. } | Note::Closed(_) => tell(note),
     }
 }
@@ -124,6 +125,20 @@ pub(super) fn heap_not_mapped(bytes: u64) {
 
 fn user(peer: &Peer, cause: UserCause) {
     say_of(Level::Warning, format_args!("shared memory is refused: {peer} {cause}"));
+}
+
+/// What the kernel has granted at open, it refuses now.
+fn shared_refused(code: i32) {
+    let errno = Errno(code);
+    let why: &dyn fmt::Display = if code == 0 { &"not permitted" } else { &errno };
+    say_of(
+        Level::Warning,
+        format_args!(
+            "shared memory: the kernel refuses what it needs since this endpoint was opened \
+             ({why}), as a filter of system calls does; peers of this host are reached over TCP, \
+             where both sides allow it"
+        ),
+    );
 }
 
 fn pair_awaited(peer: &Peer, lane: u8, silent: Span) {
@@ -382,7 +397,8 @@ fn tell(note: Note) {
         | Note::Spare { .. }
         | Note::Apart { .. }
         | Note::Descriptors(_)
-        | Note::Memory => {}
+        | Note::Memory
+        | Note::SharedRefused(_) => {}
     }
 }
 

@@ -28,7 +28,7 @@ use crate::base::units::{Bytes, Span};
 use crate::connect::{Band, BandConfig, BandEvent, BandTables, LocalTemplate, Trust, Wake, Watch};
 use crate::fabric::{Domain, DownCause, Provider, RailKey};
 use crate::memory::probe::clock_ns;
-use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, wake};
+use crate::memory::{Errno, SharedHeap, WaitSet, WakeFd, probe, wake};
 use crate::provider::loopback::Loopback;
 use crate::provider::mixed::Mixed;
 use crate::provider::shm::{self, HeapSpan, RingSizes};
@@ -99,7 +99,10 @@ impl Tables {
     }
 }
 
-pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, OpenError> {
+pub(super) fn heap_create(
+    options: &Options,
+    shm: bool,
+) -> Result<Option<Arc<SharedHeap>>, OpenError> {
     if options.heap_bytes == Bytes::ZERO {
         return Ok(None);
     }
@@ -108,16 +111,20 @@ pub(super) fn heap_create(options: &Options) -> Result<Option<Arc<SharedHeap>>, 
     let reserve = options.heap_bytes.as_usize();
     match SharedHeap::create(c"crosstie-heap", reserve, head, regions + HEAP_SPARE) {
         Ok(heap) => Ok(Some(Arc::new(heap))),
-        // as where no heap was asked for: memory of the program's own is sent all the same
-        Err(errno @ Errno(libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
-            let text = std::format!(
-                "the kernel refuses to make shared memory (memfd_create: {errno}): the endpoint \
-                 has no heap"
-            );
-            say_once(Level::Warning, &text);
-            Ok(None)
-        }
-        Err(errno) => Err(errno.into()),
+        Err(errno) => match probe::shared_memory() {
+            Ok(()) => Err(errno.into()),
+            // as where no heap was asked for: memory of the program's own is sent all the same
+            Err((call, errno)) => {
+                let text = std::format!(
+                    "the kernel refuses to make shared memory ({call}: {errno}): the endpoint has \
+                     no heap"
+                );
+                // where peers could be reached by it, a warning says what follows
+                let level = if shm { Level::Info } else { Level::Warning };
+                say_once(level, &text);
+                Ok(None)
+            }
+        },
     }
 }
 

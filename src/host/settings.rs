@@ -90,7 +90,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "CROSSTIE_SHM_DIR",
         default: "/dev/shm",
         unit: "path",
-        effect: "where side-band sockets lie that containers may share",
+        effect: "where side-band sockets lie that containers may share; 60 bytes at most",
     },
     Setting {
         name: "CROSSTIE_RAILS",

@@ -6,6 +6,7 @@ use super::errno::Errno;
 use crate::base::descriptor;
 use core::mem;
 use std::ffi::CString;
+use std::os::fd::AsRawFd;
 use std::vec::Vec;
 
 /// CPUs that this thread may run on, by number.
@@ -53,11 +54,63 @@ pub fn file_system(path: &str) -> Result<(u64, u64), Errno> {
     Ok((told.f_frsize * told.f_blocks, told.f_frsize * told.f_bavail))
 }
 
-/// Whether anonymous shared files can be made.
-pub fn memfd() -> Result<(), Errno> {
+/// A call that the kernel refuses, and its answer.
+pub type Refused = (&'static str, Errno);
+
+/// Whether memory can be shared with other processes of this host: each call that it takes, once.
+/// Want of descriptors or memory is no refusal.
+pub fn shared_memory() -> Result<(), Refused> {
+    let named = |name| {
+        move |errno: Errno| match errno.0 {
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSPC | libc::EDQUOT => Ok(()),
+            // locked memory is limited (`mlockall(MCL_FUTURE)`)
+            libc::EAGAIN => Ok(()),
+            _ => Err((name, errno)),
+        }
+    };
+    let socket = || {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: a call without pointers.
+        unsafe { libc::socket(libc::AF_UNIX, kind, 0) }
+    };
+    let socket = descriptor::made(socket).map(drop).map_err(Errno::from);
+    socket.or_else(named("socket of AF_UNIX"))?;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string.
-    let made = || unsafe { libc::memfd_create(c"crosstie-probe".as_ptr(), libc::MFD_CLOEXEC) };
-    descriptor::made(made).map(drop).map_err(Errno::from)
+    let file = || unsafe { libc::memfd_create(c"crosstie-probe".as_ptr(), flags) };
+    let file = match descriptor::made(file).map_err(Errno::from) {
+        Ok(file) => file,
+        Err(errno) => return named("memfd_create")(errno),
+    };
+    let fd = file.as_raw_fd();
+    let check = |result: i32| Errno::check(result.into()).map(|_| ());
+    let bytes = super::heap::page_bytes();
+    if bytes as u64 > super::shared::file_bytes_max() {
+        return Ok(());
+    }
+    let end = bytes as libc::off_t;
+    // SAFETY: a call without pointers on a descriptor that we own.
+    check(unsafe { libc::ftruncate(fd, end) }).or_else(named("ftruncate"))?;
+    // SAFETY: as above.
+    let sealed = unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+    check(sealed).or_else(named("fcntl"))?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) }).or_else(named("fcntl"))?;
+    // SAFETY: as above.
+    check(unsafe { libc::fallocate(fd, 0, 0, end) }).or_else(named("fallocate"))?;
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let mut told: libc::statfs = unsafe { mem::zeroed() };
+    // SAFETY: `told` is valid for writes for the length of the call.
+    check(unsafe { libc::fstatfs(fd, &mut told) }).or_else(named("fstatfs"))?;
+    let mapped = super::space::map(fd, bytes, libc::MAP_SHARED, super::space::Use::Internal);
+    match mapped {
+        Ok(start) => {
+            // SAFETY: just mapped, and known to nobody.
+            unsafe { libc::munmap(start.cast(), bytes) };
+            Ok(())
+        }
+        Err(errno) => named("mmap")(errno),
+    }
 }
 
 #[cfg(test)]

@@ -282,9 +282,9 @@ fn rail(kind: DeviceKind) -> String {
 }
 
 fn kernel_offers() -> Section {
-    let memfd = match probe::memfd() {
+    let memfd = match probe::shared_memory() {
         Ok(()) => String::from("yes"),
-        Err(error) => format!("no ({error}): shm0 cannot share memory"),
+        Err((call, errno)) => format!("no ({call}: {errno}): shm0 cannot share memory"),
     };
     let membarrier = match wake::barrier_register() {
         true => "yes: waking a sleeper costs senders nothing",

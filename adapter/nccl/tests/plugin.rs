@@ -445,10 +445,12 @@ fn limit_of_descriptors_in_set_up_is_named_on_both_sides() {
 /// They were "errno 2, no such file", "errno 1", and no word of a limit.
 #[test]
 fn what_a_container_does_not_give_is_named() {
-    for scenario in ["without_memfd", "without_file_bytes"] {
+    for scenario in ["without_memfd", "without_local_sockets", "without_file_bytes"] {
         play_one(scenario, 12, "shm");
     }
-    play_one("without_memfd", 12, "shm,tcp");
+    for scenario in ["without_memfd", "without_local_sockets"] {
+        play_one(scenario, 12, "shm,tcp");
+    }
     // who is no user of its own may mount nothing
     if Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|it| it.success()) {
         play_one("without_proc", 12, "shm,tcp");

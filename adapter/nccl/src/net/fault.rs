@@ -139,7 +139,9 @@ impl From<&OpenError> for Fault {
             | OpenError::Interface
             | OpenError::InterfaceChoice
             | OpenError::Key => Fault::Usage,
-            OpenError::Band(_) | OpenError::System(_) => Fault::System,
+            OpenError::Band(_) | OpenError::SharedMemory { .. } | OpenError::System(_) => {
+                Fault::System
+            }
         }
     }
 }

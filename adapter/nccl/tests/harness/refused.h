@@ -1,4 +1,5 @@
 /* What a container may not give: the log names it. Included by scenarios.h alone. */
+#include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -46,30 +47,52 @@ static void rings_refused(const char *said) {
     OK(net_finalize(&net));
 }
 
-/* A filter of system calls, as of a container, has no memfd_create. */
-static void without_memfd(void) {
+/* From now on a call fails with `code` where its first argument is `first`; -1: any. */
+static void filtered(unsigned call, int64_t first, unsigned code) {
     struct sock_filter lines[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)first, 0, first < 0 ? 0 : 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | code),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof lines / sizeof *lines, lines};
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
-    if (!strstr(getenv("CROSSTIE_RAILS"), "tcp"))
-        return rings_refused("the kernel refuses to make shared memory (memfd_create)");
-    /* the other way is taken */
+}
+
+/* What shared memory needs is refused: the other way is taken, if one is allowed. */
+static void other_way(const char *said) {
     struct net net = started();
     unsigned char handle[HANDLE];
     void *listener = NULL;
+    if (!strstr(getenv("CROSSTIE_RAILS"), "tcp")) {
+        CHECK(net_listen(&net, 0, handle, &listener) == SYSTEM && !listener);
+        CHECK(was_logged(said) && was_logged("no other rail is allowed"));
+        OK(net_finalize(&net));
+        return;
+    }
     OK(net_listen(&net, 0, handle, &listener));
     struct pair pair = joined(&net, listener, handle);
     pass(&net, pair, 1);
-    CHECK(was_logged("2 NET/crosstie : the kernel refuses to make shared memory (memfd_create: "));
+    CHECK(was_logged("2 NET/crosstie : the kernel refuses to make shared memory ("));
+    CHECK(was_logged(said));
     part(&net, pair);
     OK(net_close(&net, CLOSE_LISTEN, listener));
     OK(net_finalize(&net));
+}
+
+/* A filter of system calls, as of a container, has no memfd_create. */
+static void without_memfd(void) {
+    filtered(SYS_memfd_create, -1, EPERM);
+    other_way("(memfd_create: ");
+}
+
+/* That of a service (RestrictAddressFamilies) has no sockets within a host. */
+static void without_local_sockets(void) {
+    filtered(SYS_socket, AF_UNIX, EAFNOSUPPORT);
+    other_way("(socket of AF_UNIX: ");
 }
 
 /* Files may have no bytes, and shared memory is one. */

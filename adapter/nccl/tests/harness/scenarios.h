@@ -1102,5 +1102,6 @@ static const struct scenario SCENARIOS[] = {
     {"left_registered", 1, left_registered},
     {"closed_while_offered", 1, closed_while_offered}, {"cut_off", 2, cut_off},
     {"without_proc", 0, without_proc}, {"without_memfd", 0, without_memfd},
+    {"without_local_sockets", 0, without_local_sockets},
     {"without_file_bytes", 0, without_file_bytes}, {NULL, 0, NULL},
 };
