@@ -28,6 +28,8 @@ pub const SHM_DIR_BYTES_MAX: usize = {
 };
 /// A temporary name lives for microseconds, between bind and rename.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(60);
+/// Binds after which a path is done without.
+const TRIES: u32 = 3;
 /// Files looked at by one sweep, so that a directory full of others costs little.
 const SWEEP_MAX: usize = 4096;
 
@@ -106,12 +108,21 @@ impl Address {
     /// file and is refused knows that its owner is gone.
     fn listen_path(&self) -> io::Result<Socket> {
         let name = Name::path_of(self.path_temporary.as_bytes()).ok_or(io::ErrorKind::Other)?;
-        let socket = Socket::listen(&name)?;
-        if let Err(error) = fs::rename(self.path_temporary.as_path(), self.path.as_path()) {
-            let _ = fs::remove_file(self.path_temporary.as_path());
-            return Err(error);
+        let mut tries = 0;
+        loop {
+            let socket = Socket::listen(&name)?;
+            match fs::rename(self.path_temporary.as_path(), self.path.as_path()) {
+                Ok(()) => return Ok(socket),
+                // swept while this process was stopped, or the clock was set
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => {
+                    tries += 1;
+                }
+                Err(error) => {
+                    let _ = fs::remove_file(self.path_temporary.as_path());
+                    return Err(error);
+                }
+            }
         }
-        Ok(socket)
     }
 
     /// Dials: the abstract name first, then the path.
@@ -156,22 +167,60 @@ pub fn sweep(dir: &Path) {
             remove_if_refused(&entry.path());
         } else if name.ends_with(SUFFIX_TEMPORARY.as_bytes()) {
             let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
-            if age.is_some_and(|age| age > TEMPORARY_AGE_MAX) {
+            // a young one need not listen yet; one that listens is being put back (`bury`)
+            let is_old = age.is_some_and(|age| age > TEMPORARY_AGE_MAX);
+            if is_old && look(&entry.path()) == Found::Dead {
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 }
 
-fn remove_if_refused(path: &Path) -> bool {
-    let Some(name) = Name::path_of(path.as_os_str().as_bytes()) else { return true };
-    match Socket::connect(&name) {
-        Ok(_) => false,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).is_ok()
-        }
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+/// What stands at a path.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Found {
+    Nothing,
+    /// A socket at which nobody listens, and nobody will: a file has one socket in its life, which
+    /// listens before it gets a name that others look for.
+    Dead,
+    /// A socket at which somebody listens, or what cannot be told.
+    Live,
+}
+
+fn look(path: &Path) -> Found {
+    let Some(name) = Name::path_of(path.as_os_str().as_bytes()) else { return Found::Nothing };
+    match Socket::connect(&name).map_err(|error| error.kind()) {
+        Err(io::ErrorKind::ConnectionRefused) => Found::Dead,
+        Err(io::ErrorKind::NotFound) => Found::Nothing,
+        Ok(_) | Err(_) => Found::Live,
     }
+}
+
+fn remove_if_refused(path: &Path) -> bool {
+    match look(path) {
+        Found::Nothing => true,
+        Found::Dead => bury(path),
+        Found::Live => false,
+    }
+}
+
+/// Removes a file that was dead when it was looked at. Its owner may have put a live one in its
+/// place since: so it is moved where nobody else puts one, and looked at there.
+fn bury(path: &Path) -> bool {
+    let Ok(random) = os::random() else { return false };
+    let dir = path.parent().map_or(&b""[..], |dir| dir.as_os_str().as_bytes());
+    let Some(aside) = PathText::new(dir, random, SUFFIX_TEMPORARY) else { return false };
+    let aside = aside.as_path();
+    if fs::rename(path, aside).is_err() {
+        return look(path) == Found::Nothing;
+    }
+    let is_live = look(aside) == Found::Live;
+    if is_live {
+        // what stands there by now is younger
+        let _ = fs::hard_link(aside, path);
+    }
+    let _ = fs::remove_file(aside);
+    !is_live
 }
 
 /// Whether a process or the host has no descriptor left.
@@ -183,4 +232,89 @@ pub fn is_out_of_descriptors(error: &io::Error) -> bool {
 pub fn node_id() -> io::Result<u64> {
     let boot = fs::read("/proc/sys/kernel/random/boot_id")?;
     Ok(fnv1a(&boot))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
+    use std::{format, thread};
+
+    const WATCHDOG: Duration = Duration::from_secs(60);
+    const ROUNDS: u32 = 200;
+    const SWEEPERS: usize = 3;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("xtie-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn count(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
+    }
+
+    /// Between a look that found it dead and its removal, the owner listened again.
+    #[test]
+    fn one_that_came_to_life_after_the_look_is_not_removed() {
+        let dir = directory("alive");
+        let address = Address::new(&dir, 7).unwrap();
+        let socket = address.listen_path().unwrap();
+        assert!(!bury(address.path.as_path()), "it lives");
+        assert_eq!((look(address.path.as_path()), count(&dir)), (Found::Live, 1));
+        drop(socket);
+        assert_eq!(look(address.path.as_path()), Found::Dead);
+        assert!(address.remove_if_stale());
+        assert_eq!(count(&dir), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    /// A name whose owner listens, stops and listens again, while others sweep.
+    #[test]
+    fn live_one_is_there_after_every_sweep_that_began_since() {
+        let dir = directory("race");
+        let address = Address::new(&dir, 8).unwrap();
+        let (ended, stop) = (AtomicU32::new(0), AtomicU32::new(0));
+        let sweeps = || {
+            while stop.load(Ordering::Relaxed) == 0 {
+                sweep(&dir);
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..SWEEPERS {
+                scope.spawn(sweeps);
+            }
+            for _ in 0..ROUNDS {
+                let socket = address.listen_path().unwrap();
+                // those that had begun have ended when as many as all of them twice have
+                let until = ended.load(Ordering::SeqCst) + 2 * SWEEPERS as u32;
+                while ended.load(Ordering::SeqCst) < until {
+                    thread::yield_now();
+                }
+                // a sweep that found a dead one before may have it aside for a moment
+                let began = Instant::now();
+                while look(address.path.as_path()) != Found::Live {
+                    assert!(began.elapsed() < WATCHDOG, "a live one was removed");
+                    thread::yield_now();
+                }
+                drop(socket); // as a process that is killed: the file stays
+            }
+            stop.store(1, Ordering::Relaxed);
+        });
+        sweep(&dir);
+        assert_eq!(count(&dir), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn longest_directory_leaves_room_for_the_names() {
+        let dir = |length: usize| PathBuf::from("/".repeat(length));
+        assert_eq!(SHM_DIR_BYTES_MAX, 60, "as the settings' table says");
+        let longest = Address::new(&dir(SHM_DIR_BYTES_MAX), u128::MAX).unwrap();
+        assert!(Name::path_of(longest.path.as_bytes()).is_some());
+        assert!(Address::new(&dir(SHM_DIR_BYTES_MAX + 1), 0).is_none());
+    }
 }

@@ -119,10 +119,11 @@ impl<M: LinkMemory> Control<M> {
                 self.poller.remove(socket);
             }
         }
-        listening.end();
+        // first, so that who is refused there finds a file that stays dead
         if listening.has_path() {
             self.address.remove();
         }
+        listening.end();
     }
 
     /// Closes a listener, and the connections that nobody has accepted.
