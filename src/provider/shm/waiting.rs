@@ -14,7 +14,9 @@
 //! The scheduler offers a processor only to threads of the same group (cgroup, session). Where
 //! another group has taken it while this thread waited, this thread sleeps a moment instead.
 
+use super::word::RELAXED;
 use crate::memory::{probe, processor};
+use core::sync::atomic::AtomicBool;
 
 /// Most empty polls before an offer: longer than a peer that runs takes to move a part.
 const POLLS_MAX: u32 = 1024;
@@ -29,6 +31,10 @@ const LONG_NS: u64 = 500_000;
 const OFFERS: u32 = 2;
 /// So often this thread sleeps before it finds out anew whether another group takes the processor.
 const NAPS: u32 = 512;
+
+/// Whether a rail of this process has found something since one slept last: a thread may serve
+/// several, and none of them waits for it to wake. Only a hint: nothing is ordered by it.
+static FOUND: AtomicBool = AtomicBool::new(false);
 
 /// What one rail knows of its empty polls.
 #[derive(Debug)]
@@ -55,6 +61,10 @@ impl Waiting {
     #[inline(always)]
     pub(super) fn found(&mut self) {
         self.polls = 0;
+        // relaxed: see there; it is read far more often than written
+        if !FOUND.load(RELAXED) {
+            FOUND.store(true, RELAXED);
+        }
         if self.offers != 0 {
             self.end();
         }
@@ -88,7 +98,9 @@ impl Waiting {
     fn offer(&mut self) {
         let began_ns = probe::clock_ns();
         self.look(began_ns);
-        if self.naps != 0 && self.offers >= OFFERS {
+        // relaxed: see there
+        let sleeps = self.naps != 0 && self.offers >= OFFERS && !FOUND.swap(false, RELAXED);
+        if sleeps {
             self.naps -= 1;
             processor::nap();
             self.offered_ns = probe::clock_ns();
