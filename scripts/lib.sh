@@ -138,12 +138,29 @@ seal() {
     local object=$target/sealed.o
     # Groups end here: what keeps one of several copies goes by names that nobody sees any more.
     ld -r --whole-archive --force-group-allocation -o "$object" "$1"
-    # Bitcode of the compiler's own library, which tools take for the whole when it is joined.
-    objcopy --remove-section=.llvmbc --remove-section=.llvmcmd \
+    # Bitcode of the compiler's own library, which tools take for the whole when it is joined; and
+    # debugging information, which the language's own libraries have whatever the profile says.
+    objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd \
         --wildcard --keep-global-symbol="$3" "$object"
     rm -f "$2"
     ar rcs "$2" "$object"
     rm -f "$object"
+}
+
+# without_builder_paths: what cargo builds from here on names no folder of the machine that it is
+# built on. Places of panics in these sources are relative anyway (src/host/endpoint.rs).
+without_builder_paths() {
+    local flags=${CARGO_ENCODED_RUSTFLAGS:-} from sysroot hash
+    [ -n "$flags" ] || flags=$(printf '%s' "${RUSTFLAGS:-}" | tr -s ' ' '\037')
+    sysroot=$(rustc --print sysroot)
+    hash=$(rustc -vV | sed -n 's/^commit-hash: //p')
+    # The last that fits counts.
+    for from in "$HOME=home" "${CARGO_HOME:-$HOME/.cargo}=cargo" "$sysroot=rust" \
+        "$sysroot/lib/rustlib/src/rust=/rustc/$hash" "$root=crosstie"; do
+        [ "${from%%=*}" != / ] || continue
+        flags+=${flags:+$'\037'}--remap-path-prefix=$from
+    done
+    export CARGO_ENCODED_RUSTFLAGS=$flags
 }
 
 version() {
