@@ -280,7 +280,7 @@ fn perf_names_the_file_that_it_cannot_write() {
 
 #[test]
 fn info_says_what_there_is_and_which_variable_is_unknown() {
-    let text = said(&["info"]);
+    let text = said(&["info", "--all"]);
     for wanted in [
         "shm0",
         "loopback0",
@@ -301,10 +301,22 @@ fn info_says_what_there_is_and_which_variable_is_unknown() {
     assert!(json.contains("\"devices\":{\"host0\":"));
 }
 
+/// It was sixty long lines, most of them defaults of settings.
+#[test]
+fn info_is_one_screen_and_all_of_it_more() {
+    let text = said(&["info"]);
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for wanted in ["host0", "node id", "rails", "RLIMIT_NOFILE", "CROSSTIE_EGER_BYTES", "--all"] {
+        assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
+    }
+    assert!(said(&["info", "--all"]).lines().count() > 24);
+}
+
 /// What `crosstie info` says with these variables set, and nothing of the other tests'.
 fn info_with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-    let output = command.arg("info").envs(variables.iter().copied()).output();
+    let output = command.args(["info", "--all"]).envs(variables.iter().copied()).output();
     let output = output.expect("the program runs");
     assert!(output.status.success(), "{variables:?}");
     String::from_utf8(output.stdout).expect("UTF-8")

@@ -76,7 +76,7 @@ fn variable_that_does_not_exist_is_told_of_as_programs_tell_it() {
     assert_eq!(output.status.code(), Some(0));
     let quiet = info(&["--peer", "127.0.0.1"], &[wrong, ("CROSSTIE_LOG", "error")]);
     assert!(quiet.stderr.is_empty(), "{quiet:?}");
-    let plain = info(&[], &[wrong]);
+    let plain = info(&["--all"], &[wrong]);
     let text = String::from_utf8_lossy(&plain.stdout);
     let words = line["crosstie: ".len()..].trim_end();
     assert!(said_of(&text, wrong.0).is_some_and(|said| said.ends_with(words)), "{text}");
@@ -85,7 +85,7 @@ fn variable_that_does_not_exist_is_told_of_as_programs_tell_it() {
 /// Where one of several names was of an interface, nobody was told that the others are of none.
 #[test]
 fn names_of_interfaces_that_are_not_there_are_told_beside_those_that_are() {
-    for args in [&[][..], &["--peer", "127.0.0.1"]] {
+    for args in [&["--all"][..], &["--peer", "127.0.0.1"]] {
         let of = |choice: &str| {
             let output = info(args, &[("CROSSTIE_SOCKET_IFNAME", choice)]);
             let text = String::from_utf8(output.stdout).unwrap();

@@ -55,7 +55,7 @@ fn storyteller() {
 /// What `crosstie info` says of RDMA, of so many devices, with the library of that folder.
 fn info(folder: &Path, cards: usize) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_crosstie"));
-    command.arg("info").env("LD_LIBRARY_PATH", folder).env("FAKE", "cards=8");
+    command.args(["info", "--all"]).env("LD_LIBRARY_PATH", folder).env("FAKE", "cards=8");
     let said = said_before(&class("Ethernet", cards), &command)?;
     let (_, section) = said.split_once("\nrdma\n").expect("a section");
     Some(section.split("\nlibfabric").next().expect("a section").into())

@@ -9,6 +9,7 @@ use super::json::{Object, quoted};
 use super::libfabric;
 use super::network;
 use super::rdma;
+use super::screen;
 use super::text::bytes_long;
 use super::{Failure, write_out};
 use crate::diagnose::kernel::{self, ResourceLimit, Yama};
@@ -33,8 +34,8 @@ pub const READER_COMMAND: &str = "info-reader";
 const COMMAND: Command = Command {
     name: "crosstie info",
     about: "\
-Says which devices this host has, what is unavailable and why, which limits hold, which CROSSTIE_
-variables are set, and how large an endpoint is.
+Says on one screen which devices this host has, what is unavailable and why, which limits hold, and
+which CROSSTIE_ variables are set.
 ",
     operands: "",
     flags: &[
@@ -45,7 +46,12 @@ variables are set, and how large an endpoint is.
                    with a port, whether it answers; status 1: by none, or\n\
                    no endpoint opens with these settings",
         },
-        Flag { name: "--json", value: "", help: "one JSON object" },
+        Flag {
+            name: "--all",
+            value: "",
+            help: "everything, with each setting's meaning and default",
+        },
+        Flag { name: "--json", value: "", help: "everything as one JSON object" },
     ],
 };
 
@@ -71,7 +77,7 @@ pub fn line(name: &str, text: impl Into<String>) -> Line {
     Line { name: name.to_string(), text: text.into() }
 }
 
-/// Prints everything.
+/// Prints what was asked for.
 pub fn run(args: &[String]) -> Result<i32, Failure> {
     let given = COMMAND.parse(args)?;
     if given.help {
@@ -99,7 +105,12 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
             ]
         }
     };
-    write_out(&if given.has("--json") { json(&sections) } else { text(&sections) })?;
+    let is_whole = given.has("--all") || given.has("--peer");
+    write_out(&match given.has("--json") {
+        true => json(&sections),
+        false if is_whole => text(&sections),
+        false => screen::text(&sections),
+    })?;
     Ok(status)
 }
 

@@ -125,7 +125,7 @@ fn pairs(nics: &[Nic], peer: &Towards) -> String {
     format!(
         "{provider} over {names}, each with a domain of the peer's that has the same provider and \
          network, as far as rails_max (default 2, of which tcp takes one) goes; the peer tells \
-         which it has only when it is connected to (`crosstie info` there has them at `used`)"
+         which it has only when it is connected to (`crosstie info --all` there has them at `used`)"
     )
 }
 

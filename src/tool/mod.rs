@@ -22,6 +22,7 @@ pub mod rendezvous;
 pub mod report;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
+mod screen;
 mod table;
 mod text;
 

@@ -28,7 +28,7 @@ use std::vec::Vec;
 /// What a peer's ports are paired by, and when they are known.
 const PAIRED: &str = "each with a port of the peer's in the same subnet, as far as rails_max \
                       (default 2, of which tcp takes one) goes; the peer tells which it has only \
-                      when it is connected to (`crosstie info` there has them at `rdma`)";
+                      when it is connected to (`crosstie info --all` there has them at `rdma`)";
 
 /// What is done with usable ports.
 const USE: &str = "hosts with usable ports in a common subnet are reached by them, with TCP as \
@@ -122,7 +122,7 @@ fn ports_towards(
     names.truncate(PORTS_MAX);
     match (names.is_empty(), elsewhere.is_empty()) {
         (true, true) => {
-            "none: this host has no usable port (`crosstie info` says why at `rdma`)".into()
+            "none: this host has no usable port (`crosstie info --all` says why at `rdma`)".into()
         }
         (true, false) => format!("none: {}", elsewhere.join("; ")),
         (false, true) => format!("{}, {PAIRED}", names.join(", ")),

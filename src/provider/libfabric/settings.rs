@@ -64,7 +64,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "CROSSTIE_OFI_PROVIDER",
         default: "that of the NIC (efa, cxi, psm3), if there is one and no RDMA port",
-        unit: "name, as `crosstie info` has it; `tcp` is `net` where `net` is there",
+        unit: "name, as `crosstie info --all` has it; `tcp` is `net` where `net` is there",
         effect: "the libfabric provider whose domains are rails beside tcp; also one of no NIC, \
                  such as tcp;ofi_rxm, for trials; tcp@msg: its connected endpoints, although \
                  there are shared ones",
