@@ -64,6 +64,13 @@ pub fn is_heard(level: Level) -> bool {
     sink || level as u32 <= LEVEL.load(Ordering::Relaxed)
 }
 
+/// Whether standard error is told what is said at a level, as far as `CROSSTIE_LOG` says.
+#[cfg(feature = "tool")]
+pub(crate) fn is_told(level: Level) -> bool {
+    // relaxed: see `level_set`
+    level as u32 <= LEVEL.load(Ordering::Relaxed)
+}
+
 /// Sends messages to `sink` from now on; `None`: to standard error, as far as `CROSSTIE_LOG` says.
 pub fn sink_set(sink: Option<(Sink, usize)>) {
     if let Ok(mut place) = SINK.write() {
@@ -124,8 +131,14 @@ pub fn say(level: Level, text: &str) {
 /// the lock of the standard library, which a child that was forked while another thread wrote would
 /// wait for.
 pub(crate) fn line_write(text: &str) {
+    parts_write([text, "", ""]);
+}
+
+/// As [`line_write`], of a text in parts. Neither allocates.
+pub(crate) fn parts_write(text: [&str; 3]) {
     let before = BEFORE.get().map_or("crosstie: ", String::as_str);
-    let mut parts = [before, text, "\n"].map(|part| IoSlice::new(part.as_bytes()));
+    let [first, second, third] = text;
+    let mut parts = [before, first, second, third, "\n"].map(|part| IoSlice::new(part.as_bytes()));
     let mut rest = &mut parts[..];
     // a pipe that is nearly full may take a part; who cannot be told is told nothing
     while !rest.is_empty() {

@@ -9,6 +9,7 @@
 //! - [`pidfd`]: a child's descriptors, for the test that breaks its sockets
 //! - [`probe`]: what the kernel grants this process, for `crosstie info` and for pinning
 //! - [`processor`]: giving it up
+//! - `program_heap`: the heap of the program `crosstie`, which ends where there is no more
 //! - [`registrations`]: a cache of memory that is registered with rails
 //! - [`reserve`]: private memory that exists where it is touched
 //! - `space`: address space that core dumps and `mlockall` leave alone
@@ -28,6 +29,8 @@ pub mod kernel_copy;
 pub mod pidfd;
 pub mod probe;
 pub mod processor;
+#[cfg(feature = "tool")]
+pub mod program_heap;
 pub mod registrations;
 pub mod reserve;
 pub mod shared;

@@ -16,7 +16,8 @@ pub struct Flag {
     pub name: &'static str,
     /// What its value is called in the usage text; empty when it takes none.
     pub value: &'static str,
-    /// What it does. Lines after the first are indented in the usage text.
+    /// What it does. Lines after the first are indented in the usage text. Empty: only this
+    /// program's own processes are given it, and the usage text is silent of it.
     pub help: &'static str,
 }
 
@@ -89,13 +90,12 @@ impl Command {
             operands => format!(" {operands}"),
         };
         let mut text = format!("usage: {}{operands} [OPTION...]\n\n{}\n", self.name, self.about);
-        let heads: Vec<String> = self
-            .flags
-            .iter()
+        let flags = || self.flags.iter().filter(|flag| !flag.help.is_empty());
+        let heads: Vec<String> = flags()
             .map(|flag| format!("{} {}", flag.name, flag.value).trim_end().to_string())
             .collect();
         let width = heads.iter().map(String::len).max().unwrap_or(0);
-        for (flag, head) in self.flags.iter().zip(&heads) {
+        for (flag, head) in flags().zip(&heads) {
             let help = flag.help.replace('\n', &format!("\n{:1$}", "", width + 4));
             text.push_str(&format!("  {head:width$}  {help}\n"));
         }

@@ -253,7 +253,7 @@ fn told(get: Environment) -> Result<Option<Meeting>, Failure> {
 }
 
 /// `host:port`, `1.2.3.4:port` or `[::1]:port`.
-fn host_port(text: &str) -> Option<(String, u16)> {
+pub fn host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.trim().rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let host = match bare {

@@ -20,13 +20,15 @@ mod progress;
 mod rdma;
 pub mod rendezvous;
 pub mod report;
+mod screen;
 #[allow(unsafe_code)] // its memory.rs alone
 pub mod sim;
-mod screen;
 mod table;
 mod text;
 
 use crate::host::log;
+use crate::memory::program_heap;
+pub use crate::memory::program_heap::Heap;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::string::String;
@@ -34,6 +36,9 @@ use std::vec::Vec;
 
 /// Why a command ended early: a sentence for the user.
 pub type Failure = String;
+
+/// The failure whose sentence another process of the command has written.
+const SAID: &str = "";
 
 /// Exit status when a command cannot be carried out.
 const STATUS_USAGE: u8 = 2;
@@ -60,7 +65,9 @@ pub fn main() -> ExitCode {
     match run(&args) {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(STATUS_USAGE)),
         Err(failure) => {
-            log::line_write(&failure);
+            if failure != SAID {
+                log::line_write(&failure);
+            }
             ExitCode::from(STATUS_USAGE)
         }
     }
@@ -87,6 +94,18 @@ fn run(args: &[String]) -> Result<i32, Failure> {
         }
     }?;
     Ok(0)
+}
+
+/// Ends the program, for which the system has no memory any more: nothing here allocates.
+pub fn memory_is_out(bytes: usize) -> ! {
+    let mut digits = [0; 20];
+    let bytes = text::decimal(bytes as u64, &mut digits);
+    log::parts_write([
+        "out of memory: the system gives no ",
+        bytes,
+        " bytes more (ulimit -v, or a limit of the container?)",
+    ]);
+    program_heap::exit(STATUS_USAGE.into())
 }
 
 /// Writes results. A reader that has seen enough, such as `head`, is no failure.

@@ -4,6 +4,7 @@
 extern crate std;
 
 use super::Failure;
+use crate::wire::handle::HANDLE_BYTES;
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -84,6 +85,37 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// A whole number, in room for the longest: for who may not allocate.
+pub fn decimal(mut value: u64, room: &mut [u8; 20]) -> &str {
+    let mut at = room.len();
+    loop {
+        at -= 1;
+        room[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    core::str::from_utf8(&room[at..]).unwrap_or_default()
+}
+
+/// A handle as text: two digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The inverse of [`hex`].
+pub fn unhex(text: &str) -> Option<[u8; HANDLE_BYTES]> {
+    let mut bytes = [0; HANDLE_BYTES];
+    if !text.is_ascii() || text.len() != 2 * HANDLE_BYTES {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +128,20 @@ mod tests {
         assert_eq!(sizes("8..60").unwrap(), [8, 16, 32, 60]);
         for wrong in ["", "8x", "-1", "64..8", "2G", "99999999999999999999", "8,,16"] {
             assert!(sizes(wrong).unwrap_err().contains("--sizes"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn handle_survives_its_text() {
+        let handle: [u8; HANDLE_BYTES] = core::array::from_fn(|at| at as u8);
+        assert_eq!(unhex(&hex(&handle)), Some(handle));
+        assert_eq!(unhex("zz"), None);
+    }
+
+    #[test]
+    fn decimal_is_what_the_standard_library_writes() {
+        for value in [0, 7, 10, 4096, u64::MAX] {
+            assert_eq!(decimal(value, &mut [0; 20]), value.to_string());
         }
     }
 

@@ -3,12 +3,12 @@
 
 extern crate std;
 
-use super::Bench;
 use super::flow::Flow;
 use super::pingpong;
 use super::setup::Setup;
 use super::side::{Shape, Side};
 use super::window::{Kind, Window};
+use super::{Bench, Ran};
 use crate::base::slab::Handle;
 use crate::host::owned::Backing;
 use crate::host::{DeviceKind, Endpoint};
@@ -17,8 +17,11 @@ use crate::transport::request::RequestIdError;
 use crate::transport::{Outcome, RequestError, RequestId, SubmitError};
 use crate::wire::GROUP_MAX;
 use std::format;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::vec::Vec;
+
+/// Shortest message of a pair that is worth a look at the clock.
+const LOOK_BYTES: u64 = 64 << 10;
 
 /// An endpoint that is connected to itself.
 pub struct Alone {
@@ -56,30 +59,44 @@ impl Alone {
 
     /// One receive, one send, and tests until both have ended, so many times. Also says how many
     /// tests that took.
-    pub fn pairs(&mut self, window: &Window) -> Result<(Duration, u64), Failure> {
+    pub fn pairs(
+        &mut self,
+        window: &Window,
+        until: Option<Instant>,
+    ) -> Result<(Ran, u64), Failure> {
+        // a look at the clock costs as much as a short message
+        let until = until.filter(|_| window.bytes >= LOOK_BYTES);
         let (near, far) = (self.near[0], self.far[0]);
         let (message, room) = self.side.message(window);
         let rooms = [room];
         let endpoint = self.side.owned.endpoint();
         let mut tests = 0;
+        let mut rounds = window.rounds;
         let began = Instant::now();
-        for _ in 0..window.rounds {
+        for round in 0..window.rounds {
+            if round > 0 && until.is_some_and(|until| Instant::now() >= until) {
+                rounds = round;
+                break;
+            }
             let receive = endpoint.irecv(far, &rooms).map_err(refused)?;
             let send = endpoint.isend(near, message).map_err(refused)?;
             tests += tests_until_ended(endpoint, receive)?;
             tests += tests_until_ended(endpoint, send)?;
         }
-        Ok((began.elapsed(), tests))
+        Ok((Ran { took: began.elapsed(), rounds: rounds as f64 }, tests))
     }
 
     fn pingpong(
         &mut self,
         window: &Window,
         mut samples: Option<&mut Vec<u32>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         let side = &mut self.side;
         let mut last = Instant::now();
         for round in 0..window.rounds {
+            if round > 0 && side.is_over() {
+                return Ok(round);
+            }
             let at = round as usize % self.near.len();
             for (from, to) in [(self.near[at], self.far[at]), (self.far[at], self.near[at])] {
                 let receive = pingpong::receive(side, to, window, round)?;
@@ -100,7 +117,7 @@ impl Alone {
                 last = now;
             }
         }
-        Ok(())
+        Ok(window.rounds)
     }
 }
 
@@ -147,15 +164,17 @@ impl Bench for Alone {
     fn window(
         &mut self,
         window: &Window,
+        until: Option<Instant>,
         samples: Option<&mut Vec<u32>>,
-    ) -> Result<Duration, Failure> {
+    ) -> Result<Ran, Failure> {
+        self.side.time_set(until);
         let began = Instant::now();
-        match window.kind {
-            Kind::PingPong => self.pingpong(window, samples)?,
+        let rounds = match window.kind {
+            Kind::PingPong => self.pingpong(window, samples)? as f64,
             Kind::Stream => Flow::new(window, &self.near, &self.far).run(&mut self.side)?,
             Kind::Both => return Err("option --both: loopback0 has one direction".into()),
-        }
-        Ok(began.elapsed())
+        };
+        Ok(Ran { took: began.elapsed(), rounds })
     }
 
     fn checked(&self) -> (u64, u64) {

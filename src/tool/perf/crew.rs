@@ -3,8 +3,9 @@
 
 extern crate std;
 
+use super::once;
 use crate::tool::Failure;
-use crate::tool::launch::{self, Launch};
+use crate::tool::launch;
 use crate::tool::rendezvous::{MEET_SECONDS, Rendezvous};
 use std::format;
 use std::net::{Ipv4Addr, TcpListener};
@@ -23,7 +24,7 @@ pub struct Crew {
 
 impl Crew {
     /// Starts ranks 1 and up with the same arguments, and meets them as rank 0.
-    pub fn start(size: u32, args: &[String]) -> Result<(Crew, Rendezvous, Launch), Failure> {
+    pub fn start(size: u32, args: &[String]) -> Result<(Crew, Rendezvous), Failure> {
         let system = |error| format!("rendezvous: {error}");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system)?;
         let address = listener.local_addr().map_err(system)?;
@@ -39,7 +40,8 @@ impl Crew {
         let mut crew = Crew { children: Vec::new() };
         for rank in 1..size {
             let mut command = Command::new(&program);
-            command.arg("perf").args(args).envs(variables(rank));
+            command.arg("perf").args(args).args([once::WARNED.name, &once::warned()]);
+            command.envs(variables(rank));
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let child = command.spawn();
             crew.children.push(child.map_err(|error| format!("starting rank {rank}: {error}"))?);
@@ -51,7 +53,7 @@ impl Crew {
         let launch = launch::read(&get)?.ok_or("fewer than two processes")?;
         let deadline = Instant::now() + Duration::from_secs(MEET_SECONDS);
         let met = Rendezvous::serve(&listener, &launch, deadline)?;
-        Ok((crew, met, launch))
+        Ok((crew, met))
     }
 
     /// Waits for all to end well.

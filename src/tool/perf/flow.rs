@@ -16,6 +16,9 @@ struct Half {
     /// Where it goes, in turn.
     connections: Vec<Handle>,
     wanted: u64,
+    /// Receives, here or there, that messages of the window come for. Those behind them get what
+    /// ends it early: as many as the receiver may have posted before it knew.
+    carried: u64,
     started: u64,
     ended: u64,
     /// Outstanding requests, oldest first. Never longer than it was made for.
@@ -23,13 +26,15 @@ struct Half {
 }
 
 impl Half {
-    fn new(connections: &[Handle], wanted: u64, requests_max: u64) -> Half {
+    fn new(connections: &[Handle], rounds: u64, group: u64, outstanding: u64) -> Half {
+        let carried = if connections.is_empty() { 0 } else { rounds };
         Half {
             connections: connections.into(),
-            wanted: if connections.is_empty() { 0 } else { wanted },
+            wanted: carried * group,
+            carried,
             started: 0,
             ended: 0,
-            requests: VecDeque::with_capacity(requests_max as usize),
+            requests: VecDeque::with_capacity((outstanding * group) as usize),
         }
     }
 
@@ -56,21 +61,26 @@ impl Flow {
         let (outstanding, group) = (window.outstanding, window.group);
         Flow {
             window: *window,
-            sends: Half::new(sends, window.messages(), outstanding * group),
-            receives: Half::new(receives, window.rounds, outstanding),
+            sends: Half::new(sends, window.rounds, group, outstanding),
+            receives: Half::new(receives, window.rounds, 1, outstanding),
         }
     }
 
-    /// Runs to the end.
+    /// Runs to the end, or until the time is over; returns how many rounds that were, the mean of
+    /// both directions where there are two.
     #[inline]
-    pub fn run(&mut self, side: &mut Side) -> Result<(), Failure> {
+    pub fn run(&mut self, side: &mut Side) -> Result<f64, Failure> {
         while !self.is_over() {
             self.receives_start(side)?;
             self.sends_start(side)?;
             self.receives_end(side)?;
             self.sends_end(side)?;
         }
-        Ok(())
+        let halves = [&self.sends, &self.receives].map(|half| half.carried as f64);
+        match halves {
+            [rounds, 0.0] | [0.0, rounds] => Ok(rounds),
+            [out, back] => Ok((out + back) / 2.0),
+        }
     }
 
     /// Whether every message has travelled.
@@ -99,6 +109,9 @@ impl Flow {
 
     #[inline]
     fn sends_start(&mut self, side: &mut Side) -> Result<(), Failure> {
+        if side.is_over() {
+            self.sends_cut();
+        }
         let sends = &mut self.sends;
         let group = self.window.group;
         let most = self.window.outstanding * group;
@@ -108,7 +121,11 @@ impl Flow {
                 _ => (sends.started / group, sends.started % group),
             };
             let connection = sends.connection(round);
-            match side.send(connection, &self.window, round, part)? {
+            let sent = match round < sends.carried {
+                true => side.send(connection, &self.window, round, part)?,
+                false => side.send(connection, &self.window.stop(), round, part)?,
+            };
+            match sent {
                 Some(request) => sends.requests.push_back(request),
                 None => break,
             }
@@ -117,15 +134,32 @@ impl Flow {
         Ok(())
     }
 
+    /// After the round that was begun last, and one at least, only what ends the window is sent.
+    #[cold]
+    fn sends_cut(&mut self) {
+        let (sends, window) = (&mut self.sends, &self.window);
+        let next = sends.started.div_ceil(window.group).max(1);
+        if next < sends.carried {
+            sends.carried = next;
+            sends.wanted = (next + window.outstanding).min(window.rounds) * window.group;
+        }
+    }
+
     #[inline]
     fn receives_end(&mut self, side: &mut Side) -> Result<(), Failure> {
         while let Some(request) = self.receives.requests.front() {
-            if !side.ended(*request)? {
-                break;
+            let Some(length) = side.ended_length(*request)? else { break };
+            let (window, receives) = (&self.window, &mut self.receives);
+            if receives.ended < receives.carried && window.is_stop(length) {
+                receives.carried = receives.ended;
+                receives.wanted = (receives.ended + window.outstanding).min(window.rounds);
+                side.cut();
             }
-            side.received(&self.window, self.receives.ended);
-            self.receives.requests.pop_front();
-            self.receives.ended += 1;
+            if receives.ended < receives.carried {
+                side.received(window, receives.ended);
+            }
+            receives.requests.pop_front();
+            receives.ended += 1;
         }
         Ok(())
     }

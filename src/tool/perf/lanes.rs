@@ -8,7 +8,7 @@ extern crate std;
 
 use super::pattern::Pattern;
 use super::rails;
-use super::side::{Place, Shape, Side};
+use super::side::{Place, Side};
 use crate::base::slab::Handle;
 use crate::host::RailView;
 use crate::host::owned::Backing;
@@ -73,19 +73,21 @@ impl Lanes {
     }
 
     /// As [`Side::attend`].
-    pub fn attend<T: Send>(&mut self, wait: impl FnOnce() -> T + Send) -> T {
+    pub fn attend<T: Send>(
+        &mut self,
+        wait: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
         self.side.attend(wait)
     }
 
-    /// Opens an endpoint with room for messages, and connects it to the other ranks.
+    /// Connects an endpoint, which has no buffers yet, to the other ranks.
     pub fn open(
         pattern: Pattern,
-        shape: &Shape,
+        mut side: Side,
         buffer: (Backing, u64),
         met: &mut Rendezvous,
     ) -> Result<Lanes, Failure> {
         let (rank, size) = (met.rank(), met.size());
-        let mut side = Side::open(shape)?;
         side.crowd(size);
         side.buffers_make(buffer.0, buffer.1.max(NUMBER_BYTES))?;
         let (listener, handle) = side.listen()?;

@@ -3,12 +3,12 @@
 
 extern crate std;
 
-use super::Bench;
 use super::alone::Alone;
 use super::options::{Measure, Options, Verify};
 use super::pace::Pace;
 use super::report::Row;
 use super::window::{Kind, Window};
+use super::{Bench, Ran};
 use crate::host::owned::Backing;
 use crate::tool::Failure;
 use std::format;
@@ -41,8 +41,11 @@ pub struct Plan<'a> {
     pub bytes: u64,
 }
 
-/// Runs a window of so many rounds, and says how long it took; that of each goes to the samples.
-type Run<'a> = dyn FnMut(u64, Option<&mut Vec<u32>>) -> Result<Duration, Failure> + 'a;
+/// When a window is cut short; none: it has the rounds that were asked for.
+type Until = Option<Instant>;
+
+/// Runs a window of so many rounds; what each took goes to the samples.
+type Run<'a> = dyn FnMut(u64, Until, Option<&mut Vec<u32>>) -> Result<Ran, Failure> + 'a;
 
 /// Windows that were run: nanoseconds per round of each, sorted.
 struct Windows(Vec<f64>);
@@ -64,12 +67,19 @@ impl Plan<'_> {
         let before = bench.checked();
         if self.options.verify == Verify::Outside {
             let rounds = self.options.iterations.unwrap_or(VERIFY_ROUNDS).min(VERIFY_ROUNDS);
-            bench.window(&Window { rounds, verify: true, ..window }, None)?;
+            // both processes look at what they get
+            let kind = match window.kind {
+                Kind::Stream if bench.has_two_ways() => Kind::Both,
+                kind => kind,
+            };
+            bench.window(&Window { kind, rounds, verify: true, ..window }, self.until(), None)?;
         }
         let mut samples = Vec::new();
         let latency = self.measure == Measure::Latency;
         let windows = self.windows(
-            &mut |rounds, samples| bench.window(&Window { rounds, ..window }, samples),
+            &mut |rounds, until, samples| {
+                bench.window(&Window { rounds, ..window }, until, samples)
+            },
             latency.then_some(&mut samples),
         )?;
         let mut row = self.row();
@@ -103,10 +113,10 @@ impl Plan<'_> {
     pub fn pairs(&self, alone: &mut Alone) -> Result<Row, Failure> {
         let window = Window { kind: Kind::PingPong, ..self.window() };
         let mut tests_per_pair = 0.0;
-        let mut run = |rounds, _: Option<&mut Vec<u32>>| {
-            let (took, tests) = alone.pairs(&Window { rounds, ..window })?;
-            tests_per_pair = tests as f64 / rounds as f64;
-            Ok(took)
+        let mut run = |rounds, until, _: Option<&mut Vec<u32>>| {
+            let (ran, tests) = alone.pairs(&Window { rounds, ..window }, until)?;
+            tests_per_pair = tests as f64 / ran.rounds;
+            Ok(ran)
         };
         let windows = self.windows(&mut run, None)?;
         let mut row = self.row();
@@ -158,18 +168,20 @@ impl Plan<'_> {
         run: &mut Run<'_>,
         samples: Option<&mut Vec<u32>>,
     ) -> Result<Vec<f64>, Failure> {
-        run(rounds.min(WARM_UP_ROUNDS), None)?;
+        let (began, until) = (Instant::now(), self.until());
+        run(rounds.min(WARM_UP_ROUNDS), until, None)?;
         let count = if self.exact() { 1 } else { WINDOWS };
-        let began = Instant::now();
         let mut each = vec![];
         while each.len() < count {
-            if each.len() >= WINDOWS_MIN && began.elapsed().as_secs_f64() > self.options.seconds {
+            let least = if until.is_some() { 1 } else { WINDOWS_MIN };
+            if each.len() >= least && began.elapsed().as_secs_f64() > self.options.seconds {
                 break;
             }
-            each.push(run(rounds, None)?.as_nanos() as f64 / rounds as f64);
+            let ran = run(rounds, until, None)?;
+            each.push(ran.ns() / ran.rounds);
         }
         if let Some(samples) = samples {
-            sample(rounds, run, samples)?;
+            sample(rounds, until, run, samples)?;
         }
         Ok(each)
     }
@@ -180,21 +192,29 @@ impl Plan<'_> {
         run: &mut Run<'_>,
         mut samples: Option<&mut Vec<u32>>,
     ) -> Result<Vec<f64>, Failure> {
-        let mut pace = Pace::new(self.options.seconds, 2 * self.options.outstanding(self.measure));
-        let began = Instant::now();
+        let mut pace = Pace::new(self.options.seconds);
+        let (began, until) = (Instant::now(), self.until());
         let mut each = vec![];
         while !pace.is_over(each.len(), began.elapsed().as_nanos() as f64) {
-            let rounds = pace.rounds();
-            let ns = run(rounds, None)?.as_nanos() as f64;
-            if !pace.took(ns) {
+            let ran = run(pace.rounds(), until, None)?;
+            let counts = pace.took(ran.rounds, ran.ns());
+            // one that was cut short counts where there is no other
+            let is_over = until.is_some_and(|until| Instant::now() >= until);
+            if !counts && !(is_over && each.is_empty()) {
                 continue;
             }
-            each.push(ns / rounds as f64);
+            each.push(ran.ns() / ran.rounds);
             if let Some(samples) = samples.take() {
-                sample(pace.rounds(), run, samples)?;
+                sample(pace.rounds(), until, run, samples)?;
             }
         }
         Ok(each)
+    }
+
+    /// When what begins now is over. Rounds by number have their time too, where it was given.
+    fn until(&self) -> Until {
+        let is_timed = self.options.iterations.is_none() || self.options.is_time_given;
+        is_timed.then(|| Instant::now() + Duration::from_secs_f64(self.options.seconds))
     }
 
     /// Pairs by number are counted by instrumentation from outside: one window and nothing else.
@@ -204,10 +224,15 @@ impl Plan<'_> {
 }
 
 /// A window that looks at the clock each round, twice as long as others.
-fn sample(rounds: u64, run: &mut Run<'_>, samples: &mut Vec<u32>) -> Result<(), Failure> {
+fn sample(
+    rounds: u64,
+    until: Until,
+    run: &mut Run<'_>,
+    samples: &mut Vec<u32>,
+) -> Result<(), Failure> {
     let rounds = (rounds * 2).min(SAMPLES_MAX);
     samples.reserve_exact(rounds as usize);
-    run(rounds, Some(samples)).map(|_| ())
+    run(rounds, until, Some(samples)).map(|_| ())
 }
 
 /// Half of each round trip: least, 50th and 99th percentile, in microseconds.

@@ -18,6 +18,7 @@ mod crew;
 mod flow;
 mod lanes;
 mod measure;
+mod once;
 mod options;
 mod pace;
 mod pattern;
@@ -25,6 +26,7 @@ mod peer;
 mod pingpong;
 mod process;
 mod rails;
+mod remote;
 mod report;
 mod setup;
 mod side;
@@ -42,13 +44,15 @@ use crate::host::{DeviceKind, RailView};
 use alone::Alone;
 use options::{Measure, Options};
 use peer::{Pair, Setting};
+use remote::Server;
 use report::{Report, Row};
 use side::Shape;
 use socket::SocketPair;
 use std::boxed::Box;
 use std::format;
+use std::rc::Rc;
 use std::string::String;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec;
 use std::vec::Vec;
 use window::{Kind, Window};
@@ -59,17 +63,37 @@ const SETUP_BYTES: u64 = 8;
 pub use chaos::{WORKER_COMMAND, run_worker};
 pub use peer::{NAME as PEER_COMMAND, run as run_peer};
 
+/// How a window went.
+#[derive(Copy, Clone, Debug)]
+struct Ran {
+    took: Duration,
+    /// Those that it was cut to when its time was over.
+    rounds: f64,
+}
+
+impl Ran {
+    fn ns(&self) -> f64 {
+        self.took.as_nanos() as f64
+    }
+}
+
 /// Whoever can run windows.
 trait Bench {
-    /// Runs one window to its end and says how long it took.
+    /// Runs one window to its end, or until its time is over, but one round at least.
     fn window(
         &mut self,
         window: &Window,
+        until: Option<Instant>,
         samples: Option<&mut Vec<u32>>,
-    ) -> Result<Duration, Failure>;
+    ) -> Result<Ran, Failure>;
 
     /// Bytes verified and messages found wrong until now, in both processes.
     fn checked(&self) -> (u64, u64);
+
+    /// Whether streams may go in both directions at once.
+    fn has_two_ways(&self) -> bool {
+        false
+    }
 
     /// The rails of the first connection, where it has several.
     fn rails(&mut self) -> Vec<RailView> {
@@ -83,6 +107,7 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
     if given.help {
         return super::write_out(&options::COMMAND.usage()).map(|()| 0);
     }
+    once::listen(&given);
     if given.has("--chaos") {
         return chaos::run(&given);
     }
@@ -90,8 +115,17 @@ pub fn run(args: &[String]) -> Result<i32, Failure> {
 }
 
 fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
+    if given.has("--listen") {
+        remote::check(given)?;
+        return remote::serve(given);
+    }
     let options = Options::read(given)?;
-    let launch = launch::read(&launch::environment)?;
+    let server = options.place.as_ref().map(Server::find).transpose()?.map(Rc::new);
+    // a server has no rank
+    let launch = match server {
+        Some(_) => None,
+        None => launch::read(&launch::environment)?,
+    };
     if let Some(launch) = &launch {
         log::name_set(&format!("rank {}", launch.rank));
     }
@@ -100,20 +134,21 @@ fn measure(given: &Given, args: &[String]) -> Result<(), Failure> {
     }
     let mut report = Report::new(&options);
     let mut progress = Progress::new(steps(&options));
-    let apart = |measure: &Measure| matches!(measure, Measure::Setup | Measure::Socket);
-    let transfers: Vec<Measure> =
-        options.measures.iter().copied().filter(|measure| !apart(measure)).collect();
-    if !transfers.is_empty() {
-        transfers_run(&options, &transfers, &mut report, &mut progress)?;
-    }
-    if options.measures.contains(&Measure::Setup) {
-        progress.step("setup");
-        let row = setup(&options)?;
-        progress.clear();
-        report.add(row)?;
-    }
-    if options.measures.contains(&Measure::Socket) {
-        socket_run(&options, &mut report, &mut progress)?;
+    // neighbours that messages answer have their connections in common
+    for measures in options.measures.chunk_by(|a, b| a.is_transfer() && b.is_transfer()) {
+        match measures {
+            [Measure::Setup] => {
+                progress.step("setup");
+                let row = setup(&options, server.clone())?;
+                progress.clear();
+                report.add(row)?;
+            }
+            [Measure::Socket] => socket_run(&options, &mut report, &mut progress)?,
+            transfers => {
+                let server = server.clone();
+                transfers_run(&options, transfers, server, &mut report, &mut progress)?;
+            }
+        }
     }
     progress.clear();
     report.finish()
@@ -131,6 +166,7 @@ fn steps(options: &Options) -> usize {
 fn transfers_run(
     options: &Options,
     measures: &[Measure],
+    server: Option<Rc<Server>>,
     report: &mut Report,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
@@ -141,7 +177,7 @@ fn transfers_run(
         }
         DeviceKind::Loopback => Box::new(Alone::open(connections, &options.buffers())?),
         DeviceKind::Host | DeviceKind::SharedMemory | DeviceKind::Tcp => {
-            Box::new(Pair::open(&setting(options, connections))?)
+            Box::new(Pair::open(&setting(options, connections, server))?)
         }
     };
     for measure in measures {
@@ -155,7 +191,7 @@ fn transfers_run(
             }
         }
     }
-    report.rails(bench.rails())
+    report.rails(&bench.rails())
 }
 
 /// The cost of the library alone: one receive, one send and their tests.
@@ -201,7 +237,7 @@ fn socket_run(
 }
 
 /// What connections take, on endpoints of their own.
-fn setup(options: &Options) -> Result<Row, Failure> {
+fn setup(options: &Options, server: Option<Rc<Server>>) -> Result<Row, Failure> {
     let connections = options.connections.unwrap_or(options::SETUP_CONNECTIONS);
     let backing = Backing::Private;
     let window = Window {
@@ -215,22 +251,24 @@ fn setup(options: &Options) -> Result<Row, Failure> {
     if options.device == DeviceKind::Loopback {
         let shape = Shape { device: options.device, connections: 2 * connections, rails: None };
         let mut alone = Alone::open(connections, &buffers)?;
-        alone.window(&window, None)?;
+        alone.window(&window, None, None)?;
         alone.setup.used();
         return Ok(alone.setup.row(options, &shape));
     }
-    let setting = Setting { buffers, ..setting(options, connections) };
+    let setting = Setting { buffers, ..setting(options, connections, server) };
     let mut pair = Pair::open(&setting)?;
-    pair.window(&window, None)?;
+    pair.window(&window, None, None)?;
     pair.setup.used();
     Ok(pair.setup.row(options, &setting.shape))
 }
 
-fn setting(options: &Options, connections: u32) -> Setting {
+fn setting(options: &Options, connections: u32, server: Option<Rc<Server>>) -> Setting {
     Setting {
         shape: Shape { device: options.device, connections, rails: options.rails },
         connections,
         cpus: options.cpus,
+        server,
+        is_cpu_free: options.is_cpu_free,
         buffers: options.buffers(),
     }
 }

@@ -3,13 +3,16 @@
 
 extern crate std;
 
+use super::once;
 use super::pattern::Pattern;
 use super::refused;
-use super::window::Window;
+use super::remote::{self, Place};
+use super::window::{OUTSTANDING_MAX, SIZE_MAX, Window};
 use crate::host::DeviceKind;
 use crate::host::owned::Backing;
 use crate::host::settings::environment;
 use crate::tool::arguments::{Command, Flag, Given, hint};
+use crate::tool::launch::host_port;
 use crate::tool::text::sizes_parse;
 use crate::tool::{Failure, cpus};
 use crate::wire::RAILS_MAX;
@@ -21,10 +24,10 @@ use std::vec::Vec;
 
 /// Connections of the measurement of set-up, when none are asked for.
 pub const SETUP_CONNECTIONS: u32 = 100;
-/// Longest message, so that the buffers of both processes fit into small machines.
-const SIZE_MAX: u64 = 1 << 30;
-/// Most memory that buffers may take in one process, for the same reason.
-const BUFFERS_BYTES_MAX: u64 = 8 << 30;
+/// Most connections.
+pub const CONNECTIONS_MAX: u64 = 1 << 15;
+/// Most memory that buffers may take in one process, so that they fit into small machines.
+pub const BUFFERS_BYTES_MAX: u64 = 8 << 30;
 /// Outstanding messages that the rate is measured with.
 const RATE_OUTSTANDING: u64 = 32;
 /// Seconds of one measurement: the default set then ends within half a minute.
@@ -34,7 +37,8 @@ const SECONDS: f64 = 0.4;
 pub const COMMAND: Command = Command {
     name: "crosstie perf",
     about: "\
-Measures between two processes of this host, each on a CPU of its own. WHAT is any of:
+Measures between two processes of this host, each on a CPU of its own; with HOST, between this
+process and `crosstie perf --listen` there. WHAT is any of:
   latency     half of a round trip, one message at a time
   bandwidth   several messages outstanding
   rate        short messages per second, 32 outstanding
@@ -47,7 +51,7 @@ Measures between two processes of this host, each on a CPU of its own. WHAT is a
 Started by mpirun, srun or torchrun, each process is a rank of --pattern, and rank 0 prints. Where
 they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOST:PORT.
 ",
-    operands: "[WHAT...]",
+    operands: "[HOST [PORT]] [WHAT...]",
     flags: &[
         Flag {
             name: "--sizes",
@@ -80,6 +84,12 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
         },
         Flag { name: "--device", value: "NAME", help: "host0 (default), shm0, tcp0, loopback0" },
         Flag {
+            name: "--listen",
+            value: "",
+            help: "wait for `crosstie perf HOST [PORT]` of another host or terminal, and measure\n\
+                   with it what it asks for; an operand is the port (default 18530; 0: any)",
+        },
+        Flag {
             name: "--pattern",
             value: "NAME",
             help: "pair, ring or all-to-all: latency, bandwidth and rate among ranks",
@@ -92,7 +102,8 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
         Flag {
             name: "--seconds",
             value: "S",
-            help: "time for each line of the result (default 0.4)",
+            help: "time for each line of the result (default 0.4); when it is over,\n\
+                   what is under way is the last",
         },
         Flag { name: "--iterations", value: "N", help: "receives per window, instead of a time" },
         Flag {
@@ -124,6 +135,7 @@ they meet is read from the launcher's variables, or from CROSSTIE_RENDEZVOUS=HOS
         Flag { name: "--seed", value: "N", help: "which rails --chaos kills, and how" },
         Flag { name: "--json", value: "", help: "one JSON object per line" },
         Flag { name: "--svg", value: "FILE", help: "draw latency and bandwidth over size" },
+        once::WARNED,
     ],
 };
 
@@ -155,6 +167,11 @@ impl Measure {
         Measure::Socket,
     ];
     const DEFAULT: &[Measure] = Measure::EVERY.split_at(4).0;
+
+    /// Whether messages over connections that are there answer it.
+    pub fn is_transfer(self) -> bool {
+        !matches!(self, Measure::Setup | Measure::Socket)
+    }
 
     /// As it is typed and printed.
     pub fn name(self) -> &'static str {
@@ -200,6 +217,8 @@ pub struct Options {
     pub device: DeviceKind,
     /// Seconds of each measurement.
     pub seconds: f64,
+    /// They were asked for.
+    pub is_time_given: bool,
     /// Receives per window, instead of a time.
     pub iterations: Option<u64>,
     /// When bytes are checked.
@@ -216,6 +235,10 @@ pub struct Options {
     pub processes: Option<u32>,
     /// TCP rails of each connection, when given.
     pub rails: Option<u32>,
+    /// The server to measure with, instead of a process of this host's.
+    pub place: Option<Place>,
+    /// No CPU was asked for: whoever is pinned chooses.
+    pub is_cpu_free: bool,
 }
 
 impl Options {
@@ -225,17 +248,21 @@ impl Options {
             return Err(refused("--seed", "only with --chaos"));
         }
         let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
-        let options = Options {
-            measures: measures(&given.operands)?,
+        let (place, operands) = place(&given.operands)?;
+        let mut options = Options {
+            measures: measures(&operands)?,
             sizes: sizes.transpose()?,
-            outstanding: given.number("--outstanding", 1, 1024)?,
+            outstanding: given.number("--outstanding", 1, OUTSTANDING_MAX)?,
             both: given.has("--both"),
-            connections: given.number("--connections", 1, 1 << 15)?.map(|count| count as u32),
+            connections: given
+                .number("--connections", 1, CONNECTIONS_MAX)?
+                .map(|count| count as u32),
             group: given.number("--group", 1, 8)?.unwrap_or(1),
             memory: memory(given)?,
             one_buffer: given.has("--one-buffer"),
             device: device(given)?,
             seconds: given.seconds("--seconds")?.unwrap_or(SECONDS),
+            is_time_given: given.has("--seconds"),
             iterations: given.number("--iterations", 1, 1 << 40)?,
             verify: verify(given)?,
             cpus: chosen_cpus(given)?,
@@ -244,11 +271,31 @@ impl Options {
             pattern: pattern(given)?,
             processes: given.number("--processes", 2, 64)?.map(|count| count as u32),
             rails: given.number("--rails", 1, RAILS_MAX as u64)?.map(|count| count as u32),
+            place,
+            is_cpu_free: !given.has("--cpus"),
         };
+        if options.place.is_some() {
+            options.remote_check(given)?;
+        }
         options.check()?;
         options.socket_check(given)?;
         options.svg_check()?;
         Ok(options)
+    }
+
+    /// What a server is not asked for. Some messages are verified unless that is impossible.
+    fn remote_check(&mut self, given: &Given) -> Result<(), Failure> {
+        remote::check(given)?;
+        if self.device == DeviceKind::Loopback {
+            return Err(refused("--device", "loopback0 leads to no other process"));
+        }
+        if self.measures.contains(&Measure::Socket) {
+            return Err("`socket` is measured within a host".into());
+        }
+        if self.verify == Verify::No && !self.one_buffer {
+            self.verify = Verify::Outside;
+        }
+        Ok(())
     }
 
     /// Whether the plot's folder is there, asked before anything is measured.
@@ -456,6 +503,37 @@ impl Options {
     }
 }
 
+/// The server among the operands, `HOST`, `HOST PORT` or `HOST:PORT`, and the other operands. A
+/// name that is nearly a measure's is a slip.
+fn place(operands: &[String]) -> Result<(Option<Place>, Vec<String>), Failure> {
+    let known = || Measure::EVERY.iter().map(|measure| measure.name()).chain(["all"]);
+    let is_word = |operand: &String| known().any(|name| name == operand);
+    let (words, others): (Vec<String>, Vec<String>) =
+        operands.iter().cloned().partition(|it| is_word(it) || !hint(it, known()).is_empty());
+    let port = |text: &str| match text.parse::<u16>() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(format!("`{text}` is not a port from 1 to 65535")),
+    };
+    let place = match &others[..] {
+        [] => None,
+        [host] => Some(match host_port(host) {
+            Some((host, port)) => Place { host, port },
+            None if host.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err(format!("`{host}` is no HOST; with --listen it would be a port"));
+            }
+            None => Place { host: host.clone(), port: remote::PORT },
+        }),
+        [host, text] => Some(Place { host: host.clone(), port: port(text)? }),
+        [_, _, more, ..] => return Err(format!("HOST [PORT] is one server, and `{more}` is more")),
+    };
+    Ok((place, words))
+}
+
+/// What can be measured, as a list.
+pub fn measures_known() -> String {
+    Measure::EVERY.map(Measure::name).join(", ") + " and all"
+}
+
 fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
     let mut measures = Vec::new();
     for operand in operands {
@@ -467,9 +545,7 @@ fn measures(operands: &[String]) -> Result<Vec<Measure>, Failure> {
         let known = || Measure::EVERY.iter().map(|measure| measure.name());
         measures.push(*found.ok_or_else(|| {
             let end = match hint(operand, known()) {
-                near if near.is_empty() => {
-                    format!("; there are {} and all", known().collect::<Vec<_>>().join(", "))
-                }
+                near if near.is_empty() => format!("; there are {}", measures_known()),
                 near => near,
             };
             format!("nothing called `{operand}` is measured{end}")

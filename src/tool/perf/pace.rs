@@ -8,8 +8,6 @@
 
 /// Parts of the time that are aimed at: some windows, and what growing takes before them.
 const PARTS: f64 = 8.0;
-/// Windows that are run however long they take: odd, so that the median is one of them.
-const WINDOWS_MIN: usize = 3;
 /// A window has at most so many times the messages of the one before.
 const GROWTH: u64 = 4;
 /// The share of its part that a window which counts takes: after one step of growth it does.
@@ -22,9 +20,10 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For a measurement of so many seconds; the first window has `rounds`.
-    pub fn new(seconds: f64, rounds: u64) -> Pace {
-        Pace { wanted_ns: seconds * 1e9, rounds }
+    /// For a measurement of so many seconds. The first window is a single message, whose time is
+    /// not known.
+    pub fn new(seconds: f64) -> Pace {
+        Pace { wanted_ns: seconds * 1e9, rounds: 1 }
     }
 
     /// Messages of the next window.
@@ -32,17 +31,18 @@ impl Pace {
         self.rounds
     }
 
-    /// That window took so long: says whether it counts, or was too short and one to grow by.
-    pub fn took(&mut self, ns: f64) -> bool {
+    /// That window, of so many messages when it was cut short, took so long: says whether it
+    /// counts, or was too short and one to grow by.
+    pub fn took(&mut self, rounds: f64, ns: f64) -> bool {
         let part = self.wanted_ns / PARTS;
-        let fitting = (self.rounds as f64 * part / ns.max(1.0)) as u64;
-        self.rounds = fitting.clamp(2, self.rounds.saturating_mul(GROWTH).max(2));
+        let fitting = (rounds * part / ns.max(1.0)) as u64;
+        self.rounds = fitting.clamp(1, self.rounds.saturating_mul(GROWTH));
         ns >= part * PART_LEAST
     }
 
     /// Whether so many windows that count are enough, `spent_ns` after the first began.
     pub fn is_over(&self, windows: usize, spent_ns: f64) -> bool {
-        windows >= WINDOWS_MIN && spent_ns >= self.wanted_ns
+        windows > 0 && spent_ns >= self.wanted_ns
     }
 }
 
@@ -56,11 +56,11 @@ mod tests {
     /// Runs a measurement in which a message takes as long as `cost_ns` says `spent_ns` after the
     /// start; returns how long the windows that counted took, in nanoseconds, and the seconds.
     fn measured(seconds: f64, cost_ns: impl Fn(f64) -> f64) -> (Vec<f64>, f64) {
-        let (mut pace, mut windows, mut spent) = (Pace::new(seconds, 2), Vec::new(), 0.0);
+        let (mut pace, mut windows, mut spent) = (Pace::new(seconds), Vec::new(), 0.0);
         while !pace.is_over(windows.len(), spent) {
             let ns = pace.rounds() as f64 * cost_ns(spent);
             spent += ns;
-            if pace.took(ns) {
+            if pace.took(pace.rounds() as f64, ns) {
                 windows.push(ns);
             }
         }
@@ -74,16 +74,16 @@ mod tests {
             let cost = |spent: f64| if spent < 1e7 { early } else { late };
             for seconds in [0.1, 0.4, 8.0] {
                 let (windows, took) = measured(seconds, cost);
-                assert!(windows.len() >= WINDOWS_MIN, "{windows:?}");
+                assert!(windows.len() >= 3, "{windows:?}");
                 assert!((1.0..2.0).contains(&(took / seconds)), "{seconds}: {took}");
             }
         }
     }
 
-    /// Three that count, whatever they take.
+    /// There were three of two messages, whatever they took.
     #[test]
-    fn windows_of_a_slow_pair_shrink_to_the_least() {
-        assert_eq!(measured(0.1, |_| 1e9), (Vec::from([2e9; WINDOWS_MIN]), 6.0));
+    fn pair_whose_message_takes_longer_than_the_time_exchanges_one() {
+        assert_eq!(measured(0.1, |_| 1e9), (Vec::from([1e9]), 1.0));
     }
 
     /// Windows of four messages followed one that was held up: 0.1 s of 3, and 70 GB/s.

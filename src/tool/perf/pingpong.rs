@@ -32,18 +32,24 @@ impl Sent {
     }
 }
 
-/// Runs the measuring process. With `samples`, each round's time in nanoseconds goes there: one
+/// Runs the measuring process, until the time is over; returns how many rounds that were. With `samples`, each round's time in nanoseconds goes there: one
 /// look at the clock per round. The vector must have room for them.
 pub fn ping(
     side: &mut Side,
     window: &Window,
     mut samples: Option<&mut Vec<u32>>,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     let mut sent = Sent::none();
     let mut last = Instant::now();
+    let mut rounds = window.rounds;
     for round in 0..window.rounds {
         let connection = connection(side, round);
         sent.wait(side)?; // the buffer is used again
+        if round > 0 && side.is_over() {
+            sent = send(side, connection, &window.stop(), round)?;
+            rounds = round;
+            break;
+        }
         sent = send(side, connection, window, round)?;
         // Posted while the message is on its way.
         let answer = receive(side, connection, window, round)?;
@@ -55,16 +61,19 @@ pub fn ping(
             last = now;
         }
     }
-    sent.wait(side)
+    sent.wait(side)?;
+    Ok(rounds)
 }
 
-/// Runs the other process, whose first receive is posted already.
+/// Runs the other process, whose first receive is posted already, until the first ends it.
 pub fn pong(side: &mut Side, window: &Window, first: RequestId) -> Result<(), Failure> {
     let mut sent = Sent::none();
     let mut next = first;
     for round in 0..window.rounds {
         let connection = connection(side, round);
-        side.wait(next)?;
+        if window.is_stop(side.wait_length(next)?) {
+            break;
+        }
         side.received(window, round);
         sent.wait(side)?;
         sent = send(side, connection, window, round)?;

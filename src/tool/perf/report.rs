@@ -1,4 +1,4 @@
-//! What was measured, as tables, JSON lines and a plot.
+//! What was measured, row by row as it comes: as tables or JSON lines. In the end a plot.
 #![forbid(unsafe_code)]
 
 extern crate std;
@@ -9,7 +9,7 @@ use crate::host::owned::Backing;
 use crate::host::{DeviceKind, RailView};
 use crate::tool::json::Object;
 use crate::tool::plot::{Chart, Series, page};
-use crate::tool::table::Table;
+use crate::tool::table::Columns;
 use crate::tool::text::{bytes_short, number};
 use crate::tool::{Failure, write_out};
 use std::format;
@@ -62,6 +62,21 @@ impl Row {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
+    fn columns(&self) -> Columns {
+        let messages = [("memory", NUMBER_WIDTH), ("bytes", NUMBER_WIDTH)];
+        let messages = messages.into_iter().filter(|_| self.bytes.is_some());
+        Columns::new(messages.chain(self.values.iter().map(|(name, _)| (*name, NUMBER_WIDTH))))
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let mut cells = Vec::new();
+        if let (Some(memory), Some(bytes)) = (self.memory, self.bytes) {
+            cells.extend([memory.to_string(), bytes_short(bytes)]);
+        }
+        cells.extend(self.values.iter().map(|(_, value)| number(*value)));
+        cells
+    }
+
     fn json(&self, options: &Options) -> String {
         let mut object =
             Object::new().text("measure", self.measure.name()).text("device", self.device);
@@ -84,41 +99,43 @@ impl Row {
     }
 }
 
+/// Width of a column of numbers.
+const NUMBER_WIDTH: usize = 7;
+
 /// All rows until now, and how they are shown.
 pub struct Report<'a> {
     options: &'a Options,
     rows: Vec<Row>,
-    rails: Vec<RailView>,
+    /// Of the table that the last row is in.
+    columns: Option<Columns>,
 }
 
 impl<'a> Report<'a> {
     /// Without rows.
     pub fn new(options: &'a Options) -> Report<'a> {
-        Report { options, rows: Vec::new(), rails: Vec::new() }
+        Report { options, rows: Vec::new(), columns: None }
     }
 
-    /// Adds a row, and writes it at once as JSON when that was asked for.
+    /// Adds a row, and writes it at once.
     pub fn add(&mut self, row: Row) -> Result<(), Failure> {
-        if self.options.json {
-            write_out(&format!("{}\n", row.json(self.options)))?;
-        }
+        let text = match self.options.json {
+            true => format!("{}\n", row.json(self.options)),
+            false => self.lines(&row),
+        };
         self.rows.push(row);
-        Ok(())
+        write_out(&text)
     }
 
-    /// Keeps how the rails are in the end, or writes it at once as JSON.
-    pub fn rails(&mut self, rails: Vec<RailView>) -> Result<(), Failure> {
-        if self.options.json {
-            write_out(&rails::json(&rails))?;
-        }
-        self.rails = rails;
-        Ok(())
+    /// Writes how the rails are in the end.
+    pub fn rails(&self, rails: &[RailView]) -> Result<(), Failure> {
+        write_out(&if self.options.json { rails::json(rails) } else { rails::table(rails) })
     }
 
-    /// Writes the tables and the plot.
+    /// Writes what was verified, and the plot.
     pub fn finish(&self) -> Result<(), Failure> {
-        if !self.options.json {
-            write_out(&self.tables())?;
+        if !self.options.json && self.options.verify != Verify::No {
+            let verified: u64 = self.rows.iter().map(|row| row.verified).sum();
+            write_out(&format!("\n{verified} bytes verified, none wrong\n"))?;
         }
         match &self.options.svg {
             None => Ok(()),
@@ -127,55 +144,46 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn tables(&self) -> String {
-        let mut text = self.heading();
-        let mut is_socket = false;
-        for measure in &self.options.measures {
-            if *measure == Measure::Socket {
-                is_socket = true;
-                text.push_str(
-                    "\na bare TCP socket on the loopback interface, one send per message\n",
-                );
-                for (measure, _) in self.options.socket_plans() {
-                    text.push_str(&self.section(measure, socket::DEVICE));
-                }
-            } else {
-                let device = self.options.device.name();
-                if core::mem::take(&mut is_socket) {
-                    text.push_str(&format!("\n{device}, by crosstie\n"));
-                }
-                text.push_str(&self.section(*measure, device));
-            }
+    /// A row of a table, behind what stands above the table where it is the first of it.
+    fn lines(&mut self, row: &Row) -> String {
+        let mut text = String::new();
+        let before = self.rows.last();
+        if before.is_none() {
+            text.push_str(&self.heading());
         }
-        text.push_str(&rails::table(&self.rails));
+        let device = before.map(|before| before.device);
+        if row.device == socket::DEVICE && device != Some(socket::DEVICE) {
+            text.push_str("\na bare TCP socket on the loopback interface, one send per message\n");
+        } else if row.device != socket::DEVICE && device == Some(socket::DEVICE) {
+            text.push_str(&format!("\n{}, by crosstie\n", row.device));
+        }
+        let is_next = before.is_some_and(|it| it.measure == row.measure && it.device == row.device);
+        if !is_next {
+            let columns = row.columns();
+            text.push_str(&format!("\n{}\n{}", self.legend(row.measure), columns.head()));
+            self.columns = Some(columns);
+        }
+        let columns = self.columns.as_ref().expect("of this row, or of the one before");
+        text.push_str(&columns.row(&row.cells()));
         text
-    }
-
-    fn section(&self, measure: Measure, device: &str) -> String {
-        let of = |row: &&Row| row.measure == measure && row.device == device;
-        let rows: Vec<&Row> = self.rows.iter().filter(of).collect();
-        match rows.first() {
-            Some(first) => format!("\n{}\n{}", self.legend(measure), table(first, &rows)),
-            None => String::new(),
-        }
     }
 
     fn heading(&self) -> String {
         let place = match (self.options.device, self.options.cpus) {
+            _ if self.options.place.is_some() => self.remote_text(),
             (DeviceKind::Loopback, _) => String::from("both ends in one thread"),
             (_, Some((a, b))) => format!("two processes on CPUs {a} and {b}"),
             (_, None) => String::from("two processes, not pinned"),
-        };
-        let verified: u64 = self.rows.iter().map(|row| row.verified).sum();
-        let verified = match self.options.verify {
-            Verify::No => String::new(),
-            Verify::Outside | Verify::Inside => format!("; {verified} bytes verified, none wrong"),
         };
         let device = match self.options.is_socket_alone() {
             true => socket::DEVICE,
             false => self.options.device.name(),
         };
-        format!("{device}, {place}{verified}\n")
+        format!("{device}, {place}\n")
+    }
+
+    fn remote_text(&self) -> String {
+        self.options.place.as_ref().map_or_else(String::new, |place| format!("with {place}"))
     }
 
     fn legend(&self, measure: Measure) -> String {
@@ -231,22 +239,4 @@ impl<'a> Report<'a> {
             .collect();
         Series { name: format!("{memory} memory"), points }
     }
-}
-
-fn table(first: &Row, rows: &[&Row]) -> String {
-    let mut head: Vec<&str> = Vec::new();
-    if first.bytes.is_some() {
-        head.extend(["memory", "bytes"]);
-    }
-    head.extend(first.values.iter().map(|(name, _)| *name));
-    let mut table = Table::new(&head);
-    for row in rows {
-        let mut cells: Vec<String> = Vec::new();
-        if let (Some(memory), Some(bytes)) = (row.memory, row.bytes) {
-            cells.extend([memory.to_string(), bytes_short(bytes)]);
-        }
-        cells.extend(row.values.iter().map(|(_, value)| number(*value)));
-        table.row(cells);
-    }
-    table.text()
 }

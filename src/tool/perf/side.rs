@@ -18,13 +18,18 @@ use std::format;
 use std::panic::resume_unwind;
 use std::string::String;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// Fruitless polls after which the CPU is offered to others: a peer on the same CPU must run.
 const POLLS_BEFORE_YIELD: u32 = 1 << 14;
 /// The same among more processes than CPUs: whoever has nothing to do is in the way.
 const POLLS_IN_A_CROWD: u32 = 16;
+/// Fruitless polls after which the clock is looked at, which a window's end is read from.
+const POLLS_BEFORE_LOOK: u32 = 1 << 10;
+/// Bytes of messages after which it is looked at as well, and what a short message counts as.
+const BYTES_BEFORE_LOOK: u64 = 1 << 20;
+const BYTES_LEAST: u64 = 1 << 10;
 /// How often somebody who waits for something else makes progress.
 const ATTENTION: Duration = Duration::from_millis(1);
 /// Outstanding receives, and sends, of one connection.
@@ -87,6 +92,11 @@ pub struct Side {
     buffers: Vec<Buffers>,
     polls: u32,
     polls_before_yield: u32,
+    /// When the window that runs is to be cut short, and whether it is.
+    until: Option<Instant>,
+    over: bool,
+    /// Sent since the clock was looked at; a short message counts as if it were longer.
+    sent: u64,
     /// Bytes that were compared with what was sent.
     pub verified: u64,
     /// Messages whose bytes were wrong.
@@ -108,6 +118,9 @@ impl Side {
             buffers: [].into(),
             polls: 0,
             polls_before_yield: POLLS_BEFORE_YIELD,
+            until: None,
+            over: false,
+            sent: 0,
             verified: 0,
             wrong: 0,
         })
@@ -190,20 +203,51 @@ impl Side {
 
     /// Waits for something beside messages, in a thread, and makes progress meanwhile: what told a
     /// peer that its message has come may have been on a rail that dies.
-    pub fn attend<T: Send>(&mut self, wait: impl FnOnce() -> T + Send) -> T {
+    ///
+    /// *Errors*: that of the wait, or there is no thread to be had.
+    pub fn attend<T: Send>(
+        &mut self,
+        wait: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
         let waiting = thread::current();
         thread::scope(|scope| {
-            let waited = scope.spawn(move || {
+            let waits = move || {
                 let heard = wait();
                 waiting.unpark();
                 heard
-            });
+            };
+            let waited = thread::Builder::new().spawn_scoped(scope, waits);
+            let waited = waited.map_err(|error| format!("a thread that waits: {error}"))?;
             while !waited.is_finished() {
                 self.owned.endpoint().progress();
                 thread::park_timeout(ATTENTION);
             }
             waited.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+
+    /// A window begins, which may last until then.
+    pub fn time_set(&mut self, until: Option<Instant>) {
+        self.until = until;
+        self.over = false;
+        self.look();
+    }
+
+    /// Whether the window's time is over, as far as is known: the clock is looked at from time to
+    /// time.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The peer has cut the window short.
+    pub fn cut(&mut self) {
+        self.over = true;
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        self.over |= self.until.is_some_and(|until| Instant::now() >= until);
     }
 
     /// The first message of a window, and room for it.
@@ -222,6 +266,11 @@ impl Side {
         round: u64,
         part: u64,
     ) -> Result<Option<RequestId>, Failure> {
+        self.sent += window.bytes.max(BYTES_LEAST);
+        if self.sent >= BYTES_BEFORE_LOOK {
+            self.sent = 0;
+            self.look();
+        }
         let buffer = self.buffers(window.backing).send;
         let offset = window.offset(round, part);
         if window.verify {
@@ -241,7 +290,8 @@ impl Side {
     ) -> Result<Option<RequestId>, Failure> {
         let buffer = self.buffers(window.backing).receive;
         let incoming = |part| {
-            self.owned.incoming(buffer, window.offset(round, part), window.bytes, part as i32)
+            let offset = window.offset(round, part);
+            self.owned.incoming(buffer, offset, window.room_bytes(), part as i32)
         };
         let first = incoming(0);
         if window.group == 1 {
@@ -307,16 +357,12 @@ impl Side {
         self.wrong += u64::from(!same);
     }
 
-    /// Waits for a receive of one message, and says how long that was.
+    /// Waits for a receive, and says how long its first message was.
+    #[inline]
     pub fn wait_length(&mut self, request: RequestId) -> Result<u64, Failure> {
         loop {
-            match self.owned.endpoint().test(request) {
-                Ok(None) => self.idle(),
-                Ok(Some(Outcome { result: Ok(()), lengths, .. })) => return Ok(lengths[0]),
-                Ok(Some(outcome)) => {
-                    return Err(failed(&outcome));
-                }
-                Err(error) => return Err(format!("test: {error:?}")),
+            if let Some(length) = self.ended_length(request)? {
+                return Ok(length);
             }
         }
     }
@@ -324,12 +370,18 @@ impl Side {
     /// Asks for a request, and makes progress. Its outcome must be a success.
     #[inline]
     pub fn ended(&mut self, request: RequestId) -> Result<bool, Failure> {
+        self.ended_length(request).map(|length| length.is_some())
+    }
+
+    /// As [`Side::ended`]; says how long the first message was that a receive got.
+    #[inline]
+    pub fn ended_length(&mut self, request: RequestId) -> Result<Option<u64>, Failure> {
         match self.owned.endpoint().test(request) {
             Ok(None) => {
                 self.idle();
-                Ok(false)
+                Ok(None)
             }
-            Ok(Some(Outcome { result: Ok(()), .. })) => Ok(true),
+            Ok(Some(Outcome { result: Ok(()), lengths, .. })) => Ok(Some(lengths[0])),
             Ok(Some(outcome)) => Err(failed(&outcome)),
             Err(error) => Err(format!("test: {error:?}")),
         }
@@ -369,8 +421,12 @@ impl Side {
     #[inline]
     fn idle(&mut self) {
         self.polls += 1;
+        if self.polls.is_multiple_of(POLLS_BEFORE_LOOK) {
+            self.look();
+        }
         if self.polls >= self.polls_before_yield {
             self.polls = 0;
+            self.look();
             std::thread::yield_now();
         }
     }
@@ -427,7 +483,9 @@ mod tests {
         waiting.accept(listener, 1).expect("it comes");
         let connection = waiting.connections[0];
         waiting.receive_at(connection, &PLACE).expect("room").expect("a request");
-        let told = waiting.attend(move || heard.recv_timeout(Duration::from_secs(60)));
+        let told = waiting.attend(move || {
+            heard.recv_timeout(Duration::from_secs(60)).map_err(|error| format!("{error}"))
+        });
         told.expect("the peer's send ends");
         peer.join().expect("it ends well");
     }

@@ -7,9 +7,9 @@
 
 extern crate std;
 
-use super::Bench;
-use super::process::{PeerProcess, pin};
+use super::process::{Peer, pin};
 use super::window::{Kind, Window};
+use super::{Bench, Ran};
 use crate::tool::Failure;
 use std::format;
 use std::io::{ErrorKind, Read, Write};
@@ -157,14 +157,14 @@ fn same(message: &[u8], seed: u64) -> bool {
 /// The measuring process and its peer, with a socket between them.
 pub struct SocketPair {
     end: End,
-    process: PeerProcess,
+    process: Peer,
 }
 
 impl SocketPair {
     /// Starts the peer and connects to it. `bytes` is the longest ring of messages.
     pub fn open(cpus: Option<(u32, u32)>, bytes: u64) -> Result<SocketPair, Failure> {
         let options = [("--socket", bytes.to_string())];
-        let mut process = PeerProcess::start(cpus.map(|(_, cpu)| cpu), &options)?;
+        let mut process = Peer::start(cpus.map(|(_, cpu)| cpu), &options)?;
         if let Some((own, _)) = cpus {
             pin(own)?;
         }
@@ -180,8 +180,9 @@ impl Bench for SocketPair {
     fn window(
         &mut self,
         window: &Window,
+        _until: Option<Instant>, // nothing that the kernel's TCP on one host would keep
         mut samples: Option<&mut Vec<u32>>,
-    ) -> Result<Duration, Failure> {
+    ) -> Result<Ran, Failure> {
         self.process.ask(window)?;
         let end = &mut self.end;
         end.signal_wait()?;
@@ -203,7 +204,7 @@ impl Bench for SocketPair {
         }
         let took = began.elapsed();
         self.process.hear_end()?;
-        Ok(took)
+        Ok(Ran { took, rounds: window.rounds as f64 })
     }
 
     fn checked(&self) -> (u64, u64) {

@@ -12,13 +12,13 @@ use super::options::{Measure, Options, Verify};
 use super::pace::Pace;
 use super::pattern::Pattern;
 use super::rails;
-use super::side::Shape;
+use super::side::{Shape, Side};
 use crate::host::owned::Backing;
 use crate::memory::probe;
 use crate::tool::json::Object;
 use crate::tool::launch::{Launch, Launcher};
 use crate::tool::rendezvous::Rendezvous;
-use crate::tool::table::Table;
+use crate::tool::table::Columns;
 use crate::tool::text::{bytes_short, number};
 use crate::tool::{Failure, write_out};
 use std::format;
@@ -29,8 +29,6 @@ use std::vec::Vec;
 
 /// Windows of a measurement whose messages are given by number, unless its time is over.
 const WINDOWS: usize = 5;
-/// Windows that are run even then: odd, so that the median is one of them.
-const WINDOWS_MIN: usize = 3;
 /// Messages on each way in the window that is checked.
 const VERIFY_ROUNDS: u64 = 16;
 /// Messages of one rank that are outstanding, all ways together, unless asked otherwise.
@@ -97,25 +95,29 @@ pub fn run(options: &Options, launch: Option<Launch>, args: &[String]) -> Result
     let pattern = options.pattern.unwrap_or(Pattern::Pair);
     let size = launch.as_ref().map_or(options.processes.unwrap_or(2), |launch| launch.size);
     let measures = options.pattern_check(pattern, size)?;
-    let (crew, met, launch) = match launch {
-        Some(launch) => (None, Rendezvous::meet(&launch)?, launch),
-        None => {
-            let (crew, met, launch) = Crew::start(size, args)?;
-            (Some(crew), met, launch)
-        }
+    let connections = pattern.connections(size);
+    let shape = Shape { device: options.device, connections, rails: options.rails };
+    let Some(launch) = launch else {
+        // what it warns of the others need not; they inherit the CPUs that it may run on
+        let side = Side::open(&shape)?;
+        let (crew, met) = Crew::start(size, args)?;
+        pin(options, 0, size)?;
+        measure(options, pattern, &measures, side, met)?;
+        return crew.finish();
     };
-    pin(options, &launch)?;
-    measure(options, pattern, &measures, met)?;
-    crew.map_or(Ok(()), Crew::finish)
+    let met = Rendezvous::meet(&launch)?;
+    if launch.launcher == Launcher::Crosstie {
+        pin(options, launch.local_rank, size)?;
+    }
+    measure(options, pattern, &measures, Side::open(&shape)?, met)
 }
 
 /// Ranks that we started ourselves get a CPU each, where there are as many. A launcher has seen to
 /// that in its own way.
-fn pin(options: &Options, launch: &Launch) -> Result<(), Failure> {
+fn pin(options: &Options, local_rank: u32, size: u32) -> Result<(), Failure> {
     let cpus = probe::cpus_allowed();
-    let ours = launch.launcher == Launcher::Crosstie && options.cpus.is_some();
-    match cpus.get(launch.local_rank as usize) {
-        Some(cpu) if ours && cpus.len() >= launch.size as usize => {
+    match cpus.get(local_rank as usize) {
+        Some(cpu) if options.cpus.is_some() && cpus.len() >= size as usize => {
             probe::cpu_pin(*cpu).map_err(|error| format!("CPU {cpu}: {error}"))
         }
         _ => Ok(()),
@@ -126,11 +128,10 @@ fn measure(
     options: &Options,
     pattern: Pattern,
     measures: &[Measure],
+    side: Side,
     mut met: Rendezvous,
 ) -> Result<(), Failure> {
     let size = met.size();
-    let connections = pattern.connections(size);
-    let shape = Shape { device: options.device, connections, rails: options.rails };
     let backing = options.pattern_backing();
     let plans: Vec<(Measure, u64)> = measures
         .iter()
@@ -141,23 +142,29 @@ fn measure(
         slots * stride(*bytes)
     };
     let room = plans.iter().map(room).max().unwrap_or(0);
-    let lanes = Lanes::open(pattern, &shape, (backing, room), &mut met)?;
+    let lanes = Lanes::open(pattern, side, (backing, room), &mut met)?;
     let mut together =
         Together { options, pattern, met, lanes, verified: 0, began: Instant::now() };
-    let mut rows = Vec::new();
+    let is_first = together.met.rank() == 0;
+    if is_first && !options.json {
+        write_out(&heading(&together))?;
+    }
     for (measure, bytes) in plans {
         let row = together.row(measure, bytes)?;
-        if together.met.rank() == 0 && options.json {
-            write_out(&format!("{}\n", json(&together, &row)))?;
+        if is_first {
+            write_out(&match options.json {
+                true => format!("{}\n", json(&together, &row)),
+                false => columns().row(&cells(&together, &row)),
+            })?;
         }
-        rows.push(row);
     }
-    if together.met.rank() == 0 && !options.json {
-        write_out(&table(&together, &rows))?;
-    }
-    if together.met.rank() == 0 {
+    if is_first {
         let rails = together.lanes.rails();
-        write_out(&if options.json { rails::json(&rails) } else { rails::table(&rails) })?;
+        let verified = format!("\n{} bytes verified, none wrong\n", together.verified);
+        write_out(&match options.json {
+            true => rails::json(&rails),
+            false => rails::table(&rails) + &verified,
+        })?;
     }
     // Closing would cut short whoever is still at work.
     let Together { met, lanes, .. } = &mut together;
@@ -192,8 +199,8 @@ impl Together<'_> {
         let outstanding = outstanding(self.options, measure, self.pattern, size);
         let verify = self.options.verify == Verify::Inside;
         let job = Job { bytes, rounds: 1, outstanding, verify };
+        self.verified_first(measure, &Job { verify: true, ..job })?;
         self.began = Instant::now();
-        self.window(measure, &Job { rounds: VERIFY_ROUNDS, verify: true, ..job })?;
         let windows = match self.options.iterations {
             Some(rounds) => self.windows_of(measure, &Job { rounds, ..job })?,
             None => self.windows_for(measure, &job)?,
@@ -208,6 +215,16 @@ impl Together<'_> {
         self.verified = all;
         let ns = each_rank(&windows);
         Ok(Row { measure, bytes, outstanding, ns, verified })
+    }
+
+    /// One message whose bytes are checked, and as many more as there is time for.
+    fn verified_first(&mut self, measure: Measure, job: &Job) -> Result<(), Failure> {
+        let one = slowest(&self.window(measure, &Job { rounds: 1, ..*job })?);
+        let fitting = (self.options.seconds * 1e9 / one.max(1.0)) as u64;
+        match fitting.min(VERIFY_ROUNDS - 1) {
+            0 => Ok(()),
+            rounds => self.window(measure, &Job { rounds, ..*job }).map(|_| ()),
+        }
     }
 
     /// Runs one window; returns what all ranks have to say of it.
@@ -231,8 +248,7 @@ impl Together<'_> {
     fn windows_of(&mut self, measure: Measure, job: &Job) -> Result<Vec<Counted>, Failure> {
         let mut windows: Vec<Counted> = Vec::new();
         let mut spent = 0.0;
-        while windows.len() < WINDOWS_MIN
-            || (windows.len() < WINDOWS && spent < self.options.seconds * 1e9)
+        while windows.len() < WINDOWS && (windows.is_empty() || spent < self.options.seconds * 1e9)
         {
             let heard = self.window(measure, job)?;
             spent += slowest(&heard);
@@ -243,13 +259,13 @@ impl Together<'_> {
 
     /// Windows that fill the time.
     fn windows_for(&mut self, measure: Measure, job: &Job) -> Result<Vec<Counted>, Failure> {
-        let mut pace = Pace::new(self.options.seconds, 2 * job.outstanding);
+        let mut pace = Pace::new(self.options.seconds);
         let (mut windows, mut spent) = (Vec::new(), 0.0);
         while !pace.is_over(windows.len(), spent) {
             let rounds = pace.rounds();
             let heard = self.window(measure, &Job { rounds, ..*job })?;
             spent = heard.iter().map(|heard| heard.spent_ns).max().unwrap_or(0) as f64;
-            if pace.took(slowest(&heard)) {
+            if pace.took(rounds as f64, slowest(&heard)) {
                 windows.push(Counted { rounds, heard });
             }
         }
@@ -319,33 +335,39 @@ fn json(together: &Together, row: &Row) -> String {
     object.finish()
 }
 
-fn table(together: &Together, rows: &[Row]) -> String {
+fn columns() -> Columns {
+    let numbers = ["min", "median", "max"].map(|name| (name, 7));
+    let before = [("what", 9), ("bytes", 7), ("outstanding", 0), ("unit", 9)];
+    Columns::new(before.into_iter().chain(numbers))
+}
+
+fn cells(together: &Together, row: &Row) -> Vec<String> {
+    let (unit, values) = row.values(together);
+    let unit = match unit {
+        "us" => "us",
+        "gb_s" => "GB/s",
+        _ => "million/s",
+    };
+    let mut cells = vec![row.measure.name().to_string(), bytes_short(row.bytes)];
+    cells.extend([row.outstanding.to_string(), unit.to_string()]);
+    cells.extend(values.map(number));
+    cells
+}
+
+/// What stands above the rows.
+fn heading(together: &Together) -> String {
     let (pattern, size) = (together.pattern, together.met.size());
     let step = match pattern {
         Pattern::Pair => "half of a round trip",
         Pattern::Ring => "until each rank has sent to the next and heard from the one before",
         Pattern::AllToAll => "until each rank has sent to, and heard from, all others",
     };
-    let verified: u64 = rows.iter().map(|row| row.verified).sum();
-    let mut table = Table::new(&["what", "bytes", "outstanding", "unit", "min", "median", "max"]);
-    for row in rows {
-        let (unit, values) = row.values(together);
-        let unit = match unit {
-            "us" => "us",
-            "gb_s" => "GB/s",
-            _ => "million/s",
-        };
-        let mut cells = vec![row.measure.name().to_string(), bytes_short(row.bytes)];
-        cells.extend([row.outstanding.to_string(), unit.to_string()]);
-        cells.extend(values.map(number));
-        table.row(cells);
-    }
     format!(
-        "{}, {}, {size} processes; {verified} bytes verified, none wrong\n\
+        "{}, {}, {size} processes\n\
          latency: {step}\n\
          bandwidth and rate: what each rank sends; least, median and greatest of all ranks\n\n{}",
         pattern.name(),
         together.options.device.name(),
-        table.text()
+        columns().head()
     )
 }

@@ -8,6 +8,13 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
+/// Longest message, so that the buffers of both processes fit into small machines.
+pub const SIZE_MAX: u64 = 1 << 30;
+/// Most receives outstanding.
+pub const OUTSTANDING_MAX: u64 = 1024;
+/// Far more than any window has.
+const ROUNDS_MAX: u64 = 1 << 48;
+
 /// What the messages of a window do.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Kind {
@@ -61,14 +68,26 @@ impl Window {
         if self.one_buffer { self.stride() } else { self.stride() * self.outstanding * self.group }
     }
 
+    /// Messages that end it early: of a length that its other messages have not.
+    pub fn stop(self) -> Window {
+        Window { bytes: u64::from(self.bytes == 0), verify: false, ..self }
+    }
+
+    /// Whether a message of such a length ends the window early.
+    #[inline]
+    pub fn is_stop(&self, length: u64) -> bool {
+        length != self.bytes
+    }
+
+    /// Room for each message: for one that ends the window as well.
+    #[inline]
+    pub fn room_bytes(&self) -> u64 {
+        self.bytes.max(1)
+    }
+
     /// What the content of a message is made from.
     pub fn seed(&self, round: u64, part: u64) -> u64 {
         (round * self.group + part).wrapping_mul(2).wrapping_add(self.bytes)
-    }
-
-    /// Messages of the whole window, in one direction.
-    pub fn messages(&self) -> u64 {
-        self.rounds * self.group
     }
 
     /// As a line for the peer.
@@ -113,7 +132,11 @@ impl Window {
             one_buffer: number()? != 0,
             verify: number()? != 0,
         };
-        (window.outstanding > 0 && (1..=8).contains(&window.group)).then_some(window)
+        let is_sane = window.bytes <= SIZE_MAX
+            && (1..=OUTSTANDING_MAX).contains(&window.outstanding)
+            && (1..=8).contains(&window.group)
+            && window.rounds <= ROUNDS_MAX;
+        is_sane.then_some(window)
     }
 }
 

@@ -129,9 +129,18 @@ fn simulate(options: &Options, judged: Judged) -> i32 {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let tallies: Vec<Tally> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.threads)
-            .map(|_| scope.spawn(|| worker(options, judged, &next, &stop)))
-            .collect();
+        let work = || worker(options, judged, &next, &stop);
+        let start = |_| match thread::Builder::new().spawn_scoped(scope, work) {
+            Ok(worker) => Some(worker),
+            Err(error) => {
+                // the first says it for all
+                if !stop.swap(true, Ordering::Relaxed) {
+                    eprintln!("crosstie sim: a thread: {error}; fewer --threads?");
+                }
+                None
+            }
+        };
+        let workers: Vec<_> = (0..options.threads).map_while(start).collect();
         workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
     });
     if stop.load(Ordering::Relaxed) || tallies.len() as u64 != options.threads {

@@ -11,8 +11,9 @@ use crate::host::{DeviceKind, Options};
 use crate::memory::probe::clock_ns;
 use crate::tool::Failure;
 use crate::tool::arguments::{Command, Flag};
+use crate::tool::perf::once;
+use crate::tool::text::{hex, unhex};
 use crate::transport::rail::LaneState;
-use crate::wire::handle::HANDLE_BYTES;
 use std::format;
 use std::io::{BufRead, Write};
 use std::string::{String, ToString};
@@ -36,6 +37,7 @@ const COMMAND: Command = Command {
     flags: &[
         Flag { name: "--side", value: "N", help: "0: listens, 1: connects" },
         Flag { name: "--rails", value: "N", help: "rails of the connection" },
+        once::WARNED,
     ],
 };
 
@@ -73,13 +75,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 
 fn work(args: &[String]) -> Result<(), Failure> {
     let given = COMMAND.parse(args)?;
+    once::listen(&given);
     let number = given.number("--side", 0, 1)?.unwrap_or(0);
     let rails = given.number("--rails", 2, 8)?.unwrap_or(2) as u8;
-    let words = listen_to_parent();
+    let words = listen_to_parent()?;
     let mut side = open(rails)?;
     match number {
         0 => {
             let (listener, handle) = side.listen()?;
+            say(&format!("warned {}", once::warned()))?;
             say(&format!("handle {}", hex(&handle)))?;
             side.accept(listener, 1)?;
         }
@@ -107,16 +111,19 @@ fn open(rails: u8) -> Result<Side, Failure> {
 }
 
 /// What the parent says, line by line; it is gone when there is no more.
-fn listen_to_parent() -> Receiver<String> {
+fn listen_to_parent() -> Result<Receiver<String>, Failure> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    let listen = move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
             }
         }
-    });
-    receiver
+    };
+    match std::thread::Builder::new().spawn(listen) {
+        Ok(_) => Ok(receiver),
+        Err(error) => Err(format!("a thread that hears the parent: {error}")),
+    }
 }
 
 fn say(line: &str) -> Result<(), Failure> {
@@ -232,33 +239,5 @@ impl Worker {
             return Err(format!("{} messages came of {until}", traffic.received));
         }
         say(&format!("done {} {}", traffic.received, traffic.received_bytes))
-    }
-}
-
-/// Two digits for each byte.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; HANDLE_BYTES]> {
-    let mut bytes = [0; HANDLE_BYTES];
-    if !text.is_ascii() || text.len() != 2 * HANDLE_BYTES {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handle_survives_its_text() {
-        let handle: [u8; HANDLE_BYTES] = core::array::from_fn(|at| at as u8);
-        assert_eq!(unhex(&hex(&handle)), Some(handle));
-        assert_eq!(unhex("zz"), None);
     }
 }

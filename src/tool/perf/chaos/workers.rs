@@ -8,6 +8,7 @@ use super::traffic::numbers;
 use super::worker::NAME;
 use crate::memory::pidfd::Process;
 use crate::tool::Failure;
+use crate::tool::perf::once::WARNED;
 use std::format;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -45,10 +46,11 @@ impl Workers {
     pub fn start(rails: u8, deadline: Instant) -> Result<Workers, Failure> {
         let (sender, heard) = channel();
         let mut both = Workers { workers: Vec::new(), heard, kept: Vec::new(), deadline };
-        for side in 0..SIDES.len() {
-            both.workers.push(Worker::start(side, rails, sender.clone())?);
-        }
+        both.workers.push(Worker::start(0, rails, "", sender.clone())?);
+        // what the listener has warned of the connector need not
+        let warned = both.hear(0, "warned", deadline)?;
         let handle = both.hear(0, "handle", deadline)?;
+        both.workers.push(Worker::start(1, rails, &warned, sender)?);
         both.say(1, &handle)?;
         for side in 0..SIDES.len() {
             both.hear(side, "ready", deadline)?;
@@ -146,11 +148,13 @@ impl Worker {
     fn start(
         side: usize,
         rails: u8,
+        warned: &str,
         sender: Sender<(usize, Option<String>)>,
     ) -> Result<Worker, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
         command.args([NAME, "--side", &side.to_string(), "--rails", &rails.to_string()]);
+        command.args([WARNED.name, warned]);
         // all rails between the same two addresses, which every host has
         let [wish, interfaces] = OVERRIDDEN;
         command.env(wish, rails.to_string());
@@ -165,15 +169,27 @@ impl Worker {
         let process = process.map_err(|errno| format!("pidfd_open: {errno}"))?;
         let say = child.stdin.take();
         let out = BufReader::new(child.stdout.take().ok_or("no pipe")?);
-        std::thread::spawn(move || {
+        let worker = Worker { child, say, process };
+        let hear = move || {
             for line in out.lines().map_while(Result::ok) {
                 if sender.send((side, Some(line))).is_err() {
                     return;
                 }
             }
             let _ = sender.send((side, None)); // nobody listens any more
-        });
-        Ok(Worker { child, say, process })
+        };
+        match std::thread::Builder::new().spawn(hear) {
+            Ok(_) => Ok(worker),
+            Err(error) => Err(format!("a thread that hears the {}: {error}", SIDES[side])),
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Both fail only for a child that has ended.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -186,9 +202,6 @@ impl Drop for Workers {
             while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // Both fail only for a child that has ended.
-            let _ = worker.child.kill();
-            let _ = worker.child.wait();
         }
     }
 }
