@@ -200,12 +200,11 @@ impl Plan<'_> {
             let counts = pace.took(ran.rounds, ran.ns());
             // one that was cut short counts where there is no other
             let is_over = until.is_some_and(|until| Instant::now() >= until);
-            if !counts && !(is_over && each.is_empty()) {
-                continue;
-            }
-            each.push(ran.ns() / ran.rounds);
-            if let Some(samples) = samples.take() {
-                sample(pace.rounds(), until, run, samples)?;
+            if counts || (is_over && each.is_empty()) {
+                each.push(ran.ns() / ran.rounds);
+                if let Some(samples) = samples.take() {
+                    sample(pace.rounds(), until, run, samples)?;
+                }
             }
         }
         Ok(each)

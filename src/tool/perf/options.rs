@@ -12,7 +12,6 @@ use crate::host::DeviceKind;
 use crate::host::owned::Backing;
 use crate::host::settings::environment;
 use crate::tool::arguments::{Command, Flag, Given, hint};
-use crate::tool::launch::host_port;
 use crate::tool::text::sizes_parse;
 use crate::tool::{Failure, cpus};
 use crate::wire::RAILS_MAX;
@@ -248,7 +247,7 @@ impl Options {
             return Err(refused("--seed", "only with --chaos"));
         }
         let sizes = given.text("--sizes").map(|text| sizes_parse("--sizes", text, SIZE_MAX));
-        let (place, operands) = place(&given.operands)?;
+        let (place, operands) = remote::place(&given.operands)?;
         let mut options = Options {
             measures: measures(&operands)?,
             sizes: sizes.transpose()?,
@@ -503,30 +502,9 @@ impl Options {
     }
 }
 
-/// The server among the operands, `HOST`, `HOST PORT` or `HOST:PORT`, and the other operands. A
-/// name that is nearly a measure's is a slip.
-fn place(operands: &[String]) -> Result<(Option<Place>, Vec<String>), Failure> {
-    let known = || Measure::EVERY.iter().map(|measure| measure.name()).chain(["all"]);
-    let is_word = |operand: &String| known().any(|name| name == operand);
-    let (words, others): (Vec<String>, Vec<String>) =
-        operands.iter().cloned().partition(|it| is_word(it) || !hint(it, known()).is_empty());
-    let port = |text: &str| match text.parse::<u16>() {
-        Ok(port @ 1..) => Ok(port),
-        _ => Err(format!("`{text}` is not a port from 1 to 65535")),
-    };
-    let place = match &others[..] {
-        [] => None,
-        [host] => Some(match host_port(host) {
-            Some((host, port)) => Place { host, port },
-            None if host.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(format!("`{host}` is no HOST; with --listen it would be a port"));
-            }
-            None => Place { host: host.clone(), port: remote::PORT },
-        }),
-        [host, text] => Some(Place { host: host.clone(), port: port(text)? }),
-        [_, _, more, ..] => return Err(format!("HOST [PORT] is one server, and `{more}` is more")),
-    };
-    Ok((place, words))
+/// What is typed of what can be measured.
+pub fn words() -> impl Iterator<Item = &'static str> {
+    Measure::EVERY.iter().map(|measure| measure.name()).chain(["all"])
 }
 
 /// What can be measured, as a list.

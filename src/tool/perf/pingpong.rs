@@ -32,7 +32,9 @@ impl Sent {
     }
 }
 
-/// Runs the measuring process, until the time is over; returns how many rounds that were. With `samples`, each round's time in nanoseconds goes there: one
+/// Runs the measuring process, until the time is over; returns how many rounds that were.
+///
+/// With `samples`, each round's time in nanoseconds goes there: one
 /// look at the clock per round. The vector must have room for them.
 pub fn ping(
     side: &mut Side,

@@ -16,7 +16,8 @@ use super::process::Peer;
 use super::refused;
 use crate::connect::interfaces::all_addresses;
 use crate::host::log;
-use crate::tool::arguments::Given;
+use crate::tool::arguments::{Given, hint};
+use crate::tool::launch::host_port;
 use crate::tool::{Failure, write_out};
 use std::format;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -54,6 +55,33 @@ impl core::fmt::Display for Place {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} port {}", self.host, self.port)
     }
+}
+
+/// The server among the operands, `HOST`, `HOST PORT` or `HOST:PORT`, and the other operands. A
+/// name that is nearly a measure's is a slip.
+pub fn place(operands: &[String]) -> Result<(Option<Place>, Vec<String>), Failure> {
+    let is_word = |operand: &String| options::words().any(|name| name == operand);
+    let (words, others): (Vec<String>, Vec<String>) = operands
+        .iter()
+        .cloned()
+        .partition(|it| is_word(it) || !hint(it, options::words()).is_empty());
+    let port = |text: &str| match text.parse::<u16>() {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(format!("`{text}` is not a port from 1 to 65535")),
+    };
+    let place = match &others[..] {
+        [] => None,
+        [host] => Some(match host_port(host) {
+            Some((host, port)) => Place { host, port },
+            None if host.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return Err(format!("`{host}` is no HOST; with --listen it would be a port"));
+            }
+            None => Place { host: host.clone(), port: PORT },
+        }),
+        [host, text] => Some(Place { host: host.clone(), port: port(text)? }),
+        [_, _, more, ..] => return Err(format!("HOST [PORT] is one server, and `{more}` is more")),
+    };
+    Ok((place, words))
 }
 
 // ---------------------------------------------------------------- the client
